@@ -1,0 +1,266 @@
+//! Results over the limits they are held against.
+//!
+//! Cores of a virtual machine move near and far from each other within a run. Trials are therefore sorted into classes
+//! by how long a cache line took between the cores; a ratio is the median over the trials of one class above, over the
+//! median of the same class below, for the class with the most trials.
+
+use serde::{Deserialize, Serialize};
+
+use super::expression::Quotient;
+use super::{Report, ReportError};
+use crate::machine::median;
+
+/// Two groups of bounce times are two classes when the longer group starts at this many times the shorter one's end.
+const GAP: f64 = 1.5;
+
+/// A result over its limit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    /// `a/b` or `a/(b+c)`, with names of results.
+    pub name: String,
+    /// What of them was divided.
+    pub statistic: Statistic,
+    /// The quotient.
+    pub value: f64,
+    /// The class of trials it was taken from; absent when the machine stayed the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub class: Option<Class>,
+    /// Number of trials of that class that each side has at least.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trials: Option<usize>,
+    /// The value to reach: not above it for times, not below it for rates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<f64>,
+}
+
+/// What is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Statistic {
+    /// Median time.
+    P50,
+    /// The time 99 % do not exceed.
+    P99,
+    /// Operations per second.
+    OpsPerS,
+    /// Bytes per second.
+    BytesPerS,
+}
+
+/// How far apart the cores were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// A cache line went between them fast.
+    Near,
+    /// A cache line took clearly longer than in the near trials of the same run.
+    Far,
+    /// No class has trials of everything compared, so all trials were taken.
+    Mixed,
+}
+
+impl Statistic {
+    /// The name used in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::P50 => "p50",
+            Self::P99 => "p99",
+            Self::OpsPerS => "ops_per_s",
+            Self::BytesPerS => "bytes_per_s",
+        }
+    }
+
+    /// Whether it is a time, of which less is better.
+    pub fn is_time(self) -> bool {
+        matches!(self, Self::P50 | Self::P99)
+    }
+}
+
+impl Class {
+    /// The name used in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Far => "far",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+impl Ratio {
+    /// Whether the target is reached; `None` without one.
+    pub fn reached(&self) -> Option<bool> {
+        self.target
+            .map(|target| if self.statistic.is_time() { self.value <= target } else { self.value >= target })
+    }
+}
+
+/// One value of a trial, with the bounce time then.
+type Point = (Option<f64>, f64);
+
+impl Report {
+    /// Computes the ratio `name` (`a/b` or `a/(b+c)`) from the results in the report and adds it.
+    ///
+    /// # Errors
+    /// [`ReportError`] when the name cannot be read, something in it was not measured, or the limit is zero.
+    pub fn add_ratio(
+        &mut self,
+        name: &str,
+        statistic: Statistic,
+        target: Option<f64>,
+    ) -> Result<&Ratio, ReportError> {
+        let quotient = Quotient::parse(name)?;
+        let points = |of: &str| {
+            self.points(of, statistic).ok_or_else(|| ReportError::NotMeasured {
+                ratio: name.into(),
+                statistic: statistic.name(),
+                name: of.into(),
+            })
+        };
+        let above = points(quotient.above)?;
+        let below = quotient.below.iter().map(|of| points(of)).collect::<Result<Vec<_>, _>>()?;
+
+        let boundary = self.class_boundary();
+        let of_class = |side: &[Point], class: Option<Class>| -> Vec<f64> {
+            let wanted = |bounce| class == Some(Class::Mixed) || class_of(bounce, boundary) == class;
+            side.iter().filter(|(bounce, _)| wanted(*bounce)).map(|(_, value)| *value).collect()
+        };
+        let sides = || std::iter::once(&above).chain(&below);
+        let trials = |class| sides().map(|side| of_class(side, class).len()).min().unwrap_or(0);
+        let class = [None, Some(Class::Far), Some(Class::Near)]
+            .into_iter()
+            .filter(|&class| trials(class) > 0)
+            .max_by_key(|&class| trials(class))
+            .unwrap_or(Some(Class::Mixed));
+
+        let middle = |side: &[Point]| median(&of_class(side, class)).unwrap_or(0.0);
+        let limit: f64 = below.iter().map(|side| middle(side)).sum();
+        if limit <= 0.0 {
+            return Err(ReportError::ZeroLimit { ratio: name.into(), statistic: statistic.name() });
+        }
+        let value = middle(&above) / limit;
+        let trials = Some(trials(class));
+        self.ratios.push(Ratio { name: name.into(), statistic, value, class, trials, target });
+        Ok(self.ratios.last().expect("one was just pushed"))
+    }
+
+    /// The trials of a result or rate; a report without trials has its whole as the only one.
+    fn points(&self, name: &str, statistic: Statistic) -> Option<Vec<Point>> {
+        let points: Vec<Point> = match statistic {
+            Statistic::P50 => self.result(name)?.trials.iter().map(|t| (t.bounce_ns, t.p50)).collect(),
+            Statistic::P99 => self.result(name)?.trials.iter().map(|t| (t.bounce_ns, t.p99)).collect(),
+            Statistic::OpsPerS => {
+                self.rate(name)?.trials.iter().map(|t| (t.bounce_ns, t.ops_per_s)).collect()
+            }
+            Statistic::BytesPerS => {
+                self.rate(name)?.trials.iter().map(|t| (t.bounce_ns, t.bytes_per_s)).collect()
+            }
+        };
+        if !points.is_empty() {
+            return Some(points);
+        }
+        let whole = match statistic {
+            Statistic::P50 => self.result(name)?.p50,
+            Statistic::P99 => self.result(name)?.p99,
+            Statistic::OpsPerS => self.rate(name)?.ops_per_s,
+            Statistic::BytesPerS => self.rate(name)?.bytes_per_s,
+        };
+        Some(vec![(None, whole)])
+    }
+
+    /// Bounce times from here on, in nanoseconds, are far, when the run has two classes: the widest gap between
+    /// neighbouring times splits them, if it is wide enough.
+    fn class_boundary(&self) -> Option<f64> {
+        let times = self.results.iter().flat_map(|r| r.trials.iter().map(|t| t.bounce_ns));
+        let rates = self.throughput.iter().flat_map(|r| r.trials.iter().map(|t| t.bounce_ns));
+        let mut bounces: Vec<f64> = times.chain(rates).flatten().filter(|&bounce| bounce > 0.0).collect();
+        bounces.sort_by(f64::total_cmp);
+        let widest = bounces.windows(2).max_by(|a, b| f64::total_cmp(&(a[1] / a[0]), &(b[1] / b[0])))?;
+        (widest[1] / widest[0] >= GAP).then_some(widest[1])
+    }
+}
+
+fn class_of(bounce_ns: Option<f64>, boundary: Option<f64>) -> Option<Class> {
+    Some(if bounce_ns? < boundary? { Class::Near } else { Class::Far })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{latency, rate, report};
+    use super::*;
+
+    const NEAR: Option<f64> = Some(125.0);
+    const FAR: Option<f64> = Some(460.0);
+
+    #[test]
+    fn ratios_compare_trials_of_one_class() {
+        let mut report = report();
+        // Near: 2400/2000. Far, with fewer trials: 3900/2600.
+        report.results = vec![
+            latency("echo64", &[(NEAR, 2000), (NEAR, 1900), (FAR, 2600), (NEAR, 2100)]),
+            latency("read64", &[(NEAR, 2400), (FAR, 3900), (NEAR, 2500), (NEAR, 2300)]),
+        ];
+        let ratio = report.add_ratio("read64/echo64", Statistic::P50, Some(1.25)).unwrap().clone();
+        assert_eq!((ratio.class, ratio.trials, ratio.reached()), (Some(Class::Near), Some(3), Some(true)));
+        assert!((ratio.value - 1.2).abs() < 1e-3, "{}", ratio.value);
+        let p99 = report.add_ratio("read64/echo64", Statistic::P99, Some(1.1)).unwrap();
+        assert!((p99.value - 1.2).abs() < 1e-3, "{}", p99.value);
+        assert_eq!(p99.reached(), Some(false));
+        assert_eq!(report.ratios.len(), 2);
+    }
+
+    #[test]
+    fn limits_add_up() {
+        let mut report = report();
+        report.results = [("fault4k", 25_000), ("uffd_floor4k", 14_000), ("fetch4k", 6_000)]
+            .map(|(name, time)| latency(name, &[(None, time)]))
+            .to_vec();
+        let ratio = report.add_ratio("fault4k/(uffd_floor4k+fetch4k)", Statistic::P50, None).unwrap();
+        assert!((ratio.value - 1.25).abs() < 2e-3, "{}", ratio.value);
+        assert_eq!((ratio.class, ratio.reached()), (None, None));
+    }
+
+    #[test]
+    fn rates_want_to_be_high() {
+        let mut report = report();
+        report.throughput = vec![rate("stream64", &[(None, 8e5)]), rate("echo_pipelined", &[(None, 1e6)])];
+        let ratio = report.add_ratio("stream64/echo_pipelined", Statistic::OpsPerS, Some(0.8)).unwrap();
+        assert_eq!((ratio.value, ratio.reached()), (0.8, Some(true)));
+        let ratio = report.add_ratio("stream64/echo_pipelined", Statistic::BytesPerS, Some(0.81)).unwrap();
+        assert_eq!(ratio.reached(), Some(false));
+    }
+
+    #[test]
+    fn a_steady_machine_has_one_class() {
+        let mut report = report();
+        report.results = vec![
+            latency("a", &[(Some(180.0), 30), (Some(200.0), 10), (Some(260.0), 20)]),
+            latency("b", &[(Some(230.0), 10)]),
+        ];
+        let ratio = report.add_ratio("a/b", Statistic::P50, None).unwrap();
+        assert_eq!((ratio.class, ratio.trials, ratio.value), (None, Some(1), 2.0));
+    }
+
+    #[test]
+    fn without_a_common_class_it_says_mixed() {
+        let mut report = report();
+        report.results = vec![latency("a", &[(NEAR, 10)]), latency("b", &[(FAR, 20)])];
+        let ratio = report.add_ratio("a/b", Statistic::P50, None).unwrap();
+        assert_eq!((ratio.class, ratio.value), (Some(Class::Mixed), 0.5));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_named() {
+        let mut report = report();
+        report.results = vec![latency("a", &[(None, 10)]), latency("zero", &[(None, 0)])];
+        let error = report.add_ratio("a/b", Statistic::P50, None).unwrap_err();
+        assert!(error.to_string().contains("needs p50 of b"), "{error}");
+        let error = report.add_ratio("a/a", Statistic::OpsPerS, None).unwrap_err();
+        assert!(error.to_string().contains("needs ops_per_s of a"), "{error}");
+        assert!(matches!(
+            report.add_ratio("a/zero", Statistic::P50, None),
+            Err(ReportError::ZeroLimit { .. })
+        ));
+        assert!(report.ratios.is_empty());
+    }
+}

@@ -1,0 +1,50 @@
+//! `gmm status`: whether the manager is well and how much it looks after.
+
+use clap::Args;
+use cxloe_gmm::Client;
+use cxloe_gmm::model::human_bytes;
+use serde_json::json;
+
+use super::failure::Failure;
+use super::output;
+
+/// Arguments of `gmm status`.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// One line for people instead of JSON
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Shows the status.
+///
+/// # Errors
+/// When the manager cannot be asked.
+pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
+    let health = client.health().await?;
+    let nodes = client.memory_nodes().await?;
+    let pool_bytes: u64 = nodes.iter().map(|status| status.node.pool_bytes).sum();
+    let free_bytes: u64 = nodes.iter().map(|status| status.free_bytes).sum();
+    if args.human {
+        return output::line(&format!(
+            "{} {}: gmm {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}",
+            client.url(),
+            health.status,
+            health.version,
+            health.watermark.term,
+            health.memory_nodes.reachable,
+            health.memory_nodes.known,
+            health.compute_nodes.reachable,
+            health.compute_nodes.known,
+            health.regions,
+            human_bytes(free_bytes),
+            human_bytes(pool_bytes),
+        ));
+    }
+    let mut value = serde_json::to_value(&health)
+        .map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))?;
+    value["url"] = json!(client.url());
+    value["pool_bytes"] = json!(pool_bytes);
+    value["free_bytes"] = json!(free_bytes);
+    output::print(value, false)
+}

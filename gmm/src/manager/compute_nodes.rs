@@ -1,0 +1,117 @@
+//! What compute nodes ask of the manager: to be known, and to hear of changes to their regions.
+
+use crate::api::{ComputeNodeRegistered, ComputeNodeSynced, RegisterComputeNode};
+use crate::model::{CnId, ComputeNode, EventKind, Health, Name, Region};
+
+use super::liveness::NodeKey;
+use super::{COMPUTE_NODES_MAX, Change, Manager, ManagerError};
+
+impl Manager {
+    /// What a compute node that has just registered needs to know; `None` when there is none with this id.
+    pub fn compute_node_registered(&self, cn: CnId) -> Option<ComputeNodeRegistered> {
+        let node = self.state.compute_nodes.get(&cn)?;
+        Some(ComputeNodeRegistered {
+            registration: node.registration,
+            term: self.watermark().term,
+            heartbeat_ms: self.heartbeat_ms(),
+            after_event: node.regions_event,
+            regions: self.regions_of(cn),
+        })
+    }
+
+    /// Whether the regions of a compute node are others than those it knows, which contain `after_event`.
+    pub fn regions_changed(&self, cn: CnId, after_event: u64) -> bool {
+        self.state.compute_nodes.get(&cn).is_some_and(|node| node.regions_event != after_event)
+    }
+
+    /// The answer to a sync: the regions of a compute node if they changed since `after_event`.
+    pub fn compute_node_synced(&self, cn: CnId, after_event: u64) -> ComputeNodeSynced {
+        let changed = self.regions_changed(cn, after_event);
+        ComputeNodeSynced {
+            term: self.watermark().term,
+            heartbeat_ms: self.heartbeat_ms(),
+            after_event: self.state.compute_nodes.get(&cn).map_or(after_event, |node| node.regions_event),
+            regions: changed.then(|| self.regions_of(cn)),
+        }
+    }
+
+    fn regions_of(&self, cn: CnId) -> Vec<Region> {
+        self.state.regions.values().filter(|region| region.owner == cn).cloned().collect()
+    }
+
+    pub(super) fn register_compute_node(
+        &mut self,
+        register: RegisterComputeNode,
+    ) -> Result<(), ManagerError> {
+        let RegisterComputeNode { cn_id, name, instance_id } = register;
+        if let Some(holder) = self.compute_node_named(&name).filter(|holder| holder.cn_id != cn_id) {
+            return Err(ManagerError::Taken {
+                what: format!("name {name}"),
+                who: format!("compute node {cn_id}"),
+                holder: format!("compute node {}", holder.cn_id),
+            });
+        }
+        let known = self.state.compute_nodes.get(&cn_id).cloned();
+        let another = known.as_ref().is_some_and(|known| known.instance_id != instance_id);
+        if another && self.liveness.is_attached(&NodeKey::Compute(cn_id)) {
+            return Err(ManagerError::InUse { who: format!("compute node {cn_id}") });
+        }
+        if known.is_none() {
+            self.check_room_for_compute_node()?;
+        }
+        let mut node = known.unwrap_or_else(|| new_compute_node(cn_id));
+        node.name = Some(name.clone());
+        node.instance_id = instance_id;
+        node.registration = self.next_registration();
+        node.health = Health::Reachable;
+        self.put(Change::ComputeNode(node));
+        self.liveness.heard(NodeKey::Compute(cn_id), self.now_ms);
+        self.event(EventKind::ComputeNodeRegistered { compute_node: cn_id, name });
+        Ok(())
+    }
+
+    pub(super) fn sync_compute_node(&mut self, cn: CnId, registration: u64) -> Result<(), ManagerError> {
+        let node =
+            self.state.compute_nodes.get(&cn).filter(|node| node.registration == registration).cloned();
+        let Some(mut node) = node.filter(|node| node.registration != 0) else {
+            return Err(ManagerError::NotRegistered { who: format!("compute node {cn}"), registration });
+        };
+        self.liveness.heard(NodeKey::Compute(cn), self.now_ms);
+        if node.health != Health::Reachable {
+            node.health = Health::Reachable;
+            self.put(Change::ComputeNode(node));
+            self.event(EventKind::ComputeNodeReachable { compute_node: cn });
+        }
+        Ok(())
+    }
+
+    pub(super) fn compute_node_silent(&mut self, cn: CnId) {
+        let Some(mut node) = self.state.compute_nodes.get(&cn).cloned() else { return };
+        node.health = Health::Unreachable;
+        self.put(Change::ComputeNode(node));
+        self.event(EventKind::ComputeNodeUnreachable { compute_node: cn });
+    }
+
+    pub(super) fn compute_node_named(&self, name: &Name) -> Option<&ComputeNode> {
+        self.state.compute_nodes.values().find(|node| node.name.as_ref() == Some(name))
+    }
+
+    pub(super) fn check_room_for_compute_node(&self) -> Result<(), ManagerError> {
+        let limit = COMPUTE_NODES_MAX as u64;
+        let full = self.state.compute_nodes.len() >= COMPUTE_NODES_MAX;
+        if full { Err(ManagerError::LimitReached { what: "compute nodes", limit }) } else { Ok(()) }
+    }
+}
+
+/// A compute node that was named as an owner and has not been heard of.
+pub(super) fn new_compute_node(cn_id: CnId) -> ComputeNode {
+    ComputeNode {
+        cn_id,
+        name: None,
+        instance_id: 0,
+        registration: 0,
+        health: Health::Unregistered,
+        cmem_next: 0,
+        regions_event: 0,
+    }
+}

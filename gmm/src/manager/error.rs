@@ -1,0 +1,199 @@
+//! Why the manager refuses a command. Each variant says what was asked and about what; [`ManagerError::hint`] says what to
+//! do, and [`ManagerError::code`] is the same for programs.
+
+use crate::api::ErrorCode;
+use crate::model::{CnId, Mac, Name, RegionState, Watermark, human_bytes};
+
+/// A command that cannot be carried out. The state is as it was before.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ManagerError {
+    /// A value is out of its range.
+    #[error("{what}: {reason}")]
+    OutOfRange {
+        /// Which value of what.
+        what: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// There is no such region.
+    #[error("there is no region {0}")]
+    NoRegion(Name),
+    /// The owner of a region to be created is unknown.
+    #[error("there is no compute node named {0}")]
+    NoOwner(Name),
+    /// There is a region of this name.
+    #[error("there is a region {0} already, {1}")]
+    RegionExists(Name, RegionState),
+    /// Another daemon registered under this name or CN id and is still there.
+    #[error("{who} is registered by another running daemon")]
+    InUse {
+        /// The memory node or compute node.
+        who: String,
+    },
+    /// A name or an address belongs to another node.
+    #[error("{what} of {who} belongs to {holder}")]
+    Taken {
+        /// The name or address.
+        what: String,
+        /// Who asked for it.
+        who: String,
+        /// Whose it is.
+        holder: String,
+    },
+    /// A sync under a registration that is not, or no longer, valid.
+    #[error("registration {registration} of {who} is not the current one")]
+    NotRegistered {
+        /// The memory node or compute node.
+        who: String,
+        /// The registration it gave.
+        registration: u64,
+    },
+    /// The node has seen a manager that had come further.
+    #[error("memory node {node} has seen term {}, revision {}, and this manager is at term {}, revision {}", seen.term, seen.revision, own.term, own.revision)]
+    Stale {
+        /// The node.
+        node: Name,
+        /// What it has seen.
+        seen: Watermark,
+        /// Where this manager is.
+        own: Watermark,
+    },
+    /// The node gives results for commands that were never issued, or leaves some out.
+    #[error("memory node {node} acknowledges commands up to {acked_seq}: {reason}")]
+    BadAcknowledgement {
+        /// The node.
+        node: Name,
+        /// What it acknowledged.
+        acked_seq: u64,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The geometry of a pool changed under the regions on it.
+    #[error("memory node {node} registers {change} while regions lie on it")]
+    GeometryChanged {
+        /// The node.
+        node: Name,
+        /// What changed.
+        change: String,
+    },
+    /// No place for a region.
+    #[error("region {name} needs {}, and reachable memory nodes have {} free ({} more is being zeroed or on unreachable nodes)", human_bytes(*size), human_bytes(*free), human_bytes(*held_back))]
+    NoSpace {
+        /// The region.
+        name: Name,
+        /// Bytes asked for.
+        size: u64,
+        /// Bytes free on reachable nodes.
+        free: u64,
+        /// Bytes that are free but on unreachable nodes, or draining.
+        held_back: u64,
+    },
+    /// The size is no multiple of what memory nodes give away.
+    #[error("region {name} of {size} bytes: the size is not a multiple of the {} extents of the memory nodes", human_bytes(*extent_bytes))]
+    Unaligned {
+        /// The region.
+        name: Name,
+        /// Bytes asked for.
+        size: u64,
+        /// The smallest extent size among reachable nodes, in bytes.
+        extent_bytes: u64,
+    },
+    /// The owner's agent is there and may be using the region.
+    #[error("region {name} may be in use: the agent of its owner {owner} is there")]
+    RegionInUse {
+        /// The region.
+        name: Name,
+        /// Its owner.
+        owner: CnId,
+    },
+    /// The region's state does not allow it.
+    #[error("region {name} is {state}: {reason}")]
+    WrongState {
+        /// The region.
+        name: Name,
+        /// Its state.
+        state: RegionState,
+        /// What would be needed.
+        reason: String,
+    },
+    /// A limit is reached.
+    #[error("the limit of {limit} {what} is reached")]
+    LimitReached {
+        /// What is limited.
+        what: &'static str,
+        /// How many are allowed.
+        limit: u64,
+    },
+}
+
+impl ManagerError {
+    pub(super) fn out_of_range(what: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::OutOfRange { what: what.into(), reason: reason.into() }
+    }
+
+    pub(super) fn mac_taken(mac: Mac, who: &Name, holder: &Name) -> Self {
+        let (who, holder) = (format!("memory node {who}"), format!("memory node {holder}"));
+        Self::Taken { what: format!("address {mac}"), who, holder }
+    }
+
+    /// The same for programs.
+    pub fn code(&self) -> ErrorCode {
+        match self {
+            Self::OutOfRange { .. } | Self::Unaligned { .. } | Self::BadAcknowledgement { .. } => {
+                ErrorCode::BadRequest
+            }
+            Self::NoRegion(_) | Self::NoOwner(_) => ErrorCode::NotFound,
+            Self::RegionExists(..) | Self::InUse { .. } | Self::Taken { .. } => ErrorCode::NameInUse,
+            Self::NotRegistered { .. } => ErrorCode::NotRegistered,
+            Self::Stale { .. } => ErrorCode::StaleManager,
+            Self::GeometryChanged { .. } | Self::WrongState { .. } => ErrorCode::WrongState,
+            Self::NoSpace { .. } => ErrorCode::NoSpace,
+            Self::RegionInUse { .. } => ErrorCode::RegionInUse,
+            Self::LimitReached { .. } => ErrorCode::LimitReached,
+        }
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> String {
+        match self {
+            Self::OutOfRange { .. } => "correct the value and ask again".into(),
+            Self::NoRegion(_) => "`gmm list -R` shows the regions there are".into(),
+            Self::NoOwner(name) => {
+                format!(
+                    "start the agent of {name}, or give its CN id (its MAC address); `gmm list -C` shows who is known"
+                )
+            }
+            Self::RegionExists(_, RegionState::Draining) => {
+                "wait until its memory is zeroed, or take another name".into()
+            }
+            Self::RegionExists(..) => "take another name, or destroy it first".into(),
+            Self::InUse { .. } => {
+                "stop the other daemon or give this one an identity of its own; one that was killed is \
+                                   forgotten within the node time-out"
+                    .into()
+            }
+            Self::Taken { .. } => "give each node a name and addresses of its own".into(),
+            Self::NotRegistered { .. } => "register again".into(),
+            Self::Stale { .. } => {
+                "point this manager at the store the node was served from; if that store was given up \
+                                   on purpose, clear the node's saved state as well"
+                    .into()
+            }
+            Self::BadAcknowledgement { .. } => {
+                "register again and go on from the sequence number in the answer".into()
+            }
+            Self::GeometryChanged { .. } => {
+                "start it with the pool and extent size it had, or destroy its regions first".into()
+            }
+            Self::NoSpace { .. } => "ask for less, destroy regions, or start another mn-server".into(),
+            Self::Unaligned { size, extent_bytes, .. } => {
+                format!("ask for {} bytes", size.div_ceil(*extent_bytes).max(1).saturating_mul(*extent_bytes))
+            }
+            Self::RegionInUse { .. } => {
+                "stop what uses it, or destroy it by force: what it holds is gone then".into()
+            }
+            Self::WrongState { .. } => "`gmm list -R` shows the state of each region".into(),
+            Self::LimitReached { .. } => "remove what is no longer needed".into(),
+        }
+    }
+}

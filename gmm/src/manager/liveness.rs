@@ -1,0 +1,84 @@
+//! When each node was last heard of. The one thing of the manager that does not outlive it: a manager that starts again
+//! gives every node that was reachable the full time-out to speak.
+
+use std::collections::BTreeMap;
+
+use crate::model::{CnId, Name};
+
+/// A node of either kind.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeKey {
+    /// A memory node.
+    Memory(Name),
+    /// A compute node.
+    Compute(CnId),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Heard {
+    at_ms: u64,
+    attached: bool,
+}
+
+/// When each reachable node was last heard of, and whether its daemon is believed to run.
+#[derive(Debug, Default)]
+pub struct Liveness {
+    heard: BTreeMap<NodeKey, Heard>,
+}
+
+impl Liveness {
+    /// The node spoke: its daemon runs.
+    pub fn heard(&mut self, node: NodeKey, now_ms: u64) {
+        self.heard.insert(node, Heard { at_ms: now_ms, attached: true });
+    }
+
+    /// The node's daemon hung up. It may be back in a moment, so this does not make it silent, but another daemon may
+    /// now take its place.
+    pub fn hung_up(&mut self, node: &NodeKey) {
+        if let Some(heard) = self.heard.get_mut(node) {
+            heard.attached = false;
+        }
+    }
+
+    /// Whether a daemon of this node is believed to run.
+    pub fn is_attached(&self, node: &NodeKey) -> bool {
+        self.heard.get(node).is_some_and(|heard| heard.attached)
+    }
+
+    /// Removes and returns the nodes that were silent for `timeout_ms`.
+    pub fn take_silent(&mut self, now_ms: u64, timeout_ms: u64) -> Vec<NodeKey> {
+        let mut silent = Vec::new();
+        self.heard.retain(|node, heard| {
+            let keep = heard.at_ms.saturating_add(timeout_ms) > now_ms;
+            if !keep {
+                silent.push(node.clone());
+            }
+            keep
+        });
+        silent
+    }
+
+    /// When the next node becomes silent if none speaks until then; `None` when there are none.
+    pub fn next_deadline_ms(&self, timeout_ms: u64) -> Option<u64> {
+        self.heard.values().map(|heard| heard.at_ms.saturating_add(timeout_ms)).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_counted_from_the_last_word() {
+        let node = NodeKey::Memory(Name::new("mn0").unwrap());
+        let mut liveness = Liveness::default();
+        liveness.heard(node.clone(), 100);
+        liveness.heard(node.clone(), 400);
+        assert_eq!(liveness.next_deadline_ms(500), Some(900));
+        assert!(liveness.take_silent(899, 500).is_empty());
+        liveness.hung_up(&node);
+        assert!(!liveness.is_attached(&node));
+        assert_eq!(liveness.take_silent(900, 500), [node]);
+        assert_eq!(liveness.next_deadline_ms(500), None);
+    }
+}

@@ -1,0 +1,325 @@
+//! What memory nodes ask of the manager: to be known, and to be told what to do. A node that comes back is the same node:
+//! it gets the mappings it has to serve, and whatever it had not confirmed is asked of it again.
+
+use std::collections::BTreeSet;
+
+use crate::api::{
+    MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced, RegisterMemoryNode,
+};
+use crate::model::{
+    EventKind, Extents, Health, Leg, LegState, Mac, Mapping, MemoryNode, Name, NodeAction, NodeCommand,
+    Region, RegionState, Watermark,
+};
+
+use super::liveness::NodeKey;
+use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
+
+/// The smallest extent in bytes: a page.
+const EXTENT_BYTES_MIN: u64 = 4096;
+/// The largest pool in bytes: what CMem can address.
+const POOL_BYTES_MAX: u64 = crate::model::CMEM_LIMIT;
+
+impl Manager {
+    /// What a memory node that has just registered needs to know; `None` when there is none of this name.
+    pub fn memory_node_registered(&self, name: &Name) -> Option<MemoryNodeRegistered> {
+        let node = self.state.memory_nodes.get(name)?;
+        let served = self.state.legs_on(name).filter(|(_, leg)| leg.state == LegState::Mapped);
+        Some(MemoryNodeRegistered {
+            registration: node.registration,
+            watermark: self.watermark(),
+            heartbeat_ms: self.heartbeat_ms(),
+            acked_seq: node.acked_seq,
+            mappings: served.map(|(region, leg)| mapping_of(region, leg)).collect(),
+            unowned: self.free.get(name).map(super::FreeExtents::extents).unwrap_or_default(),
+        })
+    }
+
+    /// The commands a memory node has not yet given a result for, as delivered now.
+    pub fn memory_node_synced(&self, name: &Name) -> MemoryNodeSynced {
+        let Watermark { term, revision } = self.watermark();
+        let commands =
+            self.state.commands_of(name).map(|command| NodeCommand { term, revision, ..command.clone() });
+        MemoryNodeSynced {
+            watermark: self.watermark(),
+            heartbeat_ms: self.heartbeat_ms(),
+            commands: commands.collect(),
+        }
+    }
+
+    /// Every memory node with its use.
+    pub fn memory_node_statuses(&self) -> Vec<MemoryNodeStatus> {
+        let status = |node: &MemoryNode| {
+            let draining = self.state.legs_on(&node.name).filter(|(_, leg)| leg.state == LegState::Unmapping);
+            MemoryNodeStatus {
+                free_bytes: self.free_bytes(node),
+                draining_bytes: draining.map(|(_, leg)| leg.bytes).sum(),
+                pending_commands: self.state.commands_of(&node.name).count() as u64,
+                stats: self.stats.get(&node.name).cloned().unwrap_or_default(),
+                node: node.clone(),
+            }
+        };
+        self.state.memory_nodes.values().map(status).collect()
+    }
+
+    pub(super) fn free_bytes(&self, node: &MemoryNode) -> u64 {
+        self.free.get(&node.name).map_or(0, |free| free.count() * node.extent_bytes)
+    }
+
+    pub(super) fn register_memory_node(&mut self, register: RegisterMemoryNode) -> Result<(), ManagerError> {
+        let known = self.state.memory_nodes.get(&register.name).cloned();
+        self.check_registration(&register, known.as_ref())?;
+        let RegisterMemoryNode {
+            name,
+            macs,
+            pool_bytes,
+            extent_bytes,
+            incarnation,
+            instance_id,
+            mtu,
+            seen: _,
+        } = register;
+        let node = MemoryNode {
+            name: name.clone(),
+            macs,
+            pool_bytes,
+            extent_bytes,
+            incarnation,
+            instance_id,
+            mtu,
+            registration: self.next_registration(),
+            health: Health::Reachable,
+            last_seq: known.as_ref().map_or(0, |known| known.last_seq),
+            acked_seq: known.as_ref().map_or(0, |known| known.acked_seq),
+        };
+        self.put(Change::MemoryNode(node.clone()));
+        if let Ok(free) = self.state.free_extents(&node) {
+            self.free.insert(name.clone(), free);
+        }
+        self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
+        self.event(EventKind::MemoryNodeRegistered { memory_node: name.clone(), incarnation, pool_bytes });
+        self.refresh_legs(&node);
+        Ok(())
+    }
+
+    fn check_registration(
+        &self,
+        new: &RegisterMemoryNode,
+        known: Option<&MemoryNode>,
+    ) -> Result<(), ManagerError> {
+        let out_of_range = |what: &str, reason: String| {
+            Err(ManagerError::out_of_range(format!("{what} of memory node {}", new.name), reason))
+        };
+        let distinct: BTreeSet<Mac> = new.macs.iter().copied().collect();
+        if new.macs.is_empty() || new.macs.len() > PORTS_MAX || distinct.len() != new.macs.len() {
+            return out_of_range("addresses", format!("1 to {PORTS_MAX} distinct ones are needed"));
+        }
+        if let Some(mac) = new.macs.iter().find(|mac| !mac.is_unicast()) {
+            return out_of_range("addresses", format!("{mac} is not a unicast address"));
+        }
+        if !new.extent_bytes.is_power_of_two() || new.extent_bytes < EXTENT_BYTES_MIN {
+            let reason =
+                format!("{} bytes are not a power of two of at least {EXTENT_BYTES_MIN}", new.extent_bytes);
+            return out_of_range("extent size", reason);
+        }
+        if new.pool_bytes < new.extent_bytes || new.pool_bytes > POOL_BYTES_MAX {
+            let reason = format!("{} bytes are not between one extent and {POOL_BYTES_MAX}", new.pool_bytes);
+            return out_of_range("pool size", reason);
+        }
+        let own = self.watermark();
+        if new.seen.term > own.term || new.seen.revision > own.revision {
+            return Err(ManagerError::Stale { node: new.name.clone(), seen: new.seen, own });
+        }
+        for other in self.state.memory_nodes.values().filter(|other| other.name != new.name) {
+            if let Some(mac) = other.macs.iter().find(|mac| distinct.contains(mac)) {
+                return Err(ManagerError::mac_taken(*mac, &new.name, &other.name));
+            }
+        }
+        let Some(known) = known else {
+            let full = self.state.memory_nodes.len() >= MEMORY_NODES_MAX;
+            let limit = MEMORY_NODES_MAX as u64;
+            return if full {
+                Err(ManagerError::LimitReached { what: "memory nodes", limit })
+            } else {
+                Ok(())
+            };
+        };
+        let attached = self.liveness.is_attached(&NodeKey::Memory(new.name.clone()));
+        if attached && known.instance_id != new.instance_id {
+            return Err(ManagerError::InUse { who: format!("memory node {}", new.name) });
+        }
+        self.check_geometry(new, known)
+    }
+
+    /// A pool may grow under its regions, but neither change its extents nor lose one that is held.
+    fn check_geometry(&self, new: &RegisterMemoryNode, known: &MemoryNode) -> Result<(), ManagerError> {
+        let ends = self.state.legs_on(&new.name).flat_map(|(_, leg)| leg.extents.runs());
+        let Some(held_end) = ends.map(|run| run.first + run.count).max() else { return Ok(()) };
+        let refuse = |change| Err(ManagerError::GeometryChanged { node: new.name.clone(), change });
+        if new.extent_bytes != known.extent_bytes {
+            refuse(format!("extents of {} bytes instead of {}", new.extent_bytes, known.extent_bytes))
+        } else if new.pool_bytes / new.extent_bytes < held_end {
+            refuse(format!("a pool of {} bytes, less than its regions reach", new.pool_bytes))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Brings the legs on a node that registered up to date: where it is, what it lost, what it still has to zero.
+    fn refresh_legs(&mut self, node: &MemoryNode) {
+        for mut region in self.regions_on(&node.name) {
+            let mut reason = None;
+            for leg in region.legs.iter_mut().filter(|leg| leg.memory_node == node.name) {
+                if leg.macs != node.macs {
+                    leg.macs.clone_from(&node.macs);
+                    reason = Some(format!("memory node {} has other addresses", node.name));
+                }
+                let content_there = leg.incarnation == Some(node.incarnation);
+                match leg.state {
+                    LegState::Mapped if !content_there => {
+                        leg.state = LegState::Lost;
+                        reason = Some(format!("memory node {} lost the content of its pool", node.name));
+                    }
+                    LegState::Lost if content_there => leg.state = LegState::Mapped,
+                    _ => {}
+                }
+            }
+            self.settle(region.clone(), reason);
+            self.reissue_unmaps(&region, Some(&node.name));
+        }
+    }
+
+    pub(super) fn sync_memory_node(&mut self, name: &Name, sync: MemoryNodeSync) -> Result<(), ManagerError> {
+        let node =
+            self.state.memory_nodes.get(name).filter(|node| node.registration == sync.registration).cloned();
+        let Some(mut node) = node else {
+            let (who, registration) = (format!("memory node {name}"), sync.registration);
+            return Err(ManagerError::NotRegistered { who, registration });
+        };
+        self.check_results(&node, &sync)?;
+        self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
+        self.stats.insert(name.clone(), sync.stats);
+        if node.health != Health::Reachable {
+            node.health = Health::Reachable;
+            self.put(Change::MemoryNode(node.clone()));
+            self.event(EventKind::MemoryNodeReachable { memory_node: name.clone() });
+            self.regions_on(name).into_iter().for_each(|region| self.settle(region, None));
+        }
+        let mut results = sync.results;
+        results.sort_by_key(|result| result.seq);
+        for result in results {
+            let Some(command) = self.state.commands.get(&(name.clone(), result.seq)).cloned() else {
+                continue; // answered before: a repetition
+            };
+            if let Some(mut node) = self.state.memory_nodes.get(name).cloned() {
+                node.acked_seq = result.seq;
+                self.put(Change::MemoryNode(node));
+            }
+            self.put(Change::CommandAnswered(name.clone(), result.seq));
+            if let Some(error) = &result.error {
+                let (region, error) = (command.action.mapping().region.clone(), error.clone());
+                self.event(EventKind::MemoryNodeRefused {
+                    memory_node: name.clone(),
+                    region,
+                    seq: result.seq,
+                    error,
+                });
+            }
+            self.command_answered(name, &command.action, result.error);
+        }
+        Ok(())
+    }
+
+    /// Every command up to `acked_seq` needs a result of its own: memory is never freed on a mere number.
+    fn check_results(&self, node: &MemoryNode, sync: &MemoryNodeSync) -> Result<(), ManagerError> {
+        let refuse = |reason: String| {
+            let (node, acked_seq) = (node.name.clone(), sync.acked_seq);
+            Err(ManagerError::BadAcknowledgement { node, acked_seq, reason })
+        };
+        if sync.acked_seq > node.last_seq {
+            return refuse(format!("the last one issued is {}", node.last_seq));
+        }
+        let answered: BTreeSet<u64> = sync.results.iter().map(|result| result.seq).collect();
+        if answered.last().is_some_and(|last| *last > sync.acked_seq) {
+            return refuse("results go beyond that".to_owned());
+        }
+        let pending = self.state.commands_of(&node.name).take_while(|command| command.seq <= sync.acked_seq);
+        match pending.map(|command| command.seq).find(|seq| !answered.contains(seq)) {
+            Some(seq) => refuse(format!("the result of command {seq} is missing")),
+            None => Ok(()),
+        }
+    }
+
+    fn command_answered(&mut self, node: &Name, action: &NodeAction, error: Option<String>) {
+        let Some(incarnation) = self.state.memory_nodes.get(node).map(|node| node.incarnation) else {
+            return;
+        };
+        let mapping = action.mapping();
+        let Some(mut region) = self.state.regions.get(&mapping.region).cloned() else { return };
+        let concerned = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
+        let Some(at) = region.legs.iter().position(concerned) else { return };
+        let leg = &mut region.legs[at];
+        match (action, leg.state, error) {
+            (NodeAction::MapCmem(_), LegState::Mapping, None) => {
+                leg.state = LegState::Mapped;
+                leg.incarnation = Some(incarnation);
+                self.settle(region, None);
+            }
+            (NodeAction::MapCmem(_), LegState::Mapping, Some(error)) => {
+                let reason = format!("memory node {node} refused to map it: {error}");
+                if leg.incarnation.is_some() {
+                    leg.state = LegState::Lost;
+                    self.settle(region, Some(reason));
+                } else {
+                    region.failure = Some(reason.clone());
+                    self.drain(region, Some(reason));
+                }
+            }
+            (NodeAction::UnmapCmem(_), LegState::Unmapping, None) => {
+                let leg = region.legs.remove(at);
+                self.give_back(node, &leg.extents);
+                if region.legs.is_empty() {
+                    self.region_gone(&region);
+                } else {
+                    self.put(Change::Region(region));
+                }
+            }
+            // A map command overtaken by the region's end, or an unmap that failed: the extents stay where they are
+            // until an unmap succeeds.
+            _ => {}
+        }
+    }
+
+    fn give_back(&mut self, node: &Name, extents: &Extents) {
+        if let Some(free) = self.free.get_mut(node) {
+            free.give(extents);
+        }
+    }
+
+    pub(super) fn memory_node_silent(&mut self, name: &Name) {
+        let Some(mut node) = self.state.memory_nodes.get(name).cloned() else { return };
+        node.health = Health::Unreachable;
+        self.put(Change::MemoryNode(node));
+        self.event(EventKind::MemoryNodeUnreachable { memory_node: name.clone() });
+        let reason = format!("memory node {name} is unreachable");
+        for region in self.regions_on(name) {
+            let degrades = region.state == RegionState::Active;
+            self.settle(region, degrades.then(|| reason.clone()));
+        }
+    }
+
+    fn regions_on(&self, node: &Name) -> Vec<Region> {
+        let on_node = |region: &&Region| region.legs.iter().any(|leg| &leg.memory_node == node);
+        self.state.regions.values().filter(on_node).cloned().collect()
+    }
+}
+
+/// The mapping that serves a leg.
+pub(super) fn mapping_of(region: &Region, leg: &Leg) -> Mapping {
+    Mapping {
+        cn: region.owner,
+        region: region.name.clone(),
+        cmem_base: leg.cmem_base,
+        extent_bytes: leg.extent_bytes,
+        extents: leg.extents.clone(),
+    }
+}

@@ -1,0 +1,25 @@
+//! A compute node as the manager remembers it. It is never forgotten: its CMem addresses are handed out once and never
+//! again, and the record is what remembers how far that has come.
+
+use serde::{Deserialize, Serialize};
+
+use super::{CnId, Health, Name};
+
+/// A server that uses remote memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ComputeNode {
+    /// Its identity: the address it sends its frames from.
+    pub cn_id: CnId,
+    /// Its name; none until it registers with one.
+    pub name: Option<Name>,
+    /// Identifies the run of the agent that registered last (random at its start).
+    pub instance_id: u64,
+    /// Number of its latest registration; a sync under an older one is refused. 0: never registered.
+    pub registration: u64,
+    /// Whether it is heard of.
+    pub health: Health,
+    /// CMem below this byte address was handed out at some time. Only grows.
+    pub cmem_next: u64,
+    /// Sequence number of the latest event that changed its regions.
+    pub regions_event: u64,
+}

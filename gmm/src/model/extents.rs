@@ -1,0 +1,93 @@
+//! Sets of extents of a memory node's pool, kept as runs: a pool of a terabyte has half a million extents, and a region in
+//! an unfragmented pool is one run. Extent `i` covers bytes `i * extent_bytes ..` of the pool (MPMem).
+
+use serde::{Deserialize, Serialize};
+
+/// Consecutive extents of one pool.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtentRun {
+    /// Index of the first extent.
+    pub first: u64,
+    /// How many, at least 1.
+    pub count: u64,
+}
+
+/// Extents of one pool in the order in which they back a CMem range: the first index backs the first `extent_bytes` of it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Extents(Vec<ExtentRun>);
+
+impl Extents {
+    /// How many extents.
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|run| run.count).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The runs, in order.
+    pub fn runs(&self) -> &[ExtentRun] {
+        &self.0
+    }
+
+    /// The index of every extent, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        self.0.iter().flat_map(|run| run.first..run.first + run.count)
+    }
+
+    /// Appends a run; it merges with the last one when it continues it. An empty run adds nothing.
+    pub fn push(&mut self, run: ExtentRun) {
+        if run.count == 0 {
+            return;
+        }
+        match self.0.last_mut() {
+            Some(last) if last.first + last.count == run.first => last.count += run.count,
+            _ => self.0.push(run),
+        }
+    }
+}
+
+impl FromIterator<u64> for Extents {
+    fn from_iter<I: IntoIterator<Item = u64>>(indices: I) -> Self {
+        let mut extents = Self::default();
+        indices.into_iter().for_each(|first| extents.push(ExtentRun { first, count: 1 }));
+        extents
+    }
+}
+
+impl FromIterator<ExtentRun> for Extents {
+    fn from_iter<I: IntoIterator<Item = ExtentRun>>(runs: I) -> Self {
+        let mut extents = Self::default();
+        runs.into_iter().for_each(|run| extents.push(run));
+        extents
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_become_runs_and_come_back_in_order() {
+        let indices = [4, 5, 6, 9, 2, 3];
+        let extents: Extents = indices.into_iter().collect();
+        let run = |first, count| ExtentRun { first, count };
+        assert_eq!(extents.runs(), [run(4, 3), run(9, 1), run(2, 2)]);
+        assert_eq!(extents.len(), 6);
+        assert_eq!(extents.iter().collect::<Vec<_>>(), indices);
+        assert_eq!(
+            serde_json::to_string(&extents).unwrap(),
+            r#"[{"first":4,"count":3},{"first":9,"count":1},{"first":2,"count":2}]"#
+        );
+    }
+
+    #[test]
+    fn an_empty_run_adds_nothing() {
+        let extents: Extents = [ExtentRun { first: 7, count: 0 }].into_iter().collect();
+        assert!(extents.is_empty());
+    }
+}

@@ -1,0 +1,40 @@
+//! A memory node as the manager remembers it: where it is, what it lends, and which life of its memory this is. Which of
+//! its extents are in use is not kept here but follows from the legs of all regions, so the two can never disagree.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Health, Mac, Name};
+
+/// A server that lends a pool of memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryNode {
+    /// Its name, which is its identity: a node that registers again under its name is the same node.
+    pub name: Name,
+    /// Addresses of its ports, at least one; CNs send to these.
+    pub macs: Vec<Mac>,
+    /// Bytes of its pool.
+    pub pool_bytes: u64,
+    /// Bytes of one extent, a power of two: the unit in which its pool is given away.
+    pub extent_bytes: u64,
+    /// Which life of the pool's content this is. It changes whenever the content was lost.
+    pub incarnation: u64,
+    /// Identifies the run of the daemon that registered last (random at its start).
+    pub instance_id: u64,
+    /// The MTU of its ports in bytes.
+    pub mtu: u32,
+    /// Number of its latest registration; a sync under an older one is refused.
+    pub registration: u64,
+    /// Whether it is heard of.
+    pub health: Health,
+    /// Sequence number of the latest command issued to it; 0 before the first.
+    pub last_seq: u64,
+    /// Sequence number up to which it has given a result for every command.
+    pub acked_seq: u64,
+}
+
+impl MemoryNode {
+    /// How many whole extents the pool has.
+    pub fn extent_count(&self) -> u64 {
+        self.pool_bytes / self.extent_bytes
+    }
+}

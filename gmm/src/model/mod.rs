@@ -1,0 +1,25 @@
+//! The nouns of the fabric, as the manager keeps them, as its store holds them and as its REST interface shows them:
+//! one type for all three, so that nothing is translated on the way. No logic beyond what a noun knows of itself;
+//! the rules that connect nouns are in [`crate::manager`].
+
+mod command;
+mod compute_node;
+mod event;
+mod extents;
+mod health;
+mod mac;
+mod memory_node;
+mod name;
+mod region;
+mod size;
+
+pub use command::{CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
+pub use compute_node::ComputeNode;
+pub use event::{Event, EventKind};
+pub use extents::{ExtentRun, Extents};
+pub use health::Health;
+pub use mac::{CnId, Mac, MacError};
+pub use memory_node::MemoryNode;
+pub use name::{NAME_LEN_MAX, Name, NameError};
+pub use region::{CMEM_LIMIT, GRANULARITY_MAX, GRANULARITY_MIN, Leg, LegState, Region, RegionState};
+pub use size::{ByteSize, SizeError, human_bytes};

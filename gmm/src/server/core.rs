@@ -1,0 +1,208 @@
+//! The one thread that owns the manager and the store. Jobs come over a bounded queue; those that wait together are
+//! carried out one after the other, stored with one commit, and answered only after it.
+//!
+//! ```text
+//!   routes --(job)--> queue --> apply, apply, apply --> one commit --> answers, and "something changed" to long polls
+//! ```
+
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::{oneshot, watch};
+
+use super::clock::Clock;
+use crate::manager::{Change, Command, Manager, ManagerError, Outcome};
+use crate::store::{Store, StoreError};
+
+/// Jobs waiting for the thread; more are turned away.
+const QUEUE_MAX: usize = 1024;
+/// Jobs stored with one commit at most.
+const BATCH_MAX: usize = 256;
+/// How long the thread sleeps at most when no node can fall silent.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Why the core did not carry out a job.
+#[derive(Debug, thiserror::Error)]
+pub enum CoreError {
+    /// The manager refused.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    /// Too many jobs are waiting.
+    #[error("the manager has {QUEUE_MAX} requests waiting")]
+    Busy,
+    /// The thread ended: the store failed, or the process is ending.
+    #[error("the manager is ending")]
+    Ended,
+}
+
+/// Called with the manager when it is a job's turn; returns the answer to be given after the commit.
+type Work = Box<dyn FnOnce(&mut Turn<'_>) -> Answer + Send>;
+/// Sends the answer.
+type Answer = Box<dyn FnOnce() + Send>;
+
+/// What a job works with.
+struct Turn<'a> {
+    manager: &'a mut Manager,
+    now_ms: u64,
+    changes: &'a mut Vec<Change>,
+}
+
+/// The way to the thread. Cheap to clone.
+#[derive(Clone)]
+pub struct Core {
+    jobs: SyncSender<Work>,
+    changed: watch::Receiver<u64>,
+}
+
+/// The thread itself.
+pub struct CoreThread {
+    thread: JoinHandle<Result<(), StoreError>>,
+}
+
+impl Core {
+    /// Starts the thread over a manager whose taking over is stored already.
+    pub fn start(
+        manager: Manager,
+        store: Box<dyn Store>,
+        clock: Clock,
+    ) -> std::io::Result<(Self, CoreThread)> {
+        let (jobs, queue) = sync_channel(QUEUE_MAX);
+        let (publish, changed) = watch::channel(manager.watermark().revision);
+        let thread = std::thread::Builder::new()
+            .name("gmm-core".to_owned())
+            .spawn(move || run(manager, store, clock, &queue, &publish))?;
+        Ok((Self { jobs, changed }, CoreThread { thread }))
+    }
+
+    /// Carries out a command and returns what `view` sees right after it.
+    ///
+    /// # Errors
+    /// [`CoreError`]; [`CoreError::Manager`] when the manager refuses the command.
+    pub async fn apply<T: Send + 'static>(
+        &self,
+        command: Command,
+        view: impl FnOnce(&Manager, &Outcome) -> T + Send + 'static,
+    ) -> Result<T, CoreError> {
+        let refused_or_seen = self
+            .job(move |turn| {
+                let outcome = turn.manager.apply(command, turn.now_ms)?;
+                let seen = view(turn.manager, &outcome);
+                turn.changes.extend(outcome.changes);
+                Ok::<T, ManagerError>(seen)
+            })
+            .await?;
+        Ok(refused_or_seen?)
+    }
+
+    /// Returns what `view` sees.
+    ///
+    /// # Errors
+    /// [`CoreError::Busy`] or [`CoreError::Ended`].
+    pub async fn look<T: Send + 'static>(
+        &self,
+        view: impl FnOnce(&Manager) -> T + Send + 'static,
+    ) -> Result<T, CoreError> {
+        self.job(move |turn| view(turn.manager)).await
+    }
+
+    /// Hands over a command whose outcome nobody waits for. Lost when too many jobs wait.
+    pub fn post(&self, command: Command) {
+        let work: Work = Box::new(move |turn| {
+            if let Ok(outcome) = turn.manager.apply(command, turn.now_ms) {
+                turn.changes.extend(outcome.changes);
+            }
+            Box::new(|| ())
+        });
+        drop(self.jobs.try_send(work));
+    }
+
+    /// Wakes whenever something was stored. What a receiver has marked as seen before looking is not missed.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.clone()
+    }
+
+    async fn job<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
+    ) -> Result<T, CoreError> {
+        let (sender, receiver) = oneshot::channel();
+        let work: Work = Box::new(move |turn| {
+            let result = work(turn);
+            Box::new(move || drop(sender.send(result)))
+        });
+        match self.jobs.try_send(work) {
+            Ok(()) => receiver.await.map_err(|_| CoreError::Ended),
+            Err(TrySendError::Full(_)) => Err(CoreError::Busy),
+            Err(TrySendError::Disconnected(_)) => Err(CoreError::Ended),
+        }
+    }
+}
+
+impl CoreThread {
+    /// Whether it has ended.
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for the thread to end: when every [`Core`] is dropped, or when the store failed.
+    ///
+    /// # Errors
+    /// The [`StoreError`] that ended it.
+    pub fn join(self) -> Result<(), StoreError> {
+        match self.thread.join() {
+            Ok(result) => result,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
+
+fn run(
+    mut manager: Manager,
+    mut store: Box<dyn Store>,
+    clock: Clock,
+    queue: &Receiver<Work>,
+    publish: &watch::Sender<u64>,
+) -> Result<(), StoreError> {
+    let (mut changes, mut answers) = (Vec::new(), Vec::new());
+    loop {
+        let deadline_ms = manager.next_deadline_ms();
+        let wait =
+            deadline_ms.map_or(IDLE, |at| Duration::from_millis(at.saturating_sub(clock.now_ms())).min(IDLE));
+        let mut next = match queue.recv_timeout(wait) {
+            Ok(work) => Some(work),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => return Ok(()),
+        };
+        let now_ms = clock.now_ms();
+        while let Some(work) = next.take() {
+            answers.push(work(&mut Turn { manager: &mut manager, now_ms, changes: &mut changes }));
+            if answers.len() < BATCH_MAX {
+                next = queue.try_recv().ok();
+            }
+        }
+        // After the jobs: a node whose sync was waiting in the queue has been heard.
+        if let Ok(outcome) = manager.apply(Command::Tick, now_ms) {
+            changes.extend(outcome.changes);
+        }
+        if !changes.is_empty() {
+            store.commit(&changes)?;
+            log(&changes);
+            changes.clear();
+            publish.send_replace(manager.watermark().revision);
+        }
+        answers.drain(..).for_each(|answer| answer());
+    }
+}
+
+/// Writes stored events to the log.
+fn log(changes: &[Change]) {
+    for change in changes {
+        if let Change::Event(event) = change {
+            match serde_json::to_string(&event.kind) {
+                Ok(kind) => tracing::info!(seq = event.seq, "{kind}"),
+                Err(error) => tracing::warn!(seq = event.seq, %error, "event cannot be shown"),
+            }
+        }
+    }
+}

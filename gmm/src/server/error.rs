@@ -1,0 +1,61 @@
+//! Failures as the REST interface shows them: a JSON body that says what and what to do, and the status of its kind.
+
+use axum::Json;
+use axum::extract::rejection::{JsonRejection, PathRejection, QueryRejection};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use super::core::CoreError;
+use crate::api::{ErrorBody, ErrorCode};
+
+/// What a route answers when it cannot do what was asked.
+#[derive(Debug)]
+pub struct ApiError(pub ErrorBody);
+
+impl ApiError {
+    /// An error of this kind.
+    pub fn new(code: ErrorCode, error: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self(ErrorBody { error: error.into(), code, hint: hint.into() })
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status =
+            StatusCode::from_u16(self.0.code.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, Json(self.0)).into_response()
+    }
+}
+
+impl From<CoreError> for ApiError {
+    fn from(error: CoreError) -> Self {
+        match error {
+            CoreError::Manager(error) => Self::new(error.code(), error.to_string(), error.hint()),
+            other => Self::new(ErrorCode::Unavailable, other.to_string(), "ask again in a moment"),
+        }
+    }
+}
+
+impl From<JsonRejection> for ApiError {
+    fn from(rejection: JsonRejection) -> Self {
+        let too_large = rejection.status() == StatusCode::PAYLOAD_TOO_LARGE;
+        let code = if too_large { ErrorCode::TooLarge } else { ErrorCode::BadRequest };
+        Self::new(
+            code,
+            rejection.body_text(),
+            "send JSON with Content-Type: application/json, as the interface describes it",
+        )
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::new(ErrorCode::BadRequest, rejection.body_text(), "correct the part of the URL after '?'")
+    }
+}
+
+impl From<PathRejection> for ApiError {
+    fn from(rejection: PathRejection) -> Self {
+        Self::new(ErrorCode::BadRequest, rejection.body_text(), "correct the name or CN id in the URL")
+    }
+}

@@ -1,0 +1,189 @@
+//! The `gmm` command as people and scripts use it.
+
+mod common;
+
+use std::process::Output;
+
+use common::{EXTENT, ObedientNode, Served, compute_node, gmm, memory_node};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+fn ask(url: &str, args: &[&str]) -> Output {
+    gmm().args(["--manager", url]).args(args).output().unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    assert_eq!(code(output), 0, "{}", err(output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fabric_is_run_from_the_command_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let url = served.url.as_str();
+    let client = served.client();
+
+    let empty = ask(url, &["list"]);
+    assert_eq!((code(&empty), empty.stdout.as_slice()), (0, b"[\n]\n".as_slice()));
+    assert!(
+        err(&empty).contains("Warning: no memory nodes, compute nodes, regions found"),
+        "{}",
+        err(&empty)
+    );
+
+    let (_node, _) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    let created = json(&ask(url, &["create-region", "-s", "512M", "--owner", "cn0", "-u", "scratch"]));
+    assert_eq!(created["size"], "512.00 MiB (536.87 MB)");
+    assert_eq!((&created["state"], &created["legs"][0]["cmem_base"]), (&"active".into(), &"0x0".into()));
+    assert_eq!(created["legs"][0]["macs"][0], "02:00:00:00:02:00");
+
+    let nodes = json(&ask(url, &["list", "-M"]));
+    assert_eq!((&nodes[0]["name"], nodes[0]["free_bytes"].as_u64()), (&"mn0".into(), Some(768 * EXTENT)));
+    let human = json(&ask(url, &["list", "-M", "-u"]));
+    assert_eq!(human[0]["pool_bytes"], "2.00 GiB (2.15 GB)");
+    let both = json(&ask(url, &["list", "-CR"]));
+    assert_eq!(
+        (&both[0]["compute_nodes"][0]["cn_id"], &both[1]["regions"][0]["name"]),
+        (&"02:00:00:00:01:01".into(), &"scratch".into())
+    );
+    assert_eq!(json(&ask(url, &["list", "-r", "other"])), serde_json::json!([]));
+    let events = json(&ask(url, &["list", "-E"]));
+    assert_eq!((&events[0]["event"], &events[0]["seq"]), (&"manager_started".into(), &1.into()));
+    let status = json(&ask(url, &["status"]));
+    assert_eq!((&status["regions"], &status["memory_nodes"]["reachable"]), (&1.into(), &1.into()));
+    assert!(String::from_utf8(ask(url, &["status", "-u"]).stdout).unwrap().contains("1.50 GiB"));
+
+    let monitored = ask(url, &["monitor", "--after", "1", "--count", "2"]);
+    let lines: Vec<Value> = monitored
+        .stdout
+        .split(|b| *b == b'\n')
+        .filter(|l| !l.is_empty())
+        .map(|l| serde_json::from_slice(l).unwrap())
+        .collect();
+    assert_eq!(lines.iter().map(|line| line["seq"].as_u64().unwrap()).collect::<Vec<_>>(), [2, 3]);
+
+    let polite = ask(url, &["destroy-region", "scratch"]);
+    assert_eq!(code(&polite), 5);
+    assert!(err(&polite).contains("force"), "{}", err(&polite));
+    assert_eq!(json(&ask(url, &["destroy-region", "--force", "scratch"]))["state"], "destroyed");
+    assert_eq!(code(&ask(url, &["destroy-region", "scratch"])), 4);
+    assert_eq!(code(&ask(url, &["reset-region", "scratch"])), 4);
+    let full = ask(url, &["create-region", "-s", "4G", "-o", "cn0", "big"]);
+    assert_eq!(code(&full), 5);
+    assert!(err(&full).contains("2.00 GiB") && err(&full).contains("mn-server"), "{}", err(&full));
+}
+
+#[test]
+fn wrong_arguments_and_missing_managers_have_exit_codes_of_their_own() {
+    let nowhere = "http://127.0.0.1:1";
+    let unreachable = ask(nowhere, &["list"]);
+    assert_eq!(code(&unreachable), 3);
+    assert!(
+        err(&unreachable).contains(nowhere) && err(&unreachable).contains("gmm serve"),
+        "{}",
+        err(&unreachable)
+    );
+    for args in [
+        &["create-region", "x"][..],
+        &["create-region", "-s", "1.5G", "-o", "cn0", "x"],
+        &["create-region", "-s", "1G", "-o", "cn0", "a/b"],
+        &["frobnicate"],
+        &["--manager", "nonsense", "list"],
+        &["serve", "--listen", "nowhere"],
+        &["serve", "--config", "/nonexistent/gmm.toml"],
+        &["serve", "--store", "a", "--data-dir", "b"],
+    ] {
+        let output = gmm().args(args).output().unwrap();
+        assert_eq!(code(&output), 2, "{args:?}: {}", err(&output));
+        assert!(!err(&output).is_empty());
+    }
+}
+
+#[test]
+fn help_teaches_with_examples() {
+    for command in
+        ["serve", "list", "create-region", "destroy-region", "reset-region", "monitor", "completions"]
+    {
+        let output = gmm().args([command, "--help"]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("Example") && text.contains(&format!("gmm {command}")), "{command}: {text}");
+    }
+    let top = String::from_utf8(gmm().arg("--help").output().unwrap().stdout).unwrap();
+    assert!(top.contains("Exit codes") && top.contains("manager unreachable"), "{top}");
+    let completions = gmm().args(["completions", "bash"]).output().unwrap();
+    assert!(String::from_utf8(completions.stdout).unwrap().contains("create-region"));
+}
+
+#[test]
+fn serving_ends_in_order_on_signals() {
+    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut served = Served::start(folder.path(), &["--log", "json"]);
+        let status = served.signal(signal);
+        assert!(status.success(), "{status}: {}", served.log());
+        for line in served.log().lines() {
+            serde_json::from_str::<Value>(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        }
+        assert!(served.log().contains("listening on 127.0.0.1:"), "{}", served.log());
+        assert!(!folder.path().join("port").exists());
+    }
+}
+
+#[test]
+fn what_keeps_a_manager_from_serving_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let address = served.url.trim_start_matches("http://");
+    let serve = |args: &[&str]| gmm().arg("serve").args(args).output().unwrap();
+    let store = |folder: &tempfile::TempDir| folder.path().join("gmm.redb").to_str().unwrap().to_owned();
+
+    let taken = serve(&["--listen", address, "--store", &store(&other)]);
+    assert_eq!(code(&taken), 1);
+    assert!(
+        err(&taken).contains(address) && err(&taken).contains("another process listens"),
+        "{}",
+        err(&taken)
+    );
+    let locked = serve(&["--listen", "127.0.0.1:0", "--store", &store(&folder)]);
+    assert!(code(&locked) == 1 && err(&locked).contains("in use by another process"), "{}", err(&locked));
+    let no_folder = serve(&["--listen", "127.0.0.1:0", "--data-dir", "/proc/nonexistent"]);
+    assert!(code(&no_folder) == 1 && err(&no_folder).contains("/proc/nonexistent"), "{}", err(&no_folder));
+    let not_here = serve(&["--listen", "192.0.2.1:0", "--store", &store(&other)]);
+    assert!(
+        code(&not_here) == 1 && err(&not_here).contains("does not have that address"),
+        "{}",
+        err(&not_here)
+    );
+    let no_port_file =
+        serve(&["--listen", "127.0.0.1:0", "--store", &store(&other), "--port-file", "/proc/x"]);
+    assert!(code(&no_port_file) == 1 && err(&no_port_file).contains("--port-file"), "{}", err(&no_port_file));
+    let short = serve(&["--listen", "127.0.0.1:0", "--store", &store(&other), "--node-timeout", "1"]);
+    assert!(code(&short) == 1 && err(&short).contains("too short"), "{}", err(&short));
+}
+
+#[test]
+fn flags_outweigh_the_configuration_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("gmm.toml");
+    let text = "listen = \"127.0.0.1:1\"\ndata_dir = \"/proc/nonexistent\"\nnode_timeout_ms = 60000\nlog = \"json\"\n";
+    std::fs::write(&config, text).unwrap();
+    let served = Served::start(folder.path(), &["--config", config.to_str().unwrap()]);
+    assert!(served.log().lines().all(|line| line.starts_with('{')), "{}", served.log());
+    drop(served);
+
+    std::fs::write(&config, "lisen = \"127.0.0.1:0\"\n").unwrap();
+    let output = gmm().args(["serve", "--config", config.to_str().unwrap()]).output().unwrap();
+    assert_eq!(code(&output), 2);
+    assert!(err(&output).contains("lisen"), "{}", err(&output));
+}

@@ -1,0 +1,341 @@
+//! The manager as a process on the loopback interface, asked with the real client.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
+use cxloe_gmm::api::{
+    ComputeNodeSync, CreateRegion, DestroyRegion, ErrorCode, EventsQuery, MemoryNodeSync, Owner, ResetRegion,
+};
+use cxloe_gmm::client::{Client, ClientError, Destroyed};
+use cxloe_gmm::model::{CommandResult, EventKind, Health, NodeAction, RegionState};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+const FORCE: DestroyRegion = DestroyRegion { force: true, wait_ms: 10_000 };
+
+#[tokio::test]
+async fn a_region_lives_from_creation_to_destruction() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let (_node, registered) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    assert!(registered.mappings.is_empty());
+    assert_eq!(registered.unowned.len(), 64);
+    let compute = client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    assert!(compute.regions.is_empty());
+
+    let sync = ComputeNodeSync {
+        registration: compute.registration,
+        after_event: compute.after_event,
+        wait_ms: 5000,
+    };
+    let watching = tokio::spawn({
+        let client = client.clone();
+        async move { client.sync_compute_node(cn(1), &sync).await.unwrap() }
+    });
+    let create =
+        CreateRegion { owner: Owner::Name(name("cn0")), ..CreateRegion::new(name("r"), 8 * EXTENT, cn(1)) };
+    let region = client.create_region(&create).await.unwrap();
+    assert_eq!((region.state, region.owner, region.size), (RegionState::Active, cn(1), 8 * EXTENT));
+    assert_eq!(region.legs[0].mac(), Some([2, 0, 0, 0, 2, 0].into()));
+    assert_eq!(region.legs[0].extents.len(), 8);
+    let seen = watching.await.unwrap();
+    assert_eq!(seen.regions.unwrap()[0].name, name("r"));
+
+    assert_eq!(client.regions().await.unwrap(), [region.clone()]);
+    assert_eq!(client.region(&name("r")).await.unwrap(), region);
+    let status = client.memory_nodes().await.unwrap().remove(0);
+    assert_eq!((status.free_bytes, status.stats["frames"].as_u64()), (56 * EXTENT, Some(7)));
+    let health = client.health().await.unwrap();
+    assert_eq!((health.memory_nodes.reachable, health.compute_nodes.reachable, health.regions), (1, 1, 1));
+
+    let polite = DestroyRegion { force: false, wait_ms: 0 };
+    let error = client.destroy_region(&name("r"), polite).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::RegionInUse));
+    assert_eq!(client.destroy_region(&name("r"), FORCE).await.unwrap(), Destroyed::Gone);
+    assert_eq!(client.region(&name("r")).await.unwrap_err().code(), Some(ErrorCode::NotFound));
+    assert_eq!(client.memory_nodes().await.unwrap()[0].free_bytes, 64 * EXTENT);
+    let events = client.events(EventsQuery::default()).await.unwrap();
+    assert!(matches!(events.events.last().unwrap().kind, EventKind::RegionDestroyed { .. }));
+    assert_eq!(
+        events.events.iter().map(|event| event.seq).collect::<Vec<_>>(),
+        (1..=events.newest).collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn waiting_is_bounded_and_goes_on_without_the_caller() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let node = memory_node("mn0", 0, 8);
+    let registered = client.register_memory_node(&node).await.unwrap();
+    let create = CreateRegion { wait_ms: 50, ..CreateRegion::new(name("r"), EXTENT, cn(1)) };
+    assert_eq!(client.create_region(&create).await.unwrap().state, RegionState::Creating);
+
+    let mut sync = MemoryNodeSync {
+        registration: registered.registration,
+        acked_seq: 0,
+        results: Vec::new(),
+        stats: serde_json::Value::Null,
+        wait_ms: 60_000,
+    };
+    let synced = client.sync_memory_node(&node.name, &sync).await.unwrap();
+    assert!(matches!(&synced.commands[0].action, NodeAction::MapCmem(mapping) if mapping.cn == cn(1)));
+    assert_eq!(synced.commands[0].watermark(), synced.watermark);
+    sync.acked_seq = 1;
+    sync.results = vec![CommandResult::failed(1, "page table full")];
+    sync.wait_ms = 0;
+    let draining = client.sync_memory_node(&node.name, &sync).await.unwrap();
+    assert!(matches!(draining.commands[0].action, NodeAction::UnmapCmem(_)));
+    assert_eq!(client.region(&name("r")).await.unwrap().state, RegionState::Draining);
+
+    let waiting = DestroyRegion { force: true, wait_ms: 50 };
+    let destroyed = client.destroy_region(&name("r"), waiting).await.unwrap();
+    assert!(
+        matches!(destroyed, Destroyed::Draining(region) if region.failure.as_deref().unwrap().contains("page table"))
+    );
+    sync.acked_seq = 2;
+    sync.results = vec![CommandResult::done(2)];
+    assert!(client.sync_memory_node(&node.name, &sync).await.unwrap().commands.is_empty());
+    assert!(client.regions().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_refusal_reaches_the_one_who_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let node = memory_node("mn0", 0, 8);
+    let registered = client.register_memory_node(&node).await.unwrap();
+    let creating = tokio::spawn({
+        let client = client.clone();
+        async move { client.create_region(&CreateRegion::new(name("r"), EXTENT, cn(1))).await }
+    });
+    let mut sync = MemoryNodeSync {
+        registration: registered.registration,
+        acked_seq: 0,
+        results: Vec::new(),
+        stats: serde_json::Value::Null,
+        wait_ms: 1000,
+    };
+    eventually("the map command", || async {
+        let commands = client.sync_memory_node(&node.name, &sync).await.unwrap().commands;
+        (!commands.is_empty()).then_some(())
+    })
+    .await;
+    sync.acked_seq = 1;
+    sync.results = vec![CommandResult::failed(1, "page table full")];
+    client.sync_memory_node(&node.name, &sync).await.unwrap();
+    let error = creating.await.unwrap().unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NodeRefused), "{error}");
+    assert!(error.to_string().contains("page table full"), "{error}");
+}
+
+#[tokio::test]
+async fn a_manager_that_is_killed_goes_on_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let address = served.url.trim_start_matches("http://").to_owned();
+    let client = served.client();
+    let (_node, registered) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    let before = client.create_region(&CreateRegion::new(name("r"), 4 * EXTENT, cn(1))).await.unwrap();
+    served.kill();
+    let error = client.regions().await.unwrap_err();
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+    assert!(error.to_string().contains(&address) && error.to_string().contains("gmm serve"), "{error}");
+
+    let served = Served::start(folder.path(), &["--listen", &address][..0]);
+    let client = served.client();
+    assert_eq!(client.regions().await.unwrap(), [before]);
+    let health = client.health().await.unwrap();
+    assert_eq!(health.watermark.term, registered.watermark.term + 1);
+    let again = client.register_memory_node(&memory_node("mn0", 0, 64)).await.unwrap();
+    assert_eq!(again.mappings.len(), 1);
+    assert_eq!((again.mappings[0].cn, again.mappings[0].extents.len()), (cn(1), 4));
+    assert_eq!(again.unowned.len(), 60);
+}
+
+#[tokio::test]
+async fn a_node_that_stays_silent_is_noticed_and_forgiven() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--node-timeout", "300"]);
+    let client = served.client();
+    let node = memory_node("mn0", 0, 8);
+    let (obedient, registered) = ObedientNode::start(client.clone(), node.clone()).await;
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    client.create_region(&CreateRegion::new(name("r"), EXTENT, cn(1))).await.unwrap();
+    drop(obedient);
+    let state = || async { client.region(&name("r")).await.unwrap().state };
+    eventually("degraded", || async { (state().await == RegionState::Degraded).then_some(()) }).await;
+    assert_eq!(client.memory_nodes().await.unwrap()[0].node.health, Health::Unreachable);
+    eventually("the silent compute node", || async {
+        let health = client.compute_nodes().await.unwrap()[0].health;
+        (health == Health::Unreachable).then_some(())
+    })
+    .await;
+
+    let sync = MemoryNodeSync {
+        registration: registered.registration,
+        acked_seq: 1,
+        results: Vec::new(),
+        stats: serde_json::Value::Null,
+        wait_ms: 0,
+    };
+    client.sync_memory_node(&node.name, &sync).await.unwrap();
+    assert_eq!(state().await, RegionState::Active);
+}
+
+#[tokio::test]
+async fn a_second_daemon_waits_until_the_first_hangs_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--node-timeout", "60000"]);
+    let client = served.client();
+    let node = memory_node("mn0", 0, 8);
+    let registered = client.register_memory_node(&node).await.unwrap();
+    let second = cxloe_gmm::api::RegisterMemoryNode { instance_id: 2, incarnation: 12, ..node.clone() };
+    let error = client.register_memory_node(&second).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NameInUse), "{error}");
+
+    let sync = MemoryNodeSync {
+        registration: registered.registration,
+        acked_seq: 0,
+        results: Vec::new(),
+        stats: serde_json::Value::Null,
+        wait_ms: 20_000,
+    };
+    let polling = tokio::spawn({
+        let (client, name) = (Client::new(&served.url).unwrap(), node.name.clone());
+        async move { client.sync_memory_node(&name, &sync).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    polling.abort();
+    eventually("the second registration", || async { client.register_memory_node(&second).await.ok() }).await;
+}
+
+#[tokio::test]
+async fn content_lost_in_a_restart_needs_a_reset() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let node = memory_node("mn0", 0, 8);
+    let (obedient, _) = ObedientNode::start(client.clone(), node.clone()).await;
+    client.create_region(&CreateRegion::new(name("r"), EXTENT, cn(1))).await.unwrap();
+    drop(obedient);
+    let empty = cxloe_gmm::api::RegisterMemoryNode { incarnation: 12, ..node };
+    let (_obedient, registered) = ObedientNode::start(client.clone(), empty).await;
+    assert!(registered.mappings.is_empty());
+    assert_eq!(client.region(&name("r")).await.unwrap().state, RegionState::Lost);
+    let region = client.reset_region(&name("r"), ResetRegion { wait_ms: 10_000 }).await.unwrap();
+    assert_eq!((region.state, region.legs[0].incarnation), (RegionState::Active, Some(12)));
+}
+
+#[tokio::test]
+async fn the_unix_socket_serves_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("gmm.sock");
+    let text = socket.to_str().unwrap().to_owned();
+    let served = Served::start(folder.path(), &["--socket", &text]);
+    let client = Client::new(&format!("unix:{text}")).unwrap();
+    assert_eq!(client.health().await.unwrap(), served.client().health().await.unwrap());
+    served.kill();
+    assert!(socket.exists(), "a killed process leaves its socket");
+    let error = client.health().await.unwrap_err();
+    assert!(matches!(error, ClientError::Unreachable { .. }), "{error}");
+    let mut served = Served::start(folder.path(), &["--socket", &text]);
+    assert_eq!(client.health().await.unwrap().status, "ok");
+    assert!(served.signal(nix::sys::signal::Signal::SIGTERM).success());
+    assert!(!socket.exists());
+}
+
+#[tokio::test]
+async fn events_stream_as_they_happen() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let mut response = reqwest::get(format!("{}/v1/events/stream", served.url)).await.unwrap();
+    assert_eq!(response.headers()["content-type"], "text/event-stream");
+    served.client().register_memory_node(&memory_node("mn0", 0, 8)).await.unwrap();
+    let mut text = String::new();
+    while !text.contains("memory_node_registered") {
+        let chunk = tokio::time::timeout(common::PATIENCE, response.chunk()).await.unwrap().unwrap();
+        text.push_str(std::str::from_utf8(&chunk.expect("the stream ended")).unwrap());
+    }
+    assert!(text.contains("manager_started") && text.contains("id: 2"), "{text}");
+}
+
+#[tokio::test]
+async fn requests_that_make_no_sense_are_answered_as_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let url = |path: &str| format!("{}{path}", served.url);
+    let json = |request: reqwest::RequestBuilder, body: String| {
+        request.header("content-type", "application/json").body(body)
+    };
+    let large = format!("{{\"name\": \"{}\"}}", "x".repeat(2 << 20));
+    let table = [
+        (http.get(url("/")), 404, "not_found"),
+        (http.get(url("/v1/regions/none")), 404, "not_found"),
+        (http.get(url("/v1/regions/%20")), 400, "bad_request"),
+        (http.patch(url("/v1/regions")), 405, "method_not_allowed"),
+        (http.post(url("/v1/regions")), 400, "bad_request"),
+        (json(http.post(url("/v1/regions")), "{".into()), 400, "bad_request"),
+        (
+            json(http.post(url("/v1/regions")), r#"{"name":"r","size":"2M","owner":"nobody"}"#.into()),
+            404,
+            "not_found",
+        ),
+        (
+            json(http.post(url("/v1/regions")), r#"{"name":"r","size":"2M","owner":"a b"}"#.into()),
+            400,
+            "bad_request",
+        ),
+        (json(http.post(url("/v1/memory-nodes")), large), 413, "too_large"),
+        (http.get(url("/v1/events?after=x")), 400, "bad_request"),
+        (http.delete(url("/v1/regions/r?frce=true")), 400, "bad_request"),
+        (json(http.post(url("/v1/compute-nodes/01:00:00:00:00:00/sync")), "{}".into()), 400, "bad_request"),
+    ];
+    for (request, status, code) in table {
+        let asked = format!("{request:?}");
+        let response = request.send().await.unwrap();
+        assert_eq!(response.status().as_u16(), status, "{asked}");
+        let body: serde_json::Value = response.json().await.unwrap();
+        assert_eq!(body["code"], code, "{asked}: {body}");
+        assert!(!body["error"].as_str().unwrap().is_empty() && !body["hint"].as_str().unwrap().is_empty());
+    }
+    assert!(served.client().regions().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_keep_others_out_of_their_share() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--connections-max", "2"]);
+    let address = served.url.trim_start_matches("http://").to_owned();
+    let mut first = tokio::net::TcpStream::connect(&address).await.unwrap();
+    first.write_all(b"GET /v1/hea").await.unwrap();
+    assert_eq!(served.client().health().await.unwrap().status, "ok");
+    first.write_all(b"lth HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    first.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+#[tokio::test]
+async fn what_answers_is_checked_to_be_a_manager() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let other = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = [0; 1024];
+        assert!(stream.read(&mut head).await.unwrap() > 0);
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await.unwrap();
+    });
+    let error = Client::new(&url).unwrap().health().await.unwrap_err();
+    assert!(matches!(&error, ClientError::Protocol { .. }), "{error}");
+    assert!(error.to_string().contains(&url), "{error}");
+    other.await.unwrap();
+    for bad in ["", "localhost:7440", "https://x", "unix:", "ftp://x"] {
+        assert!(matches!(Client::new(bad), Err(ClientError::BadUrl { .. })), "{bad:?}");
+    }
+}

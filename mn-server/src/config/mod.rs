@@ -1,0 +1,352 @@
+//! What `mn-server` is told: flags over a TOML file over defaults, checked once and complete from then on.
+//!
+//! [`Cli`] is the command line. [`Cli::resolve`] reads the file it names, lays the flags over it and returns a
+//! [`Config`], in which nothing is missing; or an error that names the option and says what would be right.
+
+mod settings;
+mod values;
+
+pub use settings::Settings;
+pub use values::{CpuList, EtherType, LogFormat, Span};
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Parser;
+use cxloe_gmm::model::Name;
+use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::link::Backend;
+use cxloe_wire::link::fault::FaultPlan;
+use cxloe_wire::link::wait::WaitStyle;
+
+use crate::pool::{ByteSize, PoolOptions};
+use crate::translation::TLB_ENTRIES_DEFAULT;
+
+/// The command line of `mn-server`.
+#[derive(Parser, Clone, Debug)]
+#[command(
+    name = "mn-server",
+    version,
+    about = "Memory node of CXL over Ethernet: lends this machine's memory to compute nodes",
+    after_help = EXAMPLES,
+    max_term_width = 110
+)]
+pub struct Cli {
+    /// Read options from FILE (TOML; the names are those of the flags, as in pool-size = "16GiB"); flags win
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Print the options in effect as TOML and exit
+    #[arg(long)]
+    pub print_config: bool,
+
+    /// All others.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Lend 16 GiB by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit:
+    mn-server -i enp3s0f0 --pool-size 16G --manager http://10.0.0.1:7440
+
+  The fastest: huge pages, two spinning workers on CPUs 2 and 3, PFC class 3:
+    echo 8200 > /proc/sys/vm/nr_hugepages
+    mn-server -i enp3s0f0 --pool huge2m --pool-size 16G --workers 2 --cpus 2,3 --wait busy \\
+              --priority 3 --manager http://10.0.0.1:7440
+
+  A pool in a file, whose content outlives restarts:
+    mn-server -i enp3s0f0 --pool file:/srv/pool --pool-size 64G --manager http://10.0.0.1:7440
+
+  Without a manager:
+    mn-server -i enp3s0f0 --pool-size 4G --static-map map.toml
+
+  Turn a command line into a configuration file, and use it:
+    mn-server -i enp3s0f0 --pool-size 16G --manager http://10.0.0.1:7440 --print-config > mn.toml
+    mn-server --config mn.toml";
+
+/// Complete and checked options.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This node's name in the fabric.
+    pub name: String,
+    /// Where the state file lies.
+    pub data_dir: PathBuf,
+    /// Who says what to serve.
+    pub source: MapSource,
+    /// The network interface.
+    pub interface: String,
+    /// How frames are exchanged with the kernel.
+    pub backend: Backend,
+    /// What an idle worker does.
+    pub wait: WaitStyle,
+    /// Worker threads, 1 to 64.
+    pub workers: u32,
+    /// CPU numbers, one per worker; empty: not pinned.
+    pub cpus: Vec<usize>,
+    /// 802.1Q priority, 0 to 7; `None`: untagged.
+    pub priority: Option<u8>,
+    /// EtherType of the frames.
+    pub ethertype: u16,
+    /// File with the pre-shared key; `None`: frames carry a plain checksum.
+    pub key_file: Option<PathBuf>,
+    /// The memory to lend.
+    pub pool: PoolOptions,
+    /// Entries of each worker's TLB.
+    pub tlb_entries: usize,
+    /// Sessions at a time.
+    pub sessions_max: u32,
+    /// Silence after which a session is forgotten.
+    pub session_timeout: Duration,
+    /// Requests waiting for an earlier one, per session.
+    pub reorder_max: u32,
+    /// Requests waiting for an earlier one, per worker.
+    pub reorder_total_max: u32,
+    /// Answers kept per stream for requests that come again.
+    pub retry_max: u32,
+    /// Log filter.
+    pub log: String,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Whether Echo frames are answered.
+    pub echo: bool,
+    /// Faults made on purpose, as written; see [`Config::fault_plan`].
+    pub faults: Option<String>,
+    /// Where to record frames.
+    pub pcap: Option<PathBuf>,
+    /// Bytes after which recording stops.
+    pub pcap_bytes_max: u64,
+}
+
+/// Who says what this node serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MapSource {
+    /// The manager at this URL.
+    Manager(String),
+    /// This static map file.
+    Static(PathBuf),
+}
+
+/// Why options cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has an option that does not exist or a value that cannot be read.
+    #[error("configuration file {}: {reason}", .path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        reason: String,
+    },
+    /// An option is missing or out of range.
+    #[error("option `{field}` (flag --{field}): {reason}")]
+    Field {
+        /// The option's name.
+        field: &'static str,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+}
+
+fn wrong(field: &'static str, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Field { field, reason: reason.into() }
+}
+
+impl Cli {
+    /// The options in effect.
+    pub fn resolve(&self) -> Result<Config, ConfigError> {
+        let settings = match &self.config {
+            Some(path) => self.settings.over(&Settings::read(path)?),
+            None => self.settings.clone(),
+        };
+        Config::new(settings)
+    }
+}
+
+impl Settings {
+    /// Reads a TOML file.
+    pub fn read(path: &Path) -> Result<Settings, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        toml::from_str(&text)
+            .map_err(|error| ConfigError::Syntax { path: path.into(), reason: error.to_string() })
+    }
+
+    /// These options, and those of `file` where they have none.
+    fn over(&self, file: &Settings) -> Settings {
+        let table = |settings| toml::Table::try_from(settings).expect("options are plain values");
+        let mut merged = table(file);
+        merged.extend(table(self));
+        // Who is asked on the command line is asked instead of whom the file names.
+        if self.manager.is_some() != self.static_map.is_some() {
+            merged.remove(if self.manager.is_some() { "static-map" } else { "manager" });
+        }
+        merged.try_into().expect("both halves were read by the same rules")
+    }
+}
+
+impl Config {
+    /// Checks `settings` and fills in what is missing.
+    pub fn new(settings: Settings) -> Result<Config, ConfigError> {
+        let s = settings;
+        let name = s.name.unwrap_or_else(host_name);
+        Name::new(name.clone()).map_err(|error| wrong("name", error.to_string()))?;
+        let interface = s.interface.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
+        if interface.is_empty() || interface.len() > 15 {
+            return Err(wrong("interface", format!("`{interface}` is no interface name (1 to 15 characters)")));
+        }
+        let source = match (s.manager, s.static_map) {
+            (Some(url), None) => {
+                cxloe_gmm::Client::new(&url).map_err(|error| wrong("manager", error.to_string()))?;
+                MapSource::Manager(url)
+            }
+            (None, Some(path)) => MapSource::Static(path),
+            (None, None) => {
+                return Err(wrong("manager", "say who gives the memory away: --manager URL, or --static-map FILE"));
+            }
+            (Some(_), Some(_)) => {
+                return Err(wrong("static-map", "a node obeys a manager or a static map, not both; drop one"));
+            }
+        };
+        let ethertype = s.ethertype.map_or(ETHERTYPE_DEFAULT, |ethertype| ethertype.0);
+        if ethertype < 0x0600 || [0x8100, 0x88A8, 0x8808].contains(&ethertype) {
+            let reason = format!("{} has a meaning of its own; use 0x88B5 or 0x88B6", EtherType(ethertype));
+            return Err(wrong("ethertype", reason));
+        }
+        if s.priority.is_some_and(|priority| priority > 7) {
+            return Err(wrong("priority", "an 802.1Q priority is 0 to 7"));
+        }
+        let workers = in_range("workers", s.workers.unwrap_or(1), 1, 64)?;
+        let cpus = s.cpus.unwrap_or_default().0;
+        if !cpus.is_empty() && cpus.len() != workers as usize {
+            return Err(wrong("cpus", format!("{} CPUs for {workers} workers; name one for each", cpus.len())));
+        }
+        let session_timeout = s.session_timeout.map_or(Duration::from_secs(30), |span| span.0);
+        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&session_timeout) {
+            return Err(wrong("session-timeout", "choose 100ms to 1h"));
+        }
+        if let Some(plan) = &s.faults {
+            plan.parse::<FaultPlan>().map_err(|error| wrong("faults", error.to_string()))?;
+        }
+        let reorder_max = in_range("reorder-max", s.reorder_max.unwrap_or(512), 1, 65_536)?;
+        Ok(Config {
+            data_dir: s.data_dir.unwrap_or_else(default_data_dir),
+            source,
+            interface,
+            backend: s.link.unwrap_or_default(),
+            wait: s.wait.unwrap_or_default(),
+            workers,
+            cpus,
+            priority: s.priority,
+            ethertype,
+            key_file: s.key_file,
+            pool: PoolOptions {
+                spec: s.pool.unwrap_or_default(),
+                bytes: s.pool_size.map(|size| size.0),
+                extent_bytes: s.extent_size.map(|size| size.0),
+                prefault: s.prefault,
+                mlock: s.mlock.unwrap_or(false),
+                numa_node: s.numa_node,
+            },
+            tlb_entries: in_range("tlb-entries", s.tlb_entries.unwrap_or(TLB_ENTRIES_DEFAULT), 2, 1 << 20)?,
+            sessions_max: in_range("max-sessions", s.max_sessions.unwrap_or(256), 1, 65_536)?,
+            session_timeout,
+            reorder_max,
+            reorder_total_max: in_range(
+                "reorder-total-max",
+                s.reorder_total_max.unwrap_or(8192.max(reorder_max)),
+                reorder_max,
+                1 << 24,
+            )?,
+            retry_max: in_range("retry-max", s.retry_max.unwrap_or(512), 1, 32_768)?,
+            log: s.log.unwrap_or_else(|| "info".into()),
+            log_format: s.log_format.unwrap_or_default(),
+            echo: s.echo.unwrap_or(false),
+            faults: s.faults,
+            pcap: s.pcap,
+            pcap_bytes_max: s.pcap_max.map_or(1 << 30, |size| size.0),
+            name,
+        })
+    }
+
+    /// Where the highest term and revision of a manager are kept.
+    pub fn state_path(&self) -> PathBuf {
+        self.data_dir.join(format!("mn-{}.state", self.name))
+    }
+
+    /// The faults to be made on purpose.
+    pub fn fault_plan(&self) -> Option<FaultPlan> {
+        self.faults.as_ref().map(|plan| plan.parse().expect("checked when the options were"))
+    }
+
+    /// These options as a TOML file that yields them again. Sizes that a file or device decides are left out
+    /// unless given.
+    pub fn to_toml(&self) -> String {
+        let (manager, static_map) = match self.source.clone() {
+            MapSource::Manager(url) => (Some(url), None),
+            MapSource::Static(path) => (None, Some(path)),
+        };
+        let settings = Settings {
+            name: Some(self.name.clone()),
+            data_dir: Some(self.data_dir.clone()),
+            manager,
+            static_map,
+            interface: Some(self.interface.clone()),
+            link: Some(self.backend),
+            wait: Some(self.wait),
+            workers: Some(self.workers),
+            cpus: (!self.cpus.is_empty()).then(|| CpuList(self.cpus.clone())),
+            priority: self.priority,
+            ethertype: Some(EtherType(self.ethertype)),
+            key_file: self.key_file.clone(),
+            pool: Some(self.pool.spec.clone()),
+            pool_size: self.pool.bytes.map(ByteSize),
+            extent_size: self.pool.extent_bytes.map(ByteSize),
+            prefault: Some(self.pool.prefault.unwrap_or(self.pool.spec.prefaults_by_default())),
+            mlock: Some(self.pool.mlock),
+            numa_node: self.pool.numa_node,
+            tlb_entries: Some(self.tlb_entries),
+            max_sessions: Some(self.sessions_max),
+            session_timeout: Some(Span(self.session_timeout)),
+            reorder_max: Some(self.reorder_max),
+            reorder_total_max: Some(self.reorder_total_max),
+            retry_max: Some(self.retry_max),
+            log: Some(self.log.clone()),
+            log_format: Some(self.log_format),
+            echo: Some(self.echo),
+            faults: self.faults.clone(),
+            pcap: self.pcap.clone(),
+            pcap_max: Some(ByteSize(self.pcap_bytes_max)),
+        };
+        toml::to_string(&settings).expect("options are plain values")
+    }
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(field: &'static str, value: T, min: T, max: T) -> Result<T, ConfigError> {
+    if value < min || value > max {
+        return Err(wrong(field, format!("{value} is out of range; choose {min} to {max}")));
+    }
+    Ok(value)
+}
+
+/// The host name, as far as it can be a node's name.
+fn host_name() -> String {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    Name::new(name.clone()).map_or_else(|_| "memory-node".into(), |_| name)
+}
+
+fn default_data_dir() -> PathBuf {
+    if nix::unistd::geteuid().is_root() {
+        return PathBuf::from("/var/lib/cxloe");
+    }
+    let home = || std::env::home_dir().unwrap_or_else(std::env::temp_dir).join(".local/state");
+    std::env::var_os("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("cxloe")
+}

@@ -1,0 +1,174 @@
+//! The options of `mn-server`, each of which may be given as a flag, in the TOML file, or not at all.
+//!
+//! One struct serves for all three: clap fills it from flags, serde from the file; the flags are laid over the
+//! file; and what results is checked and completed into a [`Config`](super::Config). `--print-config` prints
+//! a complete one, which is a valid file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use cxloe_wire::link::Backend;
+use cxloe_wire::link::wait::WaitStyle;
+use serde::{Deserialize, Serialize};
+
+use super::values::{CpuList, EtherType, LogFormat, Span};
+use crate::pool::{ByteSize, PoolSpec};
+
+/// Every option; `None` where it was not given.
+#[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Settings {
+    /// This node's name in the fabric, unique among memory nodes [default: the host name]
+    #[arg(long, help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+
+    /// Where the node remembers what must survive a restart [default: /var/lib/cxloe as root, else
+    /// ~/.local/state/cxloe]
+    #[arg(long, value_name = "DIR", help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+
+    /// The manager to register with, for example http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock
+    #[arg(long, value_name = "URL", help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manager: Option<String>,
+
+    /// Serve without a manager what FILE lists; a TOML file with one table per range:
+    /// [[map]] cn = "02:00:00:00:00:01" base = 0 size = "1GiB"
+    #[arg(long, value_name = "FILE", help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub static_map: Option<PathBuf>,
+
+    /// The network interface that compute nodes reach this node by, for example enp3s0f0
+    #[arg(short, long, value_name = "NAME", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+
+    /// How frames are exchanged with the kernel: auto takes the fastest that works and logs why
+    #[arg(long, value_name = "auto|xdp|packet|pnet", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<Backend>,
+
+    /// What an idle worker does: busy (spins: fastest, one core each), adaptive[:TIME] (spins that long, then
+    /// sleeps), sleep [default: adaptive]
+    #[arg(long, value_name = "STYLE", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<WaitStyle>,
+
+    /// Worker threads, one per receive queue of the interface [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<u32>,
+
+    /// CPUs to pin the workers to, one each, for example 2,3 or 4-7; best on the NUMA node of the interface
+    #[arg(long, value_name = "LIST", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<CpuList>,
+
+    /// Tag frames with this 802.1Q priority (0 to 7), so that PFC acts on their class only [default: untagged]
+    #[arg(long, value_name = "PCP", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+
+    /// EtherType of the frames; the same on every node [default: 0x88B5]
+    #[arg(long, value_name = "HEX", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ethertype: Option<EtherType>,
+
+    /// Seal frames with the pre-shared key in FILE, instead of a plain checksum
+    #[arg(long, value_name = "FILE", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+
+    /// What the lent memory is made of: anon, huge2m, huge1g, memfd, file:/path or dax:/dev/daxX.Y
+    /// [default: anon]
+    #[arg(long, value_name = "KIND", help_heading = "Pool")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool: Option<PoolSpec>,
+
+    /// Memory to lend, for example 16G or 512MiB [default: what the file or device has, else 1GiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Pool")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pool_size: Option<ByteSize>,
+
+    /// The unit of allocation, a power of two from 64KiB to 1GiB [default: what the file has, else 2MiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Pool")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub extent_size: Option<ByteSize>,
+
+    /// Bring all pages in before serving, so that no request waits for one [default: true, for files false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Pool")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub prefault: Option<bool>,
+
+    /// Lock the pool into memory, so that it is never swapped out
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Pool")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlock: Option<bool>,
+
+    /// Take the pool's memory from this NUMA node
+    #[arg(long, value_name = "NODE", help_heading = "Pool")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa_node: Option<u32>,
+
+    /// Translations each worker keeps at hand [default: 1024, enough for 2 GiB in 2 MiB extents]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tlb_entries: Option<usize>,
+
+    /// Sessions, and so compute nodes, at a time [default: 256]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_sessions: Option<u32>,
+
+    /// A session not heard of for so long is forgotten [default: 30s]
+    #[arg(long, value_name = "TIME", help_heading = "Limits")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_timeout: Option<Span>,
+
+    /// Requests that may wait for an earlier one, per session [default: 512]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reorder_max: Option<u32>,
+
+    /// Requests that may wait for an earlier one, in all sessions of a worker together [default: 8192]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reorder_total_max: Option<u32>,
+
+    /// Answers kept for requests that come again, per stream [default: 512]
+    #[arg(long, value_name = "N", help_heading = "Limits")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_max: Option<u32>,
+
+    /// What to log: error, warn, info, debug, trace, or per module, as in info,cxloe_mn=debug [default: info]
+    #[arg(long, value_name = "FILTER", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<LogFormat>,
+
+    /// Answer Echo frames, by which bare round trips are measured; anyone on the network may then ask for them
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub echo: Option<bool>,
+
+    /// Lose and damage frames on purpose, for tests, as in drop=1%,dup=0.1%,corrupt=0.01%,seed=7
+    #[arg(long, value_name = "PLAN", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faults: Option<String>,
+
+    /// Record every frame in FILE, in pcap format (slow)
+    #[arg(long, value_name = "FILE", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcap: Option<PathBuf>,
+
+    /// Stop recording at this size [default: 1GiB]
+    #[arg(long, value_name = "SIZE", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcap_max: Option<ByteSize>,
+}

@@ -1,0 +1,286 @@
+//! What this node serves, and the rules by which that changes. Decides only: the slow part of each change is handed
+//! out as a [`Job`], and the change is complete when the job comes back.
+//!
+//! The rules:
+//! * commands are carried out in the order of their numbers, each once; one that was carried out is passed over
+//! * a command or an answer from below the highest term and revision ever seen is refused: its manager lost its place
+//! * an extent gets a new owner only after every worker has let go of it and it reads as zeros
+//! * an extent is never taken from a CN by a command that names another CN
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use cxloe_gmm::api::MemoryNodeRegistered;
+use cxloe_gmm::model::{CnId as FabricCnId, CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
+use cxloe_wire::frame::Mac;
+
+use super::job::{Job, JobError, Purpose};
+use crate::pool::{MpExtent, Pool};
+use crate::translation::{PageTable, PageTableWriter, Recovery, TableError, Translation};
+
+/// Why a message of a manager is not followed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// It comes from below what this node has seen.
+    #[error(
+        "the manager is at term {}, revision {}, this node has seen term {}, revision {}: the manager's store is an old \
+         copy or another fabric's; start the right manager (or remove this node's state file to join another fabric)",
+        got.term, got.revision, seen.term, seen.revision
+    )]
+    Stale {
+        /// The highest seen.
+        seen: Watermark,
+        /// The manager's.
+        got: Watermark,
+    },
+    /// A command is missing in between.
+    #[error("command {got} came when {expected} was next; registering again")]
+    Gap {
+        /// The number due.
+        expected: u64,
+        /// The number that came.
+        got: u64,
+    },
+}
+
+/// The mappings of this node; holds the page table's writer.
+#[derive(Debug)]
+pub struct Mappings {
+    writer: PageTableWriter,
+    seen: Watermark,
+    acked: u64,
+    results: Vec<CommandResult>,
+}
+
+impl Mappings {
+    /// Opens the page table of `pool`; `seen` is what the node's state file holds.
+    pub fn open(pool: Arc<Pool>, seen: Watermark) -> (Mappings, Recovery) {
+        let (writer, recovery) = PageTableWriter::open(pool);
+        (Mappings { writer, seen, acked: 0, results: Vec::new() }, recovery)
+    }
+
+    /// The page table, to be shared with the workers.
+    pub fn table(&self) -> &Arc<PageTable> {
+        self.writer.table()
+    }
+
+    /// The highest term and revision seen; to be kept on disk before anything of it is carried out.
+    pub fn seen(&self) -> Watermark {
+        self.seen
+    }
+
+    /// The number of the last command carried out.
+    pub fn acked(&self) -> u64 {
+        self.acked
+    }
+
+    /// Results not yet known to have reached the manager.
+    pub fn results(&self) -> &[CommandResult] {
+        &self.results
+    }
+
+    /// The manager has answered a sync that carried the first `count` results.
+    pub fn reported(&mut self, count: usize) {
+        self.results.drain(..count.min(self.results.len()));
+    }
+
+    /// The number of extents mapped.
+    pub fn len(&self) -> usize {
+        self.writer.len()
+    }
+
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.writer.is_empty()
+    }
+
+    /// Takes note of how far the manager has come, or refuses to listen to it.
+    pub fn hear(&mut self, got: Watermark) -> Result<(), Refusal> {
+        if got < self.seen {
+            return Err(Refusal::Stale { seen: self.seen, got });
+        }
+        self.seen = got;
+        Ok(())
+    }
+
+    /// The answer to a registration: all that the node has to serve. Mappings not listed are removed at once,
+    /// those listed are added with their content as it is when the job is done.
+    pub fn registered(&mut self, answer: &MemoryNodeRegistered) -> Result<Job, Refusal> {
+        self.hear(answer.watermark)?;
+        self.acked = answer.acked_seq;
+        self.results.clear();
+        let mut wanted = Vec::new();
+        for mapping in &answer.mappings {
+            match self.translations(mapping) {
+                Ok(translations) => wanted.extend(translations),
+                Err(error) => tracing::error!(region = %mapping.region, %error, "cannot serve a region"),
+            }
+        }
+        Ok(self.reconcile(wanted, Vec::new()))
+    }
+
+    /// Removes every mapping that is not `wanted`; those that are missing are added when the job is done. The
+    /// extents `granted`, and those that were removed from under another address, read as zeros then; all
+    /// others keep their content.
+    pub(super) fn reconcile(&mut self, wanted: Vec<Translation>, mut granted: Vec<MpExtent>) -> Job {
+        let keep: HashSet<Translation> = wanted.iter().copied().collect();
+        let used: HashSet<MpExtent> = wanted.iter().map(|translation| translation.mp_extent).collect();
+        let extra: Vec<Translation> = self.table().iter().filter(|held| !keep.contains(held)).collect();
+        let removed = self.remove(&extra);
+        let generation = if removed.is_empty() { 0 } else { self.writer.seal() };
+        let (moved, released): (Vec<_>, Vec<_>) = removed.into_iter().partition(|extent| used.contains(extent));
+        granted.extend(moved);
+        granted.sort_unstable();
+        granted.dedup();
+        Job { purpose: Purpose::Reconcile(wanted), generation, released, granted }
+    }
+
+    /// Begins to carry out a command. `Ok(None)`: it was carried out before.
+    pub fn start(&mut self, command: &NodeCommand) -> Result<Option<Job>, Refusal> {
+        // Its revision is that of its issue, which may lie before what an answer has told already; its term is
+        // that of the manager that delivers it.
+        if command.term < self.seen.term {
+            return Err(Refusal::Stale { seen: self.seen, got: command.watermark() });
+        }
+        if command.seq <= self.acked {
+            return Ok(None);
+        }
+        if command.seq != self.acked + 1 {
+            return Err(Refusal::Gap { expected: self.acked + 1, got: command.seq });
+        }
+        let purpose = Purpose::Command(Box::new(command.clone()));
+        let mut job = Job { purpose, generation: 0, released: Vec::new(), granted: Vec::new() };
+        match self.plan(&command.action) {
+            Ok((generation, released, granted)) => {
+                (job.generation, job.released, job.granted) = (generation, released, granted);
+                Ok(Some(job))
+            }
+            Err(error) => {
+                self.conclude(command.seq, Some(error));
+                Ok(None)
+            }
+        }
+    }
+
+    #[allow(clippy::type_complexity)]
+    fn plan(&mut self, action: &NodeAction) -> Result<(u64, Vec<MpExtent>, Vec<MpExtent>), String> {
+        let translations = self.translations(action.mapping())?;
+        match action {
+            NodeAction::MapCmem(_) => {
+                let mut granted = Vec::new();
+                for t in &translations {
+                    match self.writer.check(t.cn, t.cmem_extent, t.mp_extent) {
+                        Ok(true) => {}
+                        // Its workers are waited for below.
+                        Ok(false) | Err(TableError::ExtentBusy(_)) => granted.push(t.mp_extent),
+                        Err(error) => return Err(error.to_string()),
+                    }
+                }
+                let generation = if granted.is_empty() { 0 } else { self.table().generation().current() };
+                Ok((generation, Vec::new(), granted))
+            }
+            NodeAction::UnmapCmem(_) => {
+                for t in &translations {
+                    if let Some(owner) = self.writer.owner(t.mp_extent)
+                        && owner != *t
+                    {
+                        return Err(TableError::ExtentTaken(owner).to_string());
+                    }
+                }
+                self.remove(&translations);
+                // Extents that are not mapped are zeroed all the same; an earlier removal may still be under way.
+                let released = translations.iter().map(|t| t.mp_extent).collect();
+                Ok((self.writer.seal(), released, Vec::new()))
+            }
+        }
+    }
+
+    /// Completes what [`start`](Self::start) or [`registered`](Self::registered) began: `outcome` is what
+    /// [`Job::carry_out`] returned. After [`JobError::Stopped`] the command stays unanswered and comes again.
+    pub fn finish(&mut self, job: Job, outcome: Result<(), JobError>) {
+        match (job.purpose, outcome) {
+            (_, Err(JobError::Stopped)) => {}
+            (Purpose::Reconcile(_), Err(error)) => tracing::error!(%error, "cannot ready the extents to be served"),
+            (Purpose::Reconcile(wanted), Ok(())) => {
+                for t in wanted {
+                    if let Err(error) = self.writer.map(t.cn, t.cmem_extent, t.mp_extent) {
+                        tracing::error!(%error, "cannot serve an extent");
+                    }
+                }
+            }
+            (Purpose::Command(command), Err(error)) => self.conclude(command.seq, Some(error.to_string())),
+            (Purpose::Command(command), Ok(())) => {
+                let error = match &command.action {
+                    NodeAction::MapCmem(mapping) => self.add(mapping).err(),
+                    NodeAction::UnmapCmem(_) => None,
+                };
+                self.conclude(command.seq, error);
+            }
+        }
+    }
+
+    /// All of a mapping or nothing of it.
+    fn add(&mut self, mapping: &Mapping) -> Result<(), String> {
+        let translations = self.translations(mapping)?;
+        let present: HashSet<Translation> =
+            translations.iter().filter_map(|t| self.writer.owner(t.mp_extent)).collect();
+        for (count, t) in translations.iter().enumerate() {
+            if let Err(error) = self.writer.map(t.cn, t.cmem_extent, t.mp_extent) {
+                let added: Vec<_> =
+                    translations[..count].iter().filter(|t| !present.contains(t)).copied().collect();
+                self.remove(&added);
+                self.writer.seal();
+                return Err(error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, translations: &[Translation]) -> Vec<MpExtent> {
+        translations.iter().filter_map(|t| self.writer.unmap(t.cn, t.cmem_extent)).collect()
+    }
+
+    fn conclude(&mut self, seq: u64, error: Option<String>) {
+        if let Some(error) = &error {
+            tracing::error!(seq, %error, "a command of the manager failed");
+        }
+        self.acked = seq;
+        self.results.push(CommandResult { seq, error });
+    }
+
+    /// A mapping of the manager, extent by extent, in this pool's terms.
+    fn translations(&self, mapping: &Mapping) -> Result<Vec<Translation>, String> {
+        let pool = self.table().pool();
+        if mapping.extent_bytes != pool.extent_bytes() {
+            return Err(format!(
+                "the manager counts in extents of {} bytes, this pool in extents of {}",
+                mapping.extent_bytes,
+                pool.extent_bytes()
+            ));
+        }
+        if !mapping.cmem_base.is_multiple_of(mapping.extent_bytes) {
+            return Err(format!("CMem base {:#x} is not at the start of an extent", mapping.cmem_base));
+        }
+        if mapping.extents.len() > u64::from(pool.extents()) {
+            return Err(format!("{} extents are more than the pool's {}", mapping.extents.len(), pool.extents()));
+        }
+        let (cn, first) = (cn_id(mapping.cn), mapping.cmem_base >> self.table().extent_shift());
+        let mut used = HashMap::new();
+        let mut translations = Vec::new();
+        for (cmem_extent, index) in (first..).zip(mapping.extents.iter()) {
+            let extents = pool.extents();
+            let mp_extent = u32::try_from(index).ok().filter(|index| *index < extents).map(MpExtent);
+            let mp_extent = mp_extent.ok_or_else(|| format!("extent {index} does not exist: the pool has {extents}"))?;
+            if let Some(other) = used.insert(mp_extent, cmem_extent) {
+                return Err(format!("extent {index} is listed twice, for CMem extents {other} and {cmem_extent}"));
+            }
+            translations.push(Translation { cn, cmem_extent, mp_extent });
+        }
+        Ok(translations)
+    }
+}
+
+/// The manager's CN id as the data path's number.
+pub(super) fn cn_id(cn: FabricCnId) -> crate::translation::CnId {
+    Mac(cn.octets()).to_u64()
+}

@@ -1,0 +1,27 @@
+//! Control: what the manager wants of this node, carried out on the page table.
+//!
+//! ```text
+//!   gmm  <-- register, sync (HTTP) -->  manager link (a thread with a small tokio runtime)
+//!                                          | commands        ^ results
+//!                                          v                 |
+//!                                       Mappings (decides; the page table's only writer)
+//!                                          | jobs            ^ done
+//!                                          v                 |
+//!                                       zeroing, waiting for the workers (a thread of its own)
+//! ```
+//!
+//! [`Mappings`] decides without I/O: a command becomes a [`Job`], a finished job a result. [`ManagerLink`] is
+//! the shell around it. When the manager is away, everything mapped goes on being served. Where there is no manager,
+//! a [`StaticMap`] says who gets what.
+
+mod job;
+mod manager_link;
+mod mappings;
+mod state_file;
+mod static_map;
+
+pub use job::{Job, JobError};
+pub use manager_link::{Connection, ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};
+pub use mappings::{Mappings, Refusal};
+pub use state_file::{StateError, StateFile};
+pub use static_map::{StaticMap, StaticMapError, StaticRange};

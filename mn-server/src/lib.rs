@@ -1,0 +1,25 @@
+//! # cxloe-mn: the memory node
+//!
+//! Lends this machine's memory to compute nodes, 64 bytes at a time or a page at a time, over Ethernet.
+//!
+//! ```text
+//!   frames --> worker (one thread per queue: rings, sessions, TLB)
+//!                |  Service: Responder -> NodeMemory
+//!                |              translation: (CN id, CMem) -> MPMem   <-- control: what the manager says
+//!                |              pool: the memory itself
+//!   frames <-----+
+//! ```
+//!
+//! * [`service`]: a request frame in, response frames out; no I/O.
+//! * [`worker`]: the thread around it.
+//! * [`translation`]: TLB, and the page table, which lies in the pool itself.
+//! * [`pool`]: the memory: anonymous, huge pages, a memfd, a file, a DAX device.
+//! * [`control`]: the manager's commands, carried out.
+//! * [`config`]: options.
+
+pub mod config;
+pub mod control;
+pub mod pool;
+pub mod service;
+pub mod translation;
+pub mod worker;

@@ -1,0 +1,207 @@
+//! `mn-server`: puts pool, translation, workers and the link to the manager together, and takes them apart
+//! again in order.
+//!
+//! Start: options, pool, page table, links, workers, manager. End (SIGTERM, SIGINT, or a worker's error):
+//! manager link, workers (which tell their CNs), pool.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use cxloe_gmm::model::Watermark;
+use cxloe_mn::config::{Cli, Config, LogFormat, MapSource};
+use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StateFile, StaticMap};
+use cxloe_mn::pool::{Host, Pool};
+use cxloe_mn::service::Service;
+use cxloe_mn::worker::{WorkerHandle, WorkerOptions};
+use cxloe_wire::frame::Mac;
+use cxloe_wire::link::{Extras, LinkConfig, open_with};
+use cxloe_wire::session::{PreSharedKey, ResponderConfig};
+use tracing::{error, info};
+
+/// Why the node did not start, or did not end well.
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let config = match cli.resolve() {
+        Ok(config) => config,
+        Err(e) => {
+            eprintln!("mn-server: {e}");
+            return ExitCode::from(2);
+        }
+    };
+    if cli.print_config {
+        print!("{}", config.to_toml());
+        return ExitCode::SUCCESS;
+    }
+    start_log(&config);
+    match run(&config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            error!("{e}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start_log(config: &Config) {
+    let filter = tracing_subscriber::EnvFilter::try_new(&config.log).unwrap_or_default();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    match config.log_format {
+        LogFormat::Json => log.json().init(),
+        LogFormat::Text => log.with_target(false).init(),
+    }
+}
+
+/// What ends the node.
+enum End {
+    Signal(i32),
+    Worker,
+}
+
+fn run(config: &Config) -> Result<(), Failure> {
+    let (ended, end) = mpsc::channel();
+    watch_signals(ended.clone())?;
+
+    let state = StateFile::at(config.state_path())?;
+    let pool = open_pool(config)?;
+    let seen = state.load().unwrap_or_else(|e| {
+        tracing::warn!("{e}");
+        Watermark::default()
+    });
+    let (mut mappings, recovery) = Mappings::open(Arc::clone(&pool), seen);
+    info!(?recovery, "page table");
+    let table = Arc::clone(mappings.table());
+
+    let key = config.key_file.as_deref().map(read_key).transpose()?;
+    let mut workers = Vec::new();
+    let mut macs: Vec<Mac> = Vec::new();
+    let mut mtu = 0;
+    for index in 0..config.workers {
+        let link = open_with(
+            &LinkConfig {
+                backend: config.backend,
+                ethertype: config.ethertype,
+                priority: config.priority,
+                queue: index,
+                queues: config.workers,
+                busy_poll: config.wait == cxloe_wire::link::wait::WaitStyle::Busy,
+                ..LinkConfig::new(&config.interface)
+            },
+            &Extras {
+                faults: config.fault_plan(),
+                pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
+            },
+        )?;
+        let info = link.info();
+        if !macs.contains(&info.mac) {
+            macs.push(info.mac);
+        }
+        mtu = info.mtu;
+        let responder = ResponderConfig {
+            ethertype: config.ethertype,
+            sessions_max: config.sessions_max as usize,
+            early_buffers: config.reorder_max as usize,
+            idle_after: config.session_timeout,
+            key: key.clone(),
+            ..ResponderConfig::new(info.mac, info.max_frame, pool.incarnation(), rand::random())
+        };
+        let service = Service::new(responder, Arc::clone(&table), config.tlb_entries);
+        let options = WorkerOptions {
+            index,
+            cpu: config.cpus.get(index as usize).copied(),
+            wait: config.wait,
+            echo: config.echo,
+        };
+        let ended = ended.clone();
+        workers.push(WorkerHandle::start(link, service, options, move || drop(ended.send(End::Worker)))?);
+    }
+
+    let manager = match &config.source {
+        MapSource::Static(path) => {
+            StaticMap::read(path)?.apply(&mut mappings)?;
+            info!(extents = mappings.len(), "serving the static map");
+            None
+        }
+        MapSource::Manager(url) => {
+            let options = ManagerLinkOptions {
+                state: Some(state),
+                ..ManagerLinkOptions::new(url, &config.name, macs, mtu as u32)
+            };
+            let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter).collect();
+            let stats = Box::new(move || {
+                let reports: Vec<_> = reporters.iter().map(|report| report()).collect();
+                serde_json::to_value(reports).unwrap_or_default()
+            });
+            Some(ManagerLink::start(mappings, options, stats)?)
+        }
+    };
+    info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
+
+    match end.recv() {
+        Ok(End::Signal(signal)) => info!(signal, "ending"),
+        Ok(End::Worker) | Err(_) => {}
+    }
+    // Mappings must not change any more, then nobody may touch the pool any more, then it is closed.
+    let stopped = manager.map(ManagerLink::stop);
+    workers.iter().for_each(WorkerHandle::stop);
+    let results: Vec<_> = workers.into_iter().map(WorkerHandle::join).collect();
+    drop(stopped);
+    pool.close()?;
+    results.into_iter().collect::<Result<Vec<()>, _>>()?;
+    info!("ended");
+    Ok(())
+}
+
+fn open_pool(config: &Config) -> Result<Arc<Pool>, Failure> {
+    let started = Instant::now();
+    let told = Mutex::new(started);
+    let progress = |done: u64, of: u64| {
+        let Ok(mut told) = told.try_lock() else { return };
+        if told.elapsed() > Duration::from_secs(2) {
+            *told = Instant::now();
+            info!(percent = done * 100 / of.max(1), "bringing the pool in");
+        }
+    };
+    let pool = Pool::open(&config.pool, &Host::default(), &progress)?;
+    info!(
+        pool = %pool.spec(), bytes = pool.bytes(), extent_bytes = pool.extent_bytes(),
+        incarnation = format_args!("{:#x}", pool.incarnation()), kept = pool.retained(),
+        took = ?started.elapsed(), "pool ready"
+    );
+    Ok(Arc::new(pool))
+}
+
+fn read_key(path: &Path) -> Result<PreSharedKey, Failure> {
+    let bytes = std::fs::read(path).map_err(|e| format!("cannot read the key file {}: {e}", path.display()))?;
+    let key = bytes.trim_ascii();
+    if key.len() < 16 {
+        let have = key.len();
+        return Err(format!(
+            "the key in {} has {have} bytes; at least 16 are needed: `openssl rand -hex 32` makes one",
+            path.display()
+        )
+        .into());
+    }
+    Ok(Arc::from(key))
+}
+
+/// Turns SIGTERM and SIGINT into messages. Must run before any other thread is started.
+fn watch_signals(ended: mpsc::Sender<End>) -> Result<(), Failure> {
+    use nix::sys::signal::{SigSet, Signal};
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGTERM);
+    set.add(Signal::SIGINT);
+    set.thread_block()?;
+    std::thread::Builder::new().name("signals".into()).spawn(move || {
+        while let Ok(signal) = set.wait() {
+            if ended.send(End::Signal(signal as i32)).is_err() {
+                return;
+            }
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! A request frame in, response frames out: what one worker decides, without I/O.
+//!
+//! The [`Responder`] keeps order and answers; [`NodeMemory`] translates `(CN id, CMem)` through this worker's
+//! TLB and the shared page table and copies lines between pool and frame. Under the simulated network and in
+//! a worker thread it is the same machine.
+
+use std::sync::Arc;
+
+use cxloe_wire::frame::{FaultStatus, LINE_SIZE};
+use cxloe_wire::link::Transmit;
+use cxloe_wire::session::{Memory, Responder, ResponderConfig};
+use cxloe_wire::time::Time;
+
+use crate::pool::MpAddr;
+use crate::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
+
+/// The memory node as one worker sees it.
+pub struct Service {
+    responder: Responder,
+    memory: NodeMemory,
+    passage: Passage,
+}
+
+/// Translation and pool.
+struct NodeMemory {
+    table: Arc<PageTable>,
+    tlb: Tlb,
+}
+
+impl Service {
+    /// A service over `table` with a TLB of `tlb_entries`.
+    pub fn new(config: ResponderConfig, table: Arc<PageTable>, tlb_entries: usize) -> Service {
+        let passage = table.generation().worker();
+        Service {
+            responder: Responder::new(config),
+            memory: NodeMemory { tlb: Tlb::new(tlb_entries), table },
+            passage,
+        }
+    }
+
+    /// To be called before each batch: takes note of mappings that have been removed.
+    #[inline]
+    pub fn begin_batch(&mut self) {
+        let tlb = &mut self.memory.tlb;
+        self.passage.pass(|| tlb.purge());
+    }
+
+    /// Takes a frame and answers it.
+    #[inline]
+    pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit) {
+        self.responder.handle(frame, now, &mut self.memory, tx);
+    }
+
+    /// To be called after each batch: sends what waited for its end.
+    #[inline]
+    pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
+        self.responder.finish_batch(tx);
+    }
+
+    /// To be called before going to sleep: nobody needs to wait for this worker meanwhile.
+    pub fn park(&mut self) {
+        self.passage.park();
+    }
+
+    /// The sessions, for events, figures and the end.
+    pub fn responder(&mut self) -> &mut Responder {
+        &mut self.responder
+    }
+
+    /// How the TLB does.
+    pub fn tlb_counters(&self) -> TlbCounters {
+        self.memory.tlb.counters()
+    }
+}
+
+impl NodeMemory {
+    /// Where `len` bytes at `addr` of CN `cn` lie, if all of them are the CN's own.
+    #[inline]
+    fn translate(&mut self, cn: u64, addr: u64, len: usize) -> Result<MpAddr, FaultStatus> {
+        debug_assert!(len > 0 && len <= 4096);
+        let mp = self.tlb.translate(&self.table, cn, addr).map_err(status)?;
+        // Bursts stay inside a 4 KiB page (checked with the frame) and extents are larger, so that one
+        // translation holds for all of it.
+        debug_assert_eq!(addr >> self.table.extent_shift(), (addr + len as u64 - 1) >> self.table.extent_shift());
+        Ok(mp)
+    }
+}
+
+#[cold]
+fn status(unmapped: Unmapped) -> FaultStatus {
+    match unmapped {
+        Unmapped::Nxm => FaultStatus::Nxm,
+        Unmapped::Denied => FaultStatus::Denied,
+    }
+}
+
+impl Memory for NodeMemory {
+    #[inline]
+    fn read(&mut self, cn: u64, addr: u64, out: &mut [u8]) -> Result<(), FaultStatus> {
+        let mp = self.translate(cn, addr, out.len())?;
+        self.table.pool().read_lines(mp, out);
+        Ok(())
+    }
+
+    #[inline]
+    fn write(&mut self, cn: u64, addr: u64, mask: u64, data: &[u8]) -> Result<(), FaultStatus> {
+        let span = (u64::BITS - mask.leading_zeros()) as usize * LINE_SIZE;
+        let mp = self.translate(cn, addr, span.max(LINE_SIZE))?;
+        let pool = self.table.pool();
+        if data.len() == span {
+            // No holes: one copy.
+            pool.write_lines(mp, data);
+            return Ok(());
+        }
+        let mut rest = mask;
+        for line in data.chunks_exact(LINE_SIZE) {
+            let index = u64::from(rest.trailing_zeros());
+            rest &= rest - 1;
+            pool.write_lines(MpAddr(mp.0 + index * LINE_SIZE as u64), line);
+        }
+        Ok(())
+    }
+
+    fn admits(&mut self, _cn: u64) -> bool {
+        // A CN without memory may well have a session: it is given memory while the session lasts, and
+        // until then every request of it is answered with Denied.
+        true
+    }
+}

@@ -1,0 +1,109 @@
+//! A worker's own translations: a small two-way set-associative table in front of the page table, playing the part
+//! of the paper's CAM. A hit costs a hash, one cache line and no shared memory. It is emptied whenever a
+//! mapping has been removed ([`Passage::pass`](super::Passage::pass)); added mappings need no purge, because
+//! it never holds the absence of one.
+
+use super::entry::CnId;
+use super::table::{PageTable, Unmapped};
+use crate::pool::MpAddr;
+
+/// Entries of a TLB unless an option says otherwise: with 2 MiB extents they reach over 2 GiB in 16 KiB.
+pub const TLB_ENTRIES_DEFAULT: usize = 1024;
+
+/// No CN id has more than 48 bits.
+const NOBODY: CnId = CnId::MAX;
+
+/// A translation: 16 bytes, so that both ways of a set lie in one cache line.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    cn: CnId,
+    /// At most 2^32 extents of at least 64 KiB in 48 bits of CMem.
+    cmem_extent: u32,
+    mp_extent: u32,
+}
+
+/// Both ways of a set, the one used last in front.
+#[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
+struct Set([Entry; 2]);
+
+const EMPTY: Set = Set([Entry { cn: NOBODY, cmem_extent: 0, mp_extent: 0 }; 2]);
+
+/// How often a TLB had the answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TlbCounters {
+    /// Translations answered by the TLB.
+    pub hits: u64,
+    /// Translations that needed the page table, found there or not.
+    pub misses: u64,
+    /// Times it was emptied.
+    pub purges: u64,
+}
+
+/// A worker's translation look-aside buffer.
+#[derive(Debug)]
+pub struct Tlb {
+    sets: Box<[Set]>,
+    counters: TlbCounters,
+}
+
+impl Tlb {
+    /// With at least `entries` entries (rounded up to a power of two, at least 2).
+    pub fn new(entries: usize) -> Tlb {
+        let sets = entries.div_ceil(2).next_power_of_two();
+        Tlb { sets: vec![EMPTY; sets].into_boxed_slice(), counters: TlbCounters::default() }
+    }
+
+    /// The MPMem address behind a CMem byte address of a CN, or why there is none. To be called between two
+    /// batch boundaries ([`Passage::pass`](super::Passage::pass)), always with the same table.
+    #[inline]
+    pub fn translate(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
+        let shift = table.extent_shift();
+        let extent = cmem >> shift;
+        let at = self.set_of(cn, extent);
+        let set = &mut self.sets[at].0;
+        for way in 0..2 {
+            let entry = set[way];
+            if entry.cn == cn && u64::from(entry.cmem_extent) == extent {
+                if way == 1 {
+                    set.swap(0, 1);
+                }
+                self.counters.hits += 1;
+                let offset = cmem & ((1 << shift) - 1);
+                return Ok(MpAddr(u64::from(entry.mp_extent) << shift | offset));
+            }
+        }
+        self.miss(table, cn, cmem)
+    }
+
+    /// Sequential extents of a CN fall into sequential sets; CNs start at different ones.
+    #[inline]
+    fn set_of(&self, cn: CnId, extent: u64) -> usize {
+        let start = cn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        (start.wrapping_add(extent)) as usize & (self.sets.len() - 1)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn miss(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
+        self.counters.misses += 1;
+        let shift = table.extent_shift();
+        let Ok(cmem_extent) = u32::try_from(cmem >> shift) else { return Err(table.unmapped(cn)) };
+        let Some(mp_extent) = table.lookup(cn, cmem_extent.into()) else { return Err(table.unmapped(cn)) };
+        let at = self.set_of(cn, cmem_extent.into());
+        let set = &mut self.sets[at].0;
+        *set = [Entry { cn, cmem_extent, mp_extent: mp_extent.0 }, set[0]];
+        Ok(MpAddr(u64::from(mp_extent.0) << shift | (cmem & ((1 << shift) - 1))))
+    }
+
+    /// Forgets everything.
+    pub fn purge(&mut self) {
+        self.sets.fill(EMPTY);
+        self.counters.purges += 1;
+    }
+
+    /// How often it had the answer so far.
+    pub fn counters(&self) -> TlbCounters {
+        self.counters
+    }
+}

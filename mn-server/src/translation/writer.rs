@@ -1,0 +1,271 @@
+//! The one writer of the page table, held by the control thread.
+//!
+//! A mapping is added in place, and workers see it at once. One that is removed leaves a tombstone; after
+//! [`PageTableWriter::seal`] its slot and its extent wait until every worker has passed that generation, and
+//! only then serve again. So no reader ever sees a slot change under it, and no extent gets a new owner while
+//! a worker may still write for the old one.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::entry::{self, CnId, Content, Key};
+use super::generation::Generation;
+use super::table::{PageTable, Translation};
+use crate::pool::{MpExtent, Pool};
+
+/// Why a mapping could not be added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// The pool has no such extent.
+    #[error("extent {extent} does not exist: the pool has {extents}; the manager's record of this pool is wrong")]
+    NoSuchExtent {
+        /// The extent asked for.
+        extent: MpExtent,
+        /// How many there are.
+        extents: u32,
+    },
+    /// A CN id or a CMem extent number wider than the protocol's addresses.
+    #[error("CN {cn:#x}, CMem extent {cmem_extent:#x} lies outside 48-bit addresses")]
+    Range {
+        /// The CN.
+        cn: CnId,
+        /// The CMem extent number.
+        cmem_extent: u64,
+    },
+    /// The address is mapped to something else.
+    #[error("CMem extent {} of CN {:#x} is mapped to extent {} already; unmap it first", .0.cmem_extent, .0.cn, .0.mp_extent)]
+    AddressTaken(Translation),
+    /// The extent has an owner.
+    #[error("extent {} belongs to CN {:#x} (CMem extent {}); two CNs never share one", .0.mp_extent, .0.cn, .0.cmem_extent)]
+    ExtentTaken(Translation),
+    /// The extent's last mapping was removed, but a worker may still be using it.
+    #[error("extent {0} is still being let go of by the workers; wait for their generation and map again")]
+    ExtentBusy(MpExtent),
+}
+
+/// What was found in the page table of a pool with content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// Mappings that serve again.
+    pub kept: usize,
+    /// Entries that failed their checksum or contradicted others; their addresses answer NXM.
+    pub dropped: usize,
+}
+
+/// A removed mapping that workers may still be using.
+#[derive(Debug)]
+struct Retired {
+    slot: usize,
+    /// `None` for a tenant entry.
+    extent: Option<MpExtent>,
+    generation: u64,
+}
+
+/// The page table's only writer.
+#[derive(Debug)]
+pub struct PageTableWriter {
+    table: Arc<PageTable>,
+    incarnation: u64,
+    owners: HashMap<MpExtent, (CnId, u64)>,
+    retired: Vec<Retired>,
+}
+
+impl PageTableWriter {
+    /// The page table of a pool: empty in a fresh one, recovered from its checksummed entries in one that
+    /// kept its content. One writer per pool; no worker may use the table before this returns.
+    pub fn open(pool: Arc<Pool>) -> (PageTableWriter, Recovery) {
+        let incarnation = pool.incarnation();
+        let table = Arc::new(PageTable::new(pool, Generation::new()));
+        let mut writer =
+            PageTableWriter { table, incarnation, owners: HashMap::new(), retired: Vec::new() };
+        let recovery = writer.recover();
+        (writer, recovery)
+    }
+
+    /// The table, to be shared with the workers.
+    pub fn table(&self) -> &Arc<PageTable> {
+        &self.table
+    }
+
+    /// The number of mappings.
+    pub fn len(&self) -> usize {
+        self.owners.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.owners.is_empty()
+    }
+
+    /// The mapping that an extent serves.
+    pub fn owner(&self, mp_extent: MpExtent) -> Option<Translation> {
+        let &(cn, cmem_extent) = self.owners.get(&mp_extent)?;
+        Some(Translation { cn, cmem_extent, mp_extent })
+    }
+
+    /// Adds a mapping; workers see it at once. The extent has been prepared by the caller
+    /// ([`Pool::prepare_extent`]). Adding what is there already changes nothing.
+    pub fn map(&mut self, cn: CnId, cmem_extent: u64, mp_extent: MpExtent) -> Result<(), TableError> {
+        if self.check(cn, cmem_extent, mp_extent)? {
+            return Ok(());
+        }
+        self.reclaim();
+        self.put(Key::mapping(cn, cmem_extent), mp_extent.0.into());
+        self.owners.insert(mp_extent, (cn, cmem_extent));
+        self.count(cn, 1);
+        Ok(())
+    }
+
+    /// Whether [`map`](Self::map) would work: `Ok(true)` if the mapping is there already.
+    pub fn check(&self, cn: CnId, cmem_extent: u64, mp_extent: MpExtent) -> Result<bool, TableError> {
+        let extents = self.table.pool().extents();
+        if mp_extent.0 >= extents {
+            return Err(TableError::NoSuchExtent { extent: mp_extent, extents });
+        }
+        if cn >> 48 != 0 || cmem_extent >> (48 - self.table.extent_shift()) != 0 {
+            return Err(TableError::Range { cn, cmem_extent });
+        }
+        let owner = self.owner(mp_extent);
+        if owner == Some(Translation { cn, cmem_extent, mp_extent }) {
+            return Ok(true);
+        }
+        if let Some(other) = self.table.lookup(cn, cmem_extent) {
+            return Err(TableError::AddressTaken(Translation { cn, cmem_extent, mp_extent: other }));
+        }
+        if let Some(owner) = owner {
+            return Err(TableError::ExtentTaken(owner));
+        }
+        let passed = self.table.generation().passed();
+        let busy = |retired: &Retired| retired.extent == Some(mp_extent) && retired.generation > passed;
+        if self.retired.iter().any(busy) { Err(TableError::ExtentBusy(mp_extent)) } else { Ok(false) }
+    }
+
+    /// Removes a mapping and returns its extent, which workers may use until they have passed the generation
+    /// that the next [`seal`](Self::seal) returns.
+    pub fn unmap(&mut self, cn: CnId, cmem_extent: u64) -> Option<MpExtent> {
+        if cn >> 48 != 0 || cmem_extent >> (48 - self.table.extent_shift()) != 0 {
+            return None;
+        }
+        let (slot, value) = self.table.find(Key::mapping(cn, cmem_extent))?;
+        let extent = entry::mp_extent(value);
+        self.retire(slot, Some(extent));
+        self.owners.remove(&extent);
+        self.count(cn, -1);
+        Some(extent)
+    }
+
+    /// Ends a run of [`unmap`](Self::unmap)s: when [`passed`](Self::passed) is at least the generation
+    /// returned, no worker uses any of what they removed.
+    pub fn seal(&mut self) -> u64 {
+        self.table.generation().advance()
+    }
+
+    /// The generation that every worker has passed.
+    pub fn passed(&self) -> u64 {
+        self.table.generation().passed()
+    }
+
+    /// Adds to a CN's number of mappings.
+    fn count(&mut self, cn: CnId, change: i64) {
+        let key = Key::tenant(cn);
+        match self.table.find(key) {
+            None => self.put(key, change.unsigned_abs()),
+            Some((slot, value)) => match value.saturating_add_signed(change) {
+                0 => self.retire(slot, None),
+                value => entry::set_value(&self.table.slots()[slot], key, value, self.incarnation),
+            },
+        }
+    }
+
+    fn retire(&mut self, slot: usize, extent: Option<MpExtent>) {
+        let generation = self.table.generation().current() + 1;
+        entry::remove(&self.table.slots()[slot], generation);
+        self.retired.push(Retired { slot, extent, generation });
+    }
+
+    /// Writes a new entry into the first slot of its probe sequence that is empty or out of use.
+    fn put(&self, key: Key, value: u64) {
+        let passed = self.table.generation().passed();
+        let free = self.table.probes(key).find(|(_, slot)| match entry::content(slot, self.incarnation) {
+            Content::Empty => true,
+            Content::Removed(generation) => generation <= passed,
+            Content::Entry(..) => false,
+        });
+        let (_, slot) = free.expect("the table has twice the slots that all entries and tombstones take");
+        entry::fill(slot, key, value, self.incarnation);
+    }
+
+    /// Takes tombstones that nobody can be looking at out of the way, where no probe sequence leads across.
+    fn reclaim(&mut self) {
+        let passed = self.table.generation().passed();
+        let slots = self.table.slots();
+        let mask = slots.len() - 1;
+        let out_of_use = |at: usize| {
+            matches!(entry::content(&slots[at], self.incarnation), Content::Removed(generation) if generation <= passed)
+        };
+        let empty = |at: usize| entry::content(&slots[at], self.incarnation) == Content::Empty;
+        self.retired.retain(|retired| {
+            let mut at = retired.slot;
+            while retired.generation <= passed && out_of_use(at) && empty((at + 1) & mask) {
+                entry::clear(&slots[at]);
+                at = at.wrapping_sub(1) & mask;
+            }
+            retired.generation > passed
+        });
+    }
+
+    /// Sorts out the entries found in the pool: those that fail their checksum, name an extent that does not
+    /// exist, or contradict another, are dropped; the others are made reachable and counted.
+    fn recover(&mut self) -> Recovery {
+        let mut claims = Vec::new();
+        let mut recovery = Recovery::default();
+        for at in 0..self.table.slots().len() {
+            match entry::content(&self.table.slots()[at], self.incarnation) {
+                Content::Empty => {}
+                // There are no workers yet, so nobody can be looking at these.
+                Content::Removed(_) => self.discard(at),
+                Content::Entry(key, _, true) if key.cmem_extent().is_none() => self.discard(at),
+                Content::Entry(key, value, true) if value < u64::from(self.table.pool().extents()) => {
+                    claims.push((at, key, value));
+                }
+                Content::Entry(..) => {
+                    self.discard(at);
+                    recovery.dropped += 1;
+                }
+            }
+        }
+        let mut extents_of: HashMap<Key, HashSet<u64>> = HashMap::new();
+        let mut keys_of: HashMap<u64, HashSet<Key>> = HashMap::new();
+        for (_, key, value) in &claims {
+            extents_of.entry(*key).or_default().insert(*value);
+            keys_of.entry(*value).or_default().insert(*key);
+        }
+        for (at, key, value) in claims {
+            let extent = entry::mp_extent(value);
+            let contested = extents_of[&key].len() > 1 || keys_of[&value].len() > 1;
+            if contested {
+                recovery.dropped += 1;
+            } else if self.owners.insert(extent, (key.cn(), key.cmem_extent().unwrap_or_default())).is_none() {
+                recovery.kept += 1;
+                if self.table.find(key).is_none() {
+                    // Damage cut its probe sequence short. Copied before it is discarded, so that stopping
+                    // in between loses nothing.
+                    self.put(key, value);
+                }
+            }
+            if contested || self.table.find(key).is_some_and(|(found, _)| found != at) {
+                self.discard(at);
+            }
+        }
+        let tenants: Vec<CnId> = self.owners.values().map(|(cn, _)| *cn).collect();
+        tenants.into_iter().for_each(|cn| self.count(cn, 1));
+        self.reclaim();
+        recovery
+    }
+
+    /// Frees a slot while there are no workers.
+    fn discard(&mut self, slot: usize) {
+        entry::remove(&self.table.slots()[slot], 0);
+        self.retired.push(Retired { slot, extent: None, generation: 0 });
+    }
+}

@@ -1,0 +1,265 @@
+//! One thread around one link and one [`Service`]: takes frames in batches, answers them, sends all answers
+//! with one kick, and waits as it was told to.
+//!
+//! The thread owns its rings, its sessions and its TLB. The rest of the process reaches it through
+//! [`WorkerHandle`]: two flags it looks at between batches, and a report it writes when asked.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_wire::link::{Link, LinkCounters, LinkError, echo};
+use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
+use cxloe_wire::time::{Clock, Time};
+use serde::Serialize;
+
+use crate::service::Service;
+
+/// Frames taken from the ring before the answers are sent.
+const BATCH: usize = 64;
+/// Looks at an empty ring between two looks at the clock and the flags.
+const SPINS: u32 = 64;
+/// How often a session's silence is looked at.
+const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// How often peers are told of the end, and for how long.
+const BYE_EVERY: Duration = Duration::from_millis(20);
+const DRAIN_MAX: Duration = Duration::from_millis(500);
+/// How long the link is given to bare echoes once one has come, without a further one.
+const ECHO_LINGER: Duration = Duration::from_millis(20);
+
+/// What a worker has done.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct WorkerReport {
+    /// Frames and bytes.
+    pub link: LinkCounters,
+    /// Requests and drops, all sessions together.
+    pub requests: ResponderCounters,
+    /// TLB hits, misses and purges.
+    pub tlb_hits: u64,
+    /// Translations that needed the page table.
+    pub tlb_misses: u64,
+    /// Its sessions.
+    pub sessions: Vec<SessionStatus>,
+}
+
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    report_wanted: AtomicBool,
+    report: Mutex<WorkerReport>,
+}
+
+/// A running worker.
+pub struct WorkerHandle {
+    shared: Arc<Shared>,
+    thread: JoinHandle<Result<(), LinkError>>,
+}
+
+/// How a worker runs.
+#[derive(Clone, Copy, Debug)]
+pub struct WorkerOptions {
+    /// Its number, from 0.
+    pub index: u32,
+    /// The CPU it is pinned to.
+    pub cpu: Option<usize>,
+    /// What it does when no frame comes.
+    pub wait: WaitStyle,
+    /// Whether it answers Echo frames.
+    pub echo: bool,
+}
+
+impl WorkerHandle {
+    /// Starts a worker over `link`. `on_end` is called when it has stopped, however it did.
+    pub fn start(
+        link: Box<dyn Link>,
+        service: Service,
+        options: WorkerOptions,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> std::io::Result<WorkerHandle> {
+        let shared = Arc::new(Shared::default());
+        let mut worker = Worker {
+            link,
+            service,
+            options,
+            shared: Arc::clone(&shared),
+            clock: Clock::new(),
+            waiter: Waiter::new(options.wait),
+            housekeeping_at: Time::ZERO,
+        };
+        let thread = thread::Builder::new().name(format!("worker-{}", options.index)).spawn(move || {
+            if let Some(cpu) = options.cpu {
+                pin(cpu);
+            }
+            let result = worker.run();
+            drop(worker);
+            on_end();
+            result
+        })?;
+        Ok(WorkerHandle { shared, thread })
+    }
+
+    /// Asks the worker to tell its peers, finish and end.
+    pub fn stop(&self) {
+        self.shared.stop.store(true, Ordering::Release);
+    }
+
+    /// Waits for its end; the error that ended it, if one did.
+    pub fn join(self) -> Result<(), LinkError> {
+        self.thread.join().unwrap_or(Ok(()))
+    }
+
+    /// The worker's latest report; asks for a fresh one, which is there a moment later.
+    pub fn report(&self) -> WorkerReport {
+        self.shared.report_wanted.store(true, Ordering::Relaxed);
+        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A closure that reports, for others to hold.
+    pub fn reporter(&self) -> impl Fn() -> WorkerReport + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move || {
+            shared.report_wanted.store(true, Ordering::Relaxed);
+            shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        }
+    }
+}
+
+struct Worker {
+    link: Box<dyn Link>,
+    service: Service,
+    options: WorkerOptions,
+    shared: Arc<Shared>,
+    clock: Clock,
+    waiter: Waiter,
+    housekeeping_at: Time,
+}
+
+impl Worker {
+    fn run(&mut self) -> Result<(), LinkError> {
+        let mut now = self.clock.now();
+        let mut empty = 0;
+        loop {
+            let received = self.batch(now)?;
+            if received > 0 {
+                empty = 0;
+                now = self.clock.now();
+                self.waiter.after(received, now, None);
+                if now >= self.housekeeping_at {
+                    self.housekeeping(now);
+                }
+                continue;
+            }
+            empty += 1;
+            if empty % SPINS != 0 && self.options.wait != WaitStyle::Sleep {
+                std::hint::spin_loop();
+                continue;
+            }
+            now = self.clock.now();
+            if now >= self.housekeeping_at || self.shared.report_wanted.load(Ordering::Relaxed) {
+                self.housekeeping(now);
+            }
+            if self.shared.stop.load(Ordering::Acquire) {
+                return self.drain();
+            }
+            if let Idle::Sleep(most) = self.waiter.after(0, now, None) {
+                self.service.park();
+                self.link.wait(most)?;
+            }
+        }
+    }
+
+    /// Takes what has arrived and answers it.
+    #[inline]
+    fn batch(&mut self, now: Time) -> Result<usize, LinkError> {
+        let (service, echo) = (&mut self.service, self.options.echo);
+        let mut echoed = false;
+        let own = if echo { self.link.info().mac } else { Default::default() };
+        service.begin_batch();
+        let received = self.link.receive(BATCH, &mut |frame, tx| {
+            if echo && echo::answer(frame, own, tx) {
+                echoed = true;
+            } else {
+                service.handle(frame, now, tx);
+            }
+        })?;
+        if received > 0 {
+            self.service.finish_batch(self.link.transmit());
+            self.link.flush()?;
+        }
+        if echoed {
+            // Somebody measures the bare link: give it to them, with nothing in the way.
+            self.service.park();
+            echo::serve(&mut *self.link, ECHO_LINGER)?;
+        }
+        Ok(received)
+    }
+
+    #[cold]
+    fn housekeeping(&mut self, now: Time) {
+        self.housekeeping_at = now + HOUSEKEEPING;
+        let index = self.options.index;
+        let responder = self.service.responder();
+        responder.poll(now);
+        while let Some(event) = responder.poll_event() {
+            match event {
+                ResponderEvent::Started { cn, replaced } => {
+                    tracing::info!(worker = index, %cn, replaced, "session started");
+                }
+                ResponderEvent::Ended(cn) => tracing::info!(worker = index, %cn, "session ended"),
+                ResponderEvent::Expired(cn) => {
+                    tracing::warn!(worker = index, %cn, "session forgotten: nothing heard from the CN");
+                }
+                ResponderEvent::Conflict(cn) => tracing::warn!(
+                    worker = index, %cn,
+                    "refused a second agent with this CN id while the first is alive; \
+                     end one of them, or give its interface another MAC address"
+                ),
+                ResponderEvent::VersionMismatch { cn, version } => tracing::warn!(
+                    worker = index, %cn, theirs = version, ours = cxloe_wire::frame::PROTOCOL_VERSION,
+                    "refused a CN of another protocol version; upgrade the older of the two"
+                ),
+            }
+        }
+        if self.shared.report_wanted.swap(false, Ordering::Relaxed) {
+            let tlb = self.service.tlb_counters();
+            let report = WorkerReport {
+                link: self.link.counters(),
+                requests: self.service.responder().totals(),
+                tlb_hits: tlb.hits,
+                tlb_misses: tlb.misses,
+                sessions: self.service.responder().statuses(now),
+            };
+            *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+        }
+    }
+
+    /// Tells every CN that this node is going, and answers what is still on its way.
+    fn drain(&mut self) -> Result<(), LinkError> {
+        let end = self.clock.now() + DRAIN_MAX;
+        let mut bye_at = Time::ZERO;
+        loop {
+            let now = self.clock.now();
+            if self.service.responder().sessions() == 0 || now >= end {
+                return Ok(());
+            }
+            if now >= bye_at {
+                bye_at = now + BYE_EVERY;
+                self.service.responder().drain(self.link.transmit());
+                self.link.flush()?;
+            }
+            self.batch(now)?;
+            self.link.wait(Duration::from_millis(1))?;
+        }
+    }
+}
+
+/// Keeps this thread on one CPU, so that its rings and its TLB stay in that CPU's caches.
+fn pin(cpu: usize) {
+    let mut set = nix::sched::CpuSet::new();
+    let pinned = set.set(cpu).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
+    if let Err(e) = pinned {
+        tracing::warn!(cpu, %e, "worker not pinned");
+    }
+}

@@ -1,0 +1,296 @@
+//! Mappings as a manager asks for them: order, replays, stale managers, zeroing, restarts; and the link to a
+//! manager that is not there.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use cxloe_gmm::api::MemoryNodeRegistered;
+use cxloe_gmm::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Watermark};
+use cxloe_mn::control::{
+    Connection, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
+};
+use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
+use cxloe_mn::translation::Unmapped;
+use cxloe_wire::frame::Mac;
+
+const EXTENT: u64 = 64 << 10;
+const CN1: u64 = 0x0200_0000_0001;
+const CN2: u64 = 0x0200_0000_0002;
+const RUN: AtomicBool = AtomicBool::new(false);
+
+fn pool(spec: PoolSpec, extents: u64) -> Arc<Pool> {
+    let options = PoolOptions {
+        spec,
+        bytes: Some(extents * EXTENT),
+        extent_bytes: Some(EXTENT),
+        prefault: Some(false),
+        ..PoolOptions::default()
+    };
+    Arc::new(Pool::open(&options, &Host::default(), &|_, _| {}).unwrap())
+}
+
+fn mappings(extents: u64) -> Mappings {
+    Mappings::open(pool(PoolSpec::Anon, extents), Watermark::default()).0
+}
+
+fn mapping(cn: u64, base_extent: u64, extents: &[u64]) -> Mapping {
+    Mapping {
+        cn: Mac::from_u64(cn).to_string().parse().unwrap(),
+        region: Name::new("r").unwrap(),
+        cmem_base: base_extent * EXTENT,
+        extent_bytes: EXTENT,
+        extents: extents.iter().copied().collect(),
+    }
+}
+
+fn command(seq: u64, action: NodeAction) -> NodeCommand {
+    NodeCommand { seq, term: 1, revision: seq, action }
+}
+
+/// Carries a command out to the end, with no worker to wait for.
+fn apply(mappings: &mut Mappings, command: &NodeCommand) -> Result<(), Refusal> {
+    if let Some(job) = mappings.start(command)? {
+        let outcome = job.carry_out(mappings.table(), &RUN);
+        mappings.finish(job, outcome);
+    }
+    Ok(())
+}
+
+fn done(mappings: &Mappings) -> Vec<u64> {
+    assert!(mappings.results().iter().all(|result| result.error.is_none()), "{:?}", mappings.results());
+    mappings.results().iter().map(|result| result.seq).collect()
+}
+
+fn error(mappings: &Mappings) -> &str {
+    mappings.results().last().and_then(|result| result.error.as_deref()).expect("the last command failed")
+}
+
+fn first_line(mappings: &Mappings, extent: u32) -> [u8; 64] {
+    let mut line = [0xEE; 64];
+    mappings.table().pool().read_lines(MpAddr(u64::from(extent) * EXTENT), &mut line);
+    line
+}
+
+fn write(mappings: &Mappings, extent: u32, byte: u8) {
+    mappings.table().pool().write_lines(MpAddr(u64::from(extent) * EXTENT), &[byte; 64]);
+}
+
+#[test]
+fn maps_and_unmaps_in_order_and_once() {
+    let mut m = mappings(8);
+    let map = command(1, NodeAction::MapCmem(mapping(CN1, 4, &[5, 2])));
+    apply(&mut m, &map).unwrap();
+    assert_eq!((done(&m), m.acked(), m.len()), (vec![1], 1, 2));
+    assert_eq!(m.table().lookup(CN1, 4), Some(MpExtent(5)));
+    assert_eq!(m.table().lookup(CN1, 5), Some(MpExtent(2)));
+    write(&m, 5, 7);
+
+    apply(&mut m, &map).unwrap();
+    assert_eq!((done(&m), first_line(&m, 5)), (vec![1], [7; 64]), "a replay changes nothing");
+    let gap = command(3, NodeAction::MapCmem(mapping(CN2, 0, &[0])));
+    assert_eq!(m.start(&gap).unwrap_err(), Refusal::Gap { expected: 2, got: 3 });
+
+    let unmap = NodeAction::UnmapCmem(mapping(CN1, 4, &[5, 2]));
+    apply(&mut m, &command(2, unmap.clone())).unwrap();
+    assert_eq!((done(&m), m.is_empty(), first_line(&m, 5)), (vec![1, 2], true, [0; 64]));
+    assert_eq!(m.table().unmapped(CN1), Unmapped::Denied);
+    write(&m, 5, 9);
+    apply(&mut m, &command(3, unmap)).unwrap();
+    assert_eq!(done(&m), [1, 2, 3], "what is not mapped is gone already");
+    apply(&mut m, &gap).unwrap();
+    m.reported(2);
+    assert_eq!(m.results(), [CommandResult::done(3)]);
+}
+
+#[test]
+fn an_extent_changes_hands_only_when_the_workers_have_let_go() {
+    let mut m = mappings(4);
+    let mut worker = m.table().generation().worker();
+    worker.pass(|| {});
+    apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[3])))).unwrap();
+    write(&m, 3, 7);
+    let unmap = command(2, NodeAction::UnmapCmem(mapping(CN1, 0, &[3])));
+    let job = m.start(&unmap).unwrap().unwrap();
+    assert!(!job.is_quick());
+    assert_eq!(m.table().lookup(CN1, 0), None, "no new translation from now on");
+    let table = m.table().clone();
+    let waiting = std::thread::spawn(move || {
+        let outcome = job.carry_out(&table, &RUN);
+        (job, outcome)
+    });
+    // The worker may still write: it is in a batch that began before.
+    assert!(!waiting.is_finished());
+    write(&m, 3, 8);
+    assert_eq!((m.acked(), first_line(&m, 3)), (1, [8; 64]));
+    worker.pass(|| {});
+    let (job, outcome) = waiting.join().unwrap();
+    m.finish(job, outcome);
+    assert_eq!((done(&m), first_line(&m, 3)), (vec![1, 2], [0; 64]));
+}
+
+#[test]
+fn a_stop_leaves_the_command_for_the_next_start() {
+    let mut m = mappings(4);
+    apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[3])))).unwrap();
+    let mut worker = m.table().generation().worker();
+    worker.pass(|| {});
+    let unmap = command(2, NodeAction::UnmapCmem(mapping(CN1, 0, &[3])));
+    let job = m.start(&unmap).unwrap().unwrap();
+    let outcome = job.carry_out(m.table(), &AtomicBool::new(true));
+    assert!(matches!(outcome, Err(JobError::Stopped)));
+    m.finish(job, outcome);
+    assert_eq!((done(&m), m.acked()), (vec![1], 1));
+    drop(worker);
+    apply(&mut m, &unmap).unwrap();
+    assert_eq!(done(&m), [1, 2]);
+}
+
+#[test]
+fn commands_that_break_a_rule_fail_and_change_nothing() {
+    let mut m = mappings(8);
+    apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0, 1])))).unwrap();
+    write(&m, 1, 7);
+    let wrong_size = Mapping { extent_bytes: 2 << 20, cmem_base: 0, ..mapping(CN2, 0, &[5]) };
+    let crooked = Mapping { cmem_base: 64, ..mapping(CN2, 0, &[5]) };
+    let cases = [
+        (NodeAction::MapCmem(mapping(CN2, 0, &[4, 1])), "belongs to CN"),
+        (NodeAction::UnmapCmem(mapping(CN2, 0, &[4, 1])), "belongs to CN"),
+        (NodeAction::MapCmem(mapping(CN1, 1, &[5])), "mapped to extent 1 already"),
+        (NodeAction::MapCmem(mapping(CN2, 0, &[8])), "does not exist"),
+        (NodeAction::MapCmem(mapping(CN2, 0, &[u64::MAX - 1])), "does not exist"),
+        (NodeAction::MapCmem(mapping(CN2, 0, &[5, 6, 5])), "listed twice"),
+        (NodeAction::MapCmem(wrong_size), "extents of 65536"),
+        (NodeAction::MapCmem(crooked), "start of an extent"),
+    ];
+    for (seq, (action, says)) in (2..).zip(cases) {
+        apply(&mut m, &command(seq, action)).unwrap();
+        assert!(error(&m).contains(says), "{}", error(&m));
+        assert_eq!((m.acked(), m.len(), first_line(&m, 1)), (seq, 2, [7; 64]), "failed, answered, unchanged");
+        assert_eq!(m.table().unmapped(CN2), Unmapped::Denied);
+    }
+}
+
+#[test]
+fn a_manager_that_lost_its_place_is_refused() {
+    let mut m = mappings(4);
+    m.hear(Watermark { term: 3, revision: 10 }).unwrap();
+    let mut late = command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])));
+    late.term = 2;
+    let refusal = m.start(&late).unwrap_err();
+    assert!(matches!(refusal, Refusal::Stale { .. }));
+    assert!(refusal.to_string().contains("term 2") && refusal.to_string().contains("term 3"), "{refusal}");
+    assert_eq!((m.acked(), m.len(), m.results().len()), (0, 0, 0));
+    assert!(m.hear(Watermark { term: 3, revision: 9 }).is_err());
+    // Issued before the answer that brings it, under the same manager: usual.
+    let mut usual = command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])));
+    (usual.term, usual.revision) = (3, 5);
+    apply(&mut m, &usual).unwrap();
+    assert_eq!((done(&m), m.seen()), (vec![1], Watermark { term: 3, revision: 10 }));
+}
+
+#[test]
+fn a_registration_brings_the_table_to_what_the_manager_lists() {
+    let mut m = mappings(8);
+    apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0, 1, 2])))).unwrap();
+    [0, 1, 2].map(|extent| write(&m, extent, 7));
+    let answer = MemoryNodeRegistered {
+        registration: 2,
+        watermark: Watermark { term: 1, revision: 9 },
+        heartbeat_ms: 1000,
+        acked_seq: 5,
+        mappings: vec![mapping(CN1, 0, &[0]), mapping(CN2, 3, &[2, 6])],
+        unowned: [1, 3, 4, 5, 7].into_iter().collect(),
+    };
+    let job = m.registered(&answer).unwrap();
+    let outcome = job.carry_out(m.table(), &RUN);
+    m.finish(job, outcome);
+    assert_eq!((m.len(), m.acked(), m.results().len()), (3, 5, 0));
+    assert_eq!(first_line(&m, 0), [7; 64], "listed and there: untouched");
+    assert_eq!(first_line(&m, 1), [0; 64], "no longer listed: zeroed");
+    assert_eq!(first_line(&m, 2), [0; 64], "another CN's now: zeroed");
+    assert_eq!((m.table().lookup(CN2, 3), m.table().lookup(CN2, 4)), (Some(MpExtent(2)), Some(MpExtent(6))));
+    assert_eq!(m.table().lookup(CN1, 2), None);
+    apply(&mut m, &command(6, NodeAction::MapCmem(mapping(CN1, 1, &[1])))).unwrap();
+    assert_eq!(done(&m), [6], "commands go on after what the manager has");
+    let old = MemoryNodeRegistered { watermark: Watermark { term: 1, revision: 8 }, ..answer };
+    assert!(m.registered(&old).is_err());
+    assert_eq!(m.len(), 4);
+}
+
+#[test]
+fn a_static_map_serves_without_a_manager() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("map.toml");
+    let write_map = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        StaticMap::read(&file)
+    };
+    let spec = PoolSpec::File(dir.path().join("pool"));
+    let two = "[[map]]\ncn = '02:00:00:00:00:01'\nsize = '128KiB'\n\
+               [[map]]\ncn = '02:00:00:00:00:02'\nbase = '1MiB'\nsize = '64KiB'\n";
+    let (mut m, _) = Mappings::open(pool(spec.clone(), 4), Watermark::default());
+    write_map(two).unwrap().apply(&mut m).unwrap();
+    assert_eq!(m.len(), 3);
+    let extent = m.table().lookup(CN2, 16).unwrap().0;
+    write(&m, extent, 7);
+    drop(m);
+
+    // After a restart the same map finds the same content; a smaller one gives back and zeroes.
+    let (mut m, recovery) = Mappings::open(pool(spec, 4), Watermark::default());
+    assert_eq!(recovery.kept, 3);
+    write_map(two).unwrap().apply(&mut m).unwrap();
+    assert_eq!((m.table().lookup(CN2, 16), first_line(&m, extent)), (Some(MpExtent(extent)), [7; 64]));
+    write_map("[[map]]\ncn = '02:00:00:00:00:03'\nsize = '256KiB'\n").unwrap().apply(&mut m).unwrap();
+    assert_eq!((m.len(), first_line(&m, extent)), (4, [0; 64]));
+    assert_eq!(m.table().unmapped(CN2), Unmapped::Denied);
+
+    let failing = |text: &str| write_map(text).and_then(|map| map.apply(&mut mappings(4))).unwrap_err();
+    assert!(matches!(failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = '320KiB'"), StaticMapError::Full { .. }));
+    assert!(matches!(failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = '1GiB'"), StaticMapError::Full { .. }));
+    assert!(matches!(failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = 100"), StaticMapError::Range { .. }));
+    let twice = "[[map]]\ncn = '02:00:00:00:00:01'\nsize = 65536\n".repeat(2);
+    assert!(matches!(failing(&twice), StaticMapError::Overlap { at: 0, .. }));
+    let syntax = failing("[[map]]\ncn = 'me'\nsize = 1");
+    assert!(matches!(syntax, StaticMapError::Syntax { .. }) && syntax.to_string().contains("map.toml"), "{syntax}");
+    assert!(StaticMap::read(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
+}
+
+fn options(url: &str) -> ManagerLinkOptions {
+    let mut options = ManagerLinkOptions::new(url, "mn0", vec![Mac([2, 0, 0, 0, 0, 9])], 1500);
+    options.retry_min = Duration::from_millis(5);
+    options.retry_max = Duration::from_millis(20);
+    options
+}
+
+fn wait_for(link: &ManagerLink, what: impl FnMut(&Connection) -> bool) -> Connection {
+    let mut changes = link.watch();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let found = tokio::time::timeout(Duration::from_secs(20), changes.wait_for(what)).await;
+        found.expect("it happens within 20 seconds").expect("the link lives").clone()
+    })
+}
+
+#[test]
+fn what_is_mapped_stays_while_there_is_no_manager() {
+    // A port that was free a moment ago, and is let go of.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut m = mappings(4);
+    apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])))).unwrap();
+    let table = m.table().clone();
+    let link = ManagerLink::start(m, options(&format!("http://127.0.0.1:{port}")), Box::new(Default::default)).unwrap();
+    let away = wait_for(&link, |connection| matches!(connection, Connection::Away(_)));
+    assert!(matches!(&away, Connection::Away(why) if why.contains("gmm serve") && why.contains(&port.to_string())), "{away:?}");
+    assert_eq!(table.lookup(CN1, 0), Some(MpExtent(0)));
+    let m = link.stop();
+    assert_eq!((m.len(), m.acked()), (1, 1));
+}
+
+#[test]
+fn names_and_urls_that_cannot_be_are_refused_at_once() {
+    let start = |options| ManagerLink::start(mappings(1), options, Box::new(Default::default)).map(drop).unwrap_err();
+    assert!(matches!(start(options("gopher://m")), ManagerLinkError::Url(_)));
+    let nameless = ManagerLinkOptions { name: "a/b".into(), ..options("http://127.0.0.1:1") };
+    assert!(matches!(start(nameless), ManagerLinkError::Name(_)));
+}

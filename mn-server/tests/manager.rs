@@ -1,0 +1,165 @@
+//! A memory node's control side against a real manager on loopback: regions come and go, both sides restart.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{CreateRegion, DestroyRegion};
+use cxloe_gmm::client::Destroyed;
+use cxloe_gmm::model::{CnId, Health, Name, RegionState, Watermark};
+use cxloe_gmm::server::{Config, Server};
+use cxloe_mn::control::{Connection, ManagerLink, ManagerLinkOptions, Mappings, StateFile};
+use cxloe_mn::pool::{Host, Pool, PoolOptions, PoolSpec};
+use cxloe_mn::translation::{PageTable, Tlb, Unmapped};
+use cxloe_wire::frame::Mac;
+use tokio::time::timeout;
+
+const EXTENT: u64 = 2 << 20;
+const LIMIT: Duration = Duration::from_secs(30);
+
+async fn serve(store: &Path, port: u16) -> (Server, Client) {
+    let config = Config {
+        listen: ([127, 0, 0, 1], port).into(),
+        store: store.to_path_buf(),
+        node_timeout: Duration::from_millis(600),
+        ..Config::default()
+    };
+    let server = Server::start(config).await.unwrap();
+    let client = Client::new(&format!("http://{}", server.address())).unwrap();
+    (server, client)
+}
+
+fn open(pool: &Path) -> Mappings {
+    let options = PoolOptions {
+        spec: PoolSpec::File(pool.to_path_buf()),
+        bytes: Some(8 * EXTENT),
+        ..PoolOptions::default()
+    };
+    let pool = Pool::open(&options, &Host::default(), &|_, _| {}).unwrap();
+    Mappings::open(Arc::new(pool), Watermark::default()).0
+}
+
+fn link(mappings: Mappings, client: &Client, state: &Path) -> ManagerLink {
+    let mut options = ManagerLinkOptions::new(client.url(), "mn0", vec![Mac([2, 0, 0, 0, 0, 9])], 1500);
+    options.retry_min = Duration::from_millis(10);
+    options.retry_max = Duration::from_millis(50);
+    options.state = Some(StateFile::at(state).unwrap());
+    ManagerLink::start(mappings, options, Box::new(|| serde_json::json!({"lines_read": 42}))).unwrap()
+}
+
+async fn until(link: &ManagerLink, what: impl FnMut(&Connection) -> bool) -> Connection {
+    let mut changes = link.watch();
+    let found = timeout(LIMIT, changes.wait_for(what)).await.expect("in time").expect("the link lives");
+    found.clone()
+}
+
+/// A worker at work: comes to a batch boundary again and again, and goes to sleep now and then.
+fn worker(table: &Arc<PageTable>, stop: &Arc<AtomicBool>) -> std::thread::JoinHandle<u64> {
+    let (table, stop) = (table.clone(), stop.clone());
+    let (ready, started) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let mut passage = table.generation().worker();
+        let (mut tlb, mut purges) = (Tlb::new(16), 0);
+        passage.pass(|| {});
+        ready.send(()).unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            passage.pass(|| {
+                tlb.purge();
+                purges += 1;
+            });
+            let _ = tlb.translate(&table, 0x0200_0000_0001, 0);
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        purges
+    });
+    started.recv().unwrap();
+    thread
+}
+
+fn name(text: &str) -> Name {
+    Name::new(text).unwrap()
+}
+
+#[test]
+fn regions_come_and_go_and_survive_restarts_of_both_sides() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(timeout(4 * LIMIT, story())).expect("the story ends");
+}
+
+async fn story() {
+    let dir = tempfile::tempdir().unwrap();
+    let (store, pool, state) = (dir.path().join("gmm.redb"), dir.path().join("pool"), dir.path().join("mn.state"));
+    let (server, client) = serve(&store, 0).await;
+    let port = server.address().port();
+    let owner: CnId = "02:00:00:00:00:01".parse().unwrap();
+    let cn = 0x0200_0000_0001;
+
+    let mappings = open(&pool);
+    let table = mappings.table().clone();
+    let stop = Arc::new(AtomicBool::new(false));
+    let busy = worker(&table, &stop);
+    let mn = link(mappings, &client, &state);
+    until(&mn, |connection| *connection == Connection::Registered).await;
+
+    // A region is mapped, and reads as zeros, when its creation is answered.
+    let region = client.create_region(&CreateRegion::new(name("a"), 3 * EXTENT, owner)).await.unwrap();
+    assert_eq!(region.state, RegionState::Active);
+    let base = region.legs[0].cmem_base;
+    let mut tlb = Tlb::new(16);
+    let first = tlb.translate(&table, cn, base).unwrap();
+    for extent in 0..3 {
+        tlb.translate(&table, cn, base + extent * EXTENT).unwrap();
+    }
+    assert_eq!(tlb.translate(&table, cn, base + 3 * EXTENT), Err(Unmapped::Nxm));
+    assert_eq!(tlb.translate(&table, cn + 1, base), Err(Unmapped::Denied));
+    table.pool().write_lines(first, &[7; 64]);
+
+    // The stats arrive.
+    let nodes = client.memory_nodes().await.unwrap();
+    assert_eq!((nodes[0].node.health, &nodes[0].stats["lines_read"]), (Health::Reachable, &42.into()));
+
+    // A destroyed region is out of reach and zeroed when that is answered.
+    client.create_region(&CreateRegion::new(name("b"), EXTENT, owner)).await.unwrap();
+    assert_eq!(table.iter().count(), 4);
+    let destroy = DestroyRegion { force: true, wait_ms: 10_000 };
+    assert_eq!(client.destroy_region(&name("b"), destroy).await.unwrap(), Destroyed::Gone);
+    assert_eq!(table.iter().count(), 3);
+
+    // The manager goes and comes back: served on meanwhile, registered again afterwards.
+    server.stop().await.unwrap();
+    until(&mn, |connection| matches!(connection, Connection::Away(_))).await;
+    assert_eq!(table.lookup(cn, base / EXTENT).map(|extent| table.pool().extent_start(extent)), Some(first));
+    let (server, client) = serve(&store, port).await;
+    until(&mn, |connection| *connection == Connection::Registered).await;
+    let kept = StateFile::at(&state).unwrap().load().unwrap();
+    assert!(kept.term >= 2, "the second start of the manager was noted: {kept:?}");
+
+    // The node restarts over its pool file: same incarnation, same content, same mapping.
+    stop.store(true, Ordering::Relaxed);
+    assert!(busy.join().unwrap() > 0, "the worker purged its TLB for region b");
+    let incarnation = table.pool().incarnation();
+    drop((mn.stop(), table));
+    let mappings = open(&pool);
+    let table = mappings.table().clone();
+    assert_eq!((table.pool().incarnation(), table.iter().count()), (incarnation, 3));
+    let mn = link(mappings, &client, &state);
+    until(&mn, |connection| *connection == Connection::Registered).await;
+    let mut line = [0; 64];
+    table.pool().read_lines(first, &mut line);
+    assert_eq!(line, [7; 64]);
+    assert_eq!(client.region(&name("a")).await.unwrap().legs[0].cmem_base, base);
+
+    assert_eq!(client.destroy_region(&name("a"), destroy).await.unwrap(), Destroyed::Gone);
+    table.pool().read_lines(first, &mut line);
+    assert_eq!((line, table.iter().count()), ([0; 64], 0));
+
+    // A manager over another store has not come as far: it is not followed.
+    server.stop().await.unwrap();
+    let (other, _) = serve(&dir.path().join("other.redb"), port).await;
+    let away = until(&mn, |connection| matches!(connection, Connection::Away(why) if why.contains("refused"))).await;
+    assert!(matches!(away, Connection::Away(_)));
+    drop(mn.stop());
+    other.stop().await.unwrap();
+}

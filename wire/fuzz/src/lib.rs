@@ -1,0 +1,147 @@
+//! What must hold for any bytes at all, one function per parser. The fuzz targets run them on what libFuzzer
+//! thinks up; `wire/tests/frame_corpus.rs` runs them on the inputs kept under `corpus/`, so that an ordinary
+//! test run goes through everything found so far.
+
+use std::sync::OnceLock;
+
+use cxloe_wire::frame::*;
+
+/// Parsing a frame: it is delimited or dropped, it means something or is malformed, and what was understood
+/// can be written and understood again.
+pub fn message(data: &[u8]) {
+    let end = body_len(data);
+    match Message::parse(data) {
+        Ok((header, message)) => {
+            let end = end.expect("what was parsed was delimited");
+            assert_eq!(message.body_len(), end);
+            assert_eq!(message.command() as u8, header.command);
+            let mut again = vec![0xee; end];
+            message.emit(&header, &mut again);
+            assert_eq!(Message::parse(&again), Ok((header, message)));
+            // Only these have bytes that are reserved and so not repeated.
+            if !matches!(message, Message::Hello(_) | Message::HelloAck(_) | Message::Congestion(_)) {
+                assert_eq!(again, data[..end]);
+            }
+        }
+        Err(error) => {
+            assert_eq!(error.is_malformed(), end.is_ok());
+            assert!(!error.is_malformed() || Header::parse(data).is_some());
+            assert!(!error.to_string().is_empty());
+        }
+    }
+}
+
+/// The checked view: agrees with the parsed header and never leaves the frame.
+pub fn view(data: &[u8]) {
+    let Ok(view) = FrameView::new_checked(data) else {
+        assert!(body_len(data).is_err_and(|error| !error.is_malformed()));
+        return;
+    };
+    let header = Header::parse(data).expect("a checked frame has a header");
+    assert_eq!(view.header(), header);
+    assert_eq!((view.dst(), view.src(), view.ethertype()), (header.dst, header.src, header.ethertype));
+    assert_eq!((view.code(), view.seq(), view.axi()), (header.command, header.seq, header.axi));
+    assert_eq!(view.addr(), header.addr);
+    assert_eq!(view.command(), Command::from_u8(header.command));
+    assert_eq!(view.direction() == Direction::ToCn, header.command >= 0x80);
+    assert_eq!(view.payload(), &data[HEADER_LEN..view.body_len()]);
+    assert!(clear_len(view.code()) <= view.body_len());
+    let mut bytes = [0; HEADER_LEN];
+    header.emit(&mut bytes);
+    assert_eq!(bytes, data[..HEADER_LEN]);
+    if let Some(Space::Stream(stream)) = view.space() {
+        assert_eq!(stream, header.axi.stream);
+    }
+}
+
+/// Both payloads of the handshake.
+pub fn handshake(data: &[u8]) {
+    if let Some(bytes) = data.first_chunk() {
+        let hello = Hello::parse(bytes);
+        assert_eq!(hello.to_bytes()[..26], bytes[..26]);
+        assert_eq!(Hello::parse(&hello.to_bytes()), hello);
+    }
+    if let Some(bytes) = data.first_chunk() {
+        let ack = HelloAck::parse(bytes);
+        assert_eq!(ack.to_bytes()[..47], bytes[..47]);
+        assert_eq!(HelloAck::parse(&ack.to_bytes()), ack);
+    }
+}
+
+/// A whole 802.1Qbb frame.
+pub fn pfc(data: &[u8]) {
+    if let Some((source, vector)) = PfcVector::parse_frame(data) {
+        let frame = vector.frame(source);
+        assert_eq!(frame[..16], data[..16]);
+        assert_eq!(frame[17..34], data[17..34]);
+        assert_eq!(PfcVector::parse_frame(&frame), Some((source, vector)));
+        for class in 0..=255 {
+            assert_eq!(vector.pause(class).is_some(), class < 8 && vector.enabled >> class & 1 == 1);
+        }
+    }
+}
+
+/// Taking a tag off what arrives, and putting one on and off again.
+pub fn vlan(data: &[u8]) {
+    let mut frame = data.to_vec();
+    let tagged = data.len() >= 16 && data[12..14] == [0x81, 0x00];
+    let stripped = vlan::strip(&mut frame);
+    assert_eq!(stripped.len(), data.len() - if tagged { vlan::TAG_LEN } else { 0 });
+    if data.len() >= 12 {
+        let mut buf = [&[0; vlan::TAG_LEN], data].concat();
+        vlan::insert(&mut buf, data[0]);
+        assert_eq!(vlan::strip(&mut buf), data);
+    }
+}
+
+/// The integrity trailer. The first 16 bytes choose how to seal; the rest is a frame as it might arrive, which
+/// is opened as it is, and then one that was sealed, damaged in one byte, and must not pass.
+pub fn trailer(data: &[u8]) {
+    let Some(([choice, stream, at_high, at_low, change, _, _, _, seq @ ..], frame)) =
+        data.split_first_chunk::<16>()
+    else {
+        return;
+    };
+    let seq = u64::from_be_bytes(*seq);
+    let plain = Seal::Plain { session: seq.rotate_left(32) };
+    let seal = if choice & 1 == 0 { &plain } else { sealed() };
+    let direction = if choice & 2 == 0 { Direction::ToMn } else { Direction::ToCn };
+    let space = if choice & 4 == 0 { Space::Stream(*stream) } else { Space::Control };
+
+    let mut arrived = frame.to_vec();
+    if let Ok(end) = body_len(frame) {
+        let _passes = seal.open(direction, space, &mut arrived, end, seq);
+        assert!(
+            !seal.open(direction, space, &mut arrived, frame.len(), seq),
+            "there is no room for a trailer"
+        );
+    }
+
+    let Some(&code) = frame.get(14) else { return };
+    if frame.len() < clear_len(code) {
+        return;
+    }
+    let mut bytes = vec![0xee; frame_len(frame.len(), seal.len())];
+    bytes[..frame.len()].copy_from_slice(frame);
+    seal.seal(direction, space, &mut bytes, frame.len(), seq);
+    if *change != 0 {
+        let mut damaged = bytes.clone();
+        let at = usize::from(u16::from_be_bytes([*at_high, *at_low])) % (frame.len() + seal.len());
+        damaged[at] ^= change;
+        assert!(!seal.open(direction, space, &mut damaged, frame.len(), seq));
+    }
+    assert!(seal.open(direction, space, &mut bytes, frame.len(), seq));
+    assert_eq!(bytes[..frame.len()], *frame);
+    assert!(bytes[frame.len() + seal.len()..].iter().all(|byte| *byte == 0));
+}
+
+/// Keys of some session.
+fn sealed() -> &'static Seal {
+    static SEAL: OnceLock<Seal> = OnceLock::new();
+    SEAL.get_or_init(|| {
+        let (hello, ack) = (Hello::parse(&[1; Hello::LEN]), HelloAck::parse(&[2; HelloAck::LEN]));
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        let aead = Aead::derive(&[3; 32], mac, Mac::BROADCAST, &hello, &ack);
+        Seal::Aead(Box::new(aead.expect("the key is long enough")))
+    })
+}

@@ -1,0 +1,136 @@
+//! The sealed trailer: AES-128-GCM-SIV (RFC 8452) under keys of this session alone.
+//!
+//! Why the SIV form. The nonce of a frame is its place in the session: direction, space and full sequence
+//! number. A response bears the number of its request, and one request may be answered more than once, with
+//! different bytes: first a SackNak, later the data, and after a retransmission a line that is read again
+//! (R7). Under plain GCM two plaintexts with one nonce give away their difference and the authentication key.
+//! GCM-SIV derives the key stream from the plaintext as well: all that a repeated nonce shows is whether two
+//! frames are equal, which a retransmission shows anyway. It also needs no counter in the frame.
+//!
+//! The keys come by HKDF-SHA256 (RFC 5869) from the pre-shared key, with both nonces as salt and both
+//! addresses and both handshake payloads as context. So they are new in every session, differ per direction,
+//! and whoever changed a byte of the handshake on its way leaves the two ends with different keys: Start, the
+//! first sealed frame, then fails.
+
+use aes_gcm_siv::aead::{AeadInOut, KeyInit};
+use aes_gcm_siv::{Aes128GcmSiv, Nonce, Tag};
+use hkdf::Hkdf;
+use sha2::Sha256;
+
+use super::header::COMMAND;
+use super::trailer::place;
+use super::{Direction, Hello, HelloAck, Mac, Space, clear_len};
+
+/// What keys of this use are told apart by from any other use of the same pre-shared key.
+const CONTEXT: &[u8] = b"cxloe 1 aes-128-gcm-siv";
+
+/// The pre-shared key is too short to protect anything.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the pre-shared key has {have} bytes: give at least {}, from a random source such as /dev/urandom",
+    Aead::KEY_LEN_MIN
+)]
+pub struct AeadError {
+    /// Bytes given.
+    pub have: usize,
+}
+
+/// The keys of a session.
+#[derive(Clone)]
+pub struct Aead {
+    to_mn: Aes128GcmSiv,
+    to_cn: Aes128GcmSiv,
+}
+
+impl Aead {
+    /// Bytes of the tag.
+    pub const TAG_LEN: usize = 16;
+    /// The shortest pre-shared key accepted, in bytes.
+    pub const KEY_LEN_MIN: usize = 16;
+
+    /// Derives the keys of the session `hello` and `ack` agree on, between the CN at `cn` and the memory node
+    /// at `mn`.
+    ///
+    /// # Errors
+    /// If `pre_shared` is shorter than [`Aead::KEY_LEN_MIN`].
+    pub fn derive(
+        pre_shared: &[u8],
+        cn: Mac,
+        mn: Mac,
+        hello: &Hello,
+        ack: &HelloAck,
+    ) -> Result<Self, AeadError> {
+        if pre_shared.len() < Self::KEY_LEN_MIN {
+            return Err(AeadError { have: pre_shared.len() });
+        }
+        let salt = [hello.nonce.to_be_bytes(), ack.nonce.to_be_bytes()].concat();
+        let hkdf = Hkdf::<Sha256>::new(Some(&salt), pre_shared);
+        let cipher = |direction: Direction| {
+            let info = [CONTEXT, &[direction as u8], &cn.0, &mn.0, &hello.to_bytes(), &ack.to_bytes()];
+            let mut key = aes_gcm_siv::Key::<Aes128GcmSiv>::default();
+            hkdf.expand_multi_info(&info, &mut key).expect("HKDF-SHA256 gives up to 8160 bytes");
+            Aes128GcmSiv::new(&key)
+        };
+        Ok(Self { to_mn: cipher(Direction::ToMn), to_cn: cipher(Direction::ToCn) })
+    }
+
+    /// Encrypts what follows the readable part of `body` and gives the tag over all of it.
+    ///
+    /// # Panics
+    /// If `body` is shorter than its readable part.
+    #[inline]
+    pub(super) fn seal(
+        &self,
+        direction: Direction,
+        space: Space,
+        body: &mut [u8],
+        seq: u64,
+    ) -> [u8; Self::TAG_LEN] {
+        let (clear, secret) = body.split_at_mut(clear_len(body[COMMAND]));
+        self.cipher(direction)
+            .encrypt_inout_detached(&nonce(direction, space, seq), clear, secret.into())
+            .expect("a frame is far shorter than the 64 GiB the cipher takes")
+            .into()
+    }
+
+    /// Decrypts in place and says whether the tag is right.
+    #[inline]
+    pub(super) fn open(
+        &self,
+        direction: Direction,
+        space: Space,
+        body: &mut [u8],
+        seq: u64,
+        tag: &[u8; Self::TAG_LEN],
+    ) -> bool {
+        let Some(&code) = body.get(COMMAND) else { return false };
+        let Some((clear, secret)) = body.split_at_mut_checked(clear_len(code)) else { return false };
+        self.cipher(direction)
+            .decrypt_inout_detached(&nonce(direction, space, seq), clear, secret.into(), &Tag::from(*tag))
+            .is_ok()
+    }
+
+    #[inline]
+    fn cipher(&self, direction: Direction) -> &Aes128GcmSiv {
+        match direction {
+            Direction::ToMn => &self.to_mn,
+            Direction::ToCn => &self.to_cn,
+        }
+    }
+}
+
+/// The place of a frame in its session as 12 bytes: direction and space, then the sequence number.
+#[inline]
+fn nonce(direction: Direction, space: Space, seq: u64) -> Nonce {
+    let mut nonce = [0; 12];
+    nonce[..4].copy_from_slice(&place(direction, space));
+    nonce[4..].copy_from_slice(&seq.to_be_bytes());
+    nonce.into()
+}
+
+impl std::fmt::Debug for Aead {
+    /// Never shows the keys.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Aead").finish_non_exhaustive()
+    }
+}

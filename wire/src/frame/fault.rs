@@ -1,0 +1,59 @@
+//! Why a memory node did not carry out a request.
+
+/// The status of a Fault. Codes without a name are kept as they came.
+#[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
+pub enum FaultStatus {
+    /// 1: nothing is mapped at that CMem address ("non-existent memory").
+    Nxm,
+    /// 2: what is mapped there is not this CN's to access in this way.
+    Denied,
+    /// 3: the memory there is known to have lost its content.
+    Poisoned,
+    /// 4: the memory node lacks something it needs for the request.
+    NoResources,
+    /// 5: the request makes no sense (R9).
+    Malformed,
+    /// Any other code.
+    Unknown(u8),
+}
+
+impl From<u8> for FaultStatus {
+    #[inline]
+    fn from(code: u8) -> Self {
+        match code {
+            1 => Self::Nxm,
+            2 => Self::Denied,
+            3 => Self::Poisoned,
+            4 => Self::NoResources,
+            5 => Self::Malformed,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl From<FaultStatus> for u8 {
+    #[inline]
+    fn from(status: FaultStatus) -> Self {
+        match status {
+            FaultStatus::Nxm => 1,
+            FaultStatus::Denied => 2,
+            FaultStatus::Poisoned => 3,
+            FaultStatus::NoResources => 4,
+            FaultStatus::Malformed => 5,
+            FaultStatus::Unknown(other) => other,
+        }
+    }
+}
+
+impl std::fmt::Display for FaultStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Nxm => f.write_str("nothing is mapped there"),
+            Self::Denied => f.write_str("access denied"),
+            Self::Poisoned => f.write_str("the memory there has lost its content"),
+            Self::NoResources => f.write_str("the memory node is out of resources"),
+            Self::Malformed => f.write_str("the memory node could not make sense of the request"),
+            Self::Unknown(code) => write!(f, "fault {code}"),
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The base header every frame begins with: 14 bytes of Ethernet, then 11 of the protocol's own.
+
+use super::Mac;
+
+/// Bytes of the base header.
+pub const HEADER_LEN: usize = 25;
+/// The shortest Ethernet frame without its frame check sequence (IEEE 802.3), in bytes.
+pub const MIN_FRAME: usize = 60;
+/// Bytes of a line, the unit of access.
+pub const LINE_SIZE: usize = 64;
+/// Lines of a 4 KiB page, which a burst never leaves.
+pub const PAGE_LINES: usize = 64;
+/// The EtherType used unless another is configured: local experimental 1 (IEEE 802).
+pub const ETHERTYPE_DEFAULT: u16 = 0x88B5;
+
+/// Where the command lies; everything else about a frame's extent follows from it.
+pub(super) const COMMAND: usize = 14;
+
+/// The AXI id: which stream a request belongs to and the requester's own tag, returned as it came.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Axi {
+    /// The stream, high byte of the id.
+    pub stream: u8,
+    /// The tag, low byte of the id.
+    pub tag: u8,
+}
+
+/// The parsed base header.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Destination MAC address.
+    pub dst: Mac,
+    /// Source MAC address; a CN's is its CN id.
+    pub src: Mac,
+    /// EtherType.
+    pub ethertype: u16,
+    /// Command code as received; see [`Command::from_u8`](super::Command::from_u8).
+    pub command: u8,
+    /// The low 16 bits of the sequence number (R11).
+    pub seq: u16,
+    /// The AXI id.
+    pub axi: Axi,
+    /// CMem byte address, 48 bits. Requests need the low 6 bits zero; that is not checked here.
+    pub addr: u64,
+}
+
+impl Header {
+    /// Reads the header at the beginning of `frame`; `None` if it has fewer than [`HEADER_LEN`] bytes. All
+    /// values are taken as they are.
+    #[inline]
+    pub fn parse(frame: &[u8]) -> Option<Self> {
+        frame.first_chunk().map(Self::from_bytes)
+    }
+
+    /// Reads the header from exactly its bytes.
+    #[inline]
+    pub fn from_bytes(h: &[u8; HEADER_LEN]) -> Self {
+        Self {
+            dst: Mac([h[0], h[1], h[2], h[3], h[4], h[5]]),
+            src: Mac([h[6], h[7], h[8], h[9], h[10], h[11]]),
+            ethertype: u16::from_be_bytes([h[12], h[13]]),
+            command: h[COMMAND],
+            seq: u16::from_be_bytes([h[15], h[16]]),
+            axi: Axi { stream: h[17], tag: h[18] },
+            addr: u64::from_be_bytes([0, 0, h[19], h[20], h[21], h[22], h[23], h[24]]),
+        }
+    }
+
+    /// Writes the header at the beginning of `frame`. Bits of `addr` above the 48th are not sent.
+    ///
+    /// # Panics
+    /// If `frame` has fewer than [`HEADER_LEN`] bytes.
+    #[inline]
+    pub fn emit(&self, frame: &mut [u8]) {
+        let h: &mut [u8; HEADER_LEN] =
+            frame.first_chunk_mut().expect("a frame to be written holds at least its header");
+        // As whole words, because the checksum reads whole words right after this: a load that spans several
+        // smaller stores has to wait until all of them have reached the cache.
+        let (dst, src, seq) = (self.dst.to_u64(), self.src.to_u64(), u64::from(self.seq));
+        let [stream, tag] = [self.axi.stream, self.axi.tag].map(u64::from);
+        let words = [
+            dst << 16 | src >> 32,
+            src << 32 | u64::from(self.ethertype) << 16 | u64::from(self.command) << 8 | seq >> 8,
+            seq << 56 | stream << 48 | tag << 40 | (self.addr & 0xffff_ffff_ffff) >> 8,
+        ];
+        for (bytes, word) in h.chunks_exact_mut(8).zip(words) {
+            bytes.copy_from_slice(&word.to_be_bytes());
+        }
+        h[24] = self.addr as u8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rustfmt::skip]
+    const BYTES: [u8; HEADER_LEN] = [
+        0x02, 0, 0, 0, 0, 0x01,
+        0x02, 0, 0, 0, 0, 0x02,
+        0x88, 0xB5,
+        0x01,
+        0x12, 0x34,
+        0x05, 0x06,
+        0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x40,
+    ];
+
+    const HEADER: Header = Header {
+        dst: Mac([2, 0, 0, 0, 0, 1]),
+        src: Mac([2, 0, 0, 0, 0, 2]),
+        ethertype: ETHERTYPE_DEFAULT,
+        command: 1,
+        seq: 0x1234,
+        axi: Axi { stream: 5, tag: 6 },
+        addr: 0x0a0b_0c0d_0e40,
+    };
+
+    #[test]
+    fn literal_bytes() {
+        assert_eq!(Header::parse(&BYTES), Some(HEADER));
+        let mut out = [0xee; 30];
+        HEADER.emit(&mut out);
+        assert_eq!(out[..25], BYTES);
+        assert_eq!(out[25..], [0xee; 5]);
+    }
+
+    #[test]
+    fn short_of_a_header() {
+        assert_eq!(Header::parse(&BYTES[..24]), None);
+        assert_eq!(Header::parse(&[]), None);
+    }
+}

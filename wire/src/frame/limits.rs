@@ -1,0 +1,81 @@
+//! Arithmetic on sizes: how long a frame is on the wire, and how many lines fit into one.
+
+use super::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES};
+
+/// The most lines a burst may have: those of a page.
+pub const BURST_LINES_MAX: usize = PAGE_LINES;
+/// No frame of a session is longer than this many bytes, whatever the link carries: a burst write of a whole
+/// page with the longer trailer.
+pub const MAX_FRAME_LIMIT: usize = HEADER_LEN + 8 + BURST_LINES_MAX * LINE_SIZE + 16;
+
+/// Bytes to send for a frame whose data ends at `body_len`: at least [`MIN_FRAME`].
+#[inline]
+pub const fn frame_len(body_len: usize, trailer_len: usize) -> usize {
+    let len = body_len + trailer_len;
+    if len < MIN_FRAME { MIN_FRAME } else { len }
+}
+
+/// How many lines a burst read's response carries in a frame of `max_frame` bytes (destination MAC to the end
+/// of the trailer; MTU + 14); 0 if not even one.
+#[inline]
+pub const fn burst_read_lines_max(max_frame: usize, trailer_len: usize) -> usize {
+    lines_max(max_frame, HEADER_LEN + 1 + trailer_len)
+}
+
+/// How many lines a burst write carries in a frame of `max_frame` bytes; 0 if not even one.
+#[inline]
+pub const fn burst_write_lines_max(max_frame: usize, trailer_len: usize) -> usize {
+    lines_max(max_frame, HEADER_LEN + 8 + trailer_len)
+}
+
+const fn lines_max(max_frame: usize, overhead: usize) -> usize {
+    let lines = max_frame.saturating_sub(overhead) / LINE_SIZE;
+    if lines > BURST_LINES_MAX { BURST_LINES_MAX } else { lines }
+}
+
+/// Whether the line `last_line_index` lines after the one at byte address `addr` lies in the same 4 KiB page.
+#[inline]
+pub const fn burst_fits_page(addr: u64, last_line_index: usize) -> bool {
+    let first = (addr / LINE_SIZE as u64) as usize % PAGE_LINES;
+    last_line_index < PAGE_LINES - first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn short_frames_are_padded() {
+        assert_eq!(frame_len(25, 4), 60);
+        assert_eq!(frame_len(56, 4), 60);
+        assert_eq!(frame_len(57, 4), 61);
+        assert_eq!(frame_len(89, 4), 93);
+    }
+
+    #[test]
+    fn lines_per_burst() {
+        let mtu = |bytes: usize| bytes + 14;
+        assert_eq!(burst_read_lines_max(mtu(1500), 4), 23);
+        assert_eq!(burst_write_lines_max(mtu(1500), 4), 23);
+        assert_eq!(burst_read_lines_max(mtu(1500), 16), 23);
+        assert_eq!(burst_write_lines_max(mtu(1500), 16), 22);
+        for trailer in [4, 16] {
+            assert_eq!(burst_read_lines_max(mtu(9000), trailer), 64);
+            assert_eq!(burst_write_lines_max(mtu(9000), trailer), 64);
+            assert_eq!(burst_read_lines_max(0, trailer), 0);
+            assert_eq!(burst_write_lines_max(96, trailer), 0);
+        }
+        assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT, 16), 64);
+        assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT - 1, 16), 63);
+    }
+
+    #[test]
+    fn pages() {
+        assert!(burst_fits_page(0x1000, 63));
+        assert!(!burst_fits_page(0x1000, 64));
+        assert!(burst_fits_page(0x1fc0, 0));
+        assert!(!burst_fits_page(0x1fc0, 1));
+        assert!(burst_fits_page(0xffff_ffff_f000, 63));
+        assert!(!burst_fits_page(0x1000, usize::MAX));
+    }
+}

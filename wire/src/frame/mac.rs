@@ -1,0 +1,130 @@
+//! The 48-bit Ethernet address. A CN's address is also its CN id, so it is a key of tables, a text in
+//! configuration files and six bytes in every frame.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An IEEE 802 MAC address, in transmission order.
+#[derive(
+    Copy, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize,
+)]
+#[serde(try_from = "String", into = "String")]
+pub struct Mac(pub [u8; 6]);
+
+/// A text that is not a MAC address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "cannot read `{0}` as a MAC address: write six pairs of hexadecimal digits joined by `:` or `-`, as in 02:00:00:00:00:01"
+)]
+pub struct ParseMacError(pub String);
+
+impl Mac {
+    /// Every station on the segment.
+    pub const BROADCAST: Self = Self([0xff; 6]);
+
+    /// The address as the low 48 bits of an integer, first byte most significant.
+    #[inline]
+    pub const fn to_u64(self) -> u64 {
+        let [a, b, c, d, e, f] = self.0;
+        u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+    }
+
+    /// The inverse of [`Mac::to_u64`]; the upper 16 bits are ignored.
+    #[inline]
+    pub const fn from_u64(value: u64) -> Self {
+        let [_, _, a, b, c, d, e, f] = value.to_be_bytes();
+        Self([a, b, c, d, e, f])
+    }
+
+    /// Whether frames to this address go to a group of stations (the broadcast address included).
+    #[inline]
+    pub const fn is_multicast(self) -> bool {
+        self.0[0] & 1 != 0
+    }
+}
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+impl fmt::Debug for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl FromStr for Mac {
+    type Err = ParseMacError;
+
+    fn from_str(text: &str) -> Result<Self, ParseMacError> {
+        let error = || ParseMacError(text.to_owned());
+        let mut mac = [0; 6];
+        let mut bytes = mac.iter_mut();
+        for pair in text.split([':', '-']) {
+            if pair.len() != 2 || !pair.bytes().all(|c| c.is_ascii_hexdigit()) {
+                return Err(error());
+            }
+            *bytes.next().ok_or_else(error)? = u8::from_str_radix(pair, 16).map_err(|_| error())?;
+        }
+        if bytes.next().is_some() {
+            return Err(error());
+        }
+        Ok(Self(mac))
+    }
+}
+
+impl TryFrom<String> for Mac {
+    type Error = ParseMacError;
+
+    fn try_from(text: String) -> Result<Self, ParseMacError> {
+        text.parse()
+    }
+}
+
+impl From<Mac> for String {
+    fn from(mac: Mac) -> Self {
+        mac.to_string()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: Mac = Mac([0x02, 0xab, 0, 1, 2, 0xff]);
+
+    #[test]
+    fn text_and_back() {
+        assert_eq!(MAC.to_string(), "02:ab:00:01:02:ff");
+        assert_eq!(format!("{MAC:?}"), "02:ab:00:01:02:ff");
+        assert_eq!("02:AB:00:01:02:fF".parse(), Ok(MAC));
+        assert_eq!("02-ab-00-01-02-ff".parse(), Ok(MAC));
+        for bad in
+            ["", "02", "02:ab:00:01:02", "02:ab:00:01:02:ff:00", "02:ab:00:01:02:fg", "2:ab:00:01:02:ff"]
+        {
+            assert_eq!(bad.parse::<Mac>(), Err(ParseMacError(bad.to_owned())));
+        }
+        // `from_str_radix` alone would take a sign.
+        assert!("+2:ab:00:01:02:ff".parse::<Mac>().is_err());
+    }
+
+    #[test]
+    fn serde_uses_the_text() {
+        let json = serde_json::to_string(&MAC).unwrap();
+        assert_eq!(json, "\"02:ab:00:01:02:ff\"");
+        assert_eq!(serde_json::from_str::<Mac>(&json).unwrap(), MAC);
+        assert!(serde_json::from_str::<Mac>("\"02\"").is_err());
+    }
+
+    #[test]
+    fn integer_and_back() {
+        assert_eq!(MAC.to_u64(), 0x02ab_0001_02ff);
+        assert_eq!(Mac::from_u64(0xdead_02ab_0001_02ff), MAC);
+        assert!(!MAC.is_multicast());
+        assert!(Mac::BROADCAST.is_multicast());
+        assert!(Mac([1, 0x80, 0xc2, 0, 0, 1]).is_multicast());
+    }
+}

@@ -1,0 +1,303 @@
+//! The parsed value of everything after the base header: one variant per command, borrowing line data from
+//! the frame it was read from.
+
+use super::{
+    Axi, BURST_LINES_MAX, Command, FaultStatus, FrameError, HEADER_LEN, Header, Hello, HelloAck, LINE_SIZE,
+    PfcVector, body_len, burst_fits_page,
+};
+
+/// What a frame says. Line data stays where the frame lies.
+#[derive(Copy, Clone, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// Read the line at the header's address.
+    ReadReq,
+    /// Write the line at the header's address.
+    WriteReq {
+        /// The line.
+        data: &'a [u8; LINE_SIZE],
+    },
+    /// Read consecutive lines, the first at the header's address, all in one 4 KiB page.
+    BurstReadReq {
+        /// How many, 1 to 64.
+        lines: u8,
+    },
+    /// Write lines of one 4 KiB page.
+    BurstWriteReq {
+        /// Bit n (of value 2^n) set: the line n lines after the header's address is written. Never 0.
+        mask: u64,
+        /// The lines, in order of their addresses, 64 bytes for each bit set.
+        data: &'a [u8],
+    },
+    /// Opens a session.
+    Hello(Hello),
+    /// Asks for a sign of life.
+    Ping,
+    /// Ends the session.
+    Bye,
+    /// The session takes over.
+    Start,
+    /// Asks for frames, for measuring.
+    Echo {
+        /// Bytes of each answer, from the destination MAC to its end; no shorter than 60.
+        reply_len: u16,
+        /// How many answers.
+        reply_count: u16,
+    },
+    /// The line read.
+    ReadResp {
+        /// The line.
+        data: &'a [u8; LINE_SIZE],
+    },
+    /// The write, single or burst, was executed.
+    WriteResp,
+    /// The header's sequence number has arrived, some before it have not (R4).
+    SackNak {
+        /// The last number up to which everything has arrived.
+        last_in_order: u16,
+    },
+    /// The same, and a write is acknowledged (R4).
+    SackNakAck {
+        /// The last number up to which everything has arrived.
+        last_in_order: u16,
+        /// Sequence number of the write acknowledged.
+        acked_seq: u16,
+        /// Its AXI id.
+        acked_axi: Axi,
+    },
+    /// A class was paused near the memory node.
+    Congestion(PfcVector),
+    /// The lines read.
+    BurstReadResp {
+        /// How many, 1 to 64.
+        lines: u8,
+        /// The lines in order, 64 bytes each.
+        data: &'a [u8],
+    },
+    /// The request was not carried out.
+    Fault {
+        /// Why.
+        status: FaultStatus,
+    },
+    /// Answers a Hello.
+    HelloAck(HelloAck),
+    /// Answers a Ping.
+    Pong,
+    /// Answers a Bye.
+    ByeAck,
+    /// Answers a Start.
+    StartAck,
+    /// Answers an Echo, for measuring.
+    EchoReply {
+        /// Which answer, counted from 0.
+        index: u16,
+    },
+}
+
+impl<'a> Message<'a> {
+    /// Reads a frame, which may carry a trailer and padding; both are passed over. Verify the trailer first.
+    ///
+    /// Checks what R9 calls malformed: a request's address is a multiple of 64, a burst has 1 to 64 lines,
+    /// at least one bit in its mask, and stays inside one 4 KiB page. The addresses in responses and control
+    /// frames are not looked at.
+    ///
+    /// # Errors
+    /// See [`FrameError`]. Where [`FrameError::is_malformed`] holds, [`Header::parse`] still gives the header
+    /// for the answer.
+    #[inline]
+    pub fn parse(frame: &'a [u8]) -> Result<(Header, Self), FrameError> {
+        let end = body_len(frame)?;
+        let (bytes, payload) = frame[..end]
+            .split_first_chunk::<HEADER_LEN>()
+            .ok_or(FrameError::Truncated { have: end, need: HEADER_LEN })?;
+        let header = Header::from_bytes(bytes);
+        let command =
+            Command::from_u8(header.command).ok_or(FrameError::UnknownRequest { code: header.command })?;
+        let addr = header.addr;
+        if command.is_request() && !addr.is_multiple_of(LINE_SIZE as u64) {
+            return Err(FrameError::Unaligned { addr });
+        }
+        let message = match command {
+            Command::ReadReq => Self::ReadReq,
+            Command::WriteReq => Self::WriteReq { data: chunk(payload, 0)? },
+            Command::BurstReadReq => {
+                let lines = payload[0];
+                check_burst(addr, lines)?;
+                Self::BurstReadReq { lines }
+            }
+            Command::BurstWriteReq => {
+                let mask = u64::from_be_bytes(*chunk(payload, 0)?);
+                if mask == 0 {
+                    return Err(FrameError::EmptyMask);
+                }
+                check_burst(addr, 64 - mask.leading_zeros() as u8)?;
+                Self::BurstWriteReq { mask, data: &payload[8..] }
+            }
+            Command::Hello => Self::Hello(Hello::parse(chunk(payload, 0)?)),
+            Command::Ping => Self::Ping,
+            Command::Bye => Self::Bye,
+            Command::Start => Self::Start,
+            Command::Echo => Self::Echo { reply_len: u16_at(payload, 0)?, reply_count: u16_at(payload, 2)? },
+            Command::ReadResp => Self::ReadResp { data: chunk(payload, 0)? },
+            Command::WriteResp => Self::WriteResp,
+            Command::SackNak => Self::SackNak { last_in_order: u16_at(payload, 0)? },
+            Command::SackNakAck => Self::SackNakAck {
+                last_in_order: u16_at(payload, 0)?,
+                acked_seq: u16_at(payload, 2)?,
+                acked_axi: Axi { stream: payload[4], tag: payload[5] },
+            },
+            Command::Congestion => Self::Congestion(PfcVector::parse(chunk(payload, 0)?)),
+            Command::BurstReadResp => {
+                let lines = payload[0];
+                check_count(lines)?;
+                Self::BurstReadResp { lines, data: &payload[1..] }
+            }
+            Command::Fault => Self::Fault { status: payload[0].into() },
+            Command::HelloAck => Self::HelloAck(HelloAck::parse(chunk(payload, 0)?)),
+            Command::Pong => Self::Pong,
+            Command::ByeAck => Self::ByeAck,
+            Command::StartAck => Self::StartAck,
+            Command::EchoReply => Self::EchoReply { index: u16_at(payload, 0)? },
+        };
+        Ok((header, message))
+    }
+
+    /// The command that says this.
+    #[inline]
+    pub const fn command(&self) -> Command {
+        match self {
+            Self::ReadReq => Command::ReadReq,
+            Self::WriteReq { .. } => Command::WriteReq,
+            Self::BurstReadReq { .. } => Command::BurstReadReq,
+            Self::BurstWriteReq { .. } => Command::BurstWriteReq,
+            Self::Hello(_) => Command::Hello,
+            Self::Ping => Command::Ping,
+            Self::Bye => Command::Bye,
+            Self::Start => Command::Start,
+            Self::Echo { .. } => Command::Echo,
+            Self::ReadResp { .. } => Command::ReadResp,
+            Self::WriteResp => Command::WriteResp,
+            Self::SackNak { .. } => Command::SackNak,
+            Self::SackNakAck { .. } => Command::SackNakAck,
+            Self::Congestion(_) => Command::Congestion,
+            Self::BurstReadResp { .. } => Command::BurstReadResp,
+            Self::Fault { .. } => Command::Fault,
+            Self::HelloAck(_) => Command::HelloAck,
+            Self::Pong => Command::Pong,
+            Self::ByeAck => Command::ByeAck,
+            Self::StartAck => Command::StartAck,
+            Self::EchoReply { .. } => Command::EchoReply,
+        }
+    }
+
+    /// Bytes between the base header and the trailer.
+    #[inline]
+    pub const fn payload_len(&self) -> usize {
+        match self {
+            Self::ReadReq
+            | Self::WriteResp
+            | Self::Ping
+            | Self::Pong
+            | Self::Start
+            | Self::StartAck
+            | Self::Bye
+            | Self::ByeAck => 0,
+            Self::WriteReq { .. } | Self::ReadResp { .. } => LINE_SIZE,
+            Self::BurstReadReq { .. } | Self::Fault { .. } => 1,
+            Self::BurstReadResp { data, .. } => 1 + data.len(),
+            Self::BurstWriteReq { data, .. } => 8 + data.len(),
+            Self::SackNak { .. } | Self::EchoReply { .. } => 2,
+            Self::SackNakAck { .. } => 6,
+            Self::Echo { .. } => 4,
+            Self::Congestion(_) => PfcVector::LEN,
+            Self::Hello(_) => Hello::LEN,
+            Self::HelloAck(_) => HelloAck::LEN,
+        }
+    }
+
+    /// Bytes from the destination MAC to the end of the data.
+    #[inline]
+    pub const fn body_len(&self) -> usize {
+        HEADER_LEN + self.payload_len()
+    }
+
+    /// Writes the frame at the beginning of `frame`, exactly [`Message::body_len`] bytes. The command comes
+    /// from the message; `header.command` is not looked at.
+    ///
+    /// # Panics
+    /// If `frame` is shorter than that, or a burst's data does not have 64 bytes for each of its lines.
+    #[inline]
+    pub fn emit(&self, header: &Header, frame: &mut [u8]) {
+        Header { command: self.command() as u8, ..*header }.emit(frame);
+        let out = &mut frame[HEADER_LEN..HEADER_LEN + self.payload_len()];
+        match *self {
+            Self::ReadReq
+            | Self::WriteResp
+            | Self::Ping
+            | Self::Pong
+            | Self::Start
+            | Self::StartAck
+            | Self::Bye
+            | Self::ByeAck => {}
+            Self::WriteReq { data } | Self::ReadResp { data } => out.copy_from_slice(data),
+            Self::BurstReadReq { lines } => out[0] = lines,
+            Self::BurstReadResp { lines, data } => {
+                assert_eq!(data.len(), usize::from(lines) * LINE_SIZE, "a burst response holds its lines");
+                out[0] = lines;
+                out[1..].copy_from_slice(data);
+            }
+            Self::BurstWriteReq { mask, data } => {
+                assert_eq!(
+                    data.len(),
+                    mask.count_ones() as usize * LINE_SIZE,
+                    "a burst write holds its lines"
+                );
+                out[..8].copy_from_slice(&mask.to_be_bytes());
+                out[8..].copy_from_slice(data);
+            }
+            Self::Fault { status } => out[0] = status.into(),
+            Self::SackNak { last_in_order } => out.copy_from_slice(&last_in_order.to_be_bytes()),
+            Self::SackNakAck { last_in_order, acked_seq, acked_axi } => {
+                out[..2].copy_from_slice(&last_in_order.to_be_bytes());
+                out[2..4].copy_from_slice(&acked_seq.to_be_bytes());
+                out[4..].copy_from_slice(&[acked_axi.stream, acked_axi.tag]);
+            }
+            Self::Echo { reply_len, reply_count } => {
+                out[..2].copy_from_slice(&reply_len.to_be_bytes());
+                out[2..].copy_from_slice(&reply_count.to_be_bytes());
+            }
+            Self::EchoReply { index } => out.copy_from_slice(&index.to_be_bytes()),
+            Self::Congestion(vector) => out.copy_from_slice(&vector.to_bytes()),
+            Self::Hello(hello) => out.copy_from_slice(&hello.to_bytes()),
+            Self::HelloAck(ack) => out.copy_from_slice(&ack.to_bytes()),
+        }
+    }
+}
+
+/// `N` bytes of the payload; [`body_len`] has made sure that they are there.
+#[inline]
+fn chunk<const N: usize>(payload: &[u8], at: usize) -> Result<&[u8; N], FrameError> {
+    let truncated = FrameError::Truncated { have: HEADER_LEN + payload.len(), need: HEADER_LEN + at + N };
+    payload.get(at..).and_then(|rest| rest.first_chunk()).ok_or(truncated)
+}
+
+#[inline]
+fn u16_at(payload: &[u8], at: usize) -> Result<u16, FrameError> {
+    chunk(payload, at).map(|bytes| u16::from_be_bytes(*bytes))
+}
+
+#[inline]
+fn check_count(lines: u8) -> Result<(), FrameError> {
+    if lines == 0 || usize::from(lines) > BURST_LINES_MAX {
+        return Err(FrameError::LineCount { lines });
+    }
+    Ok(())
+}
+
+#[inline]
+fn check_burst(addr: u64, lines: u8) -> Result<(), FrameError> {
+    check_count(lines)?;
+    if !burst_fits_page(addr, usize::from(lines) - 1) {
+        return Err(FrameError::LeavesPage { addr, lines });
+    }
+    Ok(())
+}

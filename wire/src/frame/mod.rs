@@ -1,0 +1,48 @@
+//! Frames: the bytes that travel, and nothing else. No state, no clock, no sockets.
+//!
+//! A received frame passes through this layer in four steps, none of which can panic or allocate:
+//!
+//! 1. the link takes an 802.1Q tag off ([`vlan::strip`]);
+//! 2. [`body_len`] tells from the command where the frame's data ends and its trailer begins; a frame that
+//!    cannot be delimited is dropped here;
+//! 3. [`Seal::open`] verifies the trailer (and decrypts in place where the session is sealed); a frame that
+//!    fails is dropped exactly as if the wire had lost it;
+//! 4. [`Message::parse`] gives the [`Header`] and the [`Message`], or says what is malformed
+//!    ([`FrameError::is_malformed`]), which rule R9 answers with a [`FaultStatus::Malformed`].
+//!
+//! On the way out [`Message::emit`] writes header and payload into a transmit slot of [`frame_len`] bytes and
+//! [`Seal::seal`] adds the trailer and zeroes the padding. `PROTOCOL.md` beside this crate gives every byte.
+
+pub mod vlan;
+
+mod aead;
+mod command;
+mod crc;
+mod error;
+mod fault;
+mod handshake;
+mod header;
+mod limits;
+mod mac;
+mod message;
+mod pfc;
+mod trailer;
+mod view;
+
+pub use aead::{Aead, AeadError};
+pub use command::{Command, Direction, Space};
+pub use error::FrameError;
+pub use fault::FaultStatus;
+pub use handshake::{Hello, HelloAck, HelloStatus, Integrity};
+pub use header::{Axi, ETHERTYPE_DEFAULT, HEADER_LEN, Header, LINE_SIZE, MIN_FRAME, PAGE_LINES};
+pub use limits::{
+    BURST_LINES_MAX, MAX_FRAME_LIMIT, burst_fits_page, burst_read_lines_max, burst_write_lines_max, frame_len,
+};
+pub use mac::{Mac, ParseMacError};
+pub use message::Message;
+pub use pfc::{ETHERTYPE_MAC_CONTROL, PFC_DESTINATION, PFC_FRAME_LEN, PFC_OPCODE, PfcVector};
+pub use trailer::Seal;
+pub use view::{FrameView, body_len, clear_len};
+
+/// The version of the protocol this crate speaks.
+pub const PROTOCOL_VERSION: u16 = 1;

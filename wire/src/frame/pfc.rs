@@ -1,0 +1,133 @@
+//! Priority-based flow control (IEEE 802.1Qbb): the frames switches and NICs pause each other with. They never
+//! cross a switch, so a memory node that sees one passes its content on to the CN in a Congestion frame of
+//! the protocol; both are read and written here.
+
+use super::Mac;
+
+/// Where PFC frames are addressed: a group address no bridge forwards.
+pub const PFC_DESTINATION: Mac = Mac([0x01, 0x80, 0xC2, 0x00, 0x00, 0x01]);
+/// The EtherType of MAC control frames.
+pub const ETHERTYPE_MAC_CONTROL: u16 = 0x8808;
+/// The MAC control opcode of PFC.
+pub const PFC_OPCODE: u16 = 0x0101;
+/// Bytes of a PFC frame without its frame check sequence.
+pub const PFC_FRAME_LEN: usize = 60;
+
+/// Which classes are to pause, and for how long.
+#[derive(Copy, Clone, Debug, Default, PartialEq, Eq)]
+pub struct PfcVector {
+    /// Bit n set: `quanta[n]` is meant (zero there ends a pause). Sixteen bits on the wire, the upper eight
+    /// zero and ignored.
+    pub enabled: u8,
+    /// The pause of each class in quanta, each 512 bit times of the link.
+    pub quanta: [u16; 8],
+}
+
+impl PfcVector {
+    /// Bytes of the vector: the class-enable field and eight times.
+    pub const LEN: usize = 18;
+
+    /// The pause asked for `class` (0 to 7), in quanta; `None` if the frame says nothing about it.
+    #[inline]
+    pub const fn pause(&self, class: u8) -> Option<u16> {
+        if class < 8 && self.enabled >> class & 1 == 1 { Some(self.quanta[class as usize]) } else { None }
+    }
+
+    /// Reads a vector.
+    #[inline]
+    pub fn parse(bytes: &[u8; Self::LEN]) -> Self {
+        let mut quanta = [0; 8];
+        for (class, pause) in quanta.iter_mut().enumerate() {
+            *pause = u16::from_be_bytes([bytes[2 + 2 * class], bytes[3 + 2 * class]]);
+        }
+        Self { enabled: bytes[1], quanta }
+    }
+
+    /// The vector's bytes.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[1] = self.enabled;
+        for (pause, out) in self.quanta.iter().zip(bytes[2..].chunks_exact_mut(2)) {
+            out.copy_from_slice(&pause.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a whole PFC frame, giving its sender too; `None` if `frame` is anything else.
+    pub fn parse_frame(frame: &[u8]) -> Option<(Mac, Self)> {
+        let (head, rest) = frame.split_first_chunk::<16>()?;
+        let is_pfc = head[..6] == PFC_DESTINATION.0
+            && head[12..14] == ETHERTYPE_MAC_CONTROL.to_be_bytes()
+            && head[14..16] == PFC_OPCODE.to_be_bytes();
+        if !is_pfc {
+            return None;
+        }
+        let source = Mac([head[6], head[7], head[8], head[9], head[10], head[11]]);
+        Some((source, Self::parse(rest.first_chunk()?)))
+    }
+
+    /// The whole PFC frame, sent by `source`.
+    pub fn frame(&self, source: Mac) -> [u8; PFC_FRAME_LEN] {
+        let mut frame = [0; PFC_FRAME_LEN];
+        frame[..6].copy_from_slice(&PFC_DESTINATION.0);
+        frame[6..12].copy_from_slice(&source.0);
+        frame[12..14].copy_from_slice(&ETHERTYPE_MAC_CONTROL.to_be_bytes());
+        frame[14..16].copy_from_slice(&PFC_OPCODE.to_be_bytes());
+        frame[16..16 + Self::LEN].copy_from_slice(&self.to_bytes());
+        frame
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: Mac = Mac([2, 0, 0, 0, 0, 9]);
+
+    #[rustfmt::skip]
+    const FRAME: [u8; PFC_FRAME_LEN] = [
+        0x01, 0x80, 0xC2, 0, 0, 0x01,
+        0x02, 0, 0, 0, 0, 0x09,
+        0x88, 0x08,
+        0x01, 0x01,
+        0x00, 0x88,
+        0, 0, 0, 0, 0, 0, 0x12, 0x34,
+        0, 0, 0, 0, 0, 0, 0xff, 0xff,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+
+    const VECTOR: PfcVector = PfcVector { enabled: 0x88, quanta: [0, 0, 0, 0x1234, 0, 0, 0, 0xffff] };
+
+    #[test]
+    fn literal_bytes() {
+        assert_eq!(PfcVector::parse_frame(&FRAME), Some((SOURCE, VECTOR)));
+        assert_eq!(VECTOR.frame(SOURCE), FRAME);
+        assert_eq!(VECTOR.pause(3), Some(0x1234));
+        assert_eq!(VECTOR.pause(2), None);
+        assert_eq!(VECTOR.pause(200), None);
+    }
+
+    #[test]
+    fn reserved_bits_and_padding_are_ignored() {
+        let mut frame = FRAME;
+        frame[16] = 0xff;
+        frame[59] = 0xff;
+        assert_eq!(PfcVector::parse_frame(&frame), Some((SOURCE, VECTOR)));
+        assert_eq!(PfcVector::parse_frame(&FRAME[..34]), Some((SOURCE, VECTOR)));
+    }
+
+    #[test]
+    fn anything_else() {
+        for len in 0..34 {
+            assert_eq!(PfcVector::parse_frame(&FRAME[..len]), None);
+        }
+        // Another destination, another EtherType, the older PAUSE (opcode 1).
+        for (at, value) in [(5, 0), (12, 0x87), (14, 0)] {
+            let mut frame = FRAME;
+            frame[at] = value;
+            assert_eq!(PfcVector::parse_frame(&frame), None);
+        }
+    }
+}

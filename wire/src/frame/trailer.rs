@@ -1,0 +1,102 @@
+//! The integrity trailer: what tells a frame of this session, unharmed, from everything else.
+//!
+//! Besides the frame itself it covers what the frame does not carry: the session id, all 64 bits of the sequence
+//! number (R11), whose number it is and which way the frame travels. So a frame of an earlier session or of an
+//! earlier turn of the 16-bit counter fails just as a damaged one does.
+
+use super::{Aead, Direction, Space, crc};
+
+/// How frames of a session are sealed and opened.
+#[derive(Clone, Debug)]
+pub enum Seal {
+    /// CRC-32C, 4 bytes: against damage and mix-ups, not against an attacker.
+    Plain {
+        /// The session id; 0 outside any session.
+        session: u64,
+    },
+    /// An AEAD tag, 16 bytes, payload encrypted: against an attacker too. The session id is part of what the
+    /// keys are derived from.
+    Aead(Box<Aead>),
+}
+
+impl Seal {
+    /// For Hello and HelloAck, which travel outside any session: use [`Space::Control`] and sequence number 0.
+    pub const OUTSIDE: Self = Self::Plain { session: 0 };
+    /// Bytes of the plain trailer.
+    pub const PLAIN_LEN: usize = 4;
+
+    /// Bytes of the trailer.
+    #[inline]
+    pub const fn len(&self) -> usize {
+        match self {
+            Self::Plain { .. } => Self::PLAIN_LEN,
+            Self::Aead(_) => Aead::TAG_LEN,
+        }
+    }
+
+    /// Never: every session has a trailer.
+    #[inline]
+    pub const fn is_empty(&self) -> bool {
+        false
+    }
+
+    /// Writes the trailer behind the first `body_len` bytes of `frame` and zeroes what follows it, so that
+    /// padding never carries what the buffer held before. A sealed session encrypts the payload in place.
+    ///
+    /// # Panics
+    /// If `frame` has no room for the trailer, or `body_len` is less than a base header.
+    #[inline]
+    pub fn seal(&self, direction: Direction, space: Space, frame: &mut [u8], body_len: usize, seq: u64) {
+        let (body, rest) = frame.split_at_mut(body_len);
+        match self {
+            Self::Plain { session } => {
+                let (trailer, padding) = rest.split_at_mut(Self::PLAIN_LEN);
+                trailer.copy_from_slice(&checksum(*session, direction, space, seq, body).to_be_bytes());
+                padding.fill(0);
+            }
+            Self::Aead(aead) => {
+                let (trailer, padding) = rest.split_at_mut(Aead::TAG_LEN);
+                trailer.copy_from_slice(&aead.seal(direction, space, body, seq));
+                padding.fill(0);
+            }
+        }
+    }
+
+    /// Whether `frame`, whose data ends at `body_len`, carries the trailer it should; a sealed session decrypts
+    /// the payload in place. If not, the payload is worth nothing: drop the frame.
+    #[inline]
+    #[must_use]
+    pub fn open(
+        &self,
+        direction: Direction,
+        space: Space,
+        frame: &mut [u8],
+        body_len: usize,
+        seq: u64,
+    ) -> bool {
+        let Some((body, rest)) = frame.split_at_mut_checked(body_len) else { return false };
+        match self {
+            Self::Plain { session } => rest.first_chunk().is_some_and(|trailer| {
+                u32::from_be_bytes(*trailer) == checksum(*session, direction, space, seq, body)
+            }),
+            Self::Aead(aead) => {
+                rest.first_chunk().is_some_and(|tag| aead.open(direction, space, body, seq, tag))
+            }
+        }
+    }
+}
+
+/// CRC-32C over pseudo-header and frame.
+#[inline]
+fn checksum(session: u64, direction: Direction, space: Space, seq: u64, body: &[u8]) -> u32 {
+    crc::checksum(session, seq, place(direction, space), body)
+}
+
+/// Which way a frame travels and what its number counts, as pseudo-header and nonce have it.
+#[inline]
+pub(super) fn place(direction: Direction, space: Space) -> [u8; 4] {
+    match space {
+        Space::Stream(stream) => [direction as u8, 0, stream, 0],
+        Space::Control => [direction as u8, 1, 0, 0],
+    }
+}

@@ -1,0 +1,80 @@
+//! The 802.1Q tag. Frames carry one only so that PFC acts on their class alone; switches and kernels may take
+//! it off on the way, so nothing above the links ever sees it and no trailer covers it.
+//!
+//! The tag stands between the source MAC and the EtherType, so both directions move the two addresses by four
+//! bytes and leave the rest, which is the long part, where it is.
+
+/// Bytes of the tag.
+pub const TAG_LEN: usize = 4;
+/// The tag protocol identifier of a customer tag (IEEE 802.1Q).
+pub const TPID: u16 = 0x8100;
+
+/// Bytes of the two addresses.
+const MACS: usize = 12;
+
+/// Takes the tag off, if `frame` has one, and gives the untagged frame.
+#[inline]
+pub fn strip(frame: &mut [u8]) -> &mut [u8] {
+    if frame.len() < MACS + TAG_LEN || frame[MACS..MACS + 2] != TPID.to_be_bytes() {
+        return frame;
+    }
+    frame.copy_within(..MACS, TAG_LEN);
+    &mut frame[TAG_LEN..]
+}
+
+/// Puts a tag on: `buf[TAG_LEN..]` holds an untagged frame, afterwards all of `buf` is the tagged one, VLAN id
+/// 0 (priority only) and priority code point `pcp` (0 to 7; upper bits are ignored).
+///
+/// # Panics
+/// If `buf` is too short to hold the two addresses and a tag.
+#[inline]
+pub fn insert(buf: &mut [u8], pcp: u8) {
+    buf.copy_within(TAG_LEN..TAG_LEN + MACS, 0);
+    buf[MACS..MACS + 2].copy_from_slice(&TPID.to_be_bytes());
+    buf[MACS + 2] = pcp << 5;
+    buf[MACS + 3] = 0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rustfmt::skip]
+    const TAGGED: [u8; 20] = [
+        2, 0, 0, 0, 0, 1,
+        2, 0, 0, 0, 0, 2,
+        0x81, 0x00, 0x60, 0x00,
+        0x88, 0xB5,
+        0x01, 0x12,
+    ];
+    #[rustfmt::skip]
+    const UNTAGGED: [u8; 16] = [
+        2, 0, 0, 0, 0, 1,
+        2, 0, 0, 0, 0, 2,
+        0x88, 0xB5,
+        0x01, 0x12,
+    ];
+
+    #[test]
+    fn off() {
+        assert_eq!(strip(&mut TAGGED.clone()), UNTAGGED);
+        assert_eq!(strip(&mut UNTAGGED.clone()), UNTAGGED);
+    }
+
+    #[test]
+    fn on() {
+        let mut buf = [0xee; 20];
+        buf[4..].copy_from_slice(&UNTAGGED);
+        insert(&mut buf, 3);
+        assert_eq!(buf, TAGGED);
+    }
+
+    #[test]
+    fn too_short_for_a_tag() {
+        for len in 0..16 {
+            let mut frame = TAGGED[..len].to_vec();
+            assert_eq!(strip(&mut frame), &TAGGED[..len]);
+        }
+        assert_eq!(strip(&mut TAGGED[..16].to_vec()), &TAGGED[..12]);
+    }
+}

@@ -1,0 +1,36 @@
+//! A boxed link is a link, so that middlewares go around whatever [`open`](super::open) has chosen.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn info(&self) -> &LinkInfo {
+        (**self).info()
+    }
+
+    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
+        (**self).receive(budget, on_frame)
+    }
+
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        (**self).transmit()
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        (**self).flush()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        (**self).wait(timeout)
+    }
+
+    fn readiness(&self) -> Option<RawFd> {
+        (**self).readiness()
+    }
+
+    fn counters(&mut self) -> LinkCounters {
+        (**self).counters()
+    }
+}

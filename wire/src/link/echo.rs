@@ -1,0 +1,109 @@
+//! Bare echo: the limit of a link, with no protocol on top.
+//!
+//! A frame goes out, the other end answers with frames of the sizes asked for, and nothing else happens: no
+//! session, no trailer, no copy of a payload (slots keep whatever they held). What a line of remote memory
+//! costs over the same link can be no less. A memory node answers only when it was started for measuring,
+//! from a loop as tight as the one here, so that the limit is not flattered by anything it does besides.
+
+use std::time::{Duration, Instant};
+
+use super::{Link, LinkError, Transmit};
+use crate::frame::{Axi, Command, HEADER_LEN, Header, MIN_FRAME, Mac};
+
+/// Bytes of an Echo request that mean something: header, reply length, reply count.
+pub const ECHO_BODY: usize = HEADER_LEN + 4;
+
+/// Most frames one Echo may ask for.
+pub const REPLIES_MAX: u16 = 64;
+
+/// Frames taken from the ring before the answers are sent.
+const BATCH: usize = 64;
+
+/// Whether `frame` is an Echo request.
+#[inline]
+pub fn is_echo(frame: &[u8]) -> bool {
+    frame.len() >= ECHO_BODY && frame[14] == Command::Echo as u8
+}
+
+/// Whether `frame` is a reply to one.
+#[inline]
+pub fn is_reply(frame: &[u8]) -> bool {
+    frame.len() >= ECHO_BODY && frame[14] == Command::EchoReply as u8
+}
+
+/// What one end asks of the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Echo {
+    /// Length of the request frame in bytes, at least 60.
+    pub request_len: usize,
+    /// Length of each reply frame in bytes, at least 60.
+    pub reply_len: usize,
+    /// Number of reply frames.
+    pub replies: u16,
+}
+
+impl Echo {
+    /// Queues one request. `false` if the transmit ring is full.
+    #[inline]
+    pub fn send(&self, from: Mac, to: Mac, ethertype: u16, tx: &mut dyn Transmit) -> bool {
+        let Some(slot) = tx.slot(self.request_len.max(MIN_FRAME)) else { return false };
+        let header = Header {
+            dst: to,
+            src: from,
+            ethertype,
+            command: Command::Echo as u8,
+            seq: 0,
+            axi: Axi { stream: 0, tag: 0 },
+            addr: 0,
+        };
+        header.emit(slot);
+        slot[HEADER_LEN..HEADER_LEN + 2].copy_from_slice(&(self.reply_len as u16).to_be_bytes());
+        slot[HEADER_LEN + 2..ECHO_BODY].copy_from_slice(&self.replies.to_be_bytes());
+        tx.commit();
+        true
+    }
+}
+
+/// Answers one request, as far as the transmit ring has room. Anything else is ignored.
+#[inline]
+pub fn answer(frame: &[u8], own: Mac, tx: &mut dyn Transmit) -> bool {
+    if !is_echo(frame) {
+        return false;
+    }
+    let len = u16::from_be_bytes([frame[HEADER_LEN], frame[HEADER_LEN + 1]]) as usize;
+    let count = u16::from_be_bytes([frame[HEADER_LEN + 2], frame[HEADER_LEN + 3]]).min(REPLIES_MAX);
+    for index in 0..count {
+        let Some(slot) = tx.slot(len.max(MIN_FRAME)) else { return true };
+        slot[..6].copy_from_slice(&frame[6..12]);
+        slot[6..12].copy_from_slice(&own.0);
+        slot[12..HEADER_LEN].copy_from_slice(&frame[12..HEADER_LEN]);
+        slot[14] = Command::EchoReply as u8;
+        slot[HEADER_LEN..HEADER_LEN + 2].copy_from_slice(&index.to_be_bytes());
+        tx.commit();
+    }
+    true
+}
+
+/// Answers requests, spinning, until none has come for `idle`. Frames that are no echo are dropped
+/// meanwhile, as a full ring would drop them. Returns the number of requests answered.
+pub fn serve(link: &mut dyn Link, idle: Duration) -> Result<u64, LinkError> {
+    let own = link.info().mac;
+    let (mut served, mut seen, mut spins) = (0, 0, 0_u32);
+    let mut last = Instant::now();
+    loop {
+        let received = link.receive(BATCH, &mut |frame, tx| served += u64::from(answer(frame, own, tx)))?;
+        link.flush()?;
+        if received > 0 && served != seen {
+            seen = served;
+            spins = 0;
+            continue;
+        }
+        spins += 1;
+        if spins == 1 {
+            last = Instant::now();
+        } else if spins.is_multiple_of(256) && last.elapsed() > idle {
+            return Ok(served);
+        }
+        std::hint::spin_loop();
+    }
+}

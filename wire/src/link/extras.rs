@@ -1,0 +1,37 @@
+//! What may be put around a link from the command line: faults made on purpose, and a record of all frames.
+
+use std::fs::File;
+use std::path::PathBuf;
+
+use super::fault::{FaultInjector, FaultPlan};
+use super::pcap::{PcapFile, PcapWriter};
+use super::{Link, LinkConfig, LinkError, open};
+
+/// Middlewares to put around a link.
+#[derive(Clone, Debug, Default)]
+pub struct Extras {
+    /// Faults to make.
+    pub faults: Option<FaultPlan>,
+    /// Where to record frames, and after how many bytes to stop.
+    pub pcap: Option<(PathBuf, u64)>,
+}
+
+/// Opens the link that `config` asks for, with `extras` around it. The record shows what passes between
+/// this program and the faults, not what passes between the faults and the wire.
+pub fn open_with(config: &LinkConfig, extras: &Extras) -> Result<Box<dyn Link>, LinkError> {
+    let mut link = open(config)?;
+    if let Some(plan) = &extras.faults {
+        tracing::warn!(interface = %config.interface, ?plan, "making faults on purpose");
+        link = Box::new(FaultInjector::new(link, plan));
+    }
+    if let Some((path, limit)) = &extras.pcap {
+        let what = |source| LinkError::Io {
+            what: "create the frame record",
+            interface: config.interface.clone(),
+            source,
+        };
+        let file = PcapFile::new(File::create(path).map_err(what)?, *limit).map_err(what)?;
+        link = Box::new(PcapWriter::new(link, file));
+    }
+    Ok(link)
+}

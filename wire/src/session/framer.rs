@@ -1,0 +1,95 @@
+//! Building and opening the frames of one session: addresses, sequence number, trailer.
+
+use std::sync::Arc;
+
+use crate::frame::{Axi, Direction, Header, Mac, Message, Seal, Space, frame_len};
+use crate::link::Transmit;
+
+/// A key both ends were given beforehand, from which a sealed session derives its own; at least 16 bytes.
+pub type PreSharedKey = Arc<[u8]>;
+
+/// Who talks to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// This end's address.
+    pub own: Mac,
+    /// The other end's.
+    pub peer: Mac,
+    /// EtherType of the frames.
+    pub ethertype: u16,
+}
+
+/// One session's frames in one direction out and the other in.
+#[derive(Clone, Debug)]
+pub(super) struct Framer {
+    pub id: Identity,
+    pub seal: Seal,
+    out: Direction,
+}
+
+impl Framer {
+    pub fn at_cn(id: Identity, seal: Seal) -> Self {
+        Framer { id, seal, out: Direction::ToMn }
+    }
+
+    pub fn at_mn(id: Identity, seal: Seal) -> Self {
+        Framer { id, seal, out: Direction::ToCn }
+    }
+
+    fn incoming(&self) -> Direction {
+        match self.out {
+            Direction::ToMn => Direction::ToCn,
+            Direction::ToCn => Direction::ToMn,
+        }
+    }
+
+    /// The base header of a frame to the other end.
+    #[inline]
+    pub fn header(&self, command: u8, seq: u64, axi: Axi, addr: u64) -> Header {
+        Header {
+            dst: self.id.peer,
+            src: self.id.own,
+            ethertype: self.id.ethertype,
+            command,
+            seq: seq as u16,
+            axi,
+            addr,
+        }
+    }
+
+    /// Queues one frame; `false` if the transmit ring is full.
+    #[inline]
+    pub fn send(
+        &self,
+        tx: &mut dyn Transmit,
+        space: Space,
+        seq: u64,
+        axi: Axi,
+        addr: u64,
+        message: &Message<'_>,
+    ) -> bool {
+        let body = message.body_len();
+        let Some(slot) = tx.slot(frame_len(body, self.seal.len())) else { return false };
+        message.emit(&self.header(message.command() as u8, seq, axi, addr), slot);
+        self.seal.seal(self.out, space, slot, body, seq);
+        tx.commit();
+        true
+    }
+
+    /// Writes the trailer of a frame whose body was written into a transmit slot in place.
+    #[inline]
+    pub fn finish(&self, slot: &mut [u8], body: usize, space: Space, seq: u64) {
+        self.seal.seal(self.out, space, slot, body, seq);
+    }
+
+    /// Whether a frame from the other end is genuine; decrypts it in place if sealed.
+    #[inline]
+    pub fn open(&self, frame: &mut [u8], body: usize, space: Space, seq: u64) -> bool {
+        self.seal.open(self.incoming(), space, frame, body, seq)
+    }
+
+    /// Queues a frame of the session's control space.
+    pub fn send_control(&self, tx: &mut dyn Transmit, seq: u64, message: &Message<'_>) -> bool {
+        self.send(tx, Space::Control, seq, Axi { stream: 0, tag: 0 }, 0, message)
+    }
+}

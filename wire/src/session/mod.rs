@@ -1,0 +1,75 @@
+//! Sessions: the rules by which a compute node and a memory node talk, as two state machines without I/O.
+//!
+//! ```text
+//!   engine --read, write, bursts--> Requester --frames--> link ... link --frames--> Responder --> Memory
+//!          <----- completions -----          <--frames--                 <--frames--          <--
+//! ```
+//!
+//! A [`Requester`] lives at the CN, one for each MN. It numbers requests ([R1](#rules)), keeps them until
+//! they are answered, sends again what was lost, and puts early answers in order. A [`Responder`] lives at
+//! the MN, one for each worker, and serves all CNs of that worker: it executes each stream strictly in
+//! order and each request exactly once ([`Memory`] does the executing), and answers what it has answered
+//! before from its retry buffer.
+//!
+//! Both are driven the same way, and never call a clock, a socket or a random number source:
+//!
+//! * *inputs*: `handle(frame, now, …)` for every frame, `poll(now, …)` when `deadline()` has come;
+//! * *commands*: `connect`, `read`, `write`, … at the CN; `drain` at the MN;
+//! * *outputs*: frames into the [`Transmit`](crate::link::Transmit) they are given; completions into
+//!   [`Completions`]; and events from `poll_event`.
+//!
+//! # Rules
+//!
+//! Numbers like R7 in comments are the rules of `PROTOCOL.md`.
+
+mod framer;
+mod requester;
+mod responder;
+mod rtt;
+mod seq;
+mod slab;
+
+pub use framer::{Identity, PreSharedKey};
+pub use requester::{
+    Completions, OpError, Rejected, Requester, RequesterConfig, RequesterCounters, RequesterStatus,
+    SessionEvent, Timing,
+};
+pub use responder::{
+    Memory, Responder, ResponderConfig, ResponderCounters, ResponderEvent, SessionStatus,
+};
+pub use rtt::RoundTrip;
+pub use seq::infer;
+
+/// Reads, and as many writes, of a stream that may be unanswered at once (R1): the limit of the paper's CXL
+/// IP core.
+pub const WINDOW: usize = 256;
+
+/// Numbers of a stream that may be unanswered at once: reads and writes together.
+pub(crate) const SLOTS: usize = 2 * WINDOW;
+
+/// Streams a session may have.
+pub const STREAMS_MAX: usize = 64;
+
+/// A small deterministic generator for nonces and ids, seeded by the shell (splitmix64).
+#[derive(Clone, Debug)]
+pub(crate) struct Nonces(u64);
+
+impl Nonces {
+    pub fn new(seed: u64) -> Self {
+        Nonces(seed)
+    }
+
+    /// The next number, never 0.
+    pub fn next(&mut self) -> u64 {
+        loop {
+            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mut z = self.0;
+            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+            z ^= z >> 31;
+            if z != 0 {
+                return z;
+            }
+        }
+    }
+}

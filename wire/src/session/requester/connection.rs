@@ -1,0 +1,446 @@
+//! Opening, keeping alive, losing and re-opening a session.
+//!
+//! ```text
+//!            connect                HelloAck                 StartAck
+//!   Closed ----------> Hello (again,  ------> Start (again,  --------> open, no attempt
+//!                      backing off)           backing off)               |
+//!                        ^  ^                                            | silence for suspect_after,
+//!                        |  +---------- session still open -------------- or the peer says Bye
+//!                        +------- no session: silence for dead_after, everything unanswered fails
+//! ```
+//!
+//! The open session and the attempt at the next one are kept apart: a Hello ends nothing. From the first
+//! Start until its StartAck nothing else is sent, so that no request of the old session can be executed
+//! after one of the new.
+
+use std::time::Duration;
+
+use super::super::Nonces;
+use super::super::framer::Framer;
+use super::{Completions, OpError, Requester, SessionEvent, Stream};
+use crate::frame::{
+    Aead, Axi, Command, Hello, HelloAck, HelloStatus, Integrity, MAX_FRAME_LIMIT, Message,
+    PROTOCOL_VERSION, Seal, Space,
+};
+use crate::link::Transmit;
+use crate::session::infer;
+use crate::time::Time;
+
+/// An open session.
+struct Session {
+    framer: Framer,
+    ack: HelloAck,
+    /// Control frames sent and the highest received.
+    sent: u64,
+    heard: u64,
+}
+
+/// The attempt at a new one.
+#[allow(clippy::large_enum_variant, reason = "there is one per memory node")]
+enum Attempt {
+    /// None: closed, or the open session is fine.
+    None,
+    Hello { hello: Hello, at: Time, interval: Duration },
+    Start { session: Session, at: Time, interval: Duration, give_up: Time },
+    /// The peer was told Bye.
+    Bye { at: Time, tries: u32 },
+}
+
+/// Byes sent before the session is closed without an answer.
+const BYES: u32 = 3;
+
+pub(super) struct Connection {
+    session: Option<Session>,
+    attempt: Attempt,
+    /// Whether the application wants a session at all.
+    wanted: bool,
+    suspect: bool,
+    /// The last incarnation seen.
+    incarnation: Option<u64>,
+    last_ping: Time,
+    nonces: Nonces,
+    /// The last refusal reported, so that it is not reported again at each Hello.
+    refused: Option<HelloStatus>,
+}
+
+impl Connection {
+    pub fn new(nonces: Nonces) -> Self {
+        Connection {
+            session: None,
+            attempt: Attempt::None,
+            wanted: false,
+            suspect: false,
+            incarnation: None,
+            last_ping: Time::ZERO,
+            nonces,
+            refused: None,
+        }
+    }
+
+    /// What requests are framed with; `None` while none may be sent.
+    #[inline]
+    pub fn framer(&self) -> Option<&Framer> {
+        match (&self.session, &self.attempt) {
+            (Some(session), Attempt::None | Attempt::Hello { .. }) => Some(&session.framer),
+            _ => None,
+        }
+    }
+
+    pub fn incarnation(&self) -> Option<u64> {
+        self.session.as_ref().map(|s| s.ack.incarnation)
+    }
+
+    pub fn window(&self) -> usize {
+        self.session.as_ref().map_or(0, |s| usize::from(s.ack.window))
+    }
+
+    pub fn max_frame(&self) -> usize {
+        self.session.as_ref().map_or(0, |s| usize::from(s.ack.max_frame))
+    }
+
+    pub fn state_name(&self) -> &'static str {
+        match (&self.session, self.suspect, self.wanted) {
+            (Some(_), false, _) => "open",
+            (Some(_), true, _) => "suspect",
+            (None, _, true) => "connecting",
+            (None, _, false) => "closed",
+        }
+    }
+}
+
+impl Requester {
+    /// Calls the memory node; goes on calling until a session is open or [`close`](Self::close) is called.
+    pub fn connect(&mut self, now: Time) {
+        if !self.connection.wanted {
+            self.connection.wanted = true;
+            self.connection.refused = None;
+            self.start_hello(now);
+        }
+    }
+
+    /// Ends the session in order; what is unanswered fails with [`OpError::Closed`].
+    pub fn close(&mut self, now: Time, out: &mut dyn Completions) {
+        self.connection.wanted = false;
+        self.fail_all(OpError::Closed, out);
+        self.connection.attempt = match self.connection.session {
+            Some(_) => Attempt::Bye { at: now, tries: 0 },
+            None => Attempt::None,
+        };
+        self.deadline = Time::ZERO;
+    }
+
+    fn start_hello(&mut self, now: Time) {
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            features: 0,
+            nonce: self.connection.nonces.next(),
+            instance: self.config.instance,
+            streams: self.config.streams,
+            max_frame: self.config.max_frame.min(MAX_FRAME_LIMIT) as u16,
+            integrity: if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain },
+        };
+        self.connection.attempt =
+            Attempt::Hello { hello, at: now, interval: self.config.timing.hello_first };
+        self.deadline = Time::ZERO;
+    }
+
+    /// Takes a frame that is no answer to a request.
+    #[cold]
+    pub(super) fn handle_control(
+        &mut self,
+        command: Command,
+        frame: &mut [u8],
+        body: usize,
+        now: Time,
+        tx: &mut dyn Transmit,
+        out: &mut dyn Completions,
+    ) {
+        match command {
+            Command::HelloAck => {
+                let cn = Framer::at_cn(self.config.identity, Seal::OUTSIDE);
+                if !cn.open(frame, body, Space::Control, 0) {
+                    self.counters.dropped_trailer += 1;
+                } else if let Ok((_, Message::HelloAck(ack))) = Message::parse(frame) {
+                    self.hello_acked(ack, now);
+                }
+            }
+            Command::StartAck => self.start_acked(frame, body, now, out),
+            Command::Ping
+            | Command::Pong
+            | Command::Bye
+            | Command::ByeAck
+            | Command::Congestion => {
+                let Some(seq) = self.open_control(frame, body) else { return };
+                self.last_heard = now;
+                self.waiting_since = if self.unanswered() > 0 { Some(now) } else { None };
+                match command {
+                    Command::Ping => self.answer_control(tx, &Message::Pong),
+                    Command::Bye => {
+                        self.answer_control(tx, &Message::ByeAck);
+                        if !matches!(self.connection.attempt, Attempt::Hello { .. }) {
+                            self.event(SessionEvent::PeerLeft);
+                            self.connection.suspect = true;
+                            self.start_hello(now);
+                        }
+                    }
+                    Command::ByeAck => {
+                        if let Attempt::Bye { .. } = self.connection.attempt {
+                            self.closed();
+                        }
+                    }
+                    Command::Congestion => self.counters.congestion += 1,
+                    _ => {
+                        let _ = seq;
+                        self.recovered(now);
+                    }
+                }
+            }
+            _ => self.counters.dropped_foreign += 1,
+        }
+    }
+
+    /// The old session has answered after all: no need for a new one.
+    fn recovered(&mut self, now: Time) {
+        let _ = now;
+        if self.connection.suspect
+            && self.connection.session.is_some()
+            && matches!(self.connection.attempt, Attempt::Hello { .. })
+        {
+            self.connection.attempt = Attempt::None;
+            self.connection.suspect = false;
+        }
+    }
+
+    /// Opens a control frame of the session; its number must be above all seen before.
+    fn open_control(&mut self, frame: &mut [u8], body: usize) -> Option<u64> {
+        let low = u16::from_be_bytes([frame[15], frame[16]]);
+        let Some(session) = &mut self.connection.session else {
+            self.counters.dropped_foreign += 1;
+            return None;
+        };
+        let seq = infer(session.heard, low);
+        if !session.framer.open(frame, body, Space::Control, seq) {
+            self.counters.dropped_trailer += 1;
+            return None;
+        }
+        if seq <= session.heard {
+            self.counters.duplicates += 1;
+            return None;
+        }
+        session.heard = seq;
+        Some(seq)
+    }
+
+    fn answer_control(&mut self, tx: &mut dyn Transmit, message: &Message<'_>) {
+        if let Some(session) = &mut self.connection.session
+            && session.framer.send_control(tx, session.sent + 1, message)
+        {
+            session.sent += 1;
+        }
+    }
+
+    fn hello_acked(&mut self, ack: HelloAck, now: Time) {
+        let Attempt::Hello { hello, .. } = &self.connection.attempt else { return };
+        if ack.hello_nonce != hello.nonce {
+            self.counters.dropped_foreign += 1;
+            return;
+        }
+        let hello = *hello;
+        let sane = ack.session != 0
+            && ack.window > 0
+            && ack.streams > 0
+            && usize::from(ack.streams) <= self.streams.len()
+            && ack.max_frame <= hello.max_frame
+            && ack.integrity == hello.integrity;
+        if ack.status != HelloStatus::Ok || !sane {
+            let status = if ack.status == HelloStatus::Ok { HelloStatus::Integrity } else { ack.status };
+            if self.connection.refused != Some(status) {
+                self.connection.refused = Some(status);
+                self.event(SessionEvent::Refused {
+                    status,
+                    version_min: ack.version_min,
+                    version_max: ack.version_max,
+                });
+            }
+            // Asked again at leisure: versions are upgraded, other instances end.
+            if let Attempt::Hello { at, interval, .. } = &mut self.connection.attempt {
+                *interval = self.config.timing.hello_max;
+                *at = now + *interval;
+            }
+            return;
+        }
+        let seal = match &self.config.key {
+            None => Seal::Plain { session: ack.session },
+            Some(key) => {
+                let id = self.config.identity;
+                match Aead::derive(key, id.own, id.peer, &hello, &ack) {
+                    Ok(aead) => Seal::Aead(Box::new(aead)),
+                    Err(_) => return,
+                }
+            }
+        };
+        self.connection.refused = None;
+        let framer = Framer::at_cn(self.config.identity, seal);
+        self.connection.attempt = Attempt::Start {
+            session: Session { framer, ack, sent: 0, heard: 0 },
+            at: now,
+            interval: self.config.timing.hello_first,
+            give_up: now + self.config.timing.suspect_after,
+        };
+        self.deadline = Time::ZERO;
+    }
+
+    fn start_acked(&mut self, frame: &mut [u8], body: usize, now: Time, out: &mut dyn Completions) {
+        let Attempt::Start { session, .. } = &mut self.connection.attempt else {
+            self.counters.dropped_foreign += 1;
+            return;
+        };
+        let seq = infer(0, u16::from_be_bytes([frame[15], frame[16]]));
+        if !session.framer.open(frame, body, Space::Control, seq) {
+            self.counters.dropped_trailer += 1;
+            return;
+        }
+        session.heard = seq;
+        let Attempt::Start { session, .. } = std::mem::replace(&mut self.connection.attempt, Attempt::None)
+        else {
+            return;
+        };
+        let incarnation = session.ack.incarnation;
+        let before = self.connection.incarnation.replace(incarnation);
+        let streams = usize::from(session.ack.streams);
+        self.connection.session = Some(session);
+        self.connection.suspect = false;
+        self.counters.sessions += 1;
+        self.last_heard = now;
+        let fits = self.adopt_limits();
+        let resumed = self.unanswered() > 0;
+        if let Some(before) = before.filter(|b| *b != incarnation) {
+            self.fail_all(OpError::DataLost, out);
+            self.event(SessionEvent::DataLost { before, now: incarnation });
+        } else if !fits || streams < self.streams.len() {
+            self.fail_all(OpError::FrameTooLarge, out);
+        }
+        self.streams.truncate(streams);
+        for stream in &mut self.streams {
+            stream.restart(now, &mut self.buffers, &self.rtt);
+        }
+        self.waiting_since = if self.unanswered() > 0 { Some(now) } else { None };
+        self.event(SessionEvent::Opened { incarnation, resumed });
+        self.deadline = Time::ZERO;
+    }
+
+    fn closed(&mut self) {
+        self.connection.session = None;
+        self.connection.attempt = Attempt::None;
+        self.connection.suspect = false;
+        self.event(SessionEvent::Closed);
+    }
+
+    /// Does what time demands: sends again, pings, calls, gives up. Sends through `tx`; flush afterwards.
+    pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
+        if let Some(framer) = self.connection.framer() {
+            for stream in &mut self.streams {
+                stream.poll(now, framer, &self.buffers, &mut self.rtt, &mut self.counters, tx);
+            }
+        }
+        self.watch(now, tx, out);
+        self.call(now, tx);
+        self.deadline = self.next_deadline(now);
+    }
+
+    /// Notices silence.
+    fn watch(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
+        let timing = self.config.timing;
+        if self.connection.session.is_none() {
+            return;
+        }
+        let idle_since = self.last_heard.max(self.connection.last_ping);
+        let may_ping = matches!(self.connection.attempt, Attempt::None);
+        if may_ping && now - idle_since >= timing.ping_every {
+            self.connection.last_ping = now;
+            self.answer_control(tx, &Message::Ping);
+            self.waiting_since.get_or_insert(now);
+        }
+        let Some(since) = self.waiting_since else { return };
+        let silence = now - since;
+        if silence >= timing.dead_after {
+            self.connection.session = None;
+            self.connection.suspect = false;
+            self.fail_all(OpError::SessionDead, out);
+            self.event(SessionEvent::Dead);
+            if self.connection.wanted && !matches!(self.connection.attempt, Attempt::Hello { .. }) {
+                self.start_hello(now);
+            }
+        } else if silence >= timing.suspect_after && matches!(self.connection.attempt, Attempt::None) {
+            self.connection.suspect = true;
+            self.event(SessionEvent::Suspect);
+            self.start_hello(now);
+        }
+    }
+
+    /// Sends Hello, Start or Bye when it is time to.
+    fn call(&mut self, now: Time, tx: &mut dyn Transmit) {
+        let timing = self.config.timing;
+        let mut again = false;
+        match &mut self.connection.attempt {
+            Attempt::None => {}
+            Attempt::Hello { hello, at, interval } => {
+                if now >= *at {
+                    let framer = Framer::at_cn(self.config.identity, Seal::OUTSIDE);
+                    let axi = Axi { stream: 0, tag: 0 };
+                    framer.send(tx, Space::Control, 0, axi, 0, &Message::Hello(*hello));
+                    *at = now + *interval;
+                    *interval = (*interval * 2).min(timing.hello_max);
+                }
+            }
+            Attempt::Start { session, at, interval, give_up } => {
+                if now >= *give_up {
+                    // The memory node has forgotten the offer, or restarted since.
+                    again = true;
+                } else if now >= *at {
+                    if session.framer.send_control(tx, session.sent + 1, &Message::Start) {
+                        session.sent += 1;
+                    }
+                    *at = now + *interval;
+                    *interval = (*interval * 2).min(timing.hello_max);
+                }
+            }
+            Attempt::Bye { at, tries } => {
+                if now >= *at && *tries == BYES {
+                    self.closed();
+                } else if now >= *at {
+                    *tries += 1;
+                    *at = now + timing.hello_first;
+                    self.answer_control(tx, &Message::Bye);
+                }
+            }
+        }
+        if again {
+            self.start_hello(now);
+            self.call(now, tx);
+        }
+    }
+
+    fn next_deadline(&self, now: Time) -> Time {
+        let timing = self.config.timing;
+        let mut deadline = Time(u64::MAX);
+        let mut at_latest = |at: Time| deadline = deadline.min(at);
+        if self.is_open() {
+            self.streams.iter().filter_map(Stream::deadline).for_each(&mut at_latest);
+        }
+        match &self.connection.attempt {
+            Attempt::None => {}
+            Attempt::Hello { at, .. } | Attempt::Bye { at, .. } => at_latest(*at),
+            Attempt::Start { at, give_up, .. } => at_latest((*at).min(*give_up)),
+        }
+        if self.connection.session.is_some() {
+            at_latest(self.last_heard.max(self.connection.last_ping) + timing.ping_every);
+            if let Some(since) = self.waiting_since {
+                let suspect = matches!(self.connection.attempt, Attempt::None);
+                at_latest(since + if suspect { timing.suspect_after } else { timing.dead_after });
+            }
+        }
+        // A deadline that has passed already would be polled for ever; look again soon instead.
+        deadline.max(now + Duration::from_micros(1))
+    }
+}

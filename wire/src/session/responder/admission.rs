@@ -1,0 +1,299 @@
+//! Who has a session: Hello and Start, and what keeps or ends it.
+//!
+//! A Hello is answered but ends nothing; the session it offers waits in a bounded list until Start arrives
+//! under the new session id. Session ids come from a generator nobody outside sees, so that Start can only
+//! come from whoever received the HelloAck.
+
+use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
+use crate::frame::{
+    Aead, Axi, Command, Hello, HelloAck, HelloStatus, Integrity, MAX_FRAME_LIMIT, Mac, Message,
+    PROTOCOL_VERSION, Seal, Space,
+};
+use crate::link::Transmit;
+use crate::session::framer::{Framer, Identity};
+use crate::session::slab::Slab;
+use crate::session::{Memory, ResponderCounters, WINDOW, infer};
+use crate::time::Time;
+use std::time::Duration;
+
+/// Hellos answered and not yet followed by a Start, one per CN; a further one pushes out the oldest.
+pub(super) const PENDING_MAX: usize = 256;
+
+/// How long an old instance has to show life before another takes its place.
+const PROBE: Duration = Duration::from_millis(400);
+
+/// A session offered.
+pub(super) struct Pending {
+    hello: Hello,
+    ack: HelloAck,
+    framer: Framer,
+}
+
+impl Responder {
+    fn identity(&self, cn: Mac) -> Identity {
+        Identity { own: self.config.own, peer: cn, ethertype: self.config.ethertype }
+    }
+
+    /// Takes a frame that is no request.
+    #[cold]
+    pub(super) fn handle_control<M: Memory>(
+        &mut self,
+        frame: &mut [u8],
+        body: usize,
+        now: Time,
+        memory: &mut M,
+        tx: &mut dyn Transmit,
+    ) {
+        let cn = Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
+        let Some(command) = Command::from_u8(frame[14]) else { return };
+        match command {
+            Command::Hello => {
+                let outside = Framer::at_mn(self.identity(cn), Seal::OUTSIDE);
+                if cn.is_multicast() || !outside.open(frame, body, Space::Control, 0) {
+                    self.counters.dropped_trailer += 1;
+                } else if let Ok((_, Message::Hello(hello))) = Message::parse(frame)
+                    && let Some(ack) = self.hello(cn, &hello, now, memory, tx)
+                {
+                    let axi = Axi { stream: 0, tag: 0 };
+                    outside.send(tx, Space::Control, 0, axi, 0, &Message::HelloAck(ack));
+                }
+            }
+            Command::Start => self.start(cn, frame, body, now, tx),
+            Command::Ping | Command::Pong | Command::Bye | Command::ByeAck => {
+                let Some(index) = self.find(cn) else {
+                    self.counters.dropped_foreign += 1;
+                    return;
+                };
+                if !self.open_control(index, frame, body, now) {
+                    return;
+                }
+                match command {
+                    Command::Ping => self.answer(index, tx, &Message::Pong),
+                    Command::Bye => {
+                        self.answer(index, tx, &Message::ByeAck);
+                        self.end(index);
+                        self.event(ResponderEvent::Ended(cn));
+                    }
+                    Command::ByeAck => {
+                        self.end(index);
+                        self.event(ResponderEvent::Ended(cn));
+                    }
+                    _ => {}
+                }
+            }
+            // Echo is served before frames come here, where it is served at all.
+            _ => self.counters.dropped_foreign += 1,
+        }
+    }
+
+    /// Opens a control frame of a session; its number must be above all seen before.
+    fn open_control(&mut self, index: usize, frame: &mut [u8], body: usize, now: Time) -> bool {
+        let Some(session) = &mut self.sessions[index] else { return false };
+        let seq = infer(session.heard, u16::from_be_bytes([frame[15], frame[16]]));
+        if !session.framer.open(frame, body, Space::Control, seq) {
+            session.counters.dropped_trailer += 1;
+            return false;
+        }
+        if seq <= session.heard {
+            session.counters.duplicates += 1;
+            return false;
+        }
+        session.heard = seq;
+        session.last_heard = now;
+        true
+    }
+
+    fn answer(&mut self, index: usize, tx: &mut dyn Transmit, message: &Message<'_>) {
+        if let Some(session) = &mut self.sessions[index]
+            && session.framer.send_control(tx, session.sent + 1, message)
+        {
+            session.sent += 1;
+        }
+    }
+
+    /// Decides on a Hello. `None`: no answer yet; the CN will ask again.
+    fn hello<M: Memory>(
+        &mut self,
+        cn: Mac,
+        hello: &Hello,
+        now: Time,
+        memory: &mut M,
+        tx: &mut dyn Transmit,
+    ) -> Option<HelloAck> {
+        if let Some(p) = self.pending.iter().find(|p| p.framer.id.peer == cn && p.hello == *hello) {
+            return Some(p.ack);
+        }
+        let integrity = if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain };
+        let mut ack = HelloAck {
+            hello_nonce: hello.nonce,
+            version_min: PROTOCOL_VERSION,
+            version_max: PROTOCOL_VERSION,
+            features: 0,
+            session: 0,
+            nonce: 0,
+            window: WINDOW as u16,
+            streams: hello.streams.min(self.config.streams_max),
+            max_frame: hello.max_frame.min(self.config.max_frame.min(MAX_FRAME_LIMIT) as u16),
+            incarnation: self.config.incarnation,
+            integrity,
+            status: HelloStatus::Ok,
+        };
+        let known = self.by_cn.get(&cn).copied();
+        let refusal = if hello.version != PROTOCOL_VERSION {
+            self.event(ResponderEvent::VersionMismatch { cn, version: hello.version });
+            Some(HelloStatus::VersionMismatch)
+        } else if self.draining {
+            Some(HelloStatus::Draining)
+        } else if hello.integrity != integrity {
+            Some(HelloStatus::Integrity)
+        } else if !memory.admits(cn.to_u64()) {
+            Some(HelloStatus::NotAllowed)
+        } else if known.is_none() && self.by_cn.len() >= self.config.sessions_max {
+            Some(HelloStatus::NoResources)
+        } else if hello.streams == 0 || usize::from(hello.max_frame) < crate::frame::MIN_FRAME * 2 {
+            Some(HelloStatus::NoResources)
+        } else {
+            match known.map(|index| self.probe(index, hello, now, tx)) {
+                Some(Probe::Waiting) => return None,
+                Some(Probe::Alive) => {
+                    self.event(ResponderEvent::Conflict(cn));
+                    Some(HelloStatus::InstanceConflict)
+                }
+                Some(Probe::Gone) | None => None,
+            }
+        };
+        if let Some(status) = refusal {
+            ack.status = status;
+            return Some(ack);
+        }
+        ack.session = self.nonces.next();
+        ack.nonce = self.nonces.next();
+        let seal = match &self.config.key {
+            None => Seal::Plain { session: ack.session },
+            Some(key) => {
+                Seal::Aead(Box::new(Aead::derive(key, cn, self.config.own, hello, &ack).ok()?))
+            }
+        };
+        let framer = Framer::at_mn(self.identity(cn), seal);
+        self.pending.retain(|p| p.framer.id.peer != cn);
+        if self.pending.len() == PENDING_MAX {
+            self.pending.pop_front();
+        }
+        self.pending.push_back(Pending { hello: *hello, ack, framer });
+        Some(ack)
+    }
+
+    /// Whether the instance that holds a session is still there when another one asks for it.
+    fn probe(&mut self, index: usize, hello: &Hello, now: Time, tx: &mut dyn Transmit) -> Probe {
+        let Some(session) = &mut self.sessions[index] else { return Probe::Gone };
+        if session.instance == hello.instance {
+            return Probe::Gone;
+        }
+        match session.probed_at {
+            Some(at) if session.last_heard > at => {
+                session.probed_at = None;
+                Probe::Alive
+            }
+            Some(at) if now - at >= PROBE => Probe::Gone,
+            Some(_) => {
+                self.answer(index, tx, &Message::Ping);
+                Probe::Waiting
+            }
+            None => {
+                session.probed_at = Some(now);
+                self.answer(index, tx, &Message::Ping);
+                Probe::Waiting
+            }
+        }
+    }
+
+    /// The session offered takes over; or a Start is repeated because its answer was lost.
+    fn start(&mut self, cn: Mac, frame: &mut [u8], body: usize, now: Time, tx: &mut dyn Transmit) {
+        let low = u16::from_be_bytes([frame[15], frame[16]]);
+        let offered = self.pending.iter().position(|p| p.framer.id.peer == cn);
+        let opened = offered.is_some_and(|at| {
+            self.pending[at].framer.open(frame, body, Space::Control, infer(0, low))
+        });
+        let Some(pending) = offered.filter(|_| opened).and_then(|at| self.pending.remove(at)) else {
+            match self.find(cn) {
+                Some(index) if self.open_control(index, frame, body, now) => {
+                    self.answer(index, tx, &Message::StartAck);
+                }
+                Some(_) => {}
+                None => self.counters.dropped_foreign += 1,
+            }
+            return;
+        };
+        self.finish_batch(tx);
+        let old = self.by_cn.get(&cn).copied();
+        if let Some(index) = old {
+            self.end(index);
+        }
+        if self.by_cn.len() >= self.config.sessions_max {
+            return;
+        }
+        let max_frame = usize::from(pending.ack.max_frame);
+        let session = Session {
+            cn,
+            instance: pending.hello.instance,
+            framer: pending.framer,
+            max_frame,
+            streams: (0..pending.ack.streams).map(Stream::new).collect(),
+            buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
+            counters: ResponderCounters::default(),
+            sent: 0,
+            heard: infer(0, low),
+            last_heard: now,
+            probed_at: None,
+        };
+        let index = self.sessions.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.sessions.push(None);
+            self.sessions.len() - 1
+        });
+        self.sessions[index] = Some(session);
+        self.by_cn.insert(cn, index);
+        self.counters.sessions += 1;
+        self.answer(index, tx, &Message::StartAck);
+        self.event(ResponderEvent::Started { cn, replaced: old.is_some() });
+    }
+
+    /// Forgets a session; what it counted is kept in the sums.
+    fn end(&mut self, index: usize) {
+        if let Some(session) = self.sessions[index].take() {
+            self.by_cn.remove(&session.cn);
+            self.counters = self.counters.plus(&session.counters);
+        }
+        if self.due.is_some_and(|(session, _)| session == index) {
+            self.due = None;
+        }
+    }
+
+    /// Forgets silent sessions. To be called about once a second.
+    pub fn poll(&mut self, now: Time) {
+        for index in 0..self.sessions.len() {
+            if let Some(session) = &self.sessions[index]
+                && now - session.last_heard >= self.config.idle_after
+            {
+                let cn = session.cn;
+                self.end(index);
+                self.event(ResponderEvent::Expired(cn));
+            }
+        }
+    }
+
+    /// Takes no new sessions and tells the present ones that this node is going; call again until
+    /// [`sessions`](Responder::sessions) is 0 or patience ends.
+    pub fn drain(&mut self, tx: &mut dyn Transmit) {
+        self.draining = true;
+        self.finish_batch(tx);
+        for index in 0..self.sessions.len() {
+            self.answer(index, tx, &Message::Bye);
+        }
+    }
+}
+
+enum Probe {
+    Waiting,
+    Alive,
+    Gone,
+}

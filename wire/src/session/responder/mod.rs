@@ -1,0 +1,385 @@
+//! The memory node's end: the sessions of all compute nodes that one worker serves.
+//!
+//! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7).
+//! * `admission`: Hello, Start, Ping, Bye; who may have a session.
+
+mod admission;
+mod stream;
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use admission::Pending;
+use stream::{Context, Op, Request, Stream};
+
+use super::framer::{Framer, PreSharedKey};
+use super::slab::Slab;
+use super::{Nonces, STREAMS_MAX, infer};
+use crate::frame::{
+    BURST_LINES_MAX, Command, FaultStatus, HEADER_LEN, LINE_SIZE, Mac, Message, Space, body_len,
+};
+use crate::link::Transmit;
+use crate::time::Time;
+
+/// What requests are executed against: translation and pool.
+pub trait Memory {
+    /// Fills `out` (whole lines) with what CN `cn` (its MAC as a number) has at CMem byte address `addr`.
+    /// All of it is checked before any of it is read.
+    fn read(&mut self, cn: u64, addr: u64, out: &mut [u8]) -> Result<(), FaultStatus>;
+
+    /// Writes the lines that `mask` names relative to `addr`; `data` holds them in order. All of it is
+    /// checked before any of it is written.
+    fn write(&mut self, cn: u64, addr: u64, mask: u64, data: &[u8]) -> Result<(), FaultStatus>;
+
+    /// Whether CN `cn` may have a session at all.
+    fn admits(&mut self, cn: u64) -> bool;
+}
+
+/// What a responder needs to know.
+#[derive(Clone, Debug)]
+pub struct ResponderConfig {
+    /// The memory node's address.
+    pub own: Mac,
+    /// EtherType of the frames.
+    pub ethertype: u16,
+    /// The largest frame this end's link carries.
+    pub max_frame: usize,
+    /// Sessions at most; a further CN is refused with `NoResources`.
+    pub sessions_max: usize,
+    /// Streams a session may have, at most [`STREAMS_MAX`].
+    pub streams_max: u8,
+    /// Early writes a session may have waiting (R10).
+    pub early_buffers: usize,
+    /// A session without any frame for this long is forgotten.
+    pub idle_after: Duration,
+    /// Incarnation of the memory: changes when its content was lost.
+    pub incarnation: u64,
+    /// Key for sealed frames; `None` for the plain trailer.
+    pub key: Option<PreSharedKey>,
+    /// Seeds session ids and nonces.
+    pub seed: u64,
+}
+
+impl ResponderConfig {
+    /// Usual limits for a node at `own`.
+    pub fn new(own: Mac, max_frame: usize, incarnation: u64, seed: u64) -> Self {
+        ResponderConfig {
+            own,
+            ethertype: crate::frame::ETHERTYPE_DEFAULT,
+            max_frame,
+            sessions_max: 256,
+            streams_max: 16,
+            early_buffers: 128,
+            idle_after: Duration::from_secs(15),
+            incarnation,
+            key: None,
+            seed,
+        }
+    }
+}
+
+/// What a responder has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ResponderCounters {
+    /// Requests executed.
+    pub executed: u64,
+    /// Requests answered with a Fault.
+    pub faults: u64,
+    /// Requests that had been answered before, or waited already.
+    pub duplicates: u64,
+    /// Requests that came early and waited.
+    pub early: u64,
+    /// SackNak frames sent.
+    pub sacks: u64,
+    /// SackNakAck frames sent.
+    pub sack_acks: u64,
+    /// Sessions started.
+    pub sessions: u64,
+    /// Frames dropped: too short, or of a length their command does not have.
+    pub dropped_length: u64,
+    /// Frames dropped: integrity trailer wrong (damaged, replayed, of another session).
+    pub dropped_trailer: u64,
+    /// Frames dropped: number outside the window.
+    pub dropped_window: u64,
+    /// Frames dropped: no room for the answer, or to keep them.
+    pub dropped_full: u64,
+    /// Frames dropped: from nobody with a session, or not for us.
+    pub dropped_foreign: u64,
+}
+
+/// What happens to sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ResponderEvent {
+    /// A session has started.
+    Started {
+        /// The compute node.
+        cn: Mac,
+        /// Whether it replaced an earlier one.
+        replaced: bool,
+    },
+    /// A session has ended in order.
+    Ended(Mac),
+    /// A session was forgotten after silence.
+    Expired(Mac),
+    /// A second agent with the same address was turned away.
+    Conflict(Mac),
+    /// A CN speaks another version.
+    VersionMismatch {
+        /// The compute node.
+        cn: Mac,
+        /// Its version.
+        version: u16,
+    },
+}
+
+/// A session as `mn-server sessions` shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct SessionStatus {
+    /// The compute node.
+    pub cn: String,
+    /// Streams of the session.
+    pub streams: u8,
+    /// The largest frame, in bytes.
+    pub max_frame: usize,
+    /// Requests waiting in reorder buffers.
+    pub waiting: usize,
+    /// Nanoseconds since its last frame.
+    pub idle_ns: u64,
+    /// What it has done.
+    pub counters: ResponderCounters,
+}
+
+/// Events kept until polled; the oldest go first.
+const EVENTS_MAX: usize = 64;
+
+struct Session {
+    cn: Mac,
+    instance: u64,
+    framer: Framer,
+    max_frame: usize,
+    streams: Vec<Stream>,
+    buffers: Slab,
+    counters: ResponderCounters,
+    /// Control frames sent and the highest received.
+    sent: u64,
+    heard: u64,
+    last_heard: Time,
+    /// Since when another instance's Hello waits for this one to show life.
+    probed_at: Option<Time>,
+}
+
+/// All sessions of one worker. Call [`handle`](Self::handle) for every frame,
+/// [`finish_batch`](Self::finish_batch) at the end of each receive batch, [`poll`](Self::poll) about once a
+/// second.
+pub struct Responder {
+    config: ResponderConfig,
+    sessions: Vec<Option<Session>>,
+    by_cn: HashMap<Mac, usize>,
+    /// The session of the last frame: the next is likely of the same.
+    last: usize,
+    /// Session and stream with an acknowledgement due.
+    due: Option<(usize, u8)>,
+    pending: VecDeque<Pending>,
+    counters: ResponderCounters,
+    events: VecDeque<ResponderEvent>,
+    nonces: Nonces,
+    draining: bool,
+}
+
+impl Responder {
+    /// A responder without sessions.
+    pub fn new(config: ResponderConfig) -> Responder {
+        let nonces = Nonces::new(config.seed);
+        let config = ResponderConfig {
+            sessions_max: config.sessions_max.max(1),
+            streams_max: config.streams_max.clamp(1, STREAMS_MAX as u8),
+            ..config
+        };
+        Responder {
+            sessions: Vec::with_capacity(config.sessions_max),
+            by_cn: HashMap::with_capacity(config.sessions_max),
+            last: 0,
+            due: None,
+            pending: VecDeque::with_capacity(admission::PENDING_MAX),
+            counters: ResponderCounters::default(),
+            events: VecDeque::with_capacity(EVENTS_MAX),
+            nonces,
+            draining: false,
+            config,
+        }
+    }
+
+    /// What was counted outside sessions and in those that have ended.
+    pub fn counters(&self) -> ResponderCounters {
+        self.counters
+    }
+
+    /// Everything counted, sessions included.
+    pub fn totals(&self) -> ResponderCounters {
+        self.sessions.iter().flatten().fold(self.counters, |sum, s| sum.plus(&s.counters))
+    }
+
+    /// Sessions that are open.
+    pub fn sessions(&self) -> usize {
+        self.by_cn.len()
+    }
+
+    /// Each session in figures.
+    pub fn statuses(&self, now: Time) -> Vec<SessionStatus> {
+        let status = |s: &Session| SessionStatus {
+            cn: s.cn.to_string(),
+            streams: s.streams.len() as u8,
+            max_frame: s.max_frame,
+            waiting: s.streams.iter().map(Stream::waiting).sum(),
+            idle_ns: (now - s.last_heard).as_nanos() as u64,
+            counters: s.counters,
+        };
+        self.sessions.iter().flatten().map(status).collect()
+    }
+
+    /// The oldest event not yet taken.
+    pub fn poll_event(&mut self) -> Option<ResponderEvent> {
+        self.events.pop_front()
+    }
+
+    fn event(&mut self, event: ResponderEvent) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Takes a frame. Frames that are not what they should be are counted and change nothing (R9).
+    #[inline]
+    pub fn handle<M: Memory>(
+        &mut self,
+        frame: &mut [u8],
+        now: Time,
+        memory: &mut M,
+        tx: &mut dyn Transmit,
+    ) {
+        let Ok(body) = body_len(frame) else {
+            self.counters.dropped_length += 1;
+            return;
+        };
+        let code = frame[14];
+        let is_request = match Command::from_u8(code) {
+            Some(command) => command.is_request(),
+            None => true,
+        };
+        if !is_request {
+            self.handle_control(frame, body, now, memory, tx);
+            return;
+        }
+        let cn = Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
+        let Some(index) = self.find(cn) else {
+            self.counters.dropped_foreign += 1;
+            return;
+        };
+        // An acknowledgement due on another stream does not wait for this one.
+        if let Some((session, stream)) = self.due
+            && (session, stream) != (index, frame[17])
+        {
+            self.flush_due(tx);
+        }
+        let Some(session) = &mut self.sessions[index] else { return };
+        let (low, id) = (u16::from_be_bytes([frame[15], frame[16]]), frame[17]);
+        let Some(stream) = session.streams.get_mut(usize::from(id)) else {
+            session.counters.dropped_foreign += 1;
+            return;
+        };
+        let seq = infer(stream.expected(), low);
+        if !session.framer.open(frame, body, Space::Stream(id), seq) {
+            session.counters.dropped_trailer += 1;
+            return;
+        }
+        session.last_heard = now;
+        let request = parse(frame, body);
+        let mut cx = Context {
+            cn: cn.to_u64(),
+            framer: &session.framer,
+            max_frame: session.max_frame,
+            buffers: &mut session.buffers,
+            counters: &mut session.counters,
+            memory,
+            tx,
+        };
+        stream.take(seq, request, &mut cx);
+        if stream.due.is_some() {
+            self.due = Some((index, id));
+        }
+    }
+
+    #[inline]
+    fn find(&mut self, cn: Mac) -> Option<usize> {
+        if let Some(Some(session)) = self.sessions.get(self.last)
+            && session.cn == cn
+        {
+            return Some(self.last);
+        }
+        let index = *self.by_cn.get(&cn)?;
+        self.last = index;
+        Some(index)
+    }
+
+    /// To be called after each receive batch: sends the acknowledgement that waited for company (R4).
+    #[inline]
+    pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
+        if self.due.is_some() {
+            self.flush_due(tx);
+        }
+    }
+
+    #[inline]
+    fn flush_due(&mut self, tx: &mut dyn Transmit) {
+        if let Some((index, id)) = self.due.take()
+            && let Some(Some(session)) = self.sessions.get_mut(index)
+            && let Some(stream) = session.streams.get_mut(usize::from(id))
+        {
+            stream.flush_due(&session.framer, tx);
+        }
+    }
+}
+
+/// Reads a genuine request; what makes no sense becomes [`Op::Malformed`].
+#[inline]
+fn parse(frame: &[u8], body: usize) -> Request<'_> {
+    let header = crate::frame::Header::parse(frame);
+    let (axi, addr) = header.map_or((Default::default(), 0), |h| (h.axi, h.addr));
+    let (op, data) = match Message::parse(frame) {
+        Ok((_, Message::ReadReq)) => (Op::Read, &[][..]),
+        Ok((_, Message::BurstReadReq { lines })) => (Op::BurstRead { lines }, &[][..]),
+        Ok((_, Message::WriteReq { data })) => (Op::Write, &data[..]),
+        Ok((_, Message::BurstWriteReq { mask, data })) => (Op::BurstWrite { mask }, data),
+        _ => (Op::Malformed, &[][..]),
+    };
+    debug_assert!(body >= HEADER_LEN);
+    Request { op, addr, axi, data }
+}
+
+impl ResponderCounters {
+    /// The sum of two.
+    pub fn plus(&self, o: &ResponderCounters) -> ResponderCounters {
+        ResponderCounters {
+            executed: self.executed + o.executed,
+            faults: self.faults + o.faults,
+            duplicates: self.duplicates + o.duplicates,
+            early: self.early + o.early,
+            sacks: self.sacks + o.sacks,
+            sack_acks: self.sack_acks + o.sack_acks,
+            sessions: self.sessions + o.sessions,
+            dropped_length: self.dropped_length + o.dropped_length,
+            dropped_trailer: self.dropped_trailer + o.dropped_trailer,
+            dropped_window: self.dropped_window + o.dropped_window,
+            dropped_full: self.dropped_full + o.dropped_full,
+            dropped_foreign: self.dropped_foreign + o.dropped_foreign,
+        }
+    }
+}
+
+/// Size of a buffer for an early write in a session with frames of `max_frame` bytes.
+fn early_buffer_len(max_frame: usize) -> usize {
+    (max_frame.saturating_sub(HEADER_LEN) / LINE_SIZE).clamp(1, BURST_LINES_MAX) * LINE_SIZE
+}

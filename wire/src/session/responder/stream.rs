@@ -1,0 +1,318 @@
+//! One stream at the memory node: strictly in order, each request executed exactly once (R2).
+//!
+//! ```text
+//!   answered before: retry buffer | expected | early: reorder buffer |
+//!   <------- SLOTS numbers -------|          |------- SLOTS numbers ->
+//! ```
+
+use crate::frame::{
+    Axi, Command, FaultStatus, HEADER_LEN, LINE_SIZE, Message, Space, burst_read_lines_max, frame_len,
+};
+use crate::link::Transmit;
+
+use super::super::SLOTS;
+use super::super::framer::Framer;
+use super::super::slab::{Handle, NONE, Slab};
+use super::{Memory, ResponderCounters};
+
+/// What a request asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Op {
+    Read,
+    BurstRead { lines: u8 },
+    Write,
+    BurstWrite { mask: u64 },
+    /// Genuine, but makes no sense: consumes its number and is answered Fault 5 (R9).
+    Malformed,
+}
+
+/// A genuine request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub op: Op,
+    pub addr: u64,
+    pub axi: Axi,
+    pub data: &'a [u8],
+}
+
+/// How a request was answered: enough to answer again (R7). Reads are read again, which saves keeping
+/// their data; the engine at the CN never has a later write of the same line in flight beside a read.
+#[derive(Clone, Copy, Debug)]
+enum Answered {
+    Read,
+    BurstRead { lines: u8 },
+    Write,
+    Fault(FaultStatus),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    answered: Answered,
+    addr: u64,
+    axi: Axi,
+}
+
+/// A request that came before its turn.
+#[derive(Clone, Copy, Debug)]
+struct Early {
+    op: Op,
+    addr: u64,
+    axi: Axi,
+    data: Handle,
+    len: usize,
+}
+
+/// A write's acknowledgement that leaves with the next frame of its stream, or at the end of the batch (R4).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DueAck {
+    seq: u64,
+    axi: Axi,
+}
+
+pub(super) struct Stream {
+    id: u8,
+    expected: u64,
+    retry: Box<[Retry]>,
+    early: Box<[Option<Early>]>,
+    early_count: usize,
+    pub due: Option<DueAck>,
+}
+
+/// What a stream works with: its session's frames and memory.
+pub(super) struct Context<'a, M> {
+    pub cn: u64,
+    pub framer: &'a Framer,
+    pub max_frame: usize,
+    pub buffers: &'a mut Slab,
+    pub counters: &'a mut ResponderCounters,
+    pub memory: &'a mut M,
+    pub tx: &'a mut dyn Transmit,
+}
+
+impl Stream {
+    pub fn new(id: u8) -> Stream {
+        let none = Retry { answered: Answered::Write, addr: 0, axi: Axi { stream: 0, tag: 0 } };
+        Stream {
+            id,
+            expected: 0,
+            retry: vec![none; SLOTS].into_boxed_slice(),
+            early: vec![None; SLOTS].into_boxed_slice(),
+            early_count: 0,
+            due: None,
+        }
+    }
+
+    /// The number expected next: what 16-bit numbers are completed from (R11).
+    #[inline]
+    pub fn expected(&self) -> u64 {
+        self.expected
+    }
+
+    /// Requests waiting for earlier ones.
+    pub fn waiting(&self) -> usize {
+        self.early_count
+    }
+
+    /// Takes genuine request `seq`.
+    #[inline]
+    pub fn take<M: Memory>(&mut self, seq: u64, request: Request<'_>, cx: &mut Context<'_, M>) {
+        if seq == self.expected {
+            self.flush_due(cx.framer, cx.tx);
+            if self.execute(seq, &request, cx) && self.early_count > 0 {
+                self.drain_early(cx);
+            }
+        } else if seq < self.expected {
+            self.flush_due(cx.framer, cx.tx);
+            self.again(seq, &request, cx);
+        } else {
+            self.keep_early(seq, &request, cx);
+        }
+    }
+
+    /// Executes the request whose turn it is and answers it. `false`, with nothing executed, when there is
+    /// no room for the answer: then the request counts as lost.
+    #[inline]
+    fn execute<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) -> bool {
+        let Request { op, addr, axi, data } = *request;
+        let answered = match op {
+            Op::Read => read(cx, self.id, seq, axi, addr, 1, false),
+            Op::BurstRead { lines } => read(cx, self.id, seq, axi, addr, lines, true),
+            Op::Write => self.write(seq, axi, addr, 1, data, cx),
+            Op::BurstWrite { mask } => self.write(seq, axi, addr, mask, data, cx),
+            Op::Malformed => fault(cx, self.id, seq, axi, addr, FaultStatus::Malformed),
+        };
+        let Some(answered) = answered else {
+            cx.counters.dropped_full += 1;
+            return false;
+        };
+        self.retry[seq as usize % SLOTS] = Retry { answered, addr, axi };
+        self.expected = seq + 1;
+        cx.counters.executed += 1;
+        true
+    }
+
+    #[inline]
+    fn write<M: Memory>(
+        &mut self,
+        seq: u64,
+        axi: Axi,
+        addr: u64,
+        mask: u64,
+        data: &[u8],
+        cx: &mut Context<'_, M>,
+    ) -> Option<Answered> {
+        // The answer's slot first: what is executed is answered.
+        cx.tx.slot(frame_len(HEADER_LEN, cx.framer.seal.len()))?;
+        match cx.memory.write(cx.cn, addr, mask, data) {
+            Ok(()) => {
+                self.due = Some(DueAck { seq, axi });
+                Some(Answered::Write)
+            }
+            Err(status) => fault(cx, self.id, seq, axi, addr, status),
+        }
+    }
+
+    /// Sends the acknowledgement that is due by itself.
+    #[inline]
+    pub fn flush_due(&mut self, framer: &Framer, tx: &mut dyn Transmit) {
+        if let Some(due) = self.due.take() {
+            framer.send(tx, Space::Stream(self.id), due.seq, due.axi, 0, &Message::WriteResp);
+        }
+    }
+
+    /// R7: answered before, so answered again, not executed again.
+    #[cold]
+    fn again<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) {
+        cx.counters.duplicates += 1;
+        if self.expected - seq > SLOTS as u64 {
+            cx.counters.dropped_window += 1;
+            return;
+        }
+        let Retry { answered, addr, axi } = self.retry[seq as usize % SLOTS];
+        if addr != request.addr {
+            // Cannot come from a window that keeps its limit; there is nothing sensible to answer.
+            cx.counters.dropped_window += 1;
+            return;
+        }
+        match answered {
+            Answered::Read => drop(read(cx, self.id, seq, axi, addr, 1, false)),
+            Answered::BurstRead { lines } => drop(read(cx, self.id, seq, axi, addr, lines, true)),
+            Answered::Write => {
+                cx.framer.send(cx.tx, Space::Stream(self.id), seq, axi, addr, &Message::WriteResp);
+            }
+            Answered::Fault(status) => drop(fault(cx, self.id, seq, axi, addr, status)),
+        }
+    }
+
+    /// R2, R4: keeps what came early and says so.
+    #[cold]
+    fn keep_early<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) {
+        if seq - self.expected >= SLOTS as u64 {
+            cx.counters.dropped_window += 1;
+            return;
+        }
+        let place = &mut self.early[seq as usize % SLOTS];
+        if place.is_none() {
+            let data = if request.data.is_empty() {
+                NONE
+            } else {
+                // R10: no room, no SACK; it is as if lost.
+                let Some(handle) = cx.buffers.store(request.data) else {
+                    cx.counters.dropped_full += 1;
+                    return;
+                };
+                handle
+            };
+            let Request { op, addr, axi, .. } = *request;
+            *place = Some(Early { op, addr, axi, data, len: request.data.len() });
+            self.early_count += 1;
+            cx.counters.early += 1;
+        } else {
+            cx.counters.duplicates += 1;
+        }
+        let last_in_order = self.expected.wrapping_sub(1) as u16;
+        let message = match self.due.take() {
+            Some(due) => {
+                cx.counters.sack_acks += 1;
+                Message::SackNakAck { last_in_order, acked_seq: due.seq as u16, acked_axi: due.axi }
+            }
+            None => {
+                cx.counters.sacks += 1;
+                Message::SackNak { last_in_order }
+            }
+        };
+        cx.framer.send(cx.tx, Space::Stream(self.id), seq, request.axi, request.addr, &message);
+    }
+
+    /// The gap is closed: executes what waited behind it.
+    #[cold]
+    fn drain_early<M: Memory>(&mut self, cx: &mut Context<'_, M>) {
+        while self.early_count > 0 {
+            let Some(early) = self.early[self.expected as usize % SLOTS] else { return };
+            self.flush_due(cx.framer, cx.tx);
+            // The data is copied out so that the buffers are free for the write; a page at most.
+            let mut copy = [0_u8; 64 * LINE_SIZE];
+            let data = &mut copy[..early.len];
+            if early.data != NONE {
+                data.copy_from_slice(cx.buffers.get(early.data, early.len));
+            }
+            let seq = self.expected;
+            let request = Request { op: early.op, addr: early.addr, axi: early.axi, data };
+            if !self.execute(seq, &request, cx) {
+                return;
+            }
+            cx.buffers.release(early.data);
+            self.early[seq as usize % SLOTS] = None;
+            self.early_count -= 1;
+        }
+    }
+}
+
+/// Reads straight into a transmit slot. `None` if there is none free.
+#[inline]
+fn read<M: Memory>(
+    cx: &mut Context<'_, M>,
+    stream: u8,
+    seq: u64,
+    axi: Axi,
+    addr: u64,
+    lines: u8,
+    burst: bool,
+) -> Option<Answered> {
+    let trailer = cx.framer.seal.len();
+    if burst && usize::from(lines) > burst_read_lines_max(cx.max_frame, trailer) {
+        return fault(cx, stream, seq, axi, addr, FaultStatus::Malformed);
+    }
+    let start = HEADER_LEN + usize::from(burst);
+    let body = start + usize::from(lines) * LINE_SIZE;
+    let slot = cx.tx.slot(frame_len(body, trailer))?;
+    if let Err(status) = cx.memory.read(cx.cn, addr, &mut slot[start..body]) {
+        return fault(cx, stream, seq, axi, addr, status);
+    }
+    let (command, answered) = if burst {
+        slot[HEADER_LEN] = lines;
+        (Command::BurstReadResp, Answered::BurstRead { lines })
+    } else {
+        (Command::ReadResp, Answered::Read)
+    };
+    cx.framer.header(command as u8, seq, axi, addr).emit(slot);
+    cx.framer.finish(slot, body, Space::Stream(stream), seq);
+    cx.tx.commit();
+    Some(answered)
+}
+
+fn fault<M>(
+    cx: &mut Context<'_, M>,
+    stream: u8,
+    seq: u64,
+    axi: Axi,
+    addr: u64,
+    status: FaultStatus,
+) -> Option<Answered> {
+    let message = Message::Fault { status };
+    if !cx.framer.send(cx.tx, Space::Stream(stream), seq, axi, addr, &message) {
+        return None;
+    }
+    cx.counters.faults += 1;
+    Some(Answered::Fault(status))
+}

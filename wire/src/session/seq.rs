@@ -1,0 +1,37 @@
+//! Sequence numbers: 64 bits wide, of which 16 travel (R11).
+
+/// The full number nearest to `near` whose low 16 bits are `low`. Both ends keep `near` within a window of
+/// at most 512 of what the other may send, far less than the 32,768 at which this becomes ambiguous; a
+/// guess that is wrong all the same fails the integrity trailer.
+#[inline]
+pub fn infer(near: u64, low: u16) -> u64 {
+    let distance = low.wrapping_sub(near as u16) as i16;
+    match near.checked_add_signed(i64::from(distance)) {
+        Some(full) => full,
+        // Below 0: the number can only be ahead.
+        None => near + u64::from(low.wrapping_sub(near as u16)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::infer;
+    use proptest::prelude::*;
+
+    #[test]
+    fn wraps_both_ways() {
+        assert_eq!(infer(0x1_FFFF, 0x0000), 0x2_0000);
+        assert_eq!(infer(0x2_0000, 0xFFFF), 0x1_FFFF);
+        assert_eq!(infer(5, 3), 3);
+        assert_eq!(infer(0, 0xFFFF), 0xFFFF);
+    }
+
+    proptest! {
+        #[test]
+        fn finds_every_number_within_half_a_turn(near in 0_u64..u64::MAX - 40_000, ahead in -32_768_i64..32_768) {
+            if let Some(full) = near.checked_add_signed(ahead) {
+                prop_assert_eq!(infer(near, full as u16), full);
+            }
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! A fixed number of buffers of one size, allocated once: payloads that wait to be sent again or to come
+//! into order.
+
+/// Names a buffer of a [`Slab`].
+pub(super) type Handle = u32;
+
+/// No buffer.
+pub(super) const NONE: Handle = u32::MAX;
+
+/// The buffers.
+pub(super) struct Slab {
+    bytes: Box<[u8]>,
+    size: usize,
+    free: Vec<Handle>,
+    count: usize,
+}
+
+impl Slab {
+    /// `count` buffers of `size` bytes each.
+    pub fn new(count: usize, size: usize) -> Slab {
+        Slab {
+            bytes: vec![0; count * size].into_boxed_slice(),
+            size,
+            free: (0..count as Handle).rev().collect(),
+            count,
+        }
+    }
+
+    /// Keeps a copy of `data`; `None` when all buffers are taken or it does not fit one.
+    #[inline]
+    pub fn store(&mut self, data: &[u8]) -> Option<Handle> {
+        if data.len() > self.size {
+            return None;
+        }
+        let handle = self.free.pop()?;
+        let at = handle as usize * self.size;
+        self.bytes[at..at + data.len()].copy_from_slice(data);
+        Some(handle)
+    }
+
+    /// The first `len` bytes kept under `handle`.
+    #[inline]
+    pub fn get(&self, handle: Handle, len: usize) -> &[u8] {
+        let at = handle as usize * self.size;
+        &self.bytes[at..at + len.min(self.size)]
+    }
+
+    /// Gives a buffer back; [`NONE`] is allowed.
+    #[inline]
+    pub fn release(&mut self, handle: Handle) {
+        if handle != NONE {
+            debug_assert!(self.free.len() < self.count);
+            self.free.push(handle);
+        }
+    }
+
+    /// Buffers in use.
+    pub fn used(&self) -> usize {
+        self.count - self.free.len()
+    }
+}

@@ -1,0 +1,66 @@
+//! Time as the state machines see it: a number handed to them, never a clock they read.
+//!
+//! A shell owns a [`Clock`] and passes `clock.now()` down; the simulation passes whatever it likes.
+
+use std::fmt;
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+/// A point in time: nanoseconds since an arbitrary start, monotonic, never wrapping in practice (584 years).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Time(pub u64);
+
+impl Time {
+    /// The start of time: earlier than everything a clock returns.
+    pub const ZERO: Time = Time(0);
+
+    /// Nanoseconds from `earlier` to `self`, 0 if `earlier` is later.
+    pub fn since(self, earlier: Time) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Time;
+    fn add(self, d: Duration) -> Time {
+        Time(self.0.saturating_add(d.as_nanos() as u64))
+    }
+}
+
+impl Sub<Time> for Time {
+    type Output = Duration;
+    fn sub(self, earlier: Time) -> Duration {
+        self.since(earlier)
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:06}ms", self.0 / 1_000_000, self.0 % 1_000_000)
+    }
+}
+
+/// The machine's monotonic clock, counted from the moment it was made.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: std::time::Instant,
+}
+
+impl Clock {
+    /// A clock that reads 1 ns now (so that [`Time::ZERO`] is always in the past).
+    pub fn new() -> Self {
+        Clock { start: std::time::Instant::now() - Duration::from_nanos(1) }
+    }
+
+    /// The time now.
+    #[inline]
+    pub fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
