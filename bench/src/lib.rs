@@ -3,6 +3,9 @@
 //! A measurement runs in a [`lab`]: network namespaces joined by virtual cables, gone when the process ends. It says
 //! on which [`machine`] it ran, and hands its samples to a [`report`], which turns them into JSON, a table and a page.
 
+pub mod cli;
+pub mod connect;
 pub mod lab;
 pub mod machine;
+pub mod measure;
 pub mod report;

@@ -176,7 +176,8 @@ fn open_pool(config: &Config) -> Result<Arc<Pool>, Failure> {
 }
 
 fn read_key(path: &Path) -> Result<PreSharedKey, Failure> {
-    let bytes = std::fs::read(path).map_err(|e| format!("cannot read the key file {}: {e}", path.display()))?;
+    let bytes =
+        std::fs::read(path).map_err(|e| format!("cannot read the key file {}: {e}", path.display()))?;
     let key = bytes.trim_ascii();
     if key.len() < 16 {
         let have = key.len();

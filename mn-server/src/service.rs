@@ -81,7 +81,10 @@ impl NodeMemory {
         let mp = self.tlb.translate(&self.table, cn, addr).map_err(status)?;
         // Bursts stay inside a 4 KiB page (checked with the frame) and extents are larger, so that one
         // translation holds for all of it.
-        debug_assert_eq!(addr >> self.table.extent_shift(), (addr + len as u64 - 1) >> self.table.extent_shift());
+        debug_assert_eq!(
+            addr >> self.table.extent_shift(),
+            (addr + len as u64 - 1) >> self.table.extent_shift()
+        );
         Ok(mp)
     }
 }

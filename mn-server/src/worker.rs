@@ -258,7 +258,8 @@ impl Worker {
 /// Keeps this thread on one CPU, so that its rings and its TLB stay in that CPU's caches.
 fn pin(cpu: usize) {
     let mut set = nix::sched::CpuSet::new();
-    let pinned = set.set(cpu).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
+    let pinned =
+        set.set(cpu).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
     if let Err(e) = pinned {
         tracing::warn!(cpu, %e, "worker not pinned");
     }

@@ -1,6 +1,5 @@
 //! Options: flags over file over defaults, and errors that name the option.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
@@ -42,10 +41,24 @@ fn flags_win_over_the_file_and_the_file_over_defaults() {
                 workers = 2\ncpus = '2-3'\nethertype = '0x88B6'\nmlock = true\nsession-timeout = '2s'\nlog-format = 'json'\n";
     std::fs::write(&path, text).unwrap();
     let file = path.to_str().unwrap();
-    let config = resolve(&["--config", file, "-i", "eth2", "--wait", "adaptive:100us", "--pool-size", "512M", "--mlock=false"]).unwrap();
+    let config = resolve(&[
+        "--config",
+        file,
+        "-i",
+        "eth2",
+        "--wait",
+        "adaptive:100us",
+        "--pool-size",
+        "512M",
+        "--mlock=false",
+    ])
+    .unwrap();
     assert_eq!((config.interface.as_str(), config.workers), ("eth2", 2));
     assert_eq!(config.wait, WaitStyle::Adaptive { spin: Duration::from_micros(100) });
-    assert_eq!((config.pool.bytes, &config.pool.spec, config.pool.mlock), (Some(512 << 20), &PoolSpec::Memfd, false));
+    assert_eq!(
+        (config.pool.bytes, &config.pool.spec, config.pool.mlock),
+        (Some(512 << 20), &PoolSpec::Memfd, false)
+    );
     assert_eq!((config.cpus.as_slice(), config.ethertype), (&[2, 3][..], 0x88B6));
     assert_eq!((config.session_timeout, config.log_format), (Duration::from_secs(2), LogFormat::Json));
     let config = resolve(&["--config", file, "--static-map", "map.toml"]).unwrap();
@@ -57,19 +70,67 @@ fn what_print_config_prints_gives_the_same_options() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mn.toml");
     let all = with(&[
-        "--name", "mn7", "--data-dir", "/tmp/x", "--link", "xdp", "--wait", "sleep", "--workers", "2", "--cpus", "4,6",
-        "--priority", "3", "--ethertype", "0x88B6", "--key-file", "k", "--pool", "file:/srv/pool", "--pool-size",
-        "64G", "--extent-size", "4M", "--prefault", "--mlock", "--numa-node", "0", "--tlb-entries", "64",
-        "--max-sessions", "9", "--session-timeout", "7s", "--reorder-max", "600", "--reorder-total-max", "700",
-        "--retry-max", "800", "--log", "debug", "--log-format", "json", "--echo", "--faults", "drop=1%,seed=7",
-        "--pcap", "p", "--pcap-max", "1M",
+        "--name",
+        "mn7",
+        "--data-dir",
+        "/tmp/x",
+        "--link",
+        "xdp",
+        "--wait",
+        "sleep",
+        "--workers",
+        "2",
+        "--cpus",
+        "4,6",
+        "--priority",
+        "3",
+        "--ethertype",
+        "0x88B6",
+        "--key-file",
+        "k",
+        "--pool",
+        "file:/srv/pool",
+        "--pool-size",
+        "64G",
+        "--extent-size",
+        "4M",
+        "--prefault",
+        "--mlock",
+        "--numa-node",
+        "0",
+        "--tlb-entries",
+        "64",
+        "--max-sessions",
+        "9",
+        "--session-timeout",
+        "7s",
+        "--reorder-max",
+        "600",
+        "--reorder-total-max",
+        "700",
+        "--retry-max",
+        "800",
+        "--log",
+        "debug",
+        "--log-format",
+        "json",
+        "--echo",
+        "--faults",
+        "drop=1%,seed=7",
+        "--pcap",
+        "p",
+        "--pcap-max",
+        "1M",
     ]);
     for args in [LEAST.to_vec(), all] {
         let config = resolve(&args).unwrap();
         std::fs::write(&path, config.to_toml()).unwrap();
         let again = resolve(&["--config", path.to_str().unwrap()]).unwrap();
         assert_eq!(again.to_toml(), config.to_toml());
-        assert_eq!((again.backend, again.cpus, again.pool.bytes), (config.backend, config.cpus, config.pool.bytes));
+        assert_eq!(
+            (again.backend, again.cpus, again.pool.bytes),
+            (config.backend, config.cpus, config.pool.bytes)
+        );
         assert_eq!((again.retry_max, again.echo, again.pcap), (config.retry_max, config.echo, config.pcap));
     }
     let text = resolve(&with(&["--link", "packet", "--pool-size", "16G"])).unwrap();
@@ -99,7 +160,10 @@ fn errors_name_the_option() {
         ("faults", with(&["--faults", "drop=200%"])),
     ] {
         let error = resolve(&args).unwrap_err();
-        assert!(matches!(error, ConfigError::Field { field: named, .. } if named == field), "{args:?}: {error}");
+        assert!(
+            matches!(error, ConfigError::Field { field: named, .. } if named == field),
+            "{args:?}: {error}"
+        );
         assert!(error.to_string().contains(&format!("--{field}")), "{error}");
     }
 }
@@ -119,19 +183,26 @@ fn a_bad_flag_or_file_says_where() {
     }
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("mn.toml");
-    for (text, names) in [("pool_size = '1G'", "pool_size"), ("pool-size = -1", "pool-size"), ("wait = [", "mn.toml")] {
+    for (text, names) in
+        [("pool_size = '1G'", "pool_size"), ("pool-size = -1", "pool-size"), ("wait = [", "mn.toml")]
+    {
         std::fs::write(&path, text).unwrap();
         let error = resolve(&["--config", path.to_str().unwrap()]).unwrap_err();
         assert!(matches!(error, ConfigError::Syntax { .. }) && error.to_string().contains(names), "{error}");
     }
     let error = resolve(&["--config", "/nonexistent/mn.toml"]).unwrap_err();
-    assert!(matches!(error, ConfigError::Read { ref path, .. } if *path == PathBuf::from("/nonexistent/mn.toml")), "{error}");
+    assert!(
+        matches!(error, ConfigError::Read { ref path, .. } if path.as_os_str() == "/nonexistent/mn.toml"),
+        "{error}"
+    );
 }
 
 #[test]
 fn the_help_teaches() {
     let help = Cli::command().render_long_help().to_string();
-    for taught in ["Examples:", "--print-config", "file:/path", "nr_hugepages", "--static-map", "0x88B5", "Limits"] {
+    for taught in
+        ["Examples:", "--print-config", "file:/path", "nr_hugepages", "--static-map", "0x88B5", "Limits"]
+    {
         assert!(help.contains(taught), "{taught} is missing in\n{help}");
     }
 }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use cxloe_gmm::api::MemoryNodeRegistered;
 use cxloe_gmm::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Watermark};
 use cxloe_mn::control::{
-    Connection, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
+    Connection, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap,
+    StaticMapError,
 };
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
 use cxloe_mn::translation::Unmapped;
@@ -17,7 +18,7 @@ use cxloe_wire::frame::Mac;
 const EXTENT: u64 = 64 << 10;
 const CN1: u64 = 0x0200_0000_0001;
 const CN2: u64 = 0x0200_0000_0002;
-const RUN: AtomicBool = AtomicBool::new(false);
+static RUN: AtomicBool = AtomicBool::new(false);
 
 fn pool(spec: PoolSpec, extents: u64) -> Arc<Pool> {
     let options = PoolOptions {
@@ -193,7 +194,7 @@ fn a_manager_that_lost_its_place_is_refused() {
 fn a_registration_brings_the_table_to_what_the_manager_lists() {
     let mut m = mappings(8);
     apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0, 1, 2])))).unwrap();
-    [0, 1, 2].map(|extent| write(&m, extent, 7));
+    (0..3).for_each(|extent| write(&m, extent, 7));
     let answer = MemoryNodeRegistered {
         registration: 2,
         watermark: Watermark { term: 1, revision: 9 },
@@ -246,13 +247,22 @@ fn a_static_map_serves_without_a_manager() {
     assert_eq!(m.table().unmapped(CN2), Unmapped::Denied);
 
     let failing = |text: &str| write_map(text).and_then(|map| map.apply(&mut mappings(4))).unwrap_err();
-    assert!(matches!(failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = '320KiB'"), StaticMapError::Full { .. }));
-    assert!(matches!(failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = '1GiB'"), StaticMapError::Full { .. }));
+    assert!(matches!(
+        failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = '320KiB'"),
+        StaticMapError::Full { .. }
+    ));
+    assert!(matches!(
+        failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = '1GiB'"),
+        StaticMapError::Full { .. }
+    ));
     assert!(matches!(failing("[[map]]\ncn = '02:00:00:00:00:01'\nsize = 100"), StaticMapError::Range { .. }));
     let twice = "[[map]]\ncn = '02:00:00:00:00:01'\nsize = 65536\n".repeat(2);
     assert!(matches!(failing(&twice), StaticMapError::Overlap { at: 0, .. }));
     let syntax = failing("[[map]]\ncn = 'me'\nsize = 1");
-    assert!(matches!(syntax, StaticMapError::Syntax { .. }) && syntax.to_string().contains("map.toml"), "{syntax}");
+    assert!(
+        matches!(syntax, StaticMapError::Syntax { .. }) && syntax.to_string().contains("map.toml"),
+        "{syntax}"
+    );
     assert!(StaticMap::read(&dir.path().join("none")).unwrap_err().to_string().contains("none"));
 }
 
@@ -279,9 +289,14 @@ fn what_is_mapped_stays_while_there_is_no_manager() {
     let mut m = mappings(4);
     apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])))).unwrap();
     let table = m.table().clone();
-    let link = ManagerLink::start(m, options(&format!("http://127.0.0.1:{port}")), Box::new(Default::default)).unwrap();
+    let link =
+        ManagerLink::start(m, options(&format!("http://127.0.0.1:{port}")), Box::new(Default::default))
+            .unwrap();
     let away = wait_for(&link, |connection| matches!(connection, Connection::Away(_)));
-    assert!(matches!(&away, Connection::Away(why) if why.contains("gmm serve") && why.contains(&port.to_string())), "{away:?}");
+    assert!(
+        matches!(&away, Connection::Away(why) if why.contains("gmm serve") && why.contains(&port.to_string())),
+        "{away:?}"
+    );
     assert_eq!(table.lookup(CN1, 0), Some(MpExtent(0)));
     let m = link.stop();
     assert_eq!((m.len(), m.acked()), (1, 1));
@@ -289,7 +304,8 @@ fn what_is_mapped_stays_while_there_is_no_manager() {
 
 #[test]
 fn names_and_urls_that_cannot_be_are_refused_at_once() {
-    let start = |options| ManagerLink::start(mappings(1), options, Box::new(Default::default)).map(drop).unwrap_err();
+    let start =
+        |options| ManagerLink::start(mappings(1), options, Box::new(Default::default)).map(drop).unwrap_err();
     assert!(matches!(start(options("gopher://m")), ManagerLinkError::Url(_)));
     let nameless = ManagerLinkOptions { name: "a/b".into(), ..options("http://127.0.0.1:1") };
     assert!(matches!(start(nameless), ManagerLinkError::Name(_)));

@@ -85,12 +85,13 @@ fn name(text: &str) -> Name {
 #[test]
 fn regions_come_and_go_and_survive_restarts_of_both_sides() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(timeout(4 * LIMIT, story())).expect("the story ends");
+    runtime.block_on(async { timeout(4 * LIMIT, story()).await }).expect("the story ends");
 }
 
 async fn story() {
     let dir = tempfile::tempdir().unwrap();
-    let (store, pool, state) = (dir.path().join("gmm.redb"), dir.path().join("pool"), dir.path().join("mn.state"));
+    let (store, pool, state) =
+        (dir.path().join("gmm.redb"), dir.path().join("pool"), dir.path().join("mn.state"));
     let (server, client) = serve(&store, 0).await;
     let port = server.address().port();
     let owner: CnId = "02:00:00:00:00:01".parse().unwrap();
@@ -158,7 +159,8 @@ async fn story() {
     // A manager over another store has not come as far: it is not followed.
     server.stop().await.unwrap();
     let (other, _) = serve(&dir.path().join("other.redb"), port).await;
-    let away = until(&mn, |connection| matches!(connection, Connection::Away(why) if why.contains("refused"))).await;
+    let away =
+        until(&mn, |connection| matches!(connection, Connection::Away(why) if why.contains("refused"))).await;
     assert!(matches!(away, Connection::Away(_)));
     drop(mn.stop());
     other.stop().await.unwrap();

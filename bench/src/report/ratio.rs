@@ -109,7 +109,22 @@ impl Report {
         statistic: Statistic,
         target: Option<f64>,
     ) -> Result<&Ratio, ReportError> {
-        let quotient = Quotient::parse(name)?;
+        self.add_ratio_as(name, name, statistic, target)
+    }
+
+    /// As [`add_ratio`](Self::add_ratio), computed from `expression` and listed as `name`: for a limit that was measured
+    /// several times in several shapes.
+    ///
+    /// # Errors
+    /// As for [`add_ratio`](Self::add_ratio).
+    pub fn add_ratio_as(
+        &mut self,
+        name: &str,
+        expression: &str,
+        statistic: Statistic,
+        target: Option<f64>,
+    ) -> Result<&Ratio, ReportError> {
+        let quotient = Quotient::parse(expression)?;
         let points = |of: &str| {
             self.points(of, statistic).ok_or_else(|| ReportError::NotMeasured {
                 ratio: name.into(),

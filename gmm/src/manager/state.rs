@@ -147,7 +147,7 @@ impl State {
                 check(self.memory_nodes.contains_key(&leg.memory_node), &|| {
                     format!("region {} lies on the unknown memory node {}", region.name, leg.memory_node)
                 })?;
-                let end = leg.cmem_base.checked_add(leg.bytes).unwrap_or(u64::MAX);
+                let end = leg.cmem_base.saturating_add(leg.bytes);
                 let fits = end <= CMEM_LIMIT && owner.is_some_and(|owner| end <= owner.cmem_next);
                 check(
                     fits && leg.bytes > 0

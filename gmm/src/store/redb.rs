@@ -52,10 +52,13 @@ impl RedbStore {
         if !path.try_exists().map_err(place)? {
             create(path, folder)?;
         }
-        let database = builder().open(path).map_err(|error| open_error(path, error))?;
-        let mut store = Self { database, path: path.to_owned() };
-        store.database.check_integrity().map_err(|error| open_error(path, error))?;
-        store.check_format()?;
+        let database = guarded(path, || {
+            let mut database = builder().open(path).map_err(|error| open_error(path, error))?;
+            database.check_integrity().map_err(|error| open_error(path, error))?;
+            Ok(database)
+        })?;
+        let store = Self { database, path: path.to_owned() };
+        guarded(path, || store.check_format())?;
         Ok(store)
     }
 
@@ -92,21 +95,7 @@ impl RedbStore {
         Ok(all)
     }
 
-    fn write(&self, changes: &[Change]) -> Result<(), Box<dyn std::error::Error>> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut tables = Tables::open(&transaction)?;
-            for change in changes {
-                tables.write(change)?;
-            }
-        }
-        transaction.commit()?;
-        Ok(())
-    }
-}
-
-impl Store for RedbStore {
-    fn load(&mut self) -> Result<State, StoreError> {
+    fn read_all(&self) -> Result<State, StoreError> {
         let read = self.database.begin_read().map_err(|error| self.damaged(error))?;
         let mut state = State::default();
         let meta = read.open_table(META).map_err(|error| self.damaged(error))?;
@@ -132,6 +121,24 @@ impl Store for RedbStore {
         let contradiction = |source| StoreError::Contradiction { path: self.path.clone(), source };
         state.verify().map_err(contradiction)?;
         Ok(state)
+    }
+
+    fn write(&self, changes: &[Change]) -> Result<(), Box<dyn std::error::Error>> {
+        let transaction = self.database.begin_write()?;
+        {
+            let mut tables = Tables::open(&transaction)?;
+            for change in changes {
+                tables.write(change)?;
+            }
+        }
+        transaction.commit()?;
+        Ok(())
+    }
+}
+
+impl Store for RedbStore {
+    fn load(&mut self) -> Result<State, StoreError> {
+        guarded(&self.path, || self.read_all())
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
@@ -236,6 +243,14 @@ impl RedbStore {
         transaction.commit()?;
         Ok(())
     }
+}
+
+/// Runs what reads a file nobody has vouched for. redb checks the pages of its trees but believes its own book-keeping: on
+/// some kinds of damage it panics, and then this is an error like any other.
+fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        Err(StoreError::Damaged { path: path.to_owned(), reason: "its page tables make no sense".to_owned() })
+    })
 }
 
 fn open_error(path: &Path, error: DatabaseError) -> StoreError {

@@ -58,12 +58,13 @@ Examples:
   A pool in a file, whose content outlives restarts:
     mn-server -i enp3s0f0 --pool file:/srv/pool --pool-size 64G --manager http://10.0.0.1:7440
 
-  Without a manager:
-    mn-server -i enp3s0f0 --pool-size 4G --static-map map.toml
-
   Turn a command line into a configuration file, and use it:
     mn-server -i enp3s0f0 --pool-size 16G --manager http://10.0.0.1:7440 --print-config > mn.toml
-    mn-server --config mn.toml";
+    mn-server --config mn.toml
+
+  Without a manager, 1 GiB for one compute node:
+    printf '[[map]]\\ncn = \"02:00:00:00:00:01\"\\nbase = 0\\nsize = \"1GiB\"\\n' > map.toml
+    mn-server -i enp3s0f0 --pool-size 4G --static-map map.toml";
 
 /// Complete and checked options.
 #[derive(Clone, Debug)]
@@ -199,9 +200,13 @@ impl Config {
         let s = settings;
         let name = s.name.unwrap_or_else(host_name);
         Name::new(name.clone()).map_err(|error| wrong("name", error.to_string()))?;
-        let interface = s.interface.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
+        let interface =
+            s.interface.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
         if interface.is_empty() || interface.len() > 15 {
-            return Err(wrong("interface", format!("`{interface}` is no interface name (1 to 15 characters)")));
+            return Err(wrong(
+                "interface",
+                format!("`{interface}` is no interface name (1 to 15 characters)"),
+            ));
         }
         let source = match (s.manager, s.static_map) {
             (Some(url), None) => {
@@ -210,10 +215,16 @@ impl Config {
             }
             (None, Some(path)) => MapSource::Static(path),
             (None, None) => {
-                return Err(wrong("manager", "say who gives the memory away: --manager URL, or --static-map FILE"));
+                return Err(wrong(
+                    "manager",
+                    "say who gives the memory away: --manager URL, or --static-map FILE",
+                ));
             }
             (Some(_), Some(_)) => {
-                return Err(wrong("static-map", "a node obeys a manager or a static map, not both; drop one"));
+                return Err(wrong(
+                    "static-map",
+                    "a node obeys a manager or a static map, not both; drop one",
+                ));
             }
         };
         let ethertype = s.ethertype.map_or(ETHERTYPE_DEFAULT, |ethertype| ethertype.0);
@@ -227,7 +238,10 @@ impl Config {
         let workers = in_range("workers", s.workers.unwrap_or(1), 1, 64)?;
         let cpus = s.cpus.unwrap_or_default().0;
         if !cpus.is_empty() && cpus.len() != workers as usize {
-            return Err(wrong("cpus", format!("{} CPUs for {workers} workers; name one for each", cpus.len())));
+            return Err(wrong(
+                "cpus",
+                format!("{} CPUs for {workers} workers; name one for each", cpus.len()),
+            ));
         }
         let session_timeout = s.session_timeout.map_or(Duration::from_secs(30), |span| span.0);
         if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&session_timeout) {
@@ -330,7 +344,12 @@ impl Config {
     }
 }
 
-fn in_range<T: PartialOrd + std::fmt::Display>(field: &'static str, value: T, min: T, max: T) -> Result<T, ConfigError> {
+fn in_range<T: PartialOrd + std::fmt::Display>(
+    field: &'static str,
+    value: T,
+    min: T,
+    max: T,
+) -> Result<T, ConfigError> {
     if value < min || value > max {
         return Err(wrong(field, format!("{value} is out of range; choose {min} to {max}")));
     }

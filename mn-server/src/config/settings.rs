@@ -34,8 +34,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manager: Option<String>,
 
-    /// Serve without a manager what FILE lists; a TOML file with one table per range:
-    /// [[map]] cn = "02:00:00:00:00:01" base = 0 size = "1GiB"
+    /// Serve without a manager what FILE lists: who gets how much (see the last example below)
     #[arg(long, value_name = "FILE", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_map: Option<PathBuf>,
@@ -50,8 +49,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Backend>,
 
-    /// What an idle worker does: busy (spins: fastest, one core each), adaptive[:TIME] (spins that long, then
-    /// sleeps), sleep [default: adaptive]
+    /// What an idle worker does: busy (spins: fastest, one core each), adaptive or adaptive:TIME (spins that
+    /// long, then sleeps), sleep [default: adaptive]
     #[arg(long, value_name = "STYLE", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub wait: Option<WaitStyle>,

@@ -98,7 +98,8 @@ impl FromStr for Span {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let span = humantime::parse_duration(text);
-        span.map(Span).map_err(|_| format!("`{text}` is not a time; write a number and its unit, as in 5s or 250ms"))
+        span.map(Span)
+            .map_err(|_| format!("`{text}` is not a time; write a number and its unit, as in 5s or 250ms"))
     }
 }
 

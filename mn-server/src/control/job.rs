@@ -45,7 +45,9 @@ pub enum JobError {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// This node is shutting down.
-    #[error("the memory node was stopped before the change was complete; it is carried out after its restart")]
+    #[error(
+        "the memory node was stopped before the change was complete; it is carried out after its restart"
+    )]
     Stopped,
 }
 

@@ -110,7 +110,11 @@ pub struct ManagerLink {
 
 impl ManagerLink {
     /// Starts the link. Returns at once; the manager need not be there.
-    pub fn start(mappings: Mappings, options: ManagerLinkOptions, stats: Stats) -> Result<Self, ManagerLinkError> {
+    pub fn start(
+        mappings: Mappings,
+        options: ManagerLinkOptions,
+        stats: Stats,
+    ) -> Result<Self, ManagerLinkError> {
         let name = Name::new(options.name.clone())?;
         let client = Client::new(&options.url).map_err(ManagerLinkError::Url)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -119,8 +123,16 @@ impl ManagerLink {
             .map_err(ManagerLinkError::Thread)?;
         let (tell, connection) = watch::channel(Connection::Connecting);
         let stop = Arc::new(Stop::default());
-        let mut shell =
-            Shell { mappings, options, stats, name, client, tell, stop: stop.clone(), instance: rand::random() };
+        let mut shell = Shell {
+            mappings,
+            options,
+            stats,
+            name,
+            client,
+            tell,
+            stop: stop.clone(),
+            instance: rand::random(),
+        };
         let thread = thread::Builder::new().name("manager-link".into()).spawn(move || {
             runtime.block_on(shell.run());
             shell.mappings

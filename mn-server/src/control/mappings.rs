@@ -128,7 +128,8 @@ impl Mappings {
         let extra: Vec<Translation> = self.table().iter().filter(|held| !keep.contains(held)).collect();
         let removed = self.remove(&extra);
         let generation = if removed.is_empty() { 0 } else { self.writer.seal() };
-        let (moved, released): (Vec<_>, Vec<_>) = removed.into_iter().partition(|extent| used.contains(extent));
+        let (moved, released): (Vec<_>, Vec<_>) =
+            removed.into_iter().partition(|extent| used.contains(extent));
         granted.extend(moved);
         granted.sort_unstable();
         granted.dedup();
@@ -200,7 +201,9 @@ impl Mappings {
     pub fn finish(&mut self, job: Job, outcome: Result<(), JobError>) {
         match (job.purpose, outcome) {
             (_, Err(JobError::Stopped)) => {}
-            (Purpose::Reconcile(_), Err(error)) => tracing::error!(%error, "cannot ready the extents to be served"),
+            (Purpose::Reconcile(_), Err(error)) => {
+                tracing::error!(%error, "cannot ready the extents to be served")
+            }
             (Purpose::Reconcile(wanted), Ok(())) => {
                 for t in wanted {
                     if let Err(error) = self.writer.map(t.cn, t.cmem_extent, t.mp_extent) {
@@ -262,7 +265,11 @@ impl Mappings {
             return Err(format!("CMem base {:#x} is not at the start of an extent", mapping.cmem_base));
         }
         if mapping.extents.len() > u64::from(pool.extents()) {
-            return Err(format!("{} extents are more than the pool's {}", mapping.extents.len(), pool.extents()));
+            return Err(format!(
+                "{} extents are more than the pool's {}",
+                mapping.extents.len(),
+                pool.extents()
+            ));
         }
         let (cn, first) = (cn_id(mapping.cn), mapping.cmem_base >> self.table().extent_shift());
         let mut used = HashMap::new();
@@ -270,9 +277,12 @@ impl Mappings {
         for (cmem_extent, index) in (first..).zip(mapping.extents.iter()) {
             let extents = pool.extents();
             let mp_extent = u32::try_from(index).ok().filter(|index| *index < extents).map(MpExtent);
-            let mp_extent = mp_extent.ok_or_else(|| format!("extent {index} does not exist: the pool has {extents}"))?;
+            let mp_extent =
+                mp_extent.ok_or_else(|| format!("extent {index} does not exist: the pool has {extents}"))?;
             if let Some(other) = used.insert(mp_extent, cmem_extent) {
-                return Err(format!("extent {index} is listed twice, for CMem extents {other} and {cmem_extent}"));
+                return Err(format!(
+                    "extent {index} is listed twice, for CMem extents {other} and {cmem_extent}"
+                ));
             }
             translations.push(Translation { cn, cmem_extent, mp_extent });
         }

@@ -61,7 +61,9 @@ pub enum StaticMapError {
         reason: String,
     },
     /// A range does not consist of extents.
-    #[error("base {base} and size {size} of CN {cn} are not multiples of the extent size {extent}, or are too large")]
+    #[error(
+        "base {base} and size {size} of CN {cn} are not multiples of the extent size {extent}, or are too large"
+    )]
     Range {
         /// The CN.
         cn: Mac,
@@ -81,7 +83,9 @@ pub enum StaticMapError {
         at: u64,
     },
     /// The pool is not large enough.
-    #[error("the static map asks for {needed}, the pool has {available}; enlarge --pool-size or give out less")]
+    #[error(
+        "the static map asks for {needed}, the pool has {available}; enlarge --pool-size or give out less"
+    )]
     Full {
         /// Bytes asked for.
         needed: ByteSize,

@@ -68,7 +68,10 @@ impl Host {
     /// Huge pages of this size: (free, reserved in all). Zeros if the kernel has none of that size.
     pub fn huge_pages(&self, page_bytes: u64) -> (u64, u64) {
         let dir = self.huge_pages_dir(page_bytes);
-        (self.number(dir.join("free_hugepages")).unwrap_or(0), self.number(dir.join("nr_hugepages")).unwrap_or(0))
+        (
+            self.number(dir.join("free_hugepages")).unwrap_or(0),
+            self.number(dir.join("nr_hugepages")).unwrap_or(0),
+        )
     }
 
     /// The file that sets how many huge pages of this size are reserved.

@@ -37,8 +37,10 @@ impl Mapping {
     /// Memory of the kernel's huge page reserve, in pages of `page_bytes`; `len` is a multiple of them.
     pub fn huge(len: usize, page_bytes: u64) -> io::Result<Mapping> {
         let page_shift = page_bytes.trailing_zeros() as i32;
-        let flags =
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB | (page_shift << libc::MAP_HUGE_SHIFT);
+        let flags = libc::MAP_PRIVATE
+            | libc::MAP_ANONYMOUS
+            | libc::MAP_HUGETLB
+            | (page_shift << libc::MAP_HUGE_SHIFT);
         Self::map(ptr::null_mut(), len, flags, -1)
     }
 
@@ -159,16 +161,18 @@ impl Mapping {
         std::thread::scope(|scope| {
             let helpers: Vec<_> = (1..threads.min(pieces)).map(|_| scope.spawn(work)).collect();
             let own = work();
-            helpers.into_iter().map(|helper| helper.join().expect("prefault does not panic")).fold(own, Result::and)
+            helpers
+                .into_iter()
+                .map(|helper| helper.join().expect("prefault does not panic"))
+                .fold(own, Result::and)
         })
     }
 
     fn populate(&self, offset: usize, bytes: usize) -> io::Result<()> {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.len));
         // SAFETY: a part of our own range, as just checked; populating changes no content.
-        let done = unsafe {
-            libc::madvise(self.base.as_ptr().add(offset).cast(), bytes, libc::MADV_POPULATE_WRITE)
-        };
+        let done =
+            unsafe { libc::madvise(self.base.as_ptr().add(offset).cast(), bytes, libc::MADV_POPULATE_WRITE) };
         if done == 0 {
             return Ok(());
         }

@@ -180,4 +180,3 @@ impl Pool {
         PoolError::Io { what, pool: self.spec.to_string(), source }
     }
 }
-

@@ -190,8 +190,7 @@ fn memfd(options: &PoolOptions, host: &Host) -> Result<Found, PoolError> {
     let file = File::from(file);
     file.set_len(layout.total_bytes()).map_err(failed("size the memfd"))?;
     let file = lock(file, Path::new("memfd"))?;
-    let mapping =
-        Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the memfd"))?;
+    let mapping = Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the memfd"))?;
     Ok(Found { mapping, layout, file: Some(file), earlier: None, zero: true })
 }
 
@@ -210,7 +209,8 @@ fn in_file(options: &PoolOptions, path: &Path) -> Result<Found, PoolError> {
     let made = wanted(options).and_then(|layout| {
         check_disk(path, &file, layout.total_bytes())?;
         file.set_len(layout.total_bytes()).map_err(failed("size the file"))?;
-        let mapping = Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the file"))?;
+        let mapping =
+            Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the file"))?;
         Ok((mapping, layout))
     });
     match made {
@@ -241,7 +241,8 @@ fn on_device(options: &PoolOptions, host: &Host, path: &Path) -> Result<Found, P
         && options.extent_bytes.is_none_or(|bytes| bytes == earlier.layout.extent_bytes)
     {
         let layout = earlier.layout;
-        let mapping = Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the device"))?;
+        let mapping =
+            Mapping::shared(&file, layout.total_bytes() as usize).map_err(failed("map the device"))?;
         return Ok(Found { mapping, layout, file: Some(file), earlier: Some(earlier), zero: false });
     }
     let total = options.bytes.map_or(len, |bytes| bytes / HEAD_ALIGN * HEAD_ALIGN);
@@ -300,7 +301,11 @@ fn check_memory(needed: u64, host: &Host) -> Result<(), PoolError> {
 }
 
 fn check_disk(path: &Path, file: &File, needed: u64) -> Result<(), PoolError> {
-    if free_disk(file).is_some_and(|free| free < needed) { Err(disk_full(path, file, needed)) } else { Ok(()) }
+    if free_disk(file).is_some_and(|free| free < needed) {
+        Err(disk_full(path, file, needed))
+    } else {
+        Ok(())
+    }
 }
 
 fn free_disk(file: &File) -> Option<u64> {
@@ -318,9 +323,7 @@ fn reserve_all(path: &Path, file: &File, len: u64) -> Result<(), PoolError> {
     match fallocate(file.as_fd(), FallocateFlags::empty(), 0, len as i64) {
         Ok(()) | Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(()),
         Err(Errno::ENOSPC) => Err(disk_full(path, file, len)),
-        Err(errno) => {
-            Err(io_error("reserve disk blocks", &PoolSpec::File(path.into()))(errno.into()))
-        }
+        Err(errno) => Err(io_error("reserve disk blocks", &PoolSpec::File(path.into()))(errno.into())),
     }
 }
 

@@ -22,7 +22,7 @@ struct Entry {
     mp_extent: u32,
 }
 
-/// Both ways of a set, the one used last in front.
+/// Both ways of a set, the one filled last in front.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Set([Entry; 2]);
@@ -60,18 +60,16 @@ impl Tlb {
     pub fn translate(&mut self, table: &PageTable, cn: CnId, cmem: u64) -> Result<MpAddr, Unmapped> {
         let shift = table.extent_shift();
         let extent = cmem >> shift;
-        let at = self.set_of(cn, extent);
-        let set = &mut self.sets[at].0;
-        for way in 0..2 {
-            let entry = set[way];
-            if entry.cn == cn && u64::from(entry.cmem_extent) == extent {
-                if way == 1 {
-                    set.swap(0, 1);
-                }
-                self.counters.hits += 1;
-                let offset = cmem & ((1 << shift) - 1);
-                return Ok(MpAddr(u64::from(entry.mp_extent) << shift | offset));
-            }
+        let [first, second] = self.sets[self.set_of(cn, extent)].0;
+        let is_it = |entry: Entry| (entry.cn == cn) & (u64::from(entry.cmem_extent) == extent);
+        let (in_first, in_second) = (is_it(first), is_it(second));
+        if in_first | in_second {
+            self.counters.hits += 1;
+            // Which way has it is as good as random: chosen by arithmetic, for a mispredicted branch would
+            // cost more than all the rest.
+            let choose = 0u32.wrapping_sub(u32::from(in_second));
+            let mp_extent = first.mp_extent ^ ((first.mp_extent ^ second.mp_extent) & choose);
+            return Ok(MpAddr(u64::from(mp_extent) << shift | cmem & ((1 << shift) - 1)));
         }
         self.miss(table, cn, cmem)
     }

@@ -17,7 +17,9 @@ use crate::pool::{MpExtent, Pool};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// The pool has no such extent.
-    #[error("extent {extent} does not exist: the pool has {extents}; the manager's record of this pool is wrong")]
+    #[error(
+        "extent {extent} does not exist: the pool has {extents}; the manager's record of this pool is wrong"
+    )]
     NoSuchExtent {
         /// The extent asked for.
         extent: MpExtent,
@@ -76,8 +78,7 @@ impl PageTableWriter {
     pub fn open(pool: Arc<Pool>) -> (PageTableWriter, Recovery) {
         let incarnation = pool.incarnation();
         let table = Arc::new(PageTable::new(pool, Generation::new()));
-        let mut writer =
-            PageTableWriter { table, incarnation, owners: HashMap::new(), retired: Vec::new() };
+        let mut writer = PageTableWriter { table, incarnation, owners: HashMap::new(), retired: Vec::new() };
         let recovery = writer.recover();
         (writer, recovery)
     }
@@ -200,9 +201,7 @@ impl PageTableWriter {
         let passed = self.table.generation().passed();
         let slots = self.table.slots();
         let mask = slots.len() - 1;
-        let out_of_use = |at: usize| {
-            matches!(entry::content(&slots[at], self.incarnation), Content::Removed(generation) if generation <= passed)
-        };
+        let out_of_use = |at: usize| matches!(entry::content(&slots[at], self.incarnation), Content::Removed(generation) if generation <= passed);
         let empty = |at: usize| entry::content(&slots[at], self.incarnation) == Content::Empty;
         self.retired.retain(|retired| {
             let mut at = retired.slot;
@@ -245,7 +244,8 @@ impl PageTableWriter {
             let contested = extents_of[&key].len() > 1 || keys_of[&value].len() > 1;
             if contested {
                 recovery.dropped += 1;
-            } else if self.owners.insert(extent, (key.cn(), key.cmem_extent().unwrap_or_default())).is_none() {
+            } else if self.owners.insert(extent, (key.cn(), key.cmem_extent().unwrap_or_default())).is_none()
+            {
                 recovery.kept += 1;
                 if self.table.find(key).is_none() {
                     // Damage cut its probe sequence short. Copied before it is discarded, so that stopping

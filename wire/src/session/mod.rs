@@ -34,18 +34,16 @@ pub use requester::{
     Completions, OpError, Rejected, Requester, RequesterConfig, RequesterCounters, RequesterStatus,
     SessionEvent, Timing,
 };
-pub use responder::{
-    Memory, Responder, ResponderConfig, ResponderCounters, ResponderEvent, SessionStatus,
-};
+pub use responder::{Memory, Responder, ResponderConfig, ResponderCounters, ResponderEvent, SessionStatus};
 pub use rtt::RoundTrip;
-pub use seq::infer;
+pub use seq::{FIRST, infer};
 
 /// Reads, and as many writes, of a stream that may be unanswered at once (R1): the limit of the paper's CXL
 /// IP core.
 pub const WINDOW: usize = 256;
 
 /// Numbers of a stream that may be unanswered at once: reads and writes together.
-pub(crate) const SLOTS: usize = 2 * WINDOW;
+pub const SLOTS: usize = 2 * WINDOW;
 
 /// Streams a session may have.
 pub const STREAMS_MAX: usize = 64;

@@ -1,70 +1,75 @@
-//! Round-trip time and the time-out that follows from it (RFC 6298's estimator; R8).
+//! Round-trip time and the time-out that follows from it (the estimator of RFC 6298; R8).
 
 use std::time::Duration;
 
-/// Smoothed round-trip time, its variation, and the time-out with its back-off.
+/// Doublings of a time-out beyond which nothing changes any more.
+const DOUBLINGS_MAX: u32 = 16;
+
+/// Smoothed round-trip time and its variation. One for all streams of a session: they share the way.
+/// How often a time-out was doubled is each stream's own affair.
 #[derive(Clone, Debug)]
 pub struct RoundTrip {
     smoothed_ns: u64,
     variation_ns: u64,
-    /// Doublings since the last progress.
-    backoff: u32,
-    min: Duration,
-    max: Duration,
-    initial: Duration,
+    initial_ns: u64,
+    min_ns: u64,
+    max_ns: u64,
 }
 
 impl RoundTrip {
     /// An estimator whose time-out starts at `initial` and stays within `min` and `max`.
     pub fn new(initial: Duration, min: Duration, max: Duration) -> Self {
-        RoundTrip { smoothed_ns: 0, variation_ns: 0, backoff: 0, min, max, initial }
-    }
-
-    /// Takes the time from a request's only transmission to its answer.
-    #[inline]
-    pub fn sample(&mut self, rtt: Duration) {
-        let rtt = (rtt.as_nanos() as u64).max(1);
-        if self.smoothed_ns == 0 {
-            self.smoothed_ns = rtt;
-            self.variation_ns = rtt / 2;
-        } else {
-            let deviation = self.smoothed_ns.abs_diff(rtt);
-            self.variation_ns = self.variation_ns - self.variation_ns / 4 + deviation / 4;
-            self.smoothed_ns = self.smoothed_ns - self.smoothed_ns / 8 + rtt / 8;
+        let ns = |d: Duration| d.as_nanos() as u64;
+        RoundTrip {
+            smoothed_ns: 0,
+            variation_ns: 0,
+            initial_ns: ns(initial),
+            min_ns: ns(min),
+            max_ns: ns(max),
         }
     }
 
-    /// The smoothed round-trip time; before the first sample, the initial time-out.
+    /// Takes the time from a request's only transmission to its answer, in nanoseconds.
     #[inline]
-    pub fn smoothed(&self) -> Duration {
-        if self.smoothed_ns == 0 { self.initial } else { Duration::from_nanos(self.smoothed_ns) }
-    }
-
-    /// How far samples stray from it.
-    pub fn variation(&self) -> Duration {
-        Duration::from_nanos(self.variation_ns)
-    }
-
-    /// How long to wait for an answer now.
-    #[inline]
-    pub fn timeout(&self) -> Duration {
-        let base = if self.smoothed_ns == 0 {
-            self.initial
+    pub fn sample(&mut self, rtt_ns: u64) {
+        let rtt_ns = rtt_ns.max(1);
+        if self.smoothed_ns == 0 {
+            self.smoothed_ns = rtt_ns;
+            self.variation_ns = rtt_ns / 2;
         } else {
-            Duration::from_nanos(self.smoothed_ns + 4 * self.variation_ns).max(self.min)
-        };
-        (base * (1 << self.backoff.min(16))).min(self.max)
+            let deviation = self.smoothed_ns.abs_diff(rtt_ns);
+            self.variation_ns = self.variation_ns - self.variation_ns / 4 + deviation / 4;
+            self.smoothed_ns = (self.smoothed_ns - self.smoothed_ns / 8 + rtt_ns / 8).max(1);
+        }
     }
 
-    /// An answer was waited for in vain.
-    pub fn expired(&mut self) {
-        self.backoff = (self.backoff + 1).min(16);
-    }
-
-    /// An answer has arrived.
+    /// The smoothed round-trip time in nanoseconds; before the first sample, the initial time-out.
     #[inline]
-    pub fn progressed(&mut self) {
-        self.backoff = 0;
+    pub fn smoothed_ns(&self) -> u64 {
+        if self.smoothed_ns == 0 { self.initial_ns } else { self.smoothed_ns }
+    }
+
+    /// Whether there was a sample.
+    #[inline]
+    pub fn is_measured(&self) -> bool {
+        self.smoothed_ns != 0
+    }
+
+    /// How far samples stray from the smoothed value, in nanoseconds.
+    #[inline]
+    pub fn variation_ns(&self) -> u64 {
+        self.variation_ns
+    }
+
+    /// How long to wait for an answer after `expiries` time-outs in a row, in nanoseconds.
+    #[inline]
+    pub fn timeout_ns(&self, expiries: u32) -> u64 {
+        let base = if self.smoothed_ns == 0 {
+            self.initial_ns
+        } else {
+            (self.smoothed_ns + 4 * self.variation_ns).max(self.min_ns)
+        };
+        base.saturating_mul(1 << expiries.min(DOUBLINGS_MAX)).min(self.max_ns)
     }
 }
 
@@ -74,22 +79,30 @@ mod tests {
 
     const US: Duration = Duration::from_micros(1);
 
+    /// R8: the time-out follows the samples, doubles, and keeps its bounds.
     #[test]
     fn follows_samples_and_backs_off() {
         let mut r = RoundTrip::new(10_000 * US, 100 * US, 50_000 * US);
-        assert_eq!(r.timeout(), 10_000 * US);
+        assert_eq!((r.timeout_ns(0), r.is_measured()), (10_000_000, false));
         for _ in 0..100 {
-            r.sample(20 * US);
+            r.sample(20_000);
         }
-        assert!(r.smoothed() >= 19 * US && r.smoothed() <= 20 * US);
-        assert_eq!(r.timeout(), 100 * US, "the lower bound holds");
-        r.expired();
-        assert_eq!(r.timeout(), 200 * US);
-        for _ in 0..20 {
-            r.expired();
+        assert!((19_900..=20_000).contains(&r.smoothed_ns()), "{}", r.smoothed_ns());
+        assert_eq!(r.timeout_ns(0), 100_000, "the lower bound holds");
+        assert_eq!(r.timeout_ns(1), 200_000);
+        assert_eq!(r.timeout_ns(3), 800_000);
+        assert_eq!(r.timeout_ns(20), 50_000_000, "the upper bound holds");
+        for _ in 0..100 {
+            r.sample(400_000);
         }
-        assert_eq!(r.timeout(), 50_000 * US, "the upper bound holds");
-        r.progressed();
-        assert_eq!(r.timeout(), 100 * US);
+        assert!(r.timeout_ns(0) >= 399_000, "{}", r.timeout_ns(0));
+    }
+
+    #[test]
+    fn variation_widens_the_timeout() {
+        let mut r = RoundTrip::new(US, US, 50_000 * US);
+        (0..200).for_each(|i| r.sample(if i % 2 == 0 { 10_000 } else { 30_000 }));
+        assert!(r.variation_ns() > 5_000, "{}", r.variation_ns());
+        assert!(r.timeout_ns(0) > 40_000, "{}", r.timeout_ns(0));
     }
 }

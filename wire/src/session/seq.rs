@@ -1,5 +1,8 @@
 //! Sequence numbers: 64 bits wide, of which 16 travel (R11).
 
+/// The first number of every count: of each stream's requests, and of control frames per direction.
+pub const FIRST: u64 = 1;
+
 /// The full number nearest to `near` whose low 16 bits are `low`. Both ends keep `near` within a window of
 /// at most 512 of what the other may send, far less than the 32,768 at which this becomes ambiguous; a
 /// guess that is wrong all the same fails the integrity trailer.
@@ -9,7 +12,7 @@ pub fn infer(near: u64, low: u16) -> u64 {
     match near.checked_add_signed(i64::from(distance)) {
         Some(full) => full,
         // Below 0: the number can only be ahead.
-        None => near + u64::from(low.wrapping_sub(near as u16)),
+        None => near.wrapping_add(u64::from(low.wrapping_sub(near as u16))),
     }
 }
 
@@ -23,7 +26,9 @@ mod tests {
         assert_eq!(infer(0x1_FFFF, 0x0000), 0x2_0000);
         assert_eq!(infer(0x2_0000, 0xFFFF), 0x1_FFFF);
         assert_eq!(infer(5, 3), 3);
+        assert_eq!(infer(1, 0), 0);
         assert_eq!(infer(0, 0xFFFF), 0xFFFF);
+        assert_eq!(infer(u64::MAX, 3), 3, "no overflow at the very end");
     }
 
     proptest! {

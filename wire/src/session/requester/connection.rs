@@ -10,8 +10,9 @@
 //! ```
 //!
 //! The open session and the attempt at the next one are kept apart: a Hello ends nothing. From the first
-//! Start until its StartAck nothing else is sent, so that no request of the old session can be executed
-//! after one of the new.
+//! Start until its StartAck no request is sent, so that none of the old session can be executed after one
+//! of the new. A Start that stays unanswered is given up and another Hello sent; until that has led to a
+//! session the old one may go on, if the memory node still has it.
 
 use std::time::Duration;
 
@@ -19,8 +20,8 @@ use super::super::Nonces;
 use super::super::framer::Framer;
 use super::{Completions, OpError, Requester, SessionEvent, Stream};
 use crate::frame::{
-    Aead, Axi, Command, Hello, HelloAck, HelloStatus, Integrity, MAX_FRAME_LIMIT, Message,
-    PROTOCOL_VERSION, Seal, Space,
+    Aead, Axi, Command, Hello, HelloAck, HelloStatus, Integrity, MAX_FRAME_LIMIT, Message, PROTOCOL_VERSION,
+    Seal, Space,
 };
 use crate::link::Transmit;
 use crate::session::infer;
@@ -33,6 +34,8 @@ struct Session {
     /// Control frames sent and the highest received.
     sent: u64,
     heard: u64,
+    /// The peer has said Bye: this session does not recover.
+    leaving: bool,
 }
 
 /// The attempt at a new one.
@@ -40,10 +43,22 @@ struct Session {
 enum Attempt {
     /// None: closed, or the open session is fine.
     None,
-    Hello { hello: Hello, at: Time, interval: Duration },
-    Start { session: Session, at: Time, interval: Duration, give_up: Time },
+    Hello {
+        hello: Hello,
+        at: Time,
+        interval: Duration,
+    },
+    Start {
+        session: Session,
+        at: Time,
+        interval: Duration,
+        give_up: Time,
+    },
     /// The peer was told Bye.
-    Bye { at: Time, tries: u32 },
+    Bye {
+        at: Time,
+        tries: u32,
+    },
 }
 
 /// Byes sent before the session is closed without an answer.
@@ -58,6 +73,8 @@ pub(super) struct Connection {
     /// The last incarnation seen.
     incarnation: Option<u64>,
     last_ping: Time,
+    /// When the first Ping was sent since something was heard.
+    ping_since: Option<Time>,
     nonces: Nonces,
     /// The last refusal reported, so that it is not reported again at each Hello.
     refused: Option<HelloStatus>,
@@ -72,6 +89,7 @@ impl Connection {
             suspect: false,
             incarnation: None,
             last_ping: Time::ZERO,
+            ping_since: None,
             nonces,
             refused: None,
         }
@@ -96,6 +114,16 @@ impl Connection {
 
     pub fn max_frame(&self) -> usize {
         self.session.as_ref().map_or(0, |s| usize::from(s.ack.max_frame))
+    }
+
+    pub fn streams(&self) -> usize {
+        self.session.as_ref().map_or(1, |s| usize::from(s.ack.streams))
+    }
+
+    /// Whether nothing has been heard for so long that a new session is being offered.
+    #[inline]
+    pub fn is_suspect(&self) -> bool {
+        self.suspect
     }
 
     pub fn state_name(&self) -> &'static str {
@@ -139,8 +167,7 @@ impl Requester {
             max_frame: self.config.max_frame.min(MAX_FRAME_LIMIT) as u16,
             integrity: if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain },
         };
-        self.connection.attempt =
-            Attempt::Hello { hello, at: now, interval: self.config.timing.hello_first };
+        self.connection.attempt = Attempt::Hello { hello, at: now, interval: self.config.timing.hello_first };
         self.deadline = Time::ZERO;
     }
 
@@ -159,79 +186,82 @@ impl Requester {
             Command::HelloAck => {
                 let cn = Framer::at_cn(self.config.identity, Seal::OUTSIDE);
                 if !cn.open(frame, body, Space::Control, 0) {
-                    self.counters.dropped_trailer += 1;
+                    self.shared.counters.dropped_trailer += 1;
                 } else if let Ok((_, Message::HelloAck(ack))) = Message::parse(frame) {
                     self.hello_acked(ack, now);
                 }
             }
             Command::StartAck => self.start_acked(frame, body, now, out),
-            Command::Ping
-            | Command::Pong
-            | Command::Bye
-            | Command::ByeAck
-            | Command::Congestion => {
-                let Some(seq) = self.open_control(frame, body) else { return };
-                self.last_heard = now;
-                self.waiting_since = if self.unanswered() > 0 { Some(now) } else { None };
-                match command {
-                    Command::Ping => self.answer_control(tx, &Message::Pong),
-                    Command::Bye => {
-                        self.answer_control(tx, &Message::ByeAck);
-                        if !matches!(self.connection.attempt, Attempt::Hello { .. }) {
-                            self.event(SessionEvent::PeerLeft);
-                            self.connection.suspect = true;
-                            self.start_hello(now);
-                        }
-                    }
-                    Command::ByeAck => {
-                        if let Attempt::Bye { .. } = self.connection.attempt {
-                            self.closed();
-                        }
-                    }
-                    Command::Congestion => self.counters.congestion += 1,
-                    _ => {
-                        let _ = seq;
-                        self.recovered(now);
-                    }
+            Command::Ping | Command::Pong | Command::Bye | Command::ByeAck | Command::Congestion => {
+                if !self.open_control(frame, body, now) {
+                    return;
                 }
+                match command {
+                    Command::Ping => self.send_control(tx, &Message::Pong),
+                    Command::Bye => {
+                        self.send_control(tx, &Message::ByeAck);
+                        self.peer_left(now);
+                    }
+                    Command::ByeAck if matches!(self.connection.attempt, Attempt::Bye { .. }) => {
+                        self.closed()
+                    }
+                    Command::Congestion => self.shared.counters.congestion += 1,
+                    _ => {}
+                }
+                self.recovered();
             }
-            _ => self.counters.dropped_foreign += 1,
+            _ => self.shared.counters.dropped_foreign += 1,
+        }
+    }
+
+    fn peer_left(&mut self, now: Time) {
+        let Some(session) = &mut self.connection.session else { return };
+        if let Attempt::Bye { .. } = self.connection.attempt {
+            return self.closed();
+        }
+        if !std::mem::replace(&mut session.leaving, true) {
+            self.connection.suspect = true;
+            self.event(SessionEvent::PeerLeft);
+            if let Attempt::None = self.connection.attempt {
+                self.start_hello(now);
+            }
         }
     }
 
     /// The old session has answered after all: no need for a new one.
-    fn recovered(&mut self, now: Time) {
-        let _ = now;
-        if self.connection.suspect
-            && self.connection.session.is_some()
-            && matches!(self.connection.attempt, Attempt::Hello { .. })
+    #[cold]
+    pub(super) fn recovered(&mut self) {
+        if let (Some(session), Attempt::Hello { .. }) = (&self.connection.session, &self.connection.attempt)
+            && self.connection.suspect
+            && !session.leaving
         {
             self.connection.attempt = Attempt::None;
             self.connection.suspect = false;
         }
     }
 
-    /// Opens a control frame of the session; its number must be above all seen before.
-    fn open_control(&mut self, frame: &mut [u8], body: usize) -> Option<u64> {
+    /// Opens a control frame of the session; its number must be above all seen before (R11).
+    fn open_control(&mut self, frame: &mut [u8], body: usize, now: Time) -> bool {
         let low = u16::from_be_bytes([frame[15], frame[16]]);
         let Some(session) = &mut self.connection.session else {
-            self.counters.dropped_foreign += 1;
-            return None;
+            self.shared.counters.dropped_foreign += 1;
+            return false;
         };
         let seq = infer(session.heard, low);
         if !session.framer.open(frame, body, Space::Control, seq) {
-            self.counters.dropped_trailer += 1;
-            return None;
+            self.shared.counters.dropped_trailer += 1;
+            return false;
         }
         if seq <= session.heard {
-            self.counters.duplicates += 1;
-            return None;
+            self.shared.counters.duplicates += 1;
+            return false;
         }
         session.heard = seq;
-        Some(seq)
+        self.last_heard = now;
+        true
     }
 
-    fn answer_control(&mut self, tx: &mut dyn Transmit, message: &Message<'_>) {
+    fn send_control(&mut self, tx: &mut dyn Transmit, message: &Message<'_>) {
         if let Some(session) = &mut self.connection.session
             && session.framer.send_control(tx, session.sent + 1, message)
         {
@@ -242,31 +272,22 @@ impl Requester {
     fn hello_acked(&mut self, ack: HelloAck, now: Time) {
         let Attempt::Hello { hello, .. } = &self.connection.attempt else { return };
         if ack.hello_nonce != hello.nonce {
-            self.counters.dropped_foreign += 1;
+            self.shared.counters.dropped_foreign += 1;
             return;
         }
         let hello = *hello;
+        if ack.status != HelloStatus::Ok {
+            return self.refused(ack.status, &ack, now);
+        }
+        if ack.integrity != hello.integrity {
+            return self.refused(HelloStatus::Integrity, &ack, now);
+        }
         let sane = ack.session != 0
             && ack.window > 0
-            && ack.streams > 0
-            && usize::from(ack.streams) <= self.streams.len()
-            && ack.max_frame <= hello.max_frame
-            && ack.integrity == hello.integrity;
-        if ack.status != HelloStatus::Ok || !sane {
-            let status = if ack.status == HelloStatus::Ok { HelloStatus::Integrity } else { ack.status };
-            if self.connection.refused != Some(status) {
-                self.connection.refused = Some(status);
-                self.event(SessionEvent::Refused {
-                    status,
-                    version_min: ack.version_min,
-                    version_max: ack.version_max,
-                });
-            }
-            // Asked again at leisure: versions are upgraded, other instances end.
-            if let Attempt::Hello { at, interval, .. } = &mut self.connection.attempt {
-                *interval = self.config.timing.hello_max;
-                *at = now + *interval;
-            }
+            && (1..=hello.streams).contains(&ack.streams)
+            && ack.max_frame <= hello.max_frame;
+        if !sane {
+            self.shared.counters.dropped_unmatched += 1;
             return;
         }
         let seal = match &self.config.key {
@@ -275,14 +296,14 @@ impl Requester {
                 let id = self.config.identity;
                 match Aead::derive(key, id.own, id.peer, &hello, &ack) {
                     Ok(aead) => Seal::Aead(Box::new(aead)),
-                    Err(_) => return,
+                    // The key is too short to be one.
+                    Err(_) => return self.refused(HelloStatus::Integrity, &ack, now),
                 }
             }
         };
-        self.connection.refused = None;
         let framer = Framer::at_cn(self.config.identity, seal);
         self.connection.attempt = Attempt::Start {
-            session: Session { framer, ack, sent: 0, heard: 0 },
+            session: Session { framer, ack, sent: 0, heard: 0, leaving: false },
             at: now,
             interval: self.config.timing.hello_first,
             give_up: now + self.config.timing.suspect_after,
@@ -290,41 +311,53 @@ impl Requester {
         self.deadline = Time::ZERO;
     }
 
+    /// Tells of a refusal, once.
+    fn tell_refused(&mut self, status: HelloStatus, ack: &HelloAck) {
+        if self.connection.refused != Some(status) {
+            self.connection.refused = Some(status);
+            let (version_min, version_max) = (ack.version_min, ack.version_max);
+            self.event(SessionEvent::Refused { status, version_min, version_max });
+        }
+    }
+
+    /// Is refused, and asks again at leisure: versions are upgraded, other instances end.
+    fn refused(&mut self, status: HelloStatus, ack: &HelloAck, now: Time) {
+        self.tell_refused(status, ack);
+        if let Attempt::Hello { at, interval, .. } = &mut self.connection.attempt {
+            *interval = self.config.timing.hello_max;
+            *at = now + *interval;
+            self.deadline = Time::ZERO;
+        }
+    }
+
     fn start_acked(&mut self, frame: &mut [u8], body: usize, now: Time, out: &mut dyn Completions) {
         let Attempt::Start { session, .. } = &mut self.connection.attempt else {
-            self.counters.dropped_foreign += 1;
+            self.shared.counters.dropped_foreign += 1;
             return;
         };
         let seq = infer(0, u16::from_be_bytes([frame[15], frame[16]]));
         if !session.framer.open(frame, body, Space::Control, seq) {
-            self.counters.dropped_trailer += 1;
+            self.shared.counters.dropped_trailer += 1;
             return;
         }
         session.heard = seq;
-        let Attempt::Start { session, .. } = std::mem::replace(&mut self.connection.attempt, Attempt::None)
-        else {
-            return;
-        };
         let incarnation = session.ack.incarnation;
-        let before = self.connection.incarnation.replace(incarnation);
-        let streams = usize::from(session.ack.streams);
-        self.connection.session = Some(session);
+        if let Attempt::Start { session, .. } = std::mem::replace(&mut self.connection.attempt, Attempt::None)
+        {
+            self.connection.session = Some(session);
+        }
         self.connection.suspect = false;
-        self.counters.sessions += 1;
+        self.connection.refused = None;
+        self.connection.ping_since = None;
+        self.shared.counters.sessions += 1;
         self.last_heard = now;
-        let fits = self.adopt_limits();
-        let resumed = self.unanswered() > 0;
+        let before = self.connection.incarnation.replace(incarnation);
         if let Some(before) = before.filter(|b| *b != incarnation) {
             self.fail_all(OpError::DataLost, out);
             self.event(SessionEvent::DataLost { before, now: incarnation });
-        } else if !fits || streams < self.streams.len() {
-            self.fail_all(OpError::FrameTooLarge, out);
         }
-        self.streams.truncate(streams);
-        for stream in &mut self.streams {
-            stream.restart(now, &mut self.buffers, &self.rtt);
-        }
-        self.waiting_since = if self.unanswered() > 0 { Some(now) } else { None };
+        self.adopt_session(now, out);
+        let resumed = self.unanswered() > 0;
         self.event(SessionEvent::Opened { incarnation, resumed });
         self.deadline = Time::ZERO;
     }
@@ -339,8 +372,8 @@ impl Requester {
     /// Does what time demands: sends again, pings, calls, gives up. Sends through `tx`; flush afterwards.
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
         if let Some(framer) = self.connection.framer() {
-            for stream in &mut self.streams {
-                stream.poll(now, framer, &self.buffers, &mut self.rtt, &mut self.counters, tx);
+            for stream in &mut self.streams[..self.granted] {
+                stream.poll(now, framer, &mut self.shared, tx);
             }
         }
         self.watch(now, tx, out);
@@ -348,30 +381,38 @@ impl Requester {
         self.deadline = self.next_deadline(now);
     }
 
-    /// Notices silence.
+    /// Since when something is owed: an answer in order to a stream's oldest request, or to a Ping. Other
+    /// frames do not count, lest a request that never gets through wait for ever beside others that do.
+    fn owed_since(&self) -> Option<Time> {
+        let ping = self.connection.ping_since.filter(|at| *at > self.last_heard);
+        self.streams.iter().filter_map(Stream::waiting_since).chain(ping).min()
+    }
+
+    /// Notices silence (R8).
     fn watch(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
         let timing = self.config.timing;
         if self.connection.session.is_none() {
             return;
         }
         let idle_since = self.last_heard.max(self.connection.last_ping);
-        let may_ping = matches!(self.connection.attempt, Attempt::None);
-        if may_ping && now - idle_since >= timing.ping_every {
+        if matches!(self.connection.attempt, Attempt::None) && now - idle_since >= timing.ping_every {
             self.connection.last_ping = now;
-            self.answer_control(tx, &Message::Ping);
-            self.waiting_since.get_or_insert(now);
+            if self.connection.ping_since.is_none_or(|at| at <= self.last_heard) {
+                self.connection.ping_since = Some(now);
+            }
+            self.send_control(tx, &Message::Ping);
         }
-        let Some(since) = self.waiting_since else { return };
-        let silence = now - since;
-        if silence >= timing.dead_after {
+        let Some(owed_since) = self.owed_since() else { return };
+        let calling = !matches!(self.connection.attempt, Attempt::None);
+        if now - owed_since >= timing.dead_after {
             self.connection.session = None;
             self.connection.suspect = false;
             self.fail_all(OpError::SessionDead, out);
             self.event(SessionEvent::Dead);
-            if self.connection.wanted && !matches!(self.connection.attempt, Attempt::Hello { .. }) {
+            if self.connection.wanted && !calling {
                 self.start_hello(now);
             }
-        } else if silence >= timing.suspect_after && matches!(self.connection.attempt, Attempt::None) {
+        } else if now - owed_since.max(self.last_heard) >= timing.suspect_after && !calling {
             self.connection.suspect = true;
             self.event(SessionEvent::Suspect);
             self.start_hello(now);
@@ -381,7 +422,7 @@ impl Requester {
     /// Sends Hello, Start or Bye when it is time to.
     fn call(&mut self, now: Time, tx: &mut dyn Transmit) {
         let timing = self.config.timing;
-        let mut again = false;
+        let mut given_up = None;
         match &mut self.connection.attempt {
             Attempt::None => {}
             Attempt::Hello { hello, at, interval } => {
@@ -395,8 +436,7 @@ impl Requester {
             }
             Attempt::Start { session, at, interval, give_up } => {
                 if now >= *give_up {
-                    // The memory node has forgotten the offer, or restarted since.
-                    again = true;
+                    given_up = Some(session.ack);
                 } else if now >= *at {
                     if session.framer.send_control(tx, session.sent + 1, &Message::Start) {
                         session.sent += 1;
@@ -411,13 +451,16 @@ impl Requester {
                 } else if now >= *at {
                     *tries += 1;
                     *at = now + timing.hello_first;
-                    self.answer_control(tx, &Message::Bye);
+                    self.send_control(tx, &Message::Bye);
                 }
             }
         }
-        if again {
+        if let Some(ack) = given_up {
+            // The memory node has forgotten the offer or restarted since, or it cannot open our frames.
             self.start_hello(now);
-            self.call(now, tx);
+            if self.config.key.is_some() {
+                self.tell_refused(HelloStatus::Integrity, &ack);
+            }
         }
     }
 
@@ -434,10 +477,12 @@ impl Requester {
             Attempt::Start { at, give_up, .. } => at_latest((*at).min(*give_up)),
         }
         if self.connection.session.is_some() {
-            at_latest(self.last_heard.max(self.connection.last_ping) + timing.ping_every);
-            if let Some(since) = self.waiting_since {
-                let suspect = matches!(self.connection.attempt, Attempt::None);
-                at_latest(since + if suspect { timing.suspect_after } else { timing.dead_after });
+            let owed_since = self.owed_since();
+            owed_since.into_iter().for_each(|since| at_latest(since + timing.dead_after));
+            if let Attempt::None = self.connection.attempt {
+                at_latest(self.last_heard.max(self.connection.last_ping) + timing.ping_every);
+                let silent_since = owed_since.map(|since| since.max(self.last_heard));
+                silent_since.into_iter().for_each(|since| at_latest(since + timing.suspect_after));
             }
         }
         // A deadline that has passed already would be polled for ever; look again soon instead.

@@ -6,8 +6,8 @@
 
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::frame::{
-    Aead, Axi, Command, Hello, HelloAck, HelloStatus, Integrity, MAX_FRAME_LIMIT, Mac, Message,
-    PROTOCOL_VERSION, Seal, Space,
+    Aead, Axi, Command, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac,
+    Message, PROTOCOL_VERSION, Seal, Space,
 };
 use crate::link::Transmit;
 use crate::session::framer::{Framer, Identity};
@@ -22,8 +22,19 @@ pub(super) const PENDING_MAX: usize = 256;
 /// How long an old instance has to show life before another takes its place.
 const PROBE: Duration = Duration::from_millis(400);
 
+/// A session's frames carry at least a line, whatever the trailer.
+const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + Aead::TAG_LEN;
+
+/// A sign of life older than this proves nothing.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How long a session offered is kept against another Hello of the same CN, which may be a delayed one:
+/// time enough for Start to arrive.
+const OFFER: Duration = Duration::from_millis(50);
+
 /// A session offered.
 pub(super) struct Pending {
+    offered_at: Time,
     hello: Hello,
     ack: HelloAck,
     framer: Framer,
@@ -49,7 +60,9 @@ impl Responder {
         match command {
             Command::Hello => {
                 let outside = Framer::at_mn(self.identity(cn), Seal::OUTSIDE);
-                if cn.is_multicast() || !outside.open(frame, body, Space::Control, 0) {
+                if cn.is_multicast() || frame[..6] != self.config.own.0 {
+                    self.counters.dropped_foreign += 1;
+                } else if !outside.open(frame, body, Space::Control, 0) {
                     self.counters.dropped_trailer += 1;
                 } else if let Ok((_, Message::Hello(hello))) = Message::parse(frame)
                     && let Some(ack) = self.hello(cn, &hello, now, memory, tx)
@@ -120,8 +133,12 @@ impl Responder {
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) -> Option<HelloAck> {
-        if let Some(p) = self.pending.iter().find(|p| p.framer.id.peer == cn && p.hello == *hello) {
-            return Some(p.ack);
+        if let Some(offer) = self.pending.iter().find(|p| p.framer.id.peer == cn) {
+            if offer.hello == *hello {
+                return Some(offer.ack);
+            } else if now - offer.offered_at < OFFER {
+                return None;
+            }
         }
         let integrity = if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain };
         let mut ack = HelloAck {
@@ -148,9 +165,10 @@ impl Responder {
             Some(HelloStatus::Integrity)
         } else if !memory.admits(cn.to_u64()) {
             Some(HelloStatus::NotAllowed)
-        } else if known.is_none() && self.by_cn.len() >= self.config.sessions_max {
-            Some(HelloStatus::NoResources)
-        } else if hello.streams == 0 || usize::from(hello.max_frame) < crate::frame::MIN_FRAME * 2 {
+        } else if (known.is_none() && self.by_cn.len() >= self.config.sessions_max)
+            || hello.streams == 0
+            || usize::from(ack.max_frame) < FRAME_MIN
+        {
             Some(HelloStatus::NoResources)
         } else {
             match known.map(|index| self.probe(index, hello, now, tx)) {
@@ -170,16 +188,18 @@ impl Responder {
         ack.nonce = self.nonces.next();
         let seal = match &self.config.key {
             None => Seal::Plain { session: ack.session },
-            Some(key) => {
-                Seal::Aead(Box::new(Aead::derive(key, cn, self.config.own, hello, &ack).ok()?))
-            }
+            Some(key) => match Aead::derive(key, cn, self.config.own, hello, &ack) {
+                Ok(aead) => Seal::Aead(Box::new(aead)),
+                // The key is too short to be one.
+                Err(_) => return Some(HelloAck { status: HelloStatus::Integrity, session: 0, ..ack }),
+            },
         };
         let framer = Framer::at_mn(self.identity(cn), seal);
         self.pending.retain(|p| p.framer.id.peer != cn);
         if self.pending.len() == PENDING_MAX {
             self.pending.pop_front();
         }
-        self.pending.push_back(Pending { hello: *hello, ack, framer });
+        self.pending.push_back(Pending { offered_at: now, hello: *hello, ack, framer });
         Some(ack)
     }
 
@@ -190,9 +210,15 @@ impl Responder {
             return Probe::Gone;
         }
         match session.probed_at {
-            Some(at) if session.last_heard > at => {
+            Some(at) if session.last_heard > at && now - session.last_heard < FRESH => {
                 session.probed_at = None;
                 Probe::Alive
+            }
+            Some(at) if session.last_heard > at => {
+                // Of an earlier attempt; what was heard then says nothing about now.
+                session.probed_at = Some(now);
+                self.answer(index, tx, &Message::Ping);
+                Probe::Waiting
             }
             Some(at) if now - at >= PROBE => Probe::Gone,
             Some(_) => {
@@ -211,15 +237,15 @@ impl Responder {
     fn start(&mut self, cn: Mac, frame: &mut [u8], body: usize, now: Time, tx: &mut dyn Transmit) {
         let low = u16::from_be_bytes([frame[15], frame[16]]);
         let offered = self.pending.iter().position(|p| p.framer.id.peer == cn);
-        let opened = offered.is_some_and(|at| {
-            self.pending[at].framer.open(frame, body, Space::Control, infer(0, low))
-        });
+        let opened = offered
+            .is_some_and(|at| self.pending[at].framer.open(frame, body, Space::Control, infer(0, low)));
         let Some(pending) = offered.filter(|_| opened).and_then(|at| self.pending.remove(at)) else {
             match self.find(cn) {
                 Some(index) if self.open_control(index, frame, body, now) => {
                     self.answer(index, tx, &Message::StartAck);
                 }
                 Some(_) => {}
+                None if offered.is_some() => self.counters.dropped_trailer += 1,
                 None => self.counters.dropped_foreign += 1,
             }
             return;

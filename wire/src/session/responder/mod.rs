@@ -18,7 +18,7 @@ use super::framer::{Framer, PreSharedKey};
 use super::slab::Slab;
 use super::{Nonces, STREAMS_MAX, infer};
 use crate::frame::{
-    BURST_LINES_MAX, Command, FaultStatus, HEADER_LEN, LINE_SIZE, Mac, Message, Space, body_len,
+    BURST_LINES_MAX, Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, Mac, Message, Space, body_len,
 };
 use crate::link::Transmit;
 use crate::time::Time;
@@ -145,6 +145,8 @@ pub struct SessionStatus {
     pub max_frame: usize,
     /// Requests waiting in reorder buffers.
     pub waiting: usize,
+    /// Buffers in use: data of writes among them.
+    pub buffered: usize,
     /// Nanoseconds since its last frame.
     pub idle_ns: u64,
     /// What it has done.
@@ -233,6 +235,7 @@ impl Responder {
             streams: s.streams.len() as u8,
             max_frame: s.max_frame,
             waiting: s.streams.iter().map(Stream::waiting).sum(),
+            buffered: s.buffers.used(),
             idle_ns: (now - s.last_heard).as_nanos() as u64,
             counters: s.counters,
         };
@@ -253,13 +256,7 @@ impl Responder {
 
     /// Takes a frame. Frames that are not what they should be are counted and change nothing (R9).
     #[inline]
-    pub fn handle<M: Memory>(
-        &mut self,
-        frame: &mut [u8],
-        now: Time,
-        memory: &mut M,
-        tx: &mut dyn Transmit,
-    ) {
+    pub fn handle<M: Memory>(&mut self, frame: &mut [u8], now: Time, memory: &mut M, tx: &mut dyn Transmit) {
         let Ok(body) = body_len(frame) else {
             self.counters.dropped_length += 1;
             return;
@@ -296,17 +293,15 @@ impl Responder {
             return;
         }
         session.last_heard = now;
-        let request = parse(frame, body);
         let mut cx = Context {
             cn: cn.to_u64(),
             framer: &session.framer,
             max_frame: session.max_frame,
-            buffers: &mut session.buffers,
             counters: &mut session.counters,
             memory,
             tx,
         };
-        stream.take(seq, request, &mut cx);
+        stream.take(seq, parse(frame), &mut session.buffers, &mut cx);
         if stream.due.is_some() {
             self.due = Some((index, id));
         }
@@ -343,20 +338,21 @@ impl Responder {
     }
 }
 
-/// Reads a genuine request; what makes no sense becomes [`Op::Malformed`].
+/// Reads a genuine request; what makes no sense becomes [`Op::Malformed`] (R9).
 #[inline]
-fn parse(frame: &[u8], body: usize) -> Request<'_> {
-    let header = crate::frame::Header::parse(frame);
-    let (axi, addr) = header.map_or((Default::default(), 0), |h| (h.axi, h.addr));
-    let (op, data) = match Message::parse(frame) {
-        Ok((_, Message::ReadReq)) => (Op::Read, &[][..]),
-        Ok((_, Message::BurstReadReq { lines })) => (Op::BurstRead { lines }, &[][..]),
-        Ok((_, Message::WriteReq { data })) => (Op::Write, &data[..]),
-        Ok((_, Message::BurstWriteReq { mask, data })) => (Op::BurstWrite { mask }, data),
+fn parse(frame: &[u8]) -> Request<'_> {
+    let Ok((header, message)) = Message::parse(frame) else {
+        let (axi, addr) = Header::parse(frame).map_or_else(Default::default, |h| (h.axi, h.addr));
+        return Request { op: Op::Malformed, addr, axi, data: &[] };
+    };
+    let (op, data) = match message {
+        Message::ReadReq => (Op::Read, &[][..]),
+        Message::BurstReadReq { lines } => (Op::BurstRead { lines }, &[][..]),
+        Message::WriteReq { data } => (Op::Write, &data[..]),
+        Message::BurstWriteReq { mask, data } => (Op::BurstWrite { mask }, data),
         _ => (Op::Malformed, &[][..]),
     };
-    debug_assert!(body >= HEADER_LEN);
-    Request { op, addr, axi, data }
+    Request { op, addr: header.addr, axi: header.axi, data }
 }
 
 impl ResponderCounters {

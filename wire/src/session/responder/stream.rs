@@ -10,18 +10,22 @@ use crate::frame::{
 };
 use crate::link::Transmit;
 
-use super::super::SLOTS;
 use super::super::framer::Framer;
 use super::super::slab::{Handle, NONE, Slab};
+use super::super::{FIRST, SLOTS};
 use super::{Memory, ResponderCounters};
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Op {
     Read,
-    BurstRead { lines: u8 },
+    BurstRead {
+        lines: u8,
+    },
     Write,
-    BurstWrite { mask: u64 },
+    BurstWrite {
+        mask: u64,
+    },
     /// Genuine, but makes no sense: consumes its number and is answered Fault 5 (R9).
     Malformed,
 }
@@ -72,8 +76,8 @@ pub(super) struct DueAck {
 pub(super) struct Stream {
     id: u8,
     expected: u64,
-    retry: Box<[Retry]>,
-    early: Box<[Option<Early>]>,
+    retry: Box<[Retry; SLOTS]>,
+    early: Box<[Option<Early>; SLOTS]>,
     early_count: usize,
     pub due: Option<DueAck>,
 }
@@ -83,7 +87,6 @@ pub(super) struct Context<'a, M> {
     pub cn: u64,
     pub framer: &'a Framer,
     pub max_frame: usize,
-    pub buffers: &'a mut Slab,
     pub counters: &'a mut ResponderCounters,
     pub memory: &'a mut M,
     pub tx: &'a mut dyn Transmit,
@@ -92,11 +95,12 @@ pub(super) struct Context<'a, M> {
 impl Stream {
     pub fn new(id: u8) -> Stream {
         let none = Retry { answered: Answered::Write, addr: 0, axi: Axi { stream: 0, tag: 0 } };
+        let (retry, early) = (vec![none; SLOTS].into_boxed_slice(), vec![None; SLOTS].into_boxed_slice());
         Stream {
             id,
-            expected: 0,
-            retry: vec![none; SLOTS].into_boxed_slice(),
-            early: vec![None; SLOTS].into_boxed_slice(),
+            expected: FIRST,
+            retry: retry.try_into().expect("a vector of SLOTS"),
+            early: early.try_into().expect("a vector of SLOTS"),
             early_count: 0,
             due: None,
         }
@@ -115,17 +119,29 @@ impl Stream {
 
     /// Takes genuine request `seq`.
     #[inline]
-    pub fn take<M: Memory>(&mut self, seq: u64, request: Request<'_>, cx: &mut Context<'_, M>) {
+    pub fn take<M: Memory>(
+        &mut self,
+        seq: u64,
+        request: Request<'_>,
+        buffers: &mut Slab,
+        cx: &mut Context<'_, M>,
+    ) {
+        if self.early_count > 0 {
+            // Left when there was no room for an answer.
+            self.drain_early(buffers, cx);
+        }
         if seq == self.expected {
+            // One for this number may still be waiting for room; it is this same request.
             self.flush_due(cx.framer, cx.tx);
             if self.execute(seq, &request, cx) && self.early_count > 0 {
-                self.drain_early(cx);
+                self.forget_early(seq, buffers);
+                self.drain_early(buffers, cx);
             }
         } else if seq < self.expected {
             self.flush_due(cx.framer, cx.tx);
             self.again(seq, &request, cx);
         } else {
-            self.keep_early(seq, &request, cx);
+            self.keep_early(seq, &request, buffers, cx);
         }
     }
 
@@ -184,7 +200,7 @@ impl Stream {
     #[cold]
     fn again<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) {
         cx.counters.duplicates += 1;
-        if self.expected - seq > SLOTS as u64 {
+        if self.expected - seq > SLOTS as u64 || seq < FIRST {
             cx.counters.dropped_window += 1;
             return;
         }
@@ -206,7 +222,13 @@ impl Stream {
 
     /// R2, R4: keeps what came early and says so.
     #[cold]
-    fn keep_early<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) {
+    fn keep_early<M: Memory>(
+        &mut self,
+        seq: u64,
+        request: &Request<'_>,
+        buffers: &mut Slab,
+        cx: &mut Context<'_, M>,
+    ) {
         if seq - self.expected >= SLOTS as u64 {
             cx.counters.dropped_window += 1;
             return;
@@ -217,7 +239,7 @@ impl Stream {
                 NONE
             } else {
                 // R10: no room, no SACK; it is as if lost.
-                let Some(handle) = cx.buffers.store(request.data) else {
+                let Some(handle) = buffers.store(request.data) else {
                     cx.counters.dropped_full += 1;
                     return;
                 };
@@ -231,38 +253,36 @@ impl Stream {
             cx.counters.duplicates += 1;
         }
         let last_in_order = self.expected.wrapping_sub(1) as u16;
-        let message = match self.due.take() {
-            Some(due) => {
-                cx.counters.sack_acks += 1;
-                Message::SackNakAck { last_in_order, acked_seq: due.seq as u16, acked_axi: due.axi }
-            }
-            None => {
-                cx.counters.sacks += 1;
-                Message::SackNak { last_in_order }
-            }
+        let due = self.due;
+        let message = match due {
+            Some(due) => Message::SackNakAck { last_in_order, acked_seq: due.seq as u16, acked_axi: due.axi },
+            None => Message::SackNak { last_in_order },
         };
-        cx.framer.send(cx.tx, Space::Stream(self.id), seq, request.axi, request.addr, &message);
+        if cx.framer.send(cx.tx, Space::Stream(self.id), seq, request.axi, request.addr, &message) {
+            self.due = None;
+            cx.counters.sack_acks += u64::from(due.is_some());
+            cx.counters.sacks += u64::from(due.is_none());
+        }
     }
 
-    /// The gap is closed: executes what waited behind it.
+    /// Executes what waited and whose turn it is now: a gap has closed, or there is room again.
     #[cold]
-    fn drain_early<M: Memory>(&mut self, cx: &mut Context<'_, M>) {
-        while self.early_count > 0 {
-            let Some(early) = self.early[self.expected as usize % SLOTS] else { return };
+    fn drain_early<M: Memory>(&mut self, buffers: &mut Slab, cx: &mut Context<'_, M>) {
+        while let Some(Early { op, addr, axi, data, len }) = self.early[self.expected as usize % SLOTS] {
             self.flush_due(cx.framer, cx.tx);
-            // The data is copied out so that the buffers are free for the write; a page at most.
-            let mut copy = [0_u8; 64 * LINE_SIZE];
-            let data = &mut copy[..early.len];
-            if early.data != NONE {
-                data.copy_from_slice(cx.buffers.get(early.data, early.len));
-            }
             let seq = self.expected;
-            let request = Request { op: early.op, addr: early.addr, axi: early.axi, data };
-            if !self.execute(seq, &request, cx) {
+            let data = if data == NONE { &[][..] } else { buffers.get(data, len) };
+            if !self.execute(seq, &Request { op, addr, axi, data }, cx) {
                 return;
             }
-            cx.buffers.release(early.data);
-            self.early[seq as usize % SLOTS] = None;
+            self.forget_early(seq, buffers);
+        }
+    }
+
+    /// Empties the place of request `seq`.
+    fn forget_early(&mut self, seq: u64, buffers: &mut Slab) {
+        if let Some(early) = self.early[seq as usize % SLOTS].take() {
+            buffers.release(early.data);
             self.early_count -= 1;
         }
     }

@@ -1,0 +1,66 @@
+//! `cxloe-bench bandwidth`: streams of single lines and of bursts.
+
+use std::time::Duration;
+
+use super::Failure;
+use super::common::{LinkArgs, OutputArgs, RegionArgs, Session, Unit, bar, report};
+use crate::lab::Interrupt;
+use crate::measure::streams::StreamPlan;
+use crate::report::{Report, Statistic};
+
+/// Measure streams of lines and bursts beside a pipelined bare echo
+///
+/// stream64 is single lines with a full window, burst_read and burst_write whole pages in as few frames as the MTU
+/// allows; echo_pipelined is a bare echo with as many frames of the same sizes in flight.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    link: LinkArgs,
+    #[command(flatten)]
+    region: RegionArgs,
+
+    /// Trials; each measures limits and streams by turns
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    trials: u32,
+
+    /// How long each measurement of a trial takes, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    each_ms: u64,
+
+    /// Requests in flight; beyond 200 a veth loses frames
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    depth: usize,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
+    let mut session = Session::open(&args.link, &args.region, interrupt)?;
+    let progress = bar(u64::from(args.trials) * 7, Unit::Steps);
+    let plan =
+        StreamPlan { trials: args.trials, each: Duration::from_millis(args.each_ms), depth: args.depth };
+    let streams = session.target.streams(plan, &mut |what| {
+        progress.set_message(what.to_owned());
+        progress.inc(1);
+    })?;
+    progress.finish_and_clear();
+    let mut report = report(&session.link, vec![session.link.interface.clone()], args.link.wait, None);
+    streams.into_iter().for_each(|s| report.add_throughput(s));
+    if session.target.echo {
+        add_ratios(&mut report)?;
+    }
+    session.close()?;
+    args.output.write(&report, &[])
+}
+
+/// The ratios of streams to the pipelined echo of the same frame sizes, with what is aimed at.
+pub fn add_ratios(report: &mut Report) -> Result<(), Failure> {
+    report.add_ratio("stream64/echo_pipelined", Statistic::OpsPerS, Some(0.8))?;
+    for burst in ["burst_read", "burst_write"] {
+        let label = format!("{burst}/echo_pipelined");
+        let expression = format!("{burst}/echo_pipelined_{burst}");
+        report.add_ratio_as(&label, &expression, Statistic::BytesPerS, Some(0.85))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,217 @@
+//! What the measuring commands share: options for link, region and output; progress; reports.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use cxloe_gmm::model::ByteSize;
+use cxloe_wire::link::fault::FaultPlan;
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::link::{Backend, Extras, LinkConfig, LinkInfo};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::Failure;
+use crate::connect::{ConnectOptions, Connected, Lease};
+use crate::lab::Interrupt;
+use crate::machine::{self, Machine};
+use crate::measure::Target;
+use crate::report::{Link, Report, Samples, write_histogram_log};
+
+/// How frames leave this machine.
+#[derive(Args, Clone, Debug)]
+pub struct LinkArgs {
+    /// The network interface; its MAC address is this compute node's CN id
+    #[arg(short, long, value_name = "NAME", help_heading = "Link")]
+    pub interface: String,
+
+    /// auto takes the fastest that works: xdp, packet or pnet
+    #[arg(long, value_name = "auto|xdp|packet|pnet", default_value = "auto", help_heading = "Link")]
+    pub link: Backend,
+
+    /// busy (spin), adaptive[:TIME] (spin that long, then sleep) or sleep
+    #[arg(long, value_name = "STYLE", default_value = "busy", help_heading = "Link")]
+    pub wait: WaitStyle,
+
+    /// Send frames with an 802.1Q tag of this priority (0 to 7)
+    #[arg(long, value_name = "PCP", value_parser = clap::value_parser!(u8).range(0..=7), help_heading = "Link")]
+    pub priority: Option<u8>,
+
+    /// EtherType of the frames, hexadecimal
+    #[arg(long, value_name = "HEX", default_value = "0x88B5", value_parser = ethertype, help_heading = "Link")]
+    pub ethertype: u16,
+
+    /// Faults to make on purpose, for example drop=1%,reorder=0.5%,seed=7
+    #[arg(long, value_name = "PLAN", help_heading = "Link")]
+    pub faults: Option<FaultPlan>,
+
+    /// Pin the measuring thread to this CPU
+    #[arg(long, value_name = "CPU", help_heading = "Link")]
+    pub cpu: Option<usize>,
+}
+
+fn ethertype(text: &str) -> Result<u16, String> {
+    let digits = text.trim_start_matches("0x").trim_start_matches("0X");
+    u16::from_str_radix(digits, 16)
+        .ok()
+        .filter(|t| *t >= 0x0600)
+        .ok_or_else(|| format!("`{text}` is no EtherType; try 0x88B5"))
+}
+
+impl LinkArgs {
+    /// The link's configuration.
+    pub fn config(&self) -> LinkConfig {
+        LinkConfig {
+            backend: self.link,
+            ethertype: self.ethertype,
+            priority: self.priority,
+            busy_poll: self.wait == WaitStyle::Busy,
+            ..LinkConfig::new(&self.interface)
+        }
+    }
+
+    fn extras(&self) -> Extras {
+        Extras { faults: self.faults.clone(), pcap: None }
+    }
+}
+
+/// Which memory is measured.
+#[derive(Args, Clone, Debug)]
+pub struct RegionArgs {
+    /// The manager, for example http://10.0.0.1:7440
+    #[arg(long, value_name = "URL", env = "CXLOE_MANAGER", default_value = "http://127.0.0.1:7440", help_heading = "Memory")]
+    pub manager: String,
+
+    /// Use this region of this compute node [default: a new one, destroyed afterwards]
+    #[arg(long, value_name = "NAME", help_heading = "Memory")]
+    pub region: Option<String>,
+
+    /// Size of the new region
+    #[arg(long, value_name = "SIZE", default_value = "256M", help_heading = "Memory")]
+    pub size: ByteSize,
+
+    /// The memory node does not answer bare echoes: measure without the limit
+    #[arg(long, help_heading = "Memory")]
+    pub no_echo: bool,
+}
+
+/// Where results go besides the terminal.
+#[derive(Args, Clone, Debug, Default)]
+pub struct OutputArgs {
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub json: Option<PathBuf>,
+
+    /// Write a page with pictures
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub html: Option<PathBuf>,
+
+    /// Write the full histograms as an HdrHistogram log
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub hdr: Option<PathBuf>,
+}
+
+impl OutputArgs {
+    /// Prints the tables and writes what was asked for.
+    pub fn write(&self, report: &Report, samples: &[&Samples]) -> Result<(), Failure> {
+        println!("{}", report.tables());
+        if let Some(path) = &self.json {
+            report.write_json(path)?;
+            println!("results:    {}", path.display());
+        }
+        if let Some(path) = &self.html {
+            write(path, report.html()?.as_bytes())?;
+            println!("page:       {}", path.display());
+        }
+        if let Some(path) = &self.hdr {
+            let mut log = Vec::new();
+            write_histogram_log(&mut log, samples)?;
+            write(path, &log)?;
+            println!("histograms: {}", path.display());
+        }
+        Ok(())
+    }
+}
+
+/// Writes a file; the error names it.
+pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    std::fs::write(path, bytes).map_err(|e| format!("cannot write {}: {e}", path.display()).into())
+}
+
+/// A target on this thread, and what has to be given back after it.
+pub struct Session {
+    /// What is measured.
+    pub target: Target,
+    /// The link it goes over.
+    pub link: LinkInfo,
+    lease: Lease,
+}
+
+impl Session {
+    /// Connects and readies the target.
+    pub fn open(link: &LinkArgs, region: &RegionArgs, interrupt: Interrupt) -> Result<Session, Failure> {
+        if let Some(cpu) = link.cpu {
+            machine::pin(cpu)?;
+        }
+        let Connected { mut port, region: attached, hpa, peer, lease } = Connected::open(&ConnectOptions {
+            link: link.config(),
+            extras: link.extras(),
+            wait: link.wait,
+            manager: region.manager.clone(),
+            region: region.region.clone(),
+            size: region.size.0,
+            timeout: Duration::from_secs(10),
+        })?;
+        let info = port.link().info().clone();
+        let target = Target {
+            port,
+            hpa,
+            bytes: attached.size,
+            peer,
+            ethertype: link.ethertype,
+            echo: !region.no_echo,
+            cores: None,
+            memory_node: None,
+            interrupt: Some(interrupt),
+        };
+        Ok(Session { target, link: info, lease })
+    }
+
+    /// Ends the session in order and gives everything back.
+    pub fn close(self) -> Result<(), Failure> {
+        let closed = self.target.port.close();
+        self.lease.end()?;
+        Ok(closed?)
+    }
+}
+
+/// A bar for `steps` steps, on a terminal only.
+pub fn bar(steps: u64, unit: Unit) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    let template = match unit {
+        Unit::Steps => "{spinner} [{bar:32}] {pos}/{len} {msg}",
+        Unit::Bytes => "{spinner} [{bar:32}] {bytes}/{total_bytes} {bytes_per_sec} {msg}",
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style.progress_chars("=> "));
+    }
+    bar
+}
+
+/// What a bar counts.
+pub enum Unit {
+    /// Steps of a measurement.
+    Steps,
+    /// Bytes.
+    Bytes,
+}
+
+/// An empty report about `link`.
+pub fn report(link: &LinkInfo, interfaces: Vec<String>, wait: WaitStyle, bounce: Option<f64>) -> Report {
+    let machine = Machine { bounce_ns: bounce, ..Machine::describe() };
+    let wait = wait.to_string();
+    let style = wait.split(':').next().unwrap_or_default().to_owned();
+    Report::new(
+        machine,
+        Link { backend: link.backend.into(), interfaces, mtu: link.mtu as u32, wait: style },
+    )
+}

@@ -1,0 +1,89 @@
+//! `cxloe-bench echo`: the bare link.
+
+use std::time::Duration;
+
+use cxloe_wire::frame::Mac;
+use cxloe_wire::link::{echo::serve, open};
+
+use super::Failure;
+use super::common::{LinkArgs, OutputArgs, Unit, bar, report};
+use crate::lab::Interrupt;
+use crate::machine;
+use crate::measure::MeasureError;
+use crate::measure::bare::{Bare, rate};
+use crate::measure::latency::read_shape;
+use crate::report::{Samples, Throughput};
+
+/// Measure the bare link: frames out, frames back, no protocol
+///
+/// One end answers (--serve, or a memory node started with --echo); the other one measures single exchanges of
+/// a line read's frame sizes (echo64) and a full window of them (echo_pipelined).
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    link: LinkArgs,
+
+    /// Answer until Ctrl-C
+    #[arg(long, conflicts_with = "peer")]
+    serve: bool,
+
+    /// MAC address of the interface that answers
+    #[arg(long, value_name = "MAC", required_unless_present = "serve")]
+    peer: Option<Mac>,
+
+    /// Trials
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    trials: u32,
+
+    /// Single exchanges in a trial
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    operations: u64,
+
+    /// Frames in flight when pipelined; beyond 200 a veth loses frames
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    depth: u64,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
+    if let Some(cpu) = args.link.cpu {
+        machine::pin(cpu)?;
+    }
+    let mut link = open(&args.link.config())?;
+    let info = link.info().clone();
+    if args.serve {
+        println!("answering echoes on {} ({}, {}); Ctrl-C ends", info.interface, info.mac, info.backend);
+        loop {
+            serve(&mut *link, Duration::from_millis(200))?;
+            interrupt.check()?;
+        }
+    }
+    let Some(peer) = args.peer else { return Err("--peer is missing".into()) };
+    let mut echo64 = Samples::new("echo64");
+    let mut trials = Vec::new();
+    let progress = bar(u64::from(args.trials), Unit::Steps);
+    for _ in 0..args.trials {
+        interrupt.check()?;
+        let mut bare = Bare::new(&mut *link, peer, args.link.ethertype);
+        bare.wake()?;
+        for _ in 0..args.operations {
+            if let Some(ns) = bare.once(read_shape()).map_err(MeasureError::from)? {
+                echo64.record_ns(ns);
+            }
+        }
+        echo64.end_trial(None);
+        let (frames, took) =
+            bare.pipelined(&[read_shape()], args.operations * 5, args.depth).map_err(MeasureError::from)?;
+        trials.push(rate(frames, frames * 64, took, None));
+        progress.inc(1);
+    }
+    progress.finish_and_clear();
+    let mut report = report(&info, vec![info.interface.clone()], args.link.wait, None);
+    report.add(&echo64);
+    if let Some(pipelined) = Throughput::from_trials("echo_pipelined", trials) {
+        report.add_throughput(pipelined);
+    }
+    args.output.write(&report, &[&echo64])
+}

@@ -1,0 +1,127 @@
+//! The command line of `cxloe-bench`: one file per subcommand.
+
+mod agent;
+mod bandwidth;
+mod common;
+mod echo;
+mod latency;
+mod quickstart;
+mod verify;
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::lab::{self, Interrupt, Interrupted};
+
+/// Measures memory of other servers over Ethernet, and what the link itself can do
+#[derive(Parser)]
+#[command(name = "cxloe-bench", version, max_term_width = 110, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Everything on this machine, in namespaces of its own:
+    cxloe-bench quickstart
+
+  Between two machines (a manager on 10.0.0.1; on the other one:
+  mn-server -i enp3s0f0 --pool-size 16G --manager http://10.0.0.1:7440 --wait busy --echo):
+    cxloe-bench latency   -i enp3s0f0 --manager http://10.0.0.1:7440 --json latency.json
+    cxloe-bench bandwidth -i enp3s0f0 --manager http://10.0.0.1:7440 --size 4G --html bandwidth.html
+    cxloe-bench verify    -i enp3s0f0 --manager http://10.0.0.1:7440 --size 4G
+
+  The bare link, without any memory node:
+    cxloe-bench echo -i enp3s0f0 --serve                       # there
+    cxloe-bench echo -i enp3s0f0 --peer 02:00:00:00:00:02      # here
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
+    Quickstart(quickstart::Args),
+    /// Measure the bare link: frames out, frames back, no protocol
+    Echo(echo::Args),
+    /// Time single line operations beside a bare echo, and line cache hits
+    Latency(latency::Args),
+    /// Measure streams of lines and bursts beside a pipelined bare echo
+    Bandwidth(bandwidth::Args),
+    /// Write a pattern over a whole region and compare every byte read back
+    Verify(verify::Args),
+    /// Print a completion script for a shell
+    Completions {
+        /// bash, elvish, fish, powershell or zsh
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Why a command failed.
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// How long a measurement may take to notice Ctrl-C and clean up.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Runs the program. Must be called while the process has one thread.
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let standing = match &cli.command {
+        Command::Quickstart(_) => match lab::become_private_user_namespace() {
+            Ok(standing) => Some(standing),
+            Err(e) => {
+                eprintln!("cxloe-bench: {e}");
+                return ExitCode::FAILURE;
+            }
+        },
+        _ => None,
+    };
+    let filter = tracing_subscriber::EnvFilter::try_from_env("CXLOE_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(std::io::stderr).init();
+    let interrupt = match Interrupt::install(GRACE) {
+        Ok(interrupt) => interrupt,
+        Err(e) => {
+            eprintln!("cxloe-bench: {e}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = match cli.command {
+        Command::Quickstart(args) => quickstart::run(&args, standing, interrupt),
+        Command::Echo(args) => echo::run(&args, interrupt),
+        Command::Latency(args) => latency::run(&args, interrupt),
+        Command::Bandwidth(args) => bandwidth::run(&args, interrupt),
+        Command::Verify(args) => verify::run(&args, interrupt),
+        Command::Completions { shell } => {
+            clap_complete::generate(shell, &mut Cli::command(), "cxloe-bench", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("cxloe-bench: {e}");
+            match interrupted(&*e) {
+                Some(i) => ExitCode::from(i.exit_code()),
+                None => ExitCode::FAILURE,
+            }
+        }
+    }
+}
+
+/// Whether Ctrl-C is at the bottom of an error.
+fn interrupted<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e Interrupted> {
+    let mut at = Some(error);
+    while let Some(e) = at {
+        if let Some(i) = e.downcast_ref::<Interrupted>() {
+            return Some(i);
+        }
+        if let Some(crate::measure::MeasureError::Interrupted(i)) = e.downcast_ref() {
+            return Some(i);
+        }
+        at = e.source();
+    }
+    None
+}

@@ -1,0 +1,267 @@
+//! `cxloe-bench quickstart`: remote memory at work on one machine, over real frames, in one command.
+//!
+//! ```text
+//!   namespace cn                                   namespace mn
+//!     gmm         10.77.0.1:7440
+//!     cn-agent    on cn1, a macvlan of cn0    veth
+//!     this bench  on cn0  <------------------------->  mn0  mn-server
+//! ```
+//!
+//! The figures come from a line port in this process, which is a compute node of its own beside the agent: on
+//! two cores it and the memory node's worker have one each. What reaches the memory through the agent is
+//! measured too, by itself. Everything disappears with this process, however it ends.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use cxloe_cn::port::Port;
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::link::{Backend, Extras, LinkConfig};
+use nix::unistd::Pid;
+
+use super::Failure;
+use super::common::{OutputArgs, Unit, bar, report, write};
+use crate::connect::{ConnectOptions, Connected};
+use crate::lab::{Interrupt, Lab, Process, Standing};
+use crate::machine;
+use crate::measure::Target;
+use crate::measure::latency::LatencyPlan;
+use crate::measure::streams::StreamPlan;
+use crate::report::{Report, Samples};
+
+/// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
+#[derive(clap::Args, Clone, Debug)]
+pub struct Args {
+    /// The link: auto takes the fastest that works
+    #[arg(long, value_name = "auto|xdp|packet|pnet", default_value = "auto")]
+    link: Backend,
+
+    /// What memory node and bench do while they wait: busy, adaptive[:TIME] or sleep [default: busy with two
+    /// cores or more, else adaptive]
+    #[arg(long, value_name = "STYLE")]
+    wait: Option<WaitStyle>,
+
+    /// MTU of the veth pair
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+
+    /// Size of the region measured and verified
+    #[arg(long, value_name = "SIZE", default_value = "256M")]
+    size: cxloe_gmm::model::ByteSize,
+
+    /// Trials of each measurement
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    trials: u32,
+
+    /// Requests in flight in streams; beyond 200 a veth loses frames
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    depth: usize,
+
+    /// Where report.json and report.html go
+    #[arg(long, value_name = "DIR", default_value = "target/quickstart")]
+    output: PathBuf,
+}
+
+const MANAGER: &str = "http://10.77.0.1:7440";
+
+/// How long a daemon may take to come up.
+const READY: Duration = Duration::from_secs(20);
+
+pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
+    let state = tempfile::Builder::new().prefix("cxloe-quickstart-").tempdir()?;
+    let result = in_lab(args, standing, &interrupt, state.path());
+    if result.is_err() && interrupt.check().is_ok() {
+        show_logs(state.path());
+    }
+    result
+}
+
+fn in_lab(args: &Args, standing: Option<Standing>, interrupt: &Interrupt, state: &Path) -> Result<(), Failure> {
+    let cores = machine::allowed_cores();
+    let wait = args.wait.unwrap_or(if cores.len() > 1 { WaitStyle::Busy } else { WaitStyle::default() });
+    let pair = cores.first().copied().zip(cores.get(1).copied());
+    println!("CXL over Ethernet, on this machine alone:");
+    let lab = Lab::builder()
+        .namespace("cn")
+        .namespace("mn")
+        .veth("cn", "cn0", "mn", "mn0")
+        .macvlan("cn0", "cn", "cn1")
+        .mtu(args.mtu)
+        .address("cn0", "10.77.0.1/24")
+        .address("mn0", "10.77.0.2/24")
+        .build()?;
+    let how = match standing {
+        Some(Standing::UserNamespace) => ", in a user namespace of our own",
+        _ => "",
+    };
+    println!("  network    namespaces cn and mn, joined by a veth pair (cn0, mn0), MTU {}{how}", args.mtu);
+
+    let _gmm = start(&lab, "cn", state, "gmm", |c| {
+        c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
+    })?;
+    println!("  gmm        {MANAGER}");
+    let mn = start(&lab, "mn", state, "mn-server", |c| {
+        c.args(["-i", "mn0", "--name", "mn1", "--manager", MANAGER, "--echo"]);
+        c.args(["--link", &args.link.to_string(), "--wait", &wait.to_string()]);
+        c.arg("--pool-size").arg((args.size.0 * 2 + (64 << 20)).to_string());
+        c.arg("--data-dir").arg(state.join("mn"));
+        if let Some((_, theirs)) = pair {
+            c.args(["--cpus", &theirs.to_string()]);
+        }
+    })?;
+    let namespace = lab.namespace("cn")?.clone();
+    namespace.join()?;
+    wait_for_nodes(interrupt)?;
+    println!("  mn-server  on mn0, waiting style {wait}");
+    let agent = super::agent::start(&lab, state, interrupt)?;
+    println!("  cn-agent   on cn1");
+    if let Some((ours, _)) = pair {
+        machine::pin(ours)?;
+    }
+    let connected = Connected::open(&ConnectOptions {
+        link: LinkConfig {
+            backend: args.link,
+            busy_poll: wait == WaitStyle::Busy,
+            ..LinkConfig::new("cn0")
+        },
+        extras: Extras::default(),
+        wait,
+        manager: MANAGER.into(),
+        region: None,
+        size: args.size.0,
+        timeout: Duration::from_secs(10),
+    })?;
+    let Connected { mut port, region, hpa, peer, lease } = connected;
+    let info = port.link().info().clone();
+    println!("  bench      on cn0, link {} ({})", info.backend, info.detail);
+    println!("  region     {} of {} on mn1", region.name, cxloe_gmm::model::human_bytes(region.size));
+    println!();
+
+    let mut target = Target {
+        port,
+        hpa,
+        bytes: region.size,
+        peer,
+        ethertype: cxloe_wire::frame::ETHERTYPE_DEFAULT,
+        echo: true,
+        cores: pair,
+        memory_node: Some(Pid::from_raw(mn.id() as i32)),
+        interrupt: Some(interrupt.clone()),
+    };
+    let (mut report, samples) = measure(args, &mut target, &info, wait)?;
+    verify(&mut target)?;
+    let Target { port, .. } = target;
+    close(port)?;
+    let agent_samples = agent.measure(interrupt)?;
+    for samples in &agent_samples {
+        report.add(samples);
+    }
+    lease.end()?;
+
+    std::fs::create_dir_all(&args.output)
+        .map_err(|e| format!("cannot create {}: {e}", args.output.display()))?;
+    let output = OutputArgs {
+        json: Some(args.output.join("report.json")),
+        html: Some(args.output.join("report.html")),
+        hdr: None,
+    };
+    let all: Vec<&Samples> = samples.iter().collect();
+    output.write(&report, &all)
+}
+
+fn measure(
+    args: &Args,
+    target: &mut Target,
+    link: &cxloe_wire::link::LinkInfo,
+    wait: WaitStyle,
+) -> Result<(Report, Vec<Samples>), Failure> {
+    let progress = bar(u64::from(args.trials) * 11 + 1, Unit::Steps);
+    let mut step = |what: &str| {
+        progress.set_message(what.to_owned());
+        progress.inc(1);
+    };
+    let latency = target.latency(LatencyPlan { trials: args.trials, operations: 20_000 }, &mut step)?;
+    step("cache hits");
+    let (hit_reads, hit_writes) = target.hits(args.trials, 200)?;
+    let plan = StreamPlan { trials: args.trials, each: Duration::from_millis(250), depth: args.depth };
+    let streams = target.streams(plan, &mut step)?;
+    progress.finish_and_clear();
+
+    let mut bounces: Vec<f64> = (0..3).filter_map(|_| target.bounce()).collect();
+    bounces.sort_by(f64::total_cmp);
+    let bounce = bounces.get(bounces.len() / 2).copied();
+    let mut report = report(link, vec!["cn0".into(), "mn0".into()], wait, bounce);
+    let samples =
+        vec![latency.echo64, latency.read64, latency.write64, latency.mixed64, hit_reads, hit_writes];
+    samples.iter().for_each(|s| report.add(s));
+    streams.into_iter().for_each(|s| report.add_throughput(s));
+    super::latency::add_ratios(&mut report)?;
+    super::bandwidth::add_ratios(&mut report)?;
+    Ok((report, samples))
+}
+
+fn verify(target: &mut Target) -> Result<(), Failure> {
+    let progress = bar(target.bytes * 2, Unit::Bytes);
+    progress.set_message("verify");
+    let bytes = target.verify(rand::random(), &mut |done| progress.set_position(done))?;
+    progress.finish_and_clear();
+    println!("verified: {bytes} bytes written and read back, every one right");
+    println!();
+    Ok(())
+}
+
+fn close(port: Port) -> Result<(), Failure> {
+    Ok(port.close()?)
+}
+
+/// Starts one of our programs, which lies beside this one; its output goes to a log in `state`.
+pub(super) fn start(
+    lab: &Lab,
+    namespace: &str,
+    state: &Path,
+    program: &str,
+    arguments: impl FnOnce(&mut Command),
+) -> Result<Process, Failure> {
+    let beside = std::env::current_exe()?.with_file_name(program);
+    if !beside.exists() {
+        return Err(format!("{} is missing; build it with `cargo build --release`", beside.display()).into());
+    }
+    let mut command = Command::new(beside);
+    arguments(&mut command);
+    Process::log_to(&mut command, &state.join(format!("{program}.log")))?;
+    Ok(lab.spawn(namespace, command)?)
+}
+
+/// Waits until the memory node has registered.
+fn wait_for_nodes(interrupt: &Interrupt) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = cxloe_gmm::Client::new(MANAGER)?;
+    let started = Instant::now();
+    loop {
+        interrupt.check()?;
+        let found = runtime.block_on(client.memory_nodes());
+        if found.as_ref().is_ok_and(|nodes| !nodes.is_empty()) {
+            return Ok(());
+        }
+        if started.elapsed() > READY {
+            return Err(match found {
+                Ok(_) => "mn-server has not registered with the manager".into(),
+                Err(e) => format!("the manager has not come up: {e}").into(),
+            });
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// After a failure: the last words of each daemon.
+fn show_logs(state: &Path) {
+    for program in ["gmm", "mn-server", "cn-agent"] {
+        let Ok(log) = std::fs::read_to_string(state.join(format!("{program}.log"))) else { continue };
+        let lines: Vec<&str> = log.lines().collect();
+        eprintln!("--- the last lines of {program}'s log");
+        for line in &lines[lines.len().saturating_sub(12)..] {
+            eprintln!("{line}");
+        }
+    }
+}

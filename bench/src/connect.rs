@@ -1,0 +1,170 @@
+//! Becoming a compute node of one's own: a benchmark registers with the manager under its interface's address,
+//! gets a region, and reaches it by a line port in its own process.
+
+use std::time::Duration;
+
+use cxloe_cn::attach::{AttachError, STREAMS_DEFAULT, Station};
+use cxloe_cn::cache::CacheConfig;
+use cxloe_cn::engine::Engine;
+use cxloe_cn::port::{Port, PortError};
+use cxloe_gmm::api::{CreateRegion, DestroyRegion, RegisterComputeNode};
+use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region};
+use cxloe_gmm::{Client, ClientError};
+use cxloe_wire::frame::Mac;
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::link::{Extras, LinkConfig, LinkError, open_with};
+use cxloe_wire::session::Timing;
+
+/// What to connect with.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// The link.
+    pub link: LinkConfig,
+    /// Faults and frame record.
+    pub extras: Extras,
+    /// What the port does while it waits.
+    pub wait: WaitStyle,
+    /// The manager's URL.
+    pub manager: String,
+    /// An existing region of this node to use, or `None` for a new one that is destroyed afterwards.
+    pub region: Option<String>,
+    /// Size of a new region in bytes.
+    pub size: u64,
+    /// How long to wait for a session.
+    pub timeout: Duration,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The link.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The manager.
+    #[error(transparent)]
+    Manager(#[from] ClientError),
+    /// The interface's address cannot be a CN id.
+    #[error("interface `{interface}`: {source}")]
+    CnId {
+        /// The interface.
+        interface: String,
+        /// Why.
+        source: MacError,
+    },
+    /// The region's name cannot be one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The region belongs to another compute node.
+    #[error("region `{region}` belongs to CN {owner}, and this one is {own}; create one with `gmm create-region --owner {own}`")]
+    NotOurs {
+        /// The region.
+        region: Name,
+        /// Its owner.
+        owner: CnId,
+        /// This CN.
+        own: CnId,
+    },
+    /// Attaching it.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The session.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The little runtime for the manager's client.
+    #[error("cannot start the runtime for the manager's client: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// A line port to a region.
+pub struct Connected {
+    /// The port, without a line cache.
+    pub port: Port,
+    /// The region.
+    pub region: Region,
+    /// HPA of its first byte.
+    pub hpa: u64,
+    /// Address of its first memory node.
+    pub peer: Mac,
+    /// What has to be given back.
+    pub lease: Lease,
+}
+
+/// The registration, and the region if it was made for the occasion: destroyed by [`end`](Self::end), or when
+/// this is dropped.
+pub struct Lease {
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+    temporary: Option<Name>,
+}
+
+/// Where the region is attached; not 0, so that a lost base shows.
+const HPA: u64 = 1 << 32;
+
+impl Connected {
+    /// Opens the link, registers, gets the region and waits for the session.
+    pub fn open(options: &ConnectOptions) -> Result<Connected, ConnectError> {
+        let link = open_with(&options.link, &options.extras)?;
+        let info = link.info().clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ConnectError::Runtime)?;
+        let client = Client::new(&options.manager)?;
+        let own = CnId::new(cxloe_gmm::model::Mac(info.mac.0))
+            .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
+        let instance = rand::random();
+        let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));
+
+        let registration =
+            RegisterComputeNode { cn_id: own, name: name("bench")?, instance_id: instance };
+        runtime.block_on(client.register_compute_node(&registration))?;
+        let (region, temporary) = match &options.region {
+            Some(existing) => (runtime.block_on(client.region(&Name::new(existing.as_str())?))?, None),
+            None => {
+                let wanted = Name::new(format!("bench-{}", std::process::id()))?;
+                let create = CreateRegion::new(wanted.clone(), options.size, own);
+                (runtime.block_on(client.create_region(&create))?, Some(wanted))
+            }
+        };
+        let lease = Lease { runtime, client, temporary };
+        if region.owner != own {
+            return Err(ConnectError::NotOurs { region: region.name, owner: region.owner, own });
+        }
+        let station = Station {
+            own: info.mac,
+            ethertype: options.link.ethertype,
+            max_frame: info.max_frame,
+            streams: STREAMS_DEFAULT,
+            instance,
+            key: None,
+            timing: Timing::default(),
+        };
+        let mut port = Port::new(link, Engine::new(CacheConfig::OFF), options.wait);
+        let now = port.clock().now();
+        station.attach(port.engine(), &region, HPA, now)?;
+        port.connect(options.timeout)?;
+        let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));
+        Ok(Connected { port, region, hpa: HPA, peer, lease })
+    }
+}
+
+impl Lease {
+    /// Destroys the temporary region, if there is one.
+    pub fn end(mut self) -> Result<(), ClientError> {
+        let Some(name) = self.temporary.take() else { return Ok(()) };
+        let now = DestroyRegion { force: true, wait_ms: 10_000 };
+        self.runtime.block_on(self.client.destroy_region(&name, now)).map(drop)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(name) = self.temporary.take() {
+            // On the way out after an error: say it, but the error that led here matters more.
+            let now = DestroyRegion { force: true, wait_ms: 2_000 };
+            if let Err(e) = self.runtime.block_on(self.client.destroy_region(&name, now)) {
+                tracing::warn!(region = %name, %e, "the temporary region is left over");
+            }
+        }
+    }
+}

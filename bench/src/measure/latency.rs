@@ -1,0 +1,104 @@
+//! One uncached line operation at a time over a region larger than the last-level cache, beside a bare echo of
+//! the same frame sizes.
+
+use std::time::Instant;
+
+use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, Seal, frame_len};
+use cxloe_wire::link::echo::Echo;
+
+use super::{MeasureError, Sequence, Target};
+use crate::report::Samples;
+
+/// How much of it.
+#[derive(Clone, Copy, Debug)]
+pub struct LatencyPlan {
+    /// Trials; each measures the limit and the operations in turn.
+    pub trials: u32,
+    /// Operations of each kind in a trial.
+    pub operations: u64,
+}
+
+/// What came out.
+pub struct LatencyResults {
+    /// Bare echo of a line read's frames; empty if the memory node answers no echoes.
+    pub echo64: Samples,
+    /// Line reads.
+    pub read64: Samples,
+    /// Line writes.
+    pub write64: Samples,
+    /// Half and half.
+    pub mixed64: Samples,
+}
+
+/// The frames of a line read, as a bare echo.
+pub fn read_shape() -> Echo {
+    Echo {
+        request_len: MIN_FRAME,
+        reply_len: frame_len(HEADER_LEN + LINE_SIZE, Seal::PLAIN_LEN),
+        replies: 1,
+    }
+}
+
+impl Target {
+    /// Measures single operations. `progress` hears of each step of `trials * 4`.
+    pub fn latency(
+        &mut self,
+        plan: LatencyPlan,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<LatencyResults, MeasureError> {
+        let mut results = LatencyResults {
+            echo64: Samples::new("echo64"),
+            read64: Samples::new("read64"),
+            write64: Samples::new("write64"),
+            mixed64: Samples::new("mixed64"),
+        };
+        let mut addresses = Sequence::new(64);
+        for _ in 0..plan.trials {
+            let bounce = self.bounce();
+            if self.echo {
+                progress("bare echo");
+                self.echo_trial(read_shape(), plan.operations, &mut results.echo64)?;
+                results.echo64.end_trial(bounce);
+            }
+            for (name, reads_of_8, samples) in [
+                ("line reads", 8, &mut results.read64),
+                ("line writes", 0, &mut results.write64),
+                ("reads and writes", 4, &mut results.mixed64),
+            ] {
+                progress(name);
+                self.line_operations(plan.operations, reads_of_8, &mut addresses, samples)?;
+                samples.end_trial(bounce);
+            }
+        }
+        Ok(results)
+    }
+
+    fn line_operations(
+        &mut self,
+        count: u64,
+        reads_of_8: u64,
+        addresses: &mut Sequence,
+        samples: &mut Samples,
+    ) -> Result<(), MeasureError> {
+        // The memory node's worker may still be lingering over echoes, and caches are cold: not counted.
+        for _ in 0..count / 20 + 10 {
+            let at = self.hpa + addresses.below(self.lines()) * LINE_SIZE as u64;
+            self.port.read(at)?;
+        }
+        self.check()?;
+        let mut line = [0_u8; LINE_SIZE];
+        for i in 0..count {
+            let at = self.hpa + addresses.below(self.lines()) * LINE_SIZE as u64;
+            let reads = addresses.next() % 8 < reads_of_8;
+            line[..8].copy_from_slice(&i.to_le_bytes());
+            let start = Instant::now();
+            if reads {
+                std::hint::black_box(self.port.read(at)?);
+            } else {
+                self.port.write(at, &line)?;
+            }
+            samples.record_ns(start.elapsed().as_nanos() as u64);
+        }
+        Ok(())
+    }
+}

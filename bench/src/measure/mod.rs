@@ -1,0 +1,137 @@
+//! The measurements: what is timed, and how, given a line port to a memory node.
+//!
+//! Every measurement that is held against a limit takes turns with it: a trial of the limit, a trial of the
+//! thing, and again, on the same link, in the same two threads on the same two cores. The limit is a bare echo
+//! ([`cxloe_wire::link::echo`]): this side drives it over the port's own link, and the memory node's worker
+//! answers it from a loop of its own.
+
+pub mod bare;
+pub mod hits;
+pub mod latency;
+pub mod streams;
+pub mod verify;
+
+use std::time::Instant;
+
+use cxloe_cn::port::{Port, PortError};
+use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::link::LinkError;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::lab::{Interrupt, Interrupted};
+use crate::machine;
+
+/// Where measurements go.
+pub struct Target {
+    /// The port, uncached unless a measurement says otherwise.
+    pub port: Port,
+    /// First HPA of the region used.
+    pub hpa: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// The memory node's address, for bare echoes.
+    pub peer: Mac,
+    /// EtherType of the frames.
+    pub ethertype: u16,
+    /// Whether the memory node answers bare echoes.
+    pub echo: bool,
+    /// This thread's CPU and the memory node's worker's, if both are known and on this machine.
+    pub cores: Option<(usize, usize)>,
+    /// The memory node's process, if it is ours to pause while something else needs its core.
+    pub memory_node: Option<Pid>,
+    /// Ctrl-C.
+    pub interrupt: Option<Interrupt>,
+}
+
+/// Why a measurement ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    /// An operation failed.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The link failed.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The memory node does not answer echoes.
+    #[error("memory node {0} does not answer bare echoes; start mn-server with --echo to measure the limit of the link")]
+    NoEcho(Mac),
+    /// Memory does not hold what was written.
+    #[error("wrong data at HPA {hpa:#x}: byte {index} of the line is {found:#04x}, written was {written:#04x} ({wrong} wrong bytes in all)")]
+    WrongData {
+        /// HPA of the first wrong line.
+        hpa: u64,
+        /// First wrong byte in it.
+        index: usize,
+        /// What it is.
+        found: u8,
+        /// What it should be.
+        written: u8,
+        /// Wrong bytes in the whole region.
+        wrong: u64,
+    },
+    /// Ctrl-C.
+    #[error(transparent)]
+    Interrupted(#[from] Interrupted),
+}
+
+impl Target {
+    /// Lines of the region.
+    pub fn lines(&self) -> u64 {
+        self.bytes / LINE_SIZE as u64
+    }
+
+    /// Ends the measurement if the user asked for it.
+    pub fn check(&self) -> Result<(), MeasureError> {
+        self.interrupt.as_ref().map_or(Ok(()), |i| Ok(i.check()?))
+    }
+
+    /// How far apart the two cores are just now, in nanoseconds for a cache line there and back. The memory
+    /// node is paused meanwhile, if it can be.
+    pub fn bounce(&self) -> Option<f64> {
+        let (ours, theirs) = self.cores?;
+        let pause = |signal| self.memory_node.map(|pid| kill(pid, signal));
+        pause(Signal::SIGSTOP);
+        let bounce = machine::bounce_ns(ours, theirs).ok();
+        pause(Signal::SIGCONT);
+        bounce
+    }
+}
+
+/// A fast repeatable sequence of numbers (xorshift64*).
+#[derive(Clone, Debug)]
+pub struct Sequence(u64);
+
+impl Sequence {
+    /// The sequence of `seed`.
+    pub fn new(seed: u64) -> Self {
+        Sequence(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
+    }
+
+    /// The next number.
+    #[inline]
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
+    }
+
+    /// A number below `bound`.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+    }
+}
+
+/// What two readings of the clock cost, in nanoseconds: the median of many.
+pub fn clock_cost_ns() -> f64 {
+    let mut costs: Vec<u128> = (0..1001)
+        .map(|_| {
+            let start = Instant::now();
+            start.elapsed().as_nanos()
+        })
+        .collect();
+    costs.sort_unstable();
+    costs[costs.len() / 2] as f64
+}

@@ -1,0 +1,144 @@
+//! From a request's answer to the operation that caused it: what is on its way, and what its end changes.
+
+use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::session::{Completions, OpError};
+
+use super::{Core, EngineError, EngineEvent, EVENTS_MAX, Sink, Stranded, page_and_mask};
+use crate::cache::{Line, Place, State};
+
+/// An operation on its way.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Op {
+    /// A line (`place`: where it goes in the cache) or a burst.
+    Read { user: u64, hpa: u64, lines: u8, place: Option<Place> },
+    /// A line or a burst.
+    Write { user: u64 },
+    /// A modified line of the cache.
+    WriteBack { peer: usize, cmem: u64, hpa: u64 },
+}
+
+/// Operations on their way, by token.
+pub(super) struct Ops {
+    slots: Vec<Op>,
+    free: Vec<u32>,
+}
+
+impl Ops {
+    pub fn new(count: usize) -> Ops {
+        Ops { slots: vec![Op::Write { user: 0 }; count], free: (0..count as u32).rev().collect() }
+    }
+
+    #[inline]
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Keeps `op`; the caller has checked that there is room.
+    #[inline]
+    pub fn insert(&mut self, op: Op) -> u64 {
+        let index = self.free.pop().expect("is_full was asked");
+        self.slots[index as usize] = op;
+        u64::from(index)
+    }
+
+    #[inline]
+    pub fn remove(&mut self, token: u64) -> Op {
+        self.free.push(token as u32);
+        self.slots[token as usize]
+    }
+
+    pub fn used(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+/// Applies the completions of one requester.
+pub(super) struct Completer<'a> {
+    pub core: &'a mut Core,
+    pub mac: Mac,
+    pub sink: &'a mut dyn Sink,
+}
+
+impl Completions for Completer<'_> {
+    #[inline]
+    fn read(&mut self, token: u64, data: &[u8]) {
+        let Op::Read { user, hpa, lines, place } = self.core.ops.remove(token) else { return };
+        let (page, mask) = page_and_mask(hpa, usize::from(lines));
+        self.core.inflight.finish(page, mask);
+        if let (Some(place), Some(cache)) = (place, &mut self.core.cache)
+            && cache.state(place) == State::Filling
+            && let Some(line) = data.first_chunk::<LINE_SIZE>()
+        {
+            cache.put(place, line, State::Exclusive);
+        }
+        self.sink.read(user, data);
+    }
+
+    #[inline]
+    fn written(&mut self, token: u64) {
+        match self.core.ops.remove(token) {
+            Op::Write { user } => self.sink.written(user),
+            Op::WriteBack { .. } => self.core.write_backs -= 1,
+            Op::Read { .. } => {}
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, token: u64, error: OpError, data: &[u8]) {
+        let failed = EngineError::Failed { mac: self.mac, error };
+        self.core.counters.failures += 1;
+        match self.core.ops.remove(token) {
+            Op::Read { user, hpa, lines, place } => {
+                let (page, mask) = page_and_mask(hpa, usize::from(lines));
+                self.core.inflight.finish(page, mask);
+                if let (Some(place), Some(cache)) = (place, &mut self.core.cache)
+                    && cache.state(place) == State::Filling
+                {
+                    cache.set_state(place, State::Invalid);
+                }
+                self.sink.failed(user, failed);
+            }
+            Op::Write { user } => self.sink.failed(user, failed),
+            Op::WriteBack { peer, cmem, hpa } => {
+                self.core.write_backs -= 1;
+                // Acknowledged to whoever wrote it, so it must not be lost with the session.
+                let survives = matches!(error, OpError::SessionDead | OpError::FrameTooLarge);
+                match data.first_chunk::<LINE_SIZE>() {
+                    Some(data) if survives => self.core.strand(Stranded { peer, cmem, hpa, data: *data }),
+                    _ => self.core.event(EngineEvent::WriteBackRefused { hpa, error: failed }),
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    pub fn event(&mut self, event: EngineEvent) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Keeps a line for its memory node's return; a newer value of the same line replaces an older one.
+    fn strand(&mut self, line: Stranded) {
+        match self.stranded.iter_mut().find(|s| s.hpa == line.hpa) {
+            // Write-backs of one line fail in the order they were made.
+            Some(older) => older.data = line.data,
+            None => self.stranded.push_back(line),
+        }
+    }
+
+    /// What was last written to a stranded line.
+    #[inline]
+    pub fn find_stranded(&self, hpa: u64) -> Option<Line> {
+        if self.stranded.is_empty() {
+            return None;
+        }
+        self.stranded.iter().find(|s| s.hpa == hpa).map(|s| s.data)
+    }
+
+    pub fn stranded_overlaps(&self, hpa: u64, lines: usize) -> bool {
+        self.stranded.iter().any(|s| s.hpa.wrapping_sub(hpa) < (lines * LINE_SIZE) as u64)
+    }
+}

@@ -1,0 +1,69 @@
+//! What happens to sessions, in words.
+
+use cxloe_wire::frame::{HelloStatus, PROTOCOL_VERSION};
+use cxloe_wire::session::SessionEvent;
+
+use crate::engine::EngineEvent;
+
+/// Why a memory node refuses us, if that is what `event` says, and what to do about it.
+pub fn refusal(event: &EngineEvent) -> Option<String> {
+    let EngineEvent::Session {
+        mac,
+        event: SessionEvent::Refused { status, version_min, version_max },
+    } = event
+    else {
+        return None;
+    };
+    Some(match status {
+        HelloStatus::VersionMismatch => format!(
+            "memory node {mac} speaks protocol versions {version_min} to {version_max}, this program {PROTOCOL_VERSION}; upgrade the older of the two"
+        ),
+        HelloStatus::InstanceConflict => format!(
+            "memory node {mac} already serves another running agent with our CN id (MAC address); end that agent, or give one of the two interfaces another MAC address"
+        ),
+        HelloStatus::NotAllowed => {
+            format!("memory node {mac} has nothing for this CN; create a region for it with `gmm create-region`")
+        }
+        HelloStatus::NoResources => {
+            format!("memory node {mac} has no room for another session; raise --max-sessions there")
+        }
+        HelloStatus::Integrity => format!(
+            "memory node {mac} protects frames in another way; give both ends the same key file, or neither one"
+        ),
+        HelloStatus::Draining => format!("memory node {mac} is about to stop and takes no new session"),
+        HelloStatus::Ok | HelloStatus::Unknown(_) => {
+            format!("memory node {mac} refuses the session with status {status:?}; upgrade the older of the two")
+        }
+    })
+}
+
+/// Writes `event` to the log.
+pub fn log(event: &EngineEvent) {
+    match event {
+        EngineEvent::Session { mac, event: session } => match session {
+            SessionEvent::Opened { incarnation, resumed } => {
+                tracing::info!(%mac, incarnation = format_args!("{incarnation:#x}"), resumed, "session open");
+            }
+            SessionEvent::DataLost { before, now } => tracing::error!(
+                %mac, before = format_args!("{before:#x}"), now = format_args!("{now:#x}"),
+                "the memory node has lost its content: data of the regions on it is gone"
+            ),
+            SessionEvent::Suspect => {
+                tracing::warn!(%mac, "memory node silent; offering it a new session");
+            }
+            SessionEvent::Dead => {
+                tracing::error!(%mac, "memory node has not answered within the limit; operations on it fail until it is back");
+            }
+            SessionEvent::PeerLeft => tracing::warn!(%mac, "memory node is stopping"),
+            SessionEvent::Refused { .. } => {
+                if let Some(why) = refusal(event) {
+                    tracing::error!("{why}");
+                }
+            }
+            SessionEvent::Closed => tracing::info!(%mac, "session closed"),
+        },
+        EngineEvent::WriteBackRefused { hpa, error } => {
+            tracing::error!(hpa = format_args!("{hpa:#x}"), %error, "a modified line could not be written back");
+        }
+    }
+}

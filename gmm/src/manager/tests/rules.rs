@@ -1,0 +1,277 @@
+//! One test for each rule of the manager.
+
+use super::*;
+use crate::api::{ErrorCode, Owner};
+
+#[test]
+fn a_region_is_active_once_its_node_confirms_and_gone_once_it_is_zeroed() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 3, cn(1)).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Creating));
+    fabric.sync(0, false).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Creating), "the command was fetched, not confirmed");
+    fabric.sync(0, false).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+    let leg = &fabric.manager.region(&name("r")).unwrap().legs[0];
+    assert_eq!(
+        (leg.mac(), leg.bytes, leg.incarnation),
+        (Some([2, 0, 0, 0, 2, 0].into()), 3 * EXTENT, Some(1))
+    );
+    assert_eq!(fabric.nodes[0].mapped.len(), 3);
+
+    fabric.destroy("r").unwrap();
+    assert_eq!((fabric.state_of("r"), fabric.free()), (Some(RegionState::Draining), 5));
+    fabric.sync(0, false).unwrap();
+    assert_eq!(fabric.free(), 5, "extents were free before the node confirmed");
+    fabric.sync(0, false).unwrap();
+    assert_eq!((fabric.state_of("r"), fabric.free()), (None, 8));
+    assert!(fabric.nodes[0].mapped.is_empty());
+}
+
+#[test]
+fn regions_go_to_the_emptiest_node_and_over_several_when_none_is_large_enough() {
+    let mut fabric = Fabric::new(&[4, 10, 6]);
+    fabric.create("one", 5, cn(1)).unwrap();
+    fabric.create("many", 12, cn(1)).unwrap();
+    let legs = |region: &str| -> Vec<(String, u64, u64)> {
+        let legs = &fabric.manager.region(&name(region)).unwrap().legs;
+        legs.iter()
+            .map(|leg| (leg.memory_node.to_string(), leg.offset / EXTENT, leg.bytes / EXTENT))
+            .collect()
+    };
+    assert_eq!(legs("one"), [("mn1".to_owned(), 0, 5)]);
+    assert_eq!(legs("many"), [("mn2".to_owned(), 0, 6), ("mn1".to_owned(), 6, 5), ("mn0".to_owned(), 11, 1)]);
+    let error = fabric.create("more", 4, cn(1)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NoSpace);
+    assert!(error.to_string().contains("8.00 MiB") && error.to_string().contains("6.00 MiB"), "{error}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 1, cn(1)).unwrap();
+    let ask = |change: fn(&mut CreateRegion)| {
+        let mut create = CreateRegion::new(name("s"), EXTENT, cn(1));
+        change(&mut create);
+        Command::CreateRegion(create)
+    };
+    let table = [
+        (ask(|c| c.name = name("r")), ErrorCode::NameInUse),
+        (ask(|c| c.size.0 = 0), ErrorCode::BadRequest),
+        (ask(|c| c.size.0 = EXTENT + 1), ErrorCode::BadRequest),
+        (ask(|c| c.size.0 = u64::MAX), ErrorCode::NoSpace),
+        (ask(|c| c.ways = 2), ErrorCode::BadRequest),
+        (ask(|c| c.granularity = 128), ErrorCode::BadRequest),
+        (ask(|c| c.granularity = 3000), ErrorCode::BadRequest),
+        (ask(|c| c.owner = Owner::Name(name("nobody"))), ErrorCode::NotFound),
+        (Command::DestroyRegion { name: name("s"), force: true }, ErrorCode::NotFound),
+        (Command::ResetRegion(name("r")), ErrorCode::WrongState),
+    ];
+    for (command, code) in table {
+        let error = fabric.apply(command.clone()).unwrap_err();
+        assert_eq!(error.code(), code, "{command:?}: {error}");
+        assert!(!error.hint().is_empty());
+    }
+}
+
+#[test]
+fn registrations_that_do_not_fit_are_refused() {
+    let mut fabric = Fabric::new(&[8, 8]);
+    fabric.create("r", 6, cn(1)).unwrap();
+    fabric.settle();
+    let ask = |change: fn(&mut RegisterMemoryNode)| {
+        let mut register = Node::new(0, 8).register();
+        change(&mut register);
+        Command::RegisterMemoryNode(register)
+    };
+    let table = [
+        (ask(|r| r.macs.clear()), ErrorCode::BadRequest),
+        (ask(|r| r.macs[0] = [1, 0, 0, 0, 0, 0].into()), ErrorCode::BadRequest),
+        (ask(|r| r.macs.push(r.macs[0])), ErrorCode::BadRequest),
+        (ask(|r| r.macs[0] = Node::new(1, 8).mac.into()), ErrorCode::NameInUse),
+        (ask(|r| r.extent_bytes = 3 << 20), ErrorCode::BadRequest),
+        (ask(|r| r.pool_bytes = EXTENT - 1), ErrorCode::BadRequest),
+        (ask(|r| r.pool_bytes = 5 * EXTENT), ErrorCode::WrongState),
+        (ask(|r| r.extent_bytes = EXTENT / 2), ErrorCode::WrongState),
+        (ask(|r| r.instance_id = 9), ErrorCode::NameInUse),
+        (ask(|r| r.seen.term = 2), ErrorCode::StaleManager),
+        (ask(|r| r.seen.revision = 1000), ErrorCode::StaleManager),
+    ];
+    for (command, code) in table {
+        let error = fabric.apply(command.clone()).unwrap_err();
+        assert_eq!(error.code(), code, "{command:?}: {error}");
+    }
+    fabric.apply(ask(|r| r.pool_bytes = 6 * EXTENT)).expect("a pool may shrink to what is held");
+    assert_eq!(fabric.free(), 8);
+}
+
+#[test]
+fn a_silent_node_degrades_its_regions_and_comes_back_by_itself() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    fabric.now_ms += TIMEOUT_MS - 1;
+    fabric.apply(Command::Tick).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+    fabric.now_ms += 1;
+    assert_eq!(fabric.manager.next_deadline_ms(), Some(fabric.now_ms));
+    fabric.apply(Command::Tick).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Degraded));
+    assert_eq!(fabric.create("s", 1, cn(1)).unwrap_err().code(), ErrorCode::NoSpace);
+
+    fabric.destroy("r").unwrap();
+    assert_eq!((fabric.state_of("r"), fabric.free()), (Some(RegionState::Draining), 6), "quarantine");
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.free()), (None, 8));
+}
+
+#[test]
+fn lost_content_is_reported_and_not_served_until_someone_accepts_it() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    let base = fabric.manager.region(&name("r")).unwrap().legs[0].cmem_base;
+    fabric.nodes[0].incarnation = 2;
+    fabric.register(0).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Lost));
+    assert!(fabric.nodes[0].mapped.is_empty(), "lost content is served");
+    fabric.settle();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Lost));
+
+    fabric.apply(Command::ResetRegion(name("r"))).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Creating));
+    fabric.settle();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+    let leg = &fabric.manager.region(&name("r")).unwrap().legs[0];
+    assert_eq!((leg.cmem_base, leg.incarnation), (base, Some(2)));
+    assert_eq!(fabric.nodes[0].mapped.len(), 2);
+}
+
+#[test]
+fn content_that_was_never_touched_is_served_again_after_a_restart() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    fabric
+        .apply(Command::HungUp(liveness::NodeKey::Memory(name("mn0")), fabric.nodes[0].registration))
+        .unwrap();
+    fabric.nodes[0].instance_id = 2;
+    fabric.restart_manager();
+    assert_eq!(
+        fabric.register(0).unwrap_err().code(),
+        ErrorCode::NameInUse,
+        "the other daemon may still be there"
+    );
+    fabric.now_ms += TIMEOUT_MS;
+    fabric.apply(Command::Tick).unwrap();
+    fabric.register(0).unwrap();
+    assert_eq!((fabric.state_of("r"), fabric.nodes[0].mapped.len()), (Some(RegionState::Active), 2));
+}
+
+#[test]
+fn a_node_that_refuses_ends_the_region_with_its_reason() {
+    let mut fabric = Fabric::new(&[8, 7]);
+    fabric.create("r", 12, cn(1)).unwrap();
+    let created = fabric.manager.state().meta.last_event;
+    fabric.sync(1, true).unwrap();
+    fabric.sync(1, false).unwrap();
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Draining));
+    let reason = fabric.manager.reason_after(&name("r"), created).unwrap();
+    assert!(reason.contains("mn1") && reason.contains("page table full"), "{reason}");
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.free()), (None, 15));
+}
+
+#[test]
+fn a_failed_unmap_keeps_the_extents_until_one_succeeds() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    fabric.destroy("r").unwrap();
+    fabric.sync(0, true).unwrap();
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.free()), (Some(RegionState::Draining), 6));
+    fabric.destroy("r").unwrap();
+    fabric.settle();
+    assert_eq!((fabric.state_of("r"), fabric.free()), (None, 8));
+}
+
+#[test]
+fn a_number_alone_confirms_nothing() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    let table = [(1, vec![]), (2, vec![CommandResult::done(1)]), (0, vec![CommandResult::done(1)])];
+    for (acked_seq, results) in table {
+        let sync = MemoryNodeSync { acked_seq, results, ..fabric.nodes[0].sync() };
+        let error = fabric.apply(Command::SyncMemoryNode(name("mn0"), sync)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::BadRequest, "{error}");
+    }
+    let sync = MemoryNodeSync { registration: 77, ..fabric.nodes[0].sync() };
+    let error = fabric.apply(Command::SyncMemoryNode(name("mn0"), sync)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotRegistered);
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Creating));
+}
+
+#[test]
+fn a_compute_node_hears_of_its_own_regions_only() {
+    let mut fabric = Fabric::new(&[8]);
+    for last in [1, 2] {
+        let register =
+            RegisterComputeNode { cn_id: cn(last), name: name(&format!("cn{last}")), instance_id: 5 };
+        fabric.apply(Command::RegisterComputeNode(register)).unwrap();
+    }
+    let before = [1, 2].map(|last| fabric.manager.compute_node_registered(cn(last)).unwrap().after_event);
+    let by_name =
+        CreateRegion { owner: Owner::Name(name("cn2")), ..CreateRegion::new(name("r"), EXTENT, cn(1)) };
+    fabric.apply(Command::CreateRegion(by_name)).unwrap();
+    assert!(!fabric.manager.regions_changed(cn(1), before[0]));
+    let synced = fabric.manager.compute_node_synced(cn(2), before[1]);
+    assert_eq!(synced.regions.unwrap()[0].owner, cn(2));
+    assert!(fabric.manager.compute_node_synced(cn(2), synced.after_event).regions.is_none());
+
+    let force = false;
+    let error = fabric.apply(Command::DestroyRegion { name: name("r"), force }).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::RegionInUse);
+    fabric.now_ms += TIMEOUT_MS;
+    fabric.apply(Command::Tick).unwrap();
+    fabric.apply(Command::DestroyRegion { name: name("r"), force }).unwrap();
+}
+
+#[test]
+fn two_agents_with_one_cn_id_or_one_name_are_told_apart() {
+    let mut fabric = Fabric::new(&[1]);
+    let register = |last, node: &str, instance_id| {
+        Command::RegisterComputeNode(RegisterComputeNode { cn_id: cn(last), name: name(node), instance_id })
+    };
+    fabric.apply(register(1, "a", 1)).unwrap();
+    let registration = fabric.manager.compute_node_registered(cn(1)).unwrap().registration;
+    assert_eq!(fabric.apply(register(1, "a", 2)).unwrap_err().code(), ErrorCode::NameInUse);
+    assert_eq!(fabric.apply(register(2, "a", 3)).unwrap_err().code(), ErrorCode::NameInUse);
+    fabric.apply(register(1, "a", 1)).expect("the same run may register again");
+    let error = fabric.apply(Command::SyncComputeNode(cn(1), registration)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotRegistered);
+    let current = fabric.manager.compute_node_registered(cn(1)).unwrap().registration;
+    fabric.apply(Command::HungUp(liveness::NodeKey::Compute(cn(1)), registration)).unwrap();
+    assert!(fabric.apply(register(1, "a", 2)).is_err(), "an old connection says nothing about the new run");
+    fabric.apply(Command::HungUp(liveness::NodeKey::Compute(cn(1)), current)).unwrap();
+    fabric.apply(register(1, "a", 2)).expect("the run before has hung up");
+}
+
+#[test]
+fn the_event_log_is_bounded_and_pages() {
+    let mut fabric = Fabric::new(&[1]);
+    let rounds = EVENTS_KEPT + 10;
+    for _ in 0..rounds {
+        fabric.manager.apply(Command::RegisterMemoryNode(fabric.nodes[0].register()), fabric.now_ms).unwrap();
+    }
+    let page = fabric.manager.events_after(0, 5);
+    assert_eq!(page.newest - page.oldest + 1, EVENTS_KEPT);
+    assert_eq!(
+        page.events.iter().map(|event| event.seq).collect::<Vec<_>>(),
+        (page.oldest..page.oldest + 5).collect::<Vec<_>>()
+    );
+    let rest = fabric.manager.events_after(page.newest - 2, 100);
+    assert_eq!(rest.events.len(), 2);
+    assert!(fabric.manager.events_after(page.newest, 100).events.is_empty());
+    assert!(fabric.manager.events_after(u64::MAX - 1, 100).events.is_empty());
+}

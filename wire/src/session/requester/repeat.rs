@@ -1,0 +1,250 @@
+//! What is sent again, and when (R5, R6, R8).
+//!
+//! An entry is sent again when there is evidence that it, or its answer, was lost:
+//!
+//! * R5: a later request was selectively acknowledged and this one not: it lies from `sack_floor` to
+//!   `sack_mark` and is not marked. At once the first time, then after each smoothed round trip.
+//! * R6: a later request was answered: it lies below `skip_mark`. At once the first time. Again only on new
+//!   evidence: when something sent a smoothed round trip or more after its last repetition is answered.
+//! * R8: nothing was heard in time. Then the oldest and the newest go, and a [`Sweep`] sends the others as
+//!   answers come in.
+//! * Everything unanswered goes again, in order, when a new session opens: a sweep that waits for nothing.
+
+use super::Shared;
+use super::entry::Entry;
+use super::stream::{Stream, transmit};
+use crate::link::Transmit;
+use crate::session::RoundTrip;
+use crate::session::framer::Framer;
+use crate::time::Time;
+
+/// Entries a sweep repeats for each answer that arrives.
+const SWEEP_STEP: u32 = 2;
+
+/// Sends all entries below `until` in order, except those sent since it began.
+#[derive(Clone, Copy, Debug)]
+struct Sweep {
+    /// The entry to look at next.
+    at: u64,
+    until: u64,
+    began: Time,
+    /// How many may go before the next answer.
+    allowance: u32,
+}
+
+/// A stream's evidence and timers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Repeat {
+    sack_floor: u64,
+    sack_mark: u64,
+    skip_mark: u64,
+    /// When the latest of the requests whose answers skipped others was sent.
+    skip_sent: Time,
+    sweep: Option<Sweep>,
+    /// When the oldest entry is given up waiting for (R8).
+    timeout_at: Time,
+    /// Time-outs since the last progress.
+    expiries: u32,
+    /// When there may be something to repeat.
+    check_at: Option<Time>,
+}
+
+impl Repeat {
+    /// For a session just opened, in which all entries below `until` are still to be sent.
+    pub fn of_everything(until: u64, now: Time, rtt: &RoundTrip) -> Repeat {
+        let mut repeat = Repeat {
+            sweep: Some(Sweep { at: 0, until, began: now, allowance: u32::MAX }),
+            check_at: Some(Time::ZERO),
+            ..Repeat::default()
+        };
+        repeat.expect(now, rtt);
+        repeat
+    }
+
+    /// A request was sent and is the oldest: its answer is expected from now on.
+    #[inline]
+    pub fn expect(&mut self, now: Time, rtt: &RoundTrip) {
+        self.timeout_at = Time(now.0.saturating_add(rtt.timeout_ns(self.expiries)));
+    }
+
+    /// R8: the oldest was answered.
+    #[inline]
+    pub fn progressed(&mut self, now: Time, rtt: &RoundTrip) {
+        self.expiries = 0;
+        self.expect(now, rtt);
+        if let Some(sweep) = &mut self.sweep {
+            sweep.allowance = sweep.allowance.max(SWEEP_STEP);
+            self.check_at = Some(now);
+        }
+    }
+}
+
+impl Stream {
+    /// When this stream wants to be polled, if it waits for anything.
+    #[inline]
+    pub fn deadline(&self) -> Option<Time> {
+        if self.is_idle() {
+            return None;
+        }
+        let timeout_at = self.repeat.timeout_at;
+        Some(self.repeat.check_at.map_or(timeout_at, |at| at.min(timeout_at)))
+    }
+
+    /// The time-out in force, in nanoseconds.
+    pub fn timeout_ns(&self, rtt: &RoundTrip) -> u64 {
+        rtt.timeout_ns(self.repeat.expiries)
+    }
+
+    /// R5: request `seq` has arrived, and everything up to `last_in_order` has been executed.
+    #[cold]
+    pub fn sacked(&mut self, seq: u64, last_in_order: u64) {
+        if seq < self.oldest || seq >= self.next {
+            return;
+        }
+        self.at_mut(seq).sacked = true;
+        let oldest = self.oldest;
+        let repeat = &mut self.repeat;
+        repeat.sack_floor = repeat.sack_floor.max((last_in_order + 1).min(seq));
+        // Between the previous mark (or the last answered request) and this one there may be something new.
+        if seq > repeat.sack_mark.saturating_add(1).max(oldest) {
+            repeat.check_at = Some(Time::ZERO);
+        }
+        repeat.sack_mark = repeat.sack_mark.max(seq);
+    }
+
+    /// R6: a request above those below `mark` was answered, which was sent, only once, at `sent`.
+    pub(super) fn skipped(&mut self, mark: u64, sent: Time, shared: &Shared) {
+        let oldest_sent = self.at(self.oldest).last_sent;
+        let repeat = &mut self.repeat;
+        repeat.skip_sent = repeat.skip_sent.max(sent);
+        let again = later_by(oldest_sent, shared.rtt.smoothed_ns()) <= repeat.skip_sent;
+        if again || mark > repeat.skip_mark.saturating_add(1) {
+            repeat.check_at = Some(Time::ZERO);
+        }
+        repeat.skip_mark = repeat.skip_mark.max(mark);
+    }
+
+    /// Sends what is due again and gives up waiting where it is time to.
+    #[inline]
+    pub fn poll(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
+        if self.is_idle() {
+            self.repeat.check_at = None;
+            return;
+        }
+        if now >= self.repeat.timeout_at {
+            self.expire(now, framer, shared, tx);
+        }
+        if self.repeat.check_at.is_some_and(|at| now >= at) {
+            self.repeat.check_at = self.repeat(now, framer, shared, tx);
+        }
+    }
+
+    /// R8: nothing was heard of the oldest: it and the newest go again.
+    #[cold]
+    fn expire(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
+        shared.counters.timeouts += 1;
+        self.repeat.expiries = self.repeat.expiries.saturating_add(1);
+        self.repeat.expect(now, &shared.rtt);
+        let newest = self.next - 1;
+        self.resend(self.oldest, now, framer, shared, tx);
+        if newest != self.oldest && self.at(newest).early.is_none() {
+            self.resend(newest, now, framer, shared, tx);
+        }
+        self.repeat.sweep = Some(Sweep { at: self.oldest, until: self.next, began: now, allowance: 0 });
+    }
+
+    /// Sends every entry there is evidence for; returns when to look again.
+    #[cold]
+    fn repeat(
+        &mut self,
+        now: Time,
+        framer: &Framer,
+        shared: &mut Shared,
+        tx: &mut dyn Transmit,
+    ) -> Option<Time> {
+        if !self.sweep(now, framer, shared, tx) {
+            // The transmit ring is full: go on when there may be room.
+            return Some(now);
+        }
+        let spacing = shared.rtt.smoothed_ns();
+        let mut again: Option<Time> = None;
+        let mut look_at = |at: Time| again = Some(again.map_or(at, |earlier| earlier.min(at)));
+        let end = self.next.min(self.repeat.sack_mark.max(self.repeat.skip_mark));
+        for seq in self.oldest..end {
+            let entry = self.at(seq);
+            if !entry.early.is_none() {
+                continue;
+            }
+            let free_at = if entry.sends <= 1 { Time::ZERO } else { later_by(entry.last_sent, spacing) };
+            if self.is_missing(seq, entry) {
+                if now < free_at {
+                    look_at(free_at);
+                    continue;
+                }
+                look_at(later_by(now, spacing));
+            } else if !self.is_skipped(seq, free_at) {
+                continue;
+            }
+            if !self.resend(seq, now, framer, shared, tx) {
+                return Some(now);
+            }
+        }
+        again
+    }
+
+    /// R5: whether the memory node has told that it lacks request `seq`.
+    fn is_missing(&self, seq: u64, entry: &Entry) -> bool {
+        seq >= self.repeat.sack_floor && seq < self.repeat.sack_mark && !entry.sacked
+    }
+
+    /// R6: whether a later request was answered, sent after request `seq` could be sent once more.
+    fn is_skipped(&self, seq: u64, free_at: Time) -> bool {
+        seq < self.repeat.skip_mark && free_at <= self.repeat.skip_sent
+    }
+
+    /// Goes on with a sweep; `false` when the transmit ring is full.
+    fn sweep(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) -> bool {
+        let Some(mut sweep) = self.repeat.sweep.take() else { return true };
+        sweep.at = sweep.at.max(self.oldest);
+        let mut room = true;
+        while sweep.at < sweep.until && sweep.allowance > 0 {
+            let entry = self.at(sweep.at);
+            if entry.early.is_none() && entry.last_sent < sweep.began {
+                room = self.resend(sweep.at, now, framer, shared, tx);
+                if !room {
+                    break;
+                }
+                sweep.allowance -= 1;
+            }
+            sweep.at += 1;
+        }
+        self.repeat.sweep = (sweep.at < sweep.until).then_some(sweep);
+        room
+    }
+
+    /// Sends an entry again (or, in a new session, for the first time); `false` if the transmit ring is full.
+    fn resend(
+        &mut self,
+        seq: u64,
+        now: Time,
+        framer: &Framer,
+        shared: &mut Shared,
+        tx: &mut dyn Transmit,
+    ) -> bool {
+        let Shared { buffers, counters, .. } = shared;
+        let entry = self.at(seq);
+        if !transmit(framer, tx, self.id, seq, entry.op, entry.addr, entry.data(buffers)) {
+            return false;
+        }
+        let entry = self.at_mut(seq);
+        counters.retransmitted += u64::from(entry.sends > 0);
+        entry.last_sent = now;
+        entry.sends = entry.sends.saturating_add(1);
+        true
+    }
+}
+
+#[inline]
+fn later_by(at: Time, ns: u64) -> Time {
+    Time(at.0.saturating_add(ns))
+}
