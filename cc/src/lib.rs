@@ -1,1 +1,27 @@
-//! Placeholder, replaced below.
+//! # cxloe-cc: how fast a compute node may send
+//!
+//! Priority flow control (IEEE 802.1Qbb) stops a whole class of traffic on a link when a queue behind it fills.
+//! The paper takes the pause frame as a signal instead: slow down by steps, creep back, and settle just below
+//! the rate at which the next pause would come. No switch needs to know.
+//!
+//! ```text
+//!   pause signals --> Controller --rate--> TokenBucket --> when the next request may leave
+//! ```
+//!
+//! * [`controller`]: the six phases (paper, III.D), a state machine of signals and time.
+//! * [`bucket`]: tokens in bytes that arrive at the controller's rate.
+//!
+//! Both decide without I/O: the time is an argument ([`std::time::Duration`] since any fixed start), and what
+//! comes back is a rate or the time to come again.
+
+pub mod bucket;
+pub mod controller;
+
+pub use bucket::TokenBucket;
+pub use controller::{Config, Controller, Phase};
+
+/// Bits per second.
+pub type BitsPerSecond = u64;
+
+/// One Gbit/s.
+pub const GBIT: BitsPerSecond = 1_000_000_000;

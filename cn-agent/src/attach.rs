@@ -1,6 +1,6 @@
 //! From a region as the manager describes it to peers and routes of an engine.
 
-use cxloe_gmm::model::Region;
+use cxloe_gmm::model::{LegState, Region};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, Timing};
 use cxloe_wire::time::Time;
@@ -80,7 +80,7 @@ impl Station {
                 bytes: leg.bytes,
                 peer,
                 cmem: leg.cmem_base,
-                incarnation: leg.incarnation,
+                incarnation: if leg.state == LegState::Lost { Some(Route::LOST) } else { leg.incarnation },
             };
             if let Err(source) = engine.add_route(route) {
                 detach(engine, &added);

@@ -142,8 +142,8 @@ impl Port {
     }
 
     /// The port's clock: what `now` means to its engine.
-    pub fn clock(&self) -> Clock {
-        self.clock
+    pub fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Requests in flight of one batched call, at least 1.

@@ -7,7 +7,11 @@ use cxloe_wire::frame::{Axi, Command::*, FaultStatus, LINE_SIZE, Message};
 use cxloe_wire::session::{OpError, Rejected, SLOTS, SessionEvent, WINDOW};
 use session_common::*;
 
-fn sack(frame: &[u8]) -> Option<(u16, u16, Option<(u16, Axi)>)> {
+/// Number and AXI id of a write acknowledged.
+type Acked = (u16, Axi);
+
+/// What a SACK says: its request's number, the last in order, the write acknowledged.
+fn sack(frame: &[u8]) -> Option<(u16, u16, Option<Acked>)> {
     match Message::parse(frame).ok()? {
         (h, Message::SackNak { last_in_order }) => Some((h.seq, last_in_order, None)),
         (h, Message::SackNakAck { last_in_order, acked_seq, acked_axi }) => {
@@ -22,7 +26,7 @@ fn r1_numbers_run_per_stream_and_the_window_is_256_reads_and_256_writes() {
     let mut p = Pair::open();
     for i in 0..WINDOW as u64 {
         p.read(0, i * 64, i);
-        p.write(0, 1 << 20 | i * 64, 1, i);
+        p.write(0, (1 << 20) + i * 64, 1, i);
     }
     assert_eq!(p.requester.read(0, 0, 0, p.now, &mut p.up), Err(Rejected::Busy));
     assert_eq!(p.requester.write(0, 0, &[0; LINE_SIZE], 0, p.now, &mut p.up), Err(Rejected::Busy));
@@ -140,6 +144,21 @@ fn r5_what_is_unmarked_goes_at_once_then_once_per_round_trip() {
     p.poll();
     assert_eq!(numbers(&p.take_up()), [10, 12]);
     assert_eq!(p.requester.counters().timeouts, 0);
+}
+
+/// A memory node that is gone does not get a window of frames per round trip.
+#[test]
+fn r5_repetitions_into_silence_become_rare() {
+    let mut p = Pair::open();
+    p.measure();
+    (0..200).for_each(|i| p.read(0, i * 64, i));
+    let frames = p.take_up();
+    p.deliver_up(&frames[199..]);
+    p.carry_down();
+    let before = p.requester.counters().retransmitted;
+    p.run_with(900 * MS, |_| false, |_| false);
+    let repeated = p.requester.counters().retransmitted - before;
+    assert!((199 * 5..199 * 15).contains(&repeated), "{repeated} in 9,000 round trips");
 }
 
 #[test]
@@ -481,6 +500,24 @@ fn r10_no_room_for_answers_while_a_gap_closes() {
     p.assert_at_rest();
 }
 
+/// A peer that sends two different requests under one number gets the one that can be answered; the other
+/// is forgotten and not executed in its place when that comes round.
+#[test]
+fn r10_two_requests_under_one_number() {
+    let mut p = Pair::open();
+    p.down.len_max = Some(200);
+    p.deliver_up([&p.forge(0x03, 2, 0, 4096, &[20])]);
+    p.deliver_up([&p.forge(0x01, 1, 0, 0, &[])]);
+    p.deliver_up([&p.forge(0x01, 2, 0, 64, &[])]);
+    assert_eq!(list(&p.take_down()), [(SackNak, 2), (ReadResp, 1), (ReadResp, 2)]);
+    p.down.len_max = None;
+    for number in 3..=2 * SLOTS as u64 {
+        p.deliver_up([&p.forge(0x01, number, 0, 128, &[])]);
+    }
+    assert!(!p.memory.log.contains(&Executed::Read(4096)));
+    assert_eq!(p.responder.statuses(p.now)[0].waiting, 0);
+}
+
 #[test]
 fn r10_a_full_transmit_ring_at_the_cn_refuses_and_later_repeats() {
     let mut p = Pair::open();
@@ -545,8 +582,7 @@ fn bursts_travel_whole_and_faults_give_the_data_back() {
     p.carry_up();
     p.carry_down();
     let fault = OpError::Fault(FaultStatus::Nxm);
-    let expected =
-        [Done::Written(1), Done::Read(2, vec![1, 2, 0, 3]), Done::Failed(3, fault, vec![1, 2])];
+    let expected = [Done::Written(1), Done::Read(2, vec![1, 2, 0, 3]), Done::Failed(3, fault, vec![1, 2])];
     assert_eq!(p.done.0, expected);
     let (now, up) = (p.now, &mut p.up);
     assert_eq!(p.requester.burst_read(0, 0, 24, 0, now, up), Err(Rejected::BadBurst));

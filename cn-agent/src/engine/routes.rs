@@ -16,10 +16,17 @@ pub struct Route {
 }
 
 impl Route {
+    /// As `incarnation`: one that no content has, for data of which the manager says that it is gone.
+    pub const LOST: u64 = 0;
+
     /// Whether the data is gone, given the incarnation of the memory node's present content.
     #[inline]
     pub fn is_lost(&self, now: Option<u64>) -> bool {
-        matches!((self.incarnation, now), (Some(ours), Some(now)) if ours != now)
+        match (self.incarnation, now) {
+            (Some(Self::LOST), _) => true,
+            (Some(ours), Some(now)) => ours != now,
+            _ => false,
+        }
     }
 }
 

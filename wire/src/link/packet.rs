@@ -20,10 +20,11 @@ const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary 
 
 /// Where frame data starts in a transmit slot: after the aligned `tpacket2_hdr`.
 const TX_OFFSET: usize = 32;
-/// Slots of the receive ring: several windows deep, so that only a receiver that stops loses frames.
-const RX_SLOTS: usize = 4096;
+/// Slots of the receive ring: two windows deep, so that only a receiver that stops loses frames, and small
+/// enough to stay in the caches.
+const RX_SLOTS: usize = 1024;
 /// Slots of the transmit ring.
-const TX_SLOTS: usize = 2048;
+const TX_SLOTS: usize = 512;
 /// What the kernel needs in a receive slot before the frame: header, address, alignment, a spare tag.
 const RX_OVERHEAD: usize = 128;
 

@@ -33,11 +33,13 @@ pub struct Sent {
     lent: bool,
     /// Slots left before the ring is full; `None` for no limit.
     pub room: Option<usize>,
+    /// The longest frame there is room for; `None` for no limit.
+    pub len_max: Option<usize>,
 }
 
 impl Transmit for Sent {
     fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.room == Some(0) || len > 9014 {
+        if self.room == Some(0) || self.len_max.is_some_and(|max| len > max) {
             return None;
         }
         // What a slot held before must not matter.
@@ -260,11 +262,11 @@ impl Pair {
             self.responder.handle(&mut frame, self.now, &mut self.memory, &mut self.down);
         }
         self.responder.finish_batch(&mut self.down);
-        let offers = self.down.frames.iter().filter_map(|frame| match Message::parse(frame) {
+        let mut offers = self.down.frames.iter().filter_map(|frame| match Message::parse(frame) {
             Ok((_, Message::HelloAck(ack))) => Some(ack),
             _ => None,
         });
-        self.offer = offers.last().or(self.offer);
+        self.offer = offers.next_back().or(self.offer);
     }
 
     pub fn deliver_down<'a>(&mut self, frames: impl IntoIterator<Item = &'a Vec<u8>>) {

@@ -25,7 +25,7 @@ pub(super) enum BusyPoll {
     /// Asked for; the first frame will tell whether the socket knows its NAPI instance.
     Unknown(String),
     /// In use. Interface settings that keep interrupts away are put back when this is dropped.
-    On(Settings),
+    On(#[allow(dead_code, reason = "held to be dropped")] Settings),
 }
 
 impl BusyPoll {

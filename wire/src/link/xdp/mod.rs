@@ -28,9 +28,9 @@ const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the 
     run as root, or take `--link packet`";
 
 /// Receive chunks, and entries of the fill and the receive ring.
-const RX_CHUNKS: u32 = 2048;
+const RX_CHUNKS: u32 = 1024;
 /// Transmit chunks, and entries of the transmit and the completion ring.
-const TX_CHUNKS: u32 = 1024;
+const TX_CHUNKS: u32 = 512;
 /// What the kernel keeps free before a received frame.
 const XDP_HEADROOM: usize = 256;
 /// Frames one `sendto` takes at most, unless the kernel lets us raise it.

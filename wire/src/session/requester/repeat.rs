@@ -3,7 +3,8 @@
 //! An entry is sent again when there is evidence that it, or its answer, was lost:
 //!
 //! * R5: a later request was selectively acknowledged and this one not: it lies from `sack_floor` to
-//!   `sack_mark` and is not marked. At once the first time, then after each smoothed round trip.
+//!   `sack_mark` and is not marked. At once the first time, again after a smoothed round trip, then after
+//!   two, four, and so on.
 //! * R6: a later request was answered: it lies below `skip_mark`. At once the first time. Again only on new
 //!   evidence: when something sent a smoothed round trip or more after its last repetition is answered.
 //! * R8: nothing was heard in time. Then the oldest and the newest go, and a [`Sweep`] sends the others as
@@ -73,7 +74,7 @@ impl Repeat {
         self.expiries = 0;
         self.expect(now, rtt);
         if let Some(sweep) = &mut self.sweep {
-            sweep.allowance = sweep.allowance.max(SWEEP_STEP);
+            sweep.allowance = sweep.allowance.saturating_add(SWEEP_STEP);
             self.check_at = Some(now);
         }
     }
@@ -175,7 +176,7 @@ impl Stream {
             if !entry.early.is_none() {
                 continue;
             }
-            let free_at = if entry.sends <= 1 { Time::ZERO } else { later_by(entry.last_sent, spacing) };
+            let free_at = free_at(entry, spacing);
             if self.is_missing(seq, entry) {
                 if now < free_at {
                     look_at(free_at);
@@ -241,6 +242,15 @@ impl Stream {
         entry.last_sent = now;
         entry.sends = entry.sends.saturating_add(1);
         true
+    }
+}
+
+/// When an entry may go again: at once the first time, then after a round trip, after two, after four. Were
+/// it one each time, a memory node that has gone would be sent a window per round trip until it is given up.
+fn free_at(entry: &Entry, spacing_ns: u64) -> Time {
+    match entry.sends.checked_sub(2) {
+        None => Time::ZERO,
+        Some(doublings) => later_by(entry.last_sent, spacing_ns.saturating_mul(1 << doublings.min(16))),
     }
 }
 

@@ -32,6 +32,9 @@ const FRESH: Duration = Duration::from_secs(1);
 /// time enough for Start to arrive.
 const OFFER: Duration = Duration::from_millis(50);
 
+/// How long a session offered can be started: a Start delayed by more is of an attempt long given up.
+const OFFER_LASTS: Duration = Duration::from_secs(5);
+
 /// A session offered.
 pub(super) struct Pending {
     offered_at: Time,
@@ -210,11 +213,11 @@ impl Responder {
             return Probe::Gone;
         }
         match session.probed_at {
-            Some(at) if session.last_heard > at && now - session.last_heard < FRESH => {
+            Some(at) if session.last_heard >= at && now - session.last_heard < FRESH => {
                 session.probed_at = None;
                 Probe::Alive
             }
-            Some(at) if session.last_heard > at => {
+            Some(at) if session.last_heard >= at => {
                 // Of an earlier attempt; what was heard then says nothing about now.
                 session.probed_at = Some(now);
                 self.answer(index, tx, &Message::Ping);
@@ -294,8 +297,9 @@ impl Responder {
         }
     }
 
-    /// Forgets silent sessions. To be called about once a second.
+    /// Forgets silent sessions and stale offers. To be called about once a second.
     pub fn poll(&mut self, now: Time) {
+        self.pending.retain(|p| now - p.offered_at < OFFER_LASTS);
         for index in 0..self.sessions.len() {
             if let Some(session) = &self.sessions[index]
                 && now - session.last_heard >= self.config.idle_after
@@ -311,6 +315,7 @@ impl Responder {
     /// [`sessions`](Responder::sessions) is 0 or patience ends.
     pub fn drain(&mut self, tx: &mut dyn Transmit) {
         self.draining = true;
+        self.pending.clear();
         self.finish_batch(tx);
         for index in 0..self.sessions.len() {
             self.answer(index, tx, &Message::Bye);

@@ -127,13 +127,13 @@ impl Stream {
         cx: &mut Context<'_, M>,
     ) {
         if self.early_count > 0 {
-            // Left when there was no room for an answer.
+            // Those whose turn has come but for whose answers there was no room.
             self.drain_early(buffers, cx);
         }
         if seq == self.expected {
-            // One for this number may still be waiting for room; it is this same request.
             self.flush_due(cx.framer, cx.tx);
             if self.execute(seq, &request, cx) && self.early_count > 0 {
+                // Should another one under this number still wait for room, it is not for a later number.
                 self.forget_early(seq, buffers);
                 self.drain_early(buffers, cx);
             }

@@ -1,0 +1,92 @@
+# The commands of this project. `make` alone lists them, with what each is for.
+
+SHELL := /bin/bash
+# Where rustup puts cargo: a shell opened before it was installed does not know yet.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+# A checker goes by the lock file as it is; a developer's build may bring it up to date.
+LOCKED := $(if $(CI),--locked)
+NEED := deploy/install/need.sh
+PROGRAMS := -p cxloe-gmm -p cxloe-mn -p cxloe-cn -p cxloe-bench --bins
+NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
+
+# How long each fuzz target runs (make fuzz).
+SECONDS_EACH ?= 20
+# Which measurement, with which options (make bench).
+RUN ?= quickstart --trials 32 --output $(TARGET)/bench
+
+.DEFAULT_GOAL := help
+.PHONY: help build quickstart test test-all fmt lint doc fuzz bench licences clean
+
+help: ## This list
+	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
+	@echo
+	@echo 'New here?  make quickstart  builds everything and shows remote memory at work, on this machine alone.'
+	@echo
+	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 21
+	@echo
+	@echo 'What a step needs from the system is installed first, and said before it is (deploy/install/need.sh).'
+
+build: ## The programs, optimised: gmm, mn-server, cn-agent, cxloe-bench in target/release
+	@$(NEED) rust cc
+	cargo build --release $(LOCKED) $(PROGRAMS)
+
+quickstart: build ## Two nodes joined by a cable in this machine: what works, how fast, and a report in target/quickstart
+	@$(NEED) ip
+	$(TARGET)/release/cxloe-bench quickstart
+
+test: test-build ## All tests but the long ones: under 20 minutes on two cores
+	$(call run_tests,)
+
+test-all: export PROPTEST_CASES ?= 5000
+test-all: test-build ## All tests, the long ones too, many more random cases, and a minute for each fuzz target
+	$(call run_tests,all)
+	$(MAKE) fuzz SECONDS_EACH=60
+
+# Tests of the whole system start the programs that lie beside them, so these are built with them.
+.PHONY: test-build
+test-build:
+	@$(NEED) rust cc ip unshare setpriv
+	cargo build --workspace --all-targets $(LOCKED)
+
+# With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the
+# others, one by one. Examples in the documentation are tests as well. Argument: `all` adds those marked as long.
+define run_tests
+$(if $(NEXTEST),\
+cargo nextest run --workspace $(LOCKED) $(if $(CI),--profile ci) $(if $(1),--run-ignored all),\
+cargo test --workspace --exclude cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- $(if $(1),--include-ignored) && \
+cargo test -p cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- --test-threads=1 $(if $(1),--include-ignored))
+cargo test --workspace --doc --no-fail-fast $(LOCKED)
+endef
+
+fmt: ## Bring the source into the one form
+	cargo fmt --all
+	cargo fmt --manifest-path wire/fuzz/Cargo.toml
+
+lint: ## Form, clippy and the documentation's own checks, every warning an error
+	@$(NEED) rust cc
+	cargo fmt --all --check
+	cargo fmt --manifest-path wire/fuzz/Cargo.toml --check
+	cargo clippy --workspace --all-targets $(LOCKED) -- -D warnings
+	cargo clippy --manifest-path wire/fuzz/Cargo.toml --target-dir $(TARGET) --all-targets $(LOCKED) -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items $(LOCKED)
+
+doc: ## The documentation of the crates, in target/doc
+	cargo doc --workspace --no-deps $(LOCKED)
+	@echo 'Open $(TARGET)/doc/cxloe_wire/index.html'
+
+fuzz: ## Random and mutated frames against every parser (SECONDS_EACH=20)
+	@$(NEED) rust cc
+	wire/fuzz/run.sh $(SECONDS_EACH)
+
+bench: build ## The quickstart's figures from four times as many trials; others with RUN='latency --help'
+	@$(NEED) ip
+	$(TARGET)/release/cxloe-bench $(RUN)
+
+licences: ## Licences, sources and known weaknesses of the dependencies (cargo-deny)
+	@.ci/audit
+
+clean: ## Remove everything that was built
+	cargo clean
+	cargo clean --manifest-path wire/fuzz/Cargo.toml

@@ -1,0 +1,109 @@
+//! A token bucket: bytes may leave at a rate, and a burst of them at once after a rest.
+
+use std::time::Duration;
+
+use crate::BitsPerSecond;
+
+/// Tokens are kept in bits times nanoseconds per second, so that no rate loses a fraction.
+const UNIT: u128 = 1_000_000_000;
+
+/// The bucket of one sender.
+#[derive(Clone, Debug)]
+pub struct TokenBucket {
+    rate: BitsPerSecond,
+    /// In [`UNIT`]s of a bit; negative while a large request is paid off.
+    level: i128,
+    capacity: i128,
+    filled_at: Duration,
+}
+
+impl TokenBucket {
+    /// A full bucket that holds `burst` bytes and fills at `rate`.
+    pub fn new(rate: BitsPerSecond, burst: u64, now: Duration) -> TokenBucket {
+        let capacity = i128::from(burst) * 8 * UNIT as i128;
+        TokenBucket { rate: rate.max(1), level: capacity, capacity, filled_at: now }
+    }
+
+    /// Changes the rate from `now` on.
+    pub fn set_rate(&mut self, rate: BitsPerSecond, now: Duration) {
+        self.fill(now);
+        self.rate = rate.max(1);
+    }
+
+    #[inline]
+    fn fill(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.filled_at).as_nanos();
+        self.filled_at = self.filled_at.max(now);
+        let room = self.capacity.abs_diff(self.level);
+        self.level += passed.saturating_mul(u128::from(self.rate)).min(room) as i128;
+    }
+
+    /// Takes tokens for `bytes`: the larger of a request's own size and its response's (R13). Allowed as soon
+    /// as the bucket is not empty, whatever the size, so that no request is too large ever to leave; the debt
+    /// delays the next one.
+    ///
+    /// # Errors
+    /// The time from which on it is worth asking again.
+    #[inline]
+    pub fn take(&mut self, bytes: u64, now: Duration) -> Result<(), Duration> {
+        self.fill(now);
+        if self.level <= 0 {
+            let wait = (-self.level) as u128 / u128::from(self.rate) + 1;
+            return Err(now + Duration::from_nanos(wait.min(u128::from(u64::MAX)) as u64));
+        }
+        self.level -= i128::from(bytes) * 8 * UNIT as i128;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GBIT;
+
+    /// Sends frames of `bytes` as fast as the bucket allows until `until`; returns the bytes sent.
+    fn drain(bucket: &mut TokenBucket, bytes: u64, until: Duration) -> u64 {
+        let (mut now, mut sent) = (Duration::ZERO, 0);
+        while now < until {
+            match bucket.take(bytes, now) {
+                Ok(()) => sent += bytes,
+                Err(again) => {
+                    assert!(again > now, "the time to come back lies ahead");
+                    now = again;
+                }
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn keeps_the_rate_whatever_the_frame_size() {
+        for (rate, bytes) in [(10 * GBIT, 60), (100 * GBIT, 1514), (GBIT, 9014), (3_333_333, 93)] {
+            let mut bucket = TokenBucket::new(rate, 4096, Duration::ZERO);
+            let span = Duration::from_millis(if rate < GBIT { 1000 } else { 10 });
+            let sent = drain(&mut bucket, bytes, span) as f64;
+            let allowed = rate as f64 / 8.0 * span.as_secs_f64() + 4096.0 + bytes as f64;
+            assert!(sent <= allowed, "{sent} of at most {allowed} at {rate}");
+            assert!(sent > (allowed - 4096.0 - bytes as f64) * 0.99, "{sent} of {allowed} at {rate}");
+        }
+    }
+
+    #[test]
+    fn a_rest_earns_a_burst_and_no_more() {
+        let mut bucket = TokenBucket::new(GBIT, 1000, Duration::ZERO);
+        while bucket.take(100, Duration::ZERO).is_ok() {}
+        let later = Duration::from_secs(5);
+        let burst = (0..100).take_while(|_| bucket.take(100, later).is_ok()).count();
+        assert_eq!(burst, 10);
+    }
+
+    #[test]
+    fn a_new_rate_counts_from_its_time() {
+        let mut bucket = TokenBucket::new(8 * GBIT, 1, Duration::ZERO);
+        assert!(bucket.take(1001, Duration::ZERO).is_ok());
+        bucket.set_rate(4 * GBIT, Duration::from_nanos(500));
+        // 500 bytes were paid off at 8 Gbit/s, the other 500 take 1000 ns at 4 Gbit/s.
+        let again = bucket.take(1, Duration::from_nanos(500)).unwrap_err();
+        assert_eq!(again, Duration::from_nanos(1501));
+    }
+}

@@ -1,0 +1,399 @@
+//! The six phases of the paper's congestion control (III.D, Fig. 3).
+//!
+//! ```text
+//!                     t4 without pause                 t6 without pause
+//!        +----------> (a) Stable Running <------------------------------------+
+//!        |                 |         \                                        |
+//!        | five            | pause    \ t4                                    |
+//!        | speed-ups       v           v                                      |
+//!        |            (b) PFC       (e) Increment     --pause-->  (f) Increment Guessing
+//!        |             Response <-+     Exploration                           |
+//!        |                 |  |   |     +1 Gbit/s each t5                     |
+//!        |              t1 |  +---+ pause: half again    (b) <-----pause------+
+//!        |                 v
+//!        +----------- (c) Fast Recovery <------ t1 --- (d) Fast Recovery - PFC Response
+//!                      (CR+TR)/2 each t3 -----pause---->   three quarters again at each pause
+//! ```
+//!
+//! CR is the current rate, TR the target it recovers to. What the paper leaves open is decided so: a pause
+//! within t2 of the last one that counted is a duplicate in every phase; CR never exceeds the link's rate nor
+//! falls below a floor; the first speed-up and the first increment come one interval after their phase began; a
+//! pause before the first increment of (e) undoes nothing.
+
+use std::time::Duration;
+
+use crate::{BitsPerSecond, GBIT};
+
+/// A phase of the controller, with the paper's letter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// a: no congestion known of.
+    Stable,
+    /// b: halved, waiting for the pauses to end.
+    PfcResponse,
+    /// c: closing in on the target by halves of the distance.
+    FastRecovery,
+    /// d: paused while recovering; the target was too high.
+    RecoveryPfcResponse,
+    /// e: creeping up to find more room.
+    IncrementExploration,
+    /// f: paused while creeping; waiting whether it was that last step.
+    IncrementGuessing,
+}
+
+impl Phase {
+    /// All phases, in the paper's order.
+    pub const ALL: [Phase; 6] = [
+        Phase::Stable,
+        Phase::PfcResponse,
+        Phase::FastRecovery,
+        Phase::RecoveryPfcResponse,
+        Phase::IncrementExploration,
+        Phase::IncrementGuessing,
+    ];
+
+    /// The paper's letter, `a` to `f`.
+    pub fn letter(self) -> char {
+        (b'a' + self as u8) as char
+    }
+}
+
+/// Times and rates of a controller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How long (b) and (d) wait after the last pause.
+    pub t1: Duration,
+    /// A pause this soon after the last one that counted is a duplicate.
+    pub t2: Duration,
+    /// Interval of speed-ups in (c).
+    pub t3: Duration,
+    /// How long (a) lasts before exploring.
+    pub t4: Duration,
+    /// Interval of increments in (e).
+    pub t5: Duration,
+    /// How long (f) waits for another pause.
+    pub t6: Duration,
+    /// The link's rate: the most CR can be, and what it starts at.
+    pub link: BitsPerSecond,
+    /// The least CR can be.
+    pub floor: BitsPerSecond,
+    /// A step of (e).
+    pub increment: BitsPerSecond,
+    /// Speed-ups after which (c) is over.
+    pub speed_ups: u32,
+}
+
+impl Config {
+    /// The paper's times (V, Congestion Control) on a link of `link` bits per second.
+    pub fn for_link(link: BitsPerSecond) -> Config {
+        let us = Duration::from_micros;
+        Config {
+            t1: us(50),
+            t2: us(10),
+            t3: us(11),
+            t4: us(200),
+            t5: us(40),
+            t6: us(20),
+            link,
+            floor: (link / 1000).max(1_000_000).min(link),
+            increment: GBIT.min(link / 10).max(1),
+            speed_ups: 5,
+        }
+    }
+}
+
+/// The controller of one sender.
+///
+/// Call [`on_pause`](Self::on_pause) for each signal and [`poll`](Self::poll) when
+/// [`deadline`](Self::deadline) has come; read [`rate`](Self::rate) after either.
+#[derive(Clone, Debug)]
+pub struct Controller {
+    config: Config,
+    phase: Phase,
+    current: BitsPerSecond,
+    target: BitsPerSecond,
+    /// When the phase's timer ends.
+    timer: Duration,
+    last_pause: Option<Duration>,
+    /// Speed-ups or increments since the phase began.
+    steps: u32,
+    pauses: u64,
+    duplicates: u64,
+}
+
+impl Controller {
+    /// A controller in (a) at the link's rate.
+    pub fn new(config: Config, now: Duration) -> Controller {
+        Controller::starting_at(config, config.link, now)
+    }
+
+    /// A controller in (a) at another rate, within floor and link.
+    pub fn starting_at(config: Config, rate: BitsPerSecond, now: Duration) -> Controller {
+        let current = rate.clamp(config.floor, config.link);
+        Controller {
+            config,
+            phase: Phase::Stable,
+            current,
+            target: current,
+            timer: now + config.t4,
+            last_pause: None,
+            steps: 0,
+            pauses: 0,
+            duplicates: 0,
+        }
+    }
+
+    /// The rate to send at now (CR).
+    #[inline]
+    pub fn rate(&self) -> BitsPerSecond {
+        self.current
+    }
+
+    /// The rate recovery aims at (TR).
+    pub fn target(&self) -> BitsPerSecond {
+        self.target
+    }
+
+    /// The present phase.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Pauses that counted, and duplicates that did not.
+    pub fn pauses(&self) -> (u64, u64) {
+        (self.pauses, self.duplicates)
+    }
+
+    /// When to [`poll`](Self::poll) next.
+    #[inline]
+    pub fn deadline(&self) -> Duration {
+        self.timer
+    }
+
+    /// A pause signal of our class, with quanta other than 0. Returns whether it counted.
+    pub fn on_pause(&mut self, now: Duration) -> bool {
+        self.poll(now);
+        if self.last_pause.is_some_and(|last| now.saturating_sub(last) < self.config.t2) {
+            self.duplicates += 1;
+            return false;
+        }
+        self.last_pause = Some(now);
+        self.pauses += 1;
+        match self.phase {
+            Phase::Stable | Phase::IncrementGuessing => {
+                self.target = self.current;
+                self.set_rate(self.current / 2);
+                self.enter(Phase::PfcResponse, now + self.config.t1);
+            }
+            Phase::PfcResponse => {
+                self.set_rate(self.current / 2);
+                self.timer = now + self.config.t1;
+            }
+            Phase::FastRecovery => {
+                self.target = (self.current / 8 * 7).max(self.config.floor);
+                self.set_rate(self.current / 4 * 3);
+                self.enter(Phase::RecoveryPfcResponse, now + self.config.t1);
+            }
+            Phase::RecoveryPfcResponse => {
+                self.set_rate(self.current / 4 * 3);
+                self.timer = now + self.config.t1;
+            }
+            Phase::IncrementExploration => {
+                if self.steps > 0 {
+                    self.set_rate(self.current.saturating_sub(self.config.increment));
+                }
+                self.enter(Phase::IncrementGuessing, now + self.config.t6);
+            }
+        }
+        true
+    }
+
+    /// Does what the time demands; may be called at any time, and late.
+    #[inline]
+    pub fn poll(&mut self, now: Duration) {
+        while now >= self.timer {
+            self.expire();
+        }
+    }
+
+    /// The phase's timer has ended, at `self.timer`.
+    fn expire(&mut self) {
+        let at = self.timer;
+        match self.phase {
+            Phase::Stable => self.enter(Phase::IncrementExploration, at + self.config.t5),
+            Phase::PfcResponse | Phase::RecoveryPfcResponse => {
+                self.enter(Phase::FastRecovery, at + self.config.t3);
+            }
+            Phase::FastRecovery => {
+                self.set_rate(self.current / 2 + self.target / 2);
+                self.steps += 1;
+                if self.steps == self.config.speed_ups {
+                    self.enter(Phase::Stable, at + self.config.t4);
+                } else {
+                    self.timer = at + self.config.t3;
+                }
+            }
+            Phase::IncrementExploration => {
+                let before = self.current;
+                self.set_rate(self.current.saturating_add(self.config.increment));
+                // At the link's rate there is nothing to undo.
+                self.steps += u32::from(self.current != before);
+                self.timer = at + self.config.t5;
+            }
+            Phase::IncrementGuessing => self.enter(Phase::Stable, at + self.config.t4),
+        }
+    }
+
+    fn enter(&mut self, phase: Phase, timer: Duration) {
+        self.phase = phase;
+        self.timer = timer;
+        self.steps = 0;
+    }
+
+    fn set_rate(&mut self, rate: BitsPerSecond) {
+        self.current = rate.clamp(self.config.floor, self.config.link);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const US: Duration = Duration::from_micros(1);
+    const LINK: BitsPerSecond = 100 * GBIT;
+
+    /// A controller brought into `phase` at time `at` by signals and time alone, with 1 Gbit/s rates intact.
+    fn in_phase(phase: Phase) -> (Controller, Duration) {
+        let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);
+        let mut now = 100 * US;
+        match phase {
+            Phase::Stable => {}
+            Phase::PfcResponse => {
+                c.on_pause(now);
+            }
+            Phase::FastRecovery => {
+                c.on_pause(now);
+                now += 50 * US;
+                c.poll(now);
+            }
+            Phase::RecoveryPfcResponse => {
+                c.on_pause(now);
+                now += 55 * US;
+                c.on_pause(now);
+            }
+            Phase::IncrementExploration => {
+                c = Controller::starting_at(Config::for_link(LINK), 40 * GBIT, Duration::ZERO);
+                now = 200 * US;
+                c.poll(now);
+            }
+            Phase::IncrementGuessing => {
+                c = Controller::starting_at(Config::for_link(LINK), 40 * GBIT, Duration::ZERO);
+                now = 245 * US;
+                c.on_pause(now);
+            }
+        }
+        assert_eq!(c.phase(), phase, "the way into the phase");
+        (c, now)
+    }
+
+    /// The whole table: for each phase, where a pause leads and where the timer does.
+    #[test]
+    fn transition_table() {
+        use Phase::*;
+        for (from, on_pause, on_timer) in [
+            (Stable, PfcResponse, IncrementExploration),
+            (PfcResponse, PfcResponse, FastRecovery),
+            (FastRecovery, RecoveryPfcResponse, FastRecovery),
+            (RecoveryPfcResponse, RecoveryPfcResponse, FastRecovery),
+            (IncrementExploration, IncrementGuessing, IncrementExploration),
+            (IncrementGuessing, PfcResponse, Stable),
+        ] {
+            let (mut c, now) = in_phase(from);
+            assert!(c.on_pause(now + 10 * US), "t2 is over in {from:?}");
+            assert_eq!(c.phase(), on_pause, "pause in {from:?}");
+            let (mut c, _) = in_phase(from);
+            c.poll(c.deadline());
+            assert_eq!(c.phase(), on_timer, "timer in {from:?}");
+        }
+    }
+
+    #[test]
+    fn rates_of_each_transition() {
+        let (mut c, now) = in_phase(Phase::Stable);
+        c.on_pause(now);
+        assert_eq!((c.target(), c.rate()), (100 * GBIT, 50 * GBIT), "a to b");
+        c.on_pause(now + 20 * US);
+        assert_eq!((c.target(), c.rate()), (100 * GBIT, 25 * GBIT), "b again halves");
+        assert_eq!(c.deadline(), now + 70 * US, "b again restarts t1");
+        c.poll(now + 70 * US);
+        c.poll(now + 81 * US);
+        assert_eq!(c.rate(), 62_500_000_000, "c: half the distance");
+        c.on_pause(now + 85 * US);
+        assert_eq!((c.target(), c.rate()), (54_687_500_000, 46_875_000_000), "c to d: 7/8 and 3/4");
+        c.on_pause(now + 100 * US);
+        assert_eq!(c.rate(), 35_156_250_000, "d again: 3/4");
+    }
+
+    #[test]
+    fn five_speed_ups_and_it_is_stable() {
+        let (mut c, now) = in_phase(Phase::FastRecovery);
+        c.poll(now + 44 * US);
+        assert_eq!(c.phase(), Phase::FastRecovery);
+        c.poll(now + 55 * US);
+        assert_eq!(c.phase(), Phase::Stable);
+        // 50, 75, 87.5, 93.75, 96.875, 98.4375
+        assert_eq!(c.rate(), 98_437_500_000);
+    }
+
+    #[test]
+    fn exploring_undoes_only_what_it_did() {
+        let (mut c, now) = in_phase(Phase::IncrementExploration);
+        c.poll(now + 80 * US);
+        assert_eq!(c.rate(), 42 * GBIT);
+        c.on_pause(now + 81 * US);
+        assert_eq!(c.rate(), 41 * GBIT);
+        let (c, _) = in_phase(Phase::IncrementGuessing);
+        assert_eq!(c.rate(), 40 * GBIT, "one increment, undone");
+        let (mut c, now) = in_phase(Phase::IncrementExploration);
+        c.on_pause(now + US);
+        assert_eq!(c.rate(), 40 * GBIT, "no increment yet, nothing to undo");
+    }
+
+    #[test]
+    fn duplicates_change_nothing_in_any_phase() {
+        for phase in Phase::ALL {
+            let (mut c, now) = in_phase(phase);
+            c.on_pause(now + 10 * US);
+            let before = c.clone();
+            assert!(!c.on_pause(now + 19 * US), "9 us after the last in {phase:?}");
+            assert_eq!((c.phase(), c.rate(), c.deadline()), (before.phase(), before.rate(), before.deadline()));
+        }
+    }
+
+    #[test]
+    fn rate_stays_between_floor_and_link() {
+        let config = Config::for_link(LINK);
+        let mut c = Controller::new(config, Duration::ZERO);
+        for i in 1..100 {
+            c.on_pause(i * 20 * US);
+        }
+        assert_eq!(c.rate(), config.floor);
+        c.poll(Duration::from_secs(1));
+        assert_eq!(c.rate(), LINK, "left alone, it finds the link's rate again");
+    }
+
+    #[test]
+    fn late_polls_end_where_timely_ones_do() {
+        let start = || {
+            let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);
+            c.on_pause(30 * US);
+            c
+        };
+        let (mut timely, mut late) = (start(), start());
+        for i in 0..2000 {
+            timely.poll(i * US);
+        }
+        late.poll(1999 * US);
+        assert_eq!((timely.phase(), timely.rate()), (late.phase(), late.rate()));
+    }
+}

@@ -1,0 +1,55 @@
+//! `cn-agent list`, `cn-agent sessions` and `cn-agent counters`: what a running agent knows.
+
+use clap::Args;
+use cxloe_cn::client;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::SocketArgs;
+use super::failure::Failure;
+use super::output;
+
+/// Arguments of the three.
+#[derive(Debug, Args)]
+pub struct ListArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// Sizes, addresses and times for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Lists attached regions.
+///
+/// # Errors
+/// When the agent cannot be asked, or standard output is closed.
+pub fn regions(args: &ListArgs) -> Result<(), Failure> {
+    print_list(client::regions(&args.socket.path())?, "regions", args.human)
+}
+
+/// Lists sessions.
+///
+/// # Errors
+/// When the agent cannot be asked, or standard output is closed.
+pub fn sessions(args: &ListArgs) -> Result<(), Failure> {
+    print_list(client::sessions(&args.socket.path())?, "sessions", args.human)
+}
+
+/// Shows counters.
+///
+/// # Errors
+/// When the agent cannot be asked, or standard output is closed.
+pub fn counters(args: &ListArgs) -> Result<(), Failure> {
+    output::print(value(client::counters(&args.socket.path())?)?, args.human)
+}
+
+fn print_list(items: Vec<impl Serialize>, what: &str, human: bool) -> Result<(), Failure> {
+    if items.is_empty() {
+        eprintln!("Warning: no {what} found");
+    }
+    output::print(value(items)?, human)
+}
+
+fn value(item: impl Serialize) -> Result<Value, Failure> {
+    serde_json::to_value(item).map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
+}

@@ -1,0 +1,376 @@
+//! What `cn-agent run` is told: flags over a TOML file over defaults, checked once and complete from then on.
+//!
+//! [`RunArgs`] is the command line. [`RunArgs::resolve`] reads the file it names, lays the flags over it and
+//! returns a [`Config`], in which nothing is missing; or an error that names the option and says what would
+//! be right.
+
+mod settings;
+mod values;
+
+pub use settings::Settings;
+pub use values::{EtherType, LogFormat, Span};
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use cxloe_gmm::model::{ByteSize, Name};
+use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::link::Backend;
+use cxloe_wire::link::fault::FaultPlan;
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::session::{STREAMS_MAX, Timing};
+
+use crate::attach::STREAMS_DEFAULT;
+use crate::cache::CacheConfig;
+use crate::daemon::clients::CLIENTS_LIMIT;
+use crate::local::default_socket;
+
+/// Clients at a time unless told otherwise.
+const CLIENTS_DEFAULT: usize = 64;
+/// The largest line cache: a flush walks all of it.
+const CACHE_MAX: u64 = 64 << 20;
+
+/// The command line of `cn-agent run`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct RunArgs {
+    /// Read options from FILE (TOML; the names are those of the flags, as in cache-size = "64K"); flags win
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Print the options in effect as TOML and exit
+    #[arg(long)]
+    pub print_config: bool,
+
+    /// All others.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  Reach memory nodes by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit:
+    cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440
+
+  The fastest: a spinning worker on CPU 2, PFC class 3, a larger line cache:
+    cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440 --wait busy --cpu 2 --priority 3 --cache-size 256K
+
+  Turn a command line into a configuration file, and use it:
+    cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440 --print-config > cn.toml
+    cn-agent run --config cn.toml";
+
+/// Complete and checked options.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This node's name in the fabric.
+    pub name: Name,
+    /// Where the state file lies.
+    pub data_dir: PathBuf,
+    /// The manager's URL.
+    pub manager: String,
+    /// The network interface.
+    pub interface: String,
+    /// How frames are exchanged with the kernel.
+    pub backend: Backend,
+    /// What the idle worker does.
+    pub wait: WaitStyle,
+    /// The CPU of the worker; `None`: not pinned.
+    pub cpu: Option<usize>,
+    /// 802.1Q priority, 0 to 7; `None`: untagged.
+    pub priority: Option<u8>,
+    /// EtherType of the frames.
+    pub ethertype: u16,
+    /// File with the pre-shared key; `None`: frames carry a plain checksum.
+    pub key_file: Option<PathBuf>,
+    /// Streams of each session, 1 to [`STREAMS_MAX`].
+    pub streams: u8,
+    /// Silence after which a memory node is gone.
+    pub session_timeout: Duration,
+    /// The line cache.
+    pub cache: CacheConfig,
+    /// Where programs reach this agent.
+    pub socket: PathBuf,
+    /// Ports at a time.
+    pub clients_max: usize,
+    /// Log filter.
+    pub log: String,
+    /// How log lines look.
+    pub log_format: LogFormat,
+    /// Faults made on purpose, as written; see [`Config::fault_plan`].
+    pub faults: Option<String>,
+    /// Where to record frames.
+    pub pcap: Option<PathBuf>,
+    /// Bytes after which recording stops.
+    pub pcap_bytes_max: u64,
+}
+
+/// Why options cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("cannot read the configuration file {}: {source}", .path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: std::io::Error,
+    },
+    /// The file is not TOML, or has an option that does not exist or a value that cannot be read.
+    #[error("configuration file {}: {reason}", .path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        reason: String,
+    },
+    /// An option is missing or out of range.
+    #[error("option `{field}` (flag --{field}): {reason}")]
+    Field {
+        /// The option's name.
+        field: &'static str,
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+}
+
+fn wrong(field: &'static str, reason: impl Into<String>) -> ConfigError {
+    ConfigError::Field { field, reason: reason.into() }
+}
+
+impl RunArgs {
+    /// The options in effect.
+    ///
+    /// # Errors
+    /// Any [`ConfigError`].
+    pub fn resolve(&self) -> Result<Config, ConfigError> {
+        Config::new(match &self.config {
+            Some(path) => self.settings.over(&Settings::read(path)?),
+            None => self.settings.clone(),
+        })
+    }
+}
+
+impl Settings {
+    /// Reads a TOML file.
+    ///
+    /// # Errors
+    /// [`ConfigError::Read`] and [`ConfigError::Syntax`].
+    pub fn read(path: &Path) -> Result<Settings, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
+        toml::from_str(&text)
+            .map_err(|error| ConfigError::Syntax { path: path.into(), reason: error.to_string() })
+    }
+
+    /// These options, and those of `file` where they have none.
+    fn over(&self, file: &Settings) -> Settings {
+        let table = |settings| toml::Table::try_from(settings).expect("options are plain values");
+        let mut merged = table(file);
+        merged.extend(table(self));
+        merged.try_into().expect("both halves were read by the same rules")
+    }
+}
+
+impl Config {
+    /// Checks `settings` and fills in what is missing.
+    ///
+    /// # Errors
+    /// [`ConfigError::Field`].
+    pub fn new(settings: Settings) -> Result<Config, ConfigError> {
+        let s = settings;
+        let name = s.name.map_or_else(host_name, |name| Name::new(name).map_err(|e| wrong("name", e.to_string())))?;
+        let interface =
+            s.interface.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
+        if interface.is_empty() || interface.len() > 15 {
+            let reason = format!("`{interface}` is no interface name (1 to 15 characters)");
+            return Err(wrong("interface", reason));
+        }
+        let manager = s
+            .manager
+            .ok_or_else(|| wrong("manager", "say who gives memory away, as in --manager http://10.0.0.1:7440"))?;
+        cxloe_gmm::Client::new(&manager).map_err(|error| wrong("manager", error.to_string()))?;
+        let ethertype = s.ethertype.map_or(ETHERTYPE_DEFAULT, |ethertype| ethertype.0);
+        if ethertype < 0x0600 || [0x8100, 0x88A8, 0x8808].contains(&ethertype) {
+            let reason = format!("{} has a meaning of its own; use 0x88B5 or 0x88B6", EtherType(ethertype));
+            return Err(wrong("ethertype", reason));
+        }
+        if s.priority.is_some_and(|priority| priority > 7) {
+            return Err(wrong("priority", "an 802.1Q priority is 0 to 7"));
+        }
+        let session_timeout = s.session_timeout.map_or(Timing::default().dead_after, |span| span.0);
+        if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&session_timeout) {
+            return Err(wrong("session-timeout", "choose 100ms to 60s"));
+        }
+        let bytes = s.cache_size.map_or(CacheConfig::default().bytes as u64, |size| size.0);
+        if bytes > CACHE_MAX {
+            return Err(wrong("cache-size", format!("{} is too much; choose up to 64M", ByteSize(bytes))));
+        }
+        let cache =
+            CacheConfig { bytes: bytes as usize, ways: s.cache_ways.unwrap_or(CacheConfig::default().ways) };
+        cache.check().map_err(|reason| wrong("cache-size", reason))?;
+        if let Some(plan) = &s.faults {
+            plan.parse::<FaultPlan>().map_err(|error| wrong("faults", error.to_string()))?;
+        }
+        Ok(Config {
+            name,
+            data_dir: s.data_dir.unwrap_or_else(default_data_dir),
+            manager,
+            interface,
+            backend: s.link.unwrap_or_default(),
+            wait: s.wait.unwrap_or_default(),
+            cpu: s.cpu,
+            priority: s.priority,
+            ethertype,
+            key_file: s.key_file,
+            streams: in_range("streams", s.streams.unwrap_or(STREAMS_DEFAULT), 1, STREAMS_MAX as u8)?,
+            session_timeout,
+            cache,
+            socket: s.socket.unwrap_or_else(default_socket),
+            clients_max: in_range("max-clients", s.max_clients.unwrap_or(CLIENTS_DEFAULT), 1, CLIENTS_LIMIT)?,
+            log: s.log.unwrap_or_else(|| "info".into()),
+            log_format: s.log_format.unwrap_or_default(),
+            faults: s.faults,
+            pcap: s.pcap,
+            pcap_bytes_max: s.pcap_max.map_or(1 << 30, |size| size.0),
+        })
+    }
+
+    /// How long sessions wait for what: the silence that ends one as told, the rest in proportion.
+    pub fn timing(&self) -> Timing {
+        let usual = Timing::default();
+        let dead_after = self.session_timeout;
+        Timing {
+            dead_after,
+            suspect_after: usual.suspect_after.min(dead_after / 4),
+            ping_every: usual.ping_every.min(dead_after / 4),
+            timeout_max: usual.timeout_max.min(dead_after / 4),
+            ..usual
+        }
+    }
+
+    /// The faults to be made on purpose.
+    pub fn fault_plan(&self) -> Option<FaultPlan> {
+        self.faults.as_ref().map(|plan| plan.parse().expect("checked when the options were"))
+    }
+
+    /// These options as a TOML file that yields them again.
+    pub fn to_toml(&self) -> String {
+        let settings = Settings {
+            name: Some(self.name.to_string()),
+            data_dir: Some(self.data_dir.clone()),
+            manager: Some(self.manager.clone()),
+            interface: Some(self.interface.clone()),
+            link: Some(self.backend),
+            wait: Some(self.wait),
+            cpu: self.cpu,
+            priority: self.priority,
+            ethertype: Some(EtherType(self.ethertype)),
+            key_file: self.key_file.clone(),
+            streams: Some(self.streams),
+            session_timeout: Some(Span(self.session_timeout)),
+            cache_size: Some(ByteSize(self.cache.bytes as u64)),
+            cache_ways: Some(self.cache.ways),
+            socket: Some(self.socket.clone()),
+            max_clients: Some(self.clients_max),
+            log: Some(self.log.clone()),
+            log_format: Some(self.log_format),
+            faults: self.faults.clone(),
+            pcap: self.pcap.clone(),
+            pcap_max: Some(ByteSize(self.pcap_bytes_max)),
+        };
+        toml::to_string(&settings).expect("options are plain values")
+    }
+}
+
+fn in_range<T: PartialOrd + std::fmt::Display>(
+    field: &'static str,
+    value: T,
+    min: T,
+    max: T,
+) -> Result<T, ConfigError> {
+    if value < min || value > max {
+        return Err(wrong(field, format!("{value} is out of range; choose {min} to {max}")));
+    }
+    Ok(value)
+}
+
+/// The host name, as far as it can be a node's name.
+fn host_name() -> Result<Name, ConfigError> {
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    Name::new(name).or_else(|_| Name::new("compute-node")).map_err(|e| wrong("name", e.to_string()))
+}
+
+fn default_data_dir() -> PathBuf {
+    if nix::unistd::geteuid().is_root() {
+        return PathBuf::from("/var/lib/cxloe");
+    }
+    let home = || std::env::home_dir().unwrap_or_else(std::env::temp_dir).join(".local/state");
+    std::env::var_os("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("cxloe")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    fn resolve(flags: &str) -> Result<Config, ConfigError> {
+        Line::try_parse_from(["run"].into_iter().chain(flags.split_whitespace())).unwrap().run.resolve()
+    }
+
+    const LEAST: &str = "-i cn0 --manager http://127.0.0.1:7440";
+
+    #[test]
+    fn the_least_is_enough_and_the_paper_is_the_default() {
+        let config = resolve(LEAST).unwrap();
+        assert_eq!((config.cache.bytes, config.cache.ways), (32 << 10, 4));
+        assert_eq!(config.timing(), Timing::default());
+    }
+
+    #[test]
+    fn flags_win_over_the_file_and_what_is_printed_is_a_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cn.toml");
+        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --streams 2 --cpu 1")).unwrap();
+        std::fs::write(&path, first.to_toml()).unwrap();
+        let second = resolve(&format!("--config {} --streams 3", path.display())).unwrap();
+        assert_eq!((second.streams, second.cache, second.wait), (3, first.cache, WaitStyle::Sleep));
+        let third = Config { streams: 2, ..second };
+        assert_eq!(third.to_toml(), first.to_toml());
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_what_would_be_right() {
+        for (flags, said) in [
+            ("--manager http://127.0.0.1:1", "-i enp3s0f0"),
+            ("-i cn0", "--manager http"),
+            ("-i cn0 --manager ftp://x", "http://HOST"),
+            ("-i a-name-that-is-too-long --manager http://h:1", "1 to 15"),
+            ("-i cn0 --manager http://h:1 --ethertype 0x8100", "0x88B5"),
+            ("-i cn0 --manager http://h:1 --priority 8", "0 to 7"),
+            ("-i cn0 --manager http://h:1 --streams 65", "1 to 64"),
+            ("-i cn0 --manager http://h:1 --session-timeout 10ms", "100ms"),
+            ("-i cn0 --manager http://h:1 --cache-size 33000", "32768"),
+            ("-i cn0 --manager http://h:1 --cache-size 1G", "64M"),
+            ("-i cn0 --manager http://h:1 --max-clients 0", "1 to 4096"),
+            ("-i cn0 --manager http://h:1 --faults banana", "faults"),
+            ("--config /nonexistent.toml", "/nonexistent.toml"),
+        ] {
+            let error = resolve(flags).unwrap_err().to_string();
+            assert!(error.contains(said), "{flags}: {error}");
+        }
+    }
+
+    #[test]
+    fn short_limits_keep_their_proportions() {
+        let timing = resolve(&format!("{LEAST} --session-timeout 1s")).unwrap().timing();
+        assert!(timing.suspect_after < timing.dead_after && timing.timeout_max < timing.dead_after);
+    }
+}

@@ -1,0 +1,129 @@
+//! The options of `cn-agent run`, each of which may be given as a flag, in the TOML file, or not at all.
+//!
+//! One struct serves for all three: clap fills it from flags, serde from the file; the flags are laid over the
+//! file; and what results is checked and completed into a [`Config`](super::Config). `--print-config` prints
+//! a complete one, which is a valid file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use cxloe_gmm::model::ByteSize;
+use cxloe_wire::link::Backend;
+use cxloe_wire::link::wait::WaitStyle;
+use serde::{Deserialize, Serialize};
+
+use super::values::{EtherType, LogFormat, Span};
+
+/// Every option; `None` where it was not given.
+#[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub struct Settings {
+    /// This node's name in the fabric, unique among compute nodes [default: the host name]
+    #[arg(long, help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+
+    /// Where the node remembers what must survive a restart [default: /var/lib/cxloe as root, else
+    /// ~/.local/state/cxloe]
+    #[arg(long, value_name = "DIR", help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub data_dir: Option<PathBuf>,
+
+    /// The manager to register with, for example http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock
+    #[arg(long, value_name = "URL", help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub manager: Option<String>,
+
+    /// The network interface by which this node reaches memory nodes, for example enp3s0f0; its MAC address
+    /// is the CN id
+    #[arg(short, long, value_name = "NAME", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
+
+    /// How frames are exchanged with the kernel: auto takes the fastest that works and logs why
+    #[arg(long, value_name = "auto|xdp|packet|pnet", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<Backend>,
+
+    /// What the idle worker does: busy (spins: fastest, one whole core), adaptive or adaptive:TIME (spins that
+    /// long, then sleeps), sleep [default: adaptive]
+    #[arg(long, value_name = "STYLE", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wait: Option<WaitStyle>,
+
+    /// CPU to pin the worker to; best on the NUMA node of the interface
+    #[arg(long, value_name = "CPU", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu: Option<usize>,
+
+    /// Tag frames with this 802.1Q priority (0 to 7), so that PFC acts on their class only [default: untagged]
+    #[arg(long, value_name = "PCP", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub priority: Option<u8>,
+
+    /// EtherType of the frames; the same on every node [default: 0x88B5]
+    #[arg(long, value_name = "HEX", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ethertype: Option<EtherType>,
+
+    /// Seal frames with the pre-shared key in FILE, instead of a plain checksum
+    #[arg(long, value_name = "FILE", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<PathBuf>,
+
+    /// Streams of each session, 1 to 64: a lost frame holds up its own stream only [default: 4]
+    #[arg(long, value_name = "N", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub streams: Option<u8>,
+
+    /// A memory node silent for so long is gone: operations on it fail until it is back [default: 5s]
+    #[arg(long, value_name = "TIME", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session_timeout: Option<Span>,
+
+    /// Size of the line cache, for example 32K; 0 for none [default: 32K]
+    #[arg(long, value_name = "SIZE", help_heading = "Cache")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_size: Option<ByteSize>,
+
+    /// Ways of the line cache, 1 to 16 [default: 4]
+    #[arg(long, value_name = "N", help_heading = "Cache")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cache_ways: Option<usize>,
+
+    /// The socket by which programs reach this agent [default: /run/cxloe/cn-agent.sock as root, else below
+    /// $XDG_RUNTIME_DIR]
+    #[arg(long, value_name = "PATH", help_heading = "Programs", env = "CXLOE_AGENT")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+
+    /// Ports that programs may have open at a time [default: 64]
+    #[arg(long, value_name = "N", help_heading = "Programs")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_clients: Option<usize>,
+
+    /// What to log: error, warn, info, debug, trace, or per module, as in info,cxloe_cn=debug [default: info]
+    #[arg(long, value_name = "FILTER", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
+
+    /// How log lines look [default: text]
+    #[arg(long, value_name = "FORMAT", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_format: Option<LogFormat>,
+
+    /// Lose and damage frames on purpose, for tests, as in drop=1%,dup=0.1%,corrupt=0.01%,seed=7
+    #[arg(long, value_name = "PLAN", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub faults: Option<String>,
+
+    /// Record every frame in FILE, in pcap format (slow)
+    #[arg(long, value_name = "FILE", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcap: Option<PathBuf>,
+
+    /// Stop recording at this size [default: 1G]
+    #[arg(long, value_name = "SIZE", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcap_max: Option<ByteSize>,
+}

@@ -1,0 +1,333 @@
+//! The clients of the port: their submissions go into the engine in turn, a bounded number each; completions
+//! go back to where they came from.
+//!
+//! An operation is known to the engine by a number made of the client's place, the place's generation and the
+//! client's own tag, so that nothing has to be looked up when it ends, and what ends after its client has gone
+//! is recognised and dropped. No client has more operations under way than its completion ring has room, so a
+//! completion always finds a place.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use cxloe_wire::link::Transmit;
+use cxloe_wire::time::Time;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+
+use crate::cache::Line;
+use crate::engine::{Engine, EngineError, Read, Sink, Write};
+use crate::local::ring::{AgentEnd, Completion, Operation, RingBroken};
+use crate::local::status::Status;
+
+/// Submissions taken from one client before the next has its turn.
+const TURN: usize = 64;
+/// Clients there can be at most, whatever the option says: places have 16 bits.
+pub const CLIENTS_LIMIT: usize = 4096;
+
+/// How many clients there are; each holds one and gives it back when dropped.
+#[derive(Debug)]
+pub struct Seat(Arc<AtomicUsize>);
+
+impl Seat {
+    /// A seat, if fewer than `limit` are taken.
+    pub fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<Seat> {
+        let more = |count| (count < limit).then_some(count + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(Seat(Arc::clone(taken)))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A client: its rings, and the socket that wakes it and tells of its end.
+#[derive(Debug)]
+pub struct Client {
+    end: AgentEnd,
+    socket: UnixStream,
+    _seat: Seat,
+    in_flight: usize,
+    /// Whether a completion was published since the client was last looked at for waking.
+    told: bool,
+}
+
+impl Client {
+    /// A client whose rings and socket these are.
+    pub fn new(end: AgentEnd, socket: UnixStream, seat: Seat) -> Client {
+        Client { end, socket, _seat: seat, in_flight: 0, told: false }
+    }
+
+    fn complete(&mut self, tag: u32, status: Status, line: Option<&Line>) {
+        self.end.complete(Completion { tag, status }, line);
+        self.told = true;
+    }
+
+    /// Takes wake-ups off the socket; `false` once the client has gone.
+    fn listen(&self) -> bool {
+        let mut bytes = [0; 64];
+        match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => false,
+            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => true,
+            Err(_) => false,
+        }
+    }
+
+    fn wake(&self) {
+        // Full: it has wake-ups enough that it has not taken. Gone: `listen` will notice.
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let _ = send(self.socket.as_raw_fd(), &[1], flags);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u16,
+    client: Option<Box<Client>>,
+}
+
+/// What serving a round of submissions came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Submissions taken.
+    pub taken: usize,
+    /// Whether the engine was busy for one, which is tried again in the next round.
+    pub held: bool,
+}
+
+/// All clients.
+#[derive(Debug)]
+pub struct Clients {
+    places: Vec<Place>,
+    /// The places in use.
+    active: Vec<u16>,
+    /// The place whose flush is under way. Writes of others wait for it, or it might never end.
+    flusher: Option<u16>,
+    /// Given up because of what they wrote into their rings.
+    broken: u64,
+    /// Whether [`active`](Self::active) has changed since it was asked last.
+    changed: bool,
+}
+
+#[inline]
+fn user(place: u16, generation: u16, tag: u32) -> u64 {
+    u64::from(place) << 48 | u64::from(generation) << 32 | u64::from(tag)
+}
+
+impl Clients {
+    /// With room for `most`.
+    pub fn new(most: usize) -> Clients {
+        Clients {
+            places: (0..most).map(|_| Place::default()).collect(),
+            active: Vec::with_capacity(most),
+            flusher: None,
+            broken: 0,
+            changed: false,
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.active.len()
+    }
+
+    /// How many were given up because they spoilt their rings.
+    pub fn broken(&self) -> u64 {
+        self.broken
+    }
+
+    /// Adds a client; a seat for it was taken, so there is a place.
+    pub fn add(&mut self, client: Box<Client>) {
+        let Some(at) = self.places.iter().position(|place| place.client.is_none()) else {
+            tracing::error!("a client has a seat but no place; closing its port");
+            return;
+        };
+        self.places[at].client = Some(client);
+        self.active.push(at as u16);
+        self.changed = true;
+        tracing::debug!(place = at, clients = self.active.len(), "port opened");
+    }
+
+    fn remove(&mut self, at: u16, why: &str) {
+        let place = &mut self.places[usize::from(at)];
+        place.client = None;
+        place.generation = place.generation.wrapping_add(1);
+        self.active.retain(|active| *active != at);
+        self.flusher = self.flusher.filter(|flusher| *flusher != at);
+        self.changed = true;
+        tracing::debug!(place = at, clients = self.active.len(), why, "port closed");
+    }
+
+    /// The clients' sockets, by position, if they are others than when this was asked last.
+    pub fn changed_sockets(&mut self) -> Option<impl Iterator<Item = BorrowedFd<'_>>> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let client = |at: &u16| self.places[usize::from(*at)].client.as_ref();
+        Some(self.active.iter().filter_map(client.clone()).map(|client| client.socket.as_fd()))
+    }
+
+    /// Takes wake-ups off the sockets that `ready` names by position, and parts with clients that have gone.
+    pub fn listen(&mut self, ready: impl Fn(usize) -> bool) {
+        // From the end, because the places of those behind a removed one move up.
+        for position in (0..self.active.len()).rev().filter(|position| ready(*position)) {
+            let at = self.active[position];
+            let gone = self.places[usize::from(at)].client.as_ref().is_none_or(|client| !client.listen());
+            if gone {
+                self.remove(at, "the client closed it or ended");
+            }
+        }
+    }
+
+    /// Hands submissions to the engine.
+    #[inline]
+    pub fn serve(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> Served {
+        let mut served = Served::default();
+        let mut position = 0;
+        while position < self.active.len() {
+            let at = self.active[position];
+            match self.serve_one(at, engine, now, tx, &mut served) {
+                Ok(()) => position += 1,
+                Err(broken) => {
+                    self.broken += 1;
+                    tracing::warn!(place = at, %broken, "a client has spoilt its rings; closing its port");
+                    self.remove(at, "its rings are spoilt");
+                }
+            }
+        }
+        served
+    }
+
+    #[inline]
+    fn serve_one(
+        &mut self,
+        at: u16,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+        served: &mut Served,
+    ) -> Result<(), RingBroken> {
+        let Place { generation, client: Some(client) } = &mut self.places[usize::from(at)] else {
+            return Ok(());
+        };
+        let pending = client.end.pending()?;
+        if pending == 0 {
+            return Ok(());
+        }
+        // Each one taken will need a place for its completion.
+        let free = client.end.room()?.saturating_sub(client.in_flight);
+        for _ in 0..pending.min(TURN).min(free) {
+            let submission = client.end.front();
+            let user = user(at, *generation, submission.tag);
+            let outcome = match submission.operation {
+                Operation::Read => match engine.read(submission.hpa, user, now, tx) {
+                    Ok(Read::Hit(line)) => Some((Status::Done, Some(line))),
+                    Ok(Read::Sent) => None,
+                    Err(error) => Some((Status::Failed(error), None)),
+                },
+                Operation::Write if self.flusher.is_some() => return Ok(()),
+                Operation::Write => {
+                    match engine.write(submission.hpa, &client.end.front_line(), user, now, tx) {
+                        Ok(Write::Done) => Some((Status::Done, None)),
+                        Ok(Write::Sent) => None,
+                        Err(error) => Some((Status::Failed(error), None)),
+                    }
+                }
+                Operation::Flush => {
+                    if client.in_flight > 0 || self.flusher.is_some_and(|flusher| flusher != at) {
+                        return Ok(());
+                    }
+                    self.flusher = Some(at);
+                    let status = match engine.flush(now, tx) {
+                        Ok(true) => Status::Done,
+                        // What is sent counts as work: the link has to be kicked and looked at.
+                        Ok(false) => {
+                            served.held = true;
+                            return Ok(());
+                        }
+                        Err(error) => Status::Failed(error),
+                    };
+                    self.flusher = None;
+                    Some((status, None))
+                }
+                Operation::Unknown(_) => Some((Status::BadOperation, None)),
+            };
+            match outcome {
+                Some((Status::Failed(EngineError::Busy), _)) => {
+                    served.held = true;
+                    return Ok(());
+                }
+                Some((status, line)) => client.complete(submission.tag, status, line.as_ref()),
+                None => client.in_flight += 1,
+            }
+            client.end.release();
+            served.taken += 1;
+        }
+        Ok(())
+    }
+
+    /// Wakes the clients that sleep and have completions.
+    #[inline]
+    pub fn wake(&mut self) {
+        let mut fenced = false;
+        for at in &self.active {
+            let Some(client) = &mut self.places[usize::from(*at)].client else { continue };
+            if std::mem::take(&mut client.told) {
+                if !std::mem::replace(&mut fenced, true) {
+                    fence(Ordering::SeqCst);
+                }
+                if client.end.wake_wanted() {
+                    client.wake();
+                }
+            }
+        }
+    }
+
+    /// Says that the agent is about to sleep; whether something was submitted in the last moment, so that it
+    /// must not.
+    pub fn doze(&mut self) -> bool {
+        self.set_asleep(true);
+        fence(Ordering::SeqCst);
+        let news = |at: &u16| self.places[usize::from(*at)].client.as_ref().is_some_and(|c| c.end.news());
+        self.active.iter().any(news)
+    }
+
+    /// Says whether the agent sleeps.
+    pub fn set_asleep(&mut self, asleep: bool) {
+        for at in &self.active {
+            if let Some(client) = &self.places[usize::from(*at)].client {
+                client.end.set_asleep(asleep);
+            }
+        }
+    }
+
+    #[inline]
+    fn end(&mut self, user: u64, status: Status, line: Option<&Line>) {
+        let (at, generation, tag) = ((user >> 48) as usize, (user >> 32) as u16, user as u32);
+        let Some(place) = self.places.get_mut(at) else { return };
+        if let Some(client) = place.client.as_mut().filter(|_| place.generation == generation) {
+            client.in_flight -= 1;
+            client.complete(tag, status, line);
+        }
+    }
+}
+
+impl Sink for Clients {
+    #[inline]
+    fn read(&mut self, user: u64, data: &[u8]) {
+        self.end(user, Status::Done, data.first_chunk());
+    }
+
+    #[inline]
+    fn written(&mut self, user: u64) {
+        self.end(user, Status::Done, None);
+    }
+
+    fn failed(&mut self, user: u64, error: EngineError) {
+        self.end(user, Status::Failed(error), None);
+    }
+}

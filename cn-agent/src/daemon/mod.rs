@@ -1,0 +1,21 @@
+//! The running agent: one worker thread with the link, the engine and the clients' rings; control beside it.
+//!
+//! ```text
+//!   clients == rings ==> Worker <== frames ==> link        one thread, waits for both at once
+//!                          ^  orders (bounded)
+//!       +------------------+-------------------+
+//!   ManagerLink: regions come and go      Server: new clients, questions
+//! ```
+//!
+//! * [`worker`]: the thread.
+//! * [`clients`]: the clients' rings as a source of operations and a sink of completions.
+//! * [`order`]: what control tells the worker.
+//! * [`sleeper`]: waiting for the link, the clients and control in one system call.
+
+pub mod clients;
+pub mod order;
+pub mod sleeper;
+pub mod worker;
+
+pub use order::{Order, Orders, OrdersGone};
+pub use worker::{WorkerHandle, WorkerOptions};

@@ -1,0 +1,95 @@
+//! What control tells the worker, over a bounded channel and a bell.
+
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use cxloe_gmm::model::Region;
+use tokio::sync::oneshot;
+
+use super::clients::Client;
+use super::sleeper::Bell;
+use crate::local::message::{Counters, Session};
+
+/// Orders that may wait for the worker.
+const ORDERS_MAX: usize = 1024;
+/// How long control waits for room; the worker comes by every few milliseconds at most.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Something for the worker to do.
+#[derive(Debug)]
+pub enum Order {
+    /// Make a region reachable.
+    Attach {
+        /// The region.
+        region: Box<Region>,
+        /// Its first HPA.
+        hpa: u64,
+    },
+    /// Make it unreachable again.
+    Detach {
+        /// As it was attached.
+        region: Box<Region>,
+        /// Its first HPA.
+        hpa: u64,
+        /// Whether what is modified is written back first: it lives on.
+        keep: bool,
+    },
+    /// Serve a client.
+    Serve(Box<Client>),
+    /// Tell how things stand.
+    Report(oneshot::Sender<Report>),
+}
+
+/// How things stand.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The sessions.
+    pub sessions: Vec<Session>,
+    /// What was counted.
+    pub counters: Counters,
+}
+
+/// The worker has ended, or does not come by any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the worker of this agent has ended or takes no orders")]
+pub struct OrdersGone;
+
+/// Where orders are given.
+#[derive(Clone, Debug)]
+pub struct Orders {
+    sender: Sender<Order>,
+    bell: Bell,
+}
+
+impl Orders {
+    /// A channel whose other end is with the worker that `bell` wakes.
+    pub fn channel(bell: Bell) -> (Orders, Receiver<Order>) {
+        let (sender, receiver) = bounded(ORDERS_MAX);
+        (Orders { sender, bell }, receiver)
+    }
+
+    /// Gives an order; waits for room, for a bounded time.
+    ///
+    /// # Errors
+    /// [`OrdersGone`].
+    pub fn give(&self, order: Order) -> Result<(), OrdersGone> {
+        let given = self.sender.send_timeout(order, PATIENCE);
+        self.bell.ring();
+        given.map_err(|_| OrdersGone)
+    }
+
+    /// Gives an order if there is room now.
+    ///
+    /// # Errors
+    /// [`OrdersGone`] also when there is none.
+    pub fn try_give(&self, order: Order) -> Result<(), OrdersGone> {
+        let given = self.sender.try_send(order);
+        self.bell.ring();
+        given.map_err(|_| OrdersGone)
+    }
+
+    /// Wakes the worker without an order.
+    pub fn wake(&self) {
+        self.bell.ring();
+    }
+}

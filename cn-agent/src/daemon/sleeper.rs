@@ -1,0 +1,150 @@
+//! Sleeping until any of several descriptors has something, or a time is over: one `ppoll` for the link, the
+//! clients' sockets and the bell of control. The set is kept between sleeps, so that sleeping allocates
+//! nothing.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+
+/// Wakes a [`Sleeper`] from another thread of this process. Never blocks.
+#[derive(Clone, Debug)]
+pub struct Bell(Arc<EventFd>);
+
+impl Bell {
+    /// A bell that has not been rung.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new() -> io::Result<Bell> {
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        Ok(Bell(Arc::new(EventFd::from_value_and_flags(0, flags)?)))
+    }
+
+    /// Wakes the sleeper, now or when it next goes to sleep.
+    pub fn ring(&self) {
+        // It fails only when it has been rung 2^64 - 2 times without being heard.
+        let _ = self.0.write(1);
+    }
+
+    fn hush(&self) {
+        let _ = self.0.read();
+    }
+}
+
+/// The set of descriptors to sleep on: the bell first, the link second, then clients.
+#[derive(Debug)]
+pub struct Sleeper {
+    set: Vec<libc::pollfd>,
+    bell: Bell,
+}
+
+/// Places of the set before those of clients.
+const FIXED: usize = 2;
+
+impl Sleeper {
+    /// For `bell`, `link` (if it has a descriptor) and up to `clients` sockets.
+    pub fn new(bell: Bell, link: Option<RawFd>, clients: usize) -> Sleeper {
+        let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut set = Vec::with_capacity(FIXED + clients);
+        set.push(watch(bell.0.as_fd().as_raw_fd()));
+        // The kernel skips negative numbers.
+        set.push(watch(link.unwrap_or(-1)));
+        Sleeper { set, bell }
+    }
+
+    /// Replaces the clients' sockets; their places are their positions in `sockets`.
+    pub fn watch<'a>(&mut self, sockets: impl Iterator<Item = BorrowedFd<'a>>) {
+        self.set.truncate(FIXED);
+        self.set.extend(sockets.map(|socket| libc::pollfd {
+            fd: socket.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }));
+    }
+
+    /// Sleeps, at most `most`; says whether a client's socket has something. Spurious returns are allowed.
+    pub fn sleep(&mut self, most: Duration) -> bool {
+        let limit = libc::timespec {
+            tv_sec: most.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(most.subsec_nanos()),
+        };
+        // SAFETY: the set is a live array of as many entries as are named, and the time a live value; there is no
+        // signal mask. A number that has been closed meanwhile is answered with POLLNVAL.
+        let ready = unsafe {
+            libc::ppoll(self.set.as_mut_ptr(), self.set.len() as libc::nfds_t, &limit, std::ptr::null())
+        };
+        if ready <= 0 {
+            return false;
+        }
+        if self.set[0].revents != 0 {
+            self.bell.hush();
+        }
+        if self.set[1].revents & (libc::POLLERR | libc::POLLHUP) != 0 {
+            clear_error(self.set[1].fd);
+        }
+        self.set[FIXED..].iter().any(|place| place.revents != 0)
+    }
+
+    /// Whether the socket at `place` had something when the last sleep ended.
+    pub fn is_ready(&self, place: usize) -> bool {
+        self.set.get(FIXED + place).is_some_and(|entry| entry.revents != 0)
+    }
+}
+
+/// Takes a pending error off a packet socket (its interface went down), which would else end every sleep at
+/// once for as long as the interface is down.
+fn clear_error(socket: RawFd) {
+    let (mut error, mut length) = (0_i32, size_of::<i32>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `length` bytes into `error`; both outlive the call.
+    unsafe {
+        libc::getsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            std::ptr::from_mut(&mut error).cast(),
+            &mut length,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn wakes_for_each_kind_and_tells_clients_apart() {
+        let (link, mut wire) = UnixStream::pair().unwrap();
+        let (a, _a) = UnixStream::pair().unwrap();
+        let (b, mut client) = UnixStream::pair().unwrap();
+        let bell = Bell::new().unwrap();
+        let mut sleeper = Sleeper::new(bell.clone(), Some(link.as_raw_fd()), 2);
+        sleeper.watch([a.as_fd(), b.as_fd()].into_iter());
+
+        bell.ring();
+        assert!(!sleeper.sleep(LONG), "the bell is no client");
+        client.write_all(b"!").unwrap();
+        assert!(sleeper.sleep(LONG));
+        assert!(!sleeper.is_ready(0) && sleeper.is_ready(1) && !sleeper.is_ready(2));
+        sleeper.watch(std::iter::empty());
+        wire.write_all(b"frame").unwrap();
+        assert!(!sleeper.sleep(LONG), "the link is no client");
+    }
+
+    #[test]
+    fn is_woken_by_another_thread() {
+        let bell = Bell::new().unwrap();
+        let mut sleeper = Sleeper::new(bell.clone(), None, 0);
+        let ringer = thread::spawn(move || bell.ring());
+        assert!(!sleeper.sleep(LONG));
+        ringer.join().unwrap();
+    }
+}

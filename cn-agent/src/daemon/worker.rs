@@ -1,0 +1,320 @@
+//! The worker: one thread that owns the link, the engine and the clients' rings, and goes round them.
+//!
+//! A round takes what has arrived from the link, then submissions of every client, does what time demands,
+//! kicks the link once and wakes who sleeps. Nothing on that path allocates or locks. Between rounds without
+//! work it spins or sleeps as [`WaitStyle`] says; asleep, it waits for the link, all clients and control at
+//! once. Orders of control are taken when the thread has looked in vain some times, and every few
+//! milliseconds under load.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::Receiver;
+use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_wire::link::{Link, LinkError};
+use cxloe_wire::session::SessionEvent;
+use cxloe_wire::time::{Clock, Time};
+
+use super::clients::Clients;
+use super::order::{Order, Orders, Report};
+use super::sleeper::{Bell, Sleeper};
+use crate::attach::Station;
+use crate::engine::{Engine, EngineEvent};
+use crate::events;
+use crate::local::message::{Counters, Session};
+
+/// Frames taken from the ring in one round.
+const BATCH: usize = 64;
+/// Looks at empty rings between two looks at the clock.
+const SPINS: u32 = 64;
+/// How often orders are looked for under load, and clients that end without a word while the thread spins.
+const HOUSEKEEPING: Duration = Duration::from_millis(5);
+/// The longest sleep while an operation waits for room in the engine.
+const HELD: Duration = Duration::from_micros(200);
+/// How long memory nodes have to confirm the end of their sessions.
+const CLOSE_MAX: Duration = Duration::from_millis(200);
+
+/// How a worker runs.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// What its sessions have in common.
+    pub station: Station,
+    /// What it does when there is nothing to do.
+    pub wait: WaitStyle,
+    /// The CPU it is pinned to.
+    pub cpu: Option<usize>,
+    /// Clients at a time.
+    pub clients_max: usize,
+}
+
+/// A running worker.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    stop: Arc<AtomicBool>,
+    orders: Orders,
+    thread: JoinHandle<Result<(), LinkError>>,
+}
+
+impl WorkerHandle {
+    /// Starts a worker over `link`. `on_end` is called when it has stopped, however it did.
+    ///
+    /// # Errors
+    /// No descriptor for its bell, or no thread.
+    pub fn start(
+        link: Box<dyn Link>,
+        engine: Engine,
+        options: WorkerOptions,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> io::Result<WorkerHandle> {
+        let bell = Bell::new()?;
+        let (orders, inbox) = Orders::channel(bell.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut worker = Worker {
+            sleeper: Sleeper::new(bell, link.readiness(), options.clients_max),
+            clients: Clients::new(options.clients_max),
+            waiter: Waiter::new(options.wait),
+            clock: Clock::new(),
+            stop: Arc::clone(&stop),
+            refusals: BTreeMap::new(),
+            housekeeping_at: Time::ZERO,
+            held: false,
+            link,
+            engine,
+            options,
+            inbox,
+        };
+        let thread = thread::Builder::new().name("worker".into()).spawn(move || {
+            if let Some(cpu) = worker.options.cpu {
+                pin(cpu);
+            }
+            let result = worker.run();
+            drop(worker);
+            on_end();
+            result
+        })?;
+        Ok(WorkerHandle { stop, orders, thread })
+    }
+
+    /// Where to give it orders.
+    pub fn orders(&self) -> Orders {
+        self.orders.clone()
+    }
+
+    /// Asks the worker to write back what is modified, end its sessions and stop.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.orders.wake();
+    }
+
+    /// Waits for its end; the error that ended it, if one did.
+    ///
+    /// # Errors
+    /// The link's.
+    pub fn join(self) -> Result<(), LinkError> {
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+struct Worker {
+    link: Box<dyn Link>,
+    engine: Engine,
+    clients: Clients,
+    options: WorkerOptions,
+    inbox: Receiver<Order>,
+    stop: Arc<AtomicBool>,
+    clock: Clock,
+    waiter: Waiter,
+    sleeper: Sleeper,
+    /// Why memory nodes refuse us, by their address as sessions show it.
+    refusals: BTreeMap<String, String>,
+    housekeeping_at: Time,
+    held: bool,
+}
+
+impl Worker {
+    fn run(&mut self) -> Result<(), LinkError> {
+        let mut empty: u32 = 0;
+        let mut now = self.clock.now();
+        loop {
+            let work = self.round(now)?;
+            empty = if work > 0 { 0 } else { empty.wrapping_add(1) };
+            if work == 0 && !empty.is_multiple_of(SPINS) && self.waiter.style() != WaitStyle::Sleep {
+                std::hint::spin_loop();
+                continue;
+            }
+            now = self.clock.now();
+            if now >= self.housekeeping_at {
+                self.housekeeping(now)?;
+                if self.stop.load(Ordering::Acquire) {
+                    return self.finish();
+                }
+            }
+            if let Idle::Sleep(most) = self.waiter.after(work, now, Some(self.engine.deadline())) {
+                self.sleep(if self.held { most.min(HELD) } else { most });
+                now = self.clock.now();
+            }
+        }
+    }
+
+    /// Takes what has arrived from the link and from clients; how much that was.
+    #[inline]
+    fn round(&mut self, now: Time) -> Result<usize, LinkError> {
+        let (engine, clients) = (&mut self.engine, &mut self.clients);
+        let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, clients))?;
+        let served = self.clients.serve(&mut self.engine, now, self.link.transmit());
+        if now >= self.engine.deadline() {
+            self.engine.poll(now, self.link.transmit(), &mut self.clients);
+        }
+        self.held = served.held;
+        self.link.flush()?;
+        self.clients.wake();
+        Ok(received + served.taken)
+    }
+
+    fn sleep(&mut self, most: Duration) {
+        if let Some(sockets) = self.clients.changed_sockets() {
+            self.sleeper.watch(sockets);
+        }
+        if !self.clients.doze() && self.sleeper.sleep(most) {
+            let sleeper = &self.sleeper;
+            self.clients.listen(|position| sleeper.is_ready(position));
+        }
+        self.clients.set_asleep(false);
+        // Whoever rang the bell wants to be heard now.
+        self.housekeeping_at = Time::ZERO;
+    }
+
+    #[cold]
+    fn housekeeping(&mut self, now: Time) -> Result<(), LinkError> {
+        self.housekeeping_at = now + HOUSEKEEPING;
+        if self.waiter.style() == WaitStyle::Busy {
+            self.clients.listen(|_| true);
+        }
+        while let Some(event) = self.engine.poll_event() {
+            self.note(&event);
+        }
+        while let Ok(order) = self.inbox.try_recv() {
+            self.obey(order)?;
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, event: &EngineEvent) {
+        events::log(event);
+        if let EngineEvent::Session { mac, event: session } = event {
+            match (session, events::refusal(event)) {
+                (_, Some(why)) => drop(self.refusals.insert(mac.to_string(), why)),
+                (SessionEvent::Opened { .. }, None) => drop(self.refusals.remove(&mac.to_string())),
+                _ => {}
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) -> Result<(), LinkError> {
+        match order {
+            Order::Attach { region, hpa } => {
+                let now = self.clock.now();
+                match self.options.station.attach(&mut self.engine, &region, hpa, now) {
+                    Ok(()) => tracing::info!(
+                        region = %region.name, hpa = format_args!("{hpa:#x}"), bytes = region.size,
+                        state = %region.state, "region attached"
+                    ),
+                    Err(error) => tracing::error!(%error, "region not attached"),
+                }
+            }
+            Order::Detach { region, hpa, keep } => {
+                if keep {
+                    self.write_back()?;
+                }
+                self.options.station.detach(&mut self.engine, &region, hpa);
+                tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
+            }
+            Order::Serve(client) => self.clients.add(client),
+            // Who asked may have gone.
+            Order::Report(answer) => drop(answer.send(self.report())),
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) -> Report {
+        let sessions = self.engine.sessions().into_iter().map(|status| {
+            let refusal = self.refusals.get(&status.peer).cloned();
+            Session { status, refusal }
+        });
+        Report {
+            sessions: sessions.collect(),
+            counters: Counters {
+                engine: self.engine.counters(),
+                link: self.link.counters(),
+                backend: self.link.info().backend.to_owned(),
+                clients: self.clients.count(),
+                in_flight: self.engine.in_flight(),
+                stranded: self.engine.stranded(),
+                broken_clients: self.clients.broken(),
+            },
+        }
+    }
+
+    /// Writes back everything modified, as far as memory nodes answer within the session's limit. Clients are
+    /// not served meanwhile, so that it ends.
+    fn write_back(&mut self) -> Result<(), LinkError> {
+        let until = self.clock.now() + self.options.station.timing.dead_after;
+        loop {
+            let now = self.clock.now();
+            let flushed = self.engine.flush(now, self.link.transmit());
+            match flushed {
+                Ok(true) => return Ok(()),
+                Ok(false) if now < until => {}
+                Ok(false) => {
+                    tracing::error!("not everything modified could be written back within the session's limit");
+                    return Ok(());
+                }
+                Err(error) => {
+                    tracing::error!(%error, stranded = self.engine.stranded(), "modified lines could not be written back");
+                    return Ok(());
+                }
+            }
+            self.pump(now)?;
+        }
+    }
+
+    /// A round without submissions.
+    fn pump(&mut self, now: Time) -> Result<(), LinkError> {
+        let (engine, clients) = (&mut self.engine, &mut self.clients);
+        self.link.flush()?;
+        self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, clients))?;
+        self.engine.poll(now, self.link.transmit(), &mut self.clients);
+        self.link.flush()?;
+        self.clients.wake();
+        self.link.wait(Duration::from_millis(1))
+    }
+
+    /// Ends in order: modified lines, sessions, and with this value the clients' ports.
+    fn finish(&mut self) -> Result<(), LinkError> {
+        self.write_back()?;
+        self.engine.close(self.clock.now(), &mut self.clients);
+        let until = self.clock.now() + CLOSE_MAX;
+        while !self.engine.is_closed() && self.clock.now() < until {
+            self.pump(self.clock.now())?;
+        }
+        while let Some(event) = self.engine.poll_event() {
+            self.note(&event);
+        }
+        self.clients.wake();
+        Ok(())
+    }
+}
+
+/// Keeps this thread on one CPU, so that its rings and the cache stay in that CPU's caches.
+fn pin(cpu: usize) {
+    let mut set = nix::sched::CpuSet::new();
+    let pinned =
+        set.set(cpu).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
+    if let Err(e) = pinned {
+        tracing::warn!(cpu, %e, "worker not pinned");
+    }
+}

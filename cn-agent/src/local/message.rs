@@ -1,0 +1,229 @@
+//! What is said on the agent's socket: one request and its answer, each a length (32 bits, big-endian) and that
+//! many bytes of JSON. A connection may ask several times. A connection that asks for a port belongs to that
+//! port from then on: bytes on it only wake the other end.
+
+use std::io::{self, Read, Write};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use cxloe_wire::link::LinkCounters;
+use cxloe_wire::session::RequesterStatus;
+
+use crate::engine::EngineCounters;
+
+/// Version of requests, answers and rings; both ends have to have the same.
+pub const VERSION: u32 = 1;
+/// The longest request in bytes.
+pub const REQUEST_MAX: usize = 4096;
+/// The longest answer in bytes: that for 65,536 regions.
+pub const ANSWER_MAX: usize = 64 << 20;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// [`VERSION`] of the asker.
+    pub version: u32,
+    /// What is asked for.
+    pub ask: Ask,
+}
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Ask {
+    /// What is attached.
+    Regions,
+    /// The sessions with memory nodes.
+    Sessions,
+    /// What was counted.
+    Counters,
+    /// Rings to read and write through.
+    Port,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// What is attached, by HPA.
+    Regions(Vec<AttachedRegion>),
+    /// The sessions, in the order in which they were begun.
+    Sessions(Vec<Session>),
+    /// What was counted.
+    Counters(Box<Counters>),
+    /// The rings come with this answer as a memfd of this many bytes.
+    Port {
+        /// Its size.
+        bytes: u64,
+    },
+    /// No.
+    Refused(Refused),
+}
+
+/// Why a request is not answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+pub enum Refused {
+    /// The versions differ.
+    #[error("the agent speaks version {agent} of the port protocol, this program another; use programs of one release")]
+    Version {
+        /// The agent's.
+        agent: u32,
+    },
+    /// There are as many ports as there may be.
+    #[error("the agent has {limit} ports open, its limit; close one, or raise --max-clients")]
+    Full {
+        /// The limit.
+        limit: usize,
+    },
+    /// It is about to stop.
+    #[error("the agent is ending")]
+    Ending,
+    /// The request makes no sense.
+    #[error("the agent could not read the request: {0}")]
+    Malformed(String),
+    /// The system refuses what it takes.
+    #[error("the agent could not make the shared memory: {0}")]
+    System(String),
+}
+
+/// A region as `cn-agent list` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachedRegion {
+    /// Its name.
+    pub region: String,
+    /// First host physical address.
+    pub hpa: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Its state as the manager told last: `active`, `degraded`, `lost`, …
+    pub state: String,
+    /// What carries its lines: `ethernet`.
+    pub served_by: String,
+    /// What it is made of.
+    pub memory_nodes: Vec<AttachedLeg>,
+}
+
+/// The part of a region on one memory node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttachedLeg {
+    /// Its name.
+    pub memory_node: String,
+    /// Its address.
+    pub mac: String,
+    /// First byte of the region it holds.
+    pub offset: u64,
+    /// Bytes of the region it holds.
+    pub bytes: u64,
+}
+
+/// A session as `cn-agent sessions` shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Session {
+    /// Its state and counters.
+    #[serde(flatten)]
+    pub status: RequesterStatus,
+    /// Why the memory node refused the last attempt, and what to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refusal: Option<String>,
+}
+
+/// What an agent has counted, as `cn-agent counters` shows it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Counters {
+    /// Reads, writes, cache hits.
+    pub engine: EngineCounters,
+    /// Frames and bytes.
+    pub link: LinkCounters,
+    /// What carries the frames: `xdp`, `packet` or `pnet`.
+    pub backend: String,
+    /// Ports open at this moment.
+    pub clients: usize,
+    /// Operations on their way.
+    pub in_flight: usize,
+    /// Modified lines that wait for their memory node to come back.
+    pub stranded: usize,
+    /// Clients given up because they spoilt their rings.
+    pub broken_clients: u64,
+}
+
+/// The bytes of a message.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, message).expect("messages are plain values");
+    let length = (bytes.len() - 4) as u32;
+    bytes[..4].copy_from_slice(&length.to_be_bytes());
+    bytes
+}
+
+/// The length that `prefix` announces.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] when it is more than `limit`.
+pub fn announced(prefix: [u8; 4], limit: usize) -> io::Result<usize> {
+    let length = u32::from_be_bytes(prefix) as usize;
+    if length > limit {
+        let what = format!("a message of {length} bytes, more than the {limit} there may be");
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok(length)
+}
+
+/// The message in `bytes`, without its length.
+///
+/// # Errors
+/// [`io::ErrorKind::InvalidData`] when it is none.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> io::Result<T> {
+    serde_json::from_slice(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+}
+
+/// Writes a message.
+///
+/// # Errors
+/// What the kernel says.
+pub fn write(to: &mut impl Write, message: &impl Serialize) -> io::Result<()> {
+    to.write_all(&encode(message))
+}
+
+/// Reads a message.
+///
+/// # Errors
+/// What the kernel says; [`io::ErrorKind::InvalidData`] when it is too long or none.
+pub fn read<T: DeserializeOwned>(from: &mut impl Read, limit: usize) -> io::Result<T> {
+    let mut prefix = [0; 4];
+    from.read_exact(&mut prefix)?;
+    let mut bytes = vec![0; announced(prefix, limit)?];
+    from.read_exact(&mut bytes)?;
+    decode(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn messages_read_back() {
+        let request = Request { version: VERSION, ask: Ask::Port };
+        let bytes = encode(&request);
+        assert_eq!(read::<Request>(&mut bytes.as_slice(), REQUEST_MAX).unwrap(), request);
+        let refused = encode(&Answer::Refused(Refused::Full { limit: 64 }));
+        let Answer::Refused(why) = read::<Answer>(&mut refused.as_slice(), ANSWER_MAX).unwrap() else {
+            panic!("another answer")
+        };
+        assert!(why.to_string().contains("--max-clients"));
+    }
+
+    #[test]
+    fn too_long_is_refused_before_it_is_read() {
+        let error = read::<Request>(&mut [0xFF_u8; 8].as_slice(), REQUEST_MAX).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_request_or_an_error(bytes: Vec<u8>) {
+            let _ = read::<Request>(&mut bytes.as_slice(), REQUEST_MAX);
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The `cn-agent` command: runs the agent of a compute node, and asks a running one. Each subcommand is a file of
+//! [`cli`]; results go to standard output as JSON, all else to standard error; the exit code says how it ended.
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::run()
+}

@@ -1,0 +1,63 @@
+#!/bin/sh
+# Makes sure that the tools named as arguments are on this machine: need.sh rust cc ip unshare
+#
+# What a Debian or Ubuntu package brings is installed with apt-get, after the command has been shown: by root directly,
+# by everybody else through sudo. Where that cannot be, the command is printed for somebody who can, and this ends with
+# an error. Rust is never installed from here: where it is missing or too old, this says how to get it.
+set -eu
+
+fail() {
+    printf '%s\n' "$@" >&2
+    exit 1
+}
+
+# The oldest compiler that can build the workspace is the one its manifest names.
+need_rust() {
+    oldest=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' "$(dirname "$0")/../../Cargo.toml")
+    if ! command -v cargo >/dev/null || ! command -v rustc >/dev/null; then
+        fail "Rust is not on this machine; this project needs $oldest or newer." \
+            "  Debian 13, Ubuntu 24.04 and newer: apt-get install rustup && rustup default stable" \
+            "  others: follow https://rustup.rs, then open a new shell"
+    fi
+    found=$(rustc --version | cut -d' ' -f2)
+    if [ "$(printf '%s\n' "$oldest" "${found%%-*}" | sort -V | head -n 1)" != "$oldest" ]; then
+        fail "rustc is $found, this project needs $oldest or newer." \
+            "  installed with rustup: rustup update stable && rustup default stable" \
+            "  installed as a package of the system: see https://rustup.rs for a newer one"
+    fi
+}
+
+# The packages that bring a tool, with what they bring to run it.
+packages_of() {
+    case $1 in
+        cc) echo gcc libc6-dev ;;
+        ip) echo iproute2 ;;
+        unshare | setpriv) echo util-linux ;;
+        *) fail "need.sh does not know which package brings $1: add it to packages_of" ;;
+    esac
+}
+
+packages=
+for tool in "$@"; do
+    if [ "$tool" = rust ]; then
+        need_rust
+    # An ordinary user's PATH often lacks the folders of the administration tools.
+    elif ! PATH="$PATH:/usr/sbin:/sbin" command -v "$tool" >/dev/null; then
+        packages="$packages $(packages_of "$tool")"
+    fi
+done
+[ -n "$packages" ] || exit 0
+
+command -v apt-get >/dev/null ||
+    fail "missing here; in Debian's names, the packages are:$packages" "Install what your system calls them, and try again."
+as_root=
+if [ "$(id -u)" != 0 ]; then
+    as_root=sudo
+    command -v sudo >/dev/null ||
+        fail "missing here, and there is no sudo to install it with. As root, run:" "  apt-get install$packages"
+fi
+echo "Missing on this machine:$packages"
+echo "Installing now: ${as_root:+$as_root }apt-get install --yes --no-install-recommends$packages"
+$as_root apt-get update -qq || echo "The lists of packages could not be refreshed; going on with those at hand." >&2
+# shellcheck disable=SC2086 # one argument per package
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -o Dpkg::Use-Pty=0 --yes --no-install-recommends $packages

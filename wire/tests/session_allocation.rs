@@ -1,0 +1,217 @@
+//! Once a session is open, no request and no answer allocates: single lines, bursts, and everything that
+//! lost frames bring about. Counted by the allocator itself, so this test is alone in its process.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, FaultStatus, LINE_SIZE, Mac};
+use cxloe_wire::link::Transmit;
+use cxloe_wire::session::{
+    Completions, Identity, Memory, OpError, Requester, RequesterConfig, Responder, ResponderConfig, Timing,
+};
+use cxloe_wire::time::Time;
+
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`, which is this very one.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from `System` with this layout, as every allocation here does.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const FRAME: usize = 1514;
+const SLOTS: usize = 2048;
+
+/// A transmit ring whose frames are taken out in order.
+struct Ring {
+    bytes: Vec<[u8; FRAME]>,
+    lens: Vec<usize>,
+    sent: usize,
+    lent: usize,
+}
+
+impl Ring {
+    fn new() -> Ring {
+        Ring { bytes: vec![[0; FRAME]; SLOTS], lens: vec![0; SLOTS], sent: 0, lent: 0 }
+    }
+
+    fn take(&mut self, mut each: impl FnMut(usize, &mut [u8])) {
+        for i in 0..std::mem::take(&mut self.sent) {
+            each(i, &mut self.bytes[i][..self.lens[i]]);
+        }
+    }
+}
+
+impl Transmit for Ring {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.lent = len;
+        self.bytes.get_mut(self.sent)?.get_mut(..len)
+    }
+
+    fn commit(&mut self) {
+        self.lens[self.sent] = self.lent;
+        self.sent += 1;
+    }
+}
+
+struct Pool(Vec<u8>);
+
+impl Memory for Pool {
+    fn read(&mut self, _cn: u64, addr: u64, out: &mut [u8]) -> Result<(), FaultStatus> {
+        let from = self.0.get(addr as usize..).and_then(|rest| rest.get(..out.len()));
+        out.copy_from_slice(from.ok_or(FaultStatus::Nxm)?);
+        Ok(())
+    }
+
+    fn write(&mut self, _cn: u64, addr: u64, mask: u64, data: &[u8]) -> Result<(), FaultStatus> {
+        let places = (0..64).filter(|i| mask & 1 << i != 0);
+        for (i, line) in places.zip(data.chunks_exact(LINE_SIZE)) {
+            let at = addr as usize + i * LINE_SIZE;
+            self.0.get_mut(at..at + LINE_SIZE).ok_or(FaultStatus::Nxm)?.copy_from_slice(line);
+        }
+        Ok(())
+    }
+
+    fn admits(&mut self, _cn: u64) -> bool {
+        true
+    }
+}
+
+#[derive(Default)]
+struct Count {
+    done: u64,
+    failed: u64,
+}
+
+impl Completions for Count {
+    fn read(&mut self, _token: u64, _data: &[u8]) {
+        self.done += 1;
+    }
+
+    fn written(&mut self, _token: u64) {
+        self.done += 1;
+    }
+
+    fn failed(&mut self, _token: u64, _error: OpError, _data: &[u8]) {
+        self.failed += 1;
+    }
+}
+
+struct Ends {
+    requester: Requester,
+    responder: Responder,
+    pool: Pool,
+    up: Ring,
+    down: Ring,
+    count: Count,
+    now: Time,
+    passed: usize,
+}
+
+impl Ends {
+    /// 20 us during which all frames move, except every `lose`th one (0: none).
+    fn step(&mut self, lose: usize) {
+        let Ends { requester, responder, pool, up, down, count, now, passed } = self;
+        let mut passes = || {
+            *passed += 1;
+            lose == 0 || !passed.is_multiple_of(lose)
+        };
+        if *now >= requester.deadline() {
+            requester.poll(*now, up, count);
+        }
+        up.take(|_, frame| {
+            if passes() {
+                responder.handle(frame, *now, pool, down);
+            }
+        });
+        responder.finish_batch(down);
+        *now = *now + Duration::from_micros(20);
+        down.take(|_, frame| {
+            if passes() {
+                requester.handle(frame, *now, up, count);
+            }
+        });
+    }
+
+    /// Requests of all kinds on all streams, until all are done.
+    fn work(&mut self, lose: usize) {
+        let data = [7; 8 * LINE_SIZE];
+        let line = data.first_chunk().expect("longer than a line");
+        for round in 0..2_000_u64 {
+            let stream = (round % 4) as u8;
+            // Reads and writes of different pages; the last is of a page that is not there.
+            let page = (round % 16) * 4096;
+            let (r, now, tx) = (&mut self.requester, self.now, &mut self.up);
+            let _ = r.read(stream, page, 0, now, tx);
+            let _ = r.write(stream, 1 << 20 | page, line, 0, now, tx);
+            let _ = r.burst_read(stream, page, 20, 0, now, tx);
+            let _ = r.burst_write(stream, 1 << 20 | page, 0xFF, &data, 0, now, tx);
+            if round % 100 == 0 {
+                let _ = r.read(stream, 1 << 30, 0, now, tx);
+            }
+            self.step(lose);
+        }
+        for _ in 0..1_000_000 {
+            if self.requester.unanswered() == 0 {
+                return;
+            }
+            self.step(lose);
+        }
+        panic!("requests do not end: {:?}", self.requester.counters());
+    }
+}
+
+#[test]
+fn an_open_session_does_not_allocate() {
+    for key in [None, Some(b"a key of sixteen bytes at least"[..].into())] {
+        let config = RequesterConfig {
+            identity: Identity { own: CN, peer: MN, ethertype: ETHERTYPE_DEFAULT },
+            max_frame: FRAME,
+            streams: 4,
+            instance: 1,
+            key: key.clone(),
+            timing: Timing::default(),
+            seed: 1,
+        };
+        let mut ends = Ends {
+            requester: Requester::new(config),
+            responder: Responder::new(ResponderConfig { key, ..ResponderConfig::new(MN, FRAME, 1, 2) }),
+            pool: Pool(vec![0; 2 << 20]),
+            up: Ring::new(),
+            down: Ring::new(),
+            count: Count::default(),
+            now: Time(1),
+            passed: 0,
+        };
+        ends.requester.connect(ends.now);
+        (0..10).for_each(|_| ends.step(0));
+        assert!(ends.requester.is_open());
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        assert!(before > 0, "the allocator counts");
+        // None lost, then one in 50, then one in 7.
+        for lose in [0, 50, 7] {
+            ends.work(lose);
+            assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "one in {lose} frames lost");
+        }
+        assert_eq!(ends.count.failed, 60, "the reads of what is not there");
+        assert!(ends.count.done > 15_000, "{}", ends.count.done);
+        let c = ends.requester.counters();
+        assert!(c.retransmitted > 0 && c.sacks > 0 && c.early > 0 && c.timeouts > 0, "{c:?}");
+    }
+}
