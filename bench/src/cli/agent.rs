@@ -1,28 +1,86 @@
 //! The running agent in the quickstart: started, given a region, and measured from outside by its port.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cxloe_cn::client::{Client, regions};
+use cxloe_gmm::api::CreateRegion;
+use cxloe_gmm::model::{CnId, Mac, Name};
+use cxloe_wire::frame::LINE_SIZE;
+
 use super::Failure;
-use super::quickstart;
+use super::quickstart::{self, MANAGER, READY};
 use crate::lab::{Interrupt, Lab, Process};
+use crate::measure::Sequence;
 use crate::report::Samples;
 
-/// A running agent.
+/// Size of the agent's region.
+const SIZE: u64 = 32 << 20;
+/// Operations of each kind.
+const OPERATIONS: u64 = 5_000;
+
+/// A running agent with a region of its own.
 pub struct Agent {
-    _process: Option<Process>,
+    _process: Process,
+    socket: PathBuf,
+    hpa: u64,
 }
 
-/// Starts an agent on cn1.
+/// Starts an agent on cn1 and gives it a region. Must be called inside the namespace of cn1.
 pub fn start(lab: &Lab, state: &Path, interrupt: &Interrupt) -> Result<Agent, Failure> {
-    let _ = (lab, state, interrupt, Duration::ZERO, Instant::now());
-    let process = quickstart::start(lab, "cn", state, "cn-agent", |_| {}).ok();
-    Ok(Agent { _process: process })
+    let socket = state.join("cn-agent.sock");
+    let process = quickstart::start(lab, "cn", state, "cn-agent", |c| {
+        c.args(["run", "-i", "cn1", "--name", "cn1", "--manager", MANAGER, "--link", "packet"]);
+        // The port is measured without its cache, as the one in this process is.
+        c.args(["--cache-size", "0", "--socket"]).arg(&socket);
+        c.arg("--data-dir").arg(state.join("cn"));
+    })?;
+    let address = std::fs::read_to_string("/sys/class/net/cn1/address")?;
+    let owner = CnId::new(address.trim().parse::<Mac>()?)?;
+    let name = Name::new("quickstart")?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let manager = cxloe_gmm::Client::new(MANAGER)?;
+    runtime.block_on(manager.create_region(&CreateRegion::new(name, SIZE, owner)))?;
+    let started = Instant::now();
+    loop {
+        interrupt.check()?;
+        let attached = regions(&socket).unwrap_or_default();
+        if let Some(region) = attached.iter().find(|r| r.region.as_str() == "quickstart") {
+            let mut client = Client::connect(&socket)?;
+            if client.read(region.hpa).is_ok() {
+                return Ok(Agent { _process: process, socket, hpa: region.hpa });
+            }
+        }
+        if started.elapsed() > READY {
+            return Err("cn-agent has not attached its region".into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 impl Agent {
-    /// Line operations through the agent's port.
-    pub fn measure(&self, _interrupt: &Interrupt) -> Result<Vec<Samples>, Failure> {
-        Ok(Vec::new())
+    /// Line operations through the agent's port: shared-memory rings to it, its own link from there.
+    pub fn measure(&self, interrupt: &Interrupt) -> Result<Vec<Samples>, Failure> {
+        let mut client = Client::connect(&self.socket)?;
+        let mut all = Vec::new();
+        for (name, writes) in [("agent_read64", false), ("agent_write64", true)] {
+            interrupt.check()?;
+            let mut samples = Samples::new(name);
+            let mut addresses = Sequence::new(1);
+            for i in 0..OPERATIONS {
+                let at = self.hpa + addresses.below(SIZE / LINE_SIZE as u64) * LINE_SIZE as u64;
+                let start = Instant::now();
+                if writes {
+                    client.write(at, &[i as u8; LINE_SIZE])?;
+                } else {
+                    std::hint::black_box(client.read(at)?);
+                }
+                samples.record_ns(start.elapsed().as_nanos() as u64);
+            }
+            samples.end_trial(None);
+            all.push(samples);
+        }
+        client.flush()?;
+        Ok(all)
     }
 }

@@ -21,7 +21,7 @@ use cxloe_wire::link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;
 
 use super::Failure;
-use super::common::{OutputArgs, Unit, bar, report, write};
+use super::common::{OutputArgs, Unit, bar, report};
 use crate::connect::{ConnectOptions, Connected};
 use crate::lab::{Interrupt, Lab, Process, Standing};
 use crate::machine;
@@ -63,10 +63,10 @@ pub struct Args {
     output: PathBuf,
 }
 
-const MANAGER: &str = "http://10.77.0.1:7440";
+pub(super) const MANAGER: &str = "http://10.77.0.1:7440";
 
 /// How long a daemon may take to come up.
-const READY: Duration = Duration::from_secs(20);
+pub(super) const READY: Duration = Duration::from_secs(20);
 
 pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
     let state = tempfile::Builder::new().prefix("cxloe-quickstart-").tempdir()?;
@@ -104,7 +104,7 @@ fn in_lab(args: &Args, standing: Option<Standing>, interrupt: &Interrupt, state:
     let mn = start(&lab, "mn", state, "mn-server", |c| {
         c.args(["-i", "mn0", "--name", "mn1", "--manager", MANAGER, "--echo"]);
         c.args(["--link", &args.link.to_string(), "--wait", &wait.to_string()]);
-        c.arg("--pool-size").arg((args.size.0 * 2 + (64 << 20)).to_string());
+        c.arg("--pool-size").arg((args.size.0 + (96 << 20)).to_string());
         c.arg("--data-dir").arg(state.join("mn"));
         if let Some((_, theirs)) = pair {
             c.args(["--cpus", &theirs.to_string()]);

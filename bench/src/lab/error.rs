@@ -56,6 +56,14 @@ pub enum LabError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// A program of this workspace is not there.
+    #[error("no program {program} to start: {reason}; build it with `cargo build --workspace`")]
+    Program {
+        /// The program.
+        program: String,
+        /// Why it is not there.
+        reason: String,
+    },
     /// A running program could not be waited for or signalled.
     #[error("{action} {program} (process {pid}) failed: {source}")]
     Process {

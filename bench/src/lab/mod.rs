@@ -35,6 +35,7 @@ mod ip;
 mod namespace;
 mod privilege;
 mod process;
+mod programs;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -45,6 +46,7 @@ pub use interrupt::{Interrupt, Interrupted};
 pub use namespace::Namespace;
 pub use privilege::{Standing, become_private_user_namespace};
 pub use process::Process;
+pub use programs::program;
 
 use process::Spawner;
 
