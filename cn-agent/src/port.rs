@@ -55,56 +55,84 @@ pub struct Port {
     waiter: Waiter,
     empty: u32,
     depth: usize,
+    /// Counts calls, so that the answer to a request of one that ended early, because the link failed, is
+    /// never taken for the answer to another's.
+    call: u64,
     last_refusal: Option<String>,
 }
 
-/// Waits for one operation.
-#[derive(Default)]
+/// Bits of a user value that say where the data goes; those above say which call it belongs to.
+const OFFSET_BITS: u32 = 40;
+
+/// Waits for one operation, `user`.
 struct One {
-    done: bool,
-    line: Option<Line>,
-    error: Option<EngineError>,
+    user: u64,
+    line: Line,
+    outcome: Option<Result<(), EngineError>>,
+}
+
+impl One {
+    #[inline]
+    fn end(&mut self, user: u64, outcome: Result<(), EngineError>) {
+        if user == self.user {
+            self.outcome = Some(outcome);
+        }
+    }
 }
 
 impl Sink for One {
     #[inline]
-    fn read(&mut self, _user: u64, data: &[u8]) {
-        self.line = data.first_chunk().copied();
-        self.done = true;
+    fn read(&mut self, user: u64, data: &[u8]) {
+        if let (true, Some(line)) = (user == self.user, data.first_chunk()) {
+            self.line = *line;
+            self.end(user, Ok(()));
+        }
     }
     #[inline]
-    fn written(&mut self, _user: u64) {
-        self.done = true;
+    fn written(&mut self, user: u64) {
+        self.end(user, Ok(()));
     }
-    fn failed(&mut self, _user: u64, error: EngineError) {
-        self.error = Some(error);
-        self.done = true;
+    fn failed(&mut self, user: u64, error: EngineError) {
+        self.end(user, Err(error));
     }
 }
 
-/// Waits for many; reads go to `out` at the offset they were made with.
+/// Waits for many of one call; reads go to `out` at the offset they were made with.
 struct Many<'a> {
+    call: u64,
     out: &'a mut [u8],
     in_flight: usize,
     error: Option<EngineError>,
 }
 
+impl Many<'_> {
+    /// Whether an operation that has ended is one of this call's.
+    #[inline]
+    fn end(&mut self, user: u64) -> bool {
+        let ours = user >> OFFSET_BITS == self.call >> OFFSET_BITS;
+        self.in_flight -= usize::from(ours);
+        ours
+    }
+}
+
 impl Sink for Many<'_> {
     #[inline]
     fn read(&mut self, user: u64, data: &[u8]) {
-        self.in_flight -= 1;
-        let at = user as usize;
-        if let Some(out) = self.out.get_mut(at..at + data.len()) {
-            out.copy_from_slice(data);
+        if self.end(user) {
+            let at = (user - self.call) as usize;
+            if let Some(out) = self.out.get_mut(at..at + data.len()) {
+                out.copy_from_slice(data);
+            }
         }
     }
     #[inline]
-    fn written(&mut self, _user: u64) {
-        self.in_flight -= 1;
+    fn written(&mut self, user: u64) {
+        self.end(user);
     }
-    fn failed(&mut self, _user: u64, error: EngineError) {
-        self.in_flight -= 1;
-        self.error.get_or_insert(error);
+    fn failed(&mut self, user: u64, error: EngineError) {
+        if self.end(user) {
+            self.error.get_or_insert(error);
+        }
     }
 }
 
@@ -127,6 +155,7 @@ impl Port {
             waiter: Waiter::new(wait),
             empty: 0,
             depth: DEPTH_DEFAULT,
+            call: 0,
             last_refusal: None,
         }
     }
@@ -161,8 +190,8 @@ impl Port {
             engine.handle(frame, now, tx, sink);
         })?;
         if received == 0 {
-            self.empty += 1;
-            if self.empty % SPINS != 0 && self.waiter.style() != WaitStyle::Sleep {
+            self.empty = self.empty.wrapping_add(1);
+            if !self.empty.is_multiple_of(SPINS) && self.waiter.style() != WaitStyle::Sleep {
                 std::hint::spin_loop();
                 return Ok(0);
             }
@@ -218,17 +247,24 @@ impl Port {
         if let Some(line) = self.engine.read_cached(hpa) {
             return Ok(*line);
         }
+        let user = self.next_call();
         loop {
             let now = self.clock.now();
-            match self.engine.read(hpa, 0, now, self.link.transmit()) {
+            match self.engine.read(hpa, user, now, self.link.transmit()) {
                 Ok(Read::Hit(line)) => return Ok(line),
                 Ok(Read::Sent) => break,
                 Err(EngineError::Busy) => self.idle()?,
                 Err(e) => return Err(e.into()),
             }
         }
-        let one = self.finish_one()?;
-        one.line.ok_or(PortError::Engine(EngineError::Busy))
+        self.finish_one(user)
+    }
+
+    /// The user value of the next call, offset 0.
+    #[inline]
+    fn next_call(&mut self) -> u64 {
+        self.call = self.call.wrapping_add(1 << OFFSET_BITS);
+        self.call
     }
 
     /// Writes the line at `hpa`.
@@ -237,9 +273,10 @@ impl Port {
         if self.engine.write_cached(hpa, line) {
             return Ok(());
         }
+        let user = self.next_call();
         loop {
             let now = self.clock.now();
-            match self.engine.write(hpa, line, 0, now, self.link.transmit()) {
+            match self.engine.write(hpa, line, user, now, self.link.transmit()) {
                 Ok(Write::Done) => {
                     // A victim may have been written back to make room.
                     self.link.flush()?;
@@ -250,19 +287,19 @@ impl Port {
                 Err(e) => return Err(e.into()),
             }
         }
-        self.finish_one().map(drop)
+        self.finish_one(user).map(drop)
     }
 
+    /// Waits for the operation `user`; the line is what was read, if it was a read.
     #[inline]
-    fn finish_one(&mut self) -> Result<One, PortError> {
+    fn finish_one(&mut self, user: u64) -> Result<Line, PortError> {
         self.link.flush()?;
-        let mut one = One::default();
-        while !one.done {
+        let mut one = One { user, line: [0; LINE_SIZE], outcome: None };
+        loop {
             self.turn(&mut one)?;
-        }
-        match one.error.take() {
-            None => Ok(one),
-            Some(e) => Err(e.into()),
+            if let Some(outcome) = one.outcome {
+                return Ok(outcome.map(|()| one.line)?);
+            }
         }
     }
 
@@ -273,8 +310,7 @@ impl Port {
     /// If the slices differ in length.
     pub fn read_batch(&mut self, hpas: &[u64], out: &mut [Line]) -> Result<(), PortError> {
         assert_eq!(hpas.len(), out.len(), "a place for each line");
-        self.many(hpas.len(), out.as_flattened_mut(), |engine, index, _, now, tx, out| {
-            let user = (index * LINE_SIZE) as u64;
+        self.many(hpas.len(), out.as_flattened_mut(), |engine, index, user, now, tx, out| {
             match engine.read(hpas[index], user, now, tx)? {
                 Read::Sent => Ok(Some(1)),
                 Read::Hit(line) => {
@@ -288,9 +324,9 @@ impl Port {
     /// Writes each line to its HPA, as many in flight as [`set_depth`](Self::set_depth) allows. The first
     /// error is returned once all have ended.
     pub fn write_batch(&mut self, lines: &[(u64, Line)]) -> Result<(), PortError> {
-        self.many(lines.len(), &mut [], |engine, index, _, now, tx, _| {
+        self.many(lines.len(), &mut [], |engine, index, user, now, tx, _| {
             let (hpa, line) = &lines[index];
-            Ok(match engine.write(*hpa, line, 0, now, tx)? {
+            Ok(match engine.write(*hpa, line, user, now, tx)? {
                 Write::Sent => Some(1),
                 Write::Done => None,
             })
@@ -300,10 +336,10 @@ impl Port {
     /// Reads `out.len()` bytes (whole lines) from `hpa` on, in bursts.
     pub fn read_bytes(&mut self, hpa: u64, out: &mut [u8]) -> Result<(), PortError> {
         let lines = whole_lines(out.len())?;
-        self.many(lines, out, |engine, index, lines, now, tx, _| {
+        self.many(lines, out, |engine, index, user, now, tx, _| {
             let at = hpa + (index * LINE_SIZE) as u64;
             let most = burst_len(at, lines - index, engine.burst_read_lines_max(at));
-            engine.burst_read(at, most, (index * LINE_SIZE) as u64, now, tx)?;
+            engine.burst_read(at, most, user, now, tx)?;
             Ok(Some(most))
         })
     }
@@ -311,19 +347,19 @@ impl Port {
     /// Writes `data` (whole lines) from `hpa` on, in bursts.
     pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), PortError> {
         let lines = whole_lines(data.len())?;
-        self.many(lines, &mut [], |engine, index, lines, now, tx, _| {
+        self.many(lines, &mut [], |engine, index, user, now, tx, _| {
             let at = hpa + (index * LINE_SIZE) as u64;
             let most = burst_len(at, lines - index, engine.burst_write_lines_max(at));
             let mask = if most >= 64 { u64::MAX } else { (1 << most) - 1 };
             let bytes = &data[index * LINE_SIZE..(index + most) * LINE_SIZE];
-            engine.burst_write(at, mask, bytes, 0, now, tx)?;
+            engine.burst_write(at, mask, bytes, user, now, tx)?;
             Ok(Some(most))
         })
     }
 
     /// Makes requests for `count` lines with `submit` until all are done. `submit` gets the engine, the
-    /// index of the next line, the count, and says how many lines it has sent, or `None` for one line done
-    /// without sending.
+    /// index of the next line and the user value for it, and says how many lines it has sent, or `None` for
+    /// one line done without sending.
     fn many(
         &mut self,
         count: usize,
@@ -331,18 +367,20 @@ impl Port {
         mut submit: impl FnMut(
             &mut Engine,
             usize,
-            usize,
+            u64,
             Time,
             &mut dyn cxloe_wire::link::Transmit,
             &mut [u8],
         ) -> Result<Option<usize>, EngineError>,
     ) -> Result<(), PortError> {
-        let mut many = Many { out, in_flight: 0, error: None };
+        let call = self.next_call();
+        let mut many = Many { call, out, in_flight: 0, error: None };
         let mut next = 0;
         while next < count || many.in_flight > 0 {
             let now = self.clock.now();
             while next < count && many.in_flight < self.depth && many.error.is_none() {
-                match submit(&mut self.engine, next, count, now, self.link.transmit(), many.out) {
+                let user = call + (next * LINE_SIZE) as u64;
+                match submit(&mut self.engine, next, user, now, self.link.transmit(), many.out) {
                     Ok(Some(lines)) => {
                         next += lines;
                         many.in_flight += 1;

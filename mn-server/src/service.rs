@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cxloe_wire::frame::{FaultStatus, LINE_SIZE};
+use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE};
 use cxloe_wire::link::Transmit;
 use cxloe_wire::session::{Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
@@ -43,6 +43,29 @@ impl Service {
     pub fn begin_batch(&mut self) {
         let tlb = &mut self.memory.tlb;
         self.passage.pass(|| tlb.purge());
+    }
+
+    /// Looks at a frame that will be handled soon and starts fetching the memory it names, so that the reads of
+    /// a batch wait for DRAM together and not one after the other. The frame is not checked yet: this is a
+    /// hint, and neither changes nor tells anything.
+    #[inline]
+    pub fn prefetch(&self, frame: &[u8]) {
+        let Some(header) = Header::parse(frame) else { return };
+        const READ: u8 = Command::ReadReq as u8;
+        const WRITE: u8 = Command::WriteReq as u8;
+        const BURST_READ: u8 = Command::BurstReadReq as u8;
+        let lines = match header.command {
+            READ | WRITE => 1,
+            // The processor sees by itself where this is going.
+            BURST_READ => 4,
+            _ => return,
+        };
+        let memory = &self.memory;
+        if let Some(mp) = memory.tlb.probe(&memory.table, header.src.to_u64(), header.addr) {
+            for line in 0..lines {
+                memory.table.pool().prefetch(MpAddr(mp.0 + line * LINE_SIZE as u64));
+            }
+        }
     }
 
     /// Takes a frame and answers it.

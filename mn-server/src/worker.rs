@@ -177,6 +177,7 @@ impl Worker {
         let mut echoed = false;
         let own = if echo { self.link.info().mac } else { Default::default() };
         service.begin_batch();
+        self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
         let received = self.link.receive(BATCH, &mut |frame, tx| {
             if echo && echo::answer(frame, own, tx) {
                 echoed = true;

@@ -18,13 +18,11 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{Builder, Lab, Standing, become_private_user_namespace};
+use cxloe_bench::lab::{self, Builder, Lab, Standing, become_private_user_namespace};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Environment variable by which a test program tells its copy what to be.
 const ROLE: &str = "CXLOE_TEST_ROLE";
-/// Environment variable that says where the other programs lie, if not beside the one under test.
-const PROGRAMS: &str = "CXLOE_TEST_PROGRAMS";
 /// Bound of every wait for something that should happen soon.
 pub const LIMIT: Duration = Duration::from_secs(20);
 /// The user `nobody` on Linux.
@@ -83,17 +81,6 @@ pub fn without_rights(program: &Path) -> Command {
     command
 }
 
-/// Where the program of this name lies: with the one under test.
-pub fn program(name: &str) -> Result<PathBuf, Failed> {
-    let bench = PathBuf::from(env!("CARGO_BIN_EXE_cxloe-bench"));
-    let path = match std::env::var_os(PROGRAMS) {
-        Some(folder) => Path::new(&folder).join(name),
-        None => bench.with_file_name(name),
-    };
-    ensure(path.exists(), format!("{} is missing; build it with `cargo build --workspace`", path.display()))?;
-    Ok(path)
-}
-
 pub fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {
     if holds { Ok(()) } else { Err(otherwise.into().into()) }
 }
@@ -131,10 +118,11 @@ pub fn as_nobody(folder: &Path, program: &Path, others: &[&str]) -> Result<Comma
         Ok(to)
     };
     for name in others {
-        copy(&self::program(name)?)?;
+        copy(&lab::program(name)?)?;
     }
     let mut command = Command::new(copy(program)?);
-    command.uid(NOBODY).gid(NOBODY).current_dir("/").env(PROGRAMS, folder).env_remove("HOME");
+    // Without Cargo at hand, the programs are those that lie beside.
+    command.uid(NOBODY).gid(NOBODY).current_dir("/").env_remove("CARGO").env_remove("HOME");
     Ok(command)
 }
 

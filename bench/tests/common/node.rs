@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use cxloe_bench::lab::{Lab, Process};
+use cxloe_bench::lab::{Lab, Process, program};
 use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{Engine, Route};
@@ -16,7 +16,7 @@ use cxloe_wire::link::{Backend, Link, LinkConfig, open};
 use cxloe_wire::session::Timing;
 use libtest_mimic::Failed;
 
-use super::{LIMIT, ensure, eventually, program};
+use super::{LIMIT, ensure, eventually};
 
 /// A running `mn-server`.
 pub struct MemoryNode {

@@ -3,8 +3,8 @@
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::session::{Completions, OpError};
 
-use super::{Core, EngineError, EngineEvent, EVENTS_MAX, Sink, Stranded, page_and_mask};
-use crate::cache::{Line, Place, State};
+use super::{Core, EngineError, EngineEvent, Sink, Stranded, page_and_mask};
+use crate::cache::{Place, State};
 
 /// An operation on its way.
 #[derive(Clone, Copy, Debug)]
@@ -15,6 +15,8 @@ pub(super) enum Op {
     Write { user: u64 },
     /// A modified line of the cache.
     WriteBack { peer: usize, cmem: u64, hpa: u64 },
+    /// A free slot, or a write-back whose region is gone.
+    Nothing,
 }
 
 /// Operations on their way, by token.
@@ -25,7 +27,7 @@ pub(super) struct Ops {
 
 impl Ops {
     pub fn new(count: usize) -> Ops {
-        Ops { slots: vec![Op::Write { user: 0 }; count], free: (0..count as u32).rev().collect() }
+        Ops { slots: vec![Op::Nothing; count], free: (0..count as u32).rev().collect() }
     }
 
     #[inline]
@@ -44,7 +46,12 @@ impl Ops {
     #[inline]
     pub fn remove(&mut self, token: u64) -> Op {
         self.free.push(token as u32);
-        self.slots[token as usize]
+        std::mem::replace(&mut self.slots[token as usize], Op::Nothing)
+    }
+
+    /// All slots, free ones included.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Op> {
+        self.slots.iter_mut()
     }
 
     pub fn used(&self) -> usize {
@@ -79,7 +86,7 @@ impl Completions for Completer<'_> {
         match self.core.ops.remove(token) {
             Op::Write { user } => self.sink.written(user),
             Op::WriteBack { .. } => self.core.write_backs -= 1,
-            Op::Read { .. } => {}
+            Op::Read { .. } | Op::Nothing => {}
         }
     }
 
@@ -99,46 +106,16 @@ impl Completions for Completer<'_> {
                 self.sink.failed(user, failed);
             }
             Op::Write { user } => self.sink.failed(user, failed),
+            Op::Nothing => {}
             Op::WriteBack { peer, cmem, hpa } => {
                 self.core.write_backs -= 1;
                 // Acknowledged to whoever wrote it, so it must not be lost with the session.
                 let survives = matches!(error, OpError::SessionDead | OpError::FrameTooLarge);
                 match data.first_chunk::<LINE_SIZE>() {
-                    Some(data) if survives => self.core.strand(Stranded { peer, cmem, hpa, data: *data }),
+                    Some(data) if survives => self.core.strand(peer, cmem, Stranded { hpa, data: *data }),
                     _ => self.core.event(EngineEvent::WriteBackRefused { hpa, error: failed }),
                 }
             }
         }
-    }
-}
-
-impl Core {
-    pub fn event(&mut self, event: EngineEvent) {
-        if self.events.len() == EVENTS_MAX {
-            self.events.pop_front();
-        }
-        self.events.push_back(event);
-    }
-
-    /// Keeps a line for its memory node's return; a newer value of the same line replaces an older one.
-    fn strand(&mut self, line: Stranded) {
-        match self.stranded.iter_mut().find(|s| s.hpa == line.hpa) {
-            // Write-backs of one line fail in the order they were made.
-            Some(older) => older.data = line.data,
-            None => self.stranded.push_back(line),
-        }
-    }
-
-    /// What was last written to a stranded line.
-    #[inline]
-    pub fn find_stranded(&self, hpa: u64) -> Option<Line> {
-        if self.stranded.is_empty() {
-            return None;
-        }
-        self.stranded.iter().find(|s| s.hpa == hpa).map(|s| s.data)
-    }
-
-    pub fn stranded_overlaps(&self, hpa: u64, lines: usize) -> bool {
-        self.stranded.iter().any(|s| s.hpa.wrapping_sub(hpa) < (lines * LINE_SIZE) as u64)
     }
 }

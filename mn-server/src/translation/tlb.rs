@@ -74,6 +74,16 @@ impl Tlb {
         self.miss(table, cn, cmem)
     }
 
+    /// The MPMem address behind a CMem byte address if the TLB knows it; changes and counts nothing.
+    #[inline]
+    pub fn probe(&self, table: &PageTable, cn: CnId, cmem: u64) -> Option<MpAddr> {
+        let shift = table.extent_shift();
+        let extent = cmem >> shift;
+        let set = &self.sets[self.set_of(cn, extent)].0;
+        let entry = set.iter().find(|e| e.cn == cn && u64::from(e.cmem_extent) == extent)?;
+        Some(MpAddr(u64::from(entry.mp_extent) << shift | (cmem & ((1 << shift) - 1))))
+    }
+
     /// Sequential extents of a CN fall into sequential sets; CNs start at different ones.
     #[inline]
     fn set_of(&self, cn: CnId, extent: u64) -> usize {

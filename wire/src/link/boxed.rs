@@ -14,6 +14,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).receive(budget, on_frame)
     }
 
+    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+        (**self).peek(budget, look);
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         (**self).transmit()
     }

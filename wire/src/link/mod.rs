@@ -151,6 +151,12 @@ pub trait Link: Send {
     /// A link that busy-polls asks the kernel for more before it says 0.
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError>;
 
+    /// Shows at most `budget` frames that have arrived, without taking them: a chance to fetch ahead what they
+    /// will ask for. A link may show fewer, or none, and a tagged frame is shown with its tag.
+    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+        let _ = (budget, look);
+    }
+
     /// The transmit side.
     fn transmit(&mut self) -> &mut dyn Transmit;
 

@@ -11,6 +11,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use memmap2::{MmapOptions, MmapRaw};
+
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
 use crate::frame::vlan;
@@ -69,8 +71,9 @@ impl PacketLink {
             .map_err(fail("make the transmit ring"))?;
         let rx_bytes = slot * RX_SLOTS;
         let tx_bytes = slot * TX_SLOTS;
-        let map = Mapping::new(&socket, rx_bytes + tx_bytes).map_err(fail("map the rings"))?;
-        let base = map.base;
+        let map = MmapOptions::new().len(rx_bytes + tx_bytes).populate().map_raw(&socket);
+        let map = map.map_err(fail("map the rings"))?;
+        let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at 0");
 
         // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
         let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
@@ -172,6 +175,17 @@ impl Link for PacketLink {
         Ok(received)
     }
 
+    #[inline]
+    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+        for ahead in 0..budget.min(RX_SLOTS) {
+            match self.rx.ahead(ahead) {
+                Some(Some(frame)) => look(frame),
+                Some(None) => {}
+                None => return,
+            }
+        }
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         &mut self.tx
     }
@@ -236,7 +250,8 @@ struct RxRing {
     base: NonNull<u8>,
     slot: usize,
     next: usize,
-    _map: Mapping,
+    /// Both rings, mapped once; nothing outlives it, as its link owns everything that points into it.
+    _map: MmapRaw,
 }
 
 // SAFETY: the ring is owned by whoever owns the link; the kernel is the only other party, and each slot
@@ -245,22 +260,30 @@ unsafe impl Send for RxRing {}
 
 impl RxRing {
     #[inline]
-    fn status(&self) -> &AtomicU32 {
-        // SAFETY: `next` is below RX_SLOTS, so the slot lies in the mapping; a slot is 16-byte aligned and
+    fn status(&self, index: usize) -> &AtomicU32 {
+        debug_assert!(index < RX_SLOTS);
+        // SAFETY: the index is below RX_SLOTS, so the slot lies in the mapping; a slot is 16-byte aligned and
         // starts with the u32 status word that the kernel writes concurrently.
-        unsafe { self.base.add(self.next * self.slot).cast::<AtomicU32>().as_ref() }
+        unsafe { self.base.add(index * self.slot).cast::<AtomicU32>().as_ref() }
     }
 
     /// The oldest frame, if one has arrived; `Some(None)` for one that must be skipped (cut off).
     #[inline]
     fn front(&mut self) -> Option<Option<&mut [u8]>> {
-        let status = self.status().load(Ordering::Acquire);
+        self.ahead(0)
+    }
+
+    /// The frame `ahead` places behind the oldest, likewise. It stays ours until it is released.
+    #[inline]
+    fn ahead(&mut self, ahead: usize) -> Option<Option<&mut [u8]>> {
+        let index = (self.next + ahead) % RX_SLOTS;
+        let status = self.status(index).load(Ordering::Acquire);
         if status & libc::TP_STATUS_USER == 0 {
             return None;
         }
         // SAFETY: the status word says the slot is ours until we give it back; the kernel has written a
         // tpacket2_hdr at its start.
-        let slot = unsafe { self.base.add(self.next * self.slot) };
+        let slot = unsafe { self.base.add(index * self.slot) };
         // SAFETY: as above, the header is initialised and stable.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().as_ref() };
         let (offset, len) = (header.tp_mac as usize, header.tp_snaplen as usize);
@@ -273,7 +296,7 @@ impl RxRing {
 
     #[inline]
     fn release(&mut self) {
-        self.status().store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.status(self.next).store(libc::TP_STATUS_KERNEL, Ordering::Release);
         self.next = (self.next + 1) % RX_SLOTS;
     }
 }
@@ -351,39 +374,6 @@ impl Transmit for TxRing {
         self.queued += 1;
         self.frames += 1;
         self.bytes += len as u64;
-    }
-}
-
-/// Both rings, mapped once.
-struct Mapping {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-impl Mapping {
-    fn new(socket: &OwnedFd, len: usize) -> io::Result<Mapping> {
-        // SAFETY: a fresh mapping of the socket's rings at an address the kernel chooses.
-        let base = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                len,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED | libc::MAP_POPULATE,
-                socket.as_raw_fd(),
-                0,
-            )
-        };
-        if base == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(Mapping { base: NonNull::new(base.cast()).expect("mmap never returns 0 unasked"), len })
-    }
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // SAFETY: exactly what `new` mapped; nothing borrows it any more, as it drops with its link.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 

@@ -197,6 +197,18 @@ impl Link for XdpLink {
         Ok(count)
     }
 
+    #[inline]
+    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+        let ready = self.rx.readable().min(budget as u32);
+        for ahead in 0..ready {
+            let d = self.rx.at(ahead);
+            if let Some(frame) = self.umem.slice(d.addr, d.len as usize) {
+                // SAFETY: the receive ring has handed us this chunk; nobody writes it until it is given back.
+                look(unsafe { &*frame });
+            }
+        }
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         &mut self.tx
     }

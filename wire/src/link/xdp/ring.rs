@@ -6,29 +6,25 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use memmap2::{MmapOptions, MmapRaw};
+
 use crate::link::interface::set_option;
 
 /// Memory for frames, in chunks of equal size.
 pub(super) struct Umem {
-    base: NonNull<u8>,
-    len: usize,
+    map: MmapRaw,
     chunk: usize,
 }
-
-// SAFETY: the struct is an address and two numbers; who may touch which chunk is a matter of the rings.
-unsafe impl Send for Umem {}
-// SAFETY: as above; all access goes through raw slices whose users own the chunk.
-unsafe impl Sync for Umem {}
 
 impl Umem {
     /// Maps `chunks` chunks and registers them with the socket.
     pub fn register(socket: &OwnedFd, chunk: usize, chunks: u32) -> io::Result<Umem> {
         let len = chunk * chunks as usize;
-        let base = map(len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE, -1, 0)?;
-        let umem = Umem { base, len, chunk };
+        let map = MmapOptions::new().len(len).populate().map_anon()?.into();
+        let umem = Umem { map, chunk };
         // SAFETY: xdp_umem_reg is plain data for which all zeros is valid.
         let mut reg: libc::xdp_umem_reg = unsafe { std::mem::zeroed() };
-        reg.addr = base.as_ptr() as u64;
+        reg.addr = umem.map.as_ptr() as u64;
         reg.len = len as u64;
         reg.chunk_size = chunk as u32;
         set_option(socket, libc::SOL_XDP, libc::XDP_UMEM_REG, &reg)?;
@@ -46,19 +42,12 @@ impl Umem {
     pub fn slice(&self, addr: u64, len: usize) -> Option<*mut [u8]> {
         let start = addr as usize;
         let within = start & (self.chunk - 1);
-        if start >= self.len || within + len > self.chunk {
+        if start >= self.map.len() || within + len > self.chunk {
             return None;
         }
         // SAFETY: start was checked to lie inside the mapping.
-        let at = unsafe { self.base.as_ptr().add(start) };
+        let at = unsafe { self.map.as_mut_ptr().add(start) };
         Some(std::ptr::slice_from_raw_parts_mut(at, len))
-    }
-}
-
-impl Drop for Umem {
-    fn drop(&mut self) {
-        // SAFETY: exactly what `register` mapped; the socket that used it is closed or refuses further use.
-        unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
@@ -69,8 +58,8 @@ pub(super) type Descriptors = libc::xdp_desc;
 
 /// One ring. We are its producer (fill, transmit) or its consumer (receive, completion), never both.
 pub(super) struct Ring<T> {
-    map: NonNull<u8>,
-    map_len: usize,
+    /// What the pointers below point into.
+    _map: MmapRaw,
     producer: NonNull<AtomicU32>,
     consumer: NonNull<AtomicU32>,
     entries: NonNull<T>,
@@ -92,13 +81,9 @@ impl<T: Copy> Ring<T> {
         entries: u32,
         page_offset: u64,
     ) -> io::Result<Ring<T>> {
-        let map_len = offsets.desc as usize + entries as usize * size_of::<T>();
-        let base = map(
-            map_len,
-            libc::MAP_SHARED | libc::MAP_POPULATE,
-            socket.as_raw_fd(),
-            page_offset as libc::off_t,
-        )?;
+        let len = offsets.desc as usize + entries as usize * size_of::<T>();
+        let map = MmapOptions::new().len(len).offset(page_offset).populate().map_raw(socket)?;
+        let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at 0");
         // SAFETY: the kernel's offsets lie in the mapping just made, aligned for what they point to.
         let (producer, consumer, entries_at) = unsafe {
             (
@@ -108,8 +93,7 @@ impl<T: Copy> Ring<T> {
             )
         };
         Ok(Ring {
-            map: base,
-            map_len,
+            _map: map,
             producer,
             consumer,
             entries: entries_at,
@@ -140,12 +124,18 @@ impl<T: Copy> Ring<T> {
         self.remote.wrapping_sub(self.local)
     }
 
+    /// Consumer: the entry `ahead` places behind the next, which [`readable`](Ring::readable) said is there.
+    #[inline]
+    pub fn at(&self, ahead: u32) -> T {
+        debug_assert!(ahead < self.remote.wrapping_sub(self.local));
+        // SAFETY: the index is masked to the ring's size, and the kernel has published this entry.
+        unsafe { *self.entries.add((self.local.wrapping_add(ahead) & self.mask) as usize).as_ref() }
+    }
+
     /// Consumer: takes the next entry; only after [`readable`](Ring::readable) said there is one.
     #[inline]
     pub fn pop(&mut self) -> T {
-        debug_assert_ne!(self.local, self.remote);
-        // SAFETY: the index is masked to the ring's size, and the kernel has published this entry.
-        let entry = unsafe { *self.entries.add((self.local & self.mask) as usize).as_ref() };
+        let entry = self.at(0);
         self.local = self.local.wrapping_add(1);
         entry
     }
@@ -174,13 +164,6 @@ impl<T: Copy> Ring<T> {
     /// Producer: whether the kernel has taken everything published.
     pub fn is_drained(&self) -> bool {
         self.consumer().load(Ordering::Acquire) == self.local
-    }
-}
-
-impl<T> Drop for Ring<T> {
-    fn drop(&mut self) {
-        // SAFETY: exactly what `map` mapped.
-        unsafe { libc::munmap(self.map.as_ptr().cast(), self.map_len) };
     }
 }
 
@@ -227,15 +210,4 @@ fn get_option<T>(socket: &OwnedFd, name: libc::c_int, value: &mut T) -> io::Resu
         )
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn map(len: usize, flags: libc::c_int, fd: libc::c_int, offset: libc::off_t) -> io::Result<NonNull<u8>> {
-    // SAFETY: a fresh mapping at an address the kernel chooses.
-    let base = unsafe {
-        libc::mmap(std::ptr::null_mut(), len, libc::PROT_READ | libc::PROT_WRITE, flags, fd, offset)
-    };
-    if base == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(NonNull::new(base.cast()).expect("mmap never returns 0 unasked"))
 }
