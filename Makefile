@@ -40,7 +40,8 @@ test: test-build ## All tests but the long ones: under 20 minutes on two cores
 	$(call run_tests,)
 
 test-all: export PROPTEST_CASES ?= 5000
-test-all: test-build ## All tests, the long ones too, many more random cases, and a minute for each fuzz target
+test-all: export CXLOE_SIM_SEEDS ?= 10000
+test-all: test-build ## All tests, thousands of simulated runs and random cases more, a minute for each fuzz target
 	$(call run_tests,all)
 	$(MAKE) fuzz SECONDS_EACH=60
 
@@ -54,7 +55,7 @@ test-build:
 # others, one by one. Examples in the documentation are tests as well. Argument: `all` adds those marked as long.
 define run_tests
 $(if $(NEXTEST),\
-cargo nextest run --workspace $(LOCKED) $(if $(CI),--profile ci) $(if $(1),--run-ignored all),\
+cargo nextest run --workspace $(LOCKED) $(if $(1),--profile all --run-ignored all,$(if $(CI),--profile ci)),\
 cargo test --workspace --exclude cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- $(if $(1),--include-ignored) && \
 cargo test -p cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- --test-threads=1 $(if $(1),--include-ignored))
 cargo test --workspace --doc --no-fail-fast $(LOCKED)

@@ -313,7 +313,7 @@ fn sleeps(link: &mut dyn Link) -> Outcome {
 }
 
 fn losses_are_counted(backend: Backend) -> Outcome {
-    const SENT: u64 = 8_000;
+    const SENT: u64 = 40_000;
     let lab = pair().build()?;
     let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
     let mut link = link_on(&lab, &config(backend, "mn0"))?;

@@ -33,7 +33,9 @@ pub const STREAMS_DEFAULT: u8 = 4;
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// Its memory node has told the manager no address.
-    #[error("region `{region}`: memory node `{node}` has no MAC address in the manager's list; is it registered?")]
+    #[error(
+        "region `{region}`: memory node `{node}` has no MAC address in the manager's list; is it registered?"
+    )]
     NoAddress {
         /// The region.
         region: String,
@@ -66,7 +68,13 @@ impl Station {
     }
 
     /// Attaches `region` at `hpa`: calls its memory nodes and adds its routes. Nothing is added on error.
-    pub fn attach(&self, engine: &mut Engine, region: &Region, hpa: u64, now: Time) -> Result<(), AttachError> {
+    pub fn attach(
+        &self,
+        engine: &mut Engine,
+        region: &Region,
+        hpa: u64,
+        now: Time,
+    ) -> Result<(), AttachError> {
         let name = || region.name.to_string();
         let mut added = Vec::new();
         for leg in &region.legs {

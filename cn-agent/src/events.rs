@@ -7,10 +7,8 @@ use crate::engine::EngineEvent;
 
 /// Why a memory node refuses us, if that is what `event` says, and what to do about it.
 pub fn refusal(event: &EngineEvent) -> Option<String> {
-    let EngineEvent::Session {
-        mac,
-        event: SessionEvent::Refused { status, version_min, version_max },
-    } = event
+    let EngineEvent::Session { mac, event: SessionEvent::Refused { status, version_min, version_max } } =
+        event
     else {
         return None;
     };
@@ -22,7 +20,9 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
             "memory node {mac} already serves another running agent with our CN id (MAC address); end that agent, or give one of the two interfaces another MAC address"
         ),
         HelloStatus::NotAllowed => {
-            format!("memory node {mac} has nothing for this CN; create a region for it with `gmm create-region`")
+            format!(
+                "memory node {mac} has nothing for this CN; create a region for it with `gmm create-region`"
+            )
         }
         HelloStatus::NoResources => {
             format!("memory node {mac} has no room for another session; raise --max-sessions there")
@@ -32,7 +32,9 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
         ),
         HelloStatus::Draining => format!("memory node {mac} is about to stop and takes no new session"),
         HelloStatus::Ok | HelloStatus::Unknown(_) => {
-            format!("memory node {mac} refuses the session with status {status:?}; upgrade the older of the two")
+            format!(
+                "memory node {mac} refuses the session with status {status:?}; upgrade the older of the two"
+            )
         }
     })
 }

@@ -434,3 +434,39 @@ fn burst_len(hpa: u64, left: usize, frame_max: usize) -> usize {
     let page_left = ((PAGE - hpa % PAGE) as usize).div_ceil(LINE_SIZE);
     left.min(page_left).min(frame_max).max(1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_to_an_earlier_call_are_nobodys() {
+        let (before, call) = (7 << OFFSET_BITS, 8 << OFFSET_BITS);
+        let mut one = One { user: call, line: [0; LINE_SIZE], outcome: None };
+        one.read(before, &[1; LINE_SIZE]);
+        one.written(before);
+        one.failed(before, EngineError::Unmapped(0));
+        assert!(one.outcome.is_none());
+        one.read(call, &[2; LINE_SIZE]);
+        assert_eq!((one.outcome, one.line), (Some(Ok(())), [2; LINE_SIZE]));
+
+        let mut out = [0; 2 * LINE_SIZE];
+        let mut many = Many { call, out: &mut out, in_flight: 2, error: None };
+        many.read(before, &[1; LINE_SIZE]);
+        many.failed(before + 64, EngineError::Unmapped(0));
+        many.written(before);
+        assert_eq!((many.in_flight, many.error), (2, None));
+        many.read(call + 64, &[3; LINE_SIZE]);
+        many.failed(call, EngineError::Unmapped(0));
+        assert_eq!((many.in_flight, many.error), (0, Some(EngineError::Unmapped(0))));
+        assert_eq!((out[0], out[64]), (0, 3));
+    }
+
+    #[test]
+    fn bursts_end_with_the_page_the_frame_and_the_data() {
+        assert_eq!(burst_len(4096 - 128, 10, 23), 2);
+        assert_eq!(burst_len(0, 10, 4), 4);
+        assert_eq!(burst_len(0, 3, 23), 3);
+        assert_eq!(burst_len(0, 3, 0), 1, "so that the engine says why");
+    }
+}

@@ -53,9 +53,10 @@ fn lines_over_shared_memory() -> Outcome {
     let (mut port, hpa) = rig.written(1)?;
     verify(&mut port, hpa, 1)?;
     // Each thread its own port and part of the region, all at once.
+    let socket = rig.socket();
     thread::scope(|scope| {
         let work = |part: u64| {
-            let rig = &rig.socket();
+            let rig = &socket;
             move || -> Result<(), String> {
                 let base = hpa + part * LINES * 64;
                 let mut port = Client::connect(rig).map_err(|e| e.to_string())?;

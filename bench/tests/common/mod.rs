@@ -118,7 +118,10 @@ pub fn as_nobody(folder: &Path, program: &Path, others: &[&str]) -> Result<Comma
         Ok(to)
     };
     for name in others {
-        copy(&lab::program(name)?)?;
+        match *name {
+            "cxloe-bench" => copy(Path::new(env!("CARGO_BIN_EXE_cxloe-bench")))?,
+            name => copy(&lab::program(name)?)?,
+        };
     }
     let mut command = Command::new(copy(program)?);
     // Without Cargo at hand, the programs are those that lie beside.

@@ -50,9 +50,7 @@ impl Engine {
         }
         let token = self.core.ops.insert(Op::Read { user, hpa, lines: lines as u8, place: None });
         let requester = &mut self.peers[peer].requester;
-        if let Err(rejected) =
-            requester.burst_read(stream_of(cmem), cmem, lines as u8, token, now, tx)
-        {
+        if let Err(rejected) = requester.burst_read(stream_of(cmem), cmem, lines as u8, token, now, tx) {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }
@@ -89,9 +87,7 @@ impl Engine {
         }
         let token = self.core.ops.insert(Op::Write { user });
         let requester = &mut self.peers[peer].requester;
-        if let Err(rejected) =
-            requester.burst_write(stream_of(cmem), cmem, mask, data, token, now, tx)
-        {
+        if let Err(rejected) = requester.burst_write(stream_of(cmem), cmem, mask, data, token, now, tx) {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }

@@ -39,8 +39,8 @@ use serde::{Deserialize, Serialize};
 use completer::{Op, Ops};
 use inflight::InFlight;
 use routes::Routes;
-use write_back::Stranded;
 pub use routes::{ROUTES_MAX, Route, RouteError};
+use write_back::Stranded;
 
 use crate::cache::{CacheConfig, Line, LineCache, State};
 
@@ -68,7 +68,9 @@ pub enum EngineError {
     #[error("no session with memory node {0} is open; check that mn-server runs there and the link is up")]
     NotConnected(Mac),
     /// The memory node has lost the region's data.
-    #[error("memory node {0} was restarted without its content: the region's data is lost; destroy the region and create it anew")]
+    #[error(
+        "memory node {0} was restarted without its content: the region's data is lost; destroy the region and create it anew"
+    )]
     DataLost(Mac),
     /// The request was sent and failed.
     #[error("memory node {mac}: {error}")]

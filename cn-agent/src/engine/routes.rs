@@ -119,7 +119,9 @@ mod tests {
     #[test]
     fn finds_and_refuses() {
         let mut routes = Routes::default();
-        routes.add(Route { hpa: 0x2000, bytes: 0x2000, peer: 1, cmem: 0x10_0000, incarnation: None }).unwrap();
+        routes
+            .add(Route { hpa: 0x2000, bytes: 0x2000, peer: 1, cmem: 0x10_0000, incarnation: None })
+            .unwrap();
         routes.add(Route { hpa: 0, bytes: 0x1000, peer: 0, cmem: 0, incarnation: None }).unwrap();
         let overlap = Route { hpa: 0x3000, bytes: 0x1000, peer: 0, cmem: 0, incarnation: None };
         assert_eq!(routes.add(overlap), Err(RouteError::Overlap { hpa: 0x3000 }));

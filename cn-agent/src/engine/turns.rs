@@ -44,8 +44,7 @@ impl Engine {
                 self.take_event(index, event, now, tx);
             }
         }
-        self.deadline =
-            self.peers.iter().map(|p| p.requester.deadline()).min().unwrap_or(Time(u64::MAX));
+        self.deadline = self.peers.iter().map(|p| p.requester.deadline()).min().unwrap_or(Time(u64::MAX));
         if !self.core.stranded.is_empty() {
             self.send_stranded(now, tx);
         }

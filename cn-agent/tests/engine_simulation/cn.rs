@@ -14,7 +14,7 @@ use cxloe_wire::session::{OpError, RequesterConfig, SessionEvent};
 use cxloe_wire::time::Time;
 
 use crate::mn::{EXTENT, LIVES, Mn};
-use crate::model::{LINES, Model, PAGE_LINES, content, offset};
+use crate::model::{LINES, Model, Origin, PAGE_LINES, content, offset};
 use crate::world::Figures;
 
 /// Bytes of HPA between two regions.
@@ -60,6 +60,7 @@ impl Operation {
 /// A region on one memory node. Each life is a new one at the same HPA, with CMem of its own.
 struct Region {
     life: u64,
+    origin: Origin,
     model: Model,
     /// The incarnation its data belongs to, once known.
     born: Option<u64>,
@@ -125,7 +126,8 @@ impl Cn {
             assert_eq!(peer, mn);
             let route = Route { hpa: mn as u64 * REGION, bytes: EXTENT, peer, cmem: 0, incarnation: None };
             engine.add_route(route).expect("a route");
-            regions.push(Region { life: 0, model: Model::new(index, mn, 0), born: None, session: None });
+            let origin = Origin { cn: index, mn, life: 0, losses: 0 };
+            regions.push(Region { life: 0, origin, model: Model::new(origin), born: None, session: None });
         }
         Cn {
             mac,
@@ -161,7 +163,7 @@ impl Cn {
 
     /// Replaces the region on memory node `mn` by another at the same HPA, what is modified and what is on its
     /// way notwithstanding. `false` if there is no CMem left.
-    pub fn replace_region(&mut self, mn: usize, told: Option<u64>) -> bool {
+    pub fn replace_region(&mut self, mn: usize, told: Option<u64>, losses: usize) -> bool {
         let region = &mut self.regions[mn];
         if region.life + 1 == LIVES {
             return false;
@@ -173,7 +175,8 @@ impl Cn {
         self.engine.add_route(route).expect("its place is free");
         let open = self.engine.is_peer_connected(mn);
         let born = told.or(if open { region.session } else { None });
-        *region = Region { life, model: Model::new(self.index, mn, life), born, session: region.session };
+        let origin = Origin { cn: self.index, mn, life, losses };
+        *region = Region { life, origin, model: Model::new(origin), born, session: region.session };
         if self.pending.as_ref().is_some_and(|p| p.region == mn) {
             self.pending = None;
         }
@@ -220,13 +223,19 @@ impl Cn {
                     let at = mns.iter().position(|mn| mn.mac == mac).expect("a known node");
                     let region = &mut self.regions[at];
                     region.session = Some(incarnation);
-                    region.born.get_or_insert(incarnation);
+                    if region.born.is_none() {
+                        region.born = Some(incarnation);
+                        let losses = mns[at].incarnations.iter().position(|i| *i == incarnation);
+                        let origin = Origin { losses: losses.expect("one of the node's"), ..region.origin };
+                        region.model.rebase(region.origin, origin);
+                        region.origin = origin;
+                    }
                     figures.sessions += 1;
                 }
                 EngineEvent::Session { event: SessionEvent::Dead, .. } => figures.deaths += 1,
                 EngineEvent::Session { .. } => {}
                 EngineEvent::WriteBackRefused { hpa, error } => {
-                    let lossy = mns[(hpa / REGION) as usize].losses > 0;
+                    let lossy = mns[(hpa / REGION) as usize].losses() > 0;
                     if !(lossy && matches!(error, EngineError::Failed { error: OpError::DataLost, .. })) {
                         return Err(format!("a line at {hpa:#x} was acknowledged and is lost: {error}"));
                     }
@@ -392,10 +401,19 @@ impl Cn {
 
     /// Whether the error can be true.
     fn check_error(&self, op: &Operation, error: EngineError, mns: &[Mn]) -> Result<(), String> {
-        let lossy = mns[op.region].losses > 0;
+        let lossy = mns[op.region].losses() > 0;
+        if let EngineError::NotConnected(mac) | EngineError::DataLost(mac) | EngineError::Failed { mac, .. } =
+            error
+            && mac != mns[op.region].mac
+            && !matches!(op.kind, Kind::Flush)
+        {
+            return Err(format!("{op:?} fails for another memory node's sake: {error}"));
+        }
         match error {
             EngineError::NotConnected(_) => Ok(()),
-            EngineError::DataLost(_) | EngineError::Failed { error: OpError::DataLost, .. } if lossy => Ok(()),
+            EngineError::DataLost(_) | EngineError::Failed { error: OpError::DataLost, .. } if lossy => {
+                Ok(())
+            }
             EngineError::Failed { error: OpError::SessionDead | OpError::FrameTooLarge, .. } => Ok(()),
             // The session's frames have become smaller since the burst was chosen.
             EngineError::BadBurst(_) => Ok(()),
@@ -432,6 +450,9 @@ impl Cn {
     pub fn state(&self) -> String {
         let sessions: Vec<_> = self.engine.sessions().into_iter().map(|s| (s.state, s.unanswered)).collect();
         let (in_flight, stranded) = (self.engine.in_flight(), self.engine.stranded());
-        format!("{}: {in_flight} in flight, {stranded} stranded, pending {:?}, {sessions:?}", self.mac, self.pending)
+        format!(
+            "{}: {in_flight} in flight, {stranded} stranded, pending {:?}, {sessions:?}",
+            self.mac, self.pending
+        )
     }
 }

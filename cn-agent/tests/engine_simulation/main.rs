@@ -3,7 +3,7 @@
 //!
 //! * `world` makes the nodes and the network, and what befalls them, from the seed;
 //! * `cn` is an engine with a program that makes operations; `mn` the real service over a real pool;
-//! * `model` knows what each line may read as.
+//! * `model` knows what each line may read as; `single` has cases that want a run of their own.
 //!
 //! In each run every operation ends, every line reads as it has to, nothing is left over, and after a flush
 //! the pools hold what was written last.
@@ -14,6 +14,7 @@
 mod cn;
 mod mn;
 mod model;
+mod single;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -12,7 +12,7 @@ use cxloe_wire::link::sim::SimLink;
 use cxloe_wire::session::ResponderConfig;
 use cxloe_wire::time::Time;
 
-use crate::model::{LINES, content, initial, offset};
+use crate::model::{LINES, Origin, content, offset};
 
 /// Bytes of an extent: what one life of a region gets.
 pub const EXTENT: u64 = 64 << 10;
@@ -22,7 +22,8 @@ pub const LIVES: u64 = 8;
 pub struct Mn {
     pub mac: Mac,
     pub config: ResponderConfig,
-    pub losses: u32,
+    /// The incarnations of its pools, the present one last.
+    pub incarnations: Vec<u64>,
     link: SimLink,
     index: usize,
     cns: Vec<Mac>,
@@ -32,7 +33,7 @@ pub struct Mn {
 }
 
 /// A new pool in which each CN has a range for every life of its region, filled with what it is to read first.
-fn memory(index: usize, cns: &[Mac]) -> Mappings {
+fn memory(index: usize, cns: &[Mac], losses: usize) -> Mappings {
     let extents = cns.len() as u64 * LIVES;
     let options = PoolOptions {
         bytes: Some(extents * EXTENT),
@@ -47,9 +48,10 @@ fn memory(index: usize, cns: &[Mac]) -> Mappings {
     let table = mappings.table().clone();
     for t in table.iter() {
         let cn = cns.iter().position(|mac| mac.to_u64() == t.cn).expect("only these were mapped");
+        let origin = Origin { cn, mn: index, life: t.cmem_extent, losses };
         for line in 0..LINES {
             let at = MpAddr(table.pool().extent_start(t.mp_extent).0 + offset(line));
-            table.pool().write_lines(at, &content(initial(cn, index, t.cmem_extent, line)));
+            table.pool().write_lines(at, &content(origin.initial(line)));
         }
     }
     mappings
@@ -57,21 +59,27 @@ fn memory(index: usize, cns: &[Mac]) -> Mappings {
 
 impl Mn {
     pub fn new(index: usize, link: SimLink, config: ResponderConfig, cns: Vec<Mac>) -> Mn {
-        let mappings = memory(index, &cns);
+        let mappings = memory(index, &cns, 0);
         let config = ResponderConfig { incarnation: mappings.table().pool().incarnation(), ..config };
+        let incarnations = vec![config.incarnation];
         let service = Service::new(config.clone(), mappings.table().clone(), 16);
-        Mn { mac: config.own, config, losses: 0, link, index, cns, mappings, service, polled: Time::ZERO }
+        Mn { mac: config.own, config, incarnations, link, index, cns, mappings, service, polled: Time::ZERO }
     }
 
     /// Comes back as a new process, with its pool or without.
     pub fn restart(&mut self, keeps_pool: bool) {
         self.config.seed += 1;
         if !keeps_pool {
-            self.losses += 1;
-            self.mappings = memory(self.index, &self.cns);
+            self.mappings = memory(self.index, &self.cns, self.incarnations.len());
             self.config.incarnation = self.mappings.table().pool().incarnation();
+            self.incarnations.push(self.config.incarnation);
         }
         self.service = Service::new(self.config.clone(), self.mappings.table().clone(), 16);
+    }
+
+    /// How many times it has lost its pool.
+    pub fn losses(&self) -> usize {
+        self.incarnations.len() - 1
     }
 
     /// The line at `cmem` of CN `cn`, as the pool has it.

@@ -32,9 +32,24 @@ pub fn value(line: &[u8]) -> Option<u64> {
     (line == content(value)).then_some(value)
 }
 
-/// What a line is full of before anything was written to it. Never 0, so that memory that was lost shows.
-pub fn initial(cn: usize, mn: usize, life: u64, line: usize) -> u64 {
-    1 << 62 | (cn as u64) << 40 | (mn as u64) << 32 | life << 16 | line as u64
+/// Whose content a region starts with. It differs from pool to pool, so that a read of memory that was lost
+/// shows.
+#[derive(Clone, Copy)]
+pub struct Origin {
+    pub cn: usize,
+    pub mn: usize,
+    /// How many times the region was made anew.
+    pub life: u64,
+    /// How many times the memory node has lost its pool.
+    pub losses: usize,
+}
+
+impl Origin {
+    /// What a line is full of before anything was written to it.
+    pub fn initial(self, line: usize) -> u64 {
+        let Origin { cn, mn, life, losses } = self;
+        1 << 62 | (losses as u64) << 48 | (cn as u64) << 40 | (mn as u64) << 32 | life << 16 | line as u64
+    }
 }
 
 /// A read on its way.
@@ -57,9 +72,17 @@ struct Line {
 pub struct Model(Vec<Line>);
 
 impl Model {
-    pub fn new(cn: usize, mn: usize, life: u64) -> Model {
-        let line = |i| Line { candidates: vec![initial(cn, mn, life, i)], writes: vec![], reads: vec![] };
+    pub fn new(origin: Origin) -> Model {
+        let line = |i| Line { candidates: vec![origin.initial(i)], writes: vec![], reads: vec![] };
         Model((0..LINES).map(line).collect())
+    }
+
+    /// The region turns out to start with another content than was thought; what was written stays.
+    pub fn rebase(&mut self, before: Origin, now: Origin) {
+        for (i, line) in self.0.iter_mut().enumerate() {
+            let values = line.candidates.iter_mut();
+            values.filter(|v| **v == before.initial(i)).for_each(|v| *v = now.initial(i));
+        }
     }
 
     pub fn read_issued(&mut self, line: usize, id: u64) {
@@ -124,7 +147,10 @@ impl Model {
         let state = &self.0[line];
         let got = value(data).ok_or_else(|| format!("the pool has garbage in line {line}: {data:02x?}"))?;
         if state.writes.is_empty() && !state.candidates.contains(&got) {
-            return Err(format!("after a flush the pool has {got:#x} in line {line}, not {:x?}", state.candidates));
+            return Err(format!(
+                "after a flush the pool has {got:#x} in line {line}, not {:x?}",
+                state.candidates
+            ));
         }
         Ok(())
     }

@@ -113,7 +113,7 @@ fn path(random: &mut Random) -> Path {
     }
 }
 
-const TIMING: Timing = Timing {
+pub const TIMING: Timing = Timing {
     dead_after: Duration::from_millis(60),
     suspect_after: Duration::from_millis(15),
     ping_every: Duration::from_millis(15),
@@ -130,7 +130,7 @@ impl World {
         let r = &mut random;
         let net = SimNetwork::new(seed);
         net.set_default_path(path(r));
-        let tx_slots = pick(r, &[4, 64, 2048]);
+        let tx_slots = pick(r, &[2, 4, 64, 2048]);
         let fifo_capacity = pick(r, &[16, 512]);
         let port = PortConfig { tx_slots, fifo_capacity, ..PortConfig::default() };
         // A rate makes the transmit ring fill up.
@@ -215,6 +215,8 @@ impl World {
                 return Err(format!("not at rest: {}", cn.state()));
             }
         }
+        // Those that lost their session in the last moment need none, but get one.
+        self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
         let now = self.net.now();
         self.cns.iter_mut().for_each(|cn| cn.close(now));
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_closed())))?;
@@ -288,7 +290,7 @@ impl World {
                     1 => self.net.cut(mn_mac, cn_mac),
                     _ => self.net.partition(&[mn_mac]),
                 }
-                self.healed_at = Some(now + pick(r, &[500 * US, 20 * MS, 80 * MS, 150 * MS]));
+                self.healed_at = Some(now + pick(r, &[500 * US, 20 * MS, 70 * MS, 100 * MS, 150 * MS]));
                 self.say(format!("cut between {cn_mac} and {mn_mac}"));
             }
             4 | 5 => {
@@ -308,7 +310,8 @@ impl World {
             }
             7 | 8 => {
                 let told = (r.below(2) == 0).then_some(self.mns[mn].config.incarnation);
-                self.figures.replaced += u64::from(self.cns[cn].replace_region(mn, told));
+                let losses = self.mns[mn].losses();
+                self.figures.replaced += u64::from(self.cns[cn].replace_region(mn, told, losses));
                 self.say(format!("{} gets another region on {}", self.cns[cn].mac, self.mns[mn].mac));
             }
             _ => {

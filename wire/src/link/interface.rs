@@ -134,10 +134,29 @@ pub(crate) fn poll_in(fd: &impl AsRawFd, timeout: std::time::Duration) -> io::Re
     // SAFETY: one pollfd and one timespec, both alive; no signal mask.
     let rc = unsafe { libc::ppoll(&mut p, 1, &ts, std::ptr::null()) };
     if rc >= 0 {
+        if p.revents & libc::POLLERR != 0 {
+            take_error(fd);
+        }
         return Ok(());
     }
     match io::Error::last_os_error() {
         e if e.kind() == io::ErrorKind::Interrupted => Ok(()),
         e => Err(e),
     }
+}
+
+/// Takes the error that waits on a socket. One is left there when its interface goes down; until it is taken,
+/// polls return at once instead of sleeping, also when the interface is long up again.
+fn take_error(fd: &impl AsRawFd) {
+    let (mut error, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `len` bytes into `error`; both outlive the call.
+    unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            std::ptr::from_mut::<libc::c_int>(&mut error).cast(),
+            &mut len,
+        )
+    };
 }

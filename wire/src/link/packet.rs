@@ -212,14 +212,10 @@ impl Link for PacketLink {
         }
         let error = io::Error::last_os_error();
         match error.raw_os_error() {
-            // A full device queue: the marked slots stay marked and leave with the next kick.
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => {
+            // A full device queue, or an interface that is down for now: the marked slots stay marked and leave
+            // with the next kick, which must come even if there is no room to mark another.
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR | libc::ENETDOWN | libc::ENETUNREACH) => {
                 self.tx.queued = 1;
-                self.counters.tx_errors += 1;
-                Ok(())
-            }
-            // The interface is down for now: what was marked is lost like on a wire; a session recovers.
-            Some(libc::ENETDOWN | libc::ENETUNREACH) => {
                 self.counters.tx_errors += 1;
                 Ok(())
             }

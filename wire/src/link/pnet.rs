@@ -168,7 +168,7 @@ impl PnetLink {
                 Err(e) => e,
             },
         };
-        Some(self.interface.error(what, NEEDS, error))
+        (!is_transient(&error)).then(|| self.interface.error(what, NEEDS, error))
     }
 }
 
@@ -177,9 +177,11 @@ fn is_ours(frame: &[u8], ethertype: u16, mac: Mac) -> bool {
     frame.len() >= ETHERNET_HEADER && frame[12..14] == ethertype.to_be_bytes() && frame[..6] == mac.0
 }
 
+/// Whether it may go better next time: nothing there, no room, or the interface is down for now.
 fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
-    matches!(error.kind(), TimedOut | WouldBlock | Interrupted) || error.raw_os_error() == Some(libc::ENOBUFS)
+    matches!(error.kind(), TimedOut | WouldBlock | Interrupted)
+        || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENETDOWN))
 }
 
 /// Reads one socket option.

@@ -33,6 +33,9 @@ const RX_CHUNKS: u32 = 1024;
 const TX_CHUNKS: u32 = 512;
 /// What the kernel keeps free before a received frame.
 const XDP_HEADROOM: usize = 256;
+/// How often, and after which pause, a queue is asked for that its last owner may have just left.
+const RELEASE_TRIES: u32 = 25;
+const RELEASE_PAUSE: Duration = Duration::from_millis(20);
 /// Frames one `sendto` takes at most, unless the kernel lets us raise it.
 const KICK_BATCH: u32 = 32;
 
@@ -334,8 +337,19 @@ fn bind(socket: &OwnedFd, index: u32, queue: u32) -> io::Result<bool> {
         };
         if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     };
-    match try_bind(libc::XDP_ZEROCOPY | libc::XDP_USE_NEED_WAKEUP) {
-        Ok(()) => Ok(true),
-        Err(_) => try_bind(libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP).map(|()| false),
+    let mut tries = 0;
+    loop {
+        let bound = match try_bind(libc::XDP_ZEROCOPY | libc::XDP_USE_NEED_WAKEUP) {
+            Ok(()) => Ok(true),
+            Err(_) => try_bind(libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP).map(|()| false),
+        };
+        match bound {
+            // The kernel lets go of a closed socket's queue some time after the socket is gone.
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && tries < RELEASE_TRIES => {
+                tries += 1;
+                std::thread::sleep(RELEASE_PAUSE);
+            }
+            bound => return bound,
+        }
     }
 }

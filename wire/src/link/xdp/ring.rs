@@ -187,12 +187,13 @@ pub(super) fn sizes_and_offsets(
     Ok(offsets)
 }
 
-/// Frames dropped because a ring or the memory was full.
+/// Frames dropped because a ring or the memory was full. An empty fill ring is counted by the kernel twice, by itself
+/// and as the loss it causes; here once.
 pub(super) fn dropped(socket: &OwnedFd) -> u64 {
     // SAFETY: xdp_statistics is plain data for which all zeros is valid.
     let mut s: libc::xdp_statistics = unsafe { std::mem::zeroed() };
     match get_option(socket, libc::XDP_STATISTICS, &mut s) {
-        Ok(()) => s.rx_dropped + s.rx_ring_full + s.rx_fill_ring_empty_descs,
+        Ok(()) => s.rx_dropped + s.rx_ring_full,
         Err(_) => 0,
     }
 }
