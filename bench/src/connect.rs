@@ -55,7 +55,9 @@ pub enum ConnectError {
     #[error(transparent)]
     Name(#[from] NameError),
     /// The region belongs to another compute node.
-    #[error("region `{region}` belongs to CN {owner}, and this one is {own}; create one with `gmm create-region --owner {own}`")]
+    #[error(
+        "region `{region}` belongs to CN {owner}, and this one is {own}; create one with `gmm create-region --owner {own}`"
+    )]
     NotOurs {
         /// The region.
         region: Name,
@@ -115,8 +117,7 @@ impl Connected {
         let instance = rand::random();
         let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));
 
-        let registration =
-            RegisterComputeNode { cn_id: own, name: name("bench")?, instance_id: instance };
+        let registration = RegisterComputeNode { cn_id: own, name: name("bench")?, instance_id: instance };
         runtime.block_on(client.register_compute_node(&registration))?;
         let (region, temporary) = match &options.region {
             Some(existing) => (runtime.block_on(client.region(&Name::new(existing.as_str())?))?, None),

@@ -129,8 +129,7 @@ fn serve(mut link: Box<dyn Link>, mut service: Service, shared: &Shared) -> Resu
 }
 
 fn service(max_frame: usize) -> Result<Service, Failed> {
-    let options =
-        PoolOptions { bytes: Some(2 * REGION), prefault: Some(true), ..PoolOptions::default() };
+    let options = PoolOptions { bytes: Some(2 * REGION), prefault: Some(true), ..PoolOptions::default() };
     let pool = Arc::new(Pool::open(&options, &Host::default(), &|_, _| {})?);
     let incarnation = pool.incarnation();
     let (mut mappings, _) = Mappings::open(pool, Default::default());
@@ -209,8 +208,14 @@ fn nothing_is_allocated_after_start() -> Outcome {
         let here = allocations() - before;
         worked?;
         let node = there(&shared)? - node_before;
-        ensure(here == 0, format!("the compute node's thread allocated {here} times, {} bytes of cache", cache.bytes))?;
-        ensure(node == 0, format!("the memory node's thread allocated {node} times, {} bytes of cache", cache.bytes))?;
+        ensure(
+            here == 0,
+            format!("the compute node's thread allocated {here} times, {} bytes of cache", cache.bytes),
+        )?;
+        ensure(
+            node == 0,
+            format!("the memory node's thread allocated {node} times, {} bytes of cache", cache.bytes),
+        )?;
         let hits = port.engine().counters().read_hits;
         ensure((hits > 0) == (cache.bytes > 0), format!("{hits} hits with {} bytes of cache", cache.bytes))?;
     }

@@ -77,9 +77,7 @@ const CASES: &[Case] = &[
     Case {
         name: "mtu_too_small",
         arguments: "-i mn0 --pool-size 4M --static-map DIR/map.toml --data-dir DIR",
-        before: |lab, _| {
-            common::ip(lab, "mn", &["link", "set", "dev", "mn0", "mtu", "68"]).map(drop)
-        },
+        before: |lab, _| common::ip(lab, "mn", &["link", "set", "dev", "mn0", "mtu", "68"]).map(drop),
         says: &["MTU 68 of `mn0` is too small", "ip link set mn0 mtu 1500"],
         ..NODE
     },
@@ -166,8 +164,10 @@ const CASES: &[Case] = &[
 ];
 
 fn tests(_: Standing) -> Vec<Trial> {
-    let mut tests: Vec<_> =
-        CASES.iter().map(|case| Trial::test(format!("{}::{}", case.program, case.name), || check(case))).collect();
+    let mut tests: Vec<_> = CASES
+        .iter()
+        .map(|case| Trial::test(format!("{}::{}", case.program, case.name), || check(case)))
+        .collect();
     tests.push(Trial::test("gmm::port_taken", gmm_port_taken));
     tests.push(Trial::test("mn-server::manager_unreachable", manager_unreachable));
     tests

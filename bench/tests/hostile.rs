@@ -9,8 +9,8 @@ mod common;
 
 use std::collections::VecDeque;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -203,47 +203,64 @@ fn attacks<'a>(to: Mac, from: Mac, good: &'a [Vec<u8>]) -> Vec<Attack<'a>> {
     let [mut a, mut b, mut c, mut d, mut e, mut f] = [1, 2, 3, 4, 5, 6].map(Numbers);
     let command = |n: u64| Command::ALL[n as usize % Command::ALL.len()] as u8;
     vec![
-        ("cut-off frames", Box::new(move |_| {
-            let whole = &good[a.below(good.len())];
-            whole[..14 + a.below(whole.len() - 14)].to_vec()
-        })),
-        ("oversized frames", Box::new(move |n| {
-            let mut frame = good[b.below(good.len())].clone();
-            frame.resize(1514 - b.below(200), n as u8);
-            frame[14] = command(n);
-            frame
-        })),
-        ("random bytes", Box::new(move |n| {
-            let len = 14 + c.below(1500);
-            let mut frame = c.bytes(len);
-            start(&mut frame);
-            if let (Some(code), true) = (frame.get_mut(14), n % 2 == 0) {
-                *code = command(n / 2);
-            }
-            frame
-        })),
-        ("damaged copies of good frames", Box::new(move |_| {
-            let mut frame = good[d.below(good.len())].clone();
-            // Not in the addresses or the padding: where it matters.
-            let end = cxloe_wire::frame::body_len(&frame).unwrap_or(frame.len()) + Seal::PLAIN_LEN;
-            let bit = 14 * 8 + d.below((end.min(frame.len()) - 14) * 8);
-            frame[bit / 8] ^= 1 << (bit % 8);
-            frame
-        })),
+        (
+            "cut-off frames",
+            Box::new(move |_| {
+                let whole = &good[a.below(good.len())];
+                whole[..14 + a.below(whole.len() - 14)].to_vec()
+            }),
+        ),
+        (
+            "oversized frames",
+            Box::new(move |n| {
+                let mut frame = good[b.below(good.len())].clone();
+                frame.resize(1514 - b.below(200), n as u8);
+                frame[14] = command(n);
+                frame
+            }),
+        ),
+        (
+            "random bytes",
+            Box::new(move |n| {
+                let len = 14 + c.below(1500);
+                let mut frame = c.bytes(len);
+                start(&mut frame);
+                if let (Some(code), true) = (frame.get_mut(14), n % 2 == 0) {
+                    *code = command(n / 2);
+                }
+                frame
+            }),
+        ),
+        (
+            "damaged copies of good frames",
+            Box::new(move |_| {
+                let mut frame = good[d.below(good.len())].clone();
+                // Not in the addresses or the padding: where it matters.
+                let end = cxloe_wire::frame::body_len(&frame).unwrap_or(frame.len()) + Seal::PLAIN_LEN;
+                let bit = 14 * 8 + d.below((end.min(frame.len()) - 14) * 8);
+                frame[bit / 8] ^= 1 << (bit % 8);
+                frame
+            }),
+        ),
         ("replays of good frames", Box::new(move |_| good[e.below(good.len())].clone())),
-        ("good frames of another station", Box::new(move |n| {
-            let mut frame = good[f.below(good.len())].clone();
-            frame[6..12].copy_from_slice(&Mac([2, 0xF0, 0, 0, (n >> 8) as u8, n as u8]).0);
-            frame
-        })),
-        ("pauses", Box::new(move |n| {
-            let mut frame =
-                PfcVector { enabled: 0xFF, quanta: [0xFFFF; 8] }.frame(from).to_vec();
-            if n % 2 == 0 {
-                frame[..6].copy_from_slice(&to.0);
-            }
-            frame
-        })),
+        (
+            "good frames of another station",
+            Box::new(move |n| {
+                let mut frame = good[f.below(good.len())].clone();
+                frame[6..12].copy_from_slice(&Mac([2, 0xF0, 0, 0, (n >> 8) as u8, n as u8]).0);
+                frame
+            }),
+        ),
+        (
+            "pauses",
+            Box::new(move |n| {
+                let mut frame = PfcVector { enabled: 0xFF, quanta: [0xFFFF; 8] }.frame(from).to_vec();
+                if n % 2 == 0 {
+                    frame[..6].copy_from_slice(&to.0);
+                }
+                frame
+            }),
+        ),
     ]
 }
 
@@ -252,16 +269,22 @@ fn attacks_on_memory_node() -> Vec<Attack<'static>> {
     let mut numbers = Numbers(11);
     let mut forged = Numbers(12);
     vec![
-        ("Hellos of invented stations", Box::new(move |n| {
-            let invented = Mac([2, 0xF1, 0, (n >> 16) as u8, (n >> 8) as u8, n as u8]);
-            hello(invented, numbers.next(), numbers.next())
-        })),
+        (
+            "Hellos of invented stations",
+            Box::new(move |n| {
+                let invented = Mac([2, 0xF1, 0, (n >> 16) as u8, (n >> 8) as u8, n as u8]);
+                hello(invented, numbers.next(), numbers.next())
+            }),
+        ),
         ("Hellos in the compute node's name", Box::new(|n| hello(CN, 0xBAD, n))),
-        ("Start, Bye and requests with a guessed session", Box::new(move |n| {
-            let messages = [Message::Start, Message::Bye, Message::Ping, Message::ReadReq];
-            let message = messages[n as usize % messages.len()];
-            in_guessed_session(CN, MN, Direction::ToMn, &message, n as u16, forged.next())
-        })),
+        (
+            "Start, Bye and requests with a guessed session",
+            Box::new(move |n| {
+                let messages = [Message::Start, Message::Bye, Message::Ping, Message::ReadReq];
+                let message = messages[n as usize % messages.len()];
+                in_guessed_session(CN, MN, Direction::ToMn, &message, n as u16, forged.next())
+            }),
+        ),
     ]
 }
 
@@ -285,35 +308,41 @@ fn attacks_on_compute_node() -> Vec<Attack<'static>> {
     let mut forged = Numbers(13);
     let line = &[0xEE; 64];
     vec![
-        ("HelloAcks nobody asked for", Box::new(|n| {
-            let ack = HelloAck {
-                hello_nonce: n,
-                version_min: PROTOCOL_VERSION,
-                version_max: PROTOCOL_VERSION,
-                features: 0,
-                session: n | 1,
-                nonce: n,
-                window: 256,
-                streams: 4,
-                max_frame: 1514,
-                incarnation: 0xBAD,
-                integrity: Integrity::Plain,
-                status: if n % 2 == 0 { HelloStatus::Ok } else { HelloStatus::NotAllowed },
-            };
-            outside(MN, CN, Direction::ToCn, &Message::HelloAck(ack))
-        })),
-        ("answers with a guessed session", Box::new(move |n| {
-            let messages = [
-                Message::ReadResp { data: line },
-                Message::WriteResp,
-                Message::Fault { status: FaultStatus::Poisoned },
-                Message::Bye,
-                Message::SackNak { last_in_order: n as u16 },
-                Message::StartAck,
-            ];
-            let message = messages[n as usize % messages.len()];
-            in_guessed_session(MN, CN, Direction::ToCn, &message, n as u16, forged.next())
-        })),
+        (
+            "HelloAcks nobody asked for",
+            Box::new(|n| {
+                let ack = HelloAck {
+                    hello_nonce: n,
+                    version_min: PROTOCOL_VERSION,
+                    version_max: PROTOCOL_VERSION,
+                    features: 0,
+                    session: n | 1,
+                    nonce: n,
+                    window: 256,
+                    streams: 4,
+                    max_frame: 1514,
+                    incarnation: 0xBAD,
+                    integrity: Integrity::Plain,
+                    status: if n % 2 == 0 { HelloStatus::Ok } else { HelloStatus::NotAllowed },
+                };
+                outside(MN, CN, Direction::ToCn, &Message::HelloAck(ack))
+            }),
+        ),
+        (
+            "answers with a guessed session",
+            Box::new(move |n| {
+                let messages = [
+                    Message::ReadResp { data: line },
+                    Message::WriteResp,
+                    Message::Fault { status: FaultStatus::Poisoned },
+                    Message::Bye,
+                    Message::SackNak { last_in_order: n as u16 },
+                    Message::StartAck,
+                ];
+                let message = messages[n as usize % messages.len()];
+                in_guessed_session(MN, CN, Direction::ToCn, &message, n as u16, forged.next())
+            }),
+        ),
     ]
 }
 
@@ -519,7 +548,9 @@ fn wrong_addresses_are_named() -> Outcome {
         let over = error(port.read_bytes(HPA + REGION - 64, &mut [0; 192]))?;
         ensure(over == EngineError::Unmapped(HPA + REGION), format!("{over:?}"))?;
         match port.read_bytes(HPA, &mut [0; 65]) {
-            Err(e @ PortError::PartialLine(65)) => ensure(e.to_string().contains("whole lines"), e.to_string())?,
+            Err(e @ PortError::PartialLine(65)) => {
+                ensure(e.to_string().contains("whole lines"), e.to_string())?
+            }
             other => return Err(format!("{other:?}").into()),
         }
         let pings = port.link().counters().tx_frames - sent;

@@ -129,7 +129,11 @@ fn same(sent: &[Vec<u8>], got: &[Vec<u8>]) -> Outcome {
     for (number, (sent, got)) in sent.iter().zip(got).enumerate() {
         ensure(
             sent == got,
-            format!("frame {number} of {} bytes came as one of {} or with other bytes", sent.len(), got.len()),
+            format!(
+                "frame {number} of {} bytes came as one of {} or with other bytes",
+                sent.len(),
+                got.len()
+            ),
         )?;
     }
     Ok(())
@@ -155,7 +159,11 @@ fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
     }
     let lengths = [60, 93, 256, 1514, at_a.max_frame - 1, at_a.max_frame];
     let frames = |to, from| -> Vec<_> {
-        lengths.iter().enumerate().map(|(i, &len)| ours(to, from, len.min(at_a.max_frame), i as u64)).collect()
+        lengths
+            .iter()
+            .enumerate()
+            .map(|(i, &len)| ours(to, from, len.min(at_a.max_frame), i as u64))
+            .collect()
     };
     for _ in 0..3 {
         pass(&mut *a, &mut *b, &frames(at_b.mac, at_a.mac))?;
@@ -174,8 +182,9 @@ fn batches_keep_their_order(backend: Backend) -> Outcome {
     let (from, to) = (a.info().mac, b.info().mac);
     // Many times around both rings, in batches that a veth (256 frames) has room for.
     for batch in 0..40_u64 {
-        let frames: Vec<_> =
-            (0..100).map(|i| ours(to, from, 60 + ((batch * 100 + i) * 37 % 1400) as usize, batch * 100 + i)).collect();
+        let frames: Vec<_> = (0..100)
+            .map(|i| ours(to, from, 60 + ((batch * 100 + i) * 37 % 1400) as usize, batch * 100 + i))
+            .collect();
         pass(&mut *a, &mut *b, &frames)?;
     }
     // No more than the budget at a time.
@@ -520,7 +529,9 @@ fn auto_says_what_it_takes(standing: Standing) -> Outcome {
     let writer = kept.clone();
     let backend = lab.enter("cn", || {
         let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
-        tracing::subscriber::with_default(log, || open(&config(Backend::Auto, "cn0")).map(|l| l.info().backend))
+        tracing::subscriber::with_default(log, || {
+            open(&config(Backend::Auto, "cn0")).map(|l| l.info().backend)
+        })
     })??;
     let said = String::from_utf8_lossy(&kept.0.lock().map_err(|_| "poisoned")?).into_owned();
     let expected = if standing == Standing::Root { "xdp" } else { "packet" };

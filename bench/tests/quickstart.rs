@@ -23,13 +23,16 @@ const RUN_LIMIT: Duration = Duration::from_secs(180);
 /// Environment variable that marks every process of one run, wherever it goes.
 const MARK: &str = "CXLOE_TEST_MARK";
 
-const RESULTS: &[&str] = &[
-    "echo64", "read64", "write64", "mixed64", "hit_read64", "hit_write64", "agent_read64", "agent_write64",
-];
+const RESULTS: &[&str] =
+    &["echo64", "read64", "write64", "mixed64", "hit_read64", "hit_write64", "agent_read64", "agent_write64"];
 const THROUGHPUTS: &[&str] = &["stream64", "burst_read", "burst_write"];
 const RATIOS: &[&str] = &[
-    "read64/echo64", "write64/echo64", "mixed64/echo64", "stream64/echo_pipelined",
-    "burst_read/echo_pipelined", "burst_write/echo_pipelined",
+    "read64/echo64",
+    "write64/echo64",
+    "mixed64/echo64",
+    "stream64/echo_pipelined",
+    "burst_read/echo_pipelined",
+    "burst_write/echo_pipelined",
 ];
 
 fn main() -> ExitCode {
@@ -169,7 +172,10 @@ fn runs_to_the_end_and_cleans_up() -> Outcome {
         ensure(item["bytes_per_s"].as_f64().unwrap_or(0.0) > 0.0, item.to_string())?;
     }
     for item in json["ratios"].as_array().into_iter().flatten() {
-        ensure(item["value"].as_f64().unwrap_or(0.0) > 0.0 && item["statistic"].is_string(), item.to_string())?;
+        ensure(
+            item["value"].as_f64().unwrap_or(0.0) > 0.0 && item["statistic"].is_string(),
+            item.to_string(),
+        )?;
     }
     ensure(json["schema"] == 1 && json["link"]["mtu"] == 1500, json["link"].to_string())?;
     ensure(json["machine"]["cores"].as_u64().unwrap_or(0) > 0, json["machine"].to_string())?;

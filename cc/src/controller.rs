@@ -366,7 +366,10 @@ mod tests {
             c.on_pause(now + 10 * US);
             let before = c.clone();
             assert!(!c.on_pause(now + 19 * US), "9 us after the last in {phase:?}");
-            assert_eq!((c.phase(), c.rate(), c.deadline()), (before.phase(), before.rate(), before.deadline()));
+            assert_eq!(
+                (c.phase(), c.rate(), c.deadline()),
+                (before.phase(), before.rate(), before.deadline())
+            );
         }
     }
 

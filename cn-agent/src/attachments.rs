@@ -203,7 +203,9 @@ mod tests {
         assert_eq!(table.follow(&both), []);
         // One goes and comes back: another address; the other stays where it is.
         let gone = table.follow(std::slice::from_ref(&b));
-        assert!(matches!(&gone[..], [Change::Detach { keep: false, attachment }] if attachment.hpa == HPA_FIRST));
+        assert!(
+            matches!(&gone[..], [Change::Detach { keep: false, attachment }] if attachment.hpa == HPA_FIRST)
+        );
         assert_eq!(hpas(&table.follow(&both)), [HPA_FIRST + 3 * HPA_ALIGN]);
         assert_eq!(table.list().iter().map(|r| r.region.as_str()).collect::<Vec<_>>(), ["b", "a"]);
     }

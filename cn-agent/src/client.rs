@@ -285,7 +285,9 @@ impl Client {
             while let Some(Completion { tag, status }) = self.take(&mut line)? {
                 let index = tag.wrapping_sub(first) as usize;
                 if index >= begun {
-                    return Err(self.broken(format!("a completion of operation {tag}, which is none of mine")));
+                    return Err(
+                        self.broken(format!("a completion of operation {tag}, which is none of mine"))
+                    );
                 }
                 ended += 1;
                 match status {

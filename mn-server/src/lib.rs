@@ -15,7 +15,7 @@
 //! * [`translation`]: TLB, and the page table, which lies in the pool itself.
 //! * [`pool`]: the memory: anonymous, huge pages, a memfd, a file, a DAX device.
 //! * [`control`]: the manager's commands, carried out.
-//! * [`config`]: options.
+//! * [`config`][]: options.
 
 pub mod config;
 pub mod control;

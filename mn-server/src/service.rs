@@ -1,6 +1,6 @@
 //! A request frame in, response frames out: what one worker decides, without I/O.
 //!
-//! The [`Responder`] keeps order and answers; [`NodeMemory`] translates `(CN id, CMem)` through this worker's
+//! The [`Responder`] keeps order and answers; `NodeMemory` translates `(CN id, CMem)` through this worker's
 //! TLB and the shared page table and copies lines between pool and frame. Under the simulated network and in
 //! a worker thread it is the same machine.
 

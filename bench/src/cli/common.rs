@@ -70,7 +70,7 @@ impl LinkArgs {
     }
 
     fn extras(&self) -> Extras {
-        Extras { faults: self.faults.clone(), pcap: None }
+        Extras { faults: self.faults, pcap: None }
     }
 }
 
@@ -78,7 +78,13 @@ impl LinkArgs {
 #[derive(Args, Clone, Debug)]
 pub struct RegionArgs {
     /// The manager, for example http://10.0.0.1:7440
-    #[arg(long, value_name = "URL", env = "CXLOE_MANAGER", default_value = "http://127.0.0.1:7440", help_heading = "Memory")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "CXLOE_MANAGER",
+        default_value = "http://127.0.0.1:7440",
+        help_heading = "Memory"
+    )]
     pub manager: String,
 
     /// Use this region of this compute node [default: a new one, destroyed afterwards]
@@ -210,8 +216,5 @@ pub fn report(link: &LinkInfo, interfaces: Vec<String>, wait: WaitStyle, bounce:
     let machine = Machine { bounce_ns: bounce, ..Machine::describe() };
     let wait = wait.to_string();
     let style = wait.split(':').next().unwrap_or_default().to_owned();
-    Report::new(
-        machine,
-        Link { backend: link.backend.into(), interfaces, mtu: link.mtu as u32, wait: style },
-    )
+    Report::new(machine, Link { backend: link.backend.into(), interfaces, mtu: link.mtu as u32, wait: style })
 }

@@ -77,7 +77,12 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     result
 }
 
-fn in_lab(args: &Args, standing: Option<Standing>, interrupt: &Interrupt, state: &Path) -> Result<(), Failure> {
+fn in_lab(
+    args: &Args,
+    standing: Option<Standing>,
+    interrupt: &Interrupt,
+    state: &Path,
+) -> Result<(), Failure> {
     let cores = machine::allowed_cores();
     let wait = args.wait.unwrap_or(if cores.len() > 1 { WaitStyle::Busy } else { WaitStyle::default() });
     let pair = cores.first().copied().zip(cores.get(1).copied());
@@ -120,11 +125,7 @@ fn in_lab(args: &Args, standing: Option<Standing>, interrupt: &Interrupt, state:
         machine::pin(ours)?;
     }
     let connected = Connected::open(&ConnectOptions {
-        link: LinkConfig {
-            backend: args.link,
-            busy_poll: wait == WaitStyle::Busy,
-            ..LinkConfig::new("cn0")
-        },
+        link: LinkConfig { backend: args.link, busy_poll: wait == WaitStyle::Busy, ..LinkConfig::new("cn0") },
         extras: Extras::default(),
         wait,
         manager: MANAGER.into(),

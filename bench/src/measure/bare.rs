@@ -83,7 +83,8 @@ impl<'a> Bare<'a> {
                 sent += 1;
             }
             self.link.flush()?;
-            let received = self.link.receive(BATCH, &mut |frame, _| answered += u64::from(is_reply(frame)))?;
+            let received =
+                self.link.receive(BATCH, &mut |frame, _| answered += u64::from(is_reply(frame)))?;
             if received > 0 {
                 spins = 0;
                 continue;
@@ -136,9 +137,5 @@ impl Target {
 /// A rate from a count, bytes and the time they took.
 pub fn rate(operations: u64, bytes: u64, took: Duration, bounce_ns: Option<f64>) -> ThroughputTrial {
     let seconds = took.as_secs_f64().max(1e-9);
-    ThroughputTrial {
-        bounce_ns,
-        ops_per_s: operations as f64 / seconds,
-        bytes_per_s: bytes as f64 / seconds,
-    }
+    ThroughputTrial { bounce_ns, ops_per_s: operations as f64 / seconds, bytes_per_s: bytes as f64 / seconds }
 }

@@ -32,11 +32,7 @@ pub struct LatencyResults {
 
 /// The frames of a line read, as a bare echo.
 pub fn read_shape() -> Echo {
-    Echo {
-        request_len: MIN_FRAME,
-        reply_len: frame_len(HEADER_LEN + LINE_SIZE, Seal::PLAIN_LEN),
-        replies: 1,
-    }
+    Echo { request_len: MIN_FRAME, reply_len: frame_len(HEADER_LEN + LINE_SIZE, Seal::PLAIN_LEN), replies: 1 }
 }
 
 impl Target {
@@ -89,7 +85,7 @@ impl Target {
         let mut line = [0_u8; LINE_SIZE];
         for i in 0..count {
             let at = self.hpa + addresses.below(self.lines()) * LINE_SIZE as u64;
-            let reads = addresses.next() % 8 < reads_of_8;
+            let reads = addresses.draw() % 8 < reads_of_8;
             line[..8].copy_from_slice(&i.to_le_bytes());
             let start = Instant::now();
             if reads {

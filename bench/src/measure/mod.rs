@@ -54,10 +54,14 @@ pub enum MeasureError {
     #[error(transparent)]
     Link(#[from] LinkError),
     /// The memory node does not answer echoes.
-    #[error("memory node {0} does not answer bare echoes; start mn-server with --echo to measure the limit of the link")]
+    #[error(
+        "memory node {0} does not answer bare echoes; start mn-server with --echo to measure the limit of the link"
+    )]
     NoEcho(Mac),
     /// Memory does not hold what was written.
-    #[error("wrong data at HPA {hpa:#x}: byte {index} of the line is {found:#04x}, written was {written:#04x} ({wrong} wrong bytes in all)")]
+    #[error(
+        "wrong data at HPA {hpa:#x}: byte {index} of the line is {found:#04x}, written was {written:#04x} ({wrong} wrong bytes in all)"
+    )]
     WrongData {
         /// HPA of the first wrong line.
         hpa: u64,
@@ -110,7 +114,7 @@ impl Sequence {
 
     /// The next number.
     #[inline]
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -120,7 +124,7 @@ impl Sequence {
     /// A number below `bound`.
     #[inline]
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
     }
 }
 

@@ -80,11 +80,9 @@ impl Target {
                 let mut warm = true;
                 while start.elapsed() < plan.each {
                     let (o, b, t) = match index {
-                        0 if self.echo => self.echo_stream_trial(
-                            &[(read_shape(), LINE_SIZE)],
-                            CALL_LINES as u64,
-                            depth,
-                        )?,
+                        0 if self.echo => {
+                            self.echo_stream_trial(&[(read_shape(), LINE_SIZE)], CALL_LINES as u64, depth)?
+                        }
                         1 => self.line_reads(&mut addresses, &mut buffer)?,
                         2 => self.line_writes(&mut addresses)?,
                         3 if self.echo => {
@@ -118,9 +116,8 @@ impl Target {
         addresses: &mut Sequence,
         buffer: &mut [u8],
     ) -> Result<(u64, u64, Duration), MeasureError> {
-        let hpas: Vec<u64> = (0..CALL_LINES)
-            .map(|_| self.hpa + addresses.below(self.lines()) * LINE_SIZE as u64)
-            .collect();
+        let hpas: Vec<u64> =
+            (0..CALL_LINES).map(|_| self.hpa + addresses.below(self.lines()) * LINE_SIZE as u64).collect();
         let start = Instant::now();
         self.port.read_batch(&hpas, buffer.as_chunks_mut::<LINE_SIZE>().0)?;
         Ok((CALL_LINES as u64, (CALL_LINES * LINE_SIZE) as u64, start.elapsed()))

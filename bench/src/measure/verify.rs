@@ -12,7 +12,7 @@ fn pattern(offset: u64, seed: u64, buffer: &mut [u8]) {
     for (i, line) in buffer.chunks_exact_mut(LINE_SIZE).enumerate() {
         let mut words = Sequence::new(seed ^ (offset / LINE_SIZE as u64 + i as u64).rotate_left(32));
         for word in line.chunks_exact_mut(8) {
-            word.copy_from_slice(&words.next().to_le_bytes());
+            word.copy_from_slice(&words.draw().to_le_bytes());
         }
     }
 }

@@ -142,10 +142,12 @@ fn the_command_line_reads_and_writes() -> Outcome {
 fn killed_agent_is_noticed_and_its_successor_has_the_data() -> Outcome {
     let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(2)?;
-    let reader = thread::spawn(move || loop {
-        match port.read(hpa) {
-            Ok(_) => {}
-            Err(error) => return (error, port.read(hpa)),
+    let reader = thread::spawn(move || {
+        loop {
+            match port.read(hpa) {
+                Ok(_) => {}
+                Err(error) => return (error, port.read(hpa)),
+            }
         }
     });
     rig.kill(&rig.agent)?;
@@ -337,7 +339,8 @@ fn unusable_interface_is_named() -> Outcome {
     failed_with(&run(&["--streams", "0"])?, 2, &["streams", "1 to 64"])?;
     ensure(!rig.socket().exists(), "an agent that did not start leaves no socket")?;
 
-    let small = Rig::on(Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0").mtu(80))?;
+    let small =
+        Rig::on(Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0").mtu(80))?;
     let (mut process, log) = small.start_agent_called("agent", &[])?;
     let status = process.wait(LIMIT)?;
     let output = std::process::Output { status, stdout: Vec::new(), stderr: std::fs::read(log)? };

@@ -77,7 +77,13 @@ pub fn link_on(lab: &Lab, config: &LinkConfig) -> Result<Box<dyn Link>, Failed> 
 }
 
 /// A line port on `link` to `bytes` of the memory node at `peer`, seen from `hpa` on; not yet connected.
-pub fn port(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Result<Port, Failed> {
+pub fn port(
+    link: Box<dyn Link>,
+    peer: Mac,
+    hpa: u64,
+    bytes: u64,
+    cache: CacheConfig,
+) -> Result<Port, Failed> {
     let info = link.info().clone();
     let station = Station {
         own: info.mac,
@@ -88,7 +94,8 @@ pub fn port(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheCo
         key: None,
         timing: Timing::default(),
     };
-    let mut port = Port::new(link, Engine::new(cache), WaitStyle::Adaptive { spin: Duration::from_micros(50) });
+    let mut port =
+        Port::new(link, Engine::new(cache), WaitStyle::Adaptive { spin: Duration::from_micros(50) });
     let now = port.clock().now();
     let peer = port.engine().add_peer(station.requester(peer), now);
     port.engine().add_route(Route { hpa, bytes, peer, cmem: 0, incarnation: None })?;

@@ -97,13 +97,7 @@ fn set_option(socket: &OwnedFd, name: libc::c_int) -> io::Result<()> {
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: pointer and length describe `on`, which outlives the call.
     let rc = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            name,
-            std::ptr::from_ref(&on).cast(),
-            length,
-        )
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, std::ptr::from_ref(&on).cast(), length)
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

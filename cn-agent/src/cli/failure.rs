@@ -63,7 +63,9 @@ impl Failure {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit_code = match &error {
-            ClientError::NoAgent { .. } | ClientError::AgentGone(_) | ClientError::Silent { .. } => UNREACHABLE,
+            ClientError::NoAgent { .. } | ClientError::AgentGone(_) | ClientError::Silent { .. } => {
+                UNREACHABLE
+            }
             ClientError::Refused { .. } => REFUSED,
             ClientError::Protocol { .. } => FAILED,
             ClientError::Engine(error) => match error {

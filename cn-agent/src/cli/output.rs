@@ -24,7 +24,9 @@ fn humanize(value: &mut Value) {
                     Some(number) if HEXADECIMAL.contains(&key.as_str()) => {
                         *field = format!("{number:#x}").into();
                     }
-                    Some(time) if key.ends_with("_ns") => *field = format!("{:.1} us", time as f64 / 1e3).into(),
+                    Some(time) if key.ends_with("_ns") => {
+                        *field = format!("{:.1} us", time as f64 / 1e3).into()
+                    }
                     _ => humanize(field),
                 }
             }
@@ -68,8 +70,7 @@ mod tests {
     fn numbers_are_turned_where_they_mean_bytes_addresses_or_times() {
         let mut value = json!([{"hpa": 1_u64 << 40, "size": 4096, "streams": 4, "rtt_ns": 12_340}]);
         humanize(&mut value);
-        let expected =
-            json!([{"hpa": "0x10000000000", "size": "4.00 KiB (4.10 KB)", "streams": 4, "rtt_ns": "12.3 us"}]);
+        let expected = json!([{"hpa": "0x10000000000", "size": "4.00 KiB (4.10 KB)", "streams": 4, "rtt_ns": "12.3 us"}]);
         assert_eq!(value, expected);
     }
 }

@@ -37,7 +37,10 @@ impl Target {
     ///
     /// # Errors
     /// No such region, or an offset beyond its end.
-    pub fn hpa(&self, regions: impl FnOnce() -> Result<Vec<AttachedRegion>, Failure>) -> Result<u64, Failure> {
+    pub fn hpa(
+        &self,
+        regions: impl FnOnce() -> Result<Vec<AttachedRegion>, Failure>,
+    ) -> Result<u64, Failure> {
         let (name, offset) = match self {
             Target::Hpa(hpa) => return Ok(*hpa),
             Target::Region(name, offset) => (name, *offset),

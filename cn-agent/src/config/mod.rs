@@ -179,16 +179,18 @@ impl Config {
     /// [`ConfigError::Field`].
     pub fn new(settings: Settings) -> Result<Config, ConfigError> {
         let s = settings;
-        let name = s.name.map_or_else(host_name, |name| Name::new(name).map_err(|e| wrong("name", e.to_string())))?;
+        let name = s
+            .name
+            .map_or_else(host_name, |name| Name::new(name).map_err(|e| wrong("name", e.to_string())))?;
         let interface =
             s.interface.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
         if interface.is_empty() || interface.len() > 15 {
             let reason = format!("`{interface}` is no interface name (1 to 15 characters)");
             return Err(wrong("interface", reason));
         }
-        let manager = s
-            .manager
-            .ok_or_else(|| wrong("manager", "say who gives memory away, as in --manager http://10.0.0.1:7440"))?;
+        let manager = s.manager.ok_or_else(|| {
+            wrong("manager", "say who gives memory away, as in --manager http://10.0.0.1:7440")
+        })?;
         cxloe_gmm::Client::new(&manager).map_err(|error| wrong("manager", error.to_string()))?;
         let ethertype = s.ethertype.map_or(ETHERTYPE_DEFAULT, |ethertype| ethertype.0);
         if ethertype < 0x0600 || [0x8100, 0x88A8, 0x8808].contains(&ethertype) {

@@ -90,7 +90,10 @@ mod tests {
     fn values_read_back() {
         assert_eq!("88b5".parse::<EtherType>().unwrap().to_string(), "0x88B5");
         assert_eq!("0x88B6".parse::<EtherType>().unwrap(), EtherType(0x88B6));
-        assert_eq!("1500ms".parse::<Span>().unwrap().to_string().parse(), Ok(Span(Duration::from_millis(1500))));
+        assert_eq!(
+            "1500ms".parse::<Span>().unwrap().to_string().parse(),
+            Ok(Span(Duration::from_millis(1500)))
+        );
     }
 
     #[test]

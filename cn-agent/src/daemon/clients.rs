@@ -168,7 +168,7 @@ impl Clients {
             return None;
         }
         let client = |at: &u16| self.places[usize::from(*at)].client.as_ref();
-        Some(self.active.iter().filter_map(client.clone()).map(|client| client.socket.as_fd()))
+        Some(self.active.iter().filter_map(client).map(|client| client.socket.as_fd()))
     }
 
     /// Takes wake-ups off the sockets that `ready` names by position, and parts with clients that have gone.

@@ -270,7 +270,9 @@ impl Worker {
                 Ok(true) => return Ok(()),
                 Ok(false) if now < until => {}
                 Ok(false) => {
-                    tracing::error!("not everything modified could be written back within the session's limit");
+                    tracing::error!(
+                        "not everything modified could be written back within the session's limit"
+                    );
                     return Ok(());
                 }
                 Err(error) => {

@@ -23,8 +23,7 @@ pub struct SharedMemory {
     file: File,
 }
 
-const SEALS: SealFlag =
-    SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
+const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
 impl SharedMemory {
     /// Makes `bytes` bytes of zeros whose size cannot change any more.

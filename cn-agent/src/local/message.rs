@@ -65,7 +65,9 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refused {
     /// The versions differ.
-    #[error("the agent speaks version {agent} of the port protocol, this program another; use programs of one release")]
+    #[error(
+        "the agent speaks version {agent} of the port protocol, this program another; use programs of one release"
+    )]
     Version {
         /// The agent's.
         agent: u32,

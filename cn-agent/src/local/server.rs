@@ -127,10 +127,8 @@ impl Bound {
             let path = path.to_path_buf();
             move |source| ServerError::Io { what: "start the thread that serves", path, source }
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(failed(&self.path))?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed(&self.path))?;
         let listener = self.listener.take().expect("only serve takes it");
         let (stop, stopped) = watch::channel(false);
         let path = self.path.clone();
@@ -216,12 +214,12 @@ async fn converse(mut stream: UnixStream, backstage: Backstage, seats: Arc<Atomi
         }
         let said = match request.ask {
             Ask::Regions => Answer::Regions(backstage.listing.get()),
-            Ask::Sessions => report(&backstage.orders).await.map_or_else(ending, |report| {
-                Answer::Sessions(report.sessions)
-            }),
-            Ask::Counters => report(&backstage.orders).await.map_or_else(ending, |report| {
-                Answer::Counters(Box::new(report.counters))
-            }),
+            Ask::Sessions => report(&backstage.orders)
+                .await
+                .map_or_else(ending, |report| Answer::Sessions(report.sessions)),
+            Ask::Counters => report(&backstage.orders)
+                .await
+                .map_or_else(ending, |report| Answer::Counters(Box::new(report.counters))),
             Ask::Port => match Seat::take(&seats, backstage.clients_max) {
                 Some(seat) => return open_port(stream, seat, &backstage.orders).await,
                 None => Answer::Refused(Refused::Full { limit: backstage.clients_max }),

@@ -384,9 +384,13 @@ impl Cn {
                         Err("too little data".into())
                     }
                     Kind::Read | Kind::BurstRead(_) => region.model.read_ended(*line, user, data),
-                    Kind::Write(value) => Ok(region.model.write_ended(*line, value, outcome.is_err())),
+                    Kind::Write(value) => {
+                        region.model.write_ended(*line, value, outcome.is_err());
+                        Ok(())
+                    }
                     Kind::BurstWrite(_, first) => {
-                        Ok(region.model.write_ended(*line, first + i as u64, outcome.is_err()))
+                        region.model.write_ended(*line, first + i as u64, outcome.is_err());
+                        Ok(())
                     }
                     Kind::Flush => Ok(()),
                 };

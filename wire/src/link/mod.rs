@@ -79,7 +79,9 @@ pub struct LinkCounters {
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// There is no such interface in this network namespace.
-    #[error("no network interface named `{0}` here; `ip link` lists them (names differ between network namespaces)")]
+    #[error(
+        "no network interface named `{0}` here; `ip link` lists them (names differ between network namespaces)"
+    )]
     NoSuchInterface(String),
     /// The interface exists but is not up.
     #[error("interface `{0}` is down; bring it up with `ip link set {0} up`")]
@@ -95,7 +97,9 @@ pub enum LinkError {
         needs: &'static str,
     },
     /// The MTU does not even carry a single line.
-    #[error("MTU {mtu} of `{interface}` is too small: at least {needed} bytes are needed; raise it with `ip link set {interface} mtu 1500` (9000 is best where every hop allows it)")]
+    #[error(
+        "MTU {mtu} of `{interface}` is too small: at least {needed} bytes are needed; raise it with `ip link set {interface} mtu 1500` (9000 is best where every hop allows it)"
+    )]
     MtuTooSmall {
         /// The interface.
         interface: String,

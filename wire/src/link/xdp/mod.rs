@@ -81,7 +81,10 @@ impl XdpLink {
                 Some(libc::EBUSY) => LinkError::Unsupported {
                     backend: "xdp",
                     interface: interface.name.clone(),
-                    why: format!("could not {what}: another program holds it (`ip link show {}` names an attached XDP program)", interface.name),
+                    why: format!(
+                        "could not {what}: another program holds it (`ip link show {}` names an attached XDP program)",
+                        interface.name
+                    ),
                 },
                 Some(libc::EAFNOSUPPORT | libc::EOPNOTSUPP | libc::ENOSYS) => LinkError::Unsupported {
                     backend: "xdp",
@@ -103,12 +106,12 @@ impl XdpLink {
         let umem = Umem::register(&socket, chunk, RX_CHUNKS + TX_CHUNKS)
             .map_err(fail("register the frame memory"))?;
         let umem = Arc::new(umem);
-        let offsets = ring::sizes_and_offsets(&socket, RX_CHUNKS, TX_CHUNKS).map_err(fail("size the rings"))?;
+        let offsets =
+            ring::sizes_and_offsets(&socket, RX_CHUNKS, TX_CHUNKS).map_err(fail("size the rings"))?;
         let mut fill = Ring::map(&socket, &offsets.fr, RX_CHUNKS, libc::XDP_UMEM_PGOFF_FILL_RING)
             .map_err(fail("map the fill ring"))?;
-        let completion =
-            Ring::map(&socket, &offsets.cr, TX_CHUNKS, libc::XDP_UMEM_PGOFF_COMPLETION_RING)
-                .map_err(fail("map the completion ring"))?;
+        let completion = Ring::map(&socket, &offsets.cr, TX_CHUNKS, libc::XDP_UMEM_PGOFF_COMPLETION_RING)
+            .map_err(fail("map the completion ring"))?;
         let rx = Ring::map(&socket, &offsets.rx, RX_CHUNKS, libc::XDP_PGOFF_RX_RING as u64)
             .map_err(fail("map the receive ring"))?;
         let tx = Ring::map(&socket, &offsets.tx, TX_CHUNKS, libc::XDP_PGOFF_TX_RING as u64)
@@ -118,7 +121,8 @@ impl XdpLink {
         }
         fill.publish();
 
-        let program = Program::attach(&interface, config.ethertype).map_err(fail("attach the XDP program"))?;
+        let program =
+            Program::attach(&interface, config.ethertype).map_err(fail("attach the XDP program"))?;
         let zero_copy = bind(&socket, interface.index, config.queue).map_err(fail("bind to the queue"))?;
         let busy = BusyPoll::start(config.busy_poll, &socket, &interface.name);
         // Room for a full ring of frames the peer has not taken yet.

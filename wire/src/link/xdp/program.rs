@@ -24,15 +24,18 @@ pub(super) struct Program {
     _link: OwnedFd,
 }
 
-/// The programs this process has attached: by network namespace, interface and EtherType.
-static ATTACHED: Mutex<Option<HashMap<(u64, u32, u16), Weak<Program>>>> = Mutex::new(None);
+/// What tells programs apart: network namespace, interface and EtherType.
+type Key = (u64, u32, u16);
+
+/// The programs this process has attached.
+static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
 
 impl Program {
     /// The program on `interface`: the one this process has attached already, or a new one, native where
     /// the driver can, else generic.
     pub fn attach(interface: &Interface, ethertype: u16) -> io::Result<Arc<Program>> {
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").map(|m| m.ino()).unwrap_or(0);
-        let key = (namespace, interface.index, ethertype);
+        let key: Key = (namespace, interface.index, ethertype);
         let mut attached = ATTACHED.lock().unwrap_or_else(|e| e.into_inner());
         let attached = attached.get_or_insert_with(HashMap::new);
         attached.retain(|_, p| p.strong_count() > 0);
@@ -66,7 +69,6 @@ impl Program {
         bpf(MAP_UPDATE_ELEM, &attr).map(drop)
     }
 }
-
 
 /// `union bpf_attr` as the kernel reads it: fields at fixed offsets, the rest zero.
 #[repr(C, align(8))]

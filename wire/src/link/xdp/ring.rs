@@ -202,13 +202,7 @@ fn get_option<T>(socket: &OwnedFd, name: libc::c_int, value: &mut T) -> io::Resu
     let mut len = size_of::<T>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call.
     let rc = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_XDP,
-            name,
-            std::ptr::from_mut(value).cast(),
-            &mut len,
-        )
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, name, std::ptr::from_mut(value).cast(), &mut len)
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
