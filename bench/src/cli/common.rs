@@ -28,7 +28,7 @@ pub struct LinkArgs {
     #[arg(long, value_name = "auto|xdp|packet|pnet", default_value = "auto", help_heading = "Link")]
     pub link: Backend,
 
-    /// busy (spin), adaptive[:TIME] (spin that long, then sleep) or sleep
+    /// busy (spin), adaptive or adaptive:TIME (spin that long, then sleep) or sleep
     #[arg(long, value_name = "STYLE", default_value = "busy", help_heading = "Link")]
     pub wait: WaitStyle,
 

@@ -37,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "auto|xdp|packet|pnet", default_value = "auto")]
     link: Backend,
 
-    /// What memory node and bench do while they wait: busy, adaptive[:TIME] or sleep [default: busy with two
+    /// What memory node and bench do while they wait: busy, adaptive or adaptive:TIME or sleep [default: busy with two
     /// cores or more, else adaptive]
     #[arg(long, value_name = "STYLE")]
     wait: Option<WaitStyle>,

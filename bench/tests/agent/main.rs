@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     }
     let tests = trials![
         lines_over_shared_memory,
+        lines_over_the_best_link,
         the_command_line_reads_and_writes,
         killed_agent_is_noticed_and_its_successor_has_the_data,
         file_pool_survives_its_memory_node,
@@ -46,6 +47,23 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
     libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+fn lines_over_the_best_link() -> Outcome {
+    let mut rig = Rig::bare()?;
+    rig.link = "auto";
+    rig.start_all("anon", &["--wait", "sleep"])?;
+    let (mut port, hpa) = rig.written(21)?;
+    verify(&mut port, hpa, 21)?;
+    rig.stop(&rig.agent)?;
+    rig.start_agent(&["--wait", "busy"])?;
+    let mut port = rig.connect()?;
+    recovered(&mut port, hpa)?;
+    verify(&mut port, hpa, 21)?;
+    drop(port);
+    eventually("closed ports are cleaned up", || {
+        (client::counters(&rig.socket()).ok()?.clients == 0).then_some(())
+    })
 }
 
 fn lines_over_shared_memory() -> Outcome {
@@ -410,7 +428,11 @@ fn hostile_clients_hurt_only_themselves() -> Outcome {
         memory.word(word).store(0xDEAD_BEEF_DEAD_BEEF, Relaxed);
     }
     liar.write_all(&[1; 10_000])?;
-    ensure(liar.read_to_end(&mut Vec::new())? == 0, "its port is closed")?;
+    match liar.read_to_end(&mut Vec::new()) {
+        Ok(0) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
+        other => return Err(format!("its port was not closed: {other:?}").into()),
+    }
     verify(&mut good, hpa, 13)?;
 
     // Full rings, over and over, and completions that nobody takes.
@@ -469,17 +491,16 @@ fn idle_agent_sleeps() -> Outcome {
     let (_port, _) = rig.written(15)?;
     let agent = rig.agent.borrow();
     let agent = agent.as_ref().ok_or("the agent runs")?;
-    let used = |rig: &Rig| -> Outcome<f64> {
-        let _ = rig;
+    let used = || -> Outcome<f64> {
         let (began, before) = (std::time::Instant::now(), cpu_time(agent)?);
         thread::sleep(Duration::from_secs(2));
         let spent = cpu_time(agent)?.saturating_sub(before);
         Ok(spent.as_secs_f64() / began.elapsed().as_secs_f64())
     };
     // CPU time, not elapsed time: what else the machine does makes no difference.
-    let idle = used(&rig)?;
+    let idle = used()?;
     ensure(idle < 0.01, format!("an idle agent uses {:.2} % of a core", idle * 100.0))?;
     rig.lab.link_down("cn0")?;
-    let down = used(&rig)?;
+    let down = used()?;
     ensure(down < 0.01, format!("without its link it uses {:.2} % of a core", down * 100.0))
 }

@@ -48,6 +48,8 @@ pub struct Rig {
     pub mn: RefCell<Option<Process>>,
     pub agent: RefCell<Option<Process>>,
     logs: Cell<u32>,
+    /// The link of both nodes.
+    pub link: &'static str,
     pub dir: TempDir,
 }
 
@@ -65,6 +67,7 @@ impl Rig {
             mn: none(),
             agent: none(),
             logs: Cell::new(0),
+            link: "packet",
             dir: tempfile::tempdir()?,
         })
     }
@@ -72,12 +75,16 @@ impl Rig {
     /// All three daemons and the region `scratch`, attached.
     pub fn with_region(pool: &str, agent: &[&str]) -> Outcome<Rig> {
         let rig = Rig::bare()?;
-        rig.start_gmm()?;
-        rig.start_mn(pool)?;
-        rig.start_agent(agent)?;
-        rig.create_region("scratch")?;
-        rig.attached("scratch", "active")?;
+        rig.start_all(pool, agent)?;
         Ok(rig)
+    }
+
+    pub fn start_all(&self, pool: &str, agent: &[&str]) -> Outcome {
+        self.start_gmm()?;
+        self.start_mn(pool)?;
+        self.start_agent(agent)?;
+        self.create_region("scratch")?;
+        self.attached("scratch", "active").map(drop)
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -115,7 +122,7 @@ impl Rig {
     pub fn start_mn(&self, pool: &str) -> Outcome {
         let pool = if pool == "file" { format!("file:{}", self.path("pool").display()) } else { pool.into() };
         let manager = self.manager();
-        let arguments = ["--name", "mn0", "-i", "mn0", "--link", "packet", "--manager", &manager];
+        let arguments = ["--name", "mn0", "-i", "mn0", "--link", self.link, "--manager", &manager];
         let sizes = ["--pool", &pool, "--pool-size", "32MiB", "--data-dir", text(self.dir.path())];
         let (process, log) = self.start("mn", "mn-server", &[&arguments[..], &sizes].concat())?;
         *self.mn.borrow_mut() = Some(process);
@@ -127,7 +134,7 @@ impl Rig {
     pub fn agent_arguments(&self, name: &str, more: &[&str]) -> Vec<String> {
         let (socket, data) = (self.path(&format!("{name}.sock")), self.path(&format!("{name}.data")));
         let manager = self.manager();
-        let usual = ["run", "--name", name, "--link", "packet", "--manager", &manager];
+        let usual = ["run", "--name", name, "--link", self.link, "--manager", &manager];
         let places = ["--socket", text(&socket), "--data-dir", text(&data), "--session-timeout", SESSION];
         let interface: &[&str] = if more.contains(&"-i") { &[] } else { &["-i", "cn0"] };
         [&usual[..], &places, interface, more].concat().into_iter().map(Into::into).collect()

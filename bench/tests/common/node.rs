@@ -41,7 +41,8 @@ impl MemoryNode {
         let mut command = Command::new(program("mn-server")?);
         command.args(["-i", interface, "--name", "mn1", "--pool-size", "64M", "--wait", "adaptive"]);
         command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file);
-        command.arg("--data-dir").arg(folder);
+        // Colours would stand between the words looked for.
+        command.arg("--data-dir").arg(folder).env("NO_COLOR", "1");
         Process::log_to(&mut command, &log)?;
         let process = lab.spawn(lab.home_of(interface)?.name(), command)?;
         let mut node = MemoryNode { process, log };

@@ -1,8 +1,8 @@
 //! AF_XDP: the fastest link. Frames bypass the network stack: a small XDP program on the interface
-//! ([`program`]) redirects ours, and only ours, into rings shared with this process ([`ring`]).
+//! (`program`) redirects ours, and only ours, into rings shared with this process (`ring`).
 //!
 //! In busy-poll mode the receiving thread runs the driver's receive path itself, inside a `recvfrom` on the
-//! socket ([`busy`]), so that a frame needs no interrupt, no softirq on another core and no wake-up.
+//! socket (`busy`), so that a frame needs no interrupt, no softirq on another core and no wake-up.
 //!
 //! The program is attached through a descriptor: it is gone as soon as the last link on the interface is,
 //! however the process ends.
