@@ -260,11 +260,12 @@ fn pnet_names_what_is_wrong() {
 
         let mut b = pnet("vb");
         let mac_b = b.info().mac;
+        // Down passes, as a cable pulled does: frames are lost and counted, and a session recovers them.
         ip("link set vb down");
-        assert!(matches!(b.receive(1, &mut |_, _| {}), Err(LinkError::Down(_))));
+        assert_eq!(b.receive(1, &mut |_, _| {}).unwrap(), 0);
         fill(b.transmit().slot(60).unwrap(), A, mac_b, ETHERTYPE_DEFAULT, 0);
         b.transmit().commit();
-        assert!(matches!(b.flush(), Err(LinkError::Down(_))));
+        b.flush().unwrap();
         assert_eq!(b.counters().tx_errors, 1);
         // Back up, the same link works again.
         ip("link set vb up");
