@@ -11,7 +11,7 @@ use cxloe_wire::link::Transmit;
 use cxloe_wire::session::{Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 
-use crate::pool::MpAddr;
+use crate::pool::{MpAddr, prefetch_bytes};
 use crate::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
 
 /// The memory node as one worker sees it.
@@ -54,10 +54,16 @@ impl Service {
         const READ: u8 = Command::ReadReq as u8;
         const WRITE: u8 = Command::WriteReq as u8;
         const BURST_READ: u8 = Command::BurstReadReq as u8;
+        const BURST_WRITE: u8 = Command::BurstWriteReq as u8;
         let lines = match header.command {
             READ | WRITE => 1,
             // The processor sees by itself where this is going.
             BURST_READ => 4,
+            // So it does of the pool; the frame itself still lies in the cache of the core that received it.
+            BURST_WRITE => {
+                prefetch_bytes(frame);
+                4
+            }
             _ => return,
         };
         let memory = &self.memory;

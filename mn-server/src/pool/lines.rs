@@ -18,6 +18,30 @@ use super::{Pool, PoolError};
 /// A slot of the page table: four 64-bit words, always read and written atomically.
 pub(crate) type Slot = [AtomicU64; 4];
 
+/// Hints that all of `bytes` will be read soon, as when another core has just written them.
+#[inline]
+pub fn prefetch_bytes(bytes: &[u8]) {
+    bytes.chunks(LINE_BYTES).for_each(|line| hint(line.as_ptr()));
+}
+
+/// Asks the processor to fetch the cache line at `at`, wherever that points.
+#[inline]
+fn hint(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it reads nothing and faults on no address. SSE is part of x86_64.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a hint; it reads nothing and faults on no address.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}
+
 impl Pool {
     /// The address of `len` bytes at `mp`, all of them in the pool's extents.
     ///
@@ -72,20 +96,7 @@ impl Pool {
     #[inline]
     pub fn prefetch(&self, mp: MpAddr) {
         if mp.0 < self.served_bytes {
-            let at = self.data.as_ptr().wrapping_add(mp.0 as usize);
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: a hint; it reads nothing and faults on no address. SSE is part of x86_64.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch::<_MM_HINT_T0>(at.cast());
-            }
-            #[cfg(target_arch = "aarch64")]
-            // SAFETY: a hint; it reads nothing and faults on no address.
-            unsafe {
-                std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
-            }
-            #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-            let _ = at;
+            hint(self.data.as_ptr().wrapping_add(mp.0 as usize));
         }
     }
 
