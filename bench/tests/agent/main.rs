@@ -321,6 +321,10 @@ fn manager_may_come_and_go() -> Outcome {
     port.write(second, &[2; 64])?;
     verify(&mut port, hpa, 9)?;
     rig.gmm(&["destroy-region", "--force", "second"])?;
+    // By force it is taken from the memory node first; the agent lets go of it when it hears of that.
+    let attached =
+        || client::regions(&rig.socket()).is_ok_and(|all| all.iter().any(|r| r.region == "second"));
+    eventually("the agent lets go of it", || (!attached()).then_some(()))?;
     let gone = failure(&mut port, second)?;
     ensure(matches!(gone, ClientError::Engine(EngineError::Unmapped(_))), gone.to_string())?;
     rig.create_region("third")?;
