@@ -7,6 +7,7 @@ use cxloe_cn::attach::{AttachError, STREAMS_DEFAULT, Station};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::Engine;
 use cxloe_cn::port::{Port, PortError};
+use cxloe_cn::rate_control::RateControl;
 use cxloe_gmm::api::{CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region};
 use cxloe_gmm::{Client, ClientError};
@@ -32,6 +33,8 @@ pub struct ConnectOptions {
     pub size: u64,
     /// How long to wait for a session.
     pub timeout: Duration,
+    /// How requests are paced; `None`: not at all.
+    pub rate_control: Option<RateControl>,
 }
 
 /// Why there is no connection.
@@ -142,6 +145,10 @@ impl Connected {
         };
         let mut port = Port::new(link, Engine::new(CacheConfig::OFF), options.wait);
         let now = port.clock().now();
+        if let Some(rates) = &options.rate_control {
+            let signals = rates.apply(port.engine(), &info, options.link.priority.unwrap_or(0), now)?;
+            port.listen(signals);
+        }
         station.attach(port.engine(), &region, HPA, now)?;
         port.connect(options.timeout)?;
         let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));

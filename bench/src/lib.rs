@@ -5,7 +5,10 @@
 
 pub mod cli;
 pub mod connect;
+pub mod figures;
 pub mod lab;
 pub mod machine;
 pub mod measure;
 pub mod report;
+pub mod retransmission;
+pub mod sim;

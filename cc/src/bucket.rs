@@ -38,20 +38,41 @@ impl TokenBucket {
         self.level += passed.saturating_mul(u128::from(self.rate)).min(room) as i128;
     }
 
-    /// Takes tokens for `bytes`: the larger of a request's own size and its response's (R13). Allowed as soon
-    /// as the bucket is not empty, whatever the size, so that no request is too large ever to leave; the debt
-    /// delays the next one.
+    /// Throws away what was saved up, and any debt.
+    pub fn empty(&mut self, now: Duration) {
+        self.fill(now);
+        self.level = 0;
+    }
+
+    /// Whether the next request may leave: as soon as the bucket is not empty, whatever the request's size, so
+    /// that none is too large ever to leave; its debt delays the one after it.
     ///
     /// # Errors
     /// The time from which on it is worth asking again.
     #[inline]
-    pub fn take(&mut self, bytes: u64, now: Duration) -> Result<(), Duration> {
+    pub fn ready(&mut self, now: Duration) -> Result<(), Duration> {
         self.fill(now);
-        if self.level <= 0 {
-            let wait = (-self.level) as u128 / u128::from(self.rate) + 1;
-            return Err(now + Duration::from_nanos(wait.min(u128::from(u64::MAX)) as u64));
+        if self.level > 0 {
+            return Ok(());
         }
+        let wait = (-self.level) as u128 / u128::from(self.rate) + 1;
+        Err(now + Duration::from_nanos(wait.min(u128::from(u64::MAX)) as u64))
+    }
+
+    /// Pays for `bytes` on the wire: the larger of a request's own size and its response's (R13).
+    #[inline]
+    pub fn charge(&mut self, bytes: u64) {
         self.level -= i128::from(bytes) * 8 * UNIT as i128;
+    }
+
+    /// Takes tokens for `bytes`, if the bucket is not empty.
+    ///
+    /// # Errors
+    /// As for [`ready`](Self::ready).
+    #[inline]
+    pub fn take(&mut self, bytes: u64, now: Duration) -> Result<(), Duration> {
+        self.ready(now)?;
+        self.charge(bytes);
         Ok(())
     }
 }

@@ -18,7 +18,7 @@
 //! CR is the current rate, TR the target it recovers to. What the paper leaves open is decided so: a pause
 //! within t2 of the last one that counted is a duplicate in every phase; CR never exceeds the link's rate nor
 //! falls below a floor; the first speed-up and the first increment come one interval after their phase began; a
-//! pause before the first increment of (e) undoes nothing.
+//! pause before the first increment of (e) undoes nothing; (e) rests once it has reached the link's rate.
 
 use std::time::Duration;
 
@@ -164,7 +164,7 @@ impl Controller {
         (self.pauses, self.duplicates)
     }
 
-    /// When to [`poll`](Self::poll) next.
+    /// When to [`poll`](Self::poll) next; [`Duration::MAX`] when nothing will change without a pause.
     #[inline]
     pub fn deadline(&self) -> Duration {
         self.timer
@@ -208,16 +208,17 @@ impl Controller {
         true
     }
 
-    /// Does what the time demands; may be called at any time, and late.
+    /// Does what the time demands; may be called at any time, and late. However late, it does few steps: (e)
+    /// rests at the link's rate, and until then its increments are made in one go.
     #[inline]
     pub fn poll(&mut self, now: Duration) {
         while now >= self.timer {
-            self.expire();
+            self.expire(now);
         }
     }
 
-    /// The phase's timer has ended, at `self.timer`.
-    fn expire(&mut self) {
+    /// The phase's timer has ended, at `self.timer`, which is not after `now`.
+    fn expire(&mut self, now: Duration) {
         let at = self.timer;
         match self.phase {
             Phase::Stable => self.enter(Phase::IncrementExploration, at + self.config.t5),
@@ -233,15 +234,24 @@ impl Controller {
                     self.timer = at + self.config.t3;
                 }
             }
-            Phase::IncrementExploration => {
-                let before = self.current;
-                self.set_rate(self.current.saturating_add(self.config.increment));
-                // At the link's rate there is nothing to undo.
-                self.steps += u32::from(self.current != before);
-                self.timer = at + self.config.t5;
-            }
+            Phase::IncrementExploration => self.explore(now),
             Phase::IncrementGuessing => self.enter(Phase::Stable, at + self.config.t4),
         }
+    }
+
+    /// Makes the increments due by `now`. At the link's rate there is nothing left to explore, until a pause.
+    fn explore(&mut self, now: Duration) {
+        let missing = (self.config.link - self.current).div_ceil(self.config.increment.max(1));
+        let t5 = self.config.t5.max(Duration::from_nanos(1));
+        let due = 1 + (now - self.timer).as_nanos() / t5.as_nanos();
+        let steps = u128::from(missing).min(due) as u64;
+        self.set_rate(self.current.saturating_add(self.config.increment.saturating_mul(steps)));
+        self.steps = self.steps.saturating_add(steps.min(u64::from(u32::MAX)) as u32);
+        self.timer = if self.current == self.config.link {
+            Duration::MAX
+        } else {
+            self.timer + Duration::from_nanos((t5.as_nanos() as u64).saturating_mul(steps))
+        };
     }
 
     fn enter(&mut self, phase: Phase, timer: Duration) {
@@ -383,6 +393,20 @@ mod tests {
         assert_eq!(c.rate(), config.floor);
         c.poll(Duration::from_secs(1));
         assert_eq!(c.rate(), LINK, "left alone, it finds the link's rate again");
+    }
+
+    #[test]
+    fn at_the_links_rate_it_rests() {
+        let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);
+        assert_eq!(c.deadline(), 200 * US);
+        c.poll(Duration::from_secs(3600));
+        assert_eq!((c.phase(), c.rate(), c.deadline()), (Phase::IncrementExploration, LINK, Duration::MAX));
+        c.on_pause(Duration::from_secs(3600));
+        assert_eq!(
+            (c.phase(), c.rate()),
+            (Phase::IncrementGuessing, LINK),
+            "nothing was added, nothing is undone"
+        );
     }
 
     #[test]

@@ -6,19 +6,23 @@
 //!
 //! ```text
 //!   pause signals --> Controller --rate--> TokenBucket --> when the next request may leave
+//!                     '----------- Pacer ------------'
 //! ```
 //!
 //! * [`controller`]: the six phases (paper, III.D), a state machine of signals and time.
 //! * [`bucket`]: tokens in bytes that arrive at the controller's rate.
+//! * [`pacer`]: both together, as a sender uses them.
 //!
 //! Both decide without I/O: the time is an argument ([`std::time::Duration`] since any fixed start), and what
 //! comes back is a rate or the time to come again.
 
 pub mod bucket;
 pub mod controller;
+pub mod pacer;
 
 pub use bucket::TokenBucket;
 pub use controller::{Config, Controller, Phase};
+pub use pacer::{Pacer, PacerStatus};
 
 /// Bits per second.
 pub type BitsPerSecond = u64;

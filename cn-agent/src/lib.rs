@@ -13,4 +13,6 @@ pub mod events;
 pub mod local;
 pub mod manager;
 pub mod port;
+pub mod rate_control;
+pub mod signals;
 pub mod state_file;

@@ -13,6 +13,7 @@ use cxloe_wire::time::{Clock, Time};
 
 use crate::cache::Line;
 use crate::engine::{Engine, EngineError, EngineEvent, Read, Sink, Write};
+use crate::signals::Signals;
 
 /// Frames taken from the ring in one go.
 const BATCH: usize = 64;
@@ -51,6 +52,7 @@ pub enum PortError {
 pub struct Port {
     link: Box<dyn Link>,
     engine: Engine,
+    signals: Signals,
     clock: Clock,
     waiter: Waiter,
     empty: u32,
@@ -151,6 +153,7 @@ impl Port {
         Port {
             link,
             engine,
+            signals: Signals::default(),
             clock: Clock::new(),
             waiter: Waiter::new(wait),
             empty: 0,
@@ -158,6 +161,11 @@ impl Port {
             call: 0,
             last_refusal: None,
         }
+    }
+
+    /// Has the engine told of pauses.
+    pub fn listen(&mut self, signals: Signals) {
+        self.signals = signals;
     }
 
     /// The link, to look at its counters or to measure it bare.
@@ -198,6 +206,7 @@ impl Port {
             now = Some(self.clock.now());
         }
         let now = now.unwrap_or_default();
+        self.signals.poll(&mut self.engine, || now);
         if now >= self.engine.deadline() {
             self.engine.poll(now, self.link.transmit(), sink);
         }

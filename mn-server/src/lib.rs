@@ -18,6 +18,7 @@
 //! * [`config`][]: options.
 
 pub mod config;
+pub mod congestion;
 pub mod control;
 pub mod pool;
 pub mod service;

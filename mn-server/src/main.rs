@@ -17,6 +17,7 @@ use cxloe_mn::pool::{Host, Pool};
 use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions};
 use cxloe_wire::frame::Mac;
+use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::{Extras, LinkConfig, open_with};
 use cxloe_wire::session::{PreSharedKey, ResponderConfig};
 use tracing::{error, info};
@@ -109,7 +110,9 @@ fn run(config: &Config) -> Result<(), Failure> {
             key: key.clone(),
             ..ResponderConfig::new(info.mac, info.max_frame, pool.incarnation(), rand::random())
         };
-        let service = Service::new(responder, Arc::clone(&table), config.tlb_entries);
+        let mut service = Service::new(responder, Arc::clone(&table), config.tlb_entries);
+        service.set_congestion(config.congestion());
+        let pfc = if config.pfc { Some(PfcSocket::open(&config.interface)?) } else { None };
         let options = WorkerOptions {
             index,
             cpu: config.cpus.get(index as usize).copied(),
@@ -117,7 +120,8 @@ fn run(config: &Config) -> Result<(), Failure> {
             echo: config.echo,
         };
         let ended = ended.clone();
-        workers.push(WorkerHandle::start(link, service, options, move || drop(ended.send(End::Worker)))?);
+        workers
+            .push(WorkerHandle::start(link, service, pfc, options, move || drop(ended.send(End::Worker)))?);
     }
 
     let manager = match &config.source {

@@ -6,11 +6,12 @@
 
 use std::sync::Arc;
 
-use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE};
+use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE, PfcVector};
 use cxloe_wire::link::Transmit;
 use cxloe_wire::session::{Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 
+use crate::congestion::{CongestionConfig, CongestionWatch, Verdict};
 use crate::pool::{MpAddr, prefetch_bytes};
 use crate::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
 
@@ -19,6 +20,7 @@ pub struct Service {
     responder: Responder,
     memory: NodeMemory,
     passage: Passage,
+    congestion: CongestionWatch,
 }
 
 /// Translation and pool.
@@ -35,7 +37,13 @@ impl Service {
             responder: Responder::new(config),
             memory: NodeMemory { tlb: Tlb::new(tlb_entries), table },
             passage,
+            congestion: CongestionWatch::new(CongestionConfig::default()),
         }
+    }
+
+    /// Sets from which length on the receive queue is too long, and what is said then.
+    pub fn set_congestion(&mut self, config: CongestionConfig) {
+        self.congestion = CongestionWatch::new(config);
     }
 
     /// To be called before each batch: takes note of mappings that have been removed.
@@ -84,6 +92,34 @@ impl Service {
     #[inline]
     pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
         self.responder.finish_batch(tx);
+    }
+
+    /// To be called after each batch that did not empty the receive queue, and after each one while it
+    /// [is long](Self::is_congested): whether somebody is to be [told](Self::tell). `holds` says whether at least so
+    /// many frames wait.
+    #[inline]
+    pub fn look_at_queue(&mut self, holds: impl FnMut(usize) -> bool, now: Time) -> Verdict {
+        self.congestion.look(holds, now)
+    }
+
+    /// Carries a verdict out: tells CNs, and returns what the cable is to be told.
+    #[cold]
+    pub fn tell(&mut self, verdict: Verdict, tx: &mut dyn Transmit) -> Option<PfcVector> {
+        match verdict {
+            Verdict::Quiet => None,
+            Verdict::Pause { since } => {
+                let vector = self.congestion.pause();
+                self.responder.congested(&vector, since, tx);
+                Some(vector)
+            }
+            Verdict::Resume => Some(self.congestion.resume()),
+        }
+    }
+
+    /// Whether the receive queue was too long when last looked at, and not yet short again.
+    #[inline]
+    pub fn is_congested(&self) -> bool {
+        self.congestion.is_pausing()
     }
 
     /// To be called before going to sleep: nobody needs to wait for this worker meanwhile.

@@ -9,12 +9,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::link::{Link, LinkCounters, LinkError, echo};
 use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
 use cxloe_wire::time::{Clock, Time};
 use serde::Serialize;
 
+use crate::congestion::Verdict;
 use crate::service::Service;
 
 /// Frames taken from the ring before the answers are sent.
@@ -40,6 +42,10 @@ pub struct WorkerReport {
     pub tlb_hits: u64,
     /// Translations that needed the page table.
     pub tlb_misses: u64,
+    /// 802.1Qbb frames sent.
+    pub pfc_frames: u64,
+    /// Whether its receive queue is longer than it may be.
+    pub congested: bool,
     /// Its sessions.
     pub sessions: Vec<SessionStatus>,
 }
@@ -71,10 +77,12 @@ pub struct WorkerOptions {
 }
 
 impl WorkerHandle {
-    /// Starts a worker over `link`. `on_end` is called when it has stopped, however it did.
+    /// Starts a worker over `link`, which says stop to the other end of the cable by `pfc`. `on_end` is called when
+    /// it has stopped, however it did.
     pub fn start(
         link: Box<dyn Link>,
         service: Service,
+        pfc: Option<PfcSocket>,
         options: WorkerOptions,
         on_end: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<WorkerHandle> {
@@ -82,6 +90,7 @@ impl WorkerHandle {
         let mut worker = Worker {
             link,
             service,
+            pfc,
             options,
             shared: Arc::clone(&shared),
             clock: Clock::new(),
@@ -129,6 +138,7 @@ impl WorkerHandle {
 struct Worker {
     link: Box<dyn Link>,
     service: Service,
+    pfc: Option<PfcSocket>,
     options: WorkerOptions,
     shared: Arc<Shared>,
     clock: Clock,
@@ -187,6 +197,9 @@ impl Worker {
         })?;
         if received > 0 {
             self.service.finish_batch(self.link.transmit());
+            if received == BATCH || self.service.is_congested() {
+                self.watch_queue(now)?;
+            }
             self.link.flush()?;
         }
         if echoed {
@@ -195,6 +208,22 @@ impl Worker {
             echo::serve(&mut *self.link, ECHO_LINGER)?;
         }
         Ok(received)
+    }
+
+    /// Has others told if too many frames wait.
+    #[inline]
+    fn watch_queue(&mut self, now: Time) -> Result<(), LinkError> {
+        let link = &mut self.link;
+        match self.service.look_at_queue(|count| link.holds(count), now) {
+            Verdict::Quiet => Ok(()),
+            verdict => {
+                let vector = self.service.tell(verdict, self.link.transmit());
+                match (&mut self.pfc, vector) {
+                    (Some(pfc), Some(vector)) => pfc.send(&vector),
+                    _ => Ok(()),
+                }
+            }
+        }
     }
 
     #[cold]
@@ -230,6 +259,8 @@ impl Worker {
                 requests: self.service.responder().totals(),
                 tlb_hits: tlb.hits,
                 tlb_misses: tlb.misses,
+                pfc_frames: self.pfc.as_ref().map_or(0, PfcSocket::sent),
+                congested: self.service.is_congested(),
                 sessions: self.service.responder().statuses(now),
             };
             *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;

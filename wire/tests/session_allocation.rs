@@ -204,14 +204,18 @@ fn an_open_session_does_not_allocate() {
         assert!(ends.requester.is_open());
         let before = ALLOCATIONS.load(Ordering::Relaxed);
         assert!(before > 0, "the allocator counts");
-        // None lost, then one in 50, then one in 7.
-        for lose in [0, 50, 7] {
+        // None lost, then one in 50, in 7, in 3.
+        for lose in [0, 50, 7, 3] {
             ends.work(lose);
             assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "one in {lose} frames lost");
         }
-        assert_eq!(ends.count.failed, 60, "the reads of what is not there");
+        assert!(
+            (60..=80).contains(&ends.count.failed),
+            "the reads of what is not there, where the window had room"
+        );
         assert!(ends.count.done > 15_000, "{}", ends.count.done);
         let c = ends.requester.counters();
-        assert!(c.retransmitted > 0 && c.sacks > 0 && c.early > 0 && c.timeouts > 0, "{c:?}");
+        assert!(c.retransmitted > 0 && c.sacks > 0 && c.early > 0, "{c:?}");
+        assert!(c.probes > 0 && c.timeouts > 0, "{c:?}");
     }
 }

@@ -21,6 +21,19 @@ fn sack(frame: &[u8]) -> Option<(u16, u16, Option<Acked>)> {
     }
 }
 
+/// Lets time pass until the CN sends something.
+fn next_sent(p: &mut Pair) -> Vec<Vec<u8>> {
+    for _ in 0..100 {
+        p.poll();
+        let sent = p.take_up();
+        if !sent.is_empty() {
+            return sent;
+        }
+        p.now = p.requester.deadline().max(p.now);
+    }
+    panic!("nothing is sent any more");
+}
+
 #[test]
 fn r1_numbers_run_per_stream_and_the_window_is_256_reads_and_256_writes() {
     let mut p = Pair::open();
@@ -227,14 +240,111 @@ fn r7_what_was_answered_is_answered_again_and_not_executed() {
     assert_eq!(p.responder.totals().duplicates, 3);
 }
 
+/// The last frames of a batch: nothing sent later tells that they are lost.
+#[test]
+fn r8_a_probe_brings_back_the_tail_without_a_time_out() {
+    for (lost_there, lost_back) in [(8..10, 0..0), (0..0, 7..10), (3..10, 2..3), (9..10, 0..9)] {
+        let mut p = Pair::open();
+        p.measure();
+        (0..10).for_each(|i| p.write(0, i * 64, 1, i));
+        let began = p.now;
+        let sent = p.take_up();
+        let arrive = sent.iter().zip(0..).filter(|(_, i)| !lost_there.contains(i));
+        p.deliver_up(arrive.map(|(frame, _)| frame));
+        p.pass(100 * US);
+        let answers = p.take_down();
+        let arrive = answers.iter().zip(0..).filter(|(_, i)| !lost_back.contains(i));
+        p.deliver_down(arrive.map(|(frame, _)| frame));
+        p.run(900 * US);
+        assert_eq!(p.done.0.len(), 10, "lost {lost_there:?} there and {lost_back:?} back");
+        let c = p.requester.counters();
+        assert_eq!((c.timeouts, c.probes), (0, 1), "lost {lost_there:?} there and {lost_back:?} back");
+        assert!(p.now - began <= 1_100 * US);
+        p.assert_at_rest();
+    }
+}
+
+#[test]
+fn r8_a_probe_is_one_frame_and_comes_once_per_progress() {
+    let mut p = Pair::open();
+    p.measure();
+    (0..10).for_each(|i| p.read(0, i * 64, i));
+    let sent = p.take_up();
+    p.pass(199 * US);
+    p.poll();
+    assert_eq!(p.take_up().len(), 0, "not before two round trips");
+    p.pass(50 * US);
+    p.poll();
+    assert_eq!(numbers(&p.take_up()), [18], "the newest, of which nothing is known");
+    p.pass(700 * US);
+    p.poll();
+    assert_eq!(p.take_up().len(), 0, "the next thing is the time-out");
+    p.deliver_up(&sent[..1]);
+    p.carry_down();
+    assert_eq!(numbers(&next_sent(&mut p)), [18], "progress allows another");
+    // While requests are sent, their answers tell more than a probe would.
+    p.deliver_up(&sent[1..2]);
+    p.carry_down();
+    for token in 0..4 {
+        p.pass(100 * US);
+        p.read(0, 0, 100 + token);
+        p.take_up();
+        p.poll();
+        assert_eq!(p.take_up().len(), 0);
+    }
+    assert_eq!((p.requester.counters().probes, p.requester.counters().timeouts), (2, 0));
+}
+
+/// The newest has arrived and its answer waits for the oldest, whose repetition was lost as well.
+#[test]
+fn r8_a_probe_is_of_the_oldest_when_the_newest_is_known() {
+    let mut p = Pair::open();
+    p.measure();
+    (0..3).for_each(|i| p.read(0, i * 64, i));
+    p.carry_up();
+    let answers = p.take_down();
+    p.pass(100 * US);
+    p.deliver_down(&answers[1..]);
+    p.poll();
+    assert_eq!(numbers(&p.take_up()), [9], "R6");
+    p.pass(150 * US);
+    p.poll();
+    assert_eq!(p.take_up().len(), 0, "its answer may be on its way");
+    p.pass(100 * US);
+    p.poll();
+    assert_eq!(numbers(&p.take_up()), [9]);
+    assert_eq!((p.requester.counters().probes, p.requester.counters().timeouts), (1, 0));
+}
+
+/// A thread that did not run for a while finds everything overdue at once: it asks before it repeats.
+#[test]
+fn r8_a_late_poll_probes_before_it_times_out() {
+    let mut p = Pair::open();
+    p.measure();
+    (0..10).for_each(|i| p.read(0, i * 64, i));
+    let sent = p.take_up();
+    p.pass(5 * MS);
+    p.poll();
+    assert_eq!(numbers(&p.take_up()), [18]);
+    p.poll();
+    p.pass(100 * US);
+    p.poll();
+    assert_eq!(p.take_up().len(), 0, "the probe has a round trip at least");
+    p.deliver_up(&sent);
+    p.carry_down();
+    assert_eq!((p.done.0.len(), p.requester.counters().timeouts), (10, 0));
+}
+
 #[test]
 fn r8_oldest_and_newest_doubled_bounded_and_reset() {
     let mut p = Pair::open();
     p.measure();
     (0..10).for_each(|i| p.write(0, i * 64, 1, i));
     let lost = p.take_up();
+    let began = p.now;
+    assert_eq!(numbers(&next_sent(&mut p)), [18], "the probe");
     let mut waits = Vec::new();
-    let mut last = p.now;
+    let mut last = began;
     while waits.len() < 12 {
         p.now = p.requester.deadline();
         p.poll();
@@ -288,8 +398,10 @@ fn r8_time_outs_of_several_streams_do_not_add_up() {
     p.read(0, 0, 1);
     p.read(1, 64, 2);
     p.take_up();
-    p.pass(2 * MS);
-    p.poll();
+    for _ in 0..2 {
+        p.pass(MS);
+        p.poll();
+    }
     assert_eq!(p.requester.counters().timeouts, 2);
     assert!(p.requester.status().timeout_ns <= 2_200_000, "doubled once, not twice");
 }

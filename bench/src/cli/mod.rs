@@ -3,9 +3,12 @@
 mod agent;
 mod bandwidth;
 mod common;
+mod compare_retransmission;
 mod echo;
+mod figures;
 mod latency;
 mod quickstart;
+mod sim;
 mod verify;
 
 use std::process::ExitCode;
@@ -38,6 +41,9 @@ Examples:
     cxloe-bench echo -i enp3s0f0 --serve                       # there
     cxloe-bench echo -i enp3s0f0 --peer 02:00:00:00:00:02      # here
 
+  Thousands of runs over a simulated network that loses frames and memory nodes that restart:
+    cxloe-bench sim --seeds 10000
+
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.";
 
 #[derive(Subcommand)]
@@ -52,6 +58,12 @@ enum Command {
     Bandwidth(bandwidth::Args),
     /// Write a pattern over a whole region and compare every byte read back
     Verify(verify::Args),
+    /// Draw the paper's congestion figures (Fig. 11 and 12) from a simulated link
+    Figures(figures::Args),
+    /// Run engines and services over a simulated network, and check everything they do
+    Sim(Box<sim::Args>),
+    /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
+    CompareRetransmission(compare_retransmission::Args),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh
@@ -94,6 +106,9 @@ pub fn run() -> ExitCode {
         Command::Latency(args) => latency::run(&args, interrupt),
         Command::Bandwidth(args) => bandwidth::run(&args, interrupt),
         Command::Verify(args) => verify::run(&args, interrupt),
+        Command::Figures(args) => figures::run(&args),
+        Command::Sim(args) => sim::run(&args, interrupt),
+        Command::CompareRetransmission(args) => compare_retransmission::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "cxloe-bench", &mut std::io::stdout());
             Ok(())

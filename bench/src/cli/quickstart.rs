@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use cxloe_cn::config::Switch;
 use cxloe_cn::port::Port;
+use cxloe_cn::rate_control::RateControl;
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;
@@ -57,6 +59,10 @@ pub struct Args {
     /// Requests in flight in streams; beyond 200 a veth loses frames
     #[arg(long, value_name = "N", default_value_t = 128)]
     depth: usize,
+
+    /// Pace requests by pause signals, of which there are none here
+    #[arg(long, value_name = "on|off", default_value = "on")]
+    rate_control: Switch,
 
     /// Where report.json and report.html go
     #[arg(long, value_name = "DIR", default_value = "target/quickstart")]
@@ -132,6 +138,7 @@ fn in_lab(
         region: None,
         size: args.size.0,
         timeout: Duration::from_secs(10),
+        rate_control: (args.rate_control == Switch::On).then(RateControl::default),
     })?;
     let Connected { mut port, region, hpa, peer, lease } = connected;
     let info = port.link().info().clone();

@@ -11,9 +11,9 @@ use super::samples::bin_of;
 use super::{Latency, ReportError, units};
 
 /// Text and axes.
-pub(super) const INK: RGBColor = RGBColor(0x22, 0x26, 0x2B);
+pub(crate) const INK: RGBColor = RGBColor(0x22, 0x26, 0x2B);
 /// Lines behind the data.
-pub(super) const GRID: RGBColor = RGBColor(0xD5, 0xDA, 0xE0);
+pub(crate) const GRID: RGBColor = RGBColor(0xD5, 0xDA, 0xE0);
 /// One colour per result, distinguishable with the common kinds of colour blindness (the first
 /// of them after Okabe and Ito).
 pub(super) const SERIES: [RGBColor; 14] = [
@@ -38,19 +38,26 @@ const FONT: f64 = 30.0;
 /// At most this many bars in a histogram.
 const BARS: i32 = 64;
 
-type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-type Drawn = Result<(), Box<dyn std::error::Error>>;
+/// What a picture is drawn on.
+pub(crate) type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+/// How drawing ended.
+pub(crate) type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// Maps values to pixels.
-struct Axis {
-    low: f64,
-    high: f64,
-    logarithmic: bool,
-    pixels: (i32, i32),
+pub(crate) struct Axis {
+    /// The value at the first pixel.
+    pub low: f64,
+    /// The value at the last pixel.
+    pub high: f64,
+    /// Whether equal ratios, not equal differences, are equally long.
+    pub logarithmic: bool,
+    /// The first pixel and the last.
+    pub pixels: (i32, i32),
 }
 
 impl Axis {
-    fn at(&self, value: f64) -> i32 {
+    /// The pixel of a value; the nearer end for one outside.
+    pub fn at(&self, value: f64) -> i32 {
         let scale = |v: f64| if self.logarithmic { v.max(f64::MIN_POSITIVE).ln() } else { v };
         let share = (scale(value) - scale(self.low)) / (scale(self.high) - scale(self.low));
         let (from, to) = (f64::from(self.pixels.0), f64::from(self.pixels.1));
@@ -197,7 +204,7 @@ pub(super) fn bars(
 }
 
 /// The colour of the result with this index, as the page's style sheet knows it.
-pub(super) fn series(index: usize) -> RGBColor {
+pub(crate) fn series(index: usize) -> RGBColor {
     SERIES[index % SERIES.len()]
 }
 
@@ -222,7 +229,7 @@ fn frame(
 }
 
 /// The vertical lines with their labels below, and the axis itself.
-fn grid(area: &Area, x: &Axis, y: &Axis, ticks: &[f64], show: &impl Fn(f64) -> String) -> Drawn {
+pub(crate) fn grid(area: &Area, x: &Axis, y: &Axis, ticks: &[f64], show: &impl Fn(f64) -> String) -> Drawn {
     let (bottom, top) = y.pixels;
     for &tick in ticks {
         let at = x.at(tick);
@@ -233,17 +240,36 @@ fn grid(area: &Area, x: &Axis, y: &Axis, ticks: &[f64], show: &impl Fn(f64) -> S
     Ok(())
 }
 
-fn horizontal(area: &Area, x: &Axis, at: i32, label: &str) -> Drawn {
+/// A horizontal line with its label on the left.
+pub(crate) fn horizontal(area: &Area, x: &Axis, at: i32, label: &str) -> Drawn {
     area.draw(&PathElement::new(vec![(x.pixels.0, at), (x.pixels.1, at)], GRID.stroke_width(2)))?;
     text(area, label, (x.pixels.0 - 10, at), HPos::Right, VPos::Center)
 }
 
-fn text(area: &Area, words: &str, at: (i32, i32), horizontal: HPos, vertical: VPos) -> Drawn {
-    let style = ("sans-serif", FONT).into_font().color(&INK).pos(Pos::new(horizontal, vertical));
+/// Words at a point, in the size of labels.
+pub(crate) fn text(area: &Area, words: &str, at: (i32, i32), horizontal: HPos, vertical: VPos) -> Drawn {
+    sized_text(area, words, FONT, at, horizontal, vertical)
+}
+
+/// Words at a point, `size` pixels high.
+pub(crate) fn sized_text(
+    area: &Area,
+    words: &str,
+    size: f64,
+    at: (i32, i32),
+    horizontal: HPos,
+    vertical: VPos,
+) -> Drawn {
+    let style = ("sans-serif", size).into_font().color(&INK).pos(Pos::new(horizontal, vertical));
     Ok(area.draw_text(words, &style, at)?)
 }
 
-fn picture(name: &str, height: u32, draw: impl FnOnce(&Area) -> Drawn) -> Result<String, ReportError> {
+/// Draws a picture of this height; the error names it.
+pub(crate) fn picture(
+    name: &str,
+    height: u32,
+    draw: impl FnOnce(&Area) -> Drawn,
+) -> Result<String, ReportError> {
     let mut svg = String::new();
     let area = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
     let drawn = draw(&area).and_then(|()| Ok(area.present()?));

@@ -5,7 +5,7 @@
 //! JSON ([`Report::write_json`], and back with [`Report::read_json`]), tables for a terminal ([`Report::tables`]), one
 //! HTML page with pictures ([`Report::html`]), and the full histograms as an HdrHistogram log ([`write_histogram_log`]).
 
-mod chart;
+pub(crate) mod chart;
 mod error;
 mod expression;
 mod html;
@@ -13,8 +13,8 @@ mod json;
 mod log;
 mod ratio;
 mod samples;
-mod table;
-mod units;
+pub(crate) mod table;
+pub(crate) mod units;
 
 use serde::{Deserialize, Serialize};
 

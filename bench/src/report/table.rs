@@ -129,7 +129,8 @@ pub fn comparison(old: &Report, new: &Report) -> String {
 }
 
 /// Names to the left, numbers to the right.
-fn new_table(header: &[&str]) -> Table {
+/// An empty table: names on the left, numbers on the right.
+pub(crate) fn new_table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_style(UTF8_FULL_CONDENSED).set_header(header);
     for column in table.column_iter_mut().skip(1) {

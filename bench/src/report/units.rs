@@ -1,23 +1,23 @@
 //! Numbers as people read them: three digits and a unit.
 
 /// A time given in nanoseconds.
-pub(super) fn time(ns: f64) -> String {
+pub(crate) fn time(ns: f64) -> String {
     scaled(ns, &[(1e9, "s"), (1e6, "ms"), (1e3, "µs"), (1.0, "ns")])
 }
 
 /// Operations per second.
-pub(super) fn operations(per_s: f64) -> String {
+pub(crate) fn operations(per_s: f64) -> String {
     scaled(per_s, &[(1e9, "G/s"), (1e6, "M/s"), (1e3, "k/s"), (1.0, "/s")])
 }
 
 /// Bytes per second, in powers of 1024.
-pub(super) fn bytes(per_s: f64) -> String {
+pub(crate) fn bytes(per_s: f64) -> String {
     const KI: f64 = 1024.0;
     scaled(per_s, &[(KI * KI * KI, "GiB/s"), (KI * KI, "MiB/s"), (KI, "KiB/s"), (1.0, "B/s")])
 }
 
 /// A number with blanks between its thousands.
-pub(super) fn count(number: u64) -> String {
+pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -30,7 +30,7 @@ pub(super) fn count(number: u64) -> String {
 }
 
 /// A number with its unit, without the zeros that end its decimals: for the round numbers along an axis.
-pub(super) fn brief(text: &str) -> String {
+pub(crate) fn brief(text: &str) -> String {
     match text.split_once(' ') {
         Some((number, unit)) if number.contains('.') => {
             format!("{} {unit}", number.trim_end_matches('0').trim_end_matches('.'))

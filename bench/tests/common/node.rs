@@ -34,13 +34,25 @@ impl MemoryNode {
         map: &[(Mac, u64)],
         folder: &Path,
     ) -> Result<MemoryNode, Failed> {
+        MemoryNode::start_with(lab, interface, backend, map, folder, &[])
+    }
+
+    /// The same with further options.
+    pub fn start_with(
+        lab: &Lab,
+        interface: &str,
+        backend: Backend,
+        map: &[(Mac, u64)],
+        folder: &Path,
+        more: &[&str],
+    ) -> Result<MemoryNode, Failed> {
         let listed: String =
             map.iter().map(|(cn, bytes)| format!("[[map]]\ncn = \"{cn}\"\nsize = {bytes}\n")).collect();
         let (file, log) = (folder.join("map.toml"), folder.join("mn-server.log"));
         fs::write(&file, listed)?;
         let mut command = Command::new(program("mn-server")?);
         command.args(["-i", interface, "--name", "mn1", "--pool-size", "64M", "--wait", "adaptive"]);
-        command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file);
+        command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
         // Colours would stand between the words looked for.
         command.arg("--data-dir").arg(folder).env("NO_COLOR", "1");
         Process::log_to(&mut command, &log)?;

@@ -13,11 +13,13 @@ use cxloe_cn::daemon::{WorkerHandle, WorkerOptions};
 use cxloe_cn::engine::Engine;
 use cxloe_cn::local::server::{Backstage, Bound};
 use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
+use cxloe_cn::signals::Signals;
 use cxloe_cn::state_file::StateFile;
 use cxloe_gmm::model::{CnId, Mac};
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Extras, LinkConfig, open_with};
 use cxloe_wire::session::PreSharedKey;
+use cxloe_wire::time::Time;
 use tracing::info;
 
 use super::failure::Failure;
@@ -88,8 +90,13 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         cpu: config.cpu,
         clients_max: config.clients_max,
     };
-    let worker =
-        WorkerHandle::start(link, Engine::new(config.cache), options, move || drop(ended.send(End::Worker)))?;
+    let mut engine = Engine::new(config.cache);
+    let signals = match &config.rate_control {
+        // The start of the worker's clock, which is yet to be made, is before any other time of it.
+        Some(rates) => rates.apply(&mut engine, link.info(), config.priority.unwrap_or(0), Time::ZERO)?,
+        None => Signals::default(),
+    };
+    let worker = WorkerHandle::start(link, engine, signals, options, move || drop(ended.send(End::Worker)))?;
     let options = ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance);
     let manager = ManagerLink::start(options, state, worker.orders())?;
     let server = bound.serve(Backstage {

@@ -8,7 +8,7 @@ mod settings;
 mod values;
 
 pub use settings::Settings;
-pub use values::{EtherType, LogFormat, Span};
+pub use values::{EtherType, LogFormat, Span, Switch};
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,7 +24,9 @@ use cxloe_wire::session::{STREAMS_MAX, Timing};
 use crate::attach::STREAMS_DEFAULT;
 use crate::cache::CacheConfig;
 use crate::daemon::clients::CLIENTS_LIMIT;
+use crate::engine::BUCKET_DEFAULT;
 use crate::local::default_socket;
+use crate::rate_control::RateControl;
 
 /// Clients at a time unless told otherwise.
 const CLIENTS_DEFAULT: usize = 64;
@@ -87,6 +89,8 @@ pub struct Config {
     pub streams: u8,
     /// Silence after which a memory node is gone.
     pub session_timeout: Duration,
+    /// How requests are paced; `None`: not at all.
+    pub rate_control: Option<RateControl>,
     /// The line cache.
     pub cache: CacheConfig,
     /// Where programs reach this agent.
@@ -204,6 +208,14 @@ impl Config {
         if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&session_timeout) {
             return Err(wrong("session-timeout", "choose 100ms to 60s"));
         }
+        let rate_control = RateControl {
+            link: s.link_rate,
+            times: [s.cc_t1, s.cc_t2, s.cc_t3, s.cc_t4, s.cc_t5, s.cc_t6].map(|time| time.map(|span| span.0)),
+            increment: s.cc_increment,
+            bucket: s.cc_bucket.map_or(BUCKET_DEFAULT, |size| size.0),
+            nic_counter: s.pfc_counter,
+        };
+        rate_control.check().map_err(|(field, reason)| wrong(field, reason))?;
         let bytes = s.cache_size.map_or(CacheConfig::default().bytes as u64, |size| size.0);
         if bytes > CACHE_MAX {
             return Err(wrong("cache-size", format!("{} is too much; choose up to 64M", ByteSize(bytes))));
@@ -227,6 +239,7 @@ impl Config {
             key_file: s.key_file,
             streams: in_range("streams", s.streams.unwrap_or(STREAMS_DEFAULT), 1, STREAMS_MAX as u8)?,
             session_timeout,
+            rate_control: (s.rate_control != Some(Switch::Off)).then_some(rate_control),
             cache,
             socket: s.socket.unwrap_or_else(default_socket),
             clients_max: in_range("max-clients", s.max_clients.unwrap_or(CLIENTS_DEFAULT), 1, CLIENTS_LIMIT)?,
@@ -258,6 +271,8 @@ impl Config {
 
     /// These options as a TOML file that yields them again.
     pub fn to_toml(&self) -> String {
+        let rates = self.rate_control.clone().unwrap_or_default();
+        let [t1, t2, t3, t4, t5, t6] = rates.times.map(|time| time.map(Span));
         let settings = Settings {
             name: Some(self.name.to_string()),
             data_dir: Some(self.data_dir.clone()),
@@ -271,6 +286,17 @@ impl Config {
             key_file: self.key_file.clone(),
             streams: Some(self.streams),
             session_timeout: Some(Span(self.session_timeout)),
+            rate_control: Some(if self.rate_control.is_some() { Switch::On } else { Switch::Off }),
+            link_rate: rates.link,
+            cc_t1: t1,
+            cc_t2: t2,
+            cc_t3: t3,
+            cc_t4: t4,
+            cc_t5: t5,
+            cc_t6: t6,
+            cc_increment: rates.increment,
+            cc_bucket: Some(ByteSize(rates.bucket)),
+            pfc_counter: rates.nic_counter,
             cache_size: Some(ByteSize(self.cache.bytes as u64)),
             cache_ways: Some(self.cache.ways),
             socket: Some(self.socket.clone()),
@@ -340,7 +366,7 @@ mod tests {
     fn flags_win_over_the_file_and_what_is_printed_is_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cn.toml");
-        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --streams 2 --cpu 1")).unwrap();
+        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc-counter rx_prio{{}}_pause")).unwrap();
         std::fs::write(&path, first.to_toml()).unwrap();
         let second = resolve(&format!("--config {} --streams 3", path.display())).unwrap();
         assert_eq!((second.streams, second.cache, second.wait), (3, first.cache, WaitStyle::Sleep));
@@ -362,6 +388,8 @@ mod tests {
             ("-i cn0 --manager http://h:1 --cache-size 33000", "32768"),
             ("-i cn0 --manager http://h:1 --cache-size 1G", "64M"),
             ("-i cn0 --manager http://h:1 --max-clients 0", "1 to 4096"),
+            ("-i cn0 --manager http://h:1 --cc-t4 1m", "1us to 10s"),
+            ("-i cn0 --manager http://h:1 --cc-bucket 1K", "1500 to 16M"),
             ("-i cn0 --manager http://h:1 --faults banana", "faults"),
             ("--config /nonexistent.toml", "/nonexistent.toml"),
         ] {

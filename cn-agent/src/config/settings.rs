@@ -9,10 +9,11 @@ use std::path::PathBuf;
 use clap::Args;
 use cxloe_gmm::model::ByteSize;
 use cxloe_wire::link::Backend;
+use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
-use super::values::{EtherType, LogFormat, Span};
+use super::values::{EtherType, LogFormat, Span, Switch};
 
 /// Every option; `None` where it was not given.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -80,6 +81,62 @@ pub struct Settings {
     #[arg(long, value_name = "TIME", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_timeout: Option<Span>,
+
+    /// Pace requests by the pause signals of switches, NICs and memory nodes [default: on]
+    #[arg(long, value_name = "on|off", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate_control: Option<Switch>,
+
+    /// The link's rate, for example 25Gbit/s [default: what the interface says, else 10Gbit/s]
+    #[arg(long, value_name = "RATE", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_rate: Option<Rate>,
+
+    /// Wait so long after the last pause before speeding up [default: 50us]
+    #[arg(long, value_name = "TIME", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cc_t1: Option<Span>,
+
+    /// Pauses closer together than this count once [default: 10us]
+    #[arg(long, value_name = "TIME", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cc_t2: Option<Span>,
+
+    /// Interval of the speed-ups of fast recovery [default: 11us]
+    #[arg(long, value_name = "TIME", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cc_t3: Option<Span>,
+
+    /// Run stable for so long before exploring higher rates [default: 200us]
+    #[arg(long, value_name = "TIME", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cc_t4: Option<Span>,
+
+    /// Interval of the increments when exploring [default: 40us]
+    #[arg(long, value_name = "TIME", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cc_t5: Option<Span>,
+
+    /// After a pause while exploring, wait so long for another one [default: 20us]
+    #[arg(long, value_name = "TIME", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cc_t6: Option<Span>,
+
+    /// An increment when exploring [default: 1Gbit/s, at most a tenth of the link's rate]
+    #[arg(long, value_name = "RATE", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cc_increment: Option<Rate>,
+
+    /// Bytes that may leave at once after a rest [default: 16K]
+    #[arg(long, value_name = "SIZE", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cc_bucket: Option<ByteSize>,
+
+    /// The statistic by which the NIC counts received PFC frames (`ethtool -S` lists them), {} standing for the
+    /// class [default: the one known of its driver]
+    #[arg(long, value_name = "NAME", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pfc_counter: Option<String>,
 
     /// Size of the line cache, for example 32K; 0 for none [default: 32K]
     #[arg(long, value_name = "SIZE", help_heading = "Cache")]

@@ -82,6 +82,16 @@ pub enum LogFormat {
     Json,
 }
 
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Switch {
+    /// Done.
+    On,
+    /// Not done.
+    Off,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

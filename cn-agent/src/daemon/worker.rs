@@ -25,7 +25,8 @@ use super::sleeper::{Bell, Sleeper};
 use crate::attach::Station;
 use crate::engine::{Engine, EngineEvent};
 use crate::events;
-use crate::local::message::{Counters, Session};
+use crate::local::message::{Counters, Pace, Session};
+use crate::signals::Signals;
 
 /// Frames taken from the ring in one round.
 const BATCH: usize = 64;
@@ -60,13 +61,14 @@ pub struct WorkerHandle {
 }
 
 impl WorkerHandle {
-    /// Starts a worker over `link`. `on_end` is called when it has stopped, however it did.
+    /// Starts a worker over `link`, whose engine hears of pauses by `signals`. `on_end` is called when it has stopped, however it did.
     ///
     /// # Errors
     /// No descriptor for its bell, or no thread.
     pub fn start(
         link: Box<dyn Link>,
         engine: Engine,
+        signals: Signals,
         options: WorkerOptions,
         on_end: impl FnOnce() + Send + 'static,
     ) -> io::Result<WorkerHandle> {
@@ -84,6 +86,7 @@ impl WorkerHandle {
             held: false,
             link,
             engine,
+            signals,
             options,
             inbox,
         };
@@ -122,6 +125,7 @@ impl WorkerHandle {
 struct Worker {
     link: Box<dyn Link>,
     engine: Engine,
+    signals: Signals,
     clients: Clients,
     options: WorkerOptions,
     inbox: Receiver<Order>,
@@ -163,6 +167,7 @@ impl Worker {
     /// Takes what has arrived from the link and from clients; how much that was.
     #[inline]
     fn round(&mut self, now: Time) -> Result<usize, LinkError> {
+        self.signals.poll(&mut self.engine, || now);
         let (engine, clients) = (&mut self.engine, &mut self.clients);
         let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, clients))?;
         let served = self.clients.serve(&mut self.engine, now, self.link.transmit());
@@ -241,9 +246,10 @@ impl Worker {
     }
 
     fn report(&mut self) -> Report {
-        let sessions = self.engine.sessions().into_iter().map(|status| {
+        let paces = self.engine.paces(self.clock.now());
+        let sessions = self.engine.sessions().into_iter().zip(paces).map(|(status, pace)| {
             let refusal = self.refusals.get(&status.peer).cloned();
-            Session { status, refusal }
+            Session { status, refusal, pace: pace.map(Pace::from) }
         });
         Report {
             sessions: sessions.collect(),

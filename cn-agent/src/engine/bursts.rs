@@ -48,6 +48,7 @@ impl Engine {
         if self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
+        self.may_send(peer, now)?;
         let token = self.core.ops.insert(Op::Read { user, hpa, lines: lines as u8, place: None });
         let requester = &mut self.peers[peer].requester;
         if let Err(rejected) = requester.burst_read(stream_of(cmem), cmem, lines as u8, token, now, tx) {
@@ -56,7 +57,7 @@ impl Engine {
         }
         self.core.inflight.start(page, mask);
         self.core.counters.burst_reads += 1;
-        self.deadline = self.deadline.min(self.peers[peer].requester.deadline());
+        self.sent(peer, lines);
         Ok(())
     }
 
@@ -85,6 +86,7 @@ impl Engine {
         if self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
+        self.may_send(peer, now)?;
         let token = self.core.ops.insert(Op::Write { user });
         let requester = &mut self.peers[peer].requester;
         if let Err(rejected) = requester.burst_write(stream_of(cmem), cmem, mask, data, token, now, tx) {
@@ -99,7 +101,7 @@ impl Engine {
             }
         }
         self.core.counters.burst_writes += 1;
-        self.deadline = self.deadline.min(self.peers[peer].requester.deadline());
+        self.sent(peer, mask.count_ones() as usize);
         Ok(())
     }
 

@@ -1,8 +1,9 @@
 //! From a request's answer to the operation that caused it: what is on its way, and what its end changes.
 
-use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::frame::{LINE_SIZE, Mac, PfcVector};
 use cxloe_wire::session::{Completions, OpError};
 
+use super::pacing::pauses;
 use super::{Core, EngineError, EngineEvent, Sink, Stranded, page_and_mask};
 use crate::cache::{Place, State};
 
@@ -88,6 +89,11 @@ impl Completions for Completer<'_> {
             Op::WriteBack { .. } => self.core.write_backs -= 1,
             Op::Read { .. } | Op::Nothing => {}
         }
+    }
+
+    #[cold]
+    fn congested(&mut self, vector: &PfcVector) {
+        self.core.congested |= self.core.class.is_some_and(|class| pauses(vector, class));
     }
 
     #[cold]

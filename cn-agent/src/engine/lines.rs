@@ -79,6 +79,7 @@ impl Engine {
         }
         let line = hpa / LINE_SIZE as u64;
         let place = self.make_place(line, now, tx);
+        self.may_send(peer, now)?;
         let token = self.core.ops.insert(Op::Read { user, hpa, lines: 1, place });
         let requester = &mut self.peers[peer].requester;
         if let Err(rejected) = requester.read(stream_of(cmem), cmem, token, now, tx) {
@@ -90,7 +91,7 @@ impl Engine {
         }
         self.core.inflight.start(page, mask);
         self.core.counters.read_misses += 1;
-        self.deadline = self.deadline.min(self.peers[peer].requester.deadline());
+        self.sent(peer, 1);
         Ok(Read::Sent)
     }
 

@@ -18,6 +18,7 @@
 //! * all requests of a 4 KiB page travel on one stream, in order (R12);
 //! * a write waits for a read of the same line that is on its way (R7), and so does the eviction of a
 //!   modified line;
+//! * a request has to have tokens (`pacing`);
 //! * a modified line leaves the cache into the retry buffer, and if its session dies it is kept
 //!   ([`Engine::stranded`]) until the memory node is back: an acknowledged write is not lost with a link.
 
@@ -25,6 +26,7 @@ mod bursts;
 mod completer;
 mod inflight;
 mod lines;
+mod pacing;
 mod routes;
 mod turns;
 mod write_back;
@@ -38,6 +40,8 @@ use serde::{Deserialize, Serialize};
 
 use completer::{Op, Ops};
 use inflight::InFlight;
+use pacing::Brake;
+pub use pacing::{BUCKET_DEFAULT, Pacing};
 use routes::Routes;
 pub use routes::{ROUTES_MAX, Route, RouteError};
 use write_back::Stranded;
@@ -130,6 +134,15 @@ pub struct EngineCounters {
     pub write_backs: u64,
     /// Operations that failed.
     pub failures: u64,
+    /// Pause signals that counted: 802.1Qbb frames seen on the link.
+    #[serde(default)]
+    pub pauses_link: u64,
+    /// Pause signals that counted: PFC frames that the NIC has counted.
+    #[serde(default)]
+    pub pauses_nic: u64,
+    /// Pause signals that counted: Congestion frames of memory nodes.
+    #[serde(default)]
+    pub pauses_mn: u64,
 }
 
 /// Where a read stands.
@@ -155,6 +168,9 @@ struct Peer {
     requester: Requester,
     /// The incarnation of its content, as its last session told.
     incarnation: Option<u64>,
+    sealed: bool,
+    /// `None` without rate control.
+    brake: Option<Brake>,
 }
 
 /// The engine. One thread drives it together with one link.
@@ -164,6 +180,9 @@ pub struct Engine {
     routes: Routes,
     last_peer: usize,
     deadline: Time,
+    pacing: Option<Pacing>,
+    /// When there may be tokens for what was refused for want of them.
+    resume_at: Time,
 }
 
 /// What completions change: everything but the requesters they come from.
@@ -176,6 +195,10 @@ struct Core {
     write_backs: usize,
     counters: EngineCounters,
     events: VecDeque<EngineEvent>,
+    /// The PFC class of our frames, if requests are paced.
+    class: Option<u8>,
+    /// Whether the memory node whose frame is being handled is congested.
+    congested: bool,
 }
 
 #[inline]
@@ -204,10 +227,14 @@ impl Engine {
                 write_backs: 0,
                 counters: EngineCounters::default(),
                 events: VecDeque::with_capacity(EVENTS_MAX),
+                class: None,
+                congested: false,
             },
             routes: Routes::default(),
             last_peer: 0,
             deadline: Time(u64::MAX),
+            pacing: None,
+            resume_at: Time(u64::MAX),
         }
     }
 
@@ -218,10 +245,12 @@ impl Engine {
         if let Some(known) = self.peers.iter().position(|p| p.mac == mac) {
             return known;
         }
+        let sealed = config.key.is_some();
         let mut requester = Requester::new(config);
         requester.connect(now);
         self.deadline = self.deadline.min(requester.deadline());
-        self.peers.push(Peer { mac, requester, incarnation: None });
+        let brake = self.pacing.map(|p| Brake::new(&p, sealed, now));
+        self.peers.push(Peer { mac, requester, incarnation: None, sealed, brake });
         self.peers.len() - 1
     }
 

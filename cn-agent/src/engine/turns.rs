@@ -5,6 +5,7 @@ use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
 use super::completer::Completer;
+use super::pacing::Signal;
 use super::{Engine, EngineEvent, Sink};
 
 impl Engine {
@@ -26,6 +27,9 @@ impl Engine {
         let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
         peer.requester.handle(frame, now, tx, &mut completer);
         self.deadline = self.deadline.min(peer.requester.deadline());
+        if std::mem::take(&mut self.core.congested) {
+            self.pause(self.last_peer, Signal::MemoryNode, now);
+        }
         // All of them, before anything else is sent: they may say that data is lost.
         while let Some(event) = self.peers[self.last_peer].requester.poll_event() {
             self.take_event(self.last_peer, event, now, tx);
@@ -39,12 +43,19 @@ impl Engine {
             if now >= peer.requester.deadline() {
                 let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
                 peer.requester.poll(now, tx, &mut completer);
+                if let Some(brake) = &mut peer.brake {
+                    brake.charge_repeated(peer.requester.counters().retransmitted_bytes);
+                }
             }
             while let Some(event) = self.peers[index].requester.poll_event() {
                 self.take_event(index, event, now, tx);
             }
         }
-        self.deadline = self.peers.iter().map(|p| p.requester.deadline()).min().unwrap_or(Time(u64::MAX));
+        if self.resume_at <= now {
+            self.resume_at = Time(u64::MAX);
+        }
+        let deadlines = self.peers.iter().map(|p| p.requester.deadline());
+        self.deadline = deadlines.chain([self.resume_at]).min().unwrap_or(Time(u64::MAX));
         if !self.core.stranded.is_empty() {
             self.send_stranded(now, tx);
         }

@@ -114,13 +114,14 @@ impl Engine {
         if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
+        self.may_send(peer, now)?;
         let token = self.core.ops.insert(op);
         let requester = &mut self.peers[peer].requester;
         if let Err(rejected) = requester.write(stream_of(cmem), cmem, data, token, now, tx) {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }
-        self.deadline = self.deadline.min(self.peers[peer].requester.deadline());
+        self.sent(peer, 1);
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use cxloe_cc::PacerStatus;
 use cxloe_wire::link::LinkCounters;
 use cxloe_wire::session::RequesterStatus;
 
@@ -128,6 +129,39 @@ pub struct Session {
     /// Why the memory node refused the last attempt, and what to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
+    /// How its requests are paced; `None` without rate control.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pace: Option<Pace>,
+}
+
+/// A memory node's pacer as `cn-agent sessions` shows it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Pace {
+    /// The controller's phase, `a` (stable) to `f`, as the paper calls them.
+    pub phase: char,
+    /// The rate that requests may have, in bits per second of the wire (CR).
+    pub rate: u64,
+    /// The rate that recovery aims at (TR).
+    pub target: u64,
+    /// Pause signals that counted.
+    pub pauses: u64,
+    /// Pause signals too close to the one before.
+    pub duplicates: u64,
+    /// Times a request had to wait for tokens.
+    pub delayed: u64,
+}
+
+impl From<PacerStatus> for Pace {
+    fn from(status: PacerStatus) -> Pace {
+        Pace {
+            phase: status.phase.letter(),
+            rate: status.rate,
+            target: status.target,
+            pauses: status.pauses,
+            duplicates: status.duplicates,
+            delayed: status.delayed,
+        }
+    }
 }
 
 /// What an agent has counted, as `cn-agent counters` shows it.

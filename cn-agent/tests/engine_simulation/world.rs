@@ -110,6 +110,7 @@ fn path(random: &mut Random) -> Path {
         delay: pick(random, &[US, 10 * US, 100 * US]),
         jitter: pick(random, &[Duration::ZERO, 2 * US, 50 * US]),
         faults,
+        ..Path::default()
     }
 }
 

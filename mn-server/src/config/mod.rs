@@ -19,8 +19,12 @@ use cxloe_wire::link::Backend;
 use cxloe_wire::link::fault::FaultPlan;
 use cxloe_wire::link::wait::WaitStyle;
 
+use crate::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
 use crate::pool::{ByteSize, PoolOptions};
 use crate::translation::TLB_ENTRIES_DEFAULT;
+
+/// Frames a receive ring holds, at most; one more never waits.
+const QUEUE_MAX: usize = 1023;
 
 /// The command line of `mn-server`.
 #[derive(Parser, Clone, Debug)]
@@ -95,6 +99,12 @@ pub struct Config {
     pub pool: PoolOptions,
     /// Entries of each worker's TLB.
     pub tlb_entries: usize,
+    /// Frames that may wait in a worker's receive queue; 0: any number.
+    pub congestion_threshold: usize,
+    /// Whether 802.1Qbb frames are sent.
+    pub pfc: bool,
+    /// How long they ask for, in quanta of 512 bit times.
+    pub pfc_quanta: u16,
     /// Sessions at a time.
     pub sessions_max: u32,
     /// Silence after which a session is forgotten.
@@ -270,6 +280,19 @@ impl Config {
                 mlock: s.mlock.unwrap_or(false),
                 numa_node: s.numa_node,
             },
+            congestion_threshold: in_range(
+                "congestion-threshold",
+                s.congestion_threshold.unwrap_or(THRESHOLD_DEFAULT),
+                0,
+                QUEUE_MAX,
+            )?,
+            pfc: s.pfc.unwrap_or(true),
+            pfc_quanta: in_range(
+                "pfc-quanta",
+                s.pfc_quanta.unwrap_or(CongestionConfig::default().quanta),
+                1,
+                u16::MAX,
+            )?,
             tlb_entries: in_range("tlb-entries", s.tlb_entries.unwrap_or(TLB_ENTRIES_DEFAULT), 2, 1 << 20)?,
             sessions_max: in_range("max-sessions", s.max_sessions.unwrap_or(256), 1, 65_536)?,
             session_timeout,
@@ -294,6 +317,16 @@ impl Config {
     /// Where the highest term and revision of a manager are kept.
     pub fn state_path(&self) -> PathBuf {
         self.data_dir.join(format!("mn-{}.state", self.name))
+    }
+
+    /// When compute nodes are told to slow down.
+    pub fn congestion(&self) -> CongestionConfig {
+        CongestionConfig {
+            threshold: self.congestion_threshold,
+            quanta: self.pfc_quanta,
+            class: self.priority.unwrap_or(0),
+            ..CongestionConfig::default()
+        }
     }
 
     /// The faults to be made on purpose.
@@ -327,6 +360,9 @@ impl Config {
             prefault: Some(self.pool.prefault.unwrap_or(self.pool.spec.prefaults_by_default())),
             mlock: Some(self.pool.mlock),
             numa_node: self.pool.numa_node,
+            congestion_threshold: Some(self.congestion_threshold),
+            pfc: Some(self.pfc),
+            pfc_quanta: Some(self.pfc_quanta),
             tlb_entries: Some(self.tlb_entries),
             max_sessions: Some(self.sessions_max),
             session_timeout: Some(Span(self.session_timeout)),

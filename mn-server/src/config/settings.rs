@@ -111,6 +111,22 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
 
+    /// Tell compute nodes to slow down when more frames than this wait in a worker's receive queue; 0: never
+    /// [default: 512]
+    #[arg(long, value_name = "FRAMES", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub congestion_threshold: Option<usize>,
+
+    /// Then also send 802.1Qbb (PFC) pause frames, for the switch at the other end of the cable [default: true]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pfc: Option<bool>,
+
+    /// How long such a frame asks for, in quanta of 512 bit times [default: 1000, which is 50us at 10 Gbit/s]
+    #[arg(long, value_name = "QUANTA", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pfc_quanta: Option<u16>,
+
     /// Translations each worker keeps at hand [default: 1024, enough for 2 GiB in 2 MiB extents]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]

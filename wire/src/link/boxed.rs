@@ -18,6 +18,10 @@ impl<L: Link + ?Sized> Link for Box<L> {
         (**self).peek(budget, look);
     }
 
+    fn holds(&mut self, count: usize) -> bool {
+        (**self).holds(count)
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         (**self).transmit()
     }

@@ -348,6 +348,10 @@ impl<L: Link> Link for FaultInjector<L> {
         Ok(handed)
     }
 
+    fn holds(&mut self, count: usize) -> bool {
+        self.inner.holds(count)
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         self
     }

@@ -120,6 +120,10 @@ impl<L: Link> Link for RateLimit<L> {
             .receive(budget, &mut |frame, transmit| on_frame(frame, &mut Answers { gate, inner: transmit }))
     }
 
+    fn holds(&mut self, count: usize) -> bool {
+        self.inner.holds(count)
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         self
     }

@@ -18,11 +18,13 @@ mod interface;
 mod rate;
 
 pub mod echo;
+pub mod ethtool;
 pub mod fate;
 pub mod fault;
 pub mod limit;
 pub mod packet;
 pub mod pcap;
+pub mod pfc;
 pub mod pnet;
 pub mod random;
 pub mod sim;
@@ -159,6 +161,13 @@ pub trait Link: Send {
     /// will ask for. A link may show fewer, or none, and a tagged frame is shown with its tag.
     fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
         let _ = (budget, look);
+    }
+
+    /// Whether at least `count` frames have arrived and wait to be received, as far as this link can see (a
+    /// ring's slots at most). One that cannot see says no.
+    fn holds(&mut self, count: usize) -> bool {
+        let _ = count;
+        false
     }
 
     /// The transmit side.

@@ -217,6 +217,10 @@ impl<L: Link> Link for PcapWriter<L> {
         })
     }
 
+    fn holds(&mut self, count: usize) -> bool {
+        self.inner.holds(count)
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         self
     }

@@ -8,6 +8,8 @@ use std::num::NonZeroU64;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::frame::MIN_FRAME;
 use crate::time::Time;
 
@@ -17,7 +19,8 @@ pub const WIRE_OVERHEAD: usize = 24;
 
 /// A rate of the wire in bits per second, preambles and gaps included, as the speed of an Ethernet port is
 /// given. Written `100Mbit/s`, `10Gbit`, `125MB/s` (decimal prefixes).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub struct Rate(NonZeroU64);
 
 /// A text that is no rate.
@@ -55,6 +58,19 @@ impl Rate {
     /// Picoseconds that `bytes` bytes on the wire take.
     pub const fn picoseconds(self, bytes: usize) -> u64 {
         (bytes as u128 * 8_000_000_000_000 / self.0.get() as u128) as u64
+    }
+}
+
+impl TryFrom<String> for Rate {
+    type Error = RateError;
+    fn try_from(text: String) -> Result<Self, RateError> {
+        text.parse()
+    }
+}
+
+impl From<Rate> for String {
+    fn from(rate: Rate) -> String {
+        rate.to_string()
     }
 }
 

@@ -26,6 +26,7 @@ mod framer;
 mod requester;
 mod responder;
 mod rtt;
+mod scheme;
 mod seq;
 mod slab;
 
@@ -36,6 +37,7 @@ pub use requester::{
 };
 pub use responder::{Memory, Responder, ResponderConfig, ResponderCounters, ResponderEvent, SessionStatus};
 pub use rtt::RoundTrip;
+pub use scheme::Retransmission;
 pub use seq::{FIRST, infer};
 
 /// Reads, and as many writes, of a stream that may be unanswered at once (R1): the limit of the paper's CXL

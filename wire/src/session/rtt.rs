@@ -5,6 +5,9 @@ use std::time::Duration;
 /// Doublings of a time-out beyond which nothing changes any more.
 const DOUBLINGS_MAX: u32 = 16;
 
+/// A probe waits at least this long, in nanoseconds: a shorter silence says only that a thread was not running.
+const PROBE_MIN_NS: u64 = 100_000;
+
 /// Smoothed round-trip time and its variation. One for all streams of a session: they share the way.
 /// How often a time-out was doubled is each stream's own affair.
 #[derive(Clone, Debug)]
@@ -70,6 +73,16 @@ impl RoundTrip {
             (self.smoothed_ns + 4 * self.variation_ns).max(self.min_ns)
         };
         base.saturating_mul(1 << expiries.min(DOUBLINGS_MAX)).min(self.max_ns)
+    }
+
+    /// How long to wait for an answer before a probe asks what has become of it, in nanoseconds: two round trips and
+    /// their variation. Never more than the time-out that would follow, which is also what it is before the first
+    /// sample.
+    #[inline]
+    pub fn probe_ns(&self) -> u64 {
+        let silence = (2 * self.smoothed_ns + 4 * self.variation_ns).max(PROBE_MIN_NS);
+        let timeout = self.timeout_ns(0);
+        if self.smoothed_ns == 0 { timeout } else { silence.min(timeout) }
     }
 }
 

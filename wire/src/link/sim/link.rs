@@ -159,6 +159,10 @@ impl Link for SimLink {
         Ok(received)
     }
 
+    fn holds(&mut self, count: usize) -> bool {
+        self.sender.network.fifo(self.info.mac).is_some_and(|fifo| fifo.occupancy >= count)
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         &mut self.sender
     }

@@ -35,6 +35,8 @@ pub struct SimCounters {
     pub full: u64,
     /// Too short to have a destination.
     pub runts: u64,
+    /// Copies sent on about a turn of the 16-bit sequence numbers after the frame itself.
+    pub late: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -278,6 +280,11 @@ impl Net {
             return self.drop_frame(from, dst, frame, SimFate::Cut);
         }
         let (fate, arrival) = path.next(frame.len(), sent);
+        if path.wants_late_copy() {
+            let copy = self.copy(&frame);
+            self.paths[from][to].keep_late(copy);
+        }
+        let path = &mut self.paths[from][to];
         if let Some(loss) = fate.lost {
             self.counters.lost += 1;
             self.drop_frame(from, dst, frame, SimFate::Lost(loss));
@@ -315,6 +322,12 @@ impl Net {
             let fate = SimFate::Sent { arrival: at, damaged: false };
             tell(&mut self.trace, self.now, src, dst, &frame, fate);
             self.arrive_at(at, from, to, frame);
+        }
+        while let Some(copy) = self.paths[from][to].release_late() {
+            self.counters.late += 1;
+            let (src, dst) = (self.ports[from].mac, self.ports[to].mac);
+            tell(&mut self.trace, self.now, src, dst, &copy, SimFate::Late { arrival });
+            self.arrive_at(arrival, from, to, copy);
         }
     }
 

@@ -3,12 +3,20 @@
 use std::time::Duration;
 
 use super::super::fate::{Fate, Fates, FaultCounters, Faults};
-use super::super::random::Random;
+use super::super::random::{Probability, Random};
 use crate::frame::Mac;
 use crate::time::Time;
 
 /// Frames a path can hold back at once.
 const HELD_MAX: usize = 64;
+/// Copies a path can keep to deliver them late.
+const LATE_MAX: usize = 256;
+/// A late copy comes when this many frames have passed, a turn of the 16-bit sequence numbers, give or take
+/// [`LATE_SPREAD`].
+const LATE_AFTER: u64 = 1 << 16;
+/// By how many frames a late copy may miss the whole turn, so that it meets numbers just answered, just
+/// expected, and not yet sent.
+const LATE_SPREAD: u64 = 600;
 
 /// How frames of one direction travel. Bandwidth belongs to ports ([`PortConfig`](super::PortConfig)).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,12 +29,20 @@ pub struct Path {
     /// What goes wrong. [`Faults::gap`] and [`Faults::hold`] count and time what is held back, as on a real
     /// link.
     pub faults: Faults,
+    /// That a copy of a frame is kept and delivered about 65 536 frames later, when 16-bit sequence numbers have
+    /// turned over: by then the frame it was a copy of is long answered.
+    pub late: Probability,
 }
 
 /// A perfect path of 500 ns: a few metres of cable and a fast switch.
 impl Default for Path {
     fn default() -> Self {
-        Path { delay: Duration::from_nanos(500), jitter: Duration::ZERO, faults: Faults::NONE }
+        Path {
+            delay: Duration::from_nanos(500),
+            jitter: Duration::ZERO,
+            faults: Faults::NONE,
+            late: Probability::NEVER,
+        }
     }
 }
 
@@ -49,6 +65,11 @@ pub(super) struct PathState {
     passed: u64,
     last_arrival: Time,
     held: Vec<Held>,
+    lateness: Random,
+    /// Copies kept, and after how many frames each is due.
+    late: Vec<(u64, Vec<u8>)>,
+    /// The least of those numbers.
+    late_due: u64,
 }
 
 impl PathState {
@@ -65,6 +86,9 @@ impl PathState {
             passed: 0,
             last_arrival: Time::ZERO,
             held: Vec::new(),
+            lateness: Random::part(pair, 3),
+            late: Vec::new(),
+            late_due: u64::MAX,
         }
     }
 
@@ -85,6 +109,33 @@ impl PathState {
             return (fate, self.last_arrival);
         }
         (fate, arrival)
+    }
+
+    /// Whether a copy of the present frame is to be kept for later.
+    #[inline]
+    pub fn wants_late_copy(&mut self) -> bool {
+        self.config.late > Probability::NEVER
+            && self.lateness.chance(self.config.late)
+            && self.late.len() < LATE_MAX
+    }
+
+    /// Keeps a copy of the present frame.
+    pub fn keep_late(&mut self, copy: Vec<u8>) {
+        let due = self.passed + LATE_AFTER - LATE_SPREAD + self.lateness.below(2 * LATE_SPREAD);
+        self.late.push((due, copy));
+        self.late_due = self.late_due.min(due);
+    }
+
+    /// Takes a copy whose time has come.
+    #[inline]
+    pub fn release_late(&mut self) -> Option<Vec<u8>> {
+        if self.passed < self.late_due {
+            return None;
+        }
+        let at = self.late.iter().position(|(due, _)| *due <= self.passed)?;
+        let (_, copy) = self.late.swap_remove(at);
+        self.late_due = self.late.iter().map(|(due, _)| *due).min().unwrap_or(u64::MAX);
+        Some(copy)
     }
 
     pub fn has_room(&self) -> bool {

@@ -34,6 +34,11 @@ pub enum SimFate {
     },
     /// A second copy of it is on its way too.
     Duplicated,
+    /// A copy of a frame sent long ago is on its way now ([`Path::late`](super::Path::late)).
+    Late {
+        /// When it reaches the other port, or that port's ingress rate.
+        arrival: Time,
+    },
     /// Held back, so that others overtake it.
     Held,
     /// Lost by a fault.
@@ -65,6 +70,7 @@ impl fmt::Display for Trace<'_> {
             SimFate::Sent { arrival, damaged } => {
                 write!(f, "sent, arrives {arrival}{}", if damaged { ", damaged" } else { "" })
             }
+            SimFate::Late { arrival } => write!(f, "again, long after, arrives {arrival}"),
             SimFate::Duplicated => f.write_str("duplicated"),
             SimFate::Held => f.write_str("held back"),
             SimFate::Lost(Loss::Single) => f.write_str("lost"),

@@ -216,6 +216,11 @@ impl Link for XdpLink {
         }
     }
 
+    #[inline]
+    fn holds(&mut self, count: usize) -> bool {
+        self.rx.readable() as usize >= count.min(RX_CHUNKS as usize)
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         &mut self.tx
     }

@@ -205,7 +205,12 @@ impl Requester {
                     Command::ByeAck if matches!(self.connection.attempt, Attempt::Bye { .. }) => {
                         self.closed()
                     }
-                    Command::Congestion => self.shared.counters.congestion += 1,
+                    Command::Congestion => {
+                        self.shared.counters.congestion += 1;
+                        if let Ok((_, Message::Congestion(vector))) = Message::parse(frame) {
+                            out.congested(&vector);
+                        }
+                    }
                     _ => {}
                 }
                 self.recovered();

@@ -11,8 +11,12 @@ pub struct RequesterCounters {
     pub answered: u64,
     /// Requests sent again.
     pub retransmitted: u64,
+    /// Bytes of lines that those carried or asked for.
+    pub retransmitted_bytes: u64,
     /// Selective acknowledgements received.
     pub sacks: u64,
+    /// Silences in which a request was sent again to learn what became of the others.
+    pub probes: u64,
     /// Time-outs.
     pub timeouts: u64,
     /// Answers that came early and waited.

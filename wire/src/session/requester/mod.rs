@@ -26,7 +26,7 @@ use stream::Stream;
 use super::framer::Identity;
 use super::rtt::RoundTrip;
 use super::slab::Slab;
-use super::{Nonces, STREAMS_MAX, WINDOW, infer};
+use super::{Nonces, Retransmission, STREAMS_MAX, WINDOW, infer};
 use crate::frame::{
     BURST_LINES_MAX, Command, HEADER_LEN, LINE_SIZE, Message, Space, body_len, burst_read_lines_max,
     burst_write_lines_max,
@@ -93,6 +93,12 @@ impl Requester {
             write_lines_max: 0,
             config,
         }
+    }
+
+    /// Repairs losses by another scheme, to compare them. The responder must be told the same, and both before they
+    /// connect.
+    pub fn set_retransmission(&mut self, scheme: Retransmission) {
+        self.streams.iter_mut().for_each(|stream| stream.scheme = scheme);
     }
 
     /// Who talks to whom.

@@ -1,6 +1,6 @@
 //! What a requester tells: what became of requests, and what happens to the session.
 
-use crate::frame::{FaultStatus, HelloStatus};
+use crate::frame::{FaultStatus, HelloStatus, PfcVector};
 #[cfg(doc)]
 use crate::session::Timing;
 
@@ -55,6 +55,10 @@ pub trait Completions {
     fn written(&mut self, token: u64);
     /// The request failed. For a write, `data` is what it was to write; for a read it is empty.
     fn failed(&mut self, token: u64, error: OpError, data: &[u8]);
+    /// The memory node's receive queue has passed its threshold, or has emptied again (all quanta 0).
+    fn congested(&mut self, vector: &PfcVector) {
+        let _ = vector;
+    }
 }
 
 /// What happens to a session, to be polled after every input.

@@ -7,16 +7,17 @@
 //!   two, four, and so on.
 //! * R6: a later request was answered: it lies below `skip_mark`. At once the first time. Again only on new
 //!   evidence: when something sent a smoothed round trip or more after its last repetition is answered.
-//! * R8: nothing was heard in time. Then the oldest and the newest go, and a [`Sweep`] sends the others as
-//!   answers come in.
+//! * R8: nothing was heard in time. First, after about two round trips, one probe: the newest goes, because nothing
+//!   behind it tells whether it was lost, and what it draws from the memory node tells about the others. Then, at
+//!   the time-out, the oldest and the newest go, and a [`Sweep`] sends the others as answers come in.
 //! * Everything unanswered goes again, in order, when a new session opens: a sweep that waits for nothing.
 
 use super::Shared;
 use super::entry::Entry;
 use super::stream::{Stream, transmit};
 use crate::link::Transmit;
-use crate::session::RoundTrip;
 use crate::session::framer::Framer;
+use crate::session::{Retransmission, RoundTrip};
 use crate::time::Time;
 
 /// Entries a sweep repeats for each answer that arrives.
@@ -42,8 +43,12 @@ pub(super) struct Repeat {
     /// When the latest of the requests whose answers skipped others was sent.
     skip_sent: Time,
     sweep: Option<Sweep>,
-    /// When the oldest entry is given up waiting for (R8).
-    timeout_at: Time,
+    /// The oldest entry when an early answer last made this stream go back (Go-Back-N).
+    went_back_at: u64,
+    /// When something is done about silence (R8): a probe first, then time-outs.
+    silent_at: Time,
+    /// Whether the silence since the last progress has been probed.
+    probed: bool,
     /// Time-outs since the last progress.
     expiries: u32,
     /// When there may be something to repeat.
@@ -65,7 +70,8 @@ impl Repeat {
     /// A request was sent and is the oldest: its answer is expected from now on.
     #[inline]
     pub fn expect(&mut self, now: Time, rtt: &RoundTrip) {
-        self.timeout_at = Time(now.0.saturating_add(rtt.timeout_ns(self.expiries)));
+        self.probed = false;
+        self.silent_at = later_by(now, rtt.probe_ns());
     }
 
     /// R8: the oldest was answered.
@@ -87,8 +93,8 @@ impl Stream {
         if self.is_idle() {
             return None;
         }
-        let timeout_at = self.repeat.timeout_at;
-        Some(self.repeat.check_at.map_or(timeout_at, |at| at.min(timeout_at)))
+        let silent_at = self.repeat.silent_at;
+        Some(self.repeat.check_at.map_or(silent_at, |at| at.min(silent_at)))
     }
 
     /// The time-out in force, in nanoseconds.
@@ -102,6 +108,10 @@ impl Stream {
         if seq < self.oldest || seq >= self.next {
             return;
         }
+        if self.scheme == Retransmission::GoBackN {
+            self.go_back(last_in_order + 1);
+            return;
+        }
         self.at_mut(seq).sacked = true;
         let oldest = self.oldest;
         let repeat = &mut self.repeat;
@@ -111,6 +121,20 @@ impl Stream {
             repeat.check_at = Some(Time::ZERO);
         }
         repeat.sack_mark = repeat.sack_mark.max(seq);
+    }
+
+    /// Go-Back-N: everything from request `from` on is to be sent again.
+    fn go_back(&mut self, from: u64) {
+        let sweep = Sweep { at: from, until: self.next, began: Time(u64::MAX), allowance: u32::MAX };
+        self.repeat.sweep = Some(sweep);
+        self.repeat.check_at = Some(Time::ZERO);
+    }
+
+    /// Go-Back-N: an answer has skipped the oldest; all from there on go again, once.
+    pub(super) fn go_back_once(&mut self) {
+        if std::mem::replace(&mut self.repeat.went_back_at, self.oldest) != self.oldest {
+            self.go_back(self.oldest);
+        }
     }
 
     /// R6: a request above those below `mark` was answered, which was sent, only once, at `sent`.
@@ -132,12 +156,43 @@ impl Stream {
             self.repeat.check_at = None;
             return;
         }
-        if now >= self.repeat.timeout_at {
-            self.expire(now, framer, shared, tx);
+        if now >= self.repeat.silent_at {
+            if self.repeat.probed {
+                self.expire(now, framer, shared, tx);
+            } else {
+                self.probe(now, framer, shared, tx);
+            }
         }
         if self.repeat.check_at.is_some_and(|at| now >= at) {
             self.repeat.check_at = self.repeat(now, framer, shared, tx);
         }
+    }
+
+    /// R8: no progress for a while. The newest of which nothing is known goes again, once: its answer, or the SACK for
+    /// it, tells what became of those before it. When none is left of which nothing is known, the oldest is what is
+    /// missing. Either was sent long enough ago to have been answered, or the probe waits until then.
+    #[cold]
+    fn probe(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
+        let newest = self.next - 1;
+        let entry = self.at(newest);
+        let seq = if entry.sacked || !entry.early.is_none() { self.oldest } else { newest };
+        let patience = shared.rtt.probe_ns();
+        let timeout_at = later_by(self.since, shared.rtt.timeout_ns(0));
+        let overdue_at = later_by(self.at(seq).last_sent, patience);
+        if now < overdue_at {
+            self.repeat.silent_at = overdue_at.min(timeout_at);
+            self.repeat.probed = timeout_at <= overdue_at;
+            return;
+        }
+        self.repeat.probed = true;
+        // Looked at late, because this thread was not running: the probe has its time all the same.
+        self.repeat.silent_at = timeout_at.max(later_by(now, patience));
+        shared.counters.probes += 1;
+        if self.scheme == Retransmission::GoBackN {
+            self.go_back(self.oldest);
+            return;
+        }
+        self.resend(seq, now, framer, shared, tx);
     }
 
     /// R8: nothing was heard of the oldest: it and the newest go again.
@@ -145,7 +200,11 @@ impl Stream {
     fn expire(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
         shared.counters.timeouts += 1;
         self.repeat.expiries = self.repeat.expiries.saturating_add(1);
-        self.repeat.expect(now, &shared.rtt);
+        self.repeat.silent_at = later_by(now, shared.rtt.timeout_ns(self.repeat.expiries));
+        if self.scheme == Retransmission::GoBackN {
+            self.go_back(self.oldest);
+            return;
+        }
         let newest = self.next - 1;
         self.resend(self.oldest, now, framer, shared, tx);
         if newest != self.oldest && self.at(newest).early.is_none() {
@@ -238,7 +297,10 @@ impl Stream {
             return false;
         }
         let entry = self.at_mut(seq);
-        counters.retransmitted += u64::from(entry.sends > 0);
+        if entry.sends > 0 {
+            counters.retransmitted += 1;
+            counters.retransmitted_bytes += entry.op.data_len() as u64;
+        }
         entry.last_sent = now;
         entry.sends = entry.sends.saturating_add(1);
         true

@@ -14,7 +14,7 @@ use crate::frame::{Axi, FaultStatus, Message, Space};
 use crate::link::Transmit;
 use crate::session::framer::Framer;
 use crate::session::slab::NONE;
-use crate::session::{FIRST, SLOTS, WINDOW};
+use crate::session::{FIRST, Retransmission, SLOTS, WINDOW};
 use crate::time::Time;
 
 use super::repeat::Repeat;
@@ -30,8 +30,9 @@ pub(super) struct Stream {
     writes: usize,
     entries: Box<[Entry; SLOTS]>,
     /// Since when the oldest entry is waited for: the last progress, or the sending into an idle stream.
-    since: Time,
+    pub(super) since: Time,
     pub(super) repeat: Repeat,
+    pub(super) scheme: Retransmission,
 }
 
 impl Stream {
@@ -47,6 +48,7 @@ impl Stream {
             entries: entries.try_into().expect("a vector of SLOTS entries"),
             since: Time::ZERO,
             repeat: Repeat::default(),
+            scheme: Retransmission::Selective,
         }
     }
 
@@ -180,6 +182,11 @@ impl Stream {
     /// R2: an answer that came early waits for those before it.
     #[cold]
     fn keep_early(&mut self, seq: u64, answer: Answer<'_>, shared: &mut Shared) {
+        if self.scheme == Retransmission::GoBackN {
+            shared.counters.dropped_full += 1;
+            self.go_back_once();
+            return;
+        }
         if !self.at(seq).early.is_none() {
             shared.counters.duplicates += 1;
             return;

@@ -7,7 +7,7 @@
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::frame::{
     Aead, Axi, Command, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac,
-    Message, PROTOCOL_VERSION, Seal, Space,
+    Message, PROTOCOL_VERSION, PfcVector, Seal, Space,
 };
 use crate::link::Transmit;
 use crate::session::framer::{Framer, Identity};
@@ -267,7 +267,7 @@ impl Responder {
             instance: pending.hello.instance,
             framer: pending.framer,
             max_frame,
-            streams: (0..pending.ack.streams).map(Stream::new).collect(),
+            streams: (0..pending.ack.streams).map(|id| Stream::new(id, self.scheme)).collect(),
             buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
             counters: ResponderCounters::default(),
             sent: 0,
@@ -309,6 +309,22 @@ impl Responder {
                 self.event(ResponderEvent::Expired(cn));
             }
         }
+    }
+
+    /// Tells every CN heard of since `since` what the receive queue has come to: the end-to-end form of a PFC frame,
+    /// which crosses switches. Returns how many were told.
+    pub fn congested(&mut self, vector: &PfcVector, since: Time, tx: &mut dyn Transmit) -> usize {
+        let mut told = 0;
+        for index in 0..self.sessions.len() {
+            if self.sessions[index].as_ref().is_some_and(|session| session.last_heard >= since) {
+                self.answer(index, tx, &Message::Congestion(*vector));
+                if let Some(session) = &mut self.sessions[index] {
+                    session.counters.congestion += 1;
+                }
+                told += 1;
+            }
+        }
+        told
     }
 
     /// Takes no new sessions and tells the present ones that this node is going; call again until

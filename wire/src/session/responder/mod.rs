@@ -16,7 +16,7 @@ use stream::{Context, Op, Request, Stream};
 
 use super::framer::{Framer, PreSharedKey};
 use super::slab::Slab;
-use super::{Nonces, STREAMS_MAX, infer};
+use super::{Nonces, Retransmission, STREAMS_MAX, infer};
 use crate::frame::{
     BURST_LINES_MAX, Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, Mac, Message, Space, body_len,
 };
@@ -95,6 +95,8 @@ pub struct ResponderCounters {
     pub sacks: u64,
     /// SackNakAck frames sent.
     pub sack_acks: u64,
+    /// Congestion frames sent.
+    pub congestion: u64,
     /// Sessions started.
     pub sessions: u64,
     /// Frames dropped: too short, or of a length their command does not have.
@@ -188,6 +190,7 @@ pub struct Responder {
     events: VecDeque<ResponderEvent>,
     nonces: Nonces,
     draining: bool,
+    scheme: Retransmission,
 }
 
 impl Responder {
@@ -209,8 +212,14 @@ impl Responder {
             events: VecDeque::with_capacity(EVENTS_MAX),
             nonces,
             draining: false,
+            scheme: Retransmission::Selective,
             config,
         }
+    }
+
+    /// Repairs losses in sessions yet to start by another scheme, to compare them.
+    pub fn set_retransmission(&mut self, scheme: Retransmission) {
+        self.scheme = scheme;
     }
 
     /// What was counted outside sessions and in those that have ended.
@@ -365,6 +374,7 @@ impl ResponderCounters {
             early: self.early + o.early,
             sacks: self.sacks + o.sacks,
             sack_acks: self.sack_acks + o.sack_acks,
+            congestion: self.congestion + o.congestion,
             sessions: self.sessions + o.sessions,
             dropped_length: self.dropped_length + o.dropped_length,
             dropped_trailer: self.dropped_trailer + o.dropped_trailer,

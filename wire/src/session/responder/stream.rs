@@ -12,7 +12,7 @@ use crate::link::Transmit;
 
 use super::super::framer::Framer;
 use super::super::slab::{Handle, NONE, Slab};
-use super::super::{FIRST, SLOTS};
+use super::super::{FIRST, Retransmission, SLOTS};
 use super::{Memory, ResponderCounters};
 
 /// What a request asks for.
@@ -80,6 +80,9 @@ pub(super) struct Stream {
     early: Box<[Option<Early>; SLOTS]>,
     early_count: usize,
     pub due: Option<DueAck>,
+    scheme: Retransmission,
+    /// The number expected when a NAK was last sent (Go-Back-N).
+    naked_at: u64,
 }
 
 /// What a stream works with: its session's frames and memory.
@@ -93,7 +96,7 @@ pub(super) struct Context<'a, M> {
 }
 
 impl Stream {
-    pub fn new(id: u8) -> Stream {
+    pub fn new(id: u8, scheme: Retransmission) -> Stream {
         let none = Retry { answered: Answered::Write, addr: 0, axi: Axi { stream: 0, tag: 0 } };
         let (retry, early) = (vec![none; SLOTS].into_boxed_slice(), vec![None; SLOTS].into_boxed_slice());
         Stream {
@@ -103,6 +106,8 @@ impl Stream {
             early: early.try_into().expect("a vector of SLOTS"),
             early_count: 0,
             due: None,
+            scheme,
+            naked_at: 0,
         }
     }
 
@@ -233,6 +238,13 @@ impl Stream {
             cx.counters.dropped_window += 1;
             return;
         }
+        if self.scheme == Retransmission::GoBackN {
+            cx.counters.dropped_full += 1;
+            if std::mem::replace(&mut self.naked_at, self.expected) != self.expected {
+                self.tell_gap(seq, request, cx);
+            }
+            return;
+        }
         let place = &mut self.early[seq as usize % SLOTS];
         if place.is_none() {
             let data = if request.data.is_empty() {
@@ -252,6 +264,11 @@ impl Stream {
         } else {
             cx.counters.duplicates += 1;
         }
+        self.tell_gap(seq, request, cx);
+    }
+
+    /// R4: says that request `seq` has come and from where on something is missing.
+    fn tell_gap<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) {
         let last_in_order = self.expected.wrapping_sub(1) as u16;
         let due = self.due;
         let message = match due {

@@ -11,13 +11,17 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::MmapOptions;
+
+mod receive;
+
+pub(super) use receive::RxRing;
 
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
 use crate::frame::vlan;
 
-const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
+pub(super) const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";
 
 /// Where frame data starts in a transmit slot: after the aligned `tpacket2_hdr`.
@@ -49,24 +53,14 @@ impl PacketLink {
             let interface = interface.clone();
             move |e| interface.error(what, NEEDS, e)
         };
-        // Protocol 0: nothing arrives before the filter and the ring are in place and bind() names the type.
-        // SAFETY: plain socket creation; the result is checked.
-        let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
-        let socket = owned(socket).map_err(fail("open a packet socket"))?;
-
-        let option = |name, value: libc::c_int| set_option(&socket, libc::SOL_PACKET, name, &value);
-        option(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)
-            .map_err(fail("choose TPACKET_V2"))?;
-        // Since 4.20; without it our own frames are dropped by the filter on the destination address.
-        let _ = option(PACKET_IGNORE_OUTGOING, 1);
-        let bypass = config.qdisc_bypass && option(libc::PACKET_QDISC_BYPASS, 1).is_ok();
+        let socket = open_socket().map_err(fail("open a packet socket"))?;
+        let bypass = config.qdisc_bypass
+            && set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1).is_ok();
         attach_filter(&socket, &interface).map_err(fail("attach the address filter"))?;
 
         let slot = (interface.mtu + ETHERNET_HEADER + RX_OVERHEAD).next_power_of_two().max(2048);
-        let rx_request = ring_request(slot, RX_SLOTS);
+        receive_ring(&socket, slot, RX_SLOTS).map_err(fail("make the receive ring"))?;
         let tx_request = ring_request(slot, TX_SLOTS);
-        set_option(&socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &rx_request)
-            .map_err(fail("make the receive ring"))?;
         set_option(&socket, libc::SOL_PACKET, libc::PACKET_TX_RING, &tx_request)
             .map_err(fail("make the transmit ring"))?;
         let rx_bytes = slot * RX_SLOTS;
@@ -75,22 +69,7 @@ impl PacketLink {
         let map = map.map_err(fail("map the rings"))?;
         let base = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at 0");
 
-        // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
-        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as u16;
-        address.sll_protocol = config.ethertype.to_be();
-        address.sll_ifindex = interface.index as i32;
-        // SAFETY: the pointer and length describe `address`, which outlives the call.
-        let rc = unsafe {
-            libc::bind(
-                socket.as_raw_fd(),
-                std::ptr::from_ref(&address).cast(),
-                size_of::<libc::sockaddr_ll>() as libc::socklen_t,
-            )
-        };
-        if rc != 0 {
-            return Err(fail("bind a packet socket")(io::Error::last_os_error()));
-        }
+        bind(&socket, config.ethertype, interface.index).map_err(fail("bind a packet socket"))?;
         if config.queues > 1 {
             join_fanout(&socket, config, &interface).map_err(fail("join the fan-out group"))?;
         }
@@ -111,7 +90,7 @@ impl PacketLink {
         Ok(PacketLink {
             info,
             interface,
-            rx: RxRing { base, slot, next: 0, _map: map },
+            rx: RxRing::new(map, slot, RX_SLOTS),
             tx: TxRing {
                 // SAFETY: the transmit ring starts right behind the receive ring in the same mapping.
                 base: unsafe { base.add(rx_bytes) },
@@ -186,6 +165,11 @@ impl Link for PacketLink {
         }
     }
 
+    #[inline]
+    fn holds(&mut self, count: usize) -> bool {
+        self.rx.holds(count)
+    }
+
     fn transmit(&mut self) -> &mut dyn Transmit {
         &mut self.tx
     }
@@ -239,61 +223,6 @@ impl Link for PacketLink {
             tx_full: self.tx.full,
             ..self.counters
         }
-    }
-}
-
-struct RxRing {
-    base: NonNull<u8>,
-    slot: usize,
-    next: usize,
-    /// Both rings, mapped once; nothing outlives it, as its link owns everything that points into it.
-    _map: MmapRaw,
-}
-
-// SAFETY: the ring is owned by whoever owns the link; the kernel is the only other party, and each slot
-// belongs to one side at a time, as its status word says.
-unsafe impl Send for RxRing {}
-
-impl RxRing {
-    #[inline]
-    fn status(&self, index: usize) -> &AtomicU32 {
-        debug_assert!(index < RX_SLOTS);
-        // SAFETY: the index is below RX_SLOTS, so the slot lies in the mapping; a slot is 16-byte aligned and
-        // starts with the u32 status word that the kernel writes concurrently.
-        unsafe { self.base.add(index * self.slot).cast::<AtomicU32>().as_ref() }
-    }
-
-    /// The oldest frame, if one has arrived; `Some(None)` for one that must be skipped (cut off).
-    #[inline]
-    fn front(&mut self) -> Option<Option<&mut [u8]>> {
-        self.ahead(0)
-    }
-
-    /// The frame `ahead` places behind the oldest, likewise. It stays ours until it is released.
-    #[inline]
-    fn ahead(&mut self, ahead: usize) -> Option<Option<&mut [u8]>> {
-        let index = (self.next + ahead) % RX_SLOTS;
-        let status = self.status(index).load(Ordering::Acquire);
-        if status & libc::TP_STATUS_USER == 0 {
-            return None;
-        }
-        // SAFETY: the status word says the slot is ours until we give it back; the kernel has written a
-        // tpacket2_hdr at its start.
-        let slot = unsafe { self.base.add(index * self.slot) };
-        // SAFETY: as above, the header is initialised and stable.
-        let header = unsafe { slot.cast::<libc::tpacket2_hdr>().as_ref() };
-        let (offset, len) = (header.tp_mac as usize, header.tp_snaplen as usize);
-        if header.tp_len != header.tp_snaplen || offset + len > self.slot {
-            return Some(None);
-        }
-        // SAFETY: offset and length were checked to lie in the slot, which is exclusively ours.
-        Some(Some(unsafe { std::slice::from_raw_parts_mut(slot.as_ptr().add(offset), len) }))
-    }
-
-    #[inline]
-    fn release(&mut self) {
-        self.status(self.next).store(libc::TP_STATUS_KERNEL, Ordering::Release);
-        self.next = (self.next + 1) % RX_SLOTS;
     }
 }
 
@@ -373,12 +302,46 @@ impl Transmit for TxRing {
     }
 }
 
+/// A packet socket that speaks TPACKET_V2 and gets no frames yet: it has no EtherType before [`bind`].
+pub(super) fn open_socket() -> io::Result<OwnedFd> {
+    // SAFETY: plain socket creation; the result is checked.
+    let socket = owned(unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+    let version = libc::tpacket_versions::TPACKET_V2 as libc::c_int;
+    set_option(&socket, libc::SOL_PACKET, libc::PACKET_VERSION, &version)?;
+    // Since 4.20; without it our own frames come back, and are dropped for their destination.
+    let _ = set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1);
+    Ok(socket)
+}
+
+/// Gives `socket` a receive ring, to be mapped.
+pub(super) fn receive_ring(socket: &OwnedFd, slot: usize, slots: usize) -> io::Result<()> {
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_RX_RING, &ring_request(slot, slots))
+}
+
+/// Lets frames of `ethertype` on the interface `index` in.
+pub(super) fn bind(socket: &OwnedFd, ethertype: u16, index: u32) -> io::Result<()> {
+    // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = ethertype.to_be();
+    address.sll_ifindex = index as i32;
+    // SAFETY: the pointer and length describe `address`, which outlives the call.
+    let rc = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            std::ptr::from_ref(&address).cast(),
+            size_of::<libc::sockaddr_ll>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
 const PACKET_FANOUT_CBPF: libc::c_int = 6;
 const PACKET_FANOUT_DATA: libc::c_int = 22;
 
 fn ring_request(slot: usize, slots: usize) -> libc::tpacket_req {
-    let block = slot.max(1 << 16);
+    let block = slot.max(1 << 16).min(slot * slots);
     libc::tpacket_req {
         tp_block_size: block as u32,
         tp_block_nr: (slot * slots / block) as u32,

@@ -1,0 +1,82 @@
+//! `cxloe-bench figures`: the paper's congestion figures, simulated.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+use super::Failure;
+use super::common::write;
+use crate::figures::{Fig11, Fig12, Model};
+
+/// Draw the paper's congestion figures from a simulated link of 100 Gbit/s
+///
+/// The controller and the token bucket are those that pace real links. Fig. 11: first and final stable rate over the
+/// threshold of the memory node's receive FIFO. Fig. 12: final stable rate over the rate the link starts at. The same
+/// program gives the same figures everywhere, to the byte; needs neither privileges nor a network.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Which figure
+    #[arg(value_enum, default_value_t = Which::All)]
+    which: Which,
+
+    /// Write fig11.csv, fig11.svg, fig12.csv and fig12.svg, as far as drawn, to this folder, made if missing
+    #[arg(long, value_name = "DIR")]
+    output: Option<PathBuf>,
+
+    /// Print the figures as JSON instead of tables
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Which {
+    Fig11,
+    Fig12,
+    All,
+}
+
+/// What was drawn, as JSON has it.
+#[derive(Serialize)]
+struct Drawn {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fig11: Option<Fig11>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fig12: Option<Fig12>,
+}
+
+pub fn run(args: &Args) -> Result<(), Failure> {
+    if let Some(folder) = &args.output {
+        std::fs::create_dir_all(folder).map_err(|e| {
+            format!("cannot make the folder {}: {e}; give another with --output", folder.display())
+        })?;
+    }
+    let model = Model::default();
+    let drawn = Drawn {
+        fig11: (args.which != Which::Fig12).then(|| Fig11::simulate(&model)),
+        fig12: (args.which != Which::Fig11).then(|| Fig12::simulate(&model)),
+    };
+    let mut files = Vec::new();
+    if let Some(fig) = &drawn.fig11 {
+        files.extend([("fig11.csv", fig.csv()), ("fig11.svg", fig.svg()?)]);
+    }
+    if let Some(fig) = &drawn.fig12 {
+        files.extend([("fig12.csv", fig.csv()), ("fig12.svg", fig.svg()?)]);
+    }
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&drawn)?);
+    } else {
+        let tables = [drawn.fig11.as_ref().map(Fig11::table), drawn.fig12.as_ref().map(Fig12::table)];
+        println!("{}", tables.into_iter().flatten().collect::<Vec<_>>().join("\n"));
+    }
+    if let Some(folder) = &args.output {
+        for (name, text) in files {
+            let path = folder.join(name);
+            write(&path, text.as_bytes())?;
+            if !args.json {
+                println!("written: {}", path.display());
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! `cxloe-bench sim`: runs in virtual time, each repeatable from its seed, and what they have shown.
+
+use std::io::Write;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use super::Failure;
+use super::common::{Unit, bar, write};
+use crate::lab::Interrupt;
+use crate::sim::{Campaign, Outcome, Overrides, Scenario, Summary, Trace};
+
+/// Run engines and services over a simulated network, and check everything they do
+///
+/// The engine of cn-agent and the service of mn-server, the code that ships, run in virtual time over a network that
+/// loses, repeats, reorders and damages frames, between nodes that stand still, restart and are killed. What befalls
+/// them follows from the seed, to the last frame. Every read is checked: it has to return what was written last; every
+/// operation has to end; and at the end the memory has to hold what was written. A seed that fails is named with the
+/// command that runs it again and tells what happened, frame by frame.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// What befalls the runs
+    #[arg(long, value_name = "NAME", value_enum, default_value_t)]
+    scenario: Scenario,
+
+    /// Run this seed only
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "start"])]
+    seed: Option<u64>,
+
+    /// How many seeds to run
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    seeds: u64,
+
+    /// The first of them
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    start: u64,
+
+    /// Threads; each runs seeds of its own [default: one for each core]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
+
+    /// Go on after a seed has failed
+    #[arg(long)]
+    keep_going: bool,
+
+    /// Tell everything that happens: frames with their numbers and fates, operations, troubles
+    #[arg(long, requires = "seed", help_heading = "Output")]
+    trace: bool,
+
+    /// Tell the last lines of that only
+    #[arg(long, value_name = "LINES", requires = "seed", conflicts_with = "trace", help_heading = "Output")]
+    trace_last: Option<usize>,
+
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    json: Option<PathBuf>,
+
+    #[command(flatten)]
+    overrides: Overrides,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  A thousand runs, of everything that can go wrong:
+    cxloe-bench sim
+
+  Other ones, on other days:
+    cxloe-bench sim --seeds 100000 --start $(date +%s)
+
+  What a loss of 1 % does to latency, 4 streams, no cache:
+    cxloe-bench sim --scenario calm --loss 1% --streams 4 --cache 0
+
+  Eight compute nodes at 100 Gbit/s and a memory node that takes in 10 frames a microsecond:
+    cxloe-bench sim --scenario congested --cns 8 --service-rate 10
+
+  What happened in one run, frame by frame, or its end only:
+    cxloe-bench sim --seed 7 --scenario restarts --trace
+    cxloe-bench sim --seed 7 --scenario restarts --trace-last 50
+
+  See the checks fail: memory nodes that lose a write now and then:
+    cxloe-bench sim --scenario calm --plant loses-writes
+
+Exit codes: 0 every check held, 1 a seed failed, 2 wrong usage, 130 ended by Ctrl-C.";
+
+/// Seeds that failed and are named one by one.
+const NAMED_MAX: usize = 10;
+
+pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
+    let campaign = Campaign {
+        scenario: args.scenario,
+        overrides: args.overrides.clone(),
+        start: args.seed.unwrap_or(args.start),
+        seeds: if args.seed.is_some() { 1 } else { args.seeds },
+        jobs: args.jobs.map_or_else(cores, NonZeroUsize::get),
+        keep_going: args.keep_going,
+    };
+    let outcome = match (args.trace, args.trace_last) {
+        (false, None) => with_progress(&campaign, &interrupt),
+        (true, _) => campaign.run_traced(&Trace::to(|line| {
+            // Whoever reads may have seen enough.
+            let _ = writeln!(std::io::stdout(), "{line}");
+        })),
+        (false, Some(lines)) => {
+            let trace = Trace::keeping(lines);
+            let outcome = campaign.run_traced(&trace);
+            let _ = write!(std::io::stdout(), "{}", trace.tail());
+            outcome
+        }
+    };
+    let summary = Summary::new(&campaign, &outcome);
+    let _ = write!(std::io::stdout(), "{summary}");
+    if let Some(path) = &args.json {
+        write(path, &serde_json::to_vec_pretty(&summary)?)?;
+        println!("results: {}", path.display());
+    }
+    for failing in summary.failing.iter().take(NAMED_MAX) {
+        eprintln!("\nseed {}: {}\n  reproduce: {}", failing.seed, failing.what, failing.reproduce);
+    }
+    if !summary.failing.is_empty() {
+        return Err(format!("{} of {} seeds failed", summary.failing.len(), summary.seeds).into());
+    }
+    Ok(interrupt.check()?)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+fn with_progress(campaign: &Campaign, interrupt: &Interrupt) -> Outcome {
+    let progress = bar(campaign.seeds, Unit::Steps);
+    progress.set_message("seeds");
+    let outcome = campaign.run(|done| {
+        progress.set_position(done.seeds);
+        progress.set_message(format!("seeds, {:.1} M operations", done.operations as f64 / 1e6));
+        interrupt.check().is_ok()
+    });
+    progress.finish_and_clear();
+    outcome
+}

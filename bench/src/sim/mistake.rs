@@ -1,0 +1,92 @@
+//! Mistakes planted on purpose, to see that the checker is awake.
+//!
+//! A [`Mistake`] stands between the network and a memory node's service, and makes the node break one rule. Runs with
+//! one must fail; a checker that lets them pass checks nothing.
+
+use std::collections::VecDeque;
+
+use clap::ValueEnum;
+use cxloe_wire::frame::{Command, HEADER_LEN, Header, LINE_SIZE, Mac};
+
+/// What a memory node does wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mistake {
+    /// Acknowledges a line now and then that it has not kept
+    LosesWrites,
+    /// Executes a write again whenever its frame comes again (R7, R11)
+    RepeatsWrites,
+    /// Does not answer a request that comes again (R7)
+    ForgetsAnswers,
+}
+
+impl Mistake {
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+/// Line writes are lost one in this many.
+const LOSES_EVERY: u64 = 13;
+/// Frames remembered.
+const SEEN_MAX: usize = 1024;
+
+/// A memory node's line, by compute node and CMem address.
+pub(super) trait Lines {
+    /// What it holds; `None` where nothing is mapped.
+    fn get(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]>;
+    /// Puts something into it.
+    fn set(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]);
+}
+
+/// A mistake at work.
+pub(super) struct Meddler {
+    mistake: Mistake,
+    /// Frames that were requests, the newest last.
+    seen: VecDeque<Vec<u8>>,
+    writes: u64,
+    /// What is to be put into a line once the service is done with the frame.
+    undo: Option<(Mac, u64, [u8; LINE_SIZE])>,
+}
+
+impl Meddler {
+    pub fn new(mistake: Mistake) -> Meddler {
+        Meddler { mistake, seen: VecDeque::new(), writes: 0, undo: None }
+    }
+
+    /// Looks at a frame before the service does; `false` if the service is not to see it.
+    pub fn before(&mut self, frame: &[u8], lines: &dyn Lines) -> bool {
+        let Some(header) = Header::parse(frame) else { return true };
+        let again = self.seen.iter().any(|seen| seen == frame);
+        let request = Command::from_u8(header.command);
+        let write = request == Some(Command::WriteReq);
+        match self.mistake {
+            Mistake::LosesWrites if write => {
+                self.writes += u64::from(!again);
+                if !again && self.writes.is_multiple_of(LOSES_EVERY) {
+                    self.undo = lines.get(header.src, header.addr).map(|old| (header.src, header.addr, old));
+                }
+            }
+            Mistake::RepeatsWrites if write && again => {
+                let data = frame[HEADER_LEN..].first_chunk();
+                self.undo = data.map(|data| (header.src, header.addr, *data));
+            }
+            Mistake::ForgetsAnswers if again && request < Some(Command::Hello) => return false,
+            _ => {}
+        }
+        if request < Some(Command::Hello) && !again {
+            if self.seen.len() == SEEN_MAX {
+                self.seen.pop_front();
+            }
+            self.seen.push_back(frame.to_vec());
+        }
+        true
+    }
+
+    /// Does what is left to do after the service has seen the frame.
+    pub fn after(&mut self, lines: &dyn Lines) {
+        if let Some((cn, cmem, data)) = self.undo.take() {
+            lines.set(cn, cmem, &data);
+        }
+    }
+}

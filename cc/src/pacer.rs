@@ -1,0 +1,211 @@
+//! A sender's brake: the controller decides how fast, the bucket when.
+//!
+//! At the link's rate the wire itself is the brake, and a request costs a comparison. Below it, the controller's
+//! changes of rate are caught up with whenever somebody asks, each at the moment it was due, so that a pacer needs
+//! no timer of its own.
+
+use std::time::Duration;
+
+use crate::{BitsPerSecond, Config, Controller, Phase, TokenBucket};
+
+/// What paces the requests of one sender to one receiver.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    controller: Controller,
+    bucket: TokenBucket,
+    link: BitsPerSecond,
+    /// Whether the rate is below the link's.
+    limiting: bool,
+    delayed: u64,
+}
+
+/// A pacer in figures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacerStatus {
+    /// The controller's phase.
+    pub phase: Phase,
+    /// The rate requests may have now (CR), in bits per second of the wire.
+    pub rate: BitsPerSecond,
+    /// The rate recovery aims at (TR).
+    pub target: BitsPerSecond,
+    /// Pause signals that counted.
+    pub pauses: u64,
+    /// Pause signals too close to the one before.
+    pub duplicates: u64,
+    /// Times a request had to wait for tokens.
+    pub delayed: u64,
+}
+
+impl Pacer {
+    /// A pacer at the link's rate. After a rest below that rate, `burst` bytes may leave at once.
+    pub fn new(config: Config, burst: u64, now: Duration) -> Pacer {
+        Pacer {
+            controller: Controller::new(config, now),
+            bucket: TokenBucket::new(config.link, burst, now),
+            link: config.link,
+            limiting: false,
+            delayed: 0,
+        }
+    }
+
+    /// Whether a request may leave now.
+    ///
+    /// # Errors
+    /// The time from which on it is worth asking again.
+    #[inline]
+    pub fn ready(&mut self, now: Duration) -> Result<(), Duration> {
+        if !self.limiting {
+            return Ok(());
+        }
+        self.ready_below_link(now)
+    }
+
+    fn ready_below_link(&mut self, now: Duration) -> Result<(), Duration> {
+        self.catch_up(now);
+        if !self.limiting {
+            return Ok(());
+        }
+        let ready = self.bucket.ready(now);
+        self.delayed += u64::from(ready.is_err());
+        // With a new rate it may be earlier.
+        ready.map_err(|at| at.min(self.controller.deadline()))
+    }
+
+    /// Pays for `bytes` of the wire (R13): of a request that has left, or that was repeated without asking.
+    #[inline]
+    pub fn charge(&mut self, bytes: u64) {
+        if self.limiting {
+            self.bucket.charge(bytes);
+        }
+    }
+
+    /// A pause signal for this sender's class, from wherever. Returns whether it counted.
+    pub fn on_pause(&mut self, now: Duration) -> bool {
+        self.catch_up(now);
+        let counted = self.controller.on_pause(now);
+        self.adopt_rate(now);
+        counted
+    }
+
+    /// The pacer in figures, at `now`.
+    pub fn status(&mut self, now: Duration) -> PacerStatus {
+        self.catch_up(now);
+        let (pauses, duplicates) = self.controller.pauses();
+        PacerStatus {
+            phase: self.controller.phase(),
+            rate: self.controller.rate(),
+            target: self.controller.target(),
+            pauses,
+            duplicates,
+            delayed: self.delayed,
+        }
+    }
+
+    /// Makes every change of rate that was due by `now`, at its time.
+    fn catch_up(&mut self, now: Duration) {
+        while self.limiting && self.controller.deadline() <= now {
+            let at = self.controller.deadline();
+            self.controller.poll(at);
+            self.adopt_rate(at);
+        }
+        self.controller.poll(now);
+    }
+
+    fn adopt_rate(&mut self, now: Duration) {
+        let rate = self.controller.rate();
+        let limiting = rate < self.link;
+        if limiting && !self.limiting {
+            // At the link's rate nothing was saved up.
+            self.bucket.empty(now);
+        }
+        self.limiting = limiting;
+        self.bucket.set_rate(rate, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GBIT;
+
+    const US: Duration = Duration::from_micros(1);
+
+    fn pacer() -> Pacer {
+        Pacer::new(Config::for_link(100 * GBIT), 4096, Duration::ZERO)
+    }
+
+    /// Sends frames of 125 bytes (a microsecond at 1 Gbit/s) whenever allowed; returns how many.
+    fn send(pacer: &mut Pacer, from: Duration, until: Duration) -> u64 {
+        let (mut now, mut sent) = (from, 0);
+        while now < until {
+            match pacer.ready(now) {
+                Ok(()) => {
+                    pacer.charge(125);
+                    sent += 1;
+                }
+                Err(again) => {
+                    assert!(again > now, "the time to come back lies ahead");
+                    now = again;
+                }
+            }
+        }
+        sent
+    }
+
+    #[test]
+    fn nothing_waits_at_the_links_rate() {
+        let mut pacer = pacer();
+        for i in 0..10_000 {
+            assert_eq!(pacer.ready(i * US / 1000), Ok(()));
+            pacer.charge(1_000_000);
+        }
+    }
+
+    #[test]
+    fn a_pause_halves_what_leaves() {
+        let mut pacer = pacer();
+        assert!(pacer.on_pause(100 * US));
+        // 50 Gbit/s for t1 = 50 us: 50 frames a microsecond.
+        let sent = send(&mut pacer, 100 * US, 150 * US);
+        assert!((2_499..=2_501).contains(&sent), "{sent}");
+        let status = pacer.status(150 * US);
+        assert_eq!((status.phase, status.rate, status.pauses), (Phase::FastRecovery, 50 * GBIT, 1));
+        assert!(status.delayed > 0);
+    }
+
+    /// Asked late, it is where it would be had it been asked all the time, tokens included.
+    #[test]
+    fn catching_up_misses_nothing() {
+        let (mut asked, mut left_alone) = (pacer(), pacer());
+        for p in [&mut asked, &mut left_alone] {
+            p.on_pause(10 * US);
+            p.charge(1_000_000);
+        }
+        let first = |p: &mut Pacer, step: Duration| {
+            let mut now = 10 * US;
+            while p.ready(now).is_err() {
+                now += step;
+            }
+            now
+        };
+        let (fine, coarse) = (first(&mut asked, US), first(&mut left_alone, 70 * US));
+        assert!(fine <= coarse && coarse < fine + 70 * US, "{fine:?} and {coarse:?}");
+        assert_eq!(asked.status(coarse), PacerStatus { delayed: asked.delayed, ..left_alone.status(coarse) });
+    }
+
+    #[test]
+    fn left_alone_it_lets_go() {
+        let mut pacer = pacer();
+        for i in 0..6 {
+            pacer.on_pause(i * 20 * US);
+        }
+        assert!(pacer.status(120 * US).rate < 4 * GBIT);
+        pacer.charge(100_000);
+        assert!(pacer.ready(121 * US).is_err());
+        let later = Duration::from_secs(1);
+        assert_eq!(pacer.ready(later), Ok(()));
+        assert_eq!(pacer.status(later).rate, 100 * GBIT);
+        pacer.charge(u64::MAX / 16);
+        assert_eq!(pacer.ready(later), Ok(()), "no tokens are counted at the link's rate");
+    }
+}

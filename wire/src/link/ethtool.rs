@@ -1,0 +1,223 @@
+//! What a driver tells of its interface: name, speed, statistics (`SIOCETHTOOL`), and which of the statistics count
+//! the PFC frames that the NIC kept to itself.
+//!
+//! A driver may take a millisecond to gather its statistics: never ask on the data path.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use super::LinkError;
+use super::interface::{Interface, owned};
+use super::rate::Rate;
+
+const SIOCETHTOOL: libc::Ioctl = 0x8946;
+const ETHTOOL_GSET: u32 = 0x01;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GSTRINGS: u32 = 0x1b;
+const ETHTOOL_GSTATS: u32 = 0x1d;
+const ETH_SS_STATS: u32 = 1;
+/// Bytes of a statistic's name.
+const NAME_LEN: usize = 32;
+/// More statistics than any driver has.
+const STATISTICS_MAX: usize = 1 << 16;
+
+/// Drivers that count received PFC frames, and what they call the count of a class (`{}`).
+const PFC_COUNTERS: &[(&str, &str)] = &[
+    ("mlx5_core", "rx_prio{}_pause"),
+    ("mlx4_en", "rx_pause_prio_{}"),
+    ("ice", "rx_priority_{}_xoff.nic"),
+    ("i40e", "port.rx_priority_{}_xoff"),
+    ("i40e", "port.rx_priority_{}_xoff_rx"),
+    ("ixgbe", "rx_pb_{}_pxoff"),
+    ("bnxt_en", "rx_pfc_ena_frames_pri{}"),
+    ("cxgb4", "rx_ppp{}_frames"),
+    ("hns3", "mac_rx_pfc_pri{}_pkt_num"),
+    ("hinic", "mac_rx_pfc_pri{}_pkt_num"),
+    ("qede", "rx_pfc_frames"),
+];
+
+/// An interface, to be asked about.
+pub struct Ethtool {
+    interface: Interface,
+    socket: OwnedFd,
+}
+
+/// One counter of a driver.
+pub struct DriverCounter {
+    ethtool: Ethtool,
+    name: String,
+    index: usize,
+    /// The kernel's answer: command and count, then the values.
+    values: Vec<u64>,
+}
+
+impl Ethtool {
+    /// Prepares to ask about `interface`, in this thread's network namespace.
+    ///
+    /// # Errors
+    /// [`LinkError::NoSuchInterface`] and [`LinkError::Down`], as for opening a link.
+    pub fn open(interface: &str) -> Result<Ethtool, LinkError> {
+        let interface = Interface::find(interface)?;
+        // SAFETY: plain socket creation; the result is checked.
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        let socket = owned(socket).map_err(|e| interface.error("open a control socket", "", e))?;
+        Ok(Ethtool { interface, socket })
+    }
+
+    /// The interface's speed; `None` if the driver knows none or there is no carrier.
+    pub fn speed(&self) -> Option<Rate> {
+        // struct ethtool_cmd: 44 bytes, the speed in Mbit/s in two halves at 12 and 28.
+        let mut request = [0; 11];
+        request[0] = ETHTOOL_GSET;
+        self.ask(&mut request).ok()?;
+        let mbit = request[3].to_ne_bytes();
+        let (low, high) = (u16::from_ne_bytes([mbit[0], mbit[1]]), request[7].to_ne_bytes());
+        let mbit = u32::from(u16::from_ne_bytes([high[0], high[1]])) << 16 | u32::from(low);
+        if mbit == u32::MAX || mbit == u32::from(u16::MAX) {
+            return None;
+        }
+        Rate::bits_per_s(u64::from(mbit) * 1_000_000)
+    }
+
+    /// The driver's name; empty if it does not say.
+    pub fn driver(&self) -> String {
+        self.info().map(|info| text(&bytes(&info)[4..36])).unwrap_or_default()
+    }
+
+    /// struct ethtool_drvinfo: 196 bytes.
+    fn info(&self) -> io::Result<[u32; 49]> {
+        let mut info = [0; 49];
+        info[0] = ETHTOOL_GDRVINFO;
+        self.ask(&mut info)?;
+        Ok(info)
+    }
+
+    /// The names of the driver's statistics, in their order.
+    ///
+    /// # Errors
+    /// [`LinkError::Io`] if the driver has none or does not tell.
+    pub fn statistics(&self) -> Result<Vec<String>, LinkError> {
+        let fail = |e| self.interface.error("ask for the names of the driver's statistics", "", e);
+        // n_stats lies at 180.
+        let count = self.info().map_err(fail)?[45] as usize;
+        if count > STATISTICS_MAX {
+            return Err(fail(io::Error::from_raw_os_error(libc::E2BIG)));
+        }
+        let mut request = vec![0; 3 + count * NAME_LEN / 4];
+        request[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_STATS, count as u32]);
+        self.ask(&mut request).map_err(fail)?;
+        Ok(bytes(&request)[12..].chunks_exact(NAME_LEN).map(text).collect())
+    }
+
+    /// The driver's count of PFC frames received for `class`, if it is one of those known to have one; or the
+    /// statistic called `name`, in which `{}` stands for the class.
+    ///
+    /// # Errors
+    /// [`LinkError::Unsupported`], which says what there is, if there is none or not that one.
+    pub fn pfc_counter(self, class: u8, name: Option<&str>) -> Result<DriverCounter, LinkError> {
+        let driver = self.driver();
+        let known = PFC_COUNTERS.iter().filter(|(of, _)| *of == driver).map(|(_, name)| *name);
+        let wanted: Vec<String> =
+            name.into_iter().chain(known.filter(|_| name.is_none())).map(|n| fill(n, class)).collect();
+        let unsupported = |interface: String, why| LinkError::Unsupported {
+            backend: "counting PFC frames",
+            interface,
+            why,
+        };
+        if wanted.is_empty() {
+            let why =
+                format!("nothing is known of driver `{driver}`; name its counter (`ethtool -S` lists them)");
+            return Err(unsupported(self.interface.name, why));
+        }
+        let names = self.statistics()?;
+        let found =
+            wanted.iter().find_map(|w| names.iter().position(|n| n == w).map(|index| (w.clone(), index)));
+        let Some((name, index)) = found else {
+            let similar =
+                names.iter().filter(|n| n.contains("pause") || n.contains("pfc") || n.contains("xoff"));
+            let similar = similar.take(8).cloned().collect::<Vec<_>>().join(", ");
+            let why = format!(
+                "driver `{driver}` has no statistic `{}`{}",
+                wanted.join("` or `"),
+                if similar.is_empty() { String::new() } else { format!("; perhaps one of these: {similar}") }
+            );
+            return Err(unsupported(self.interface.name, why));
+        };
+        // struct ethtool_stats: command and count in the first eight bytes.
+        let values = vec![0; 1 + names.len()];
+        Ok(DriverCounter { ethtool: self, name, index, values })
+    }
+
+    /// Hands a request, which the kernel fills in place, to the driver.
+    fn ask<T>(&self, request: &mut [T]) -> io::Result<()> {
+        // SAFETY: ifreq is plain data for which all zeros is valid.
+        let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in ifreq.ifr_name.iter_mut().zip(self.interface.name.bytes()) {
+            *to = from as libc::c_char;
+        }
+        ifreq.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
+        // SAFETY: the kernel reads the command at the start of `request` and writes no more than the structure of
+        // that command, whose size, counts included, the callers above have made room for.
+        let rc = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, std::ptr::from_mut(&mut ifreq)) };
+        if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+}
+
+impl DriverCounter {
+    /// The statistic's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its value now.
+    ///
+    /// # Errors
+    /// [`LinkError::Io`], also when the driver's statistics have become others (a changed number of queues).
+    pub fn read(&mut self) -> Result<u64, LinkError> {
+        let count = self.values.len() - 1;
+        let fail = |e| self.ethtool.interface.error("read the driver's statistics", "", e);
+        // The driver writes as many values as it has now, whatever the count it is given.
+        if self.ethtool.info().map_err(fail)?[45] as usize != count {
+            return Err(fail(io::Error::other("the driver has other statistics than before")));
+        }
+        let head = [ETHTOOL_GSTATS, count as u32].map(u32::to_ne_bytes).concat();
+        self.values[0] = u64::from_ne_bytes(head.try_into().unwrap_or_default());
+        // Room for a few more, should their number change in this very moment.
+        self.values.resize(count + 1 + SPARE, 0);
+        let asked = self.ethtool.ask(&mut self.values);
+        self.values.truncate(count + 1);
+        asked.map_err(fail)?;
+        Ok(self.values[1 + self.index])
+    }
+}
+
+/// Values beyond those a driver had when asked how many.
+const SPARE: usize = 1024;
+
+/// A counter's name for a class.
+fn fill(name: &str, class: u8) -> String {
+    name.replace("{}", &class.to_string())
+}
+
+/// A name as the kernel gives it: to the first zero, blanks around it dropped.
+fn text(bytes: &[u8]) -> String {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).trim().to_owned()
+}
+
+/// The bytes of words, as they lie in memory.
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(text(b"rx_ppp0_frames         \0\0junk"), "rx_ppp0_frames");
+        assert_eq!(fill("rx_prio{}_pause", 3), "rx_prio3_pause");
+        assert_eq!(fill("rx_pfc_frames", 3), "rx_pfc_frames");
+    }
+}
