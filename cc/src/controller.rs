@@ -22,7 +22,7 @@
 
 use std::time::Duration;
 
-use crate::{BitsPerSecond, GBIT};
+use crate::BitsPerSecond;
 
 /// A phase of the controller, with the paper's letter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,7 +77,7 @@ pub struct Config {
     pub link: BitsPerSecond,
     /// The least CR can be.
     pub floor: BitsPerSecond,
-    /// A step of (e).
+    /// A step of (e): the paper's 1 Gbit/s at 100 Gbit/s, a hundredth of other links' rates.
     pub increment: BitsPerSecond,
     /// Speed-ups after which (c) is over.
     pub speed_ups: u32,
@@ -96,7 +96,7 @@ impl Config {
             t6: us(20),
             link,
             floor: (link / 1000).max(1_000_000).min(link),
-            increment: GBIT.min(link / 10).max(1),
+            increment: (link / 100).max(1),
             speed_ups: 5,
         }
     }
@@ -268,6 +268,7 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::GBIT;
 
     const US: Duration = Duration::from_micros(1);
     const LINK: BitsPerSecond = 100 * GBIT;

@@ -25,8 +25,8 @@ pub struct RateControl {
     pub link: Option<Rate>,
     /// t1 to t6 of the controller; `None`: the paper's.
     pub times: [Option<Duration>; 6],
-    /// A step of the controller's increment exploration; `None`: the paper's 1 Gbit/s, on slow links a tenth of the
-    /// link's rate.
+    /// A step of the controller's increment exploration; `None`: a hundredth of the link's rate, which is the paper's
+    /// 1 Gbit/s at 100 Gbit/s.
     pub increment: Option<Rate>,
     /// Bytes that may leave at once after a rest.
     pub bucket: u64,

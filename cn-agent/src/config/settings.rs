@@ -122,7 +122,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_t6: Option<Span>,
 
-    /// An increment when exploring [default: 1Gbit/s, at most a tenth of the link's rate]
+    /// An increment when exploring [default: a hundredth of the link's rate]
     #[arg(long, value_name = "RATE", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_increment: Option<Rate>,

@@ -13,6 +13,10 @@ use super::completer::Op;
 use super::{Engine, EngineError, page_and_mask, stream_of};
 use crate::cache::State;
 
+/// What stands before the lines of a burst: their number in a response, their mask in a request.
+const BURST_READ_HEAD: usize = 1;
+const BURST_WRITE_HEAD: usize = 8;
+
 impl Engine {
     /// Most lines of a burst read at `hpa` in one frame; 0 without a session.
     pub fn burst_read_lines_max(&mut self, hpa: u64) -> usize {
@@ -57,7 +61,7 @@ impl Engine {
         }
         self.core.inflight.start(page, mask);
         self.core.counters.burst_reads += 1;
-        self.sent(peer, lines);
+        self.sent(peer, BURST_READ_HEAD + lines * LINE_SIZE);
         Ok(())
     }
 
@@ -101,7 +105,7 @@ impl Engine {
             }
         }
         self.core.counters.burst_writes += 1;
-        self.sent(peer, mask.count_ones() as usize);
+        self.sent(peer, BURST_WRITE_HEAD + data.len());
         Ok(())
     }
 

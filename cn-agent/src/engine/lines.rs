@@ -91,7 +91,7 @@ impl Engine {
         }
         self.core.inflight.start(page, mask);
         self.core.counters.read_misses += 1;
-        self.sent(peer, 1);
+        self.sent(peer, LINE_SIZE);
         Ok(Read::Sent)
     }
 

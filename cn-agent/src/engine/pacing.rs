@@ -48,7 +48,7 @@ pub(super) enum Signal {
 /// One memory node's pacer.
 pub(super) struct Brake {
     pacer: Pacer,
-    /// What every frame takes beyond its lines.
+    /// What every frame takes beyond its payload.
     overhead: usize,
     /// Bytes of repeated lines already paid for.
     repeated: u64,
@@ -68,10 +68,10 @@ impl Brake {
         }
     }
 
-    /// Pays for a request of so many lines.
+    /// Pays for a request whose larger frame, its own or its response, has so many bytes after the header.
     #[inline]
-    fn charge(&mut self, lines: usize) {
-        self.pacer.charge((self.overhead + lines * LINE_SIZE) as u64);
+    fn charge(&mut self, payload: usize) {
+        self.pacer.charge((self.overhead + payload) as u64);
     }
 
     /// Pays for what was repeated, of which `bytes` of lines are known in all.
@@ -153,12 +153,12 @@ impl Engine {
         }
     }
 
-    /// A request of so many lines was sent to `peer`.
+    /// A request was sent to `peer`, whose larger frame, its own or its response, has so many bytes after the header.
     #[inline]
-    pub(super) fn sent(&mut self, peer: usize, lines: usize) {
+    pub(super) fn sent(&mut self, peer: usize, payload: usize) {
         let peer = &mut self.peers[peer];
         if let Some(brake) = &mut peer.brake {
-            brake.charge(lines);
+            brake.charge(payload);
         }
         self.deadline = self.deadline.min(peer.requester.deadline());
     }

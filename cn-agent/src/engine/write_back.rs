@@ -121,7 +121,7 @@ impl Engine {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }
-        self.sent(peer, 1);
+        self.sent(peer, LINE_SIZE);
         Ok(())
     }
 

@@ -1,0 +1,277 @@
+//! Several compute nodes on one memory node that serves fewer requests than they could make: with rate control each
+//! gets its share, and the queue loses less than without. Real engines and a real service in virtual time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cxloe_cn::cache::CacheConfig;
+use cxloe_cn::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Read, Route, Sink};
+use cxloe_gmm::model::Watermark;
+use cxloe_mn::congestion::{CongestionConfig, Verdict};
+use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
+use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
+use cxloe_mn::service::Service;
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PfcVector};
+use cxloe_wire::link::limit::WIRE_OVERHEAD;
+use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
+use cxloe_wire::link::{Link, LinkCounters};
+use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
+use cxloe_wire::time::Time;
+
+const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
+/// What one compute node has.
+const BYTES: u64 = 1 << 20;
+/// The memory node serves a request a microsecond.
+const SERVICE: Duration = Duration::from_micros(1);
+/// Its receive queue.
+const FIFO: usize = 512;
+const LINK: u64 = 10_000_000_000;
+
+/// Counts what has ended.
+#[derive(Default)]
+struct Ended {
+    done: u64,
+    failed: u64,
+}
+
+impl Sink for Ended {
+    fn read(&mut self, _: u64, _: &[u8]) {
+        self.done += 1;
+    }
+    fn written(&mut self, _: u64) {
+        self.done += 1;
+    }
+    fn failed(&mut self, _: u64, _: EngineError) {
+        self.failed += 1;
+    }
+}
+
+/// A compute node that reads line after line, as many at once as `depth`.
+struct Cn {
+    link: SimLink,
+    engine: Engine,
+    ended: Ended,
+    made: u64,
+    depth: u64,
+}
+
+impl Cn {
+    fn new(net: &SimNetwork, index: u8, depth: u64, paced: bool) -> Cn {
+        let own = Mac([2, 0, 0, 0, 0, 0x10 + index]);
+        let port = PortConfig { egress: Some("10Gbit/s".parse().expect("a rate")), ..PortConfig::default() };
+        let link = net.attach(own, port).expect("a new address");
+        let mut engine = Engine::new(CacheConfig::OFF);
+        if paced {
+            let pacing =
+                Pacing { control: cxloe_cc::Config::for_link(LINK), bucket: BUCKET_DEFAULT, class: 0 };
+            engine.set_pacing(Some(pacing), Time::ZERO);
+        }
+        let config = RequesterConfig {
+            identity: Identity { own, peer: MN, ethertype: ETHERTYPE_DEFAULT },
+            max_frame: 1514,
+            streams: 4,
+            instance: u64::from(index),
+            key: None,
+            timing: Timing::default(),
+            seed: 1 + u64::from(index),
+        };
+        let peer = engine.add_peer(config, Time::ZERO);
+        let route = Route { hpa: 0, bytes: BYTES, peer, cmem: 0, incarnation: None };
+        engine.add_route(route).expect("the first route");
+        Cn { link, engine, ended: Ended::default(), made: 0, depth }
+    }
+
+    /// Takes what has arrived, and makes requests while there is room.
+    fn work(&mut self, now: Time) {
+        let Cn { link, engine, ended, made, depth } = self;
+        link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, ended)).expect("a simulated link");
+        while engine.is_connected() && *made - ended.done - ended.failed < *depth {
+            let hpa = *made * 64 % BYTES;
+            match engine.read(hpa, *made, now, link.transmit()) {
+                Ok(Read::Sent) => *made += 1,
+                Ok(Read::Hit(_)) => unreachable!("there is no cache"),
+                Err(_) => break,
+            }
+        }
+        if now >= engine.deadline() {
+            engine.poll(now, link.transmit(), ended);
+        }
+        link.flush().expect("a simulated link");
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+struct Figures {
+    /// Requests that each compute node got done.
+    done: Vec<u64>,
+    dropped: u64,
+    repeated: u64,
+    pauses: u64,
+}
+
+impl Figures {
+    fn sum(&self) -> u64 {
+        self.done.iter().sum()
+    }
+}
+
+/// `depths.len()` compute nodes for `span` of virtual time.
+fn run(depths: &[u64], paced: bool, span: Duration) -> Figures {
+    let net = SimNetwork::new(7);
+    let fifo = PortConfig {
+        egress: Some("10Gbit/s".parse().expect("a rate")),
+        ingress: Some("10Gbit/s".parse().expect("a rate")),
+        fifo_capacity: FIFO,
+        ..PortConfig::default()
+    };
+    let mut mn = net.attach(MN, fifo).expect("a new address");
+    let mut cns: Vec<Cn> = (0..).zip(depths).map(|(i, depth)| Cn::new(&net, i, *depth, paced)).collect();
+    let mut service = service(&cns, paced);
+    let (mut now, mut mn_free) = (Time::ZERO, Time::ZERO);
+    let end = now + span;
+    while now < end {
+        let mn_due = (net.fifo(MN).is_some_and(|f| f.occupancy > 0)).then_some(mn_free);
+        let due = cns.iter().map(|cn| cn.engine.deadline()).chain(net.next_event()).chain(mn_due).min();
+        now = due.unwrap_or(end).max(now).min(end);
+        net.step(now);
+        for cn in &mut cns {
+            cn.work(now);
+        }
+        if now >= mn_free {
+            service.begin_batch();
+            let received =
+                mn.receive(1, &mut |frame, tx| service.handle(frame, now, tx)).expect("a simulated link");
+            service.finish_batch(mn.transmit());
+            match service.look_at_queue(|count| mn.holds(count), now) {
+                Verdict::Quiet => {}
+                verdict => drop(service.tell(verdict, mn.transmit())),
+            }
+            mn.flush().expect("a simulated link");
+            if received > 0 {
+                mn_free = now + SERVICE;
+            }
+        }
+    }
+    let repeated = |cn: &Cn| cn.engine.sessions()[0].counters.retransmitted;
+    assert!(cns.iter().all(|cn| cn.ended.failed == 0), "no request fails");
+    Figures {
+        done: cns.iter().map(|cn| cn.ended.done).collect(),
+        dropped: net.fifo(MN).map_or(0, |fifo| fifo.dropped),
+        repeated: cns.iter().map(repeated).sum(),
+        pauses: cns.iter().map(|cn| cn.engine.counters().pauses_mn).sum(),
+    }
+}
+
+/// A service in which every compute node has its memory.
+fn service(cns: &[Cn], watched: bool) -> Service {
+    let options = PoolOptions {
+        bytes: Some(cns.len() as u64 * BYTES),
+        extent_bytes: Some(BYTES),
+        prefault: Some(false),
+        ..PoolOptions::default()
+    };
+    let pool = Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
+    let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
+    let range = |cn: &Cn| StaticRange { cn: cn.link.info().mac, base: ByteSize(0), size: ByteSize(BYTES) };
+    StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");
+    let config = ResponderConfig::new(MN, 1514, mappings.table().pool().incarnation(), 3);
+    let mut service = Service::new(config, mappings.table().clone(), 16);
+    let threshold = if watched { FIFO / 4 } else { 0 };
+    service.set_congestion(CongestionConfig { threshold, ..CongestionConfig::default() });
+    service
+}
+
+#[test]
+fn several_nodes_share_a_slow_one_and_none_starves() {
+    let span = Duration::from_millis(60);
+    let depths = [400; 4];
+    let (free, paced) = (run(&depths, false, span), run(&depths, true, span));
+    println!("without rate control {free:?}\nwith {paced:?}");
+    assert!(free.dropped > 0, "too easy to show anything: {free:?}");
+    assert!(paced.pauses > 0, "{paced:?}");
+    assert!(paced.dropped * 4 < free.dropped && paced.repeated < free.repeated, "{paced:?} {free:?}");
+    let fair = paced.sum() / 4;
+    assert!(paced.done.iter().all(|done| *done > fair * 6 / 10 && *done < fair * 14 / 10), "{paced:?}");
+    // What the memory node can do is done.
+    assert!(paced.sum() > 60_000 * 8 / 10, "{paced:?}");
+}
+
+/// A node that asks little is not paced for what others do.
+#[test]
+fn who_asks_little_gets_it() {
+    let span = Duration::from_millis(60);
+    let paced = run(&[400, 400, 400, 2], true, span);
+    println!("{paced:?}");
+    let alone = run(&[2], true, span);
+    assert_eq!(alone.pauses, 0, "{alone:?}");
+    assert!(paced.done[3] > 0 && paced.sum() > 60_000 * 8 / 10, "{paced:?}");
+}
+
+/// What a paced node moves in half a second at half of 1 Gbit/s, in bits per second of the wire: reads (in bursts or
+/// not) count by their answers, writes by themselves (R13).
+fn moved(bursts: bool, writes: bool) -> f64 {
+    let span = Duration::from_millis(500);
+    let net = SimNetwork::new(1);
+    let mut mn = net.attach(MN, PortConfig::default()).expect("a new address");
+    let mut cn = Cn::new(&net, 0, 64, false);
+    let long = Duration::from_secs(10);
+    let control = cxloe_cc::Config { t1: long, ..cxloe_cc::Config::for_link(1_000_000_000) };
+    cn.engine.set_pacing(Some(Pacing { control, bucket: BUCKET_DEFAULT, class: 5 }), Time::ZERO);
+    let mut service = service(std::slice::from_ref(&cn), false);
+    let mut vector = PfcVector { enabled: 1 << 5, quanta: [0; 8] };
+    vector.quanta[5] = 100;
+    let (mut now, mut before) = (Time::ZERO, None);
+    let line = vec![1; 23 * 64];
+    while now < Time::ZERO + span {
+        let due = net.next_event().into_iter().chain([cn.engine.deadline()]).min().expect("a deadline");
+        now = due.max(now).min(Time::ZERO + span);
+        net.step(now);
+        let Cn { link, engine, ended, made, depth } = &mut cn;
+        link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, ended)).expect("a simulated link");
+        if engine.is_connected() && before.is_none() {
+            engine.on_pfc(&vector, now);
+            before = Some((now, link.counters(), mn.counters()));
+        }
+        while before.is_some() && *made - ended.done < *depth {
+            let (hpa, lines) = (*made * 4096 % BYTES, if bursts { 23 } else { 1 });
+            let tx = link.transmit();
+            let sent = match (writes, bursts) {
+                (false, true) => engine.burst_read(hpa, lines, *made, now, tx),
+                (false, false) => engine.read(hpa, *made, now, tx).map(drop),
+                (true, true) => {
+                    engine.burst_write(hpa, (1 << lines) - 1, &line[..lines * 64], *made, now, tx)
+                }
+                (true, false) => engine.write(hpa, &[2; 64], *made, now, tx).map(drop),
+            };
+            match sent {
+                Ok(()) => *made += 1,
+                Err(EngineError::Busy) => break,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if now >= engine.deadline() {
+            engine.poll(now, link.transmit(), ended);
+        }
+        link.flush().expect("a simulated link");
+        service.begin_batch();
+        mn.receive(64, &mut |frame, tx| service.handle(frame, now, tx)).expect("a simulated link");
+        service.finish_batch(mn.transmit());
+        mn.flush().expect("a simulated link");
+    }
+    let (since, cn_before, mn_before) = before.expect("a session");
+    let sent = |now: LinkCounters, before: LinkCounters| {
+        (now.tx_bytes - before.tx_bytes) + (now.tx_frames - before.tx_frames) * WIRE_OVERHEAD as u64
+    };
+    let bytes = if writes { sent(cn.link.counters(), cn_before) } else { sent(mn.counters(), mn_before) };
+    bytes as f64 * 8.0 / now.since(since).as_secs_f64()
+}
+
+/// R13: tokens are spent on the larger of request and response, so that neither direction exceeds the rate.
+#[test]
+fn what_moves_keeps_the_rate_both_ways() {
+    for (bursts, writes) in [(false, false), (true, false), (false, true), (true, true)] {
+        let rate = moved(bursts, writes);
+        assert!((0.49e9..=0.502e9).contains(&rate), "bursts {bursts}, writes {writes}: {rate:.3e} bit/s");
+    }
+}
