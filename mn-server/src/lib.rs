@@ -15,8 +15,10 @@
 //! * [`translation`]: TLB, and the page table, which lies in the pool itself.
 //! * [`pool`]: the memory: anonymous, huge pages, a memfd, a file, a DAX device.
 //! * [`control`]: the manager's commands, carried out.
+//! * [`admin`]: a socket that tells how things stand.
 //! * [`config`][]: options.
 
+pub mod admin;
 pub mod config;
 pub mod congestion;
 pub mod control;

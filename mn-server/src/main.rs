@@ -1,40 +1,46 @@
 //! `mn-server`: puts pool, translation, workers and the link to the manager together, and takes them apart
 //! again in order.
 //!
-//! Start: options, pool, page table, links, workers, manager. End (SIGTERM, SIGINT, or a worker's error):
-//! manager link, workers (which tell their CNs), pool.
+//! Start: options, socket, pool, page table, links, workers, manager. End (SIGTERM, SIGINT, or a worker's error):
+//! socket, manager link, workers (which tell their CNs), pool. What else the command line can ask for is in [`cli`].
+
+mod cli;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-use clap::Parser;
 use cxloe_gmm::model::Watermark;
-use cxloe_mn::config::{Cli, Config, LogFormat, MapSource};
+use cxloe_mn::admin::server::{Bound, SocketError};
+use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
+use cxloe_mn::config::{Config, LogFormat, MapSource};
 use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StateFile, StaticMap};
 use cxloe_mn::pool::{Host, Pool};
 use cxloe_mn::service::Service;
-use cxloe_mn::worker::{WorkerHandle, WorkerOptions};
+use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::{Extras, LinkConfig, open_with};
-use cxloe_wire::session::{PreSharedKey, ResponderConfig};
+use cxloe_wire::session::{PreSharedKey, ResponderConfig, WINDOW};
 use tracing::{error, info};
 
 /// Why the node did not start, or did not end well.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    let config = match cli.resolve() {
+    let args = match cli::parse() {
+        cli::Task::Run(args) => args,
+        cli::Task::Done(exit) => return exit,
+    };
+    let config = match args.resolve() {
         Ok(config) => config,
         Err(e) => {
             eprintln!("mn-server: {e}");
-            return ExitCode::from(2);
+            return ExitCode::from(cli::USAGE);
         }
     };
-    if cli.print_config {
+    if args.print_config {
         print!("{}", config.to_toml());
         return ExitCode::SUCCESS;
     }
@@ -57,6 +63,9 @@ fn start_log(config: &Config) {
     }
 }
 
+/// How long workers may take for a report. Under full load they look up every half second.
+const REPORT_MAX: Duration = Duration::from_millis(1500);
+
 /// What ends the node.
 enum End {
     Signal(i32),
@@ -67,6 +76,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let (ended, end) = mpsc::channel();
     watch_signals(ended.clone())?;
 
+    let socket = bind_socket(config)?;
     let state = StateFile::at(config.state_path())?;
     let pool = open_pool(config)?;
     let seen = state.load().unwrap_or_else(|e| {
@@ -143,12 +153,14 @@ fn run(config: &Config) -> Result<(), Failure> {
             Some(ManagerLink::start(mappings, options, stats)?)
         }
     };
+    let admin = socket.map(|socket| socket.serve(status_of(config, &workers))).transpose()?;
     info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
 
     match end.recv() {
         Ok(End::Signal(signal)) => info!(signal, "ending"),
         Ok(End::Worker) | Err(_) => {}
     }
+    drop(admin);
     // Mappings must not change any more, then nobody may touch the pool any more, then it is closed.
     let stopped = manager.map(ManagerLink::stop);
     workers.iter().for_each(WorkerHandle::stop);
@@ -158,6 +170,41 @@ fn run(config: &Config) -> Result<(), Failure> {
     results.into_iter().collect::<Result<Vec<()>, _>>()?;
     info!("ended");
     Ok(())
+}
+
+/// The socket that tells how things stand. One that was asked for has to be had; at the default place it may be that
+/// of another node on this machine, and the node is of use without.
+fn bind_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
+    if let Some(path) = &config.socket {
+        return Bound::bind(path).map(Some);
+    }
+    Ok(Bound::bind(&admin::default_socket())
+        .inspect_err(|error| tracing::warn!("serving without a socket for `mn-server sessions`: {error}"))
+        .ok())
+}
+
+/// What the socket tells: the workers are asked when somebody wants to know, and get a moment to answer.
+fn status_of(config: &Config, workers: &[WorkerHandle]) -> impl Fn() -> NodeStatus + Send + 'static {
+    let (name, interface) = (config.name.clone(), config.interface.clone());
+    let reporters: Vec<_> = workers.iter().map(WorkerHandle::patient_reporter).collect();
+    move || {
+        let until = Instant::now() + REPORT_MAX;
+        let status = |worker, reported: Option<(WorkerReport, Duration)>| match reported {
+            Some((report, age)) => WorkerStatus { worker, age_ns: Some(age.as_nanos() as u64), report },
+            None => WorkerStatus { worker, age_ns: None, report: WorkerReport::default() },
+        };
+        NodeStatus {
+            version: admin::VERSION,
+            name: name.clone(),
+            interface: interface.clone(),
+            window: WINDOW,
+            workers: reporters
+                .iter()
+                .enumerate()
+                .map(|(worker, report)| status(worker, report(until)))
+                .collect(),
+        }
+    }
 }
 
 fn open_pool(config: &Config) -> Result<Arc<Pool>, Failure> {

@@ -5,16 +5,16 @@
 //! [`WorkerHandle`]: two flags it looks at between batches, and a report it writes when asked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::link::{Link, LinkCounters, LinkError, echo};
 use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
 use cxloe_wire::time::{Clock, Time};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::congestion::Verdict;
 use crate::service::Service;
@@ -32,7 +32,7 @@ const DRAIN_MAX: Duration = Duration::from_millis(500);
 const ECHO_LINGER: Duration = Duration::from_millis(20);
 
 /// What a worker has done.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WorkerReport {
     /// Frames and bytes.
     pub link: LinkCounters,
@@ -54,7 +54,16 @@ pub struct WorkerReport {
 struct Shared {
     stop: AtomicBool,
     report_wanted: AtomicBool,
-    report: Mutex<WorkerReport>,
+    report: Mutex<Latest>,
+    reported: Condvar,
+}
+
+/// The last report.
+#[derive(Default)]
+struct Latest {
+    report: WorkerReport,
+    /// When it was made; `None` before the first.
+    at: Option<Instant>,
 }
 
 /// A running worker.
@@ -122,7 +131,7 @@ impl WorkerHandle {
     /// The worker's latest report; asks for a fresh one, which is there a moment later.
     pub fn report(&self) -> WorkerReport {
         self.shared.report_wanted.store(true, Ordering::Relaxed);
-        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).report.clone()
     }
 
     /// A closure that reports, for others to hold.
@@ -130,7 +139,25 @@ impl WorkerHandle {
         let shared = Arc::clone(&self.shared);
         move || {
             shared.report_wanted.store(true, Ordering::Relaxed);
-            shared.report.lock().unwrap_or_else(PoisonError::into_inner).clone()
+            shared.report.lock().unwrap_or_else(PoisonError::into_inner).report.clone()
+        }
+    }
+
+    /// A closure that asks for a report and waits for it, until the given moment at most. What comes then is the last
+    /// one there is and its age: a worker that is stuck, or on its way out, has none newer. `None` before the first.
+    pub fn patient_reporter(&self) -> impl Fn(Instant) -> Option<(WorkerReport, Duration)> + Send + 'static {
+        let shared = Arc::clone(&self.shared);
+        move |until| {
+            let asked = Instant::now();
+            shared.report_wanted.store(true, Ordering::Relaxed);
+            let latest = shared.report.lock().unwrap_or_else(PoisonError::into_inner);
+            let patience = until.saturating_duration_since(asked);
+            let old = |latest: &mut Latest| latest.at.is_none_or(|at| at < asked);
+            let (latest, _) = shared
+                .reported
+                .wait_timeout_while(latest, patience, old)
+                .unwrap_or_else(PoisonError::into_inner);
+            latest.at.map(|at| (latest.report.clone(), at.elapsed()))
         }
     }
 }
@@ -263,7 +290,9 @@ impl Worker {
                 congested: self.service.is_congested(),
                 sessions: self.service.responder().statuses(now),
             };
-            *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = report;
+            let latest = Latest { report, at: Some(Instant::now()) };
+            *self.shared.report.lock().unwrap_or_else(PoisonError::into_inner) = latest;
+            self.shared.reported.notify_all();
         }
     }
 

@@ -98,6 +98,8 @@ fn what_print_config_prints_gives_the_same_options() {
         "--mlock",
         "--numa-node",
         "0",
+        "--socket",
+        "/tmp/mn.sock",
         "--tlb-entries",
         "64",
         "--max-sessions",

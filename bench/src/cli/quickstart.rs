@@ -116,7 +116,7 @@ fn in_lab(
         c.args(["-i", "mn0", "--name", "mn1", "--manager", MANAGER, "--echo"]);
         c.args(["--link", &args.link.to_string(), "--wait", &wait.to_string()]);
         c.arg("--pool-size").arg((args.size.0 + (96 << 20)).to_string());
-        c.arg("--data-dir").arg(state.join("mn"));
+        c.arg("--data-dir").arg(state.join("mn")).arg("--socket").arg(state.join("mn-server.sock"));
         if let Some((_, theirs)) = pair {
             c.args(["--cpus", &theirs.to_string()]);
         }

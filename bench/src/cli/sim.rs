@@ -94,15 +94,19 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         jobs: args.jobs.map_or_else(cores, NonZeroUsize::get),
         keep_going: args.keep_going,
     };
+    let goes_on = || interrupt.check().is_ok();
     let outcome = match (args.trace, args.trace_last) {
         (false, None) => with_progress(&campaign, &interrupt),
-        (true, _) => campaign.run_traced(&Trace::to(|line| {
-            // Whoever reads may have seen enough.
-            let _ = writeln!(std::io::stdout(), "{line}");
-        })),
+        (true, _) => campaign.run_traced(
+            &Trace::to(|line| {
+                // Whoever reads may have seen enough.
+                let _ = writeln!(std::io::stdout(), "{line}");
+            }),
+            &goes_on,
+        ),
         (false, Some(lines)) => {
             let trace = Trace::keeping(lines);
-            let outcome = campaign.run_traced(&trace);
+            let outcome = campaign.run_traced(&trace, &goes_on);
             let _ = write!(std::io::stdout(), "{}", trace.tail());
             outcome
         }

@@ -16,6 +16,9 @@ pub enum Broken {
     /// Things do not come to rest though nothing is in their way any more.
     #[error("no rest though nothing goes wrong any more: {0}")]
     Unrest(String),
+    /// Whoever runs it did not want to wait for the end; nothing is known to be wrong.
+    #[error("stopped before the end")]
+    Stopped,
     /// The code under test, or the simulation, gave up.
     #[error("panic: {0}")]
     Panic(String),

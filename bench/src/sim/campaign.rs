@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::broken::Broken;
 use super::overrides::Overrides;
 use super::plan::Plan;
-use super::run;
+use super::run_while;
 use super::scenario::Scenario;
 use super::tally::Tally;
 use super::trace::Trace;
@@ -84,8 +84,8 @@ impl Campaign {
         format!("cxloe-bench sim --seed {seed} --scenario {scenario}{overrides} --trace")
     }
 
-    /// Makes the runs. Ends early when `goes_on` says no, asked ten times a second with the progress made; runs that
-    /// have begun are finished.
+    /// Makes the runs. Ends early when `goes_on` says no, asked ten times a second with the progress made, and when a
+    /// seed has failed unless told to keep going; runs that are under way are given up then.
     pub fn run(&self, mut goes_on: impl FnMut(Progress) -> bool) -> Outcome {
         let began = Instant::now();
         let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -127,17 +127,20 @@ impl Campaign {
         outcome
     }
 
-    /// Makes the run of the first seed, and tells `trace` about it.
-    pub fn run_traced(&self, trace: &Trace) -> Outcome {
+    /// Makes the run of the first seed and tells `trace` about it, for as long as `goes_on` says so.
+    pub fn run_traced(&self, trace: &Trace, goes_on: &dyn Fn() -> bool) -> Outcome {
         let (began, mut tally) = (Instant::now(), Tally::default());
-        let broken = run(&self.plan(self.start), &mut tally, trace).err();
-        let failing = broken.map(|broken| Failing { seed: self.start, broken }).into_iter().collect();
+        let broken = run_while(&self.plan(self.start), &mut tally, trace, goes_on).err();
+        let seeds = u64::from(broken != Some(Broken::Stopped));
+        let failing = broken.filter(|_| seeds > 0).map(|broken| Failing { seed: self.start, broken });
+        let failing = failing.into_iter().collect();
         let wall = began.elapsed();
-        Outcome { seeds: 1, tally, failing, wall, cpu: processor_time().unwrap_or(wall) }
+        Outcome { seeds, tally, failing, wall, cpu: processor_time().unwrap_or(wall) }
     }
 
     /// One thread's runs: what happened in them, and its processor time.
     fn work(&self, next: &AtomicU64, stop: &AtomicBool, tx: mpsc::Sender<Done>) -> (Tally, Duration) {
+        keep_freed_memory();
         let mut tally = Tally::default();
         let began = Instant::now();
         while !stop.load(Relaxed) {
@@ -147,14 +150,25 @@ impl Campaign {
             }
             let seed = self.start.wrapping_add(index);
             let before = tally.figures.ended();
-            let failing = run(&self.plan(seed), &mut tally, &Trace::NONE).err();
-            let failing = failing.map(|broken| Failing { seed, broken });
+            let goes_on = || !stop.load(Relaxed);
+            let broken = run_while(&self.plan(seed), &mut tally, &Trace::NONE, &goes_on).err();
+            if broken == Some(Broken::Stopped) {
+                break;
+            }
+            let failing = broken.map(|broken| Failing { seed, broken });
             if tx.send(Done { failing, operations: tally.figures.ended() - before }).is_err() {
                 break;
             }
         }
         (tally, processor_time().unwrap_or(began.elapsed()))
     }
+}
+
+/// Every run takes some megabytes and gives them back. By default the C library returns them to the kernel, which
+/// clears them for the next run, page by page; that takes longer than a short run. glibc's limit for what is returned
+/// follows the largest block freed so far, so one that is never touched raises it.
+fn keep_freed_memory() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(24 << 20)));
 }
 
 /// What this thread has had of a processor; `None` where the kernel does not tell.

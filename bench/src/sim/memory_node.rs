@@ -8,6 +8,7 @@ use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, MpAddr, Pool, PoolOptions};
 use cxloe_mn::service::Service;
+use cxloe_mn::translation::PageTable;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::link::Link;
 use cxloe_wire::link::sim::SimLink;
@@ -52,7 +53,12 @@ pub struct MemoryNode {
 }
 
 /// The pool and who owns what of it.
-struct Memory(Mappings);
+struct Memory {
+    mappings: Mappings,
+    cns: Vec<Mac>,
+    /// Where the extent of each life of each CN's region begins.
+    extents: Vec<MpAddr>,
+}
 
 impl Memory {
     /// A new pool in which each CN has a range for every life of its region, filled with what it is to read first.
@@ -69,34 +75,42 @@ impl Memory {
         let range = |cn: &Mac| StaticRange { cn: *cn, base: ByteSize(0), size: ByteSize(LIVES * EXTENT) };
         StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");
         let table = mappings.table();
+        let mut starts = vec![MpAddr(0); extents as usize];
         for t in table.iter() {
             let cn = cns.iter().position(|mac| mac.to_u64() == t.cn).expect("only these were mapped");
             let origin = Origin { cn, mn: index, life: t.cmem_extent, losses };
+            let start = table.pool().extent_start(t.mp_extent);
+            starts[cn * LIVES as usize + t.cmem_extent as usize] = start;
             for line in 0..shape.lines() {
-                let at = MpAddr(table.pool().extent_start(t.mp_extent).0 + shape.offset(line));
-                table.pool().write_lines(at, &content(origin.initial(line)));
+                table
+                    .pool()
+                    .write_lines(MpAddr(start.0 + shape.offset(line)), &content(origin.initial(line)));
             }
         }
-        Memory(mappings)
+        Memory { mappings, cns: cns.to_vec(), extents: starts }
+    }
+
+    fn table(&self) -> &Arc<PageTable> {
+        self.mappings.table()
     }
 
     fn find(&self, cn: Mac, cmem: u64) -> Option<MpAddr> {
-        let table = self.0.table();
-        let t = table.iter().find(|t| t.cn == cn.to_u64() && t.cmem_extent == cmem / EXTENT)?;
-        Some(MpAddr(table.pool().extent_start(t.mp_extent).0 + cmem % EXTENT))
+        let cn = self.cns.iter().position(|mac| *mac == cn)?;
+        let life = usize::try_from(cmem / EXTENT).ok().filter(|life| *life < LIVES as usize)?;
+        Some(MpAddr(self.extents[cn * LIVES as usize + life].0 + cmem % EXTENT))
     }
 }
 
 impl Lines for Memory {
     fn get(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]> {
         let mut out = [0; LINE_SIZE];
-        self.0.table().pool().read_lines(self.find(cn, cmem)?, &mut out);
+        self.table().pool().read_lines(self.find(cn, cmem)?, &mut out);
         Some(out)
     }
 
     fn set(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]) {
         if let Some(at) = self.find(cn, cmem) {
-            self.0.table().pool().write_lines(at, data);
+            self.table().pool().write_lines(at, data);
         }
     }
 }
@@ -112,7 +126,7 @@ impl MemoryNode {
     ) -> MemoryNode {
         let memory = Memory::new(index, &cns, 0, shape);
         let config = ResponderConfig { incarnation: incarnation(config.seed, 0), ..config };
-        let service = Service::new(config.clone(), memory.0.table().clone(), TLB_ENTRIES);
+        let service = Service::new(config.clone(), memory.table().clone(), TLB_ENTRIES);
         MemoryNode {
             mac: config.own,
             incarnations: vec![config.incarnation],
@@ -156,7 +170,7 @@ impl MemoryNode {
             self.config.incarnation = incarnation(self.config.seed, self.incarnations.len());
             self.incarnations.push(self.config.incarnation);
         }
-        self.service = Service::new(self.config.clone(), self.memory.0.table().clone(), TLB_ENTRIES);
+        self.service = Service::new(self.config.clone(), self.memory.table().clone(), TLB_ENTRIES);
         self.service.set_congestion(self.congestion);
         (self.busy_until, self.paused_until) = (Time::ZERO, Time::ZERO);
     }

@@ -64,7 +64,20 @@ pub use world::{TIMING, World};
 /// # Errors
 /// What did not hold; a panic is one of these things.
 pub fn run(plan: &Plan, tally: &mut Tally, trace: &Trace) -> Result<(), Broken> {
-    let world = || World::new(plan, tally, trace.clone()).run();
+    run_while(plan, tally, trace, &|| true)
+}
+
+/// Carries out a run for as long as `goes_on` says so, asked now and then.
+///
+/// # Errors
+/// What did not hold; a panic is one of these things, and [`Broken::Stopped`] means that nothing is known.
+pub fn run_while(
+    plan: &Plan,
+    tally: &mut Tally,
+    trace: &Trace,
+    goes_on: &dyn Fn() -> bool,
+) -> Result<(), Broken> {
+    let world = || World::new(plan, tally, trace.clone()).run(goes_on);
     catch_unwind(AssertUnwindSafe(world)).unwrap_or_else(|panic| Err(Broken::Panic(text_of(&*panic))))
 }
 

@@ -92,7 +92,7 @@ pub struct Overrides {
     #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..), help_heading = "Nodes")]
     pub fifo: Option<u16>,
 
-    /// Frames in that queue above which the memory node asks for less
+    /// Frames in that queue above which the memory node asks for less; 0 for never
     #[arg(long, value_name = "FRAMES", help_heading = "Nodes")]
     pub threshold: Option<u16>,
 
@@ -161,6 +161,7 @@ impl Overrides {
         for mn in &mut plan.mns {
             set(&mut mn.port.fifo_capacity, self.fifo.map(usize::from));
             set(&mut mn.port.fifo_threshold, self.threshold.map(usize::from));
+            set(&mut mn.congestion.threshold, self.threshold.map(usize::from));
             set(&mut mn.service, self.service_rate.map(|rate| Duration::from_nanos((1e3 / rate) as u64)));
         }
         let ports =

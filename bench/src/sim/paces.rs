@@ -26,7 +26,7 @@ pub struct Paces {
 
 impl Default for Paces {
     fn default() -> Self {
-        let histogram = |max| Histogram::new_with_bounds(1, max, 2).expect("these bounds are sound");
+        let histogram = |max| Histogram::new_with_bounds(1, max, 3).expect("these bounds are sound");
         Paces {
             phases: [0; Phase::ALL.len()],
             rates_mbit: histogram(MBIT_MAX),
@@ -73,11 +73,13 @@ impl Paces {
             .collect();
         let gbit = |p: f64| self.rates_mbit.value_at_percentile(p) as f64 / 1e3;
         let (low, middle, high) = (gbit(10.0), gbit(50.0), gbit(90.0));
-        Some(format!(
-            "phases {}; rates p10 {low:.1}, p50 {middle:.1}, p90 {high:.1} Gbit/s; least served {:.0} % of the most",
-            phases.join(", "),
-            self.least_share.mean() / WHOLE as f64 * 100.0
-        ))
+        let phases = phases.join(", ");
+        let mut text = format!("phases {phases}; rates p10 {low:.1}, p50 {middle:.1}, p90 {high:.1} Gbit/s");
+        if !self.least_share.is_empty() {
+            let percent = self.least_share.mean() / WHOLE as f64 * 100.0;
+            text += &format!("; least served compute node {percent:.0} % of the most served one");
+        }
+        Some(text)
     }
 }
 
@@ -87,7 +89,8 @@ mod tests {
 
     #[test]
     fn paces_add_up_and_are_told() {
-        let status = |phase, rate| PacerStatus { phase, rate, target: rate, pauses: 0, duplicates: 0, delayed: 0 };
+        let status =
+            |phase, rate| PacerStatus { phase, rate, target: rate, pauses: 0, duplicates: 0, delayed: 0 };
         let mut paces = Paces::default();
         assert_eq!(paces.text(), None);
         paces.sample(&status(Phase::Stable, 100_000_000_000));
@@ -97,6 +100,6 @@ mod tests {
         paces.add(&more);
         let text = paces.text().expect("there were two looks");
         assert!(text.starts_with("phases a 50 %, b 0 %, c 50 %"), "{text}");
-        assert!(text.ends_with("least served 50 % of the most"), "{text}");
+        assert!(text.ends_with("least served compute node 50 % of the most served one"), "{text}");
     }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{BUCKET_DEFAULT, Pacing};
+use cxloe_mn::congestion::CongestionConfig;
 use cxloe_wire::link::fate::{Burst, Faults};
 use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::random::{Probability, Random};
@@ -41,6 +42,8 @@ pub struct Plan {
     pub mns: Vec<MnPlan>,
     /// How frames travel at first.
     pub path: Path,
+    /// The largest frame of every link, in bytes.
+    pub max_frame: usize,
     /// Frames that a node takes in at once.
     pub batch: usize,
     /// What befalls the nodes.
@@ -79,6 +82,8 @@ pub struct MnPlan {
     pub early_buffers: usize,
     /// How long it is busy with each frame.
     pub service: Duration,
+    /// When it asks compute nodes for less.
+    pub congestion: CongestionConfig,
 }
 
 impl Plan {
@@ -103,7 +108,7 @@ impl Plan {
     /// Nodes and network as varied as they can be.
     fn everything(seed: u64, r: &mut Random) -> Plan {
         let tx_slots = pick(r, &[2, 4, 64, 2048]);
-        let fifo_capacity = pick(r, &[16, 512]);
+        let fifo_capacity = pick(r, &[4, 16, 512]);
         let port = PortConfig { tx_slots, fifo_capacity, ..PortConfig::default() };
         // A rate makes the transmit ring fill up.
         let slow = PortConfig { egress: Rate::bits_per_s(1_000_000_000), ..port };
@@ -112,6 +117,11 @@ impl Plan {
                 port,
                 early_buffers: pick(r, &[2, 16, 128]),
                 service: pick(r, &[Duration::ZERO, Duration::ZERO, Duration::from_nanos(300), 5 * US]),
+                congestion: CongestionConfig {
+                    threshold: pick(r, &[4, 64, 0]),
+                    class: CLASS,
+                    ..CongestionConfig::default()
+                },
             })
             .collect();
         let cns = (0..1 + r.below(2))
@@ -122,13 +132,14 @@ impl Plan {
                 operations: 200 + r.below(600),
                 pause: pick(r, &[2 * US, 20 * US, 200 * US]),
                 depth: 24,
-                pacing: None,
+                pacing: pick(r, &[None, Some(paced())]),
             })
             .collect();
         Plan {
             cns,
             mns,
             path: weather(r),
+            max_frame: pick(r, &[FRAME_SMALL, FRAME_SMALL, FRAME_MTU]),
             batch: pick(r, &[1, 4, 64]),
             troubles: Troubles { count: r.below(8), kinds: trouble::ALL },
             all_succeed: false,
@@ -139,7 +150,8 @@ impl Plan {
     /// A cable between one or two nodes on each side.
     fn plain(seed: u64, scenario: Scenario, r: &mut Random) -> Plan {
         let port = PortConfig::default();
-        let mn = |_| MnPlan { port, early_buffers: 128, service: Duration::ZERO };
+        let congestion = CongestionConfig { threshold: 0, class: CLASS, ..CongestionConfig::default() };
+        let mn = |_| MnPlan { port, early_buffers: 128, service: Duration::ZERO, congestion };
         let mns = (0..1 + r.below(2)).map(mn).collect();
         let cn = |_| CnPlan {
             port,
@@ -157,6 +169,7 @@ impl Plan {
             mns,
             cns: (0..2).map(cn).collect(),
             path: Path::default(),
+            max_frame: FRAME_SMALL,
             batch: 64,
             troubles: Troubles::NONE,
             all_succeed: scenario.is_harmless(),
@@ -219,24 +232,37 @@ impl Plan {
         let fifo_threshold = pick(r, &[16, 50, 105]);
         let service = Duration::from_nanos(pick(r, &[40, 100, 200]));
         let mn = PortConfig { fifo_capacity, fifo_threshold, ..port };
-        self.mns = vec![MnPlan { port: mn, early_buffers: 128, service }];
+        let congestion =
+            CongestionConfig { threshold: fifo_threshold, class: CLASS, ..CongestionConfig::default() };
+        self.mns = vec![MnPlan { port: mn, early_buffers: 128, service, congestion }];
         self.shape = Shape { pages: 4, page_lines: 16 };
+        self.max_frame = FRAME_MTU;
         let cn = CnPlan {
             port,
             streams: 2,
             cache: CacheConfig::OFF,
-            operations: 400 + r.below(200),
+            operations: 1000 + r.below(500),
             pause: Duration::from_nanos(pick(r, &[50, 200])),
             depth: 64,
-            pacing: Some(Pacing {
-                control: cxloe_cc::Config::for_link(100 * cxloe_cc::GBIT),
-                bucket: BUCKET_DEFAULT,
-                class: 3,
-            }),
+            pacing: Some(paced()),
         };
         self.cns = vec![cn; 4 + r.below(5) as usize];
         self.batch = 16;
     }
+}
+
+/// The largest frame at an MTU of 1500.
+pub(super) const FRAME_MTU: usize = 1514;
+/// Large enough for a burst of all lines that are used of a page; smaller buffers make shorter runs.
+const FRAME_SMALL: usize = 512;
+
+/// The PFC class of all frames.
+const CLASS: u8 = 3;
+
+/// Rate control on a link of 100 Gbit/s, with the paper's times.
+fn paced() -> Pacing {
+    let control = cxloe_cc::Config::for_link(100 * cxloe_cc::GBIT);
+    Pacing { control, bucket: BUCKET_DEFAULT, class: CLASS }
 }
 
 /// What a mixed run can be beside everything at once.

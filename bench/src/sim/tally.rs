@@ -179,7 +179,11 @@ pub struct Tally {
 impl Default for Tally {
     fn default() -> Self {
         let histogram = || Histogram::new_with_bounds(1, LATENCY_MAX_NS, 3).expect("these bounds are sound");
-        Tally { figures: Figures::default(), latencies: [histogram(), histogram(), histogram()], paces: Paces::default() }
+        Tally {
+            figures: Figures::default(),
+            latencies: [histogram(), histogram(), histogram()],
+            paces: Paces::default(),
+        }
     }
 }
 

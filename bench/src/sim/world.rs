@@ -11,7 +11,8 @@ use cxloe_wire::time::Time;
 use super::broken::Broken;
 use super::compute_node::ComputeNode;
 use super::memory_node::MemoryNode;
-use super::plan::{self, Plan};
+use super::paces::SAMPLE_EVERY;
+use super::plan::{self, CnPlan, Plan};
 use super::tally::Tally;
 use super::trace::{Name, Trace};
 use super::trouble::{self, Trouble, Troubles, pick};
@@ -20,12 +21,12 @@ const MS: Duration = Duration::from_millis(1);
 
 /// After the trouble is over everything must have ended within this time.
 const SETTLE: Duration = Duration::from_secs(5);
-/// A run that takes longer than this, in virtual time, never ends.
+/// A run that takes longer than this, in virtual time, and what its operations may take, never ends.
 const RUN_MAX: Duration = Duration::from_secs(600);
+/// Steps from one question whether to go on to the next.
+const ASK_EVERY: u64 = 1024;
 /// Steps without any time passing, at most: beyond that, somebody always finds something to do at once.
 const STEPS_AT_ONCE: u32 = 100_000;
-/// The largest frame of every link.
-const MAX_FRAME: usize = 1514;
 
 /// Shorter than in service, so that sessions die and are opened anew within a run.
 pub const TIMING: Timing = Timing {
@@ -49,6 +50,13 @@ pub struct World<'a> {
     troubles: Troubles,
     trouble_at: Time,
     healed_at: Option<Time>,
+    /// When pacers are looked at next; never where there are none.
+    sample_at: Time,
+    /// Operations that each compute node is to make.
+    quotas: Vec<u64>,
+    /// When the last operation has been made, at the latest.
+    end: Time,
+    steps: u64,
     /// Steps made since time last passed.
     standing: u32,
     tally: &'a mut Tally,
@@ -72,10 +80,11 @@ impl<'a> World<'a> {
             let link = net.attach(*own, node.port).expect("a new address");
             let config = ResponderConfig {
                 early_buffers: node.early_buffers,
-                ..ResponderConfig::new(*own, MAX_FRAME, 0, seed ^ (0x100 + i as u64))
+                ..ResponderConfig::new(*own, plan.max_frame, 0, seed ^ (0x100 + i as u64))
             };
             let mut mn = MemoryNode::new(i, link, config, cn_macs.clone(), plan.shape);
             mn.slow_down(node.service);
+            mn.watch_queue(node.congestion);
             plan.mistake.into_iter().for_each(|mistake| mn.plant(mistake));
             mns.push(mn);
         }
@@ -84,7 +93,7 @@ impl<'a> World<'a> {
             let link = net.attach(*own, node.port).expect("a new address");
             let requester = |peer: &Mac| RequesterConfig {
                 identity: Identity { own: *own, peer: *peer, ethertype: ETHERTYPE_DEFAULT },
-                max_frame: MAX_FRAME,
+                max_frame: plan.max_frame,
                 streams: node.streams,
                 instance: 1 + i as u64,
                 key: None,
@@ -99,17 +108,24 @@ impl<'a> World<'a> {
             }
             cns.push(cn);
         }
+        let making = |cn: &CnPlan| (cn.pause * 4).saturating_mul(cn.operations.min(u32::MAX.into()) as u32);
+        let longest = plan.cns.iter().map(making).max().unwrap_or_default();
+        let paced = plan.cns.iter().any(|cn| cn.pacing.is_some());
         let mut random = Random::part(seed, 2);
         let trouble_at = Time(random.below(5_000_000));
         World {
             net,
             random,
-            cns,
             mns,
             batch: plan.batch,
             troubles: plan.troubles,
             trouble_at,
             healed_at: None,
+            sample_at: if paced { Time::ZERO } else { Time(u64::MAX) },
+            quotas: cns.iter().map(|cn| cn.quota).collect(),
+            cns,
+            end: Time::ZERO + RUN_MAX + longest,
+            steps: 0,
             standing: 0,
             tally,
             trace,
@@ -123,9 +139,9 @@ impl<'a> World<'a> {
     /// Runs until everything has happened and come to rest, checking all the way.
     ///
     /// # Errors
-    /// What did not hold.
-    pub fn run(mut self) -> Result<(), Broken> {
-        let outcome = self.live().and_then(|()| self.settle());
+    /// What did not hold; [`Broken::Stopped`] once `goes_on` says no.
+    pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<(), Broken> {
+        let outcome = self.live(goes_on).and_then(|()| self.settle());
         for cn in &self.cns {
             cn.retire(self.tally);
         }
@@ -133,14 +149,36 @@ impl<'a> World<'a> {
         outcome
     }
 
-    fn live(&mut self) -> Result<(), Broken> {
+    fn live(&mut self, goes_on: &dyn Fn() -> bool) -> Result<(), Broken> {
         while self.troubles.count > 0 || self.healed_at.is_some() || self.cns.iter().any(|cn| cn.quota > 0) {
-            if self.net.now() > Time::ZERO + RUN_MAX {
+            if self.net.now() > self.end {
                 return Err(self.unrest());
             }
+            self.steps += 1;
+            if self.steps.is_multiple_of(ASK_EVERY) && !goes_on() {
+                return Err(Broken::Stopped);
+            }
             self.step(None)?;
+            self.look_at_paces();
         }
         Ok(())
+    }
+
+    fn look_at_paces(&mut self) {
+        let now = self.net.now();
+        if now >= self.sample_at && self.cns.iter().any(|cn| cn.engine.is_connected()) {
+            self.sample_at = now + SAMPLE_EVERY;
+            self.cns.iter_mut().for_each(|cn| cn.sample_paces(now, self.tally));
+            if self.cns.iter().any(|cn| cn.quota == 0) {
+                let alike = self.quotas.windows(2).all(|pair| pair[0] == pair[1]);
+                let made = self.cns.iter().zip(&self.quotas).map(|(cn, quota)| quota - cn.quota);
+                if alike {
+                    self.tally.paces.served(made);
+                }
+                // From here on they no longer compete all together.
+                self.sample_at = Time(u64::MAX);
+            }
+        }
     }
 
     /// Nothing goes wrong any more: everything has to end, and to be as it should.
@@ -160,9 +198,9 @@ impl<'a> World<'a> {
             }
             Ok(done)
         })?;
-        if self.cns.iter().any(|cn| cn.engine.in_flight() + cn.engine.stranded() > 0) {
-            return Err(self.unrest());
-        }
+        // Write-backs of regions that are gone are nobody's, so that no flush waits for them; they end all the same.
+        let at_rest = |cn: &ComputeNode| cn.engine.in_flight() + cn.engine.stranded() == 0;
+        self.until(end, |world| Ok(world.cns.iter().all(at_rest)))?;
         // Those that lost their session in the last moment need none, but get one.
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
         let now = self.net.now();
@@ -265,7 +303,7 @@ impl<'a> World<'a> {
                 if r.below(2) == 0 {
                     // With other limits than before.
                     self.mns[mn].config.streams_max = 1 + r.below(3) as u8;
-                    self.mns[mn].config.max_frame = pick(r, &[200, 700, MAX_FRAME]);
+                    self.mns[mn].config.max_frame = pick(r, &[200, 700, plan::FRAME_MTU]);
                 }
                 self.mns[mn].restart(true);
                 self.tally.figures.restarts_kept += 1;

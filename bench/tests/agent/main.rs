@@ -133,8 +133,12 @@ fn the_command_line_reads_and_writes() -> Outcome {
         let sessions = client::sessions(&rig.socket()).ok()?;
         sessions.iter().any(|s| s.status.state == "open" && s.status.peer == MN).then_some(())
     })?;
-    let sessions = succeeded(rig.cli(&["sessions", "-u"])?)?;
-    ensure(sessions.contains(MN) && sessions.contains("open"), sessions)?;
+    let sessions = succeeded(rig.cli(&["sessions"])?)?;
+    ensure(sessions.contains(MN) && sessions.contains("open") && sessions.contains("RTT"), sessions)?;
+    let sessions: serde_json::Value = serde_json::from_str(&succeeded(rig.cli(&["sessions", "--json"])?)?)?;
+    let session = &sessions[0];
+    ensure(session["peer"] == MN && session["window"] == 256, sessions.to_string())?;
+    ensure(session["timeout_ns"].is_u64() && session["counters"]["sacks"].is_u64(), sessions.to_string())?;
 
     succeeded(rig.cli(&["write", "scratch+0x40", "--text", "hello, remote memory"])?)?;
     succeeded(rig.cli(&["write", "scratch+0x40", "--text", "HELLO"])?)?;

@@ -15,6 +15,7 @@ use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Link, LinkConfig, open};
 use cxloe_wire::session::Timing;
 use libtest_mimic::Failed;
+use nix::sys::signal::Signal;
 
 use super::{LIMIT, ensure, eventually};
 
@@ -51,7 +52,9 @@ impl MemoryNode {
         let (file, log) = (folder.join("map.toml"), folder.join("mn-server.log"));
         fs::write(&file, listed)?;
         let mut command = Command::new(program("mn-server")?);
-        command.args(["-i", interface, "--name", "mn1", "--pool-size", "64M", "--wait", "adaptive"]);
+        let pool = map.iter().map(|(_, bytes)| bytes).sum::<u64>().max(32 << 20) + (32 << 20);
+        command.args(["-i", interface, "--name", "mn1", "--wait", "adaptive"]);
+        command.args(["--pool-size", &pool.to_string()]);
         command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
         // Colours would stand between the words looked for.
         command.arg("--data-dir").arg(folder).env("NO_COLOR", "1");
@@ -76,6 +79,12 @@ impl MemoryNode {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find(|l| l.starts_with("VmRSS:")).ok_or("it does not run any more")?;
         Ok(line.split_whitespace().nth(1).ok_or("no figure")?.parse()?)
+    }
+
+    /// Ends it with SIGKILL.
+    pub fn kill(mut self) -> Result<ExitStatus, Failed> {
+        self.process.signal(Signal::SIGKILL)?;
+        Ok(self.process.wait(LIMIT)?)
     }
 
     /// Ends it with SIGTERM.

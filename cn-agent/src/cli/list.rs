@@ -1,4 +1,4 @@
-//! `cn-agent list`, `cn-agent sessions` and `cn-agent counters`: what a running agent knows.
+//! `cn-agent list` and `cn-agent counters`: what a running agent knows.
 
 use clap::Args;
 use cxloe_cn::client;
@@ -9,7 +9,7 @@ use super::SocketArgs;
 use super::failure::Failure;
 use super::output;
 
-/// Arguments of the three.
+/// Arguments of both.
 #[derive(Debug, Args)]
 pub struct ListArgs {
     #[command(flatten)]
@@ -24,15 +24,11 @@ pub struct ListArgs {
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.
 pub fn regions(args: &ListArgs) -> Result<(), Failure> {
-    print_list(client::regions(&args.socket.path())?, "regions", args.human)
-}
-
-/// Lists sessions.
-///
-/// # Errors
-/// When the agent cannot be asked, or standard output is closed.
-pub fn sessions(args: &ListArgs) -> Result<(), Failure> {
-    print_list(client::sessions(&args.socket.path())?, "sessions", args.human)
+    let regions = client::regions(&args.socket.path())?;
+    if regions.is_empty() {
+        eprintln!("Warning: no regions found");
+    }
+    output::print(value(regions)?, args.human)
 }
 
 /// Shows counters.
@@ -43,13 +39,10 @@ pub fn counters(args: &ListArgs) -> Result<(), Failure> {
     output::print(value(client::counters(&args.socket.path())?)?, args.human)
 }
 
-fn print_list(items: Vec<impl Serialize>, what: &str, human: bool) -> Result<(), Failure> {
-    if items.is_empty() {
-        eprintln!("Warning: no {what} found");
-    }
-    output::print(value(items)?, human)
-}
-
-fn value(item: impl Serialize) -> Result<Value, Failure> {
+/// As JSON.
+///
+/// # Errors
+/// Never, for what an agent answers.
+pub fn value(item: impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(item).map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
 }

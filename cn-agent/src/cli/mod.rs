@@ -5,6 +5,7 @@ mod lines;
 mod list;
 mod output;
 mod run;
+mod sessions;
 mod target;
 
 use std::path::PathBuf;
@@ -22,6 +23,7 @@ Examples:
   cn-agent list -u                                          regions, sizes for people
   cn-agent read scratch+0x1000 --lines 2                    two lines of a region
   cn-agent write scratch --text hello                       at its beginning
+  cn-agent sessions                                         windows, round trips, losses, pace
   cn-agent flush                                            until memory nodes have it
 
 Exit codes:
@@ -47,7 +49,7 @@ enum Command {
     /// List attached regions and where they are
     List(list::ListArgs),
     /// Show the sessions with memory nodes
-    Sessions(list::ListArgs),
+    Sessions(sessions::SessionsArgs),
     /// Show what the agent has counted
     Counters(list::ListArgs),
     /// Read lines of remote memory
@@ -93,7 +95,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::List(args) => list::regions(&args),
-        Command::Sessions(args) => list::sessions(&args),
+        Command::Sessions(args) => sessions::run(&args),
         Command::Counters(args) => list::counters(&args),
         Command::Read(args) => lines::read(&args),
         Command::Write(args) => lines::write(&args),

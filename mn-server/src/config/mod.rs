@@ -49,7 +49,8 @@ pub struct Cli {
     pub settings: Settings,
 }
 
-const EXAMPLES: &str = "\
+/// Command lines to start from.
+pub const EXAMPLES: &str = "\
 Examples:
   Lend 16 GiB by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit:
     mn-server -i enp3s0f0 --pool-size 16G --manager http://10.0.0.1:7440
@@ -77,6 +78,9 @@ pub struct Config {
     pub name: String,
     /// Where the state file lies.
     pub data_dir: PathBuf,
+    /// Where `mn-server sessions` asks, if the node is to have this socket or not to start; `None`: the default place,
+    /// if it can be had.
+    pub socket: Option<PathBuf>,
     /// Who says what to serve.
     pub source: MapSource,
     /// The network interface.
@@ -263,6 +267,7 @@ impl Config {
         let reorder_max = in_range("reorder-max", s.reorder_max.unwrap_or(512), 1, 65_536)?;
         Ok(Config {
             data_dir: s.data_dir.unwrap_or_else(default_data_dir),
+            socket: s.socket,
             source,
             interface,
             backend: s.link.unwrap_or_default(),
@@ -344,6 +349,7 @@ impl Config {
         let settings = Settings {
             name: Some(self.name.clone()),
             data_dir: Some(self.data_dir.clone()),
+            socket: self.socket.clone(),
             manager,
             static_map,
             interface: Some(self.interface.clone()),

@@ -29,6 +29,12 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
 
+    /// The socket that tells how things stand: `mn-server sessions` and `mn-server counters` ask there [default:
+    /// /run/cxloe/mn-server.sock as root, else below $XDG_RUNTIME_DIR; where that cannot be had, the node serves without]
+    #[arg(long, value_name = "PATH", help_heading = "Node", env = "CXLOE_MN")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub socket: Option<PathBuf>,
+
     /// The manager to register with, for example http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock
     #[arg(long, value_name = "URL", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -69,11 +69,11 @@ impl SimNetwork {
         if mac.is_multicast() {
             return Err(SimError::Group(mac));
         }
-        let (port, seed) = {
-            let mut net = self.net();
-            (net.open(mac, config)?, net.seed())
-        };
-        Ok(SimLink::new(self.clone(), port, mac, &config, seed))
+        let mut net = self.net();
+        let port = net.open(mac, config)?;
+        let (waiting, seed) = (net.waiting(port), net.seed());
+        drop(net);
+        Ok(SimLink::new(self.clone(), port, waiting, mac, &config, seed))
     }
 
     /// Makes `path` the path of every pair of ports that has none of its own.

@@ -2,6 +2,8 @@
 
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use super::super::fate::FaultCounters;
 use super::SimError;
@@ -114,6 +116,11 @@ impl Net {
             trace: None,
             threshold: None,
         }
+    }
+
+    /// How many frames wait in a port's FIFO, kept up to date.
+    pub fn waiting(&self, port: usize) -> Arc<AtomicUsize> {
+        self.ports[port].waiting.clone()
     }
 
     pub fn seed(&self) -> u64 {

@@ -1,6 +1,8 @@
 //! A port: where a node meets the network, with a rate each way and a receive FIFO.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::super::rate::{Line, Rate};
@@ -64,6 +66,8 @@ pub(super) struct Port {
     /// When frames committed leave, for those that have not.
     departures: VecDeque<Time>,
     fifo: VecDeque<Vec<u8>>,
+    /// Its length, for the link to look at without the network's lock.
+    pub waiting: Arc<AtomicUsize>,
     peak: usize,
     dropped: u64,
     above: bool,
@@ -80,6 +84,7 @@ impl Port {
             ingress: None,
             departures: VecDeque::new(),
             fifo: VecDeque::new(),
+            waiting: Arc::default(),
             peak: 0,
             dropped: 0,
             above: false,
@@ -101,6 +106,7 @@ impl Port {
         self.open = false;
         self.above = false;
         self.departures.clear();
+        self.waiting.store(0, Ordering::Relaxed);
         self.fifo.drain(..)
     }
 
@@ -131,6 +137,7 @@ impl Port {
             return Err(frame);
         }
         self.fifo.push_back(frame);
+        self.waiting.store(self.fifo.len(), Ordering::Release);
         self.peak = self.peak.max(self.fifo.len());
         Ok(())
     }
@@ -140,7 +147,9 @@ impl Port {
     }
 
     pub fn pop(&mut self) -> Option<Vec<u8>> {
-        self.fifo.pop_front()
+        let frame = self.fifo.pop_front();
+        self.waiting.store(self.fifo.len(), Ordering::Relaxed);
+        frame
     }
 
     /// Notes which side of the threshold the occupancy is on; whether that has changed.

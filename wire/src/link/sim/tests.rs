@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::super::Link;
 use super::super::limit::Rate;
+use super::super::random::Probability;
 use super::*;
 
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -391,6 +392,30 @@ proptest! {
         prop_assert!(copies.values().all(|n| *n <= 2));
         prop_assert_eq!(copies.len() as u64, 500 - faults.lost());
     }
+}
+
+/// A late copy is the frame itself, when its 16-bit number is in use again.
+#[test]
+fn late_copies_come_a_turn_of_the_numbers_later() {
+    let late = Probability::new(0.001).unwrap();
+    let (net, mut a, mut b) = pair(2, Path { late, ..Path::default() });
+    let mut last = 0;
+    let mut distances = Vec::new();
+    for i in 0..200_000 {
+        send(&mut a, B, i);
+        net.step(net.now() + Duration::from_micros(1));
+        for got in received(&mut b) {
+            if got == i {
+                last = got;
+            } else {
+                distances.push(last - got);
+            }
+        }
+    }
+    assert!(distances.len() > 50, "{}", distances.len());
+    assert_eq!(net.counters().late, distances.len() as u64);
+    let (least, most) = (distances.iter().min().unwrap(), distances.iter().max().unwrap());
+    assert!((64_000..65_536).contains(least) && (65_537..67_000).contains(most), "{least} to {most}");
 }
 
 /// Hooks and links may live on different threads.

@@ -22,6 +22,8 @@ use crate::time::Time;
 
 /// Entries a sweep repeats for each answer that arrives.
 const SWEEP_STEP: u32 = 2;
+/// What a sweep that waits for no answers may repeat.
+const ALL: u32 = u32::MAX;
 
 /// Sends all entries below `until` in order, except those sent since it began.
 #[derive(Clone, Copy, Debug)]
@@ -59,7 +61,7 @@ impl Repeat {
     /// For a session just opened, in which all entries below `until` are still to be sent.
     pub fn of_everything(until: u64, now: Time, rtt: &RoundTrip) -> Repeat {
         let mut repeat = Repeat {
-            sweep: Some(Sweep { at: 0, until, began: now, allowance: u32::MAX }),
+            sweep: Some(Sweep { at: 0, until, began: now, allowance: ALL }),
             check_at: Some(Time::ZERO),
             ..Repeat::default()
         };
@@ -74,11 +76,23 @@ impl Repeat {
         self.silent_at = later_by(now, rtt.probe_ns());
     }
 
-    /// R8: the oldest was answered.
+    /// R8: the oldest was answered, which had been sent `sends` times, the last time at `sent`.
     #[inline]
-    pub fn progressed(&mut self, now: Time, rtt: &RoundTrip) {
+    pub fn progressed(&mut self, sends: u32, sent: Time, now: Time, rtt: &RoundTrip) {
         self.expiries = 0;
         self.expect(now, rtt);
+        if self.sweep.is_some() {
+            let of_the_first = sends == 1 || now < later_by(sent, rtt.smoothed_ns() / 2);
+            self.go_on_sweeping(of_the_first, now);
+        }
+    }
+
+    /// Lets a sweep that follows a time-out go on, or ends it: when an answer is to a request's first transmission,
+    /// because there was no other or it is too recent, the peer had only paused, and the others will be answered too
+    /// (as F-RTO, RFC 5682, concludes).
+    #[cold]
+    fn go_on_sweeping(&mut self, of_the_first: bool, now: Time) {
+        self.sweep = self.sweep.filter(|sweep| !of_the_first || sweep.allowance == ALL);
         if let Some(sweep) = &mut self.sweep {
             sweep.allowance = sweep.allowance.saturating_add(SWEEP_STEP);
             self.check_at = Some(now);
@@ -125,7 +139,7 @@ impl Stream {
 
     /// Go-Back-N: everything from request `from` on is to be sent again.
     fn go_back(&mut self, from: u64) {
-        let sweep = Sweep { at: from, until: self.next, began: Time(u64::MAX), allowance: u32::MAX };
+        let sweep = Sweep { at: from, until: self.next, began: Time(u64::MAX), allowance: ALL };
         self.repeat.sweep = Some(sweep);
         self.repeat.check_at = Some(Time::ZERO);
     }

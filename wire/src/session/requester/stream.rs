@@ -168,15 +168,16 @@ impl Stream {
         }
         // R8: no sample from a request sent more than once, as the answer may belong to either
         // transmission; nor from one that waited for others at the memory node.
-        if entry.sends == 1 && !entry.sacked {
-            shared.rtt.sample(now.0.saturating_sub(entry.last_sent.0));
+        let (sends, sent) = (entry.sends, entry.last_sent);
+        if sends == 1 && !entry.sacked {
+            shared.rtt.sample(now.0.saturating_sub(sent.0));
         }
         self.complete(answer, shared, out);
         while self.oldest < self.next && !self.at(self.oldest).early.is_none() {
             self.complete_early(shared, out);
         }
         self.since = now;
-        self.repeat.progressed(now, &shared.rtt);
+        self.repeat.progressed(sends, sent, now, &shared.rtt);
     }
 
     /// R2: an answer that came early waits for those before it.

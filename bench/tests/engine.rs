@@ -1,17 +1,15 @@
-//! Single cases: one engine, one memory node, a perfect network that is cut and healed.
+//! Single cases of the compute node's engine: one engine, one memory node, a perfect network that is cut and healed.
 
 use std::time::Duration;
 
+use cxloe_bench::sim::register::{Shape, content};
+use cxloe_bench::sim::{EXTENT, MemoryNode, TIMING};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{Engine, EngineError, Read, Route, Sink, Write};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::Link;
 use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig};
-
-use crate::mn::{EXTENT, Mn};
-use crate::model::content;
-use crate::world::TIMING;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 0]);
 const MN: Mac = Mac([2, 0, 0, 0, 1, 0]);
@@ -42,7 +40,7 @@ struct Pair {
     net: SimNetwork,
     link: SimLink,
     engine: Engine,
-    mn: Mn,
+    mn: MemoryNode,
     ended: Ended,
 }
 
@@ -52,7 +50,9 @@ impl Pair {
         let net = SimNetwork::new(1);
         let link = net.attach(CN, PortConfig::default()).expect("a new address");
         let responder = ResponderConfig::new(MN, 1514, 0, 7);
-        let mn = Mn::new(0, net.attach(MN, PortConfig::default()).expect("another"), responder, vec![CN]);
+        let shape = Shape { pages: 2, page_lines: 5 };
+        let mn_link = net.attach(MN, PortConfig::default()).expect("another");
+        let mn = MemoryNode::new(0, mn_link, responder, vec![CN], shape);
         let mut engine = Engine::new(CacheConfig { bytes: 64 * 64, ways: 4 });
         let config = RequesterConfig {
             identity: Identity { own: CN, peer: MN, ethertype: ETHERTYPE_DEFAULT },

@@ -1,0 +1,204 @@
+//! `cn-agent sessions`: the memory nodes, and how each is doing. Tables, for a session has more figures than a line
+//! of a terminal; `--json` has them all.
+
+use std::time::Duration;
+
+use clap::Args;
+use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+use cxloe_cn::client;
+use cxloe_cn::local::message::Session;
+use cxloe_wire::session::RequesterCounters;
+
+use super::SocketArgs;
+use super::failure::Failure;
+use super::list::value;
+use super::output;
+
+/// Arguments of `cn-agent sessions`.
+#[derive(Debug, Args)]
+pub struct SessionsArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// JSON for programs: times in nanoseconds, rates in bits per second
+    #[arg(long)]
+    json: bool,
+    /// With --json: times for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Shows the sessions.
+///
+/// # Errors
+/// When the agent cannot be asked, or standard output is closed.
+pub fn run(args: &SessionsArgs) -> Result<(), Failure> {
+    let sessions = client::sessions(&args.socket.path())?;
+    if args.json {
+        return output::print(value(sessions)?, args.human);
+    }
+    output::write(text(&sessions).as_bytes())
+}
+
+/// How things stand, what has happened, and how requests are paced; then what memory nodes refuse, and why.
+fn text(sessions: &[Session]) -> String {
+    if sessions.is_empty() {
+        return "no sessions: no attached region lies in a memory node\n".into();
+    }
+    let mut state = new_table(&[
+        "memory node",
+        "state",
+        "streams",
+        "window",
+        "frame",
+        "in flight",
+        "buffered",
+        "RTT",
+        "variation",
+        "time-out",
+    ]);
+    let mut counted = new_table(&[
+        "memory node",
+        "requests",
+        "sent again",
+        "SACKs",
+        "early",
+        "duplicates",
+        "time-outs",
+        "faults",
+        "dropped",
+    ]);
+    let mut pace = new_table(&[
+        "memory node",
+        "phase",
+        "rate",
+        "target",
+        "pauses",
+        "duplicates",
+        "Congestion",
+        "waited",
+    ]);
+    let mut refusals = String::new();
+    let time = |ns: u64| if ns == 0 { "-".into() } else { format!("{:.1?}", Duration::from_nanos(ns)) };
+    for session in sessions {
+        let (s, c) = (&session.status, &session.status.counters);
+        let peer = || s.peer.clone();
+        state.add_row([
+            peer(),
+            s.state.clone(),
+            s.streams.to_string(),
+            s.window.to_string(),
+            format!("{} B", s.max_frame),
+            s.unanswered.to_string(),
+            s.buffered.to_string(),
+            time(s.rtt_ns),
+            time(s.rtt_variation_ns),
+            time(s.timeout_ns),
+        ]);
+        let numbers = [c.requests, c.retransmitted, c.sacks, c.early, c.duplicates, c.timeouts, c.faults];
+        let row = [peer()].into_iter().chain(numbers.map(|n| n.to_string())).chain([drops(c)]);
+        counted.add_row(row.collect::<Vec<_>>());
+        if let Some(p) = &session.pace {
+            let rates = [p.rate, p.target].map(|rate| format!("{:.2} Gbit/s", rate as f64 / 1e9));
+            let numbers = [p.pauses, p.duplicates, c.congestion, p.delayed].map(|n| n.to_string());
+            let row = [peer(), p.phase.to_string()].into_iter().chain(rates).chain(numbers);
+            pace.add_row(row.collect::<Vec<_>>());
+        }
+        if let Some(refusal) = &session.refusal {
+            refusals += &format!("{}: {refusal}\n", s.peer);
+        }
+    }
+    let tables = [state, counted, pace].into_iter().filter(|table| table.row_count() > 0);
+    tables.map(|table| format!("{table}\n")).collect::<String>() + &refusals
+}
+
+/// Frames dropped, by cause, as far as there are any.
+fn drops(c: &RequesterCounters) -> String {
+    let causes = [
+        ("length", c.dropped_length),
+        ("trailer", c.dropped_trailer),
+        ("window", c.dropped_window),
+        ("unmatched", c.dropped_unmatched),
+        ("full", c.dropped_full),
+        ("foreign", c.dropped_foreign),
+    ];
+    let named: Vec<String> =
+        causes.iter().filter(|(_, n)| *n > 0).map(|(cause, n)| format!("{cause} {n}")).collect();
+    if named.is_empty() { "0".into() } else { named.join(", ") }
+}
+
+/// An empty table: names on the left, numbers on the right.
+fn new_table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(UTF8_FULL_CONDENSED).set_header(header);
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cxloe_cn::local::message::Pace;
+    use cxloe_wire::session::RequesterStatus;
+
+    fn session() -> Session {
+        Session {
+            status: RequesterStatus {
+                peer: "02:00:00:00:00:02".into(),
+                state: "open".into(),
+                streams: 4,
+                window: 256,
+                max_frame: 1514,
+                integrity: "plain".into(),
+                unanswered: 7,
+                buffered: 3,
+                rtt_ns: 12_340,
+                rtt_variation_ns: 560,
+                timeout_ns: 2_000_000,
+                counters: RequesterCounters {
+                    requests: 1000,
+                    retransmitted: 12,
+                    sacks: 5,
+                    congestion: 8,
+                    dropped_trailer: 2,
+                    dropped_full: 1,
+                    ..RequesterCounters::default()
+                },
+            },
+            refusal: None,
+            pace: None,
+        }
+    }
+
+    fn rows(shown: &str) -> Vec<Vec<&str>> {
+        let cells = |line| str::split(str::trim_matches(line, '│'), '┆').map(str::trim).collect();
+        shown.lines().filter(|line| line.starts_with("│ 02:")).map(cells).collect()
+    }
+
+    #[test]
+    fn a_session_is_a_row_in_each_table() {
+        let shown = text(&[session()]);
+        let found = rows(&shown);
+        assert_eq!(found.len(), 2, "{shown}");
+        assert_eq!(found[0][1..], ["open", "4", "256", "1514 B", "7", "3", "12.3µs", "560.0ns", "2.0ms"]);
+        assert_eq!(found[1][1..], ["1000", "12", "5", "0", "0", "0", "0", "trailer 2, full 1"]);
+    }
+
+    #[test]
+    fn pace_and_refusal_are_shown_where_there_is_one() {
+        let pace = Pace {
+            phase: 'c',
+            rate: 7_500_000_000,
+            target: 10_000_000_000,
+            pauses: 3,
+            duplicates: 2,
+            delayed: 9,
+        };
+        let refusal = "the memory node refuses; upgrade it".to_owned();
+        let shown = text(&[Session { pace: Some(pace), refusal: Some(refusal), ..session() }]);
+        assert_eq!(rows(&shown)[2][1..], ["c", "7.50 Gbit/s", "10.00 Gbit/s", "3", "2", "8", "9"]);
+        assert!(shown.ends_with("02:00:00:00:00:02: the memory node refuses; upgrade it\n"), "{shown}");
+        assert!(text(&[]).starts_with("no sessions"));
+    }
+}

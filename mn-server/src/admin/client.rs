@@ -1,0 +1,143 @@
+//! The asking end of the socket: connects, and reads until the end of the answer.
+
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::{ANSWER_MAX, NodeStatus, VERSION};
+
+/// How long the node may be silent.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Why a node did not tell how things stand.
+#[derive(Debug, thiserror::Error)]
+pub enum AskError {
+    /// Nobody listens.
+    #[error(
+        "no memory node at {}: {source}; start one with `mn-server run`, or name its socket with --socket",
+        .path.display()
+    )]
+    NoNode {
+        /// The socket.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// It is somebody else's.
+    #[error(
+        "the memory node at {} runs as another user, who alone may ask it; ask as that user, or as root",
+        .0.display()
+    )]
+    Forbidden(PathBuf),
+    /// It does not answer.
+    #[error(
+        "the memory node at {} does not answer within {}s: it is bringing its pool in, or stuck; its log tells",
+        .0.display(),
+        SILENCE_MAX.as_secs()
+    )]
+    Silent(PathBuf),
+    /// It went away before the answer was complete.
+    #[error("the memory node at {} ended while it was asked: {source}", .path.display())]
+    Broken {
+        /// The socket.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// It answers in another form.
+    #[error(
+        "the memory node at {} is of another release, and its answer cannot be read: {reason}; use the `mn-server` it runs",
+        .path.display()
+    )]
+    Version {
+        /// The socket.
+        path: PathBuf,
+        /// What is different.
+        reason: String,
+    },
+}
+
+/// Asks the node that listens on `path` how things stand.
+///
+/// # Errors
+/// Any [`AskError`].
+pub fn ask(path: &Path) -> Result<NodeStatus, AskError> {
+    let at = || path.to_path_buf();
+    let mut stream = UnixStream::connect(path).map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => AskError::Forbidden(at()),
+        _ => AskError::NoNode { path: at(), source },
+    })?;
+    let broken = |source: io::Error| match source.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => AskError::Silent(at()),
+        _ => AskError::Broken { path: at(), source },
+    };
+    stream.set_read_timeout(Some(SILENCE_MAX)).map_err(broken)?;
+    let mut answer = Vec::new();
+    stream.by_ref().take(ANSWER_MAX).read_to_end(&mut answer).map_err(broken)?;
+    if answer.is_empty() {
+        return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+    }
+    decode(&answer).map_err(|reason| AskError::Version { path: at(), reason })
+}
+
+fn decode(answer: &[u8]) -> Result<NodeStatus, String> {
+    // Of another version, the rest may look otherwise.
+    #[derive(Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    match serde_json::from_slice(answer) {
+        Ok(Versioned { version: VERSION }) => {}
+        Ok(Versioned { version }) => return Err(format!("it has version {version}, this program {VERSION}")),
+        Err(error) => return Err(error.to_string()),
+    }
+    serde_json::from_slice(answer).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::server::Bound;
+    use super::super::{NodeStatus, WorkerStatus};
+    use super::*;
+
+    fn status(version: u32) -> NodeStatus {
+        let worker = WorkerStatus { worker: 0, age_ns: Some(5), report: Default::default() };
+        NodeStatus {
+            version,
+            name: "mn1".into(),
+            interface: "eth9".into(),
+            window: 256,
+            workers: vec![worker],
+        }
+    }
+
+    #[test]
+    fn who_asks_is_told_again_and_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mn.sock");
+        let server = Bound::bind(&path).unwrap().serve(|| status(VERSION)).unwrap();
+        // Neither one who leaves at once nor one who says something is in the way of others.
+        drop(UnixStream::connect(&path).unwrap());
+        io::Write::write_all(&mut UnixStream::connect(&path).unwrap(), b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        for _ in 0..3 {
+            let told = ask(&path).unwrap();
+            assert_eq!((told.name.as_str(), told.workers[0].age_ns), ("mn1", Some(5)));
+        }
+        drop(server);
+        assert!(!path.exists());
+        assert!(matches!(ask(&path), Err(AskError::NoNode { .. })));
+    }
+
+    #[test]
+    fn another_release_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mn.sock");
+        let _server = Bound::bind(&path).unwrap().serve(|| status(VERSION + 1)).unwrap();
+        let error = ask(&path).unwrap_err();
+        assert!(matches!(&error, AskError::Version { .. }), "{error}");
+        assert!(error.to_string().contains("version 2"), "{error}");
+    }
+}

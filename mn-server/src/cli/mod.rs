@@ -1,0 +1,224 @@
+//! The command line: to be a memory node, or to look into one that runs.
+
+mod counters;
+mod sessions;
+mod table;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
+use cxloe_mn::admin::client::{AskError, ask};
+use cxloe_mn::admin::{FRESH, NodeStatus, WorkerStatus, default_socket};
+use cxloe_mn::config::{Cli as RunArgs, EXAMPLES};
+use serde_json::Value;
+
+/// Wrong arguments.
+pub const USAGE: u8 = 2;
+/// The memory node cannot be reached.
+const UNREACHABLE: u8 = 3;
+
+const AFTER_HELP: &str = "\
+Without a command, the options are those of `run`.
+
+Look into a running node:
+    mn-server sessions                      its compute nodes, and how each is doing
+    mn-server counters --json | jq .        what its workers have counted
+
+Exit codes:
+  0  done                        2  wrong arguments
+  1  failed                      3  no memory node there, or it does not answer
+
+Environment:
+  CXLOE_MN   the node's socket, as --socket";
+
+/// The command line of `mn-server`.
+#[derive(Parser, Debug)]
+#[command(
+    name = "mn-server",
+    version,
+    about = "Memory node of CXL over Ethernet: lends this machine's memory to compute nodes",
+    after_help = format!("{EXAMPLES}\n\n{AFTER_HELP}"),
+    max_term_width = 110,
+    args_conflicts_with_subcommands = true
+)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Run the memory node; the same as no command
+    Run(Box<RunArgs>),
+    /// Show the sessions with compute nodes
+    Sessions(ShowArgs),
+    /// Show what the workers have counted
+    Counters(ShowArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  mn-server completions bash > /etc/bash_completion.d/mn-server")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// Which node to show, and how.
+#[derive(ClapArgs, Debug)]
+struct ShowArgs {
+    /// The node's socket [default: /run/cxloe/mn-server.sock as root, else below $XDG_RUNTIME_DIR]
+    #[arg(long, env = "CXLOE_MN", value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// JSON for programs: times in nanoseconds, bytes as they are
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the command line asks for.
+pub enum Task {
+    /// To be a memory node.
+    Run(Box<RunArgs>),
+    /// Something that is done already.
+    Done(ExitCode),
+}
+
+/// Parses the arguments, and does what they ask for unless it is to run.
+pub fn parse() -> Task {
+    let Args { command, run } = Args::parse();
+    let shown = match command {
+        None => return Task::Run(Box::new(run)),
+        Some(Command::Run(run)) => return Task::Run(run),
+        Some(Command::Sessions(args)) => show(&args, sessions::json, sessions::text),
+        Some(Command::Counters(args)) => show(&args, counters::json, counters::text),
+        Some(Command::Completions { shell }) => {
+            clap_complete::generate(shell, &mut Args::command(), "mn-server", &mut std::io::stdout());
+            Ok(())
+        }
+    };
+    Task::Done(match shown {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("mn-server: {failure}");
+            failure.exit_code()
+        }
+    })
+}
+
+/// Why nothing could be shown.
+#[derive(Debug, thiserror::Error)]
+enum ShowError {
+    #[error(transparent)]
+    Ask(#[from] AskError),
+    #[error("cannot show the answer: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("cannot write to standard output: {0}")]
+    Output(#[from] std::io::Error),
+}
+
+impl ShowError {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            ShowError::Ask(AskError::Version { .. }) | ShowError::Json(_) | ShowError::Output(_) => {
+                ExitCode::FAILURE
+            }
+            ShowError::Ask(_) => ExitCode::from(UNREACHABLE),
+        }
+    }
+}
+
+fn show(
+    args: &ShowArgs,
+    json: fn(&NodeStatus) -> serde_json::Result<Value>,
+    text: fn(&NodeStatus) -> String,
+) -> Result<(), ShowError> {
+    let status = ask(&args.socket.clone().unwrap_or_else(default_socket))?;
+    let shown = if args.json {
+        format!("{:#}", json(&status)?)
+    } else {
+        format!("{} on {}\n{}{}", status.name, status.interface, text(&status), stale(&status))
+    };
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{}", shown.trim_end())?;
+    Ok(out.flush()?)
+}
+
+/// A line for each worker whose figures are not those of now.
+fn stale(status: &NodeStatus) -> String {
+    let line = |worker: &WorkerStatus| match worker.age_ns.map(Duration::from_nanos) {
+        None => format!("worker {} has not reported yet: its figures are missing\n", worker.worker),
+        Some(age) if age > FRESH => {
+            format!(
+                "worker {} has reported {age:.1?} ago and not since: its log may tell why\n",
+                worker.worker
+            )
+        }
+        Some(_) => String::new(),
+    };
+    status.workers.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<Args, clap::Error> {
+        Args::try_parse_from(["mn-server"].iter().chain(words))
+    }
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn without_a_command_it_runs() {
+        let plain = parsed(&["-i", "eth9", "--static-map", "f"]).unwrap();
+        assert!(plain.command.is_none());
+        let Some(Command::Run(named)) = parsed(&["run", "-i", "eth9", "--static-map", "f"]).unwrap().command
+        else {
+            panic!("another command")
+        };
+        assert_eq!(plain.run.settings, named.settings);
+        assert!(
+            parsed(&["-i", "eth9", "sessions"]).is_err(),
+            "options of a node say nothing about a question"
+        );
+    }
+
+    #[test]
+    fn figures_that_are_not_of_now_are_named() {
+        let worker = |worker, age: Option<Duration>| WorkerStatus {
+            worker,
+            age_ns: age.map(|age| age.as_nanos() as u64),
+            report: Default::default(),
+        };
+        let old = FRESH + Duration::from_secs(1);
+        let shown = stale(&NodeStatus {
+            version: 1,
+            name: "mn1".into(),
+            interface: "mn0".into(),
+            window: 256,
+            workers: vec![worker(0, Some(FRESH)), worker(1, Some(old)), worker(2, None)],
+        });
+        assert_eq!(shown.lines().count(), 2, "{shown}");
+        assert!(
+            shown.contains("worker 1 has reported 3.0s ago") && shown.contains("worker 2 has not"),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn the_help_names_commands_options_and_examples() {
+        let help = Args::command().render_long_help().to_string();
+        for word in
+            ["sessions", "counters", "completions", "--pool-size", "--socket", "mn.toml", "Exit codes"]
+        {
+            assert!(help.contains(word), "{word} is missing in\n{help}");
+        }
+        assert!(help.starts_with("Memory node of CXL over Ethernet"), "{help}");
+    }
+}
