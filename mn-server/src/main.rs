@@ -116,6 +116,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             ethertype: config.ethertype,
             sessions_max: config.sessions_max as usize,
             early_buffers: config.reorder_max as usize,
+            early_buffers_total: config.reorder_total_max as usize,
             idle_after: config.session_timeout,
             key: key.clone(),
             ..ResponderConfig::new(info.mac, info.max_frame, pool.incarnation(), rand::random())

@@ -110,8 +110,6 @@ fn what_print_config_prints_gives_the_same_options() {
         "600",
         "--reorder-total-max",
         "700",
-        "--retry-max",
-        "800",
         "--log",
         "debug",
         "--log-format",
@@ -133,7 +131,7 @@ fn what_print_config_prints_gives_the_same_options() {
             (again.backend, again.cpus, again.pool.bytes),
             (config.backend, config.cpus, config.pool.bytes)
         );
-        assert_eq!((again.retry_max, again.echo, again.pcap), (config.retry_max, config.echo, config.pcap));
+        assert_eq!((again.reorder_total_max, again.echo, again.pcap), (config.reorder_total_max, config.echo, config.pcap));
     }
     let text = resolve(&with(&["--link", "packet", "--pool-size", "16G"])).unwrap();
     assert_eq!(text.backend, Backend::Packet);

@@ -315,6 +315,28 @@ fn r10_early_writes_beyond_the_buffers_are_dropped_without_a_sack() {
 }
 
 #[test]
+fn r10_all_sessions_share_a_limit_of_early_writes() {
+    let mut mn = responder_config();
+    mn.early_buffers_total = 3;
+    let mut p = Pair::with(requester_config(), mn);
+    p.connect();
+    (0..8).for_each(|i| p.write(0, i * 64, i as u8, i));
+    let frames = p.take_up();
+    p.deliver_up(&frames[1..]);
+    assert_eq!(numbers(&p.take_down()), [2, 3, 4]);
+    // What a session had kept is free when it ends, and when its turn has come.
+    p.deliver_up(&frames[..1]);
+    p.run(100 * MS);
+    (0..8).for_each(|i| p.write(0, i * 64, i as u8, 10 + i));
+    let frames = p.take_up();
+    p.deliver_up(&frames[1..]);
+    assert_eq!(numbers(&p.take_down()), [10, 11, 12]);
+    p.run(100 * MS);
+    assert_eq!(p.done.0.len(), 16);
+    p.assert_at_rest();
+}
+
+#[test]
 fn r10_early_answers_beyond_the_buffers_are_asked_for_again() {
     let mut p = Pair::open();
     for i in 0..WINDOW as u64 {

@@ -117,8 +117,6 @@ pub struct Config {
     pub reorder_max: u32,
     /// Requests waiting for an earlier one, per worker.
     pub reorder_total_max: u32,
-    /// Answers kept per stream for requests that come again.
-    pub retry_max: u32,
     /// Log filter.
     pub log: String,
     /// How log lines look.
@@ -308,7 +306,6 @@ impl Config {
                 reorder_max,
                 1 << 24,
             )?,
-            retry_max: in_range("retry-max", s.retry_max.unwrap_or(512), 1, 32_768)?,
             log: s.log.unwrap_or_else(|| "info".into()),
             log_format: s.log_format.unwrap_or_default(),
             echo: s.echo.unwrap_or(false),
@@ -374,7 +371,6 @@ impl Config {
             session_timeout: Some(Span(self.session_timeout)),
             reorder_max: Some(self.reorder_max),
             reorder_total_max: Some(self.reorder_total_max),
-            retry_max: Some(self.retry_max),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
             echo: Some(self.echo),

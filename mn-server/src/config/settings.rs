@@ -148,20 +148,15 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_timeout: Option<Span>,
 
-    /// Requests that may wait for an earlier one, per session [default: 512]
+    /// Writes that may wait for an earlier request, per session [default: 512]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_max: Option<u32>,
 
-    /// Requests that may wait for an earlier one, in all sessions of a worker together [default: 8192]
+    /// Writes that may wait for an earlier request, in all sessions of a worker together [default: 8192]
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_total_max: Option<u32>,
-
-    /// Answers kept for requests that come again, per stream [default: 512]
-    #[arg(long, value_name = "N", help_heading = "Limits")]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub retry_max: Option<u32>,
 
     /// What to log: error, warn, info, debug, trace, or per module, as in info,cxloe_mn=debug [default: info]
     #[arg(long, value_name = "FILTER", help_heading = "Diagnostics")]

@@ -290,6 +290,7 @@ impl Responder {
     fn end(&mut self, index: usize) {
         if let Some(session) = self.sessions[index].take() {
             self.by_cn.remove(&session.cn);
+            self.early -= session.buffers.used();
             self.counters = self.counters.plus(&session.counters);
         }
         if self.due.is_some_and(|(session, _)| session == index) {

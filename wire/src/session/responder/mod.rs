@@ -52,6 +52,8 @@ pub struct ResponderConfig {
     pub streams_max: u8,
     /// Early writes a session may have waiting (R10).
     pub early_buffers: usize,
+    /// Early writes that may wait in all sessions together (R10).
+    pub early_buffers_total: usize,
     /// A session without any frame for this long is forgotten.
     pub idle_after: Duration,
     /// Incarnation of the memory: changes when its content was lost.
@@ -72,6 +74,7 @@ impl ResponderConfig {
             sessions_max: 256,
             streams_max: 16,
             early_buffers: 128,
+            early_buffers_total: 8192,
             idle_after: Duration::from_secs(15),
             incarnation,
             key: None,
@@ -186,6 +189,8 @@ pub struct Responder {
     /// Session and stream with an acknowledgement due.
     due: Option<(usize, u8)>,
     pending: VecDeque<Pending>,
+    /// Early writes that wait, in all sessions.
+    early: usize,
     counters: ResponderCounters,
     events: VecDeque<ResponderEvent>,
     nonces: Nonces,
@@ -208,6 +213,7 @@ impl Responder {
             last: 0,
             due: None,
             pending: VecDeque::with_capacity(admission::PENDING_MAX),
+            early: 0,
             counters: ResponderCounters::default(),
             events: VecDeque::with_capacity(EVENTS_MAX),
             nonces,
@@ -302,15 +308,18 @@ impl Responder {
             return;
         }
         session.last_heard = now;
+        let before = session.buffers.used();
         let mut cx = Context {
             cn: cn.to_u64(),
             framer: &session.framer,
             max_frame: session.max_frame,
             counters: &mut session.counters,
+            room: self.early < self.config.early_buffers_total,
             memory,
             tx,
         };
         stream.take(seq, parse(frame), &mut session.buffers, &mut cx);
+        self.early = self.early + session.buffers.used() - before;
         if stream.due.is_some() {
             self.due = Some((index, id));
         }

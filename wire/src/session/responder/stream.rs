@@ -91,6 +91,8 @@ pub(super) struct Context<'a, M> {
     pub framer: &'a Framer,
     pub max_frame: usize,
     pub counters: &'a mut ResponderCounters,
+    /// Whether all sessions together may keep one more early write.
+    pub room: bool,
     pub memory: &'a mut M,
     pub tx: &'a mut dyn Transmit,
 }
@@ -251,7 +253,8 @@ impl Stream {
                 NONE
             } else {
                 // R10: no room, no SACK; it is as if lost.
-                let Some(handle) = buffers.store(request.data) else {
+                let handle = if cx.room { buffers.store(request.data) } else { None };
+                let Some(handle) = handle else {
                     cx.counters.dropped_full += 1;
                     return;
                 };
