@@ -247,7 +247,7 @@ impl Ends {
             return Err(error);
         }
         // With an answer there may be room for another request, before time passes.
-        if arrived == 0 || self.issued == 0 {
+        if arrived == 0 {
             let next = net.next_event().unwrap_or(Time(u64::MAX)).min(requester.deadline());
             net.step(next.max(now));
         }

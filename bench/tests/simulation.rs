@@ -138,9 +138,12 @@ fn planted_mistakes_are_found() {
         (Mistake::RepeatsWrites, Scenario::Lossy),
         (Mistake::RepeatsWrites, Scenario::Reordering),
         (Mistake::ForgetsAnswers, Scenario::Lossy),
+        // A killed compute node loses what it had not flushed, and nothing else.
+        (Mistake::RollsBack, Scenario::Restarts),
+        (Mistake::RollsBack, Scenario::Pauses),
     ] {
         let overrides = Overrides { plant: Some(mistake), ..Overrides::default() };
-        let planted = Campaign { overrides, ..campaign(scenario, 1, 20) };
+        let planted = Campaign { overrides, ..campaign(scenario, 1, 40) };
         let outcome = planted.run(|_| true);
         let failing = outcome.failing.first().unwrap_or_else(|| panic!("{mistake:?} was not found"));
         assert_eq!(

@@ -3,7 +3,7 @@
 //! A [`Mistake`] stands between the network and a memory node's service, and makes the node break one rule. Runs with
 //! one must fail; a checker that lets them pass checks nothing.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use clap::ValueEnum;
 use cxloe_wire::frame::{Command, HEADER_LEN, Header, LINE_SIZE, Mac};
@@ -17,6 +17,8 @@ pub enum Mistake {
     RepeatsWrites,
     /// Does not answer a request that comes again (R7)
     ForgetsAnswers,
+    /// Undoes the last line write of a compute node when its next session starts
+    RollsBack,
 }
 
 impl Mistake {
@@ -45,13 +47,15 @@ pub(super) struct Meddler {
     /// Frames that were requests, the newest last.
     seen: VecDeque<Vec<u8>>,
     writes: u64,
+    /// The line that each compute node wrote last, as it was before.
+    last: HashMap<Mac, (u64, [u8; LINE_SIZE])>,
     /// What is to be put into a line once the service is done with the frame.
     undo: Option<(Mac, u64, [u8; LINE_SIZE])>,
 }
 
 impl Meddler {
     pub fn new(mistake: Mistake) -> Meddler {
-        Meddler { mistake, seen: VecDeque::new(), writes: 0, undo: None }
+        Meddler { mistake, seen: VecDeque::new(), writes: 0, last: HashMap::new(), undo: None }
     }
 
     /// Looks at a frame before the service does; `false` if the service is not to see it.
@@ -72,6 +76,15 @@ impl Meddler {
                 self.undo = data.map(|data| (header.src, header.addr, *data));
             }
             Mistake::ForgetsAnswers if again && request < Some(Command::Hello) => return false,
+            Mistake::RollsBack if write && !again => {
+                if let Some(before) = lines.get(header.src, header.addr) {
+                    self.last.insert(header.src, (header.addr, before));
+                }
+            }
+            Mistake::RollsBack if request == Some(Command::Start) => {
+                let last = self.last.remove(&header.src);
+                self.undo = last.map(|(cmem, before)| (header.src, cmem, before));
+            }
             _ => {}
         }
         if request < Some(Command::Hello) && !again {

@@ -218,10 +218,10 @@ impl Summary {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last = self.start.wrapping_add(self.seeds.saturating_sub(1));
-        let seeds = if self.seeds == 1 {
-            format!("seed {}", self.start)
-        } else {
-            format!("{} seeds, {} to {last}", units::count(self.seeds), self.start)
+        let seeds = match self.seeds {
+            0 => format!("from seed {} on, none finished", self.start),
+            1 => format!("seed {}", self.start),
+            n => format!("{} seeds, {} to {last}", units::count(n), self.start),
         };
         let failing = match self.failing.len() {
             0 => "every check held".to_owned(),
