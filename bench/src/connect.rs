@@ -8,7 +8,7 @@ use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::Engine;
 use cxloe_cn::port::{Port, PortError};
 use cxloe_cn::rate_control::RateControl;
-use cxloe_gmm::api::{CreateRegion, DestroyRegion, RegisterComputeNode};
+use cxloe_gmm::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region};
 use cxloe_gmm::{Client, ClientError};
 use cxloe_wire::frame::Mac;
@@ -99,8 +99,13 @@ pub struct Connected {
 pub struct Lease {
     runtime: tokio::runtime::Runtime,
     client: Client,
+    own: CnId,
+    registration: u64,
     temporary: Option<Name>,
 }
+
+/// How long the manager is given to hear that this compute node has gone.
+const FAREWELL: Duration = Duration::from_millis(50);
 
 /// Where the region is attached; not 0, so that a lost base shows.
 const HPA: u64 = 1 << 32;
@@ -121,7 +126,7 @@ impl Connected {
         let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));
 
         let registration = RegisterComputeNode { cn_id: own, name: name("bench")?, instance_id: instance };
-        runtime.block_on(client.register_compute_node(&registration))?;
+        let registration = runtime.block_on(client.register_compute_node(&registration))?.registration;
         let (region, temporary) = match &options.region {
             Some(existing) => (runtime.block_on(client.region(&Name::new(existing.as_str())?))?, None),
             None => {
@@ -130,7 +135,7 @@ impl Connected {
                 (runtime.block_on(client.create_region(&create))?, Some(wanted))
             }
         };
-        let lease = Lease { runtime, client, temporary };
+        let lease = Lease { runtime, client, own, registration, temporary };
         if region.owner != own {
             return Err(ConnectError::NotOurs { region: region.name, owner: region.owner, own });
         }
@@ -163,6 +168,22 @@ impl Lease {
         let now = DestroyRegion { force: true, wait_ms: 10_000 };
         self.runtime.block_on(self.client.destroy_region(&name, now)).map(drop)
     }
+
+    /// Lets the next run have this compute node's place at once: a node that hangs up while it waits for news of its
+    /// regions has gone, while one that merely falls silent is given time.
+    fn hang_up(&self) {
+        let wait = async {
+            let mut after_event = 0;
+            loop {
+                let sync = ComputeNodeSync { registration: self.registration, after_event, wait_ms: 60_000 };
+                match self.client.sync_compute_node(self.own, &sync).await {
+                    Ok(synced) => after_event = synced.after_event,
+                    Err(_) => return,
+                }
+            }
+        };
+        let _ = self.runtime.block_on(async { tokio::time::timeout(FAREWELL, wait).await });
+    }
 }
 
 impl Drop for Lease {
@@ -174,5 +195,6 @@ impl Drop for Lease {
                 tracing::warn!(region = %name, %e, "the temporary region is left over");
             }
         }
+        self.hang_up();
     }
 }

@@ -183,7 +183,7 @@ fn counters_are_named() -> Outcome {
             Ok(counter.name().to_owned())
         })?)
     };
-    let text = |said: Result<String, LinkError>| said.map_or_else(|e| e.to_string(), |name| name);
+    let text = |said: Result<String, LinkError>| said.unwrap_or_else(|error| error.to_string());
     let unknown = text(ask(None)?);
     ensure(unknown.contains("driver `veth`") && unknown.contains("ethtool -S"), unknown)?;
     let absent = text(ask(Some("rx_prio{}_pause"))?);

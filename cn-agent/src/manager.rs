@@ -1,25 +1,18 @@
-//! The link to the manager: registers this compute node, waits for changes to its regions, and has the worker
-//! attach and detach them. A thread with a small runtime of its own; the data path never waits for it.
-//!
-//! The manager may be away, from the start or later, for as long as it likes: what is attached goes on being
-//! served, and the link starts over, pausing longer each time. Each change of the connection's state is logged
-//! once.
+//! What this node does when it is in touch with the manager: it registers, waits for changes to its regions, and has
+//! the worker attach and detach them. Trying again when the manager is away is [`daemon::ManagerLink`]'s; what is
+//! attached goes on being served meanwhile, from the start, for as long as it likes.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use cxloe_gmm::api::{ComputeNodeSync, ErrorCode, RegisterComputeNode};
-use cxloe_gmm::client::{Client, ClientError};
+use cxloe_gmm::api::{ComputeNodeSync, RegisterComputeNode};
+use cxloe_gmm::daemon::{self, Backoff, Break, Connection, Contact};
 use cxloe_gmm::model::{CnId, Name, Region};
-use tokio::sync::{Notify, watch};
-use tokio::time::sleep;
 
 use crate::attachments::{Attachments, Change};
 use crate::daemon::{Order, Orders, OrdersGone};
 use crate::local::message::AttachedRegion;
-use crate::state_file::{StateError, StateFile};
+use crate::state_file::StateFile;
 
 /// Where the manager is and what it is to know of this node.
 #[derive(Clone, Debug)]
@@ -32,68 +25,26 @@ pub struct ManagerLinkOptions {
     pub cn: CnId,
     /// This process's instance id, the same as in its sessions.
     pub instance: u64,
-    /// The pause after the first failure; it doubles with each further one.
-    pub retry_min: Duration,
-    /// The longest pause between two tries.
-    pub retry_max: Duration,
+    /// The pauses between two tries.
+    pub backoff: Backoff,
 }
 
 impl ManagerLinkOptions {
-    /// Pauses of 200 ms to 5 s.
+    /// The usual pauses.
     pub fn new(url: impl Into<String>, name: Name, cn: CnId, instance: u64) -> Self {
-        ManagerLinkOptions {
-            url: url.into(),
-            name,
-            cn,
-            instance,
-            retry_min: Duration::from_millis(200),
-            retry_max: Duration::from_secs(5),
-        }
+        ManagerLinkOptions { url: url.into(), name, cn, instance, backoff: Backoff::default() }
     }
-}
-
-/// How things stand with the manager.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Connection {
-    /// Not heard of yet.
-    Connecting,
-    /// Registered; its regions are attached.
-    Registered,
-    /// Not reachable or not to be followed, for this reason; what is attached goes on being served.
-    Away(String),
 }
 
 /// Why the link could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerLinkError {
-    /// The URL cannot be one.
+    /// The URL cannot be one, or there is no thread.
     #[error(transparent)]
-    Url(ClientError),
-    /// No thread.
-    #[error("cannot start the thread that talks to the manager: {0}")]
-    Thread(std::io::Error),
+    Link(#[from] daemon::ManagerLinkError),
     /// No worker.
     #[error(transparent)]
     Worker(#[from] OrdersGone),
-}
-
-/// What ended a registration.
-#[derive(Debug, thiserror::Error)]
-enum Break {
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    #[error(transparent)]
-    State(#[from] StateError),
-    #[error(transparent)]
-    Worker(#[from] OrdersGone),
-    #[error("stopped")]
-    Stopped,
-}
-
-#[derive(Debug, Default)]
-struct Stop {
-    flag: AtomicBool,
-    wake: Notify,
 }
 
 /// What is attached, as others may look at it.
@@ -114,10 +65,8 @@ impl Listing {
 /// A running link to the manager; ends when dropped.
 #[derive(Debug)]
 pub struct ManagerLink {
-    connection: watch::Receiver<Connection>,
+    link: daemon::ManagerLink<Shell>,
     listing: Listing,
-    stop: Arc<Stop>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl ManagerLink {
@@ -130,39 +79,22 @@ impl ManagerLink {
         state: StateFile,
         orders: Orders,
     ) -> Result<Self, ManagerLinkError> {
-        let client = Client::new(&options.url).map_err(ManagerLinkError::Url)?;
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(ManagerLinkError::Thread)?;
         let attachments = state.load().unwrap_or_else(|error| {
             tracing::warn!(%error, "starting without remembered regions");
             Attachments::default()
         });
-        let (tell, connection) = watch::channel(Connection::Connecting);
-        let (listing, stop) = (Listing::default(), Arc::new(Stop::default()));
-        let mut shell = Shell {
-            attachments,
-            options,
-            client,
-            state,
-            orders,
-            tell,
-            listing: listing.clone(),
-            stop: stop.clone(),
-        };
+        let (url, backoff) = (options.url.clone(), options.backoff.clone());
+        let listing = Listing::default();
+        let shell = Shell { attachments, options, state, orders, listing: listing.clone() };
         shell.give(shell.attachments.all().collect())?;
         shell.listing.set(shell.attachments.list());
-        let thread = thread::Builder::new()
-            .name("manager-link".into())
-            .spawn(move || runtime.block_on(shell.run()))
-            .map_err(ManagerLinkError::Thread)?;
-        Ok(ManagerLink { connection, listing, stop, thread: Some(thread) })
+        let link = daemon::ManagerLink::start(&url, backoff, shell, Shell::registration)?;
+        Ok(ManagerLink { link, listing })
     }
 
     /// How things stand.
     pub fn connection(&self) -> Connection {
-        self.connection.borrow().clone()
+        self.link.connection()
     }
 
     /// What is attached.
@@ -171,60 +103,26 @@ impl ManagerLink {
     }
 }
 
-impl Drop for ManagerLink {
-    fn drop(&mut self) {
-        self.stop.flag.store(true, Ordering::Relaxed);
-        self.stop.wake.notify_one();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 struct Shell {
     attachments: Attachments,
     options: ManagerLinkOptions,
-    client: Client,
     state: StateFile,
     orders: Orders,
-    tell: watch::Sender<Connection>,
     listing: Listing,
-    stop: Arc<Stop>,
 }
 
 impl Shell {
-    async fn run(&mut self) {
-        let mut pause = self.options.retry_min;
-        loop {
-            let Err(reason) = self.registration(&mut pause).await;
-            match reason {
-                Break::Stopped => return,
-                // The manager restarted or forgot this node: nothing is wrong, it only has to be told again.
-                Break::Client(error) if error.code() == Some(ErrorCode::NotRegistered) => {
-                    tracing::info!(url = %self.options.url, "the manager asks this node to register again");
-                }
-                reason => self.away(reason.to_string()),
-            }
-            let jittered = pause.mul_f64(rand::random_range(0.5..=1.0));
-            if self.unless_stopped(sleep(jittered)).await.is_err() {
-                return;
-            }
-            pause = (pause * 2).min(self.options.retry_max);
-        }
-    }
-
     /// From a registration until something breaks it.
-    async fn registration(&mut self, pause: &mut Duration) -> Result<std::convert::Infallible, Break> {
+    async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
         let ManagerLinkOptions { name, cn, instance, .. } = self.options.clone();
-        let client = self.client.clone();
+        let client = contact.client();
         let request = RegisterComputeNode { cn_id: cn, name, instance_id: instance };
-        let answer = self.unless_stopped(client.register_compute_node(&request)).await??;
+        let answer = contact.ask(client.register_compute_node(&request)).await?;
         self.follow(&answer.regions)?;
-        if self.tell.send_replace(Connection::Registered) != Connection::Registered {
-            let (url, regions) = (&self.options.url, answer.regions.len());
+        if contact.registered() {
+            let (url, regions) = (client.url(), answer.regions.len());
             tracing::info!(%url, name = %request.name, %cn, regions, "registered with the manager");
         }
-        *pause = self.options.retry_min;
         let (mut heartbeat_ms, mut after_event) = (answer.heartbeat_ms, answer.after_event);
         loop {
             let sync = ComputeNodeSync {
@@ -232,7 +130,7 @@ impl Shell {
                 after_event,
                 wait_ms: heartbeat_ms.max(1),
             };
-            let synced = self.unless_stopped(client.sync_compute_node(cn, &sync)).await??;
+            let synced = contact.ask(client.sync_compute_node(cn, &sync)).await?;
             if let Some(regions) = &synced.regions {
                 self.follow(regions)?;
             }
@@ -248,7 +146,7 @@ impl Shell {
             self.state.store(&next)?;
             self.attachments = next;
         }
-        self.give(changes)?;
+        self.give(changes).map_err(Break::node)?;
         self.listing.set(self.attachments.list());
         Ok(())
     }
@@ -263,23 +161,5 @@ impl Shell {
             })?;
         }
         Ok(())
-    }
-
-    fn away(&self, reason: String) {
-        let url = &self.options.url;
-        match self.tell.send_replace(Connection::Away(reason.clone())) {
-            Connection::Away(old) if old == reason => tracing::debug!(%url, %reason, "still no manager"),
-            _ => tracing::warn!(%url, %reason, "no manager; what is attached goes on being served"),
-        }
-    }
-
-    async fn unless_stopped<T>(&self, future: impl Future<Output = T>) -> Result<T, Break> {
-        if self.stop.flag.load(Ordering::Relaxed) {
-            return Err(Break::Stopped);
-        }
-        tokio::select! {
-            () = self.stop.wake.notified() => Err(Break::Stopped),
-            done = future => Ok(done),
-        }
     }
 }

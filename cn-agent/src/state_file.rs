@@ -4,41 +4,30 @@
 //! The data directory also holds a lock: two agents with one CN id would take each other's answers.
 
 use std::fs::{self, File, TryLockError};
-use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use cxloe_gmm::daemon::{self, Remembered};
 use cxloe_wire::frame::Mac;
 
 use crate::attachments::Attachments;
 
-/// Where attachments are kept; written whole and renamed into place, so that they are never half there.
+impl Remembered for Attachments {
+    const REMEDY: &str = "remove it, and regions get new addresses";
+}
+
+/// Where attachments are kept, for one agent at a time.
 #[derive(Debug)]
 pub struct StateFile {
-    path: PathBuf,
+    file: daemon::StateFile<Attachments>,
     _lock: File,
 }
 
 /// What can go wrong with the state file.
 #[derive(Debug, thiserror::Error)]
 pub enum StateError {
-    /// It cannot be read or written.
-    #[error("cannot {what} {}: {source}; choose a directory this user may write with --data-dir", .path.display())]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The operating system's answer.
-        source: io::Error,
-    },
-    /// It holds something else.
-    #[error("{} is not a state file of this program ({reason}); remove it, and regions get new addresses", .path.display())]
-    Content {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
+    /// It cannot be read or written, or holds something else.
+    #[error(transparent)]
+    File(#[from] daemon::StateError),
     /// Another agent uses it.
     #[error(
         "another agent with CN id {cn} is running and holds {}; end it, or give one of the two interfaces another MAC address",
@@ -57,54 +46,38 @@ impl StateFile {
     /// returned value lives.
     ///
     /// # Errors
-    /// [`StateError::Io`] and [`StateError::Locked`].
+    /// Any [`StateError`].
     pub fn lock(dir: &Path, cn: Mac) -> Result<StateFile, StateError> {
-        fs::create_dir_all(dir).map_err(failed("create the directory", dir))?;
+        let io = daemon::StateError::io;
+        fs::create_dir_all(dir).map_err(io("create the directory", dir))?;
         let name = format!("cn-{}", cn.to_string().replace(':', "-"));
         let path = dir.join(format!("{name}.lock"));
-        let lock = File::create(&path).map_err(failed("open", &path))?;
+        let lock = File::create(&path).map_err(io("open", &path))?;
         match lock.try_lock() {
-            Ok(()) => Ok(StateFile { path: dir.join(format!("{name}.state")), _lock: lock }),
+            Ok(()) => {
+                let file = daemon::StateFile::at(dir.join(format!("{name}.state")))?;
+                Ok(StateFile { file, _lock: lock })
+            }
             Err(TryLockError::WouldBlock) => Err(StateError::Locked { cn, path }),
-            Err(TryLockError::Error(source)) => Err(failed("lock", &path)(source)),
+            Err(TryLockError::Error(source)) => Err(io("lock", &path)(source).into()),
         }
     }
 
     /// What was kept last; nothing attached if nothing was.
     ///
     /// # Errors
-    /// [`StateError::Io`] and [`StateError::Content`].
-    pub fn load(&self) -> Result<Attachments, StateError> {
-        match fs::read(&self.path) {
-            Ok(bytes) => serde_json::from_slice(&bytes)
-                .map_err(|error| StateError::Content { path: self.path.clone(), reason: error.to_string() }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Attachments::default()),
-            Err(error) => Err(failed("read", &self.path)(error)),
-        }
+    /// Those of [`daemon::StateFile::load`].
+    pub fn load(&self) -> Result<Attachments, daemon::StateError> {
+        self.file.load()
     }
 
     /// Keeps `attachments`; on disk when this returns.
     ///
     /// # Errors
-    /// [`StateError::Io`].
-    pub fn store(&self, attachments: &Attachments) -> Result<(), StateError> {
-        let new = self.path.with_extension("new");
-        let write = || -> io::Result<()> {
-            let mut file = File::create(&new)?;
-            serde_json::to_writer(&mut file, attachments)?;
-            file.write_all(b"\n")?;
-            file.sync_all()?;
-            fs::rename(&new, &self.path)?;
-            let dir = self.path.parent().filter(|dir| !dir.as_os_str().is_empty());
-            File::open(dir.unwrap_or(Path::new(".")))?.sync_all()
-        };
-        write().map_err(failed("write", &self.path))
+    /// Those of [`daemon::StateFile::store`].
+    pub fn store(&self, attachments: &Attachments) -> Result<(), daemon::StateError> {
+        self.file.store(attachments)
     }
-}
-
-fn failed(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {
-    let path = path.to_path_buf();
-    move |source| StateError::Io { what, path, source }
 }
 
 #[cfg(test)]
@@ -131,7 +104,7 @@ mod tests {
         assert_eq!(file.load().unwrap(), Attachments::default());
         file.store(&Attachments::default()).unwrap();
         assert_eq!(file.load().unwrap(), Attachments::default());
-        fs::write(&file.path, "{").unwrap();
+        fs::write(dir.path().join("deep/cn-02-00-00-00-00-01.state"), "{").unwrap();
         let error = file.load().unwrap_err().to_string();
         assert!(error.contains(".state") && error.contains("remove it"), "{error}");
     }

@@ -18,12 +18,16 @@
 //! * [`manager`]: the state machine and its rules
 //! * [`store`]: where its state outlives the process
 //! * [`server`]: the shell around it, with sockets, threads and the clock
+//! * [`daemon`]: what this daemon and those of the nodes have in common
+//! * [`command_line`]: the same for their commands
 //!
 //! The data path does without the manager: nodes that have what they need go on while it is away, and a manager that
 //! starts again over its store goes on where it was.
 
 pub mod api;
 pub mod client;
+pub mod command_line;
+pub mod daemon;
 pub mod manager;
 pub mod model;
 pub mod server;

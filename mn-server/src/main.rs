@@ -6,23 +6,24 @@
 
 mod cli;
 
-use std::path::Path;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use cxloe_gmm::command_line::{Exit, finish, output};
+use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, log, read_key};
 use cxloe_gmm::model::Watermark;
-use cxloe_mn::admin::server::{Bound, SocketError};
+use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
-use cxloe_mn::config::{Config, LogFormat, MapSource};
-use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StateFile, StaticMap};
+use cxloe_mn::config::{Config, MapSource};
+use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
 use cxloe_mn::pool::{Host, Pool};
 use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::{Extras, LinkConfig, open_with};
-use cxloe_wire::session::{PreSharedKey, ResponderConfig, WINDOW};
+use cxloe_wire::session::{ResponderConfig, WINDOW};
 use tracing::{error, info};
 
 /// Why the node did not start, or did not end well.
@@ -37,14 +38,13 @@ fn main() -> ExitCode {
         Ok(config) => config,
         Err(e) => {
             eprintln!("mn-server: {e}");
-            return ExitCode::from(cli::USAGE);
+            return ExitCode::from(Exit::Usage as u8);
         }
     };
     if args.print_config {
-        print!("{}", config.to_toml());
-        return ExitCode::SUCCESS;
+        return finish("mn-server", output::write(config.to_toml().as_bytes()));
     }
-    start_log(&config);
+    log::start(&config.log, config.log_format);
     match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -54,27 +54,11 @@ fn main() -> ExitCode {
     }
 }
 
-fn start_log(config: &Config) {
-    let filter = tracing_subscriber::EnvFilter::try_new(&config.log).unwrap_or_default();
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match config.log_format {
-        LogFormat::Json => log.json().init(),
-        LogFormat::Text => log.with_target(false).init(),
-    }
-}
-
 /// How long workers may take for a report. Under full load they look up every half second.
 const REPORT_MAX: Duration = Duration::from_millis(1500);
 
-/// What ends the node.
-enum End {
-    Signal(i32),
-    Worker,
-}
-
 fn run(config: &Config) -> Result<(), Failure> {
-    let (ended, end) = mpsc::channel();
-    watch_signals(ended.clone())?;
+    let ending = Ending::watch()?;
 
     let socket = bind_socket(config)?;
     let state = StateFile::at(config.state_path())?;
@@ -130,9 +114,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             wait: config.wait,
             echo: config.echo,
         };
-        let ended = ended.clone();
-        workers
-            .push(WorkerHandle::start(link, service, pfc, options, move || drop(ended.send(End::Worker)))?);
+        workers.push(WorkerHandle::start(link, service, pfc, options, ending.worker())?);
     }
 
     let manager = match &config.source {
@@ -154,13 +136,10 @@ fn run(config: &Config) -> Result<(), Failure> {
             Some(ManagerLink::start(mappings, options, stats)?)
         }
     };
-    let admin = socket.map(|socket| socket.serve(status_of(config, &workers))).transpose()?;
+    let admin = socket.map(|socket| Server::start(socket, status_of(config, &workers))).transpose()?;
     info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
 
-    match end.recv() {
-        Ok(End::Signal(signal)) => info!(signal, "ending"),
-        Ok(End::Worker) | Err(_) => {}
-    }
+    ending.wait();
     drop(admin);
     // Mappings must not change any more, then nobody may touch the pool any more, then it is closed.
     let stopped = manager.map(ManagerLink::stop);
@@ -177,9 +156,9 @@ fn run(config: &Config) -> Result<(), Failure> {
 /// of another node on this machine, and the node is of use without.
 fn bind_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
     if let Some(path) = &config.socket {
-        return Bound::bind(path).map(Some);
+        return admin::server::bind(path).map(Some);
     }
-    Ok(Bound::bind(&admin::default_socket())
+    Ok(admin::server::bind(&admin::default_socket())
         .inspect_err(|error| tracing::warn!("serving without a socket for `mn-server sessions`: {error}"))
         .ok())
 }
@@ -225,36 +204,4 @@ fn open_pool(config: &Config) -> Result<Arc<Pool>, Failure> {
         took = ?started.elapsed(), "pool ready"
     );
     Ok(Arc::new(pool))
-}
-
-fn read_key(path: &Path) -> Result<PreSharedKey, Failure> {
-    let bytes =
-        std::fs::read(path).map_err(|e| format!("cannot read the key file {}: {e}", path.display()))?;
-    let key = bytes.trim_ascii();
-    if key.len() < 16 {
-        let have = key.len();
-        return Err(format!(
-            "the key in {} has {have} bytes; at least 16 are needed: `openssl rand -hex 32` makes one",
-            path.display()
-        )
-        .into());
-    }
-    Ok(Arc::from(key))
-}
-
-/// Turns SIGTERM and SIGINT into messages. Must run before any other thread is started.
-fn watch_signals(ended: mpsc::Sender<End>) -> Result<(), Failure> {
-    use nix::sys::signal::{SigSet, Signal};
-    let mut set = SigSet::empty();
-    set.add(Signal::SIGTERM);
-    set.add(Signal::SIGINT);
-    set.thread_block()?;
-    std::thread::Builder::new().name("signals".into()).spawn(move || {
-        while let Ok(signal) = set.wait() {
-            if ended.send(End::Signal(signal as i32)).is_err() {
-                return;
-            }
-        }
-    })?;
-    Ok(())
 }

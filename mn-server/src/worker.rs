@@ -9,6 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use cxloe_gmm::daemon::pin;
 use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::link::{Link, LinkCounters, LinkError, echo};
@@ -313,15 +314,5 @@ impl Worker {
             self.batch(now)?;
             self.link.wait(Duration::from_millis(1))?;
         }
-    }
-}
-
-/// Keeps this thread on one CPU, so that its rings and its TLB stay in that CPU's caches.
-fn pin(cpu: usize) {
-    let mut set = nix::sched::CpuSet::new();
-    let pinned =
-        set.set(cpu).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
-    if let Err(e) = pinned {
-        tracing::warn!(cpu, %e, "worker not pinned");
     }
 }

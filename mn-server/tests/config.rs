@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
-use cxloe_mn::config::{Cli, Config, ConfigError, LogFormat, MapSource};
+use cxloe_gmm::daemon::{ConfigError, LogFormat};
+use cxloe_mn::config::{Cli, Config, MapSource};
 use cxloe_mn::pool::PoolSpec;
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::wait::WaitStyle;
@@ -131,7 +132,10 @@ fn what_print_config_prints_gives_the_same_options() {
             (again.backend, again.cpus, again.pool.bytes),
             (config.backend, config.cpus, config.pool.bytes)
         );
-        assert_eq!((again.reorder_total_max, again.echo, again.pcap), (config.reorder_total_max, config.echo, config.pcap));
+        assert_eq!(
+            (again.reorder_total_max, again.echo, again.pcap),
+            (config.reorder_total_max, config.echo, config.pcap)
+        );
     }
     let text = resolve(&with(&["--link", "packet", "--pool-size", "16G"])).unwrap();
     assert_eq!(text.backend, Backend::Packet);

@@ -6,10 +6,10 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use cxloe_gmm::api::MemoryNodeRegistered;
+use cxloe_gmm::daemon::{Backoff, Connection};
 use cxloe_gmm::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Watermark};
 use cxloe_mn::control::{
-    Connection, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap,
-    StaticMapError,
+    JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
 };
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
 use cxloe_mn::translation::Unmapped;
@@ -268,8 +268,7 @@ fn a_static_map_serves_without_a_manager() {
 
 fn options(url: &str) -> ManagerLinkOptions {
     let mut options = ManagerLinkOptions::new(url, "mn0", vec![Mac([2, 0, 0, 0, 0, 9])], 1500);
-    options.retry_min = Duration::from_millis(5);
-    options.retry_max = Duration::from_millis(20);
+    options.backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(20));
     options
 }
 
@@ -306,7 +305,7 @@ fn what_is_mapped_stays_while_there_is_no_manager() {
 fn names_and_urls_that_cannot_be_are_refused_at_once() {
     let start =
         |options| ManagerLink::start(mappings(1), options, Box::new(Default::default)).map(drop).unwrap_err();
-    assert!(matches!(start(options("gopher://m")), ManagerLinkError::Url(_)));
+    assert!(matches!(start(options("gopher://m")), ManagerLinkError::Link(_)));
     let nameless = ManagerLinkOptions { name: "a/b".into(), ..options("http://127.0.0.1:1") };
     assert!(matches!(start(nameless), ManagerLinkError::Name(_)));
 }

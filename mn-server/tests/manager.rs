@@ -8,9 +8,10 @@ use std::time::Duration;
 use cxloe_gmm::Client;
 use cxloe_gmm::api::{CreateRegion, DestroyRegion};
 use cxloe_gmm::client::Destroyed;
+use cxloe_gmm::daemon::{Backoff, Connection, StateFile};
 use cxloe_gmm::model::{CnId, Health, Name, RegionState, Watermark};
 use cxloe_gmm::server::{Config, Server};
-use cxloe_mn::control::{Connection, ManagerLink, ManagerLinkOptions, Mappings, StateFile};
+use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings};
 use cxloe_mn::pool::{Host, Pool, PoolOptions, PoolSpec};
 use cxloe_mn::translation::{PageTable, Tlb, Unmapped};
 use cxloe_wire::frame::Mac;
@@ -43,8 +44,7 @@ fn open(pool: &Path) -> Mappings {
 
 fn link(mappings: Mappings, client: &Client, state: &Path) -> ManagerLink {
     let mut options = ManagerLinkOptions::new(client.url(), "mn0", vec![Mac([2, 0, 0, 0, 0, 9])], 1500);
-    options.retry_min = Duration::from_millis(10);
-    options.retry_max = Duration::from_millis(50);
+    options.backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(50));
     options.state = Some(StateFile::at(state).unwrap());
     ManagerLink::start(mappings, options, Box::new(|| serde_json::json!({"lines_read": 42}))).unwrap()
 }
@@ -134,7 +134,7 @@ async fn story() {
     assert_eq!(table.lookup(cn, base / EXTENT).map(|extent| table.pool().extent_start(extent)), Some(first));
     let (server, client) = serve(&store, port).await;
     until(&mn, |connection| *connection == Connection::Registered).await;
-    let kept = StateFile::at(&state).unwrap().load().unwrap();
+    let kept = StateFile::<Watermark>::at(&state).unwrap().load().unwrap();
     assert!(kept.term >= 2, "the second start of the manager was noted: {kept:?}");
 
     // The node restarts over its pool file: same incarnation, same content, same mapping.

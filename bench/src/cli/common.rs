@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_cn::config::Switch;
 use cxloe_cn::rate_control::RateControl;
+use cxloe_gmm::daemon::Switch;
 use cxloe_gmm::model::ByteSize;
 use cxloe_wire::link::fault::FaultPlan;
 use cxloe_wire::link::wait::WaitStyle;
@@ -45,10 +45,6 @@ pub struct LinkArgs {
     /// Faults to make on purpose, for example drop=1%,reorder=0.5%,seed=7
     #[arg(long, value_name = "PLAN", help_heading = "Link")]
     pub faults: Option<FaultPlan>,
-
-    /// Pace requests by the pause signals of switches, NICs and memory nodes
-    #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Link")]
-    pub rate_control: Switch,
 
     /// Pin the measuring thread to this CPU
     #[arg(long, value_name = "CPU", help_heading = "Link")]
@@ -100,6 +96,10 @@ pub struct RegionArgs {
     /// Size of the new region
     #[arg(long, value_name = "SIZE", default_value = "256M", help_heading = "Memory")]
     pub size: ByteSize,
+
+    /// Pace requests by the pause signals of switches, NICs and memory nodes
+    #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Memory")]
+    pub rate_control: Switch,
 
     /// The memory node does not answer bare echoes: measure without the limit
     #[arg(long, help_heading = "Memory")]
@@ -172,7 +172,7 @@ impl Session {
             region: region.region.clone(),
             size: region.size.0,
             timeout: Duration::from_secs(10),
-            rate_control: (link.rate_control == Switch::On).then(RateControl::default),
+            rate_control: (region.rate_control == Switch::On).then(RateControl::default),
         })?;
         let info = port.link().info().clone();
         let target = Target {

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::config::Switch;
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
+use cxloe_gmm::daemon::Switch;
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;

@@ -77,7 +77,7 @@ impl Fig11 {
     /// As a table, and what it shows in words.
     pub fn table(&self) -> String {
         let header = ["threshold", "PFC frames", "peak", "first Gbit/s", "final Gbit/s", "difference"];
-        let mut table = new_table(&header);
+        let mut table = new_table(header);
         for point in &self.points {
             table.add_row([
                 point.threshold.to_string(),

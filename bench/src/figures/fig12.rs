@@ -90,7 +90,7 @@ impl Fig12 {
 
     /// As a table, and what it shows in words.
     pub fn table(&self) -> String {
-        let mut table = new_table(&["initial Gbit/s", "PFC frames", "final Gbit/s"]);
+        let mut table = new_table(["initial Gbit/s", "PFC frames", "final Gbit/s"]);
         for point in &self.points {
             table.add_row([point.initial.to_string(), point.pfc.to_string(), point.last.text()]);
         }

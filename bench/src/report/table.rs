@@ -1,6 +1,6 @@
 //! Reports as tables in a terminal.
 
-use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+pub(crate) use cxloe_gmm::command_line::new_table;
 
 use super::{Ratio, Report, Statistic, units};
 
@@ -9,7 +9,7 @@ impl Report {
     pub fn tables(&self) -> String {
         let mut parts = vec![self.headline()];
         if !self.results.is_empty() {
-            let mut table = new_table(&["time", "samples", "p50", "p99", "p99.9", "max", "p50 / limit"]);
+            let mut table = new_table(["time", "samples", "p50", "p99", "p99.9", "max", "p50 / limit"]);
             for r in &self.results {
                 let times = [r.p50, r.p99, r.p999, r.max].map(units::time);
                 let mut row = vec![r.name.clone(), units::count(r.count)];
@@ -20,7 +20,7 @@ impl Report {
             parts.push(table.to_string());
         }
         if !self.throughput.is_empty() {
-            let mut table = new_table(&["rate", "operations", "payload", "/ limit"]);
+            let mut table = new_table(["rate", "operations", "payload", "/ limit"]);
             for t in &self.throughput {
                 let ratio = self.ratio_of(&t.name, &[Statistic::OpsPerS, Statistic::BytesPerS]);
                 table.add_row([
@@ -33,7 +33,7 @@ impl Report {
             parts.push(table.to_string());
         }
         if !self.ratios.is_empty() {
-            let mut table = new_table(&["ratio", "of", "value", "target", "trials"]);
+            let mut table = new_table(["ratio", "of", "value", "target", "trials"]);
             for ratio in &self.ratios {
                 let (target, trials) = (ratio.target_text(), ratio.trials_text());
                 table.add_row([
@@ -97,7 +97,7 @@ pub fn comparison(old: &Report, new: &Report) -> String {
     let change = |old: f64, new: f64| {
         if old > 0.0 { format!("{:+.1} %", 100.0 * (new / old - 1.0)) } else { "-".into() }
     };
-    let mut times = new_table(&["time", "p50 old", "p50 new", "change", "p99 old", "p99 new", "change"]);
+    let mut times = new_table(["time", "p50 old", "p50 new", "change", "p99 old", "p99 new", "change"]);
     for n in &new.results {
         if let Some(o) = old.result(&n.name) {
             let row = [units::time(o.p50), units::time(n.p50), change(o.p50, n.p50)];
@@ -105,7 +105,7 @@ pub fn comparison(old: &Report, new: &Report) -> String {
             times.add_row([vec![n.name.clone()], row.to_vec(), tail.to_vec()].concat());
         }
     }
-    let mut rates = new_table(&["rate", "old", "new", "change"]);
+    let mut rates = new_table(["rate", "old", "new", "change"]);
     for n in &new.throughput {
         if let Some(o) = old.rate(&n.name) {
             let both = [o.ops_per_s, n.ops_per_s].map(units::operations);
@@ -114,7 +114,7 @@ pub fn comparison(old: &Report, new: &Report) -> String {
             );
         }
     }
-    let mut ratios = new_table(&["ratio", "of", "old", "new", "change"]);
+    let mut ratios = new_table(["ratio", "of", "old", "new", "change"]);
     for n in &new.ratios {
         if let Some(o) = old.ratios.iter().find(|o| o.name == n.name && o.statistic == n.statistic) {
             let both = [o.value, n.value].map(|value| format!("{value:.2}"));
@@ -126,17 +126,6 @@ pub fn comparison(old: &Report, new: &Report) -> String {
         [times, rates, ratios].into_iter().filter(|table| table.row_count() > 0).map(|t| t.to_string());
     let heads = [format!("old: {}", old.headline()), format!("new: {}", new.headline())];
     heads.into_iter().chain(tables).collect::<Vec<_>>().join("\n") + "\n"
-}
-
-/// Names to the left, numbers to the right.
-/// An empty table: names on the left, numbers on the right.
-pub(crate) fn new_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED).set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
 }
 
 #[cfg(test)]

@@ -227,7 +227,7 @@ impl fmt::Display for Summary {
             0 => "every check held".to_owned(),
             n => format!("{n} FAILED"),
         };
-        let mut counts = new_table(&[&self.scenario, &format!("{seeds}: {failing}")]);
+        let mut counts = new_table([&self.scenario, &format!("{seeds}: {failing}")]);
         counts.column_mut(1).into_iter().for_each(|c| {
             c.set_cell_alignment(CellAlignment::Left);
         });
@@ -236,7 +236,7 @@ impl fmt::Display for Summary {
         }
         writeln!(f, "{counts}")?;
         if !self.latencies.is_empty() {
-            let mut times = new_table(&["virtual time", "operations", "p50", "p90", "p99", "p99.9", "max"]);
+            let mut times = new_table(["virtual time", "operations", "p50", "p90", "p99", "p99.9", "max"]);
             for l in &self.latencies {
                 let ns = [l.p50_ns, l.p90_ns, l.p99_ns, l.p999_ns, l.max_ns].map(|ns| units::time(ns as f64));
                 times.add_row([vec![l.name.to_owned(), units::count(l.count)], ns.to_vec()].concat());

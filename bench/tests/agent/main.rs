@@ -43,10 +43,27 @@ fn main() -> ExitCode {
         sigterm_writes_back_and_leaves_nothing,
         hostile_clients_hurt_only_themselves,
         idle_agent_sleeps,
+        measurements_follow_each_other,
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
     libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+/// A benchmark is a compute node, which gives its place up when it ends.
+fn measurements_follow_each_other() -> Outcome {
+    let rig = Rig::bare()?;
+    rig.start_gmm()?;
+    rig.start_mn("anon")?;
+    for _ in 0..3 {
+        let mut bench = Command::new(env!("CARGO_BIN_EXE_cxloe-bench"));
+        bench.args(["verify", "-i", "cn0", "--link", "packet", "--size", "2M", "--manager", &rig.manager()]);
+        let log = rig.path("bench.log");
+        Process::log_to(&mut bench, &log)?;
+        let status = rig.lab.spawn("cn", bench)?.wait(LIMIT)?;
+        ensure(status.success(), std::fs::read_to_string(&log)?)?;
+    }
+    Ok(())
 }
 
 fn lines_over_the_best_link() -> Outcome {

@@ -8,11 +8,11 @@ use std::path::PathBuf;
 use clap::Args;
 use cxloe_cn::cache::Line;
 use cxloe_cn::client::{self, Client};
+use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::ByteSize;
 
 use super::SocketArgs;
-use super::failure::Failure;
-use super::output;
+use super::failure::{of_agent, of_operation};
 use super::target::Target;
 
 const LINE: usize = size_of::<Line>();
@@ -72,7 +72,7 @@ pub struct WriteArgs {
 }
 
 fn locate(target: &Target, socket: &SocketArgs) -> Result<u64, Failure> {
-    target.hpa(|| Ok(client::regions(&socket.path())?))
+    target.hpa(|| client::regions(&socket.path()).map_err(of_agent))
 }
 
 /// Reads lines and shows them.
@@ -86,13 +86,13 @@ pub fn read(args: &ReadArgs) -> Result<(), Failure> {
     if end.is_none() {
         return Err(Failure::usage(format!("{} lines reach beyond the end of all addresses", args.lines)));
     }
-    let mut port = Client::connect(&path)?;
+    let mut port = Client::connect(&path).map_err(of_agent)?;
     let mut done = 0;
     while done < args.lines {
         let count = CHUNK.min(args.lines - done);
         let hpas: Vec<u64> = (0..count).map(|i| first + (done + i) * LINE as u64).collect();
         let mut lines = vec![[0; LINE]; hpas.len()];
-        port.read_batch(&hpas, &mut lines).map_err(|e| Failure::of_operation(e, &path))?;
+        port.read_batch(&hpas, &mut lines).map_err(|e| of_operation(e, &path))?;
         if args.raw {
             output::write(lines.as_flattened())?;
         } else {
@@ -114,8 +114,8 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     if first.checked_add(bytes.len().next_multiple_of(LINE) as u64).is_none() {
         return Err(Failure::usage("the bytes reach beyond the end of all addresses"));
     }
-    let mut port = Client::connect(&path)?;
-    let failed = |e| Failure::of_operation(e, &path);
+    let mut port = Client::connect(&path).map_err(of_agent)?;
+    let failed = |e| of_operation(e, &path);
     let (whole, rest) = bytes.as_chunks::<LINE>();
     for (chunk, lines) in whole.chunks(CHUNK as usize).enumerate() {
         let base = first + chunk as u64 * CHUNK * LINE as u64;
@@ -140,7 +140,7 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
 /// What the port says.
 pub fn flush(args: &SocketArgs) -> Result<(), Failure> {
     let path = args.path();
-    Client::connect(&path)?.flush().map_err(|e| Failure::of_operation(e, &path))
+    Client::connect(&path).map_err(of_agent)?.flush().map_err(|e| of_operation(e, &path))
 }
 
 fn source(args: &WriteArgs) -> Result<Vec<u8>, Failure> {
@@ -198,6 +198,8 @@ fn hexdump(hpa: u64, bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cxloe_gmm::command_line::Exit;
+
     use super::*;
 
     #[test]
@@ -209,7 +211,7 @@ mod tests {
         );
         assert_eq!(unhex("00 fF\n7a").unwrap(), [0, 0xFF, 0x7A]);
         for bad in ["0", "0g", "é0"] {
-            assert_eq!(unhex(bad).unwrap_err().exit_code, 2);
+            assert_eq!(unhex(bad).unwrap_err().exit, Exit::Usage);
         }
     }
 }

@@ -2,12 +2,10 @@
 
 use clap::Args;
 use cxloe_cn::client;
-use serde::Serialize;
-use serde_json::Value;
+use cxloe_gmm::command_line::{Failure, output};
 
 use super::SocketArgs;
-use super::failure::Failure;
-use super::output;
+use super::failure::of_agent;
 
 /// Arguments of both.
 #[derive(Debug, Args)]
@@ -24,11 +22,11 @@ pub struct ListArgs {
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.
 pub fn regions(args: &ListArgs) -> Result<(), Failure> {
-    let regions = client::regions(&args.socket.path())?;
+    let regions = client::regions(&args.socket.path()).map_err(of_agent)?;
     if regions.is_empty() {
         eprintln!("Warning: no regions found");
     }
-    output::print(value(regions)?, args.human)
+    output::print(output::value(regions)?, args.human)
 }
 
 /// Shows counters.
@@ -36,13 +34,6 @@ pub fn regions(args: &ListArgs) -> Result<(), Failure> {
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.
 pub fn counters(args: &ListArgs) -> Result<(), Failure> {
-    output::print(value(client::counters(&args.socket.path())?)?, args.human)
-}
-
-/// As JSON.
-///
-/// # Errors
-/// Never, for what an agent answers.
-pub fn value(item: impl Serialize) -> Result<Value, Failure> {
-    serde_json::to_value(item).map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
+    let counters = client::counters(&args.socket.path()).map_err(of_agent)?;
+    output::print(output::value(counters)?, args.human)
 }

@@ -3,7 +3,6 @@
 mod failure;
 mod lines;
 mod list;
-mod output;
 mod run;
 mod sessions;
 mod target;
@@ -14,8 +13,7 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use cxloe_cn::config::RunArgs;
 use cxloe_cn::local::default_socket;
-
-use failure::Failure;
+use cxloe_gmm::command_line::{Failure, finish};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -82,13 +80,7 @@ impl SocketArgs {
 
 /// Parses the arguments and does what they say.
 pub fn run() -> ExitCode {
-    match dispatch(Args::parse().command) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("cn-agent: {}", failure.message);
-            ExitCode::from(failure.exit_code)
-        }
-    }
+    finish("cn-agent", dispatch(Args::parse().command))
 }
 
 fn dispatch(command: Command) -> Result<(), Failure> {

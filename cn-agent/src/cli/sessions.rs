@@ -4,15 +4,13 @@
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
 use cxloe_cn::client;
 use cxloe_cn::local::message::Session;
+use cxloe_gmm::command_line::{Failure, breakdown, new_table, output};
 use cxloe_wire::session::RequesterCounters;
 
 use super::SocketArgs;
-use super::failure::Failure;
-use super::list::value;
-use super::output;
+use super::failure::of_agent;
 
 /// Arguments of `cn-agent sessions`.
 #[derive(Debug, Args)]
@@ -32,9 +30,9 @@ pub struct SessionsArgs {
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.
 pub fn run(args: &SessionsArgs) -> Result<(), Failure> {
-    let sessions = client::sessions(&args.socket.path())?;
+    let sessions = client::sessions(&args.socket.path()).map_err(of_agent)?;
     if args.json {
-        return output::print(value(sessions)?, args.human);
+        return output::print(output::value(sessions)?, args.human);
     }
     output::write(text(&sessions).as_bytes())
 }
@@ -44,7 +42,7 @@ fn text(sessions: &[Session]) -> String {
     if sessions.is_empty() {
         return "no sessions: no attached region lies in a memory node\n".into();
     }
-    let mut state = new_table(&[
+    let mut state = new_table([
         "memory node",
         "state",
         "streams",
@@ -56,7 +54,7 @@ fn text(sessions: &[Session]) -> String {
         "variation",
         "time-out",
     ]);
-    let mut counted = new_table(&[
+    let mut counted = new_table([
         "memory node",
         "requests",
         "sent again",
@@ -67,16 +65,8 @@ fn text(sessions: &[Session]) -> String {
         "faults",
         "dropped",
     ]);
-    let mut pace = new_table(&[
-        "memory node",
-        "phase",
-        "rate",
-        "target",
-        "pauses",
-        "duplicates",
-        "Congestion",
-        "waited",
-    ]);
+    let mut pace =
+        new_table(["memory node", "phase", "rate", "target", "pauses", "duplicates", "Congestion", "waited"]);
     let mut refusals = String::new();
     let time = |ns: u64| if ns == 0 { "-".into() } else { format!("{:.1?}", Duration::from_nanos(ns)) };
     for session in sessions {
@@ -113,27 +103,14 @@ fn text(sessions: &[Session]) -> String {
 
 /// Frames dropped, by cause, as far as there are any.
 fn drops(c: &RequesterCounters) -> String {
-    let causes = [
+    breakdown(&[
         ("length", c.dropped_length),
         ("trailer", c.dropped_trailer),
         ("window", c.dropped_window),
         ("unmatched", c.dropped_unmatched),
         ("full", c.dropped_full),
         ("foreign", c.dropped_foreign),
-    ];
-    let named: Vec<String> =
-        causes.iter().filter(|(_, n)| *n > 0).map(|(cause, n)| format!("{cause} {n}")).collect();
-    if named.is_empty() { "0".into() } else { named.join(", ") }
-}
-
-/// An empty table: names on the left, numbers on the right.
-fn new_table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(UTF8_FULL_CONDENSED).set_header(header);
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    table
+    ])
 }
 
 #[cfg(test)]

@@ -3,9 +3,8 @@
 use std::str::FromStr;
 
 use cxloe_cn::local::message::AttachedRegion;
+use cxloe_gmm::command_line::{Exit, Failure};
 use cxloe_gmm::model::{ByteSize, Name};
-
-use super::failure::Failure;
 
 /// A place in remote memory, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +46,17 @@ impl Target {
         };
         let regions = regions()?;
         let region = regions.iter().find(|region| region.region == name.as_str()).ok_or_else(|| {
-            Failure::not_found(format!("no region {name} is attached; `cn-agent list` shows those that are"))
+            Failure::new(
+                Exit::NotFound,
+                format!("no region {name} is attached; `cn-agent list` shows those that are"),
+            )
         })?;
         if offset >= region.size {
             let size = region.size;
-            return Err(Failure::not_found(format!(
-                "offset {offset:#x} is beyond the end of region {name}, which has {size:#x} bytes"
-            )));
+            return Err(Failure::new(
+                Exit::NotFound,
+                format!("offset {offset:#x} is beyond the end of region {name}, which has {size:#x} bytes"),
+            ));
         }
         Ok(region.hpa + offset)
     }
@@ -88,7 +91,7 @@ mod tests {
         };
         let hpa = |text: &str| text.parse::<Target>().unwrap().hpa(|| Ok(vec![listed.clone()]));
         assert_eq!(hpa("scratch+64").unwrap(), (1 << 40) + 64);
-        assert_eq!(hpa("scratch+4096").unwrap_err().exit_code, 4);
+        assert_eq!(hpa("scratch+4096").unwrap_err().exit, Exit::NotFound);
         assert!(hpa("other").unwrap_err().message.contains("cn-agent list"));
     }
 }

@@ -5,15 +5,15 @@
 //! be right.
 
 mod settings;
-mod values;
 
 pub use settings::Settings;
-pub use values::{EtherType, LogFormat, Span, Switch};
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use cxloe_gmm::daemon::options::{self, in_range, wrong};
+use cxloe_gmm::daemon::{ConfigError, EtherType, LogFormat, Span, Switch, log, places};
 use cxloe_gmm::model::{ByteSize, Name};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::link::Backend;
@@ -32,6 +32,9 @@ use crate::rate_control::RateControl;
 const CLIENTS_DEFAULT: usize = 64;
 /// The largest line cache: a flush walks all of it.
 const CACHE_MAX: u64 = 64 << 20;
+/// The shortest and the longest silence that may end a session.
+const SESSION_TIMEOUT_MIN: Span = Span(Duration::from_millis(100));
+const SESSION_TIMEOUT_MAX: Span = Span(Duration::from_secs(60));
 
 /// The command line of `cn-agent run`.
 #[derive(Args, Clone, Debug)]
@@ -109,39 +112,6 @@ pub struct Config {
     pub pcap_bytes_max: u64,
 }
 
-/// Why options cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration file {}: {source}", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's answer.
-        source: std::io::Error,
-    },
-    /// The file is not TOML, or has an option that does not exist or a value that cannot be read.
-    #[error("configuration file {}: {reason}", .path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        reason: String,
-    },
-    /// An option is missing or out of range.
-    #[error("option `{field}` (flag --{field}): {reason}")]
-    Field {
-        /// The option's name.
-        field: &'static str,
-        /// What is wrong and what would be right.
-        reason: String,
-    },
-}
-
-fn wrong(field: &'static str, reason: impl Into<String>) -> ConfigError {
-    ConfigError::Field { field, reason: reason.into() }
-}
-
 impl RunArgs {
     /// The options in effect.
     ///
@@ -149,30 +119,9 @@ impl RunArgs {
     /// Any [`ConfigError`].
     pub fn resolve(&self) -> Result<Config, ConfigError> {
         Config::new(match &self.config {
-            Some(path) => self.settings.over(&Settings::read(path)?),
+            Some(path) => options::over(&self.settings, &options::read(path)?),
             None => self.settings.clone(),
         })
-    }
-}
-
-impl Settings {
-    /// Reads a TOML file.
-    ///
-    /// # Errors
-    /// [`ConfigError::Read`] and [`ConfigError::Syntax`].
-    pub fn read(path: &Path) -> Result<Settings, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        toml::from_str(&text)
-            .map_err(|error| ConfigError::Syntax { path: path.into(), reason: error.to_string() })
-    }
-
-    /// These options, and those of `file` where they have none.
-    fn over(&self, file: &Settings) -> Settings {
-        let table = |settings| toml::Table::try_from(settings).expect("options are plain values");
-        let mut merged = table(file);
-        merged.extend(table(self));
-        merged.try_into().expect("both halves were read by the same rules")
     }
 }
 
@@ -183,31 +132,17 @@ impl Config {
     /// [`ConfigError::Field`].
     pub fn new(settings: Settings) -> Result<Config, ConfigError> {
         let s = settings;
-        let name = s
-            .name
-            .map_or_else(host_name, |name| Name::new(name).map_err(|e| wrong("name", e.to_string())))?;
-        let interface =
-            s.interface.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
-        if interface.is_empty() || interface.len() > 15 {
-            let reason = format!("`{interface}` is no interface name (1 to 15 characters)");
-            return Err(wrong("interface", reason));
-        }
+        let name = options::node_name(s.name, "compute-node")?;
+        let interface = options::interface(s.interface)?;
         let manager = s.manager.ok_or_else(|| {
             wrong("manager", "say who gives memory away, as in --manager http://10.0.0.1:7440")
         })?;
-        cxloe_gmm::Client::new(&manager).map_err(|error| wrong("manager", error.to_string()))?;
-        let ethertype = s.ethertype.map_or(ETHERTYPE_DEFAULT, |ethertype| ethertype.0);
-        if ethertype < 0x0600 || [0x8100, 0x88A8, 0x8808].contains(&ethertype) {
-            let reason = format!("{} has a meaning of its own; use 0x88B5 or 0x88B6", EtherType(ethertype));
-            return Err(wrong("ethertype", reason));
-        }
-        if s.priority.is_some_and(|priority| priority > 7) {
-            return Err(wrong("priority", "an 802.1Q priority is 0 to 7"));
-        }
-        let session_timeout = s.session_timeout.map_or(Timing::default().dead_after, |span| span.0);
-        if !(Duration::from_millis(100)..=Duration::from_secs(60)).contains(&session_timeout) {
-            return Err(wrong("session-timeout", "choose 100ms to 60s"));
-        }
+        cxloe_gmm::Client::new(&manager).map_err(|error| wrong("manager", error))?;
+        let ethertype = options::ethertype(s.ethertype, ETHERTYPE_DEFAULT)?;
+        let priority = options::priority(s.priority)?;
+        let session_timeout = s.session_timeout.unwrap_or(Span(Timing::default().dead_after));
+        let Span(session_timeout) =
+            in_range("session-timeout", session_timeout, SESSION_TIMEOUT_MIN, SESSION_TIMEOUT_MAX)?;
         let rate_control = RateControl {
             link: s.link_rate,
             times: [s.cc_t1, s.cc_t2, s.cc_t3, s.cc_t4, s.cc_t5, s.cc_t6].map(|time| time.map(|span| span.0)),
@@ -224,17 +159,17 @@ impl Config {
             CacheConfig { bytes: bytes as usize, ways: s.cache_ways.unwrap_or(CacheConfig::default().ways) };
         cache.check().map_err(|reason| wrong("cache-size", reason))?;
         if let Some(plan) = &s.faults {
-            plan.parse::<FaultPlan>().map_err(|error| wrong("faults", error.to_string()))?;
+            plan.parse::<FaultPlan>().map_err(|error| wrong("faults", error))?;
         }
         Ok(Config {
             name,
-            data_dir: s.data_dir.unwrap_or_else(default_data_dir),
+            data_dir: s.data_dir.unwrap_or_else(places::data_dir),
             manager,
             interface,
             backend: s.link.unwrap_or_default(),
             wait: s.wait.unwrap_or_default(),
             cpu: s.cpu,
-            priority: s.priority,
+            priority,
             ethertype,
             key_file: s.key_file,
             streams: in_range("streams", s.streams.unwrap_or(STREAMS_DEFAULT), 1, STREAMS_MAX as u8)?,
@@ -243,7 +178,7 @@ impl Config {
             cache,
             socket: s.socket.unwrap_or_else(default_socket),
             clients_max: in_range("max-clients", s.max_clients.unwrap_or(CLIENTS_DEFAULT), 1, CLIENTS_LIMIT)?,
-            log: s.log.unwrap_or_else(|| "info".into()),
+            log: s.log.unwrap_or_else(|| log::FILTER_DEFAULT.into()),
             log_format: s.log_format.unwrap_or_default(),
             faults: s.faults,
             pcap: s.pcap,
@@ -307,34 +242,8 @@ impl Config {
             pcap: self.pcap.clone(),
             pcap_max: Some(ByteSize(self.pcap_bytes_max)),
         };
-        toml::to_string(&settings).expect("options are plain values")
+        options::to_toml(&settings)
     }
-}
-
-fn in_range<T: PartialOrd + std::fmt::Display>(
-    field: &'static str,
-    value: T,
-    min: T,
-    max: T,
-) -> Result<T, ConfigError> {
-    if value < min || value > max {
-        return Err(wrong(field, format!("{value} is out of range; choose {min} to {max}")));
-    }
-    Ok(value)
-}
-
-/// The host name, as far as it can be a node's name.
-fn host_name() -> Result<Name, ConfigError> {
-    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    Name::new(name).or_else(|_| Name::new("compute-node")).map_err(|e| wrong("name", e.to_string()))
-}
-
-fn default_data_dir() -> PathBuf {
-    if nix::unistd::geteuid().is_root() {
-        return PathBuf::from("/var/lib/cxloe");
-    }
-    let home = || std::env::home_dir().unwrap_or_else(std::env::temp_dir).join(".local/state");
-    std::env::var_os("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("cxloe")
 }
 
 #[cfg(test)]

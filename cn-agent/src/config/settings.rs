@@ -7,13 +7,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use cxloe_gmm::daemon::{EtherType, LogFormat, Span, Switch};
 use cxloe_gmm::model::ByteSize;
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
-
-use super::values::{EtherType, LogFormat, Span, Switch};
 
 /// Every option; `None` where it was not given.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::Receiver;
+use cxloe_gmm::daemon::pin;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::link::{Link, LinkError};
 use cxloe_wire::session::SessionEvent;
@@ -314,15 +315,5 @@ impl Worker {
         }
         self.clients.wake();
         Ok(())
-    }
-}
-
-/// Keeps this thread on one CPU, so that its rings and the cache stay in that CPU's caches.
-fn pin(cpu: usize) {
-    let mut set = nix::sched::CpuSet::new();
-    let pinned =
-        set.set(cpu).and_then(|()| nix::sched::sched_setaffinity(nix::unistd::Pid::from_raw(0), &set));
-    if let Err(e) = pinned {
-        tracing::warn!(cpu, %e, "worker not pinned");
     }
 }

@@ -33,11 +33,5 @@ use std::path::PathBuf;
 /// Where the agent listens unless told otherwise: `/run/cxloe/cn-agent.sock` as root, else below
 /// `$XDG_RUNTIME_DIR`.
 pub fn default_socket() -> PathBuf {
-    if nix::unistd::geteuid().is_root() {
-        return PathBuf::from("/run/cxloe/cn-agent.sock");
-    }
-    let user = || std::env::temp_dir().join(format!("cxloe-{}", nix::unistd::geteuid()));
-    std::env::var_os("XDG_RUNTIME_DIR")
-        .map_or_else(user, |dir| PathBuf::from(dir).join("cxloe"))
-        .join("cn-agent.sock")
+    cxloe_gmm::daemon::places::socket("cn-agent.sock")
 }

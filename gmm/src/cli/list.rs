@@ -4,12 +4,10 @@
 use clap::Args;
 use cxloe_gmm::Client;
 use cxloe_gmm::api::EventsQuery;
+use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::Name;
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use super::failure::Failure;
-use super::output;
 
 /// Arguments of `gmm list`.
 #[derive(Debug, Args)]
@@ -103,6 +101,5 @@ async fn all_events(client: &Client) -> Result<Vec<Value>, Failure> {
 }
 
 fn values(items: impl IntoIterator<Item = impl Serialize>) -> Result<Vec<Value>, Failure> {
-    let values = items.into_iter().map(serde_json::to_value).collect::<Result<_, _>>();
-    values.map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
+    items.into_iter().map(output::value).collect()
 }

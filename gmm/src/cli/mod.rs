@@ -1,9 +1,7 @@
 //! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
 
-mod failure;
 mod list;
 mod monitor;
-mod output;
 mod regions;
 mod serve;
 mod status;
@@ -13,8 +11,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_gmm::Client;
 use cxloe_gmm::client::URL_DEFAULT;
-
-use failure::Failure;
+use cxloe_gmm::command_line::{Failure, finish};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -72,14 +69,7 @@ enum Command {
 
 /// Parses the arguments and does what they say.
 pub fn run() -> ExitCode {
-    let args = Args::parse();
-    match dispatch(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("gmm: {}", failure.message);
-            ExitCode::from(failure.exit_code)
-        }
-    }
+    finish("gmm", dispatch(Args::parse()))
 }
 
 fn dispatch(args: Args) -> Result<(), Failure> {
@@ -91,7 +81,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         Command::Serve(serve) => return serve::run(serve),
         command => command,
     };
-    let client = Client::new(&args.manager).map_err(|error| Failure::usage(error.to_string()))?;
+    let client = Client::new(&args.manager).map_err(Failure::usage)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

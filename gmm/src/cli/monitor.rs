@@ -4,10 +4,8 @@ use std::time::Duration;
 
 use clap::Args;
 use cxloe_gmm::api::EventsQuery;
+use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::{Client, ClientError};
-
-use super::failure::Failure;
-use super::output;
 
 /// How long one request waits for an event, in milliseconds.
 const WAIT_MS: u64 = 30_000;

@@ -6,11 +6,9 @@ use cxloe_gmm::api::{
     CreateRegion, DestroyRegion, GRANULARITY_DEFAULT, Owner, ResetRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
 use cxloe_gmm::client::Destroyed;
+use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::{ByteSize, Name, Region, RegionState};
-use serde_json::{Value, json};
-
-use super::failure::Failure;
-use super::output;
+use serde_json::json;
 
 /// Arguments of `gmm create-region`.
 #[derive(Debug, Args)]
@@ -123,7 +121,5 @@ fn show(region: &Region, human: bool) -> Result<(), Failure> {
             region.name
         );
     }
-    let value: Value = serde_json::to_value(region)
-        .map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))?;
-    output::print(value, human)
+    output::print(output::value(region)?, human)
 }

@@ -5,13 +5,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+use cxloe_gmm::command_line::Failure;
+use cxloe_gmm::daemon::{LogFormat, log, options};
 use cxloe_gmm::server::{Config, Server};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
-use tracing_subscriber::EnvFilter;
-
-use super::failure::Failure;
 
 /// Name of the store in a data folder.
 const STORE_FILE: &str = "gmm.redb";
@@ -40,7 +39,7 @@ pub struct ServeArgs {
 }
 
 /// What flags, environment and configuration file can all say.
-#[derive(Debug, Default, Args, Deserialize)]
+#[derive(Debug, Default, Args, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Settings {
     /// TCP address to listen on; port 0 takes a free one [default: 127.0.0.1:7440]
@@ -66,34 +65,16 @@ struct Settings {
     port_file: Option<PathBuf>,
     /// Form of the log on standard error [default: text]
     #[arg(long, env = "CXLOE_GMM_LOG_FORMAT", value_name = "FORM")]
-    log: Option<LogForm>,
-}
-
-/// Form of the log.
-#[derive(Debug, Clone, Copy, ValueEnum, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum LogForm {
-    /// Lines for people.
-    Text,
-    /// One JSON object a line.
-    Json,
+    log: Option<LogFormat>,
 }
 
 impl Settings {
     /// These settings, completed by those of `file`.
-    fn over(self, file: Self) -> Self {
+    fn over(&self, file: Self) -> Self {
         // A place given by a flag outweighs both ways of giving it in the file.
         let place_given = self.store.is_some() || self.data_dir.is_some();
-        Self {
-            listen: self.listen.or(file.listen),
-            socket: self.socket.or(file.socket),
-            data_dir: if place_given { self.data_dir } else { file.data_dir },
-            store: if place_given { self.store } else { file.store },
-            node_timeout_ms: self.node_timeout_ms.or(file.node_timeout_ms),
-            connections_max: self.connections_max.or(file.connections_max),
-            port_file: self.port_file.or(file.port_file),
-            log: self.log.or(file.log),
-        }
+        let file = if place_given { Self { store: None, data_dir: None, ..file } } else { file };
+        options::over(self, &file)
     }
 
     fn into_config(self) -> Result<Config, Failure> {
@@ -124,19 +105,12 @@ impl Settings {
 /// # Errors
 /// When the configuration does not work or the manager cannot serve.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
-    let file = match &args.config {
-        None => Settings::default(),
-        Some(path) => {
-            let text = std::fs::read_to_string(path).map_err(|error| {
-                Failure::usage(format!("cannot read the configuration file {}: {error}", path.display()))
-            })?;
-            toml::from_str(&text).map_err(|error| {
-                Failure::usage(format!("the configuration file {}: {error}", path.display()))
-            })?
-        }
+    let settings = match &args.config {
+        Some(path) => args.settings.over(options::read(path).map_err(Failure::usage)?),
+        None => args.settings,
     };
-    let settings = args.settings.over(file);
-    start_log(settings.log.unwrap_or(LogForm::Text));
+    let filter = std::env::var("CXLOE_LOG").unwrap_or_else(|_| log::FILTER_DEFAULT.into());
+    log::start(&filter, settings.log.unwrap_or_default());
     let config = settings.into_config()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -150,7 +124,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let mut terminate = signal(SignalKind::terminate()).map_err(no_signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let port_file = config.port_file.clone();
-    let server = Server::start(config).await.map_err(|error| Failure::failed(error.to_string()))?;
+    let server = Server::start(config).await.map_err(Failure::failed)?;
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
@@ -161,14 +135,29 @@ async fn serve(config: Config) -> Result<(), Failure> {
     {
         tracing::warn!(path = %path.display(), %error, "cannot remove the port file");
     }
-    server.stop().await.map_err(|error| Failure::failed(error.to_string()))
+    server.stop().await.map_err(Failure::failed)
 }
 
-fn start_log(form: LogForm) {
-    let filter = EnvFilter::try_from_env("CXLOE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match form {
-        LogForm::Text => builder.init(),
-        LogForm::Json => builder.json().init(),
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_win_and_a_place_given_by_a_flag_outweighs_both_ways_of_the_file() {
+        let file = || -> Settings {
+            toml::from_str(
+                "listen = '10.0.0.1:1'\nstore = '/srv/gmm.redb'\nnode_timeout_ms = 900\nlog = 'json'",
+            )
+            .unwrap()
+        };
+        let flags =
+            Settings { data_dir: Some("/tmp/gmm".into()), node_timeout_ms: Some(70), ..Settings::default() };
+        let merged = flags.over(file());
+        assert_eq!(merged.log, Some(LogFormat::Json));
+        let config = merged.into_config().unwrap();
+        assert_eq!(config.store, PathBuf::from("/tmp/gmm").join(STORE_FILE));
+        assert_eq!((config.node_timeout, config.listen.port()), (Duration::from_millis(70), 1));
+        let config = Settings::default().over(file()).into_config().unwrap();
+        assert_eq!(config.store, PathBuf::from("/srv/gmm.redb"));
     }
 }

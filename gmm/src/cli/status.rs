@@ -2,11 +2,9 @@
 
 use clap::Args;
 use cxloe_gmm::Client;
+use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::human_bytes;
 use serde_json::json;
-
-use super::failure::Failure;
-use super::output;
 
 /// Arguments of `gmm status`.
 #[derive(Debug, Args)]
@@ -41,8 +39,7 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
             human_bytes(pool_bytes),
         ));
     }
-    let mut value = serde_json::to_value(&health)
-        .map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))?;
+    let mut value = output::value(&health)?;
     value["url"] = json!(client.url());
     value["pool_bytes"] = json!(pool_bytes);
     value["free_bytes"] = json!(free_bytes);

@@ -1,74 +1,117 @@
-//! Byte counts as people write and read them. `K`, `M`, `G`, `T` are powers of two, with or without `iB`, as the CXL
-//! command-line tools take them; output shows both conventions: `512.00 MiB (536.87 MB)`.
+//! Byte counts as people write and read them. A [`ByteSize`] is an option, an argument or a size in a message: one binary
+//! unit, exact, so that it reads back as it was. What is only looked at is shown in both conventions by [`human_bytes`].
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A number of bytes read from a text such as `4096`, `0x1000`, `2M`, `1GiB`; an integer in JSON and TOML is taken as well.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "SizeInput", into = "u64")]
+/// A number of bytes, written `4096`, `0x1000`, `2M`, `1GiB` or `1TB`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ByteSize(pub u64);
 
-/// A text that is no byte count.
+/// A size that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not a size: write bytes (4096, 0x1000) or a whole number with K, M, G or T (powers of 1024), as in 2M or 1GiB"
-)]
-pub struct SizeError(String);
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum SizeInput {
-    Number(u64),
-    Text(String),
+pub enum SizeError {
+    /// Not a number followed by a known unit.
+    #[error(
+        "`{0}` is not a size; write bytes (4096, 0x1000) or a whole number with a unit: K, M, G, T (powers of 1024) as in 512MiB or 16G, KB to TB (powers of 1000)"
+    )]
+    Syntax(String),
+    /// More than 2^64 - 1 bytes.
+    #[error("`{0}` is more bytes than 64 bits count; write a smaller size")]
+    TooLarge(String),
 }
 
-impl TryFrom<SizeInput> for ByteSize {
-    type Error = SizeError;
-
-    fn try_from(input: SizeInput) -> Result<Self, SizeError> {
-        match input {
-            SizeInput::Number(bytes) => Ok(Self(bytes)),
-            SizeInput::Text(text) => text.parse(),
-        }
-    }
-}
-
-impl From<ByteSize> for u64 {
-    fn from(size: ByteSize) -> Self {
-        size.0
-    }
-}
+const BINARY: [(u64, &str); 4] = [(1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
 
 impl FromStr for ByteSize {
     type Err = SizeError;
 
+    /// `K`, `M`, `G`, `T` and `KiB`.. are powers of 1024; `KB`, `MB`, `GB`, `TB` powers of 1000. Case does
+    /// not matter, and a space may stand before the unit. `0x` begins a number of bytes in hexadecimal.
     fn from_str(text: &str) -> Result<Self, SizeError> {
-        let error = || SizeError(text.to_owned());
+        let syntax = || SizeError::Syntax(text.to_string());
+        let too_large = || SizeError::TooLarge(text.to_string());
         let trimmed = text.trim();
-        if let Some(hex) = trimmed.strip_prefix("0x") {
-            return u64::from_str_radix(hex, 16).map(Self).map_err(|_| error());
+        if let Some(digits) = trimmed.strip_prefix("0x") {
+            let all_digits = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            let value = if all_digits { u64::from_str_radix(digits, 16) } else { return Err(syntax()) };
+            return value.map(ByteSize).map_err(|_| too_large());
         }
-        let digits_end = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
-        let (digits, unit) = trimmed.split_at(digits_end);
-        let shift = match unit.to_ascii_lowercase().as_str() {
-            "" | "b" => 0,
-            "k" | "kib" => 10,
-            "m" | "mib" => 20,
-            "g" | "gib" => 30,
-            "t" | "tib" => 40,
-            _ => return Err(error()),
+        let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
+        let (number, unit) = trimmed.split_at(digits);
+        if number.is_empty() {
+            return Err(syntax());
+        }
+        let factor: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kib" => 1 << 10,
+            "m" | "mib" => 1 << 20,
+            "g" | "gib" => 1 << 30,
+            "t" | "tib" => 1 << 40,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
+            _ => return Err(syntax()),
         };
-        let number: u64 = digits.parse().map_err(|_| error())?;
-        number.checked_mul(1 << shift).map(Self).ok_or_else(error)
+        let number: u64 = number.parse().map_err(|_| too_large())?;
+        number.checked_mul(factor).map(ByteSize).ok_or_else(too_large)
     }
 }
 
 impl fmt::Display for ByteSize {
+    /// The largest binary unit that divides the size without a remainder; plain bytes otherwise.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&human_bytes(self.0))
+        match BINARY.iter().find(|(unit, _)| self.0 >= *unit && self.0.is_multiple_of(*unit)) {
+            Some((unit, name)) => write!(f, "{}{name}", self.0 / unit),
+            None => write!(f, "{}", self.0),
+        }
+    }
+}
+
+impl ByteSize {
+    /// For a message: as it is where a unit divides it, else rounded to two decimals, as in `1.50 GiB`.
+    pub fn approximate(self) -> String {
+        match BINARY.iter().find(|(unit, _)| self.0 >= *unit) {
+            Some((unit, _)) if self.0.is_multiple_of(*unit) => self.to_string(),
+            Some((unit, name)) => format!("{:.2} {name}", self.0 as f64 / *unit as f64),
+            None => format!("{} bytes", self.0),
+        }
+    }
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for ByteSize {
+    /// A string in the syntax of [`ByteSize::from_str`], or an integer number of bytes.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = ByteSize;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a size such as \"16G\", or a number of bytes")
+            }
+
+            fn visit_u64<E: de::Error>(self, bytes: u64) -> Result<ByteSize, E> {
+                Ok(ByteSize(bytes))
+            }
+
+            fn visit_i64<E: de::Error>(self, bytes: i64) -> Result<ByteSize, E> {
+                u64::try_from(bytes).map(ByteSize).map_err(|_| E::custom("a size cannot be negative"))
+            }
+
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<ByteSize, E> {
+                text.parse().map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_any(Visitor)
     }
 }
 
@@ -92,20 +135,53 @@ pub fn human_bytes(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
-    fn sizes_are_read() {
-        let table =
-            [("0", 0), ("4096", 4096), ("0x1000", 4096), ("2M", 2 << 20), ("1GiB", 1 << 30), ("3t", 3 << 40)];
-        for (text, bytes) in table {
-            assert_eq!(text.parse::<ByteSize>().unwrap().0, bytes, "{text}");
+    fn reads_what_people_write() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("0x1000", 4096),
+            ("0xffffffffffffffff", u64::MAX),
+            ("16G", 16 << 30),
+            ("16g", 16 << 30),
+            ("512MiB", 512 << 20),
+            ("512 MiB", 512 << 20),
+            ("1TB", 1_000_000_000_000),
+            ("64k", 64 << 10),
+            ("3t", 3 << 40),
+            (" 2M ", 2 << 20),
+        ] {
+            assert_eq!(text.parse(), Ok(ByteSize(bytes)), "{text}");
         }
-        for bad in ["", "G", "1.5G", "-1", "1X", "0xzz", "99999999T", "1 G B"] {
-            assert!(bad.parse::<ByteSize>().is_err(), "{bad:?} was taken for a size");
+    }
+
+    #[test]
+    fn refuses_the_rest() {
+        for text in ["", "G", "-1", "1.5G", "16X", "16 G B", "0xzz", "0x", "0x+1"] {
+            assert!(matches!(text.parse::<ByteSize>(), Err(SizeError::Syntax(_))), "{text}");
         }
-        assert_eq!(serde_json::from_str::<ByteSize>("\"2M\"").unwrap().0, 2 << 20);
-        assert_eq!(serde_json::from_str::<ByteSize>("77").unwrap().0, 77);
+        for text in ["18446744073709551616", "16777216T", "0x10000000000000000"] {
+            assert!(matches!(text.parse::<ByteSize>(), Err(SizeError::TooLarge(_))), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_texts_are_taken_and_texts_given() {
+        assert_eq!(serde_json::from_str::<ByteSize>("\"2M\"").unwrap(), ByteSize(2 << 20));
+        assert_eq!(serde_json::from_str::<ByteSize>("77").unwrap(), ByteSize(77));
+        assert!(serde_json::from_str::<ByteSize>("-77").unwrap_err().to_string().contains("negative"));
+        assert_eq!(serde_json::to_string(&ByteSize(2 << 20)).unwrap(), "\"2MiB\"");
+    }
+
+    #[test]
+    fn messages_round() {
+        assert_eq!(ByteSize(23).approximate(), "23 bytes");
+        assert_eq!(ByteSize(3 << 29).approximate(), "1.50 GiB");
+        assert_eq!(ByteSize(2 << 20).approximate(), "2MiB");
     }
 
     #[test]
@@ -114,5 +190,17 @@ mod tests {
         assert_eq!(human_bytes(1 << 30), "1.00 GiB (1.07 GB)");
         assert_eq!(human_bytes(1000), "1000");
         assert_eq!(human_bytes(u64::MAX), "16.00 EiB (18.45 EB)");
+    }
+
+    proptest! {
+        #[test]
+        fn display_reads_back(bytes: u64) {
+            prop_assert_eq!(ByteSize(bytes).to_string().parse(), Ok(ByteSize(bytes)));
+        }
+
+        #[test]
+        fn any_text_is_answered(text in ".*") {
+            let _ = text.parse::<ByteSize>();
+        }
     }
 }

@@ -13,10 +13,9 @@ mod listener;
 mod routes;
 
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -27,6 +26,7 @@ use self::core::{Core, CoreThread};
 use clock::Clock;
 use listener::Listeners;
 
+use crate::daemon::{Bound, SocketError};
 use crate::manager::Manager;
 use crate::store::{RedbStore, Store, StoreError};
 
@@ -45,13 +45,8 @@ pub enum ServerError {
         source: std::io::Error,
     },
     /// The Unix socket.
-    #[error("cannot listen on the socket {path}: {source}; {}", listen_hint(source))]
-    Socket {
-        /// Where to.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    #[error(transparent)]
+    Socket(#[from] SocketError),
     /// The file for the bound address.
     #[error("cannot write the bound address to {path}: {source}; give a writable place with --port-file")]
     PortFile {
@@ -86,7 +81,8 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
 /// A manager that serves. Dropping it without [`Server::stop`] breaks everything off.
 pub struct Server {
     address: SocketAddr,
-    socket: Option<PathBuf>,
+    /// Removed when dropped.
+    socket: Option<Bound>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
     core: CoreThread,
@@ -107,10 +103,8 @@ impl Server {
         let listen = |source| ServerError::Listen { address, source };
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let address = tcp.local_addr().map_err(listen)?;
-        let unix = match &config.socket {
-            Some(path) => Some(bind_unix(path).await?),
-            None => None,
-        };
+        let socket = config.socket.as_deref().map(|path| Bound::bind(path, 0o600, "manager")).transpose()?;
+        let unix = socket.as_ref().map(Bound::async_listener).transpose()?;
 
         let clock = Clock::start();
         let node_timeout_ms = u64::try_from(config.node_timeout.as_millis()).unwrap_or(u64::MAX);
@@ -130,7 +124,7 @@ impl Server {
         let router = routes::router(core);
         let serving =
             tokio::spawn(listener::serve(Listeners { tcp, unix }, router, config.connections_max, stopped));
-        let server = Self { address, socket: config.socket, stop, serving, core: thread };
+        let server = Self { address, socket, stop, serving, core: thread };
         tracing::info!("listening on {address}");
         if let Some(path) = config.port_file {
             let written = write_port_file(&path, address);
@@ -164,32 +158,12 @@ impl Server {
         if let Err(error) = self.serving.await {
             tracing::warn!(%error, "the server did not end in order");
         }
-        if let Some(path) = &self.socket
-            && let Err(error) = std::fs::remove_file(path)
-        {
-            tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
-        }
+        drop(self.socket);
         let core = self.core;
         match tokio::task::spawn_blocking(|| core.join()).await {
             Ok(result) => Ok(result?),
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         }
-    }
-}
-
-/// Binds a Unix socket; one that a dead process left behind is replaced.
-async fn bind_unix(path: &Path) -> Result<UnixListener, ServerError> {
-    let error = |source| ServerError::Socket { path: path.to_owned(), source };
-    match UnixListener::bind(path) {
-        Err(source) if source.kind() == std::io::ErrorKind::AddrInUse => {
-            let is_socket = std::fs::symlink_metadata(path).map_err(error)?.file_type().is_socket();
-            if !is_socket || UnixStream::connect(path).await.is_ok() {
-                return Err(error(source));
-            }
-            std::fs::remove_file(path).map_err(error)?;
-            UnixListener::bind(path).map_err(error)
-        }
-        bound => bound.map_err(error),
     }
 }
 

@@ -99,7 +99,7 @@ fn decode(answer: &[u8]) -> Result<NodeStatus, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::server::Bound;
+    use super::super::server::{Server, bind};
     use super::super::{NodeStatus, WorkerStatus};
     use super::*;
 
@@ -118,7 +118,7 @@ mod tests {
     fn who_asks_is_told_again_and_again() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mn.sock");
-        let server = Bound::bind(&path).unwrap().serve(|| status(VERSION)).unwrap();
+        let server = Server::start(bind(&path).unwrap(), || status(VERSION)).unwrap();
         // Neither one who leaves at once nor one who says something is in the way of others.
         drop(UnixStream::connect(&path).unwrap());
         io::Write::write_all(&mut UnixStream::connect(&path).unwrap(), b"GET / HTTP/1.1\r\n\r\n").unwrap();
@@ -135,7 +135,7 @@ mod tests {
     fn another_release_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("mn.sock");
-        let _server = Bound::bind(&path).unwrap().serve(|| status(VERSION + 1)).unwrap();
+        let _server = Server::start(bind(&path).unwrap(), || status(VERSION + 1)).unwrap();
         let error = ask(&path).unwrap_err();
         assert!(matches!(&error, AskError::Version { .. }), "{error}");
         assert!(error.to_string().contains("version 2"), "{error}");

@@ -58,11 +58,5 @@ pub struct WorkerStatus {
 
 /// Where a node listens unless told otherwise: `/run/cxloe/mn-server.sock` as root, else below `$XDG_RUNTIME_DIR`.
 pub fn default_socket() -> PathBuf {
-    if nix::unistd::geteuid().is_root() {
-        return PathBuf::from("/run/cxloe/mn-server.sock");
-    }
-    let user = || std::env::temp_dir().join(format!("cxloe-{}", nix::unistd::geteuid()));
-    std::env::var_os("XDG_RUNTIME_DIR")
-        .map_or_else(user, |dir| PathBuf::from(dir).join("cxloe"))
-        .join("mn-server.sock")
+    cxloe_gmm::daemon::places::socket("mn-server.sock")
 }

@@ -1,10 +1,9 @@
 //! `mn-server counters`: what the workers have counted, one column each.
 
+use cxloe_gmm::command_line::{Failure, new_table, output};
 use cxloe_mn::admin::NodeStatus;
 use cxloe_mn::worker::WorkerReport;
 use serde_json::Value;
-
-use super::table::new_table;
 
 /// A name and where its number is.
 type Line = (&'static str, fn(&WorkerReport) -> u64);
@@ -36,8 +35,11 @@ const LINES: &[Line] = &[
 ];
 
 /// The workers as they reported, without their sessions, which `mn-server sessions` shows.
-pub fn json(status: &NodeStatus) -> serde_json::Result<Value> {
-    let mut workers = serde_json::to_value(&status.workers)?;
+///
+/// # Errors
+/// Never, for what a node answers.
+pub fn json(status: &NodeStatus) -> Result<Value, Failure> {
+    let mut workers = output::value(&status.workers)?;
     for worker in workers.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
         worker.remove("sessions");
     }

@@ -2,23 +2,17 @@
 
 mod counters;
 mod sessions;
-mod table;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
+use cxloe_gmm::command_line::{Exit, Failure, finish, output};
 use cxloe_mn::admin::client::{AskError, ask};
 use cxloe_mn::admin::{FRESH, NodeStatus, WorkerStatus, default_socket};
 use cxloe_mn::config::{Cli as RunArgs, EXAMPLES};
 use serde_json::Value;
-
-/// Wrong arguments.
-pub const USAGE: u8 = 2;
-/// The memory node cannot be reached.
-const UNREACHABLE: u8 = 3;
 
 const AFTER_HELP: &str = "\
 Without a command, the options are those of `run`.
@@ -99,51 +93,28 @@ pub fn parse() -> Task {
             Ok(())
         }
     };
-    Task::Done(match shown {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("mn-server: {failure}");
-            failure.exit_code()
-        }
-    })
-}
-
-/// Why nothing could be shown.
-#[derive(Debug, thiserror::Error)]
-enum ShowError {
-    #[error(transparent)]
-    Ask(#[from] AskError),
-    #[error("cannot show the answer: {0}")]
-    Json(#[from] serde_json::Error),
-    #[error("cannot write to standard output: {0}")]
-    Output(#[from] std::io::Error),
-}
-
-impl ShowError {
-    fn exit_code(&self) -> ExitCode {
-        match self {
-            ShowError::Ask(AskError::Version { .. }) | ShowError::Json(_) | ShowError::Output(_) => {
-                ExitCode::FAILURE
-            }
-            ShowError::Ask(_) => ExitCode::from(UNREACHABLE),
-        }
-    }
+    Task::Done(finish("mn-server", shown))
 }
 
 fn show(
     args: &ShowArgs,
-    json: fn(&NodeStatus) -> serde_json::Result<Value>,
+    json: fn(&NodeStatus) -> Result<Value, Failure>,
     text: fn(&NodeStatus) -> String,
-) -> Result<(), ShowError> {
-    let status = ask(&args.socket.clone().unwrap_or_else(default_socket))?;
-    let shown = if args.json {
-        format!("{:#}", json(&status)?)
-    } else {
-        format!("{} on {}\n{}{}", status.name, status.interface, text(&status), stale(&status))
+) -> Result<(), Failure> {
+    let status = ask(&args.socket.clone().unwrap_or_else(default_socket)).map_err(not_told)?;
+    if args.json {
+        return output::print(json(&status)?, false);
+    }
+    let shown = format!("{} on {}\n{}{}", status.name, status.interface, text(&status), stale(&status));
+    output::line(shown.trim_end())
+}
+
+fn not_told(error: AskError) -> Failure {
+    let exit = match error {
+        AskError::Version { .. } => Exit::Failed,
+        _ => Exit::Unreachable,
     };
-    let mut out = std::io::stdout().lock();
-    writeln!(out, "{}", shown.trim_end())?;
-    Ok(out.flush()?)
+    Failure::new(exit, error)
 }
 
 /// A line for each worker whose figures are not those of now.

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
+use cxloe_gmm::command_line::{Failure, breakdown, new_table, output};
 use cxloe_mn::admin::NodeStatus;
 use cxloe_wire::session::{ResponderCounters, SessionStatus};
 use serde::Serialize;
 use serde_json::Value;
-
-use super::table::new_table;
 
 /// Said below the tables, for they are looked for here.
 const ELSEWHERE: &str = "Round-trip times, time-outs and retransmissions are the compute node's to know: `cn-agent sessions` there.\n";
@@ -34,8 +33,11 @@ fn rows(status: &NodeStatus) -> impl Iterator<Item = Row<'_>> {
 }
 
 /// The sessions of all workers.
-pub fn json(status: &NodeStatus) -> serde_json::Result<Value> {
-    serde_json::to_value(rows(status).collect::<Vec<_>>())
+///
+/// # Errors
+/// Never, for what a node answers.
+pub fn json(status: &NodeStatus) -> Result<Value, Failure> {
+    output::value(rows(status).collect::<Vec<_>>())
 }
 
 /// The same as tables: how things stand, and what has happened.
@@ -77,16 +79,13 @@ pub fn text(status: &NodeStatus) -> String {
 
 /// Frames dropped, by cause, as far as there are any.
 fn drops(c: &ResponderCounters) -> String {
-    let causes = [
+    breakdown(&[
         ("length", c.dropped_length),
         ("trailer", c.dropped_trailer),
         ("window", c.dropped_window),
         ("full", c.dropped_full),
         ("foreign", c.dropped_foreign),
-    ];
-    let named: Vec<String> =
-        causes.iter().filter(|(_, n)| *n > 0).map(|(cause, n)| format!("{cause} {n}")).collect();
-    if named.is_empty() { "0".into() } else { named.join(", ") }
+    ])
 }
 
 #[cfg(test)]

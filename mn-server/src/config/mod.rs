@@ -4,16 +4,15 @@
 //! [`Config`], in which nothing is missing; or an error that names the option and says what would be right.
 
 mod settings;
-mod values;
 
 pub use settings::Settings;
-pub use values::{CpuList, EtherType, LogFormat, Span};
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use cxloe_gmm::model::Name;
+use cxloe_gmm::daemon::options::{self, in_range, wrong};
+use cxloe_gmm::daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::fault::FaultPlan;
@@ -25,6 +24,10 @@ use crate::translation::TLB_ENTRIES_DEFAULT;
 
 /// Frames a receive ring holds, at most; one more never waits.
 const QUEUE_MAX: usize = 1023;
+/// How long a session may be silent unless told otherwise, and what may be told.
+const SESSION_TIMEOUT_DEFAULT: Span = Span(Duration::from_secs(30));
+const SESSION_TIMEOUT_MIN: Span = Span(Duration::from_millis(100));
+const SESSION_TIMEOUT_MAX: Span = Span(Duration::from_secs(3600));
 
 /// The command line of `mn-server`.
 #[derive(Parser, Clone, Debug)]
@@ -140,89 +143,44 @@ pub enum MapSource {
     Static(PathBuf),
 }
 
-/// Why options cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file cannot be read.
-    #[error("cannot read the configuration file {}: {source}", .path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// The operating system's answer.
-        source: std::io::Error,
-    },
-    /// The file is not TOML, or has an option that does not exist or a value that cannot be read.
-    #[error("configuration file {}: {reason}", .path.display())]
-    Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        reason: String,
-    },
-    /// An option is missing or out of range.
-    #[error("option `{field}` (flag --{field}): {reason}")]
-    Field {
-        /// The option's name.
-        field: &'static str,
-        /// What is wrong and what would be right.
-        reason: String,
-    },
-}
-
-fn wrong(field: &'static str, reason: impl Into<String>) -> ConfigError {
-    ConfigError::Field { field, reason: reason.into() }
-}
-
 impl Cli {
     /// The options in effect.
+    ///
+    /// # Errors
+    /// Any [`ConfigError`].
     pub fn resolve(&self) -> Result<Config, ConfigError> {
-        let settings = match &self.config {
-            Some(path) => self.settings.over(&Settings::read(path)?),
+        Config::new(match &self.config {
+            Some(path) => self.settings.over(options::read(path)?),
             None => self.settings.clone(),
-        };
-        Config::new(settings)
+        })
     }
 }
 
 impl Settings {
-    /// Reads a TOML file.
-    pub fn read(path: &Path) -> Result<Settings, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.into(), source })?;
-        toml::from_str(&text)
-            .map_err(|error| ConfigError::Syntax { path: path.into(), reason: error.to_string() })
-    }
-
     /// These options, and those of `file` where they have none.
-    fn over(&self, file: &Settings) -> Settings {
-        let table = |settings| toml::Table::try_from(settings).expect("options are plain values");
-        let mut merged = table(file);
-        merged.extend(table(self));
+    fn over(&self, mut file: Settings) -> Settings {
         // Who is asked on the command line is asked instead of whom the file names.
-        if self.manager.is_some() != self.static_map.is_some() {
-            merged.remove(if self.manager.is_some() { "static-map" } else { "manager" });
+        match (&self.manager, &self.static_map) {
+            (Some(_), None) => file.static_map = None,
+            (None, Some(_)) => file.manager = None,
+            _ => {}
         }
-        merged.try_into().expect("both halves were read by the same rules")
+        options::over(self, &file)
     }
 }
 
 impl Config {
     /// Checks `settings` and fills in what is missing.
+    ///
+    /// # Errors
+    /// [`ConfigError::Field`].
     pub fn new(settings: Settings) -> Result<Config, ConfigError> {
         let s = settings;
-        let name = s.name.unwrap_or_else(host_name);
-        Name::new(name.clone()).map_err(|error| wrong("name", error.to_string()))?;
-        let interface =
-            s.interface.ok_or_else(|| wrong("interface", "say by which interface, as in -i enp3s0f0"))?;
-        if interface.is_empty() || interface.len() > 15 {
-            return Err(wrong(
-                "interface",
-                format!("`{interface}` is no interface name (1 to 15 characters)"),
-            ));
-        }
+        let name = options::node_name(s.name, "memory-node")?;
+        let interface = options::interface(s.interface)?;
         let source = match (s.manager, s.static_map) {
             (Some(url), None) => {
-                cxloe_gmm::Client::new(&url).map_err(|error| wrong("manager", error.to_string()))?;
+                cxloe_gmm::Client::new(&url).map_err(|error| wrong("manager", error))?;
                 MapSource::Manager(url)
             }
             (None, Some(path)) => MapSource::Static(path),
@@ -239,14 +197,8 @@ impl Config {
                 ));
             }
         };
-        let ethertype = s.ethertype.map_or(ETHERTYPE_DEFAULT, |ethertype| ethertype.0);
-        if ethertype < 0x0600 || [0x8100, 0x88A8, 0x8808].contains(&ethertype) {
-            let reason = format!("{} has a meaning of its own; use 0x88B5 or 0x88B6", EtherType(ethertype));
-            return Err(wrong("ethertype", reason));
-        }
-        if s.priority.is_some_and(|priority| priority > 7) {
-            return Err(wrong("priority", "an 802.1Q priority is 0 to 7"));
-        }
+        let ethertype = options::ethertype(s.ethertype, ETHERTYPE_DEFAULT)?;
+        let priority = options::priority(s.priority)?;
         let workers = in_range("workers", s.workers.unwrap_or(1), 1, 64)?;
         let cpus = s.cpus.unwrap_or_default().0;
         if !cpus.is_empty() && cpus.len() != workers as usize {
@@ -255,16 +207,15 @@ impl Config {
                 format!("{} CPUs for {workers} workers; name one for each", cpus.len()),
             ));
         }
-        let session_timeout = s.session_timeout.map_or(Duration::from_secs(30), |span| span.0);
-        if !(Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&session_timeout) {
-            return Err(wrong("session-timeout", "choose 100ms to 1h"));
-        }
+        let session_timeout = s.session_timeout.unwrap_or(SESSION_TIMEOUT_DEFAULT);
+        let Span(session_timeout) =
+            in_range("session-timeout", session_timeout, SESSION_TIMEOUT_MIN, SESSION_TIMEOUT_MAX)?;
         if let Some(plan) = &s.faults {
-            plan.parse::<FaultPlan>().map_err(|error| wrong("faults", error.to_string()))?;
+            plan.parse::<FaultPlan>().map_err(|error| wrong("faults", error))?;
         }
         let reorder_max = in_range("reorder-max", s.reorder_max.unwrap_or(512), 1, 65_536)?;
         Ok(Config {
-            data_dir: s.data_dir.unwrap_or_else(default_data_dir),
+            data_dir: s.data_dir.unwrap_or_else(places::data_dir),
             socket: s.socket,
             source,
             interface,
@@ -272,7 +223,7 @@ impl Config {
             wait: s.wait.unwrap_or_default(),
             workers,
             cpus,
-            priority: s.priority,
+            priority,
             ethertype,
             key_file: s.key_file,
             pool: PoolOptions {
@@ -306,13 +257,13 @@ impl Config {
                 reorder_max,
                 1 << 24,
             )?,
-            log: s.log.unwrap_or_else(|| "info".into()),
+            log: s.log.unwrap_or_else(|| log::FILTER_DEFAULT.into()),
             log_format: s.log_format.unwrap_or_default(),
             echo: s.echo.unwrap_or(false),
             faults: s.faults,
             pcap: s.pcap,
             pcap_bytes_max: s.pcap_max.map_or(1 << 30, |size| size.0),
-            name,
+            name: name.to_string(),
         })
     }
 
@@ -378,32 +329,6 @@ impl Config {
             pcap: self.pcap.clone(),
             pcap_max: Some(ByteSize(self.pcap_bytes_max)),
         };
-        toml::to_string(&settings).expect("options are plain values")
+        options::to_toml(&settings)
     }
-}
-
-fn in_range<T: PartialOrd + std::fmt::Display>(
-    field: &'static str,
-    value: T,
-    min: T,
-    max: T,
-) -> Result<T, ConfigError> {
-    if value < min || value > max {
-        return Err(wrong(field, format!("{value} is out of range; choose {min} to {max}")));
-    }
-    Ok(value)
-}
-
-/// The host name, as far as it can be a node's name.
-fn host_name() -> String {
-    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    Name::new(name.clone()).map_or_else(|_| "memory-node".into(), |_| name)
-}
-
-fn default_data_dir() -> PathBuf {
-    if nix::unistd::geteuid().is_root() {
-        return PathBuf::from("/var/lib/cxloe");
-    }
-    let home = || std::env::home_dir().unwrap_or_else(std::env::temp_dir).join(".local/state");
-    std::env::var_os("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("cxloe")
 }

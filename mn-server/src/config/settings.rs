@@ -7,11 +7,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use cxloe_gmm::daemon::{CpuList, EtherType, LogFormat, Span};
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
-use super::values::{CpuList, EtherType, LogFormat, Span};
 use crate::pool::{ByteSize, PoolSpec};
 
 /// Every option; `None` where it was not given.

@@ -17,11 +17,9 @@
 mod job;
 mod manager_link;
 mod mappings;
-mod state_file;
 mod static_map;
 
 pub use job::{Job, JobError};
-pub use manager_link::{Connection, ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};
+pub use manager_link::{ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};
 pub use mappings::{Mappings, Refusal};
-pub use state_file::{StateError, StateFile};
 pub use static_map::{StaticMap, StaticMapError, StaticRange};

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::size::{ByteSize, approximate};
+use cxloe_gmm::model::ByteSize;
+
 use super::spec::PoolSpec;
 
 /// What can go wrong with a pool. Sizes are in bytes.
@@ -38,7 +39,7 @@ pub enum PoolError {
     #[error(
         "a pool of {} needs more memory than the {} available here; choose a smaller --pool-size, stop other \
          programs, or put the pool into a file (--pool file:/path)",
-        approximate(*.needed), approximate(*.available)
+        ByteSize(*.needed).approximate(), ByteSize(*.available).approximate()
     )]
     Memory {
         /// Bytes needed.
@@ -49,7 +50,7 @@ pub enum PoolError {
     /// More disk than there is.
     #[error(
         "the pool file {} needs {} more on its file system, which has {} free; choose a smaller --pool-size \
-         or another file system", .path.display(), approximate(*.needed), approximate(*.available)
+         or another file system", .path.display(), ByteSize(*.needed).approximate(), ByteSize(*.available).approximate()
     )]
     Disk {
         /// The pool's file.
@@ -140,7 +141,7 @@ pub enum PoolError {
     /// Locking was refused.
     #[error(
         "cannot lock {} into memory: {source}; raise the limit (`ulimit -l unlimited`, LimitMEMLOCK=infinity) \
-         or drop --mlock", approximate(*.bytes)
+         or drop --mlock", ByteSize(*.bytes).approximate()
     )]
     Mlock {
         /// Bytes to lock.

@@ -8,8 +8,9 @@
 //! The page table lies in the pool itself, as the paper has it (section III.C), and is sized for the case
 //! that every extent is mapped.
 
+use cxloe_gmm::model::ByteSize;
+
 use super::PoolError;
-use super::size::ByteSize;
 
 /// Bytes of the superblock, in front of everything.
 pub(crate) const SUPERBLOCK_BYTES: u64 = 4096;

@@ -26,18 +26,17 @@ mod layout;
 mod lines;
 mod mapping;
 mod open;
-mod size;
 mod spec;
 mod superblock;
 
 pub use address::{LINE_BYTES, MpAddr, MpExtent};
+pub use cxloe_gmm::model::ByteSize;
 pub use error::PoolError;
 pub use host::Host;
 pub use layout::{EXTENT_BYTES_DEFAULT, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};
 pub(crate) use lines::Slot;
 pub use lines::prefetch_bytes;
 pub use open::{POOL_BYTES_DEFAULT, PoolOptions};
-pub use size::{ByteSize, ByteSizeError};
 pub use spec::{PoolSpec, PoolSpecError};
 
 use std::fs::File;

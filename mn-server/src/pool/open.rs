@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cxloe_gmm::model::ByteSize;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -17,7 +18,6 @@ use super::host::Host;
 use super::layout::{EXTENT_BYTES_DEFAULT, HEAD_ALIGN, Layout, SUPERBLOCK_BYTES};
 use super::lines::stored_superblock;
 use super::mapping::Mapping;
-use super::size::ByteSize;
 use super::superblock::{BadSuperblock, Superblock};
 use super::{Pool, PoolError, PoolSpec};
 

@@ -1,0 +1,9 @@
+//! What the commands of a fabric have in common: results go to standard output, all else to standard error, and the exit
+//! code says how it ended, the same number for the same reason in every program.
+
+mod failure;
+pub mod output;
+mod table;
+
+pub use failure::{Exit, Failure, finish};
+pub use table::{breakdown, new_table};

@@ -1,0 +1,103 @@
+//! Results on standard output, as the CXL tools print them: JSON, sizes and addresses as integers, or with `-u` as people
+//! read them.
+
+use std::io::Write;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::Failure;
+use crate::model::human_bytes;
+
+/// Fields that are numbers of bytes.
+const SIZES: [&str; 8] =
+    ["size", "bytes", "pool_bytes", "extent_bytes", "free_bytes", "draining_bytes", "rx_bytes", "tx_bytes"];
+/// Fields that are addresses or identities best read in hexadecimal.
+const HEXADECIMAL: [&str; 5] = ["cmem_base", "cmem_next", "hpa", "offset", "incarnation"];
+/// What the names of fields end with that are times in nanoseconds.
+const NANOSECONDS: &str = "_ns";
+
+/// Turns the numbers of a result into text for people, wherever they are in it.
+fn humanize(value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(humanize),
+        Value::Object(fields) => {
+            for (key, field) in fields {
+                match field.as_u64() {
+                    Some(bytes) if SIZES.contains(&key.as_str()) => *field = human_bytes(bytes).into(),
+                    Some(number) if HEXADECIMAL.contains(&key.as_str()) => {
+                        *field = format!("{number:#x}").into();
+                    }
+                    Some(time) if key.ends_with(NANOSECONDS) => {
+                        *field = format!("{:.1} us", time as f64 / 1e3).into();
+                    }
+                    _ => humanize(field),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A result as JSON.
+///
+/// # Errors
+/// When it has no form there, as a map whose keys are not text.
+pub fn value(item: impl Serialize) -> Result<Value, Failure> {
+    serde_json::to_value(item).map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
+}
+
+/// Prints a result; `human`: with its numbers as people read them. An empty array is two lines, as the CXL tools have it.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn print(mut value: Value, human: bool) -> Result<(), Failure> {
+    if human {
+        humanize(&mut value);
+    }
+    match &value {
+        Value::Array(items) if items.is_empty() => line("[\n]"),
+        value => line(&format!("{value:#}")),
+    }
+}
+
+/// Prints one line.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn line(text: &str) -> Result<(), Failure> {
+    write(format!("{text}\n").as_bytes())
+}
+
+/// Writes bytes as they are.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn write(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes)
+        .and_then(|()| out.flush())
+        .map_err(|error| Failure::failed(format!("cannot write to standard output: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_turned_where_they_mean_bytes_addresses_or_times() {
+        let mut value = json!([
+            {"size": 536_870_912_u64, "ways": 1, "legs": [{"cmem_base": 2_097_152, "bytes": 4096}]},
+            {"hpa": 1_u64 << 40, "size": 4096, "streams": 4, "rtt_ns": 12_340},
+        ]);
+        humanize(&mut value);
+        let expected = json!([
+            {"size": "512.00 MiB (536.87 MB)", "ways": 1,
+             "legs": [{"cmem_base": "0x200000", "bytes": "4.00 KiB (4.10 KB)"}]},
+            {"hpa": "0x10000000000", "size": "4.00 KiB (4.10 KB)", "streams": 4, "rtt_ns": "12.3 us"},
+        ]);
+        assert_eq!(value, expected);
+    }
+}

@@ -1,0 +1,63 @@
+//! Telling a thread and its runtime to stop: a flag for those who look now and then, and a wake-up for those who wait.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::Notify;
+
+/// Set once, for good. One task may wait for it; any number of threads may look.
+#[derive(Debug, Default)]
+pub struct Stop {
+    flag: AtomicBool,
+    wake: Notify,
+}
+
+/// It was set before what was waited for came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("stopped")]
+pub struct Stopped;
+
+impl Stop {
+    /// Tells to stop.
+    pub fn set(&self) {
+        self.flag.store(true, Ordering::Relaxed);
+        self.wake.notify_one();
+    }
+
+    /// What to look at.
+    pub fn flag(&self) -> &AtomicBool {
+        &self.flag
+    }
+
+    /// What `future` yields.
+    ///
+    /// # Errors
+    /// [`Stopped`] as soon as this is set; `future` is dropped then.
+    pub async fn or<T>(&self, future: impl Future<Output = T>) -> Result<T, Stopped> {
+        if self.flag.load(Ordering::Relaxed) {
+            return Err(Stopped);
+        }
+        tokio::select! {
+            () = self.wake.notified() => Err(Stopped),
+            done = future => Ok(done),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_stop_ends_waiting_now_and_later() {
+        let stop = Arc::new(Stop::default());
+        assert_eq!(stop.or(async { 7 }).await, Ok(7));
+        let told = Arc::clone(&stop);
+        let thread = std::thread::spawn(move || told.set());
+        assert_eq!(stop.or(std::future::pending::<()>()).await, Err(Stopped));
+        thread.join().unwrap();
+        assert_eq!(stop.or(async { 7 }).await, Err(Stopped), "it stays set");
+        assert!(stop.flag().load(Ordering::Relaxed));
+    }
+}
