@@ -155,9 +155,10 @@ mod tests {
     #[test]
     fn pfc_leaves_on_rising_above_the_threshold_and_again_while_above() {
         let mut fifo = Fifo::new(&Model { repeat: Duration::from_nanos(350), ..model() }, 10, 1);
-        // The 11th entry of the stall comes 100 ns into it; the drain falls below it about 11.6 us.
+        // The 11th entry of the stall comes 100 ns into it. The drain is down to ten about 11.6 us, when one more entry
+        // is a last rise.
         let first = fill(&mut fifo, 10, 0, 12_000);
-        assert_eq!(first, [10_100, 10_450, 10_800, 11_150, 11_500]);
+        assert_eq!(first, [10_100, 10_450, 10_800, 11_150, 11_500, 11_600]);
         // The next stall starts at 20 us: a new rise.
         assert_eq!(fill(&mut fifo, 10, 12_000, 20_300), [20_100]);
     }
