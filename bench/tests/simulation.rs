@@ -1,8 +1,8 @@
 //! The simulation keeps its promises: seeds pass, seeds repeat, and mistakes are found.
 //!
 //! A fixed set of seeds is run, and as many fresh ones, drawn from the clock. `CXLOE_SIM_SEEDS` sets how many of each,
-//! `CXLOE_SIM_START` the first of the fresh ones. A seed that fails is run once more; the end of what happened and the
-//! command that tells all of it are printed.
+//! `CXLOE_SIM_START` (or `CXLOE_SIM_FRESH`, which no other test heeds) the first of the fresh ones. A seed that fails is
+//! run once more; the end of what happened and the command that tells all of it are printed.
 
 use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -61,7 +61,7 @@ fn fixed_seeds_pass() {
 #[test]
 fn fresh_seeds_pass() {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
-    let start = number("CXLOE_SIM_START").unwrap_or(clock);
+    let start = number("CXLOE_SIM_START").or_else(|| number("CXLOE_SIM_FRESH")).unwrap_or(clock);
     let seeds = number("CXLOE_SIM_SEEDS").unwrap_or(SEEDS);
     println!("CXLOE_SIM_START={start} CXLOE_SIM_SEEDS={seeds}");
     passes(&campaign(Scenario::Mixed, start, seeds));
