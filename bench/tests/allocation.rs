@@ -48,18 +48,21 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: the contract is that of `System`, to which the call goes.
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: as for `alloc`.
         unsafe { System.alloc_zeroed(layout) }
     }
 
+    // SAFETY: the contract is that of `System`, to which the call goes.
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
         // SAFETY: `at` came from `System` with this layout, as every allocation here does.
         unsafe { System.realloc(at, layout, size) }
     }
 
+    // SAFETY: the contract is that of `System`, to which the call goes.
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: `at` came from `System` with this layout, as every allocation here does.
         unsafe { System.dealloc(at, layout) }

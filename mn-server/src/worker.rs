@@ -131,8 +131,7 @@ impl WorkerHandle {
 
     /// The worker's latest report; asks for a fresh one, which is there a moment later.
     pub fn report(&self) -> WorkerReport {
-        self.shared.report_wanted.store(true, Ordering::Relaxed);
-        self.shared.report.lock().unwrap_or_else(PoisonError::into_inner).report.clone()
+        self.reporter()()
     }
 
     /// A closure that reports, for others to hold.

@@ -24,6 +24,7 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
 
+    // SAFETY: the contract is that of `System`, to which the call goes.
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         // SAFETY: `at` came from `System` with this layout, as every allocation here does.
         unsafe { System.dealloc(at, layout) }

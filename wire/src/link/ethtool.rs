@@ -20,6 +20,8 @@ const ETH_SS_STATS: u32 = 1;
 const NAME_LEN: usize = 32;
 /// More statistics than any driver has.
 const STATISTICS_MAX: usize = 1 << 16;
+/// Room for statistics beyond those a driver had when asked how many: their number may change in that very moment.
+const SPARE: usize = 1024;
 
 /// Drivers that count received PFC frames, and what they call the count of a class (`{}`).
 const PFC_COUNTERS: &[(&str, &str)] = &[
@@ -103,10 +105,11 @@ impl Ethtool {
         if count > STATISTICS_MAX {
             return Err(fail(io::Error::from_raw_os_error(libc::E2BIG)));
         }
-        let mut request = vec![0; 3 + count * NAME_LEN / 4];
+        // The driver writes as many names as it has now, whatever the count it is given.
+        let mut request = vec![0; 3 + (count + SPARE) * NAME_LEN / 4];
         request[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_STATS, count as u32]);
         self.ask(&mut request).map_err(fail)?;
-        Ok(bytes(&request)[12..].chunks_exact(NAME_LEN).map(text).collect())
+        Ok(bytes(&request)[12..].chunks_exact(NAME_LEN).take(count).map(text).collect())
     }
 
     /// The driver's count of PFC frames received for `class`, if it is one of those known to have one; or the
@@ -157,7 +160,7 @@ impl Ethtool {
         }
         ifreq.ifr_ifru.ifru_data = request.as_mut_ptr().cast();
         // SAFETY: the kernel reads the command at the start of `request` and writes no more than the structure of
-        // that command, whose size, counts included, the callers above have made room for.
+        // that command, whose size, counts and some spare included, the callers above have made room for.
         let rc = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, std::ptr::from_mut(&mut ifreq)) };
         if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
@@ -182,7 +185,6 @@ impl DriverCounter {
         }
         let head = [ETHTOOL_GSTATS, count as u32].map(u32::to_ne_bytes).concat();
         self.values[0] = u64::from_ne_bytes(head.try_into().unwrap_or_default());
-        // Room for a few more, should their number change in this very moment.
         self.values.resize(count + 1 + SPARE, 0);
         let asked = self.ethtool.ask(&mut self.values);
         self.values.truncate(count + 1);
@@ -190,9 +192,6 @@ impl DriverCounter {
         Ok(self.values[1 + self.index])
     }
 }
-
-/// Values beyond those a driver had when asked how many.
-const SPARE: usize = 1024;
 
 /// A counter's name for a class.
 fn fill(name: &str, class: u8) -> String {
