@@ -17,7 +17,7 @@ SECONDS_EACH ?= 20
 RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help build quickstart test test-all fmt lint doc fuzz bench licences clean
+.PHONY: help build quickstart test test-all fmt lint doc man fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
@@ -48,7 +48,7 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 # Tests of the whole system start the programs that lie beside them, so these are built with them.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc ip unshare setpriv
+	@$(NEED) rust cc ip unshare setpriv etcd
 	cargo build --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the
@@ -76,6 +76,12 @@ lint: ## Form, clippy and the documentation's own checks, every warning an error
 doc: ## The documentation of the crates, in target/doc
 	cargo doc --workspace --no-deps $(LOCKED)
 	@echo 'Open $(TARGET)/doc/cxloe_wire/index.html'
+
+man: ## Manual pages of all programs, in target/man
+	@$(NEED) rust cc
+	cargo build $(LOCKED) $(PROGRAMS)
+	for program in gmm mn-server cn-agent cxloe-bench; do $(TARGET)/debug/$$program man --dir $(TARGET)/man || exit; done
+	@echo 'Read one with: man -l $(TARGET)/man/gmm.1'
 
 fuzz: ## Random and mutated frames against every parser (SECONDS_EACH=20)
 	@$(NEED) rust cc

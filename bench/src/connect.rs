@@ -9,6 +9,7 @@ use cxloe_cn::engine::Engine;
 use cxloe_cn::port::{Port, PortError};
 use cxloe_cn::rate_control::RateControl;
 use cxloe_gmm::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
+use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region};
 use cxloe_gmm::{Client, ClientError};
 use cxloe_wire::frame::Mac;
@@ -31,6 +32,10 @@ pub struct ConnectOptions {
     pub region: Option<String>,
     /// Size of a new region in bytes.
     pub size: u64,
+    /// Over how many memory nodes a new region is spread.
+    pub ways: Ways,
+    /// In chunks of how many bytes.
+    pub granularity: Granularity,
     /// How long to wait for a session.
     pub timeout: Duration,
     /// How requests are paced; `None`: not at all.
@@ -131,7 +136,11 @@ impl Connected {
             Some(existing) => (runtime.block_on(client.region(&Name::new(existing.as_str())?))?, None),
             None => {
                 let wanted = Name::new(format!("bench-{}", std::process::id()))?;
-                let create = CreateRegion::new(wanted.clone(), options.size, own);
+                let create = CreateRegion {
+                    ways: options.ways.count(),
+                    granularity: options.granularity.bytes(),
+                    ..CreateRegion::new(wanted.clone(), options.size, own)
+                };
                 (runtime.block_on(client.create_region(&create))?, Some(wanted))
             }
         };
@@ -154,7 +163,7 @@ impl Connected {
             let signals = rates.apply(port.engine(), &info, options.link.priority.unwrap_or(0), now)?;
             port.listen(signals);
         }
-        station.attach(port.engine(), &region, HPA, now)?;
+        station.attach(port.engine(), &region, HPA, region.size, now)?;
         port.connect(options.timeout)?;
         let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));
         Ok(Connected { port, region, hpa: HPA, peer, lease })
@@ -175,7 +184,12 @@ impl Lease {
         let wait = async {
             let mut after_event = 0;
             loop {
-                let sync = ComputeNodeSync { registration: self.registration, after_event, wait_ms: 60_000 };
+                let sync = ComputeNodeSync {
+                    registration: self.registration,
+                    after_event,
+                    released: Vec::new(),
+                    wait_ms: 60_000,
+                };
                 match self.client.sync_compute_node(self.own, &sync).await {
                     Ok(synced) => after_event = synced.after_event,
                     Err(_) => return,

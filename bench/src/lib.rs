@@ -5,6 +5,7 @@
 
 pub mod cli;
 pub mod connect;
+pub mod fabric;
 pub mod figures;
 pub mod lab;
 pub mod machine;

@@ -15,7 +15,10 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{Builder, Interrupt, Lab, LabError, Process, Standing, become_private_user_namespace};
+use cxloe_bench::lab::{
+    Builder, Interrupt, Lab, LabError, Process, Standing, become_private_user_namespace, compute_node_mac,
+    memory_node_mac,
+};
 use libtest_mimic::{Arguments, Failed, Trial};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -49,6 +52,7 @@ fn main() -> ExitCode {
         Trial::test("macvlan_is_a_station_of_its_own", macvlan_is_a_station_of_its_own),
         Trial::test("jumbo_frames_cross_whole", jumbo_frames_cross_whole),
         Trial::test("bridge_joins_three", bridge_joins_three),
+        Trial::test("star_joins_every_node_under_its_own_address", star_joins_every_node_under_its_own_address),
         Trial::test("queues_are_as_many_as_asked", queues_are_as_many_as_asked),
         Trial::test("link_flap_is_seen_by_the_peer", link_flap_is_seen_by_the_peer),
         Trial::test(
@@ -192,6 +196,28 @@ fn bridge_joins_three() -> Outcome {
     exchange(&a, &b, 1400)?;
     exchange(&b, &c, 1400)?;
     exchange(&c, &a, 1400)
+}
+
+fn star_joins_every_node_under_its_own_address() -> Outcome {
+    let mut builder = Lab::star(3, 2).mtu(9000);
+    let nodes = ["mn0", "mn1", "mn2", "cn0", "cn1"];
+    for (index, node) in nodes.iter().enumerate() {
+        builder = builder.address(node, &format!("10.77.0.{}/24", index + 1));
+    }
+    let lab = builder.build()?;
+    ensure(attribute(&lab, "mn2", "address")? == memory_node_mac(2), "a memory node's address")?;
+    ensure(attribute(&lab, "cn1", "address")? == compute_node_mac(1), "a compute node's address")?;
+    let sockets = nodes
+        .iter()
+        .enumerate()
+        .map(|(index, node)| socket(&lab, node, &format!("10.77.0.{}", index + 1)))
+        .collect::<Result<Vec<_>, _>>()?;
+    for from in &sockets {
+        for to in sockets.iter().filter(|to| !std::ptr::eq(*to, from)) {
+            exchange(from, to, 8000)?;
+        }
+    }
+    Ok(())
 }
 
 fn queues_are_as_many_as_asked() -> Outcome {

@@ -82,6 +82,8 @@ fn every_scenario_passes_and_is_what_it_says() {
     assert!(figures(Scenario::Partitions).cuts > 0);
     let restarts = figures(Scenario::Restarts);
     assert!(restarts.kills > 0 && restarts.restarts_kept > 0 && restarts.restarts_lost > 0);
+    let interleaved = figures(Scenario::Interleaved);
+    assert!(interleaved.shared_parts > 0 && interleaved.restarts_lost > 0 && interleaved.replaced > 0);
     assert!(figures(Scenario::Pauses).pauses > 0);
     let congested = passes(&campaign(Scenario::Congested, 1, 12)).tally;
     assert!(congested.figures.congestion > 0 && congested.figures.slowdowns > 0);
@@ -130,7 +132,7 @@ fn a_trace_only_listens() {
     assert_eq!(figures(&Trace::NONE), figures(&Trace::keeping(9)));
 }
 
-/// Mistakes of memory nodes are found, and soon: a checker that cannot fail checks nothing.
+/// Mistakes are found, and soon: a checker that cannot fail checks nothing.
 #[test]
 fn planted_mistakes_are_found() {
     for (mistake, scenario) in [
@@ -141,6 +143,10 @@ fn planted_mistakes_are_found() {
         // A killed compute node loses what it had not flushed, and nothing else.
         (Mistake::RollsBack, Scenario::Restarts),
         (Mistake::RollsBack, Scenario::Pauses),
+        // Decoders that lead elsewhere than the manager has programmed them.
+        (Mistake::SwapsTargets, Scenario::Interleaved),
+        (Mistake::WrongGranularity, Scenario::Interleaved),
+        (Mistake::ShiftsTarget, Scenario::Interleaved),
     ] {
         let overrides = Overrides { plant: Some(mistake), ..Overrides::default() };
         let planted = Campaign { overrides, ..campaign(scenario, 1, 40) };

@@ -1,11 +1,25 @@
-//! From a region as the manager describes it to peers and routes of an engine.
+//! From a region as the manager describes it to peers, routes and a hole of an engine.
+//!
+//! ```text
+//!   hpa                          hpa + reach            hpa + window
+//!    |  decoder 0  |  decoder 1  |        nothing yet         |
+//!    +-- route ----+-- route ----+                            |
+//!    +-- hole: how addresses without a route are answered ----+
+//! ```
+//!
+//! A region has a window of addresses, larger than it is, so that it can grow by decoders behind those it has without
+//! anything moving. Only decoders that are committed are routed.
 
-use cxloe_gmm::model::{LegState, Region};
+use cxloe_gmm::hdm::Decoder;
+use cxloe_gmm::model::{HdmDecoder, Leg, LegState, Region};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, Timing};
 use cxloe_wire::time::Time;
 
-use crate::engine::{Engine, Route, RouteError};
+use crate::engine::{Engine, Route, RouteError, Target};
+
+/// Bytes of a page: what routes consist of.
+const PAGE: u64 = 4096;
 
 /// What all sessions of this compute node have in common.
 #[derive(Clone, Debug)]
@@ -42,6 +56,19 @@ pub enum AttachError {
         /// The memory node.
         node: String,
     },
+    /// The manager's description has a position of a decoder without a leg.
+    #[error(
+        "region `{region}`: nothing stands at position {position} of decoder {decoder} in the manager's description; \
+         this agent and the manager are of different releases"
+    )]
+    NoLeg {
+        /// The region.
+        region: String,
+        /// The decoder's index.
+        decoder: usize,
+        /// The position in its interleave set.
+        position: u32,
+    },
     /// A route does not fit.
     #[error("region `{region}`: {source}")]
     Route {
@@ -67,47 +94,110 @@ impl Station {
         }
     }
 
-    /// Attaches `region` at `hpa`: calls its memory nodes and adds its routes. Nothing is added on error.
+    /// Attaches `region` at `hpa`: calls its memory nodes, adds the routes of its committed decoders as far as they lie
+    /// in the first `window` bytes, and a hole over all of these. Nothing is added on error.
+    ///
+    /// # Errors
+    /// Any [`AttachError`].
     pub fn attach(
         &self,
         engine: &mut Engine,
         region: &Region,
         hpa: u64,
+        window: u64,
         now: Time,
     ) -> Result<(), AttachError> {
-        let name = || region.name.to_string();
+        let hole = engine.add_hole(hpa, window, region.unmapped);
+        hole.map_err(|source| AttachError::Route { region: region.name.to_string(), source })?;
+        let added = self.extend(engine, region, hpa, window, 0, now);
+        if added.is_err() {
+            engine.remove_hole(hpa);
+        }
+        added
+    }
+
+    /// Adds what an attached region has grown by: the routes of committed decoders from the byte `from` of it on.
+    /// Nothing is added on error.
+    ///
+    /// # Errors
+    /// Any [`AttachError`].
+    pub fn extend(
+        &self,
+        engine: &mut Engine,
+        region: &Region,
+        hpa: u64,
+        window: u64,
+        from: u64,
+        now: Time,
+    ) -> Result<(), AttachError> {
         let mut added = Vec::new();
-        for leg in &region.legs {
-            let Some(mac) = leg.macs.first() else {
-                detach(engine, &added);
-                return Err(AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() });
-            };
-            let peer = engine.add_peer(self.requester(Mac(mac.0)), now);
-            let route = Route {
-                hpa: hpa + leg.offset,
-                bytes: leg.bytes,
-                peer,
-                cmem: leg.cmem_base,
-                incarnation: if leg.state == LegState::Lost { Some(Route::LOST) } else { leg.incarnation },
-            };
-            if let Err(source) = engine.add_route(route) {
-                detach(engine, &added);
-                return Err(AttachError::Route { region: name(), source });
+        for (index, decoder) in region.decoders.iter().enumerate() {
+            let size = reach_of(decoder, window);
+            if size == 0 || decoder.offset < from {
+                continue;
             }
-            added.push(route.hpa);
+            let start = hpa + decoder.offset;
+            let result = self.targets(engine, region, index, now).and_then(|targets| {
+                let HdmDecoder { ways, granularity, .. } = *decoder;
+                let route = Route { decoder: Decoder { base: start, size, ways, granularity }, targets };
+                let region = region.name.to_string();
+                engine.add_route(route).map_err(|source| AttachError::Route { region, source })
+            });
+            if let Err(error) = result {
+                added.into_iter().for_each(|start| drop(engine.remove_route(start)));
+                return Err(error);
+            }
+            added.push(start);
         }
         Ok(())
     }
 
-    /// Takes the routes of `region` at `hpa` away. Flush first.
+    /// What stands behind the positions of a decoder; its memory nodes are called.
+    fn targets(
+        &self,
+        engine: &mut Engine,
+        region: &Region,
+        decoder: usize,
+        now: Time,
+    ) -> Result<Vec<Target>, AttachError> {
+        let ways = region.decoders[decoder].ways.count();
+        let name = || region.name.to_string();
+        let target = |position| {
+            let mut legs = region.legs.iter();
+            let here = |leg: &&Leg| leg.decoder as usize == decoder && leg.position == position;
+            let none = || AttachError::NoLeg { region: name(), decoder, position };
+            let leg = legs.find(here).ok_or_else(none)?;
+            let nowhere =
+                || AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() };
+            let mac = leg.mac().ok_or_else(nowhere)?;
+            let peer = engine.add_peer(self.requester(Mac(mac.0)), now);
+            let lost = leg.state == LegState::Lost;
+            let incarnation = if lost { Some(Target::LOST) } else { leg.incarnation };
+            Ok(Target { peer, cmem: leg.cmem_base, incarnation })
+        };
+        (0..ways).map(target).collect()
+    }
+
+    /// Takes the routes of `region` at `hpa` and its hole away. What is modified is lost unless it was written back.
     pub fn detach(&self, engine: &mut Engine, region: &Region, hpa: u64) {
-        let starts: Vec<u64> = region.legs.iter().map(|leg| hpa + leg.offset).collect();
-        detach(engine, &starts);
+        for decoder in &region.decoders {
+            engine.remove_route(hpa + decoder.offset);
+        }
+        engine.remove_hole(hpa);
     }
 }
 
-fn detach(engine: &mut Engine, starts: &[u64]) {
-    for hpa in starts {
-        engine.remove_route(*hpa);
-    }
+/// How many bytes of `region` lie in the first `window` bytes of its addresses, in committed decoders.
+pub fn reach(region: &Region, window: u64) -> u64 {
+    region.decoders.iter().map(|decoder| reach_of(decoder, window)).sum()
 }
+
+/// How many bytes of a decoder do: whole turns and pages of each of its targets.
+fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
+    if !decoder.committed {
+        return 0;
+    }
+    let turn = u64::from(decoder.ways.count()) * PAGE.max(decoder.granularity.bytes().into());
+    decoder.size.min(window.saturating_sub(decoder.offset)) / turn * turn
+}
+

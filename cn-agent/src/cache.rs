@@ -213,7 +213,12 @@ impl LineCache {
 
     /// All places.
     pub fn places(&self) -> impl Iterator<Item = Place> + use<> {
-        (0..self.ways.len() as u32).map(Place)
+        self.places_from(0)
+    }
+
+    /// All places but the first `skip`.
+    pub fn places_from(&self, skip: usize) -> impl Iterator<Item = Place> + use<> {
+        (skip as u32..self.ways.len() as u32).map(Place)
     }
 }
 

@@ -30,7 +30,7 @@ use crate::cache::Line;
 use crate::engine::EngineError;
 use crate::local::memory::{SharedMemory, receive_with_descriptor};
 use crate::local::message::{
-    self, ANSWER_MAX, Answer, Ask, AttachedRegion, Counters, Refused, Request, Session, VERSION,
+    self, ANSWER_MAX, Answer, Ask, AttachedRegion, Counters, NodeView, Refused, Request, Session, VERSION,
 };
 use crate::local::ring::{ClientEnd, Completion, ENTRIES, Operation, RingBroken, Submission};
 use crate::local::status::Status;
@@ -140,6 +140,17 @@ fn protocol(path: &Path, reason: impl Into<String>) -> ClientError {
 pub fn regions(path: &Path) -> Result<Vec<AttachedRegion>, ClientError> {
     match ask(path, Ask::Regions)? {
         Answer::Regions(regions) => Ok(regions),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// The logical devices bound to the compute node of the agent at `path`, and whether it is held in reset.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn node(path: &Path) -> Result<NodeView, ClientError> {
+    match ask(path, Ask::Node)? {
+        Answer::Node(node) => Ok(node),
         other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
     }
 }

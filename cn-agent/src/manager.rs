@@ -1,5 +1,7 @@
 //! What this node does when it is in touch with the manager: it registers, waits for changes to its regions, and has
-//! the worker attach and detach them. Trying again when the manager is away is [`daemon::ManagerLink`]'s; what is
+//! the worker attach them, let go of them and detach them. What the manager wants back is acknowledged as soon as the
+//! worker has let go of it; meanwhile this node keeps asking in short intervals instead of waiting for news.
+//! Trying again when the manager is away is [`daemon::ManagerLink`]'s; what is
 //! attached goes on being served meanwhile, from the start, for as long as it likes.
 
 use std::convert::Infallible;
@@ -7,12 +9,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cxloe_gmm::api::{ComputeNodeSync, RegisterComputeNode};
 use cxloe_gmm::daemon::{self, Backoff, Break, Connection, Contact};
-use cxloe_gmm::model::{CnId, Name, Region};
+use cxloe_gmm::model::{CnId, LogicalDevice, Name, Region};
 
 use crate::attachments::{Attachments, Change};
-use crate::daemon::{Order, Orders, OrdersGone};
-use crate::local::message::AttachedRegion;
+use crate::daemon::{LetGo, Order, Orders, OrdersGone};
+use crate::local::message::{AttachedRegion, NodeView};
 use crate::state_file::StateFile;
+
+/// How long to wait for news while the worker is letting go of something that the manager waits for, in milliseconds.
+const ACKNOWLEDGE_MS_MIN: u64 = 5;
+const ACKNOWLEDGE_MS_MAX: u64 = 200;
 
 /// Where the manager is and what it is to know of this node.
 #[derive(Clone, Debug)]
@@ -49,16 +55,22 @@ pub enum ManagerLinkError {
 
 /// What is attached, as others may look at it.
 #[derive(Clone, Debug, Default)]
-pub struct Listing(Arc<Mutex<Vec<AttachedRegion>>>);
+pub struct Listing(Arc<Mutex<(Vec<AttachedRegion>, NodeView)>>);
 
 impl Listing {
-    /// A copy of the list.
-    pub fn get(&self) -> Vec<AttachedRegion> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The regions.
+    pub fn regions(&self) -> Vec<AttachedRegion> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
     }
 
-    fn set(&self, list: Vec<AttachedRegion>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = list;
+    /// How this node stands.
+    pub fn node(&self) -> NodeView {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    fn show(&self, attachments: &Attachments) {
+        let node = NodeView { held: attachments.held(), devices: attachments.devices() };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = (attachments.list(), node);
     }
 }
 
@@ -78,16 +90,18 @@ impl ManagerLink {
         options: ManagerLinkOptions,
         state: StateFile,
         orders: Orders,
+        let_go: LetGo,
     ) -> Result<Self, ManagerLinkError> {
-        let attachments = state.load().unwrap_or_else(|error| {
+        let mut attachments = state.load().unwrap_or_else(|error| {
             tracing::warn!(%error, "starting without remembered regions");
             Attachments::default()
         });
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
         let listing = Listing::default();
-        let shell = Shell { attachments, options, state, orders, listing: listing.clone() };
-        shell.give(shell.attachments.all().collect())?;
-        shell.listing.set(shell.attachments.list());
+        let changes = attachments.begin();
+        let shell = Shell { attachments, options, state, orders, let_go, listing: listing.clone() };
+        shell.give(changes)?;
+        shell.listing.show(&shell.attachments);
         let link = daemon::ManagerLink::start(&url, backoff, shell, Shell::registration)?;
         Ok(ManagerLink { link, listing })
     }
@@ -108,6 +122,7 @@ struct Shell {
     options: ManagerLinkOptions,
     state: StateFile,
     orders: Orders,
+    let_go: LetGo,
     listing: Listing,
 }
 
@@ -118,48 +133,64 @@ impl Shell {
         let client = contact.client();
         let request = RegisterComputeNode { cn_id: cn, name, instance_id: instance };
         let answer = contact.ask(client.register_compute_node(&request)).await?;
-        self.follow(&answer.regions)?;
+        self.follow(&answer.regions, &answer.devices, answer.held)?;
         if contact.registered() {
             let (url, regions) = (client.url(), answer.regions.len());
             tracing::info!(%url, name = %request.name, %cn, regions, "registered with the manager");
         }
         let (mut heartbeat_ms, mut after_event) = (answer.heartbeat_ms, answer.after_event);
+        let mut pause_ms = ACKNOWLEDGE_MS_MIN;
         loop {
+            self.hear_worker();
+            pause_ms = if self.attachments.is_letting_go() {
+                (pause_ms * 2).min(ACKNOWLEDGE_MS_MAX)
+            } else {
+                ACKNOWLEDGE_MS_MIN
+            };
+            let wait_ms = if self.attachments.is_letting_go() { pause_ms } else { heartbeat_ms };
             let sync = ComputeNodeSync {
                 registration: answer.registration,
                 after_event,
-                wait_ms: heartbeat_ms.max(1),
+                released: self.attachments.released(),
+                wait_ms: wait_ms.clamp(1, heartbeat_ms.max(1)),
             };
             let synced = contact.ask(client.sync_compute_node(cn, &sync)).await?;
             if let Some(regions) = &synced.regions {
-                self.follow(regions)?;
+                self.follow(regions, &synced.devices, synced.held)?;
             }
             (heartbeat_ms, after_event) = (synced.heartbeat_ms, synced.after_event);
         }
     }
 
     /// Takes over what the manager tells: remembered first, so that an address once shown stays.
-    fn follow(&mut self, regions: &[Region]) -> Result<(), Break> {
+    fn follow(&mut self, regions: &[Region], devices: &[LogicalDevice], held: bool) -> Result<(), Break> {
         let mut next = self.attachments.clone();
-        let changes = next.follow(regions);
+        let changes = next.follow(regions, held);
+        next.follow_devices(devices);
         if next != self.attachments {
             self.state.store(&next)?;
             self.attachments = next;
         }
         self.give(changes).map_err(Break::node)?;
-        self.listing.set(self.attachments.list());
+        self.listing.show(&self.attachments);
         Ok(())
     }
 
-    fn give(&self, changes: Vec<Change>) -> Result<(), OrdersGone> {
-        for change in changes {
-            self.orders.give(match change {
-                Change::Attach(a) => Order::Attach { region: Box::new(a.region), hpa: a.hpa },
-                Change::Detach { attachment: a, keep } => {
-                    Order::Detach { region: Box::new(a.region), hpa: a.hpa, keep }
-                }
-            })?;
+    /// Takes note of what the worker has let go of.
+    fn hear_worker(&mut self) {
+        let mut news = false;
+        while let Some(ticket) = self.let_go.next() {
+            if let Some(region) = self.attachments.let_go(ticket) {
+                tracing::info!(%region, "let go of a region: what was modified is written back");
+                news = true;
+            }
         }
-        Ok(())
+        if news {
+            self.listing.show(&self.attachments);
+        }
+    }
+
+    fn give(&self, changes: Vec<Change>) -> Result<(), OrdersGone> {
+        changes.into_iter().try_for_each(|change| self.orders.give(Order::Follow(Box::new(change))))
     }
 }

@@ -3,7 +3,11 @@
 //! A port owns a link and an engine and runs both in the calling thread: a request goes into the transmit
 //! ring, and the same thread takes the answer out of the receive ring. Nothing is handed to another thread
 //! on the way. What the cache has is answered in nanoseconds without touching either ring.
+//!
+//! A call for many lines becomes as many requests as it takes, in flight at once, on every memory node that the range is
+//! spread over; what each answer brings is put where it belongs.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
@@ -12,8 +16,12 @@ use cxloe_wire::link::{Link, LinkError};
 use cxloe_wire::time::{Clock, Time};
 
 use crate::cache::Line;
-use crate::engine::{Engine, EngineError, EngineEvent, Read, Sink, Write};
+use crate::engine::{Direction, Engine, EngineError, EngineEvent, Piece, Read, Sink, Walk, Write};
 use crate::signals::Signals;
+
+mod waiting;
+
+use waiting::{Many, Next, Nobody, One, REQUEST_BITS, Request, Requests};
 
 /// Frames taken from the ring in one go.
 const BATCH: usize = 64;
@@ -22,7 +30,6 @@ const SPINS: u32 = 32;
 /// Requests in flight of one batched call, unless changed: enough to keep both ends busy, few enough for
 /// the smallest ring on the way (256 frames in a veth).
 pub const DEPTH_DEFAULT: usize = 128;
-const PAGE: u64 = (BURST_LINES_MAX * LINE_SIZE) as u64;
 
 /// Why an operation of the port failed.
 #[derive(Debug, thiserror::Error)]
@@ -57,94 +64,12 @@ pub struct Port {
     waiter: Waiter,
     empty: u32,
     depth: usize,
+    /// The requests of a batched call.
+    requests: Requests,
     /// Counts calls, so that the answer to a request of one that ended early, because the link failed, is
     /// never taken for the answer to another's.
     call: u64,
     last_refusal: Option<String>,
-}
-
-/// Bits of a user value that say where the data goes; those above say which call it belongs to.
-const OFFSET_BITS: u32 = 40;
-
-/// Waits for one operation, `user`.
-struct One {
-    user: u64,
-    line: Line,
-    outcome: Option<Result<(), EngineError>>,
-}
-
-impl One {
-    #[inline]
-    fn end(&mut self, user: u64, outcome: Result<(), EngineError>) {
-        if user == self.user {
-            self.outcome = Some(outcome);
-        }
-    }
-}
-
-impl Sink for One {
-    #[inline]
-    fn read(&mut self, user: u64, data: &[u8]) {
-        if let (true, Some(line)) = (user == self.user, data.first_chunk()) {
-            self.line = *line;
-            self.end(user, Ok(()));
-        }
-    }
-    #[inline]
-    fn written(&mut self, user: u64) {
-        self.end(user, Ok(()));
-    }
-    fn failed(&mut self, user: u64, error: EngineError) {
-        self.end(user, Err(error));
-    }
-}
-
-/// Waits for many of one call; reads go to `out` at the offset they were made with.
-struct Many<'a> {
-    call: u64,
-    out: &'a mut [u8],
-    in_flight: usize,
-    error: Option<EngineError>,
-}
-
-impl Many<'_> {
-    /// Whether an operation that has ended is one of this call's.
-    #[inline]
-    fn end(&mut self, user: u64) -> bool {
-        let ours = user >> OFFSET_BITS == self.call >> OFFSET_BITS;
-        self.in_flight -= usize::from(ours);
-        ours
-    }
-}
-
-impl Sink for Many<'_> {
-    #[inline]
-    fn read(&mut self, user: u64, data: &[u8]) {
-        if self.end(user) {
-            let at = (user - self.call) as usize;
-            if let Some(out) = self.out.get_mut(at..at + data.len()) {
-                out.copy_from_slice(data);
-            }
-        }
-    }
-    #[inline]
-    fn written(&mut self, user: u64) {
-        self.end(user);
-    }
-    fn failed(&mut self, user: u64, error: EngineError) {
-        if self.end(user) {
-            self.error.get_or_insert(error);
-        }
-    }
-}
-
-/// For polling when nobody waits for anything in particular.
-struct Nobody;
-
-impl Sink for Nobody {
-    fn read(&mut self, _user: u64, _data: &[u8]) {}
-    fn written(&mut self, _user: u64) {}
-    fn failed(&mut self, _user: u64, _error: EngineError) {}
 }
 
 impl Port {
@@ -158,6 +83,7 @@ impl Port {
             waiter: Waiter::new(wait),
             empty: 0,
             depth: DEPTH_DEFAULT,
+            requests: Requests::default(),
             call: 0,
             last_refusal: None,
         }
@@ -269,10 +195,10 @@ impl Port {
         self.finish_one(user)
     }
 
-    /// The user value of the next call, offset 0.
+    /// The user value of the next call, request 0.
     #[inline]
     fn next_call(&mut self) -> u64 {
-        self.call = self.call.wrapping_add(1 << OFFSET_BITS);
+        self.call = self.call.wrapping_add(1 << REQUEST_BITS);
         self.call
     }
 
@@ -319,93 +245,121 @@ impl Port {
     /// If the slices differ in length.
     pub fn read_batch(&mut self, hpas: &[u64], out: &mut [Line]) -> Result<(), PortError> {
         assert_eq!(hpas.len(), out.len(), "a place for each line");
-        self.many(hpas.len(), out.as_flattened_mut(), |engine, index, user, now, tx, out| {
-            match engine.read(hpas[index], user, now, tx)? {
-                Read::Sent => Ok(Some(1)),
+        let mut left = hpas.iter().enumerate();
+        self.many(out.as_flattened_mut(), |engine, user, now, tx, out| {
+            let mut rest = left.clone();
+            let Some((index, hpa)) = rest.next() else { return Ok(Next::End) };
+            let at = index * LINE_SIZE;
+            let read = engine.read(*hpa, user, now, tx)?;
+            left = rest;
+            Ok(match read {
+                Read::Sent => Next::Sent(Request { piece: Piece::straight(*hpa, 1), at }),
                 Read::Hit(line) => {
-                    out[index * LINE_SIZE..][..LINE_SIZE].copy_from_slice(&line);
-                    Ok(None)
+                    out[at..at + LINE_SIZE].copy_from_slice(&line);
+                    Next::Done
                 }
-            }
+            })
         })
     }
 
     /// Writes each line to its HPA, as many in flight as [`set_depth`](Self::set_depth) allows. The first
     /// error is returned once all have ended.
     pub fn write_batch(&mut self, lines: &[(u64, Line)]) -> Result<(), PortError> {
-        self.many(lines.len(), &mut [], |engine, index, user, now, tx, _| {
-            let (hpa, line) = &lines[index];
-            Ok(match engine.write(*hpa, line, user, now, tx)? {
-                Write::Sent => Some(1),
-                Write::Done => None,
+        let mut left = lines.iter();
+        self.many(&mut [], |engine, user, now, tx, _| {
+            let mut rest = left.clone();
+            let Some((hpa, line)) = rest.next() else { return Ok(Next::End) };
+            let written = engine.write(*hpa, line, user, now, tx)?;
+            left = rest;
+            Ok(match written {
+                Write::Sent => Next::Sent(Request { piece: Piece::straight(*hpa, 1), at: 0 }),
+                Write::Done => Next::Done,
             })
         })
     }
 
-    /// Reads `out.len()` bytes (whole lines) from `hpa` on, in bursts.
+    /// Reads `out.len()` bytes (whole lines) from `hpa` on, in bursts, each as large as a frame takes, on all memory
+    /// nodes that have a part of them at once.
     pub fn read_bytes(&mut self, hpa: u64, out: &mut [u8]) -> Result<(), PortError> {
-        let lines = whole_lines(out.len())?;
-        self.many(lines, out, |engine, index, user, now, tx, _| {
-            let at = hpa + (index * LINE_SIZE) as u64;
-            let most = burst_len(at, lines - index, engine.burst_read_lines_max(at));
-            engine.burst_read(at, most, user, now, tx)?;
-            Ok(Some(most))
+        let mut walk = Walk::new(whole_lines(hpa, out.len())?);
+        self.many(out, |engine, user, now, tx, out| {
+            let Some(piece) = walk.piece(engine, Direction::Read) else { return Ok(Next::End) };
+            let at = (piece.hpa - hpa) as usize;
+            let read = engine.burst_read(&piece, user, now, tx)?;
+            walk.advance(&piece);
+            Ok(match read {
+                Read::Sent => Next::Sent(Request { piece, at }),
+                Read::Hit(line) => {
+                    let lines = piece.lines;
+                    piece.scatter([line; BURST_LINES_MAX][..lines].as_flattened(), &mut out[at..]);
+                    Next::Done
+                }
+            })
         })
     }
 
-    /// Writes `data` (whole lines) from `hpa` on, in bursts.
+    /// Writes `data` (whole lines) from `hpa` on, in bursts, each as large as a frame takes, to all memory nodes that
+    /// have a part of them at once.
     pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), PortError> {
-        let lines = whole_lines(data.len())?;
-        self.many(lines, &mut [], |engine, index, user, now, tx, _| {
-            let at = hpa + (index * LINE_SIZE) as u64;
-            let most = burst_len(at, lines - index, engine.burst_write_lines_max(at));
-            let mask = if most >= 64 { u64::MAX } else { (1 << most) - 1 };
-            let bytes = &data[index * LINE_SIZE..(index + most) * LINE_SIZE];
-            engine.burst_write(at, mask, bytes, user, now, tx)?;
-            Ok(Some(most))
+        let mut walk = Walk::new(whole_lines(hpa, data.len())?);
+        let mut room = [0; BURST_LINES_MAX * LINE_SIZE];
+        self.many(&mut [], |engine, user, now, tx, _| {
+            let Some(piece) = walk.piece(engine, Direction::Write) else { return Ok(Next::End) };
+            let at = (piece.hpa - hpa) as usize;
+            let mask = u64::MAX >> (BURST_LINES_MAX - piece.lines);
+            let bytes = piece.gather(&data[at..], &mut room).ok_or(EngineError::BadBurst(piece.hpa))?;
+            let written = engine.burst_write(&piece, mask, bytes, user, now, tx)?;
+            walk.advance(&piece);
+            Ok(match written {
+                Write::Sent => Next::Sent(Request { piece, at }),
+                Write::Done => Next::Done,
+            })
         })
     }
 
-    /// Makes requests for `count` lines with `submit` until all are done. `submit` gets the engine, the
-    /// index of the next line and the user value for it, and says how many lines it has sent, or `None` for
-    /// one line done without sending.
+    /// Makes requests with `submit` until all are done. `submit` gets the engine, the user value for the next request
+    /// and the buffer, for what is there at once; after an error of being busy it is asked for the same request again.
     fn many(
         &mut self,
-        count: usize,
         out: &mut [u8],
         mut submit: impl FnMut(
             &mut Engine,
-            usize,
             u64,
             Time,
             &mut dyn cxloe_wire::link::Transmit,
             &mut [u8],
-        ) -> Result<Option<usize>, EngineError>,
+        ) -> Result<Next, EngineError>,
     ) -> Result<(), PortError> {
         let call = self.next_call();
-        let mut many = Many { call, out, in_flight: 0, error: None };
-        let mut next = 0;
-        while next < count || many.in_flight > 0 {
+        let mut requests = std::mem::take(&mut self.requests);
+        requests.clear(self.depth);
+        let mut many = Many { call, out, requests: &mut requests, error: None };
+        let mut more = true;
+        let outcome = loop {
             let now = self.clock.now();
-            while next < count && many.in_flight < self.depth && many.error.is_none() {
-                let user = call + (next * LINE_SIZE) as u64;
-                match submit(&mut self.engine, next, user, now, self.link.transmit(), many.out) {
-                    Ok(Some(lines)) => {
-                        next += lines;
-                        many.in_flight += 1;
+            while more && let Some(slot) = many.requests.free.last().copied() {
+                let user = call + u64::from(slot);
+                match submit(&mut self.engine, user, now, self.link.transmit(), many.out) {
+                    Ok(Next::Sent(request)) => {
+                        many.requests.free.pop();
+                        many.requests.slots[slot as usize] = request;
                     }
-                    Ok(None) => next += 1,
+                    Ok(Next::Done) => {}
+                    Ok(Next::End) => more = false,
                     Err(EngineError::Busy) => break,
-                    Err(e) => many.error = Some(e),
+                    Err(e) => (many.error, more) = (many.error.or(Some(e)), false),
                 }
             }
-            if many.error.is_some() && many.in_flight == 0 {
-                break;
+            more &= many.error.is_none();
+            if !more && many.requests.in_flight() == 0 {
+                break many.error.map_or(Ok(()), |e| Err(PortError::from(e)));
             }
-            self.link.flush()?;
-            self.turn(&mut many)?;
-        }
-        many.error.map_or(Ok(()), |e| Err(e.into()))
+            if let Err(e) = self.link.flush().and_then(|()| self.turn(&mut many)) {
+                break Err(e.into());
+            }
+        };
+        self.requests = requests;
+        outcome
     }
 
     /// Writes back everything the cache has modified and waits until it has arrived.
@@ -433,49 +387,14 @@ impl Port {
     }
 }
 
-fn whole_lines(bytes: usize) -> Result<usize, PortError> {
-    if bytes.is_multiple_of(LINE_SIZE) { Ok(bytes / LINE_SIZE) } else { Err(PortError::PartialLine(bytes)) }
-}
-
-/// Lines of the next burst: what is left, of this page, in one frame. At least one, so that an engine
-/// without a session is asked and says so.
-fn burst_len(hpa: u64, left: usize, frame_max: usize) -> usize {
-    let page_left = ((PAGE - hpa % PAGE) as usize).div_ceil(LINE_SIZE);
-    left.min(page_left).min(frame_max).max(1)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_to_an_earlier_call_are_nobodys() {
-        let (before, call) = (7 << OFFSET_BITS, 8 << OFFSET_BITS);
-        let mut one = One { user: call, line: [0; LINE_SIZE], outcome: None };
-        one.read(before, &[1; LINE_SIZE]);
-        one.written(before);
-        one.failed(before, EngineError::Unmapped(0));
-        assert!(one.outcome.is_none());
-        one.read(call, &[2; LINE_SIZE]);
-        assert_eq!((one.outcome, one.line), (Some(Ok(())), [2; LINE_SIZE]));
-
-        let mut out = [0; 2 * LINE_SIZE];
-        let mut many = Many { call, out: &mut out, in_flight: 2, error: None };
-        many.read(before, &[1; LINE_SIZE]);
-        many.failed(before + 64, EngineError::Unmapped(0));
-        many.written(before);
-        assert_eq!((many.in_flight, many.error), (2, None));
-        many.read(call + 64, &[3; LINE_SIZE]);
-        many.failed(call, EngineError::Unmapped(0));
-        assert_eq!((many.in_flight, many.error), (0, Some(EngineError::Unmapped(0))));
-        assert_eq!((out[0], out[64]), (0, 3));
+/// The HPAs of `bytes` bytes from `hpa` on.
+fn whole_lines(hpa: u64, bytes: usize) -> Result<Range<u64>, PortError> {
+    if !bytes.is_multiple_of(LINE_SIZE) {
+        return Err(PortError::PartialLine(bytes));
     }
-
-    #[test]
-    fn bursts_end_with_the_page_the_frame_and_the_data() {
-        assert_eq!(burst_len(4096 - 128, 10, 23), 2);
-        assert_eq!(burst_len(0, 10, 4), 4);
-        assert_eq!(burst_len(0, 3, 23), 3);
-        assert_eq!(burst_len(0, 3, 0), 1, "so that the engine says why");
+    if !hpa.is_multiple_of(LINE_SIZE as u64) {
+        return Err(EngineError::Unaligned(hpa).into());
     }
+    let end = hpa.checked_add(bytes as u64).ok_or(EngineError::Unmapped(hpa))?;
+    Ok(hpa..end)
 }

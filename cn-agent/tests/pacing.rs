@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Read, Route, Sink};
+use cxloe_cn::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Piece, Read, Route, Sink, Target};
 use cxloe_gmm::model::Watermark;
 use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
@@ -76,8 +76,8 @@ impl Cn {
             seed: 1 + u64::from(index),
         };
         let peer = engine.add_peer(config, Time::ZERO);
-        let route = Route { hpa: 0, bytes: BYTES, peer, cmem: 0, incarnation: None };
-        engine.add_route(route).expect("the first route");
+        let target = Target { peer, cmem: 0, incarnation: None };
+        engine.add_route(Route::direct(0, BYTES, target)).expect("the first route");
         Cn { link, engine, ended: Ended::default(), made: 0, depth }
     }
 
@@ -237,10 +237,11 @@ fn moved(bursts: bool, writes: bool) -> f64 {
             let (hpa, lines) = (*made * 4096 % BYTES, if bursts { 23 } else { 1 });
             let tx = link.transmit();
             let sent = match (writes, bursts) {
-                (false, true) => engine.burst_read(hpa, lines, *made, now, tx),
+                (false, true) => engine.burst_read(&Piece::straight(hpa, lines), *made, now, tx).map(drop),
                 (false, false) => engine.read(hpa, *made, now, tx).map(drop),
                 (true, true) => {
-                    engine.burst_write(hpa, (1 << lines) - 1, &line[..lines * 64], *made, now, tx)
+                    let (piece, data) = (Piece::straight(hpa, lines), &line[..lines * 64]);
+                    engine.burst_write(&piece, (1 << lines) - 1, data, *made, now, tx).map(drop)
                 }
                 (true, false) => engine.write(hpa, &[2; 64], *made, now, tx).map(drop),
             };

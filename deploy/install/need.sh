@@ -33,6 +33,7 @@ packages_of() {
         cc) echo gcc libc6-dev ;;
         ip) echo iproute2 ;;
         unshare | setpriv) echo util-linux ;;
+        etcd) echo etcd-server ;;
         *) fail "need.sh does not know which package brings $1: add it to packages_of" ;;
     esac
 }

@@ -3,34 +3,64 @@
 //!
 //! | request | body | answer |
 //! |---|---|---|
-//! | `POST /v1/memory-nodes` | [`RegisterMemoryNode`] | [`MemoryNodeRegistered`] |
-//! | `POST /v1/memory-nodes/{name}/sync` | [`MemoryNodeSync`] | [`MemoryNodeSynced`] |
 //! | `GET /v1/memory-nodes` | - | array of [`MemoryNodeStatus`] |
-//! | `POST /v1/compute-nodes` | [`RegisterComputeNode`] | [`ComputeNodeRegistered`] |
-//! | `POST /v1/compute-nodes/{cn_id}/sync` | [`ComputeNodeSync`] | [`ComputeNodeSynced`] |
+//! | `POST /v1/memory-nodes` | [`RegisterMemoryNode`] | [`MemoryNodeRegistered`] |
+//! | `DELETE /v1/memory-nodes/{name}?force=` | - | 204 |
+//! | `POST /v1/memory-nodes/{name}/sync` | [`MemoryNodeSync`] | [`MemoryNodeSynced`] |
+//! | `PUT /v1/memory-nodes/{name}/logical-devices` | [`SetLdAllocations`] | array of [`LogicalDeviceStatus`]: all of the node |
 //! | `GET /v1/compute-nodes` | - | array of [`ComputeNode`](crate::model::ComputeNode) |
+//! | `POST /v1/compute-nodes` | [`RegisterComputeNode`] | [`ComputeNodeRegistered`] |
+//! | `POST /v1/compute-nodes/{compute_node}/sync` | [`ComputeNodeSync`] | [`ComputeNodeSynced`] |
+//! | `PUT /v1/compute-nodes/{compute_node}/quota` | [`SetQuota`] | [`ComputeNode`](crate::model::ComputeNode) |
+//! | `POST /v1/compute-nodes/{compute_node}/hold`, `…/release` | - | [`ComputeNode`](crate::model::ComputeNode) |
+//! | `GET /v1/regions` | - | array of [`RegionStatus`] |
+//! | `GET /v1/regions/{name}` | - | [`RegionStatus`] |
 //! | `POST /v1/regions` | [`CreateRegion`] | [`Region`]: 201 active, 202 still creating |
-//! | `GET /v1/regions`, `GET /v1/regions/{name}` | - | [`Region`]s |
-//! | `DELETE /v1/regions/{name}?force=&wait_ms=` | - | 204 gone and zeroed; 202 with the [`Region`], draining |
+//! | `POST /v1/regions/{name}/grow` | [`GrowRegion`] | [`Region`]: 200 grown, 202 still growing |
+//! | `POST /v1/regions/{name}/disable?wait_ms=` | - | [`Region`]: 200 disabled, 202 its owner has yet to let go |
+//! | `POST /v1/regions/{name}/enable` | - | [`Region`] |
 //! | `POST /v1/regions/{name}/reset?wait_ms=` | - | [`Region`]: 200 active, 202 still creating |
-//! | `GET /v1/events?after=&limit=&wait_ms=` | - | [`Events`] |
-//! | `GET /v1/events/stream?after=` | - | server-sent events, one [`Event`] each |
+//! | `DELETE /v1/regions/{name}?force=&wait_ms=` | - | 204 gone and zeroed; 202 with the [`RegionStatus`], draining |
+//! | `GET /v1/logical-devices` | - | array of [`LogicalDeviceStatus`] |
+//! | `POST /v1/bindings` | [`Bind`] | [`LogicalDeviceStatus`]: 201 its region is active, 202 it is still creating |
+//! | `POST /v1/unbind` | [`Unbind`] | 204 free and zeroed; 202 with the [`LogicalDeviceStatus`] |
+//! | `GET /v1/sessions` | - | array of [`Session`] |
+//! | `GET /v1/events?after=&limit=&wait_ms=&since_ms=&kind=&node=&region=` | - | [`Events`] |
+//! | `GET /v1/events/stream?…` | - | server-sent events: each an [`Event`](crate::model::Event), or `gap` with an [`EventsGap`] |
 //! | `GET /v1/health` | - | [`ManagerHealth`] |
+//! | `GET /v1/openapi.json` | - | this interface as an OpenAPI 3.1 document |
+//!
+//! Where a path names a compute node, it is its CN id or its name. The stream of events goes on after the number in the
+//! header `Last-Event-ID`, if there is one.
 //!
 //! A request that fails is answered with an [`ErrorBody`] and the status of its [`ErrorCode`].
 
+mod devices;
+mod error;
+mod events;
+mod sessions;
+
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use devices::{Bind, LogicalDeviceStatus, SetLdAllocations, Unbind};
+pub use error::{ErrorBody, ErrorCode};
+pub use events::{Events, EventsGap, EventsQuery};
+pub use sessions::Session;
+
 use crate::model::{
-    ByteSize, CnId, CommandResult, Event, Extents, Mac, Mapping, MemoryNode, Name, NodeCommand, Region,
-    Watermark,
+    ByteSize, CnId, CommandResult, DeviceKind, Extents, LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeCommand,
+    Region, Unmapped, Watermark,
 };
 
 /// A memory node says that it is there and what it lends.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RegisterMemoryNode {
     /// Its name, which is its identity.
     pub name: Name,
+    /// Whether it is given away in slices or whole.
+    #[serde(default)]
+    pub kind: DeviceKind,
     /// Unicast addresses of its ports, at least one; the first is the one CNs use.
     pub macs: Vec<Mac>,
     /// Bytes of its pool; what is left over after whole extents is not used.
@@ -49,7 +79,7 @@ pub struct RegisterMemoryNode {
 }
 
 /// Answer to [`RegisterMemoryNode`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryNodeRegistered {
     /// Number of this registration, to be given in each sync.
     pub registration: u64,
@@ -66,7 +96,7 @@ pub struct MemoryNodeRegistered {
 }
 
 /// A memory node is alive, has done these commands, and waits for more.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryNodeSync {
     /// Number of the registration.
     pub registration: u64,
@@ -75,6 +105,9 @@ pub struct MemoryNodeSync {
     /// One result for each command up to `acked_seq` whose result was not yet answered. Only these free memory.
     #[serde(default)]
     pub results: Vec<CommandResult>,
+    /// How far the command after `acked_seq` has come, if it takes long.
+    #[serde(default)]
+    pub progress: Option<Progress>,
     /// Counters and health as the node sees them, shown as they are in `GET /v1/memory-nodes`.
     #[serde(default)]
     pub stats: serde_json::Value,
@@ -83,8 +116,17 @@ pub struct MemoryNodeSync {
     pub wait_ms: u64,
 }
 
+/// How far a memory node has come with a command that takes long: zeroing is what does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Progress {
+    /// Number of the command.
+    pub seq: u64,
+    /// Bytes done.
+    pub done: u64,
+}
+
 /// Answer to [`MemoryNodeSync`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryNodeSynced {
     /// The manager's term and its store's revision.
     pub watermark: Watermark,
@@ -95,13 +137,16 @@ pub struct MemoryNodeSynced {
 }
 
 /// A memory node with what follows from the regions on it and what it said of itself.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryNodeStatus {
     /// The node.
     #[serde(flatten)]
     pub node: MemoryNode,
     /// Bytes no region holds.
     pub free_bytes: u64,
+    /// Of these, bytes set aside for logical devices.
+    #[serde(default)]
+    pub reserved_bytes: u64,
     /// Bytes of regions being taken down, not yet confirmed as zeroed. Of an unreachable node they stay here.
     pub draining_bytes: u64,
     /// Commands issued and not yet answered with a result.
@@ -112,7 +157,7 @@ pub struct MemoryNodeStatus {
 }
 
 /// A compute node says that it is there.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RegisterComputeNode {
     /// Its identity: the address it sends frames from.
     pub cn_id: CnId,
@@ -123,7 +168,7 @@ pub struct RegisterComputeNode {
 }
 
 /// Answer to [`RegisterComputeNode`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ComputeNodeRegistered {
     /// Number of this registration, to be given in each sync.
     pub registration: u64,
@@ -135,22 +180,40 @@ pub struct ComputeNodeRegistered {
     pub after_event: u64,
     /// Every region of this node.
     pub regions: Vec<Region>,
+    /// The logical devices bound to this node.
+    #[serde(default)]
+    pub devices: Vec<LogicalDevice>,
+    /// Held in reset: nothing of this is to be attached, or to stay attached, until it is released.
+    #[serde(default)]
+    pub held: bool,
 }
 
 /// A compute node is alive and waits for changes to its regions.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ComputeNodeSync {
     /// Number of the registration.
     pub registration: u64,
     /// Number of the latest event contained in the regions the node has.
     pub after_event: u64,
+    /// Regions this node was asked to let go of and has: what was modified is written back, nothing is attached.
+    #[serde(default)]
+    pub released: Vec<ReleasedRegion>,
     /// How long to wait for a change, in milliseconds; the server waits at most its heartbeat.
     #[serde(default)]
     pub wait_ms: u64,
 }
 
+/// A region that its owner has let go of.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ReleasedRegion {
+    /// Its name.
+    pub name: Name,
+    /// Its creation, which tells it from another one of that name.
+    pub created_ms: u64,
+}
+
 /// Answer to [`ComputeNodeSync`].
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ComputeNodeSynced {
     /// The manager's term.
     pub term: u64,
@@ -160,10 +223,16 @@ pub struct ComputeNodeSynced {
     pub after_event: u64,
     /// Every region of this node if one changed after the event asked from; `None`: nothing changed.
     pub regions: Option<Vec<Region>>,
+    /// The logical devices bound to this node, when `regions` is there.
+    #[serde(default)]
+    pub devices: Vec<LogicalDevice>,
+    /// Held in reset: nothing of this is to be attached, or to stay attached, until it is released.
+    #[serde(default)]
+    pub held: bool,
 }
 
 /// Who a region is for: a CN id, which need not have registered yet, or the name of a compute node that has.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]
 pub enum Owner {
     /// By CN id.
@@ -203,7 +272,7 @@ pub const GRANULARITY_DEFAULT: u32 = 4096;
 pub const WAIT_MS_DEFAULT: u64 = 10_000;
 
 /// Asks for a region.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateRegion {
     /// Its name, unique in the fabric.
@@ -218,6 +287,12 @@ pub struct CreateRegion {
     /// Interleave granularity in bytes: a power of two, 256 to 16384.
     #[serde(default = "granularity_default")]
     pub granularity: u32,
+    /// The memory nodes to take it from; none named: those with the most free memory.
+    #[serde(default)]
+    pub on: Vec<Name>,
+    /// How its owner answers accesses to the region's addresses beyond its size.
+    #[serde(default)]
+    pub unmapped: Unmapped,
     /// How long to wait for its memory nodes to map it, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
@@ -232,9 +307,62 @@ impl CreateRegion {
             owner: owner.into(),
             ways: WAYS_DEFAULT,
             granularity: GRANULARITY_DEFAULT,
+            on: Vec::new(),
+            unmapped: Unmapped::default(),
             wait_ms: WAIT_MS_DEFAULT,
         }
     }
+}
+
+/// Asks for more of a region, which its user goes on using meanwhile.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowRegion {
+    /// Its new size in bytes, all of it.
+    pub size: ByteSize,
+    /// The memory nodes to take the addition from; none named: those with the most free memory.
+    #[serde(default)]
+    pub on: Vec<Name>,
+    /// How long to wait for its memory nodes to map it, in milliseconds.
+    #[serde(default = "wait_ms_default")]
+    pub wait_ms: u64,
+}
+
+/// Query of `POST /v1/regions/{name}/disable`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DisableRegion {
+    /// How long to wait for its owner to let go, in milliseconds.
+    #[serde(default = "wait_ms_default")]
+    pub wait_ms: u64,
+}
+
+/// Limits what regions a compute node may have.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SetQuota {
+    /// Bytes of all its regions together; none: no limit.
+    pub bytes: Option<ByteSize>,
+}
+
+/// Query of `DELETE /v1/memory-nodes/{name}`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ForgetMemoryNode {
+    /// Although regions lie on it: they are destroyed.
+    #[serde(default)]
+    pub force: bool,
+}
+
+/// A region with how far its taking down has come.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct RegionStatus {
+    /// The region.
+    #[serde(flatten)]
+    pub region: Region,
+    /// While it is draining: percent of its memory that is zeroed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zeroed_percent: Option<u8>,
 }
 
 fn ways_default() -> u32 {
@@ -250,7 +378,7 @@ fn wait_ms_default() -> u64 {
 }
 
 /// Query of `DELETE /v1/regions/{name}`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DestroyRegion {
     /// Destroy it although its owner's agent is there and may be using it.
@@ -262,7 +390,7 @@ pub struct DestroyRegion {
 }
 
 /// Query of `POST /v1/regions/{name}/reset`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ResetRegion {
     /// How long to wait for its memory nodes to map it, in milliseconds.
@@ -270,39 +398,16 @@ pub struct ResetRegion {
     pub wait_ms: u64,
 }
 
-/// Query of `GET /v1/events`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct EventsQuery {
-    /// Number of the last event the reader has.
-    #[serde(default)]
-    pub after: u64,
-    /// At most this many; the server has a limit of its own.
-    #[serde(default)]
-    pub limit: Option<u64>,
-    /// How long to wait for the first, in milliseconds; the server waits at most a minute.
-    #[serde(default)]
-    pub wait_ms: u64,
-}
-
-/// A part of the event log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Events {
-    /// Number of the oldest event still kept. Above `after + 1`: those in between are gone.
-    pub oldest: u64,
-    /// Number of the newest event.
-    pub newest: u64,
-    /// The events asked for, oldest first.
-    pub events: Vec<Event>,
-}
-
 /// Whether the manager is well.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ManagerHealth {
     /// `"ok"`.
     pub status: String,
     /// Version of the manager.
     pub version: String,
+    /// URL of this manager, which leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
     /// Its term and its store's revision.
     pub watermark: Watermark,
     /// Memory nodes known, and reachable.
@@ -314,7 +419,7 @@ pub struct ManagerHealth {
 }
 
 /// How many nodes there are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeCount {
     /// Known to the store.
     pub known: u64,
@@ -322,75 +427,3 @@ pub struct NodeCount {
     pub reachable: u64,
 }
 
-/// Body of every answer that is not a success.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorBody {
-    /// What was tried, on what, and why it did not work.
-    pub error: String,
-    /// The same for programs.
-    pub code: ErrorCode,
-    /// What to do about it.
-    pub hint: String,
-}
-
-/// Kinds of failure, for programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorCode {
-    /// The request is malformed or a value of it is out of range. 400
-    BadRequest,
-    /// No such path, node or region. 404
-    NotFound,
-    /// The path exists, the method does not. 405
-    MethodNotAllowed,
-    /// The request did not arrive in time. 408
-    Timeout,
-    /// The name or the address belongs to another. 409
-    NameInUse,
-    /// The registration was superseded by a later one, or the node never registered here. 409
-    NotRegistered,
-    /// The region's state does not allow it. 409
-    WrongState,
-    /// The region's owner is there and may be using it. 409
-    RegionInUse,
-    /// This manager has not come as far as the node has seen: its store is old or another. 409
-    StaleManager,
-    /// The body is larger than the server takes. 413
-    TooLarge,
-    /// A limit of the manager is reached. 429
-    LimitReached,
-    /// A memory node refused a command. 502
-    NodeRefused,
-    /// The manager has too much to do or is ending. 503
-    Unavailable,
-    /// The store failed. 500
-    StoreFailed,
-    /// Not enough free memory on reachable memory nodes. 507
-    NoSpace,
-    /// A code this version does not know.
-    #[serde(other)]
-    Unknown,
-}
-
-impl ErrorCode {
-    /// The HTTP status that goes with it.
-    pub const fn http_status(self) -> u16 {
-        match self {
-            Self::BadRequest => 400,
-            Self::NotFound => 404,
-            Self::MethodNotAllowed => 405,
-            Self::Timeout => 408,
-            Self::NameInUse
-            | Self::NotRegistered
-            | Self::WrongState
-            | Self::RegionInUse
-            | Self::StaleManager => 409,
-            Self::TooLarge => 413,
-            Self::LimitReached => 429,
-            Self::StoreFailed | Self::Unknown => 500,
-            Self::NodeRefused => 502,
-            Self::Unavailable => 503,
-            Self::NoSpace => 507,
-        }
-    }
-}

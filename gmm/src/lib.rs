@@ -15,6 +15,8 @@
 //! * [`model`]: the nouns (nodes, regions, legs, extents, events, commands to nodes)
 //! * [`api`]: bodies of requests and answers
 //! * [`client`]: the REST interface as typed calls
+//! * [`fm`]: the fabric manager API over MCTP and TCP
+//! * [`hdm`]: HDM decoders, which spread a range of addresses over several memory nodes
 //! * [`manager`]: the state machine and its rules
 //! * [`store`]: where its state outlives the process
 //! * [`server`]: the shell around it, with sockets, threads and the clock
@@ -28,6 +30,8 @@ pub mod api;
 pub mod client;
 pub mod command_line;
 pub mod daemon;
+pub mod fm;
+pub mod hdm;
 pub mod manager;
 pub mod model;
 pub mod server;

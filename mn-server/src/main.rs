@@ -126,6 +126,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         MapSource::Manager(url) => {
             let options = ManagerLinkOptions {
                 state: Some(state),
+                kind: config.device,
                 ..ManagerLinkOptions::new(url, &config.name, macs, mtu as u32)
             };
             let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter).collect();

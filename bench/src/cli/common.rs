@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use cxloe_cn::rate_control::RateControl;
 use cxloe_gmm::daemon::Switch;
+use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::ByteSize;
 use cxloe_wire::link::fault::FaultPlan;
 use cxloe_wire::link::wait::WaitStyle;
@@ -97,6 +98,14 @@ pub struct RegionArgs {
     #[arg(long, value_name = "SIZE", default_value = "256M", help_heading = "Memory")]
     pub size: ByteSize,
 
+    /// Memory nodes that the new region is spread over: 1, 2, 3, 4, 6, 8, 12 or 16
+    #[arg(long, value_name = "WAYS", default_value_t = Ways::One, conflicts_with = "region", help_heading = "Memory")]
+    pub ways: Ways,
+
+    /// In chunks of this size: 256 to 16K
+    #[arg(long, value_name = "BYTES", default_value_t = Granularity::PAGE, conflicts_with = "region", help_heading = "Memory")]
+    pub granularity: Granularity,
+
     /// Pace requests by the pause signals of switches, NICs and memory nodes
     #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Memory")]
     pub rate_control: Switch,
@@ -171,6 +180,8 @@ impl Session {
             manager: region.manager.clone(),
             region: region.region.clone(),
             size: region.size.0,
+            ways: region.ways,
+            granularity: region.granularity,
             timeout: Duration::from_secs(10),
             rate_control: (region.rate_control == Switch::On).then(RateControl::default),
         })?;

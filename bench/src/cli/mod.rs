@@ -5,6 +5,7 @@ mod bandwidth;
 mod common;
 mod compare_retransmission;
 mod echo;
+mod fabric;
 mod figures;
 mod latency;
 mod quickstart;
@@ -15,6 +16,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use cxloe_gmm::command_line::ManArgs;
 
 use crate::lab::{self, Interrupt, Interrupted};
 
@@ -62,6 +64,8 @@ enum Command {
     Figures(figures::Args),
     /// Run engines and services over a simulated network, and check everything they do
     Sim(Box<sim::Args>),
+    /// Measure the manager with thousands of nodes and a hundred thousand regions
+    Fabric(fabric::Args),
     /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
     CompareRetransmission(compare_retransmission::Args),
     /// Print a completion script for a shell
@@ -69,6 +73,9 @@ enum Command {
         /// bash, elvish, fish, powershell or zsh
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages of all commands
+    #[command(after_help = "Example:\n  cxloe-bench man --dir /usr/local/share/man/man1")]
+    Man(ManArgs),
 }
 
 /// Why a command failed.
@@ -108,11 +115,13 @@ pub fn run() -> ExitCode {
         Command::Verify(args) => verify::run(&args, interrupt),
         Command::Figures(args) => figures::run(&args),
         Command::Sim(args) => sim::run(&args, interrupt),
+        Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "cxloe-bench", &mut std::io::stdout());
             Ok(())
         }
+        Command::Man(man) => man.write(Cli::command()).map_err(|failure| failure.message.into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
 use cxloe_gmm::daemon::Switch;
+use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;
@@ -137,6 +138,8 @@ fn in_lab(
         manager: MANAGER.into(),
         region: None,
         size: args.size.0,
+        ways: Ways::One,
+        granularity: Granularity::PAGE,
         timeout: Duration::from_secs(10),
         rate_control: (args.rate_control == Switch::On).then(RateControl::default),
     })?;

@@ -7,7 +7,7 @@
 //!
 //! How a lab is used:
 //! 1. `main` calls [`become_private_user_namespace`] first; an ordinary user gets the rights a lab needs that way.
-//! 2. [`Lab::builder`] describes the network, [`Builder::build`] makes it with the `ip` tool.
+//! 2. [`Lab::builder`] describes the network (or [`Lab::star`], a switch with nodes around it), [`Builder::build`] makes it with the `ip` tool.
 //! 3. [`Lab::enter`] runs a closure inside a namespace, [`Namespace::join`] moves a thread there for good, and
 //!    [`Lab::spawn`] starts a program there, held by a [`Process`] guard.
 //! 4. [`Interrupt`] turns Ctrl-C into an ordinary return, so that the guards get their turn.
@@ -36,6 +36,7 @@ mod namespace;
 mod privilege;
 mod process;
 mod programs;
+mod star;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -47,6 +48,7 @@ pub use namespace::Namespace;
 pub use privilege::{Standing, become_private_user_namespace};
 pub use process::Process;
 pub use programs::program;
+pub use star::{STAR_NODES_MAX, compute_node_mac, memory_node_mac};
 
 use process::Spawner;
 

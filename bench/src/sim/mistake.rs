@@ -1,14 +1,16 @@
 //! Mistakes planted on purpose, to see that the checker is awake.
 //!
-//! A [`Mistake`] stands between the network and a memory node's service, and makes the node break one rule. Runs with
-//! one must fail; a checker that lets them pass checks nothing.
+//! Most of them stand between the network and a memory node's service, and make the node break one rule; the last are in what
+//! compute nodes are told about their regions. Runs with one must fail; a checker that lets them pass checks nothing.
 
 use std::collections::{HashMap, VecDeque};
 
 use clap::ValueEnum;
+use cxloe_cn::engine::Route;
+use cxloe_gmm::hdm::Granularity;
 use cxloe_wire::frame::{Command, HEADER_LEN, Header, LINE_SIZE, Mac};
 
-/// What a memory node does wrong.
+/// What goes wrong, at a memory node unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Mistake {
     /// Acknowledges a line now and then that it has not kept
@@ -19,9 +21,30 @@ pub enum Mistake {
     ForgetsAnswers,
     /// Undoes the last line write of a compute node when its next session starts
     RollsBack,
+    /// Compute nodes have the last two memory nodes of an interleave set the wrong way round
+    SwapsTargets,
+    /// Compute nodes take an interleave set's chunks for twice as large as they are
+    WrongGranularity,
+    /// Compute nodes look for what the last memory node of a set has one page too far
+    ShiftsTarget,
 }
 
 impl Mistake {
+    /// What becomes of a route before the engine is told of it.
+    pub(super) fn misroute(self, route: &mut Route) {
+        let last = route.targets.len() - 1;
+        match self {
+            Mistake::SwapsTargets if last > 0 => route.targets.swap(last - 1, last),
+            Mistake::ShiftsTarget => route.targets[last].cmem += 4096,
+            Mistake::WrongGranularity => {
+                let granularity = &mut route.decoder.granularity;
+                let twice = Granularity::try_from(granularity.bytes() * 2);
+                *granularity = twice.unwrap_or(Granularity::MIN);
+            }
+            _ => {}
+        }
+    }
+
     /// Its name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())

@@ -21,11 +21,12 @@
 //!   nothing else;
 //! * at the end everything is at rest, and no buffer holds anything.
 //!
-//! That these checks can fail is shown with a [`Mistake`] planted into the memory nodes.
+//! That these checks can fail is shown with a [`Mistake`] planted into the nodes.
 
 mod broken;
 mod campaign;
 mod compute_node;
+mod layout;
 mod memory_node;
 mod mistake;
 mod operation;
@@ -47,6 +48,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 pub use broken::Broken;
 pub use campaign::{Campaign, Failing, Outcome, Progress};
+pub use layout::{Interleave, Layout, Set};
 pub use memory_node::{EXTENT, MemoryNode};
 pub use mistake::Mistake;
 pub use overrides::Overrides;

@@ -23,12 +23,30 @@ pub enum Kind {
     Flush,
 }
 
+/// Lines that half of the operations on a spread region are drawn from.
+const HOT: u64 = 24;
+
+/// What is done with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Read its only line, through the cache.
+    Read,
+    /// Write its only line, through the cache.
+    Write,
+    /// Read it, a burst for each piece.
+    ReadBurst,
+    /// Write it, a burst for each piece.
+    WriteBurst,
+    /// Nothing: flush.
+    Flush,
+}
+
 /// An operation on its way, or one to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation {
     /// What is done.
     pub kind: Kind,
-    /// To which region: the number of its memory node.
+    /// To which region, or to what part of one: the number of its memory node.
     pub region: usize,
     /// To which life of it.
     pub life: u64,
@@ -56,6 +74,21 @@ impl Operation {
         };
         *next_value += shape.page_lines as u64;
         Operation { kind, region, life: 0, line, at, lost: false }
+    }
+
+    /// What a program does next in a region that is spread over memory nodes: a range of HPA, and what is done with it.
+    pub fn draw_range(r: &mut Random, lines: u64, hot: u64) -> (u64, u64, Purpose) {
+        // Half of them close together, so that they meet.
+        let first = if r.below(2) == 0 { r.below(lines) } else { (hot + r.below(HOT)) % lines };
+        let (purpose, most) = match r.below(100) {
+            0..35 => (Purpose::Read, 1),
+            35..70 => (Purpose::Write, 1),
+            70..84 => (Purpose::ReadBurst, 1 << (1 + r.below(7))),
+            84..98 => (Purpose::WriteBurst, 1 << (1 + r.below(7))),
+            _ => (Purpose::Flush, 1),
+        };
+        let count = (1 + r.below(most)).min(lines - first);
+        (first, count, purpose)
     }
 
     /// The lines it touches, in order.

@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use clap::Args;
 use cxloe_cn::cache::CacheConfig;
+use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::ByteSize;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::link::fate::Burst;
 use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::random::Probability;
 
+use super::layout::Interleave;
 use super::mistake::Mistake;
 use super::plan::Plan;
 
@@ -72,6 +74,14 @@ pub struct Overrides {
     #[arg(long, value_name = "N", help_heading = "Nodes")]
     pub operations: Option<u64>,
 
+    /// Spread regions over so many memory nodes: 1, 2, 3, 4, 6, 8, 12 or 16
+    #[arg(long, value_name = "WAYS", help_heading = "Nodes")]
+    pub ways: Option<Ways>,
+
+    /// In chunks of this size, where they are spread: 256 to 16K
+    #[arg(long, value_name = "BYTES", help_heading = "Nodes")]
+    pub granularity: Option<Granularity>,
+
     /// Operations of a compute node on their way at once, at most
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=512), help_heading = "Nodes")]
     pub depth: Option<u16>,
@@ -100,7 +110,7 @@ pub struct Overrides {
     #[arg(long, value_name = "FRAMES/US", value_parser = service_rate, help_heading = "Nodes")]
     pub service_rate: Option<f64>,
 
-    /// Make the memory nodes break a rule on purpose, to see the checker find it
+    /// Make the nodes break a rule on purpose, to see the checker find it
     #[arg(long, value_name = "MISTAKE", help_heading = "Nodes")]
     pub plant: Option<Mistake>,
 }
@@ -148,8 +158,14 @@ impl Overrides {
         if let Some(n) = self.cns {
             plan.cns = plan.cns.iter().cycle().take(n.into()).cloned().collect();
         }
-        if let Some(n) = self.mns {
-            plan.mns = plan.mns.iter().cycle().take(n.into()).cloned().collect();
+        if (self.mns, self.ways, self.granularity) != (None, None, None) {
+            let planned = plan.interleave;
+            let ways = self.ways.or(planned.map(|i| i.ways));
+            let granularity =
+                self.granularity.or(planned.map(|i| i.granularity)).unwrap_or(Granularity::PAGE);
+            let least = ways.map_or(0, |ways| ways.count() as usize);
+            let mns = self.mns.map_or(plan.mns.len().max(least), usize::from);
+            plan.set_interleave(ways.map(|ways| Interleave { ways, granularity }), mns);
         }
         for cn in &mut plan.cns {
             set(&mut cn.operations, self.operations);
@@ -196,6 +212,8 @@ impl Overrides {
             option("troubles", self.troubles),
             option("cns", self.cns),
             option("mns", self.mns),
+            option("ways", self.ways),
+            option("granularity", self.granularity),
             option("operations", self.operations),
             option("depth", self.depth),
             option("think", time(self.think)),
@@ -235,7 +253,7 @@ mod tests {
     #[test]
     fn options_read_back_as_they_were() {
         let all = "--loss 1% --burst 0.1%/20% --duplicate 2% --reorder 0.5 --corrupt 0.01% --late 0.1% \
-                   --delay 1500ns --jitter 2us --link-rate 100Gbit --troubles 3 --cns 4 --mns 2 --operations 500 \
+                   --delay 1500ns --jitter 2us --link-rate 100Gbit --troubles 3 --cns 4 --mns 2 --ways 2 --granularity 512 --operations 500 \
                    --depth 12 --think 20us --streams 3 --cache 4K --fifo 100 --threshold 50 --service-rate 2.5 \
                    --plant loses-writes";
         let overrides = parse(all);
@@ -259,10 +277,30 @@ mod tests {
     }
 
     #[test]
+    fn regions_are_spread_over_as_many_nodes_as_there_are() {
+        let interleave = |text: &str, scenario| {
+            let plan = Plan::draw(scenario, 1, &parse(text));
+            (plan.mns.len(), plan.interleave.map(|i| (i.ways.count(), i.granularity.bytes())))
+        };
+        assert_eq!(interleave("--ways 12 --granularity 1K", Scenario::Calm), (12, Some((12, 1024))));
+        assert_eq!(interleave("--ways 12 --granularity 1K --mns 11", Scenario::Calm), (11, Some((8, 1024))));
+        assert_eq!(interleave("--mns 3", Scenario::Calm), (3, None));
+        assert!(interleave("", Scenario::Interleaved).1.is_some_and(|(ways, _)| ways > 1));
+    }
+
+    #[test]
     fn what_cannot_be_is_refused() {
-        for wrong in
-            ["--cns 0", "--cns 65", "--loss 2", "--cache 100", "--service-rate 0", "--depth 0", "--burst 1%"]
-        {
+        for wrong in [
+            "--cns 0",
+            "--cns 65",
+            "--ways 5",
+            "--granularity 100",
+            "--loss 2",
+            "--cache 100",
+            "--service-rate 0",
+            "--depth 0",
+            "--burst 1%",
+        ] {
             let words = std::iter::once("sim").chain(wrong.split(' '));
             assert!(Cli::try_parse_from(words).is_err(), "{wrong}");
         }

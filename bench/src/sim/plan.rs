@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{BUCKET_DEFAULT, Pacing};
+use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_mn::congestion::CongestionConfig;
 use cxloe_wire::link::fate::{Burst, Faults};
 use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::random::{Probability, Random};
 use cxloe_wire::link::sim::{Path, PortConfig};
 
+use super::layout::Interleave;
 use super::mistake::Mistake;
 use super::overrides::Overrides;
 use super::register::Shape;
@@ -40,6 +42,8 @@ pub struct Plan {
     pub cns: Vec<CnPlan>,
     /// Memory nodes.
     pub mns: Vec<MnPlan>,
+    /// The interleave set that the first of them make up, if they do.
+    pub interleave: Option<Interleave>,
     /// How frames travel at first.
     pub path: Path,
     /// The largest frame of every link, in bytes.
@@ -50,7 +54,7 @@ pub struct Plan {
     pub troubles: Troubles,
     /// Nothing planned can make an operation fail, so none may.
     pub all_succeed: bool,
-    /// A mistake planted into the memory nodes.
+    /// A mistake planted into the nodes.
     pub mistake: Option<Mistake>,
 }
 
@@ -167,6 +171,7 @@ impl Plan {
             scenario,
             shape: Shape { pages: 2, page_lines: 5 },
             mns,
+            interleave: None,
             cns: (0..2).map(cn).collect(),
             path: Path::default(),
             max_frame: FRAME_SMALL,
@@ -182,7 +187,26 @@ impl Plan {
         let faults = &mut self.path.faults;
         let some = |r: &mut Random| Troubles { count: 2 + r.below(6), kinds: &[] };
         match self.scenario {
-            Scenario::Calm | Scenario::Mixed => {}
+            Scenario::Calm => {}
+            Scenario::Mixed => {
+                if self.mns.len() > 1 && r.below(2) == 0 {
+                    self.spread(r, Ways::Two);
+                }
+            }
+            Scenario::Interleaved => {
+                let ways = pick(r, &WAYS);
+                self.path = weather(r);
+                let kinds = &[
+                    Trouble::Cut,
+                    Trouble::RestartKept,
+                    Trouble::RestartLost,
+                    Trouble::Kill,
+                    Trouble::Replace,
+                    Trouble::Weather,
+                ];
+                self.troubles = Troubles { kinds, ..some(r) };
+                self.spread(r, ways);
+            }
             Scenario::Lossy => faults.drop = chance(r, &[0.001, 0.005, 0.01, 0.02]),
             Scenario::Bursty => {
                 let (enter, leave) = (chance(r, &[0.001, 0.01]), chance(r, &[0.5, 0.2, 0.1]));
@@ -221,6 +245,31 @@ impl Plan {
                     cn.pause = Duration::from_nanos(100);
                 }
             }
+        }
+    }
+
+    /// A region over `ways` memory nodes, and perhaps one more memory node with a region of its own behind it.
+    fn spread(&mut self, r: &mut Random, ways: Ways) {
+        let granularity = pick(r, &Granularity::all().collect::<Vec<_>>());
+        self.set_interleave(
+            Some(Interleave { ways, granularity }),
+            ways.count() as usize + r.below(2) as usize,
+        );
+    }
+
+    /// Spreads regions over memory nodes, `mns` of them in all.
+    pub(super) fn set_interleave(&mut self, interleave: Option<Interleave>, mns: usize) {
+        self.mns = self.mns.iter().cycle().take(mns).cloned().collect();
+        // Fewer nodes than ways: as many ways as there can be.
+        self.interleave = interleave.map(|i| {
+            let possible = Ways::ALL
+                .into_iter()
+                .filter(|ways| ways.count() as usize <= mns.min(i.ways.count() as usize));
+            Interleave { ways: possible.max().unwrap_or(Ways::One), ..i }
+        });
+        if let Some(Interleave { granularity, .. }) = self.interleave {
+            // Whole chunks of every memory node, so that what is used is a range without gaps.
+            self.shape = Shape { pages: (granularity.bytes() as usize / 4096).max(1), page_lines: 64 };
         }
     }
 
@@ -265,8 +314,27 @@ fn paced() -> Pacing {
     Pacing { control, bucket: BUCKET_DEFAULT, class: CLASS }
 }
 
+/// Ways of interleaved runs, the cheaper ones more often.
+const WAYS: [Ways; 12] = [
+    Ways::Two,
+    Ways::Two,
+    Ways::Three,
+    Ways::Three,
+    Ways::Three,
+    Ways::Four,
+    Ways::Four,
+    Ways::Four,
+    Ways::Six,
+    Ways::Eight,
+    Ways::Twelve,
+    Ways::Sixteen,
+];
+
 /// What a mixed run can be beside everything at once.
-const NAMED: [Scenario; 9] = [
+const NAMED: [Scenario; 11] = [
+    // Twice: it stands for all that regions of several memory nodes can go through.
+    Scenario::Interleaved,
+    Scenario::Interleaved,
     Scenario::Calm,
     Scenario::Lossy,
     Scenario::Bursty,

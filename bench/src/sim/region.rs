@@ -1,11 +1,9 @@
-//! A region as a compute node sees it, and what its lines may read as.
+//! A region's part on one memory node as its compute node sees it, and what its lines may read as.
 
 use super::register::{Origin, Registers, Shape};
 
-/// Bytes of HPA from one region to the next.
-pub const SPACING: u64 = 1 << 20;
-
-/// The region of one compute node on one memory node. Each life is a new one at the same HPA, with CMem of its own.
+/// What one compute node has on one memory node: a region, or a leg of one that is spread over several. Each life is a
+/// new one at the same HPA, with CMem of its own.
 pub struct Region {
     /// Which one.
     pub life: u64,

@@ -23,6 +23,8 @@ pub enum Scenario {
     Pauses,
     /// Several compute nodes and one slow memory node whose receive queue fills up
     Congested,
+    /// Regions spread over 2 to 16 memory nodes, some of which are cut off, restarted or lose their pool
+    Interleaved,
     /// Frames come once more after 65 536 others, when their sequence numbers are used again
     Late,
     /// One of the above, or everything at once, as the seed has it

@@ -36,6 +36,8 @@ figures! {
     operations,
     /// Operations that the cache did at once.
     at_once,
+    /// Operations on parts of ranges that several memory nodes share.
+    shared_parts,
     /// Flushes that brought everything to the memory nodes.
     flushes,
     /// Operations that failed because their session died.

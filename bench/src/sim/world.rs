@@ -10,6 +10,7 @@ use cxloe_wire::time::Time;
 
 use super::broken::Broken;
 use super::compute_node::ComputeNode;
+use super::layout::Layout;
 use super::memory_node::MemoryNode;
 use super::paces::SAMPLE_EVERY;
 use super::plan::{self, CnPlan, Plan};
@@ -102,10 +103,13 @@ impl<'a> World<'a> {
             };
             let random = Random::part(seed, 10 + i as u64);
             let requesters = mn_macs.iter().map(requester).collect();
-            let mut cn = ComputeNode::new(i, link, node, requesters, plan.shape, random, trace.clone());
+            let layout = Layout::new(mn_macs.len(), plan.interleave, i);
+            let mut cn =
+                ComputeNode::new(i, link, node, requesters, layout, plan.shape, random, trace.clone());
             if plan.all_succeed {
                 cn.expect_success();
             }
+            plan.mistake.into_iter().for_each(|mistake| cn.plant(mistake));
             cns.push(cn);
         }
         let making = |cn: &CnPlan| (cn.pause * 4).saturating_mul(cn.operations.min(u32::MAX.into()) as u32);
@@ -331,9 +335,8 @@ impl<'a> World<'a> {
                 self.say(|| format!("{name} stands still until {until}"));
             }
             Some(Trouble::Replace) => {
-                let told = (r.below(2) == 0).then_some(self.mns[mn].config.incarnation);
-                let losses = self.mns[mn].losses();
-                let replaced = self.cns[cn].replace_region(mn, told, losses);
+                let told = r.below(2) == 0;
+                let replaced = self.cns[cn].replace_region(mn, told, &self.mns);
                 self.tally.figures.replaced += u64::from(replaced);
                 self.say(|| format!("cn{cn} gets another region on mn{mn}"));
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cxloe_bench::lab::{Lab, Process, program};
 use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
 use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{Engine, Route};
+use cxloe_cn::engine::{Engine, Route, Target};
 use cxloe_cn::port::Port;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::wait::WaitStyle;
@@ -120,6 +120,6 @@ pub fn port(
         Port::new(link, Engine::new(cache), WaitStyle::Adaptive { spin: Duration::from_micros(50) });
     let now = port.clock().now();
     let peer = port.engine().add_peer(station.requester(peer), now);
-    port.engine().add_route(Route { hpa, bytes, peer, cmem: 0, incarnation: None })?;
+    port.engine().add_route(Route::direct(hpa, bytes, Target { peer, cmem: 0, incarnation: None }))?;
     Ok(port)
 }

@@ -33,10 +33,10 @@ pub fn of_agent(error: ClientError) -> Failure {
         ClientError::Refused { .. } => Exit::Refused,
         ClientError::Protocol { .. } => Exit::Failed,
         ClientError::Engine(error) => match error {
-            EngineError::Unmapped(_) => Exit::NotFound,
+            EngineError::Unmapped(_) | EngineError::Poisoned(_) => Exit::NotFound,
             EngineError::Unaligned(_) | EngineError::BadBurst(_) => Exit::Usage,
             EngineError::NotConnected(_) => Exit::Unreachable,
-            EngineError::DataLost(_) => Exit::Refused,
+            EngineError::DataLost(_) | EngineError::Withdrawn(_) | EngineError::Held(_) => Exit::Refused,
             EngineError::Busy => Exit::Failed,
             EngineError::Failed { error, .. } => match error {
                 OpError::Fault(_) | OpError::DataLost => Exit::Refused,

@@ -1,4 +1,5 @@
-//! `cn-agent list` and `cn-agent counters`: what a running agent knows.
+//! `cn-agent list` and `cn-agent counters`: what a running agent knows. As with the CXL tools, one kind of thing is an
+//! array of it, and several kinds are an array of objects with one array each.
 
 use clap::Args;
 use cxloe_cn::client;
@@ -7,9 +8,27 @@ use cxloe_gmm::command_line::{Failure, output};
 use super::SocketArgs;
 use super::failure::of_agent;
 
-/// Arguments of both.
+/// Arguments of `cn-agent list`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cn-agent list                regions, their addresses, decoders and memory nodes
+  cn-agent list -L             logical devices bound to this node
+  cn-agent list -RLu           both, for people")]
 pub struct ListArgs {
+    /// Regions; also when nothing else is asked for
+    #[arg(short = 'R', long)]
+    regions: bool,
+    /// Logical devices bound to this compute node
+    #[arg(short = 'L', long)]
+    logical_devices: bool,
+    #[command(flatten)]
+    how: ShowArgs,
+}
+
+/// Arguments of `cn-agent counters`.
+#[derive(Debug, Args)]
+pub struct ShowArgs {
     #[command(flatten)]
     socket: SocketArgs,
     /// Sizes, addresses and times for people
@@ -17,23 +36,44 @@ pub struct ListArgs {
     human: bool,
 }
 
-/// Lists attached regions.
+/// Lists attached regions, logical devices, or both.
 ///
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.
-pub fn regions(args: &ListArgs) -> Result<(), Failure> {
-    let regions = client::regions(&args.socket.path()).map_err(of_agent)?;
-    if regions.is_empty() {
-        eprintln!("Warning: no regions found");
+pub fn list(args: &ListArgs) -> Result<(), Failure> {
+    let path = args.how.socket.path();
+    let node = client::node(&path).map_err(of_agent)?;
+    let mut kinds = Vec::new();
+    if args.regions || !args.logical_devices {
+        let regions = client::regions(&path).map_err(of_agent)?;
+        kinds.push(("regions", regions.is_empty(), output::value(regions)?));
     }
-    output::print(output::value(regions)?, args.human)
+    if args.logical_devices {
+        kinds.push(("logical_devices", node.devices.is_empty(), output::value(node.devices)?));
+    }
+    for (kind, _, _) in kinds.iter().filter(|(_, empty, _)| *empty) {
+        eprintln!("Warning: no {} found", kind.replace('_', " "));
+    }
+    if node.held {
+        eprintln!(
+            "Warning: this compute node is held in reset; nothing is attached until the manager releases it \
+             (gmm release)"
+        );
+    }
+    let single = kinds.len() == 1;
+    let mut values = kinds.into_iter().filter(|(_, empty, _)| single || !empty).map(|(kind, _, value)| (kind, value));
+    let shown = match (single, values.next()) {
+        (true, Some((_, value))) => value,
+        (_, first) => first.into_iter().chain(values).map(|(kind, value)| serde_json::json!({ kind: value })).collect(),
+    };
+    output::print(shown, args.how.human)
 }
 
 /// Shows counters.
 ///
 /// # Errors
 /// When the agent cannot be asked, or standard output is closed.
-pub fn counters(args: &ListArgs) -> Result<(), Failure> {
+pub fn counters(args: &ShowArgs) -> Result<(), Failure> {
     let counters = client::counters(&args.socket.path()).map_err(of_agent)?;
     output::print(output::value(counters)?, args.human)
 }

@@ -13,12 +13,13 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use cxloe_cn::config::RunArgs;
 use cxloe_cn::local::default_socket;
-use cxloe_gmm::command_line::{Failure, finish};
+use cxloe_gmm::command_line::{Failure, ManArgs, finish};
 
 const AFTER_HELP: &str = "\
 Examples:
   cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440   run the agent on this machine
   cn-agent list -u                                          regions, sizes for people
+  cn-agent list -L                                          logical devices bound to this node
   cn-agent read scratch+0x1000 --lines 2                    two lines of a region
   cn-agent write scratch --text hello                       at its beginning
   cn-agent sessions                                         windows, round trips, losses, pace
@@ -44,12 +45,12 @@ pub struct Args {
 enum Command {
     /// Run the agent
     Run(Box<RunArgs>),
-    /// List attached regions and where they are
+    /// List attached regions and where they are, and logical devices bound to this node
     List(list::ListArgs),
     /// Show the sessions with memory nodes
     Sessions(sessions::SessionsArgs),
     /// Show what the agent has counted
-    Counters(list::ListArgs),
+    Counters(list::ShowArgs),
     /// Read lines of remote memory
     Read(lines::ReadArgs),
     /// Write lines of remote memory
@@ -62,6 +63,9 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages of all commands
+    #[command(after_help = "Example:\n  cn-agent man --dir /usr/local/share/man/man1")]
+    Man(ManArgs),
 }
 
 /// Which agent to ask.
@@ -86,7 +90,7 @@ pub fn run() -> ExitCode {
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => run::run(&args),
-        Command::List(args) => list::regions(&args),
+        Command::List(args) => list::list(&args),
         Command::Sessions(args) => sessions::run(&args),
         Command::Counters(args) => list::counters(&args),
         Command::Read(args) => lines::read(&args),
@@ -96,6 +100,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Args::command(), "cn-agent", &mut std::io::stdout());
             Ok(())
         }
+        Command::Man(man) => man.write(Args::command()),
     }
 }
 

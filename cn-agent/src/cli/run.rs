@@ -77,7 +77,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     };
     let worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
     let options = ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance);
-    let manager = ManagerLink::start(options, state, worker.orders())?;
+    let manager = ManagerLink::start(options, state, worker.orders(), worker.let_go())?;
     let backstage =
         Backstage { listing: manager.listing(), orders: worker.orders(), clients_max: config.clients_max };
     let server = Server::start(socket, backstage)?;

@@ -64,6 +64,8 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
+    use cxloe_cn::local::message::Attaching;
+
     use super::*;
 
     #[test]
@@ -86,7 +88,11 @@ mod tests {
             hpa: 1 << 40,
             size: 4096,
             state: "active".into(),
+            attachment: Attaching::Attached,
             served_by: "ethernet".into(),
+            window: 16 << 30,
+            beyond_window: 0,
+            decoders: Vec::new(),
             memory_nodes: Vec::new(),
         };
         let hpa = |text: &str| text.parse::<Target>().unwrap().hpa(|| Ok(vec![listed.clone()]));

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use crate::cache::Line;
-use crate::engine::{Engine, EngineError, Read, Sink, Write};
+use crate::engine::{Engine, EngineError, Flush, Read, Sink, Write};
 use crate::local::ring::{AgentEnd, Completion, Operation, RingBroken};
 use crate::local::status::Status;
 
@@ -105,8 +105,8 @@ pub struct Clients {
     places: Vec<Place>,
     /// The places in use.
     active: Vec<u16>,
-    /// The place whose flush is under way. Writes of others wait for it, or it might never end.
-    flusher: Option<u16>,
+    /// The place whose flush is under way, and the flush. Others' flushes wait for it.
+    flusher: Option<(u16, Flush)>,
     /// Given up because of what they wrote into their rings.
     broken: u64,
     /// Whether [`active`](Self::active) has changed since it was asked last.
@@ -157,7 +157,7 @@ impl Clients {
         place.client = None;
         place.generation = place.generation.wrapping_add(1);
         self.active.retain(|active| *active != at);
-        self.flusher = self.flusher.filter(|flusher| *flusher != at);
+        self.flusher = self.flusher.take().filter(|(flusher, _)| *flusher != at);
         self.changed = true;
         tracing::debug!(place = at, clients = self.active.len(), why, "port closed");
     }
@@ -229,7 +229,6 @@ impl Clients {
                     Ok(Read::Sent) => None,
                     Err(error) => Some((Status::Failed(error), None)),
                 },
-                Operation::Write if self.flusher.is_some() => return Ok(()),
                 Operation::Write => {
                     match engine.write(submission.hpa, &client.end.front_line(), user, now, tx) {
                         Ok(Write::Done) => Some((Status::Done, None)),
@@ -238,11 +237,14 @@ impl Clients {
                     }
                 }
                 Operation::Flush => {
-                    if client.in_flight > 0 || self.flusher.is_some_and(|flusher| flusher != at) {
+                    if client.in_flight > 0 {
                         return Ok(());
                     }
-                    self.flusher = Some(at);
-                    let status = match engine.flush(now, tx) {
+                    let (flusher, flush) = self.flusher.get_or_insert_with(|| (at, Flush::default()));
+                    if *flusher != at {
+                        return Ok(());
+                    }
+                    let status = match engine.flush_on(flush, now, tx) {
                         Ok(true) => Status::Done,
                         // What is sent counts as work: the link has to be kicked and looked at.
                         Ok(false) => {

@@ -9,13 +9,15 @@
 //!
 //! * [`worker`]: the thread.
 //! * [`clients`]: the clients' rings as a source of operations and a sink of completions.
-//! * [`order`]: what control tells the worker.
+//! * `departures`: regions being let go of or moved.
+//! * [`order`]: what control tells the worker, and hears of it.
 //! * [`sleeper`]: waiting for the link, the clients and control in one system call.
 
 pub mod clients;
+mod departures;
 pub mod order;
 pub mod sleeper;
 pub mod worker;
 
-pub use order::{Order, Orders, OrdersGone};
+pub use order::{LetGo, Order, Orders, OrdersGone};
 pub use worker::{WorkerHandle, WorkerOptions};

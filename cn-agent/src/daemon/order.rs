@@ -1,13 +1,13 @@
-//! What control tells the worker, over a bounded channel and a bell.
+//! What control tells the worker, over a bounded channel and a bell; and what it hears when that is done.
 
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded};
-use cxloe_gmm::model::Region;
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use tokio::sync::oneshot;
 
 use super::clients::Client;
 use super::sleeper::Bell;
+use crate::attachments::Change;
 use crate::local::message::{Counters, Session};
 
 /// Orders that may wait for the worker.
@@ -18,26 +18,29 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Something for the worker to do.
 #[derive(Debug)]
 pub enum Order {
-    /// Make a region reachable.
-    Attach {
-        /// The region.
-        region: Box<Region>,
-        /// Its first HPA.
-        hpa: u64,
-    },
-    /// Make it unreachable again.
-    Detach {
-        /// As it was attached.
-        region: Box<Region>,
-        /// Its first HPA.
-        hpa: u64,
-        /// Whether what is modified is written back first: it lives on.
-        keep: bool,
-    },
+    /// What the manager's news demand of attached regions.
+    Follow(Box<Change>),
     /// Serve a client.
     Serve(Box<Client>),
     /// Tell how things stand.
     Report(oneshot::Sender<Report>),
+}
+
+/// Tickets of regions that the worker has let go of.
+#[derive(Clone, Debug)]
+pub struct LetGo(Receiver<u64>);
+
+impl LetGo {
+    /// A channel from the worker; there are no more tickets in it than orders were given.
+    pub fn channel() -> (Sender<u64>, LetGo) {
+        let (sender, receiver) = unbounded();
+        (sender, LetGo(receiver))
+    }
+
+    /// The oldest not yet taken.
+    pub fn next(&self) -> Option<u64> {
+        self.0.try_recv().ok()
+    }
 }
 
 /// How things stand.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, Sender};
 use cxloe_gmm::daemon::pin;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::link::{Link, LinkError};
@@ -21,9 +21,11 @@ use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::{Clock, Time};
 
 use super::clients::Clients;
-use super::order::{Order, Orders, Report};
+use super::departures::{Departed, Departures};
+use super::order::{LetGo, Order, Orders, Report};
 use super::sleeper::{Bell, Sleeper};
 use crate::attach::Station;
+use crate::attachments::{Attachment, Change};
 use crate::engine::{Engine, EngineEvent};
 use crate::events;
 use crate::local::message::{Counters, Pace, Session};
@@ -58,6 +60,7 @@ pub struct WorkerOptions {
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
     orders: Orders,
+    let_go: LetGo,
     thread: JoinHandle<Result<(), LinkError>>,
 }
 
@@ -75,6 +78,7 @@ impl WorkerHandle {
     ) -> io::Result<WorkerHandle> {
         let bell = Bell::new()?;
         let (orders, inbox) = Orders::channel(bell.clone());
+        let (tell, let_go) = LetGo::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let mut worker = Worker {
             sleeper: Sleeper::new(bell, link.readiness(), options.clients_max),
@@ -83,6 +87,8 @@ impl WorkerHandle {
             clock: Clock::new(),
             stop: Arc::clone(&stop),
             refusals: BTreeMap::new(),
+            departures: Departures::default(),
+            tell,
             housekeeping_at: Time::ZERO,
             held: false,
             link,
@@ -100,12 +106,17 @@ impl WorkerHandle {
             on_end();
             result
         })?;
-        Ok(WorkerHandle { stop, orders, thread })
+        Ok(WorkerHandle { stop, orders, let_go, thread })
     }
 
     /// Where to give it orders.
     pub fn orders(&self) -> Orders {
         self.orders.clone()
+    }
+
+    /// What it has let go of, as ordered.
+    pub fn let_go(&self) -> LetGo {
+        self.let_go.clone()
     }
 
     /// Asks the worker to write back what is modified, end its sessions and stop.
@@ -136,6 +147,9 @@ struct Worker {
     sleeper: Sleeper,
     /// Why memory nodes refuse us, by their address as sessions show it.
     refusals: BTreeMap<String, String>,
+    departures: Departures,
+    /// Where to say what has been let go of.
+    tell: Sender<u64>,
     housekeeping_at: Time,
     held: bool,
 }
@@ -153,7 +167,7 @@ impl Worker {
             }
             now = self.clock.now();
             if now >= self.housekeeping_at {
-                self.housekeeping(now)?;
+                self.housekeeping(now);
                 if self.stop.load(Ordering::Acquire) {
                     return self.finish();
                 }
@@ -175,7 +189,10 @@ impl Worker {
         if now >= self.engine.deadline() {
             self.engine.poll(now, self.link.transmit(), &mut self.clients);
         }
-        self.held = served.held;
+        if !self.departures.is_empty() {
+            self.depart(now);
+        }
+        self.held = served.held || !self.departures.is_empty();
         self.link.flush()?;
         self.clients.wake();
         Ok(received + served.taken)
@@ -195,7 +212,7 @@ impl Worker {
     }
 
     #[cold]
-    fn housekeeping(&mut self, now: Time) -> Result<(), LinkError> {
+    fn housekeeping(&mut self, now: Time) {
         self.housekeeping_at = now + HOUSEKEEPING;
         if self.waiter.style() == WaitStyle::Busy {
             self.clients.listen(|_| true);
@@ -204,9 +221,8 @@ impl Worker {
             self.note(&event);
         }
         while let Ok(order) = self.inbox.try_recv() {
-            self.obey(order)?;
+            self.obey(order);
         }
-        Ok(())
     }
 
     fn note(&mut self, event: &EngineEvent) {
@@ -220,30 +236,76 @@ impl Worker {
         }
     }
 
-    fn obey(&mut self, order: Order) -> Result<(), LinkError> {
+    fn obey(&mut self, order: Order) {
         match order {
-            Order::Attach { region, hpa } => {
-                let now = self.clock.now();
-                match self.options.station.attach(&mut self.engine, &region, hpa, now) {
-                    Ok(()) => tracing::info!(
-                        region = %region.name, hpa = format_args!("{hpa:#x}"), bytes = region.size,
-                        state = %region.state, "region attached"
-                    ),
-                    Err(error) => tracing::error!(%error, "region not attached"),
-                }
-            }
-            Order::Detach { region, hpa, keep } => {
-                if keep {
-                    self.write_back()?;
-                }
-                self.options.station.detach(&mut self.engine, &region, hpa);
-                tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
-            }
+            Order::Follow(change) => self.follow(*change),
             Order::Serve(client) => self.clients.add(client),
             // Who asked may have gone.
             Order::Report(answer) => drop(answer.send(self.report())),
         }
-        Ok(())
+    }
+
+    /// Does what the manager's news demand.
+    fn follow(&mut self, change: Change) {
+        let now = self.clock.now();
+        let (engine, departures) = (&mut self.engine, &mut self.departures);
+        match change {
+            Change::Attach(region) => {
+                if let Some(region) = departures.postpone(engine, Box::new(region)) {
+                    self.attach(&region, now);
+                }
+            }
+            Change::Extend { attachment: Attachment { region, hpa, window }, from } => {
+                match self.options.station.extend(engine, &region, hpa, window, from, now) {
+                    Ok(()) => tracing::info!(
+                        region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
+                        "region has grown"
+                    ),
+                    Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
+                }
+            }
+            Change::Move(region) => departures.move_away(engine, region, now),
+            Change::LetGo { attachment, ticket } => departures.let_go(engine, attachment, ticket, now),
+            Change::Drop(region) => {
+                let Attachment { region, hpa, .. } = departures.forget(region.hpa).unwrap_or(region);
+                engine.open_range(hpa);
+                self.options.station.detach(engine, &region, hpa);
+                tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
+            }
+            Change::Hold(held) => {
+                engine.set_held(held);
+                if held {
+                    tracing::warn!("the manager holds this node in reset: everything is detached");
+                } else {
+                    tracing::info!("the manager has released this node from reset");
+                }
+            }
+        }
+    }
+
+    fn attach(&mut self, attachment: &Attachment, now: Time) {
+        let Attachment { region, hpa, window } = attachment;
+        self.engine.open_range(*hpa);
+        match self.options.station.attach(&mut self.engine, region, *hpa, *window, now) {
+            Ok(()) => tracing::info!(
+                region = %region.name, hpa = format_args!("{hpa:#x}"), bytes = region.size,
+                state = %region.state, "region attached"
+            ),
+            Err(error) => tracing::error!(%error, "region not attached"),
+        }
+    }
+
+    /// Goes on with regions on their way out.
+    #[cold]
+    fn depart(&mut self, now: Time) {
+        let patience = self.options.station.timing.dead_after;
+        let (engine, station) = (&mut self.engine, &self.options.station);
+        match self.departures.go_on(engine, station, patience, now, self.link.transmit()) {
+            // Who gave the order may have ended.
+            Some(Departed::Tell(ticket)) => drop(self.tell.send(ticket)),
+            Some(Departed::Attach(region)) => self.attach(&region, now),
+            None => {}
+        }
     }
 
     fn report(&mut self) -> Report {

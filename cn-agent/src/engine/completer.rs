@@ -4,18 +4,18 @@ use cxloe_wire::frame::{LINE_SIZE, Mac, PfcVector};
 use cxloe_wire::session::{Completions, OpError};
 
 use super::pacing::pauses;
-use super::{Core, EngineError, EngineEvent, Sink, Stranded, page_and_mask};
+use super::{Core, EngineError, EngineEvent, Sink, Stranded};
 use crate::cache::{Place, State};
 
 /// An operation on its way.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    /// A line (`place`: where it goes in the cache) or a burst.
-    Read { user: u64, hpa: u64, lines: u8, place: Option<Place> },
-    /// A line or a burst.
-    Write { user: u64 },
-    /// A modified line of the cache.
-    WriteBack { peer: usize, cmem: u64, hpa: u64 },
+    /// A line (`place`: where it goes in the cache) or a burst, at `hpa`; lines of a page of CMem.
+    Read { user: u64, hpa: u64, page: u64, mask: u64, place: Option<Place> },
+    /// A line or a burst, at `hpa`.
+    Write { user: u64, hpa: u64 },
+    /// A modified line of the cache; flushes wait by `epoch`.
+    WriteBack { peer: usize, cmem: u64, hpa: u64, epoch: bool },
     /// A free slot, or a write-back whose region is gone.
     Nothing,
 }
@@ -70,8 +70,7 @@ pub(super) struct Completer<'a> {
 impl Completions for Completer<'_> {
     #[inline]
     fn read(&mut self, token: u64, data: &[u8]) {
-        let Op::Read { user, hpa, lines, place } = self.core.ops.remove(token) else { return };
-        let (page, mask) = page_and_mask(hpa, usize::from(lines));
+        let Op::Read { user, page, mask, place, .. } = self.core.ops.remove(token) else { return };
         self.core.inflight.finish(page, mask);
         if let (Some(place), Some(cache)) = (place, &mut self.core.cache)
             && cache.state(place) == State::Filling
@@ -85,8 +84,8 @@ impl Completions for Completer<'_> {
     #[inline]
     fn written(&mut self, token: u64) {
         match self.core.ops.remove(token) {
-            Op::Write { user } => self.sink.written(user),
-            Op::WriteBack { .. } => self.core.write_backs -= 1,
+            Op::Write { user, .. } => self.sink.written(user),
+            Op::WriteBack { epoch, .. } => self.core.write_backs[usize::from(epoch)] -= 1,
             Op::Read { .. } | Op::Nothing => {}
         }
     }
@@ -101,8 +100,7 @@ impl Completions for Completer<'_> {
         let failed = EngineError::Failed { mac: self.mac, error };
         self.core.counters.failures += 1;
         match self.core.ops.remove(token) {
-            Op::Read { user, hpa, lines, place } => {
-                let (page, mask) = page_and_mask(hpa, usize::from(lines));
+            Op::Read { user, page, mask, place, .. } => {
                 self.core.inflight.finish(page, mask);
                 if let (Some(place), Some(cache)) = (place, &mut self.core.cache)
                     && cache.state(place) == State::Filling
@@ -111,10 +109,10 @@ impl Completions for Completer<'_> {
                 }
                 self.sink.failed(user, failed);
             }
-            Op::Write { user } => self.sink.failed(user, failed),
+            Op::Write { user, .. } => self.sink.failed(user, failed),
             Op::Nothing => {}
-            Op::WriteBack { peer, cmem, hpa } => {
-                self.core.write_backs -= 1;
+            Op::WriteBack { peer, cmem, hpa, epoch } => {
+                self.core.write_backs[usize::from(epoch)] -= 1;
                 // Acknowledged to whoever wrote it, so it must not be lost with the session.
                 let survives = matches!(error, OpError::SessionDead | OpError::FrameTooLarge);
                 match data.first_chunk::<LINE_SIZE>() {

@@ -1,10 +1,11 @@
 //! Which lines have a read on its way, so that no second request overtakes it: a later write of the same
 //! line waits (R7 lets the memory node read again), and a second read waits for the first one's data.
 //!
-//! An open-addressing table from page to a mask of its 64 lines. Its size follows from the windows, so it
+//! An open-addressing table from page of CMem to a mask of its 64 lines. Its size follows from the windows, so it
 //! never grows.
 
-/// Marks a free slot; no page has this number, because addresses have 64 bits and pages 52.
+/// Marks a free slot; no page has this number, because pages of CMem take 36 bits and there are fewer than 2^28 memory
+/// nodes.
 const FREE: u64 = u64::MAX;
 
 #[derive(Clone, Copy)]

@@ -68,11 +68,11 @@ impl Engine {
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
-        let (peer, cmem) = self.route(hpa)?;
+        let Some((peer, cmem)) = self.route_open(hpa)? else { return self.read_hole(hpa) };
         if let Some(data) = self.core.find_stranded(peer, cmem) {
             return Ok(Read::Hit(data));
         }
-        let (page, mask) = page_and_mask(hpa, 1);
+        let (page, mask) = page_and_mask(peer, cmem, 1);
         if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
             // Also where the cache is being filled with this line for somebody else.
             return Err(EngineError::Busy);
@@ -80,7 +80,7 @@ impl Engine {
         let line = hpa / LINE_SIZE as u64;
         let place = self.make_place(line, now, tx);
         self.may_send(peer, now)?;
-        let token = self.core.ops.insert(Op::Read { user, hpa, lines: 1, place });
+        let token = self.core.ops.insert(Op::Read { user, hpa, page, mask, place });
         let requester = &mut self.peers[peer].requester;
         if let Err(rejected) = requester.read(stream_of(cmem), cmem, token, now, tx) {
             self.core.ops.remove(token);
@@ -126,7 +126,7 @@ impl Engine {
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
-        let (peer, cmem) = self.route(hpa)?;
+        let Some((peer, cmem)) = self.route_open(hpa)? else { return self.write_hole(hpa) };
         if self.core.rewrite_stranded(peer, cmem, data) {
             return Ok(Write::Done);
         }
@@ -140,7 +140,7 @@ impl Engine {
             self.core.counters.write_misses += 1;
             return Ok(Write::Done);
         }
-        self.send_write(peer, cmem, hpa, data, Op::Write { user }, now, tx)?;
+        self.send_write(peer, cmem, hpa, data, Op::Write { user, hpa }, now, tx)?;
         self.core.counters.write_misses += 1;
         Ok(Write::Sent)
     }

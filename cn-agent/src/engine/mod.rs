@@ -4,7 +4,7 @@
 //!   read, write, bursts --> line cache --hit--> done
 //!                              | miss, victim
 //!                              v
-//!                           routes: HPA -> memory node, CMem
+//!                           routes: HPA -> memory node, CMem      (nobody's: holes say what is answered)
 //!                              |
 //!                              v
 //!                           Requester of that memory node --> frames
@@ -12,10 +12,12 @@
 //! ```
 //!
 //! One operation becomes at most one request frame, so that nothing has to be kept half done: an operation
-//! that cannot be taken now is refused with [`EngineError::Busy`] and made again after the next poll.
+//! that cannot be taken now is refused with [`EngineError::Busy`] and made again after the next poll. Whoever wants
+//! more than a frame carries walks over it in pieces ([`Walk`]), all of them in flight at once if there is room, on as
+//! many memory nodes as the range is spread over.
 //!
 //! What keeps memory consistent:
-//! * all requests of a 4 KiB page travel on one stream, in order (R12);
+//! * all requests of a 4 KiB page of a memory node's CMem travel on one stream, in order (R12);
 //! * a write waits for a read of the same line that is on its way (R7), and so does the eviction of a
 //!   modified line;
 //! * a request has to have tokens (`pacing`);
@@ -23,27 +25,40 @@
 //!   ([`Engine::stranded`]) until the memory node is back: an acknowledged write is not lost with a link.
 
 mod bursts;
+mod closing;
 mod completer;
+mod flush;
+mod holes;
 mod inflight;
 mod lines;
 mod pacing;
+mod piece;
 mod routes;
 mod turns;
+mod walk;
 mod write_back;
 
 use std::collections::{BTreeMap, VecDeque};
 
+use cxloe_gmm::hdm::Decoder;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::session::{OpError, Rejected, Requester, RequesterConfig, RequesterStatus, SessionEvent};
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
+pub use closing::{Closed, WriteBackRange};
+use closing::Closings;
 use completer::{Op, Ops};
+pub use flush::Flush;
+use holes::Holes;
+pub use holes::Unmapped;
 use inflight::InFlight;
 use pacing::Brake;
 pub use pacing::{BUCKET_DEFAULT, Pacing};
+pub use piece::{Piece, Run};
 use routes::Routes;
-pub use routes::{ROUTES_MAX, Route, RouteError};
+pub use routes::{ROUTES_MAX, Route, RouteError, Target};
+pub use walk::{Direction, Walk};
 use write_back::Stranded;
 
 use crate::cache::{CacheConfig, Line, LineCache, State};
@@ -62,18 +77,38 @@ pub enum EngineError {
     /// No region holds this address.
     #[error("no region holds HPA {0:#x}; `cn-agent list` shows what is attached")]
     Unmapped(u64),
+    /// No region holds this address, and it reads as poison.
+    #[error(
+        "HPA {0:#x} reads as poison: no decoder of the region around it claims it; `cn-agent list` shows how large the region is"
+    )]
+    Poisoned(u64),
+    /// The manager has asked for the region back.
+    #[error(
+        "the manager has asked for the region at HPA {0:#x} back: it is disabled, or being unbound or moved away; \
+         `cn-agent list` shows it, `gmm enable-region` lets this node have a disabled one again"
+    )]
+    Withdrawn(u64),
+    /// This compute node is held in reset.
+    #[error(
+        "the manager holds this compute node in reset, so that nothing is attached (HPA {0:#x}); wait until what it is \
+         to have is there, or release it with `gmm release`"
+    )]
+    Held(u64),
     /// Not the address of a line.
     #[error("HPA {0:#x} is not a multiple of 64")]
     Unaligned(u64),
-    /// A burst of no lines, too many for one frame, over the end of a page, or with data of another length.
-    #[error("a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page")]
+    /// A burst of no lines, too many for one frame, over the end of a page of CMem, with data of another length, or for
+    /// an interleave set that is no longer there.
+    #[error(
+        "a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page; take another piece"
+    )]
     BadBurst(u64),
     /// No session with the memory node is open.
     #[error("no session with memory node {0} is open; check that mn-server runs there and the link is up")]
     NotConnected(Mac),
-    /// The memory node has lost the region's data.
+    /// The memory node has lost the region's data; what the region has on other memory nodes is still there.
     #[error(
-        "memory node {0} was restarted without its content: the region's data is lost; destroy the region and create it anew"
+        "memory node {0} was restarted without its content: what the region had there is lost; destroy the region and create it anew"
     )]
     DataLost(Mac),
     /// The request was sent and failed.
@@ -134,6 +169,18 @@ pub struct EngineCounters {
     pub write_backs: u64,
     /// Operations that failed.
     pub failures: u64,
+    /// Accesses to addresses nobody maps that were answered with an error.
+    #[serde(default)]
+    pub unmapped_errors: u64,
+    /// Reads of addresses nobody maps that were answered with poison.
+    #[serde(default)]
+    pub unmapped_poisoned: u64,
+    /// Reads of addresses nobody maps that were answered with all ones.
+    #[serde(default)]
+    pub unmapped_ones: u64,
+    /// Writes to addresses nobody maps that were dropped.
+    #[serde(default)]
+    pub unmapped_dropped: u64,
     /// Pause signals that counted: 802.1Qbb frames seen on the link.
     #[serde(default)]
     pub pauses_link: u64,
@@ -178,6 +225,8 @@ pub struct Engine {
     peers: Vec<Peer>,
     core: Core,
     routes: Routes,
+    holes: Holes,
+    closings: Closings,
     last_peer: usize,
     deadline: Time,
     pacing: Option<Pacing>,
@@ -192,7 +241,10 @@ struct Core {
     ops: Ops,
     /// By peer and CMem address, which, unlike an HPA, never belongs to another region later.
     stranded: BTreeMap<(usize, u64), Stranded>,
-    write_backs: usize,
+    /// Write-backs on their way, by epoch.
+    write_backs: [usize; 2],
+    /// That of the next write-back; see [`Flush`].
+    epoch: bool,
     counters: EngineCounters,
     events: VecDeque<EngineEvent>,
     /// The PFC class of our frames, if requests are paced.
@@ -201,11 +253,12 @@ struct Core {
     congested: bool,
 }
 
+/// The page of CMem, told apart from other memory nodes' by the bits above CMem addresses' 48, and the mask of the lines.
 #[inline]
-fn page_and_mask(hpa: u64, lines: usize) -> (u64, u64) {
-    let first = (hpa / LINE_SIZE as u64) % 64;
+fn page_and_mask(peer: usize, cmem: u64, lines: usize) -> (u64, u64) {
+    let first = (cmem / LINE_SIZE as u64) % 64;
     let mask = if lines >= 64 { u64::MAX } else { (1 << lines) - 1 };
-    (hpa >> 12, mask << first)
+    ((peer as u64) << 36 | cmem >> 12, mask << first)
 }
 
 /// A page's stream (R12): pages next to each other take turns.
@@ -224,13 +277,16 @@ impl Engine {
                 inflight: InFlight::new(OPS_MAX),
                 ops: Ops::new(OPS_MAX),
                 stranded: BTreeMap::new(),
-                write_backs: 0,
+                write_backs: [0; 2],
+                epoch: false,
                 counters: EngineCounters::default(),
                 events: VecDeque::with_capacity(EVENTS_MAX),
                 class: None,
                 congested: false,
             },
             routes: Routes::default(),
+            holes: Holes::default(),
+            closings: Closings::default(),
             last_peer: 0,
             deadline: Time(u64::MAX),
             pacing: None,
@@ -254,19 +310,24 @@ impl Engine {
         self.peers.len() - 1
     }
 
-    /// Adds a route. One without an incarnation belongs to the content of the session that is open, or else
-    /// of the next one.
-    pub fn add_route(&mut self, route: Route) -> Result<(), RouteError> {
-        let open = self.peers.get(route.peer).filter(|p| p.requester.is_open());
-        let incarnation = route.incarnation.or(open.and_then(|p| p.incarnation));
-        self.routes.add(Route { incarnation, ..route })
+    /// Adds a route. A target without an incarnation belongs to the content of the session that its memory node has, or
+    /// else of the next one.
+    ///
+    /// # Panics
+    /// If a target's peer was not added before.
+    pub fn add_route(&mut self, mut route: Route) -> Result<(), RouteError> {
+        for target in &mut route.targets {
+            // Also while that session is being handed over: if nothing comes of it, the old one goes on, untold.
+            target.incarnation = target.incarnation.or(self.peer_incarnation(target.peer));
+        }
+        self.routes.add(route)
     }
 
     /// Removes the route that starts at `hpa`. Flush it first, or modified lines are lost with it. What is on
     /// its way still ends at the sink.
     pub fn remove_route(&mut self, hpa: u64) -> Option<Route> {
         let route = self.routes.remove(hpa)?;
-        self.core.forget(route);
+        self.core.forget(&route.decoder, u32::MAX);
         Some(route)
     }
 
@@ -293,6 +354,11 @@ impl Engine {
         self.peers.get(peer).is_some_and(|p| p.requester.is_open())
     }
 
+    /// The incarnation of this peer's content, if it has a session, be it just handed over to the next one.
+    pub fn peer_incarnation(&self, peer: usize) -> Option<u64> {
+        self.peers[peer].requester.incarnation()
+    }
+
     /// Each session in figures.
     pub fn sessions(&self) -> Vec<RequesterStatus> {
         self.peers.iter().map(|p| p.requester.status()).collect()
@@ -313,18 +379,26 @@ impl Engine {
         if self.core.events.is_empty() { None } else { self.core.events.pop_front() }
     }
 
+    /// [`route`](Self::route) for a new operation, which may not be made on closed addresses.
     #[inline]
-    fn route(&mut self, hpa: u64) -> Result<(usize, u64), EngineError> {
-        let Some(route) = self.routes.find(hpa) else {
-            self.core.counters.failures += 1;
-            return Err(EngineError::Unmapped(hpa));
-        };
-        let peer = &self.peers[route.peer];
-        if route.is_lost(peer.incarnation) {
+    fn route_open(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
+        if !self.closings.is_empty() {
+            self.closings.check(hpa)?;
+        }
+        self.route(hpa)
+    }
+
+    /// The peer that has the line at `hpa`, and the CMem address there; `None` where there is no route.
+    #[inline]
+    fn route(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
+        let Some(route) = self.routes.find(hpa) else { return Ok(None) };
+        let (target, _, cmem) = route.locate(hpa);
+        let peer = &self.peers[target.peer];
+        if target.is_lost(peer.incarnation) {
             self.core.counters.failures += 1;
             return Err(EngineError::DataLost(peer.mac));
         }
-        Ok((route.peer, route.cmem + (hpa - route.hpa)))
+        Ok(Some((target.peer, cmem)))
     }
 
     /// Why `peer` takes nothing at this moment: it is gone, or there is no room, or its session is just being
@@ -356,10 +430,11 @@ impl Core {
         self.events.push_back(event);
     }
 
-    /// Drops all that is here of a route's lines. Reads that are on their way no longer fill the cache, and
-    /// write-backs are nobody's any more.
-    fn forget(&mut self, route: Route) {
-        let covers = |hpa: u64| hpa.wrapping_sub(route.hpa) < route.bytes;
+    /// Drops all that is here of the lines at some positions of an interleave set, a bit each. Reads that are on their
+    /// way no longer fill the cache, and write-backs are nobody's any more.
+    fn forget(&mut self, decoder: &Decoder, positions: u32) {
+        let covers =
+            |hpa: u64| decoder.decode(hpa).is_some_and(|(position, _)| positions >> position & 1 == 1);
         if let Some(cache) = &mut self.cache {
             for place in cache.places() {
                 if cache.state(place) != State::Invalid && covers(cache.line(place) * LINE_SIZE as u64) {
@@ -371,9 +446,10 @@ impl Core {
         for op in self.ops.iter_mut() {
             match op {
                 Op::Read { hpa, place, .. } if covers(*hpa) => *place = None,
-                Op::WriteBack { hpa, .. } if covers(*hpa) => {
+                Op::WriteBack { hpa, epoch, .. } if covers(*hpa) => {
+                    let epoch = *epoch;
                     *op = Op::Nothing;
-                    self.write_backs -= 1;
+                    self.write_backs[usize::from(epoch)] -= 1;
                 }
                 _ => {}
             }

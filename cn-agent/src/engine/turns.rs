@@ -79,15 +79,20 @@ impl Engine {
     fn take_event(&mut self, index: usize, event: SessionEvent, now: Time, tx: &mut dyn Transmit) {
         if let SessionEvent::Opened { incarnation, .. } = &event {
             self.peers[index].incarnation = Some(*incarnation);
-            // What the cache and the stranded lines have of memory that is gone is gone too.
-            let mut lost = Vec::new();
-            for route in self.routes.of_peer_mut(index) {
-                route.incarnation.get_or_insert(*incarnation);
-                if route.is_lost(Some(*incarnation)) {
-                    lost.push(*route);
+            // What the cache and the stranded lines have of memory that is gone is gone too; other memory nodes' lines of
+            // the same region stay.
+            for route in self.routes.iter_mut() {
+                let mut lost = 0;
+                for (position, target) in
+                    route.targets.iter_mut().enumerate().filter(|(_, t)| t.peer == index)
+                {
+                    target.incarnation.get_or_insert(*incarnation);
+                    lost |= u32::from(target.is_lost(Some(*incarnation))) << position;
+                }
+                if lost != 0 {
+                    self.core.forget(&route.decoder, lost);
                 }
             }
-            lost.into_iter().for_each(|route| self.core.forget(route));
             self.send_stranded(now, tx);
         }
         self.core.event(EngineEvent::Session { mac: self.peers[index].mac, event });

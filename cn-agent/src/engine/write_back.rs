@@ -64,7 +64,7 @@ impl Engine {
             }
         }
         match failed {
-            _ if busy || self.core.write_backs > 0 => Ok(false),
+            _ if busy || self.core.write_backs != [0; 2] => Ok(false),
             Some(error) => {
                 self.core.counters.failures += 1;
                 Err(error)
@@ -83,14 +83,15 @@ impl Engine {
         let Some(cache) = &self.core.cache else { return Ok(()) };
         let hpa = cache.line(place) * LINE_SIZE as u64;
         let data = *cache.peek(place);
-        let (peer, cmem) = self.route(hpa)?;
+        let (peer, cmem) = self.route(hpa)?.ok_or(EngineError::Unmapped(hpa))?;
         // An older value that has not been sent yet must not be sent after this one.
         if !self.core.rewrite_stranded(peer, cmem, &data) {
             if !self.peers[peer].requester.is_open() {
                 return Err(self.not_now(peer));
             }
-            self.send_write(peer, cmem, hpa, &data, Op::WriteBack { peer, cmem, hpa }, now, tx)?;
-            self.core.write_backs += 1;
+            let epoch = self.core.epoch;
+            self.send_write(peer, cmem, hpa, &data, Op::WriteBack { peer, cmem, hpa, epoch }, now, tx)?;
+            self.core.write_backs[usize::from(epoch)] += 1;
             self.core.counters.write_backs += 1;
         }
         if let Some(cache) = &mut self.core.cache {
@@ -110,7 +111,7 @@ impl Engine {
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<(), EngineError> {
-        let (page, mask) = page_and_mask(hpa, 1);
+        let (page, mask) = page_and_mask(peer, cmem, 1);
         if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
@@ -137,9 +138,10 @@ impl Engine {
                 self.core.stranded.range((peer, 0)..=(peer, u64::MAX)).map(|((_, cmem), _)| *cmem).collect();
             for cmem in addresses {
                 let Some(Stranded { hpa, data }) = self.core.stranded.remove(&(peer, cmem)) else { continue };
-                let op = Op::WriteBack { peer, cmem, hpa };
+                let epoch = self.core.epoch;
+                let op = Op::WriteBack { peer, cmem, hpa, epoch };
                 if self.send_write(peer, cmem, hpa, &data, op, now, tx).is_ok() {
-                    self.core.write_backs += 1;
+                    self.core.write_backs[usize::from(epoch)] += 1;
                 } else {
                     self.core.stranded.insert((peer, cmem), Stranded { hpa, data });
                     self.deadline = self.deadline.min(now + STRANDED_AGAIN);

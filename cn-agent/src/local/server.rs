@@ -133,7 +133,8 @@ async fn converse(mut stream: UnixStream, backstage: Backstage, seats: Arc<Atomi
             return answer(&mut stream, &Answer::Refused(Refused::Version { agent: VERSION })).await;
         }
         let said = match request.ask {
-            Ask::Regions => Answer::Regions(backstage.listing.get()),
+            Ask::Regions => Answer::Regions(backstage.listing.regions()),
+            Ask::Node => Answer::Node(backstage.listing.node()),
             Ask::Sessions => report(&backstage.orders)
                 .await
                 .map_or_else(ending, |report| Answer::Sessions(report.sessions)),

@@ -27,6 +27,9 @@ const UNALIGNED: u32 = 18;
 const BAD_BURST: u32 = 19;
 const NOT_CONNECTED: u32 = 20;
 const DATA_LOST: u32 = 21;
+const POISONED: u32 = 22;
+const WITHDRAWN: u32 = 23;
+const HELD: u32 = 24;
 const SESSION_DEAD: u32 = 32;
 const CONTENT_LOST: u32 = 33;
 const FRAME_TOO_LARGE: u32 = 34;
@@ -46,6 +49,9 @@ impl Status {
         match error {
             EngineError::Busy => (BUSY, 0),
             EngineError::Unmapped(hpa) => (UNMAPPED, hpa),
+            EngineError::Poisoned(hpa) => (POISONED, hpa),
+            EngineError::Withdrawn(hpa) => (WITHDRAWN, hpa),
+            EngineError::Held(hpa) => (HELD, hpa),
             EngineError::Unaligned(hpa) => (UNALIGNED, hpa),
             EngineError::BadBurst(hpa) => (BAD_BURST, hpa),
             EngineError::NotConnected(mac) => (NOT_CONNECTED, mac.to_u64()),
@@ -72,6 +78,9 @@ impl Status {
             BAD_OPERATION => Status::BadOperation,
             BUSY => Status::Failed(EngineError::Busy),
             UNMAPPED => Status::Failed(EngineError::Unmapped(detail)),
+            POISONED => Status::Failed(EngineError::Poisoned(detail)),
+            WITHDRAWN => Status::Failed(EngineError::Withdrawn(detail)),
+            HELD => Status::Failed(EngineError::Held(detail)),
             UNALIGNED => Status::Failed(EngineError::Unaligned(detail)),
             BAD_BURST => Status::Failed(EngineError::BadBurst(detail)),
             NOT_CONNECTED => Status::Failed(EngineError::NotConnected(mac)),
@@ -104,6 +113,9 @@ mod tests {
             [
                 EngineError::Busy,
                 EngineError::Unmapped(u64::MAX),
+                EngineError::Poisoned(1 << 40),
+                EngineError::Withdrawn(1 << 41),
+                EngineError::Held(1 << 42),
                 EngineError::Unaligned(3),
                 EngineError::BadBurst(64),
                 EngineError::NotConnected(mac),

@@ -1,9 +1,16 @@
 //! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
 
+mod bindings;
+mod fabric_file;
+mod fm;
+mod lifecycle;
 mod list;
 mod monitor;
+mod nodes;
+mod progress;
 mod regions;
 mod serve;
+mod since;
 mod status;
 
 use std::process::ExitCode;
@@ -11,13 +18,15 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_gmm::Client;
 use cxloe_gmm::client::URL_DEFAULT;
-use cxloe_gmm::command_line::{Failure, finish};
+use cxloe_gmm::command_line::{Failure, ManArgs, finish};
 
 const AFTER_HELP: &str = "\
 Examples:
   gmm serve --store /var/lib/cxloe/gmm.redb          run the manager on this machine
   gmm list -M -u                                     memory nodes, sizes for people
   gmm create-region -s 1G --owner cn0 scratch        1 GiB for the compute node cn0
+  gmm create-region -w 4 -g 1024 -s 64G --owner cn1  interleaved over four memory nodes
+  gmm grow-region scratch -s +1G                     while it is used
   gmm list -R                                        regions as JSON
   gmm destroy-region scratch                         give the memory back, zeroed
   gmm monitor                                        follow what happens
@@ -25,17 +34,17 @@ Examples:
 Exit codes:
   0  done                        3  manager unreachable
   1  failed                      4  no such region or node
-  2  wrong arguments             5  refused: no space, in use, wrong state
+  2  wrong arguments             5  refused: no space, quota, in use, wrong state, static fabric
 
 Environment:
-  CXLOE_MANAGER   URL of the manager, as --manager
+  CXLOE_MANAGER   URL of the manager, or URLs, as --manager
   CXLOE_LOG       what goes to the log, as in `info`, `debug`, `cxloe_gmm=trace`";
 
 /// The global memory manager of CXL over Ethernet
 #[derive(Debug, Parser)]
 #[command(name = "gmm", version, after_help = AFTER_HELP, max_term_width = 110)]
 pub struct Args {
-    /// The manager to ask: http://HOST:PORT or unix:/path/to/socket
+    /// The manager to ask: http://HOST:PORT or unix:/path/to/socket; several, separated by commas
     #[arg(long, global = true, env = "CXLOE_MANAGER", default_value = URL_DEFAULT, value_name = "URL")]
     manager: String,
 
@@ -47,14 +56,36 @@ pub struct Args {
 enum Command {
     /// Run the manager
     Serve(serve::ServeArgs),
-    /// List memory nodes, compute nodes, regions and events
-    List(list::ListArgs),
+    /// List memory nodes, compute nodes, regions, decoders, bindings, sessions, events
+    List(Box<list::ListArgs>),
     /// Create a region for a compute node
     CreateRegion(regions::CreateArgs),
-    /// Destroy a region: unmap it, zero its memory, give it back
-    DestroyRegion(regions::DestroyArgs),
-    /// Map a region again, empty, whose content a memory node has lost
-    ResetRegion(regions::ResetArgs),
+    /// Make a region larger while it is used
+    GrowRegion(regions::GrowArgs),
+    /// Destroy regions: unmap them, zero their memory, give it back
+    DestroyRegion(lifecycle::DestroyArgs),
+    /// Have the owners of regions let go of them; the content is kept
+    DisableRegion(lifecycle::DisableArgs),
+    /// Let the owners of disabled regions have them again
+    EnableRegion(lifecycle::EnableArgs),
+    /// Map regions again, empty, whose content a memory node has lost
+    ResetRegion(lifecycle::ResetArgs),
+    /// Set capacity of a memory node aside for logical devices
+    SetLd(bindings::SetLdArgs),
+    /// Bind a logical device to a compute node
+    Bind(bindings::BindArgs),
+    /// Take a logical device from its compute node
+    Unbind(bindings::UnbindArgs),
+    /// Limit the regions of a compute node
+    SetQuota(nodes::QuotaArgs),
+    /// Hold a compute node in reset
+    Hold(nodes::HoldArgs),
+    /// Release a compute node that is held in reset
+    Release(nodes::ReleaseArgs),
+    /// Forget a memory node that is gone for good
+    Forget(nodes::ForgetArgs),
+    /// Ask the FM API of a CXL switch, this manager's or another's
+    Fm(Box<fm::FmArgs>),
     /// Follow events, one JSON object a line
     Monitor(monitor::MonitorArgs),
     /// Show whether the manager is well
@@ -65,6 +96,9 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages of all commands
+    #[command(after_help = "Example:\n  gmm man --dir /usr/local/share/man/man1")]
+    Man(ManArgs),
 }
 
 /// Parses the arguments and does what they say.
@@ -78,6 +112,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             clap_complete::generate(shell, &mut Args::command(), "gmm", &mut std::io::stdout());
             return Ok(());
         }
+        Command::Man(man) => return man.write(Args::command()),
         Command::Serve(serve) => return serve::run(serve),
         command => command,
     };
@@ -88,13 +123,24 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
     runtime.block_on(async {
         match command {
-            Command::List(list) => list::run(&client, list).await,
+            Command::List(list) => list::run(&client, *list).await,
             Command::CreateRegion(create) => regions::create(&client, create).await,
-            Command::DestroyRegion(destroy) => regions::destroy(&client, destroy).await,
-            Command::ResetRegion(reset) => regions::reset(&client, reset).await,
+            Command::GrowRegion(grow) => regions::grow(&client, grow).await,
+            Command::DestroyRegion(destroy) => lifecycle::destroy(&client, destroy).await,
+            Command::DisableRegion(disable) => lifecycle::disable(&client, disable).await,
+            Command::EnableRegion(enable) => lifecycle::enable(&client, enable).await,
+            Command::ResetRegion(reset) => lifecycle::reset(&client, reset).await,
+            Command::SetLd(set) => bindings::set_ld(&client, set).await,
+            Command::Bind(bind) => bindings::bind(&client, bind).await,
+            Command::Unbind(unbind) => bindings::unbind(&client, unbind).await,
+            Command::SetQuota(quota) => nodes::set_quota(&client, quota).await,
+            Command::Hold(hold) => nodes::hold(&client, hold).await,
+            Command::Release(release) => nodes::release(&client, release).await,
+            Command::Forget(forget) => nodes::forget(&client, forget).await,
+            Command::Fm(fm) => fm::run(*fm).await,
             Command::Monitor(monitor) => monitor::run(&client, monitor).await,
             Command::Status(status) => status::run(&client, status).await,
-            Command::Serve(_) | Command::Completions { .. } => Ok(()),
+            Command::Serve(_) | Command::Completions { .. } | Command::Man(_) => Ok(()),
         }
     })
 }

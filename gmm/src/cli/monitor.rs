@@ -1,11 +1,16 @@
-//! `gmm monitor`: events as they happen, one JSON object a line. A manager that goes away is waited for.
+//! `gmm monitor`: events as they happen, one JSON object a line. A manager that goes away is waited for; then the events
+//! go on after the last one that was printed, none left out and none twice.
 
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_gmm::api::EventsQuery;
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{EventsQuery, Owner};
 use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::{Client, ClientError};
+use cxloe_gmm::model::{Event, Name};
+use serde_json::Value;
+
+use super::since::Since;
 
 /// How long one request waits for an event, in milliseconds.
 const WAIT_MS: u64 = 30_000;
@@ -16,16 +21,34 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  gmm monitor                 what happens from now on
-  gmm monitor --after 0       everything the log still has, then what happens
-  gmm monitor --count 1       wait for one event")]
+  gmm monitor                           what happens from now on
+  gmm monitor --after 0                 everything the log still has, then what happens
+  gmm monitor --since 10m -u            the last ten minutes, then what happens, as text for people
+  gmm monitor -r heap --count 1         wait until something happens to heap
+  gmm monitor -n mn0                    what concerns one node
+  gmm monitor -k ld_bound,ld_unbound    what is bound and unbound")]
 pub struct MonitorArgs {
     /// Begin after the event of this number instead of now
     #[arg(long, value_name = "SEQ")]
     after: Option<u64>,
+    /// Begin then instead of now: a time (2026-05-01T12:00:00Z) or how long ago (10m, 2h, 1d)
+    #[arg(long, value_name = "TIME", conflicts_with = "after")]
+    since: Option<Since>,
+    /// Only these kinds of events, as in region_changed
+    #[arg(short, long, value_name = "KIND", value_delimiter = ',')]
+    kind: Vec<String>,
+    /// Only events about this node: a memory node's name, or a compute node's name or CN id
+    #[arg(short, long, value_name = "NODE")]
+    node: Option<Owner>,
+    /// Only events about this region
+    #[arg(short, long, value_name = "NAME")]
+    region: Option<Name>,
     /// End after so many events
     #[arg(long, value_name = "N")]
     count: Option<u64>,
+    /// Lines for people instead of JSON
+    #[arg(short = 'u', long)]
+    human: bool,
 }
 
 /// Follows events.
@@ -33,16 +56,29 @@ pub struct MonitorArgs {
 /// # Errors
 /// When the manager cannot be reached at first, refuses, or standard output is closed.
 pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
-    let mut after = match args.after {
-        Some(after) => after,
-        None => client.events(EventsQuery { limit: Some(1), ..EventsQuery::default() }).await?.newest,
+    let after = match (args.after, args.since) {
+        (Some(after), _) => after,
+        (None, Some(_)) => 0,
+        (None, None) => client.events(EventsQuery { limit: Some(0), ..EventsQuery::default() }).await?.newest,
+    };
+    // A beginning that was not asked for by number may have been forgotten: nothing is missed then.
+    let mut told = args.after.is_none();
+    let mut query = EventsQuery {
+        after,
+        wait_ms: WAIT_MS,
+        since_ms: args.since.map(Since::unix_ms),
+        kind: (!args.kind.is_empty()).then(|| args.kind.join(",")),
+        node: args.node.clone(),
+        region: args.region.clone(),
+        limit: None,
     };
     let (mut left, mut away, mut asked_before) =
-        (args.count.unwrap_or(u64::MAX), false, args.after.is_none());
+        (args.count.unwrap_or(u64::MAX), false, args.after.is_none() && args.since.is_none());
     while left > 0 {
-        let page = match client.events(EventsQuery { after, limit: Some(left), wait_ms: WAIT_MS }).await {
+        query.limit = Some(left);
+        let page = match client.events(query.clone()).await {
             Ok(page) => page,
-            Err(error @ ClientError::Unreachable { .. }) if asked_before => {
+            Err(error) if asked_before && error.is_passing() => {
                 if !std::mem::replace(&mut away, true) {
                     eprintln!("Warning: {error}; waiting for it");
                 }
@@ -55,22 +91,52 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
         if std::mem::take(&mut away) {
             eprintln!("the manager is back");
         }
-        if page.oldest > after + 1 {
-            eprintln!("Warning: events {} to {} are no longer kept", after + 1, page.oldest - 1);
+        if page.newest < query.after {
+            let (newest, after) = (page.newest, query.after);
+            eprintln!("Warning: the manager's log ends at {newest}, before {after}; going on from its start");
+            query.after = 0;
+            continue;
         }
-        if page.newest < after {
-            eprintln!(
-                "Warning: the manager's log ends at {}, before {after}; going on from its start",
-                page.newest
-            );
-            after = 0;
+        if page.oldest > query.after + 1 && !std::mem::take(&mut told) {
+            eprintln!("Warning: events {} to {} are no longer kept", query.after + 1, page.oldest - 1);
         }
+        told = false;
+        query.after = page.through;
         for event in page.events {
-            after = event.seq;
             left -= 1;
-            let text = serde_json::to_string(&event);
-            output::line(&text.map_err(|error| Failure::failed(format!("cannot show an event: {error}")))?)?;
+            output::line(&line(&event, args.human)?)?;
         }
     }
     Ok(())
+}
+
+fn line(event: &Event, human: bool) -> Result<String, Failure> {
+    let value = output::value(event)?;
+    if !human {
+        return Ok(value.to_string());
+    }
+    let value = output::for_people(value);
+    let fields = value.as_object().into_iter().flatten();
+    let details = fields.filter(|(key, _)| !["seq", "time_ms", "event"].contains(&key.as_str()));
+    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let details: Vec<String> = details.map(|(key, value)| format!("{key}={}", text(value))).collect();
+    Ok(format!("{} {} {} {}", text(&value["time_ms"]), event.seq, event.kind.label(), details.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use cxloe_gmm::model::EventKind;
+
+    use super::*;
+
+    #[test]
+    fn a_line_for_people_has_the_time_and_what_happened() {
+        let kind = EventKind::MemoryNodeUnreachable { memory_node: Name::new("mn0").unwrap() };
+        let event = Event { seq: 7, time_ms: 86_400_000, kind };
+        assert_eq!(
+            line(&event, true).unwrap(),
+            "1970-01-02T00:00:00.000Z 7 memory_node_unreachable memory_node=mn0"
+        );
+        assert_eq!(line(&event, false).unwrap(), serde_json::to_value(&event).unwrap().to_string());
+    }
 }

@@ -1,36 +1,52 @@
-//! `gmm create-region`, `gmm destroy-region` and `gmm reset-region`.
+//! `gmm create-region` and `gmm grow-region`: giving memory to a compute node.
 
 use clap::Args;
 use cxloe_gmm::Client;
 use cxloe_gmm::api::{
-    CreateRegion, DestroyRegion, GRANULARITY_DEFAULT, Owner, ResetRegion, WAIT_MS_DEFAULT, WAYS_DEFAULT,
+    CreateRegion, ErrorCode, GRANULARITY_DEFAULT, GrowRegion, Owner, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
-use cxloe_gmm::client::Destroyed;
 use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::{ByteSize, Name, Region, RegionState};
-use serde_json::json;
+use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_gmm::model::{ByteSize, Name, Region, RegionState, Unmapped, human_bytes};
+
+use super::list;
+use super::progress::Progress;
+
+/// How often a name is made up anew when somebody else was faster with it.
+const NAME_TRIES: u32 = 16;
 
 /// Arguments of `gmm create-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Without a name the region is called region0, region1 and so on: the first that is free. Legs lie on distinct memory nodes,
+those with the most free memory, or those named with --on.
+
 Examples:
   gmm create-region -s 1G --owner cn0 scratch
-  gmm create-region -s 512M --owner 02:00:00:00:00:01 -u heap")]
+  gmm create-region -s 512M --owner 02:00:00:00:00:01 -u
+  gmm create-region -w 4 -g 1024 -s 64G --owner cn1 --on mn0,mn1,mn2,mn3 heap
+  gmm create-region -s 1G --owner cn0 --unmapped poison heap")]
 pub struct CreateArgs {
     /// Name of the region
-    name: Name,
-    /// Size: bytes, or with K, M, G, T; a multiple of the memory nodes' extent size (2M)
+    name: Option<Name>,
+    /// Size: bytes, or with K, M, G, T; a multiple of the memory nodes' extent size (2M) times the ways
     #[arg(short, long)]
     size: ByteSize,
     /// Who it is for: the name or the CN id (MAC address) of a compute node
     #[arg(short, long, value_name = "CN")]
     owner: Owner,
-    /// Interleave ways
-    #[arg(short, long, default_value_t = WAYS_DEFAULT)]
+    /// Interleave ways: 1, 2, 3, 4, 6, 8, 12 or 16
+    #[arg(short, long, default_value_t = WAYS_DEFAULT, value_parser = ways)]
     ways: u32,
-    /// Interleave granularity in bytes: a power of two, 256 to 16384
-    #[arg(short, long, default_value_t = GRANULARITY_DEFAULT, value_name = "BYTES")]
+    /// Interleave granularity in bytes: a power of two, 256 to 16384 (16K)
+    #[arg(short, long, default_value_t = GRANULARITY_DEFAULT, value_name = "BYTES", value_parser = granularity)]
     granularity: u32,
+    /// The memory nodes to take it from, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    on: Vec<Name>,
+    /// How its owner answers accesses beyond its end: error, poison or all-ones
+    #[arg(long, value_name = "HOW", default_value = "error", value_parser = unmapped)]
+    unmapped: Unmapped,
     /// How long to wait for its memory nodes, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
@@ -39,40 +55,61 @@ pub struct CreateArgs {
     human: bool,
 }
 
-/// Arguments of `gmm destroy-region`.
+/// Arguments of `gmm grow-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Its user goes on meanwhile. If a memory node refuses its part, the region stays as it was.
+
 Examples:
-  gmm destroy-region scratch
-  gmm destroy-region --force scratch    although the agent of its owner is running")]
-pub struct DestroyArgs {
+  gmm grow-region heap -s 96G
+  gmm grow-region heap -s +32G --on mn4")]
+pub struct GrowArgs {
     /// Name of the region
     name: Name,
-    /// Although its owner's agent is there and may be using it
-    #[arg(short, long)]
-    force: bool,
-    /// How long to wait for its memory to be zeroed, in milliseconds
-    #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
-    wait_ms: u64,
-}
-
-/// Arguments of `gmm reset-region`.
-#[derive(Debug, Args)]
-#[command(after_help = "\
-A region is `lost` when a memory node came back without the content of its pool (a restart with anonymous
-memory, for one). Resetting it accepts the loss: the lost parts read as zeros again.
-
-Example:
-  gmm reset-region scratch")]
-pub struct ResetArgs {
-    /// Name of the region
-    name: Name,
+    /// Its new size, all of it; or what is to be added, as in +32G
+    #[arg(short, long, value_name = "SIZE", value_parser = new_size)]
+    size: NewSize,
+    /// The memory nodes to take the addition from, separated by commas
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    on: Vec<Name>,
     /// How long to wait for its memory nodes, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
     /// Sizes and addresses for people
     #[arg(short = 'u', long)]
     human: bool,
+}
+
+/// A size to grow to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NewSize {
+    /// All of it.
+    To(u64),
+    /// What is added.
+    By(u64),
+}
+
+fn ways(text: &str) -> Result<u32, String> {
+    text.parse::<Ways>().map(Ways::count).map_err(|error| error.to_string())
+}
+
+fn granularity(text: &str) -> Result<u32, String> {
+    text.parse::<Granularity>().map(Granularity::bytes).map_err(|error| error.to_string())
+}
+
+fn unmapped(text: &str) -> Result<Unmapped, String> {
+    match text {
+        "error" => Ok(Unmapped::Error),
+        "poison" => Ok(Unmapped::Poison),
+        "all-ones" => Ok(Unmapped::AllOnes),
+        other => Err(format!("{other:?} is no way to answer: give error, poison or all-ones")),
+    }
+}
+
+fn new_size(text: &str) -> Result<NewSize, String> {
+    let (more, size) = text.strip_prefix('+').map_or((false, text), |size| (true, size));
+    let ByteSize(bytes) = size.parse().map_err(|error: cxloe_gmm::model::SizeError| error.to_string())?;
+    Ok(if more { NewSize::By(bytes) } else { NewSize::To(bytes) })
 }
 
 /// Creates a region and prints it.
@@ -80,46 +117,79 @@ pub struct ResetArgs {
 /// # Errors
 /// When the manager cannot be asked or refuses.
 pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
-    let CreateArgs { name, size, owner, ways, granularity, wait_ms, human } = args;
-    let region =
-        client.create_region(&CreateRegion { name, size, owner, ways, granularity, wait_ms }).await?;
+    let CreateArgs { name, size, owner, ways, granularity, on, unmapped, wait_ms, human } = args;
+    let create = |name| {
+        let owner = owner.clone();
+        CreateRegion { name, size, owner, ways, granularity, on: on.clone(), unmapped, wait_ms }
+    };
+    let progress = Progress::waiting(format!("waiting for memory nodes to map {size}"));
+    let region = match name {
+        Some(name) => client.create_region(&create(name)).await?,
+        None => create_nameless(client, create).await?,
+    };
+    drop(progress);
     show(&region, human)
 }
 
-/// Destroys a region.
-///
-/// # Errors
-/// When the manager cannot be asked or refuses.
-pub async fn destroy(client: &Client, args: DestroyArgs) -> Result<(), Failure> {
-    let DestroyArgs { name, force, wait_ms } = args;
-    let (state, note) = match client.destroy_region(&name, DestroyRegion { force, wait_ms }).await? {
-        Destroyed::Gone => ("destroyed", None),
-        Destroyed::Draining(region) => {
-            let nodes: Vec<String> = region.legs.iter().map(|leg| leg.memory_node.to_string()).collect();
-            ("draining", Some(format!("memory nodes have yet to zero their part: {}", nodes.join(", "))))
+async fn create_nameless(client: &Client, create: impl Fn(Name) -> CreateRegion) -> Result<Region, Failure> {
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        let taken = client.regions().await?;
+        let free = (0_u32..).map(|n| Name::new(format!("region{n}"))).find_map(|name| {
+            name.ok().filter(|name| taken.iter().all(|region| region.name != *name))
+        });
+        let Some(name) = free else { return Err(Failure::failed("no name is free; give one")) };
+        match client.create_region(&create(name)).await {
+            Err(error) if error.code() == Some(ErrorCode::NameInUse) && tries < NAME_TRIES => {}
+            created => return Ok(created?),
         }
-    };
-    if let Some(note) = note {
-        eprintln!("Warning: {note}; the manager goes on with it");
     }
-    output::print(json!({ "region": name, "state": state }), false)
 }
 
-/// Resets a lost region and prints it.
+/// Makes a region larger and prints it.
 ///
 /// # Errors
 /// When the manager cannot be asked or refuses.
-pub async fn reset(client: &Client, args: ResetArgs) -> Result<(), Failure> {
-    let region = client.reset_region(&args.name, ResetRegion { wait_ms: args.wait_ms }).await?;
-    show(&region, args.human)
+pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
+    let GrowArgs { name, size, on, wait_ms, human } = args;
+    let size = match size {
+        NewSize::To(size) => size,
+        NewSize::By(more) => client.region(&name).await?.size.saturating_add(more),
+    };
+    let progress = Progress::waiting(format!("waiting for memory nodes to map more of {name}"));
+    let region = client.grow_region(&name, &GrowRegion { size: ByteSize(size), on, wait_ms }).await?;
+    drop(progress);
+    if region.size < size {
+        let (now, then) = (human_bytes(region.size), human_bytes(size));
+        eprintln!("Warning: {name} has {now} so far and is still growing to {then}; `gmm list -R` shows when it has it");
+    }
+    show(&region, human)
 }
 
-fn show(region: &Region, human: bool) -> Result<(), Failure> {
+/// Prints a region that was made or changed.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn show(region: &Region, human: bool) -> Result<(), Failure> {
     if region.state == RegionState::Creating {
         eprintln!(
             "Warning: not every memory node has mapped {} yet; `gmm list -R` shows when it is active",
             region.name
         );
     }
-    output::print(output::value(region)?, human)
+    output::print(list::region(region)?, human)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_read_as_people_write_them() {
+        assert_eq!((ways("12"), granularity("1K")), (Ok(12), Ok(1024)));
+        assert!(ways("5").is_err() && granularity("100").is_err() && unmapped("zeros").is_err());
+        assert_eq!((new_size("2M"), new_size("+2M")), (Ok(NewSize::To(2 << 20)), Ok(NewSize::By(2 << 20))));
+        assert_eq!(unmapped("all-ones"), Ok(Unmapped::AllOnes));
+    }
 }

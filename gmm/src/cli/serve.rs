@@ -6,11 +6,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use cxloe_gmm::Client;
 use cxloe_gmm::command_line::Failure;
 use cxloe_gmm::daemon::{LogFormat, log, options};
-use cxloe_gmm::server::{Config, Server};
+use cxloe_gmm::manager::Initialisation;
+use cxloe_gmm::fm::header::Dialect;
+use cxloe_gmm::fm::listener::{FmConfig, SWITCHES_MAX};
+use cxloe_gmm::server::{Config, FmAddress, Server};
+use cxloe_gmm::store::StorePlace;
+use cxloe_gmm::store::etcd::{LEASE_TTL_S_MAX, LEASE_TTL_S_MIN};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
+
+use super::fabric_file;
 
 /// Name of the store in a data folder.
 const STORE_FILE: &str = "gmm.redb";
@@ -23,12 +31,33 @@ The configuration file is TOML; its keys are the long flags with '_' for '-':
   socket = \"/run/cxloe/gmm.sock\"
   data_dir = \"/var/lib/cxloe\"
   node_timeout_ms = 5000
+  init = \"manager-first\"
+  fabric = \"/etc/cxloe/fabric.toml\"
+
+The fabric file declares what regions there shall be, and quotas:
+  [[region]]
+  name = \"heap\"
+  size = \"64G\"
+  owner = \"cn1\"
+  ways = 4
+
+  [[quota]]
+  compute_node = \"cn1\"
+  bytes = \"256G\"
+
+With --init static it is all there is: other regions and bindings are refused, and memory nodes are given away whole.
+With --init manager-first a compute node is held in reset until all that is declared for it is there.
+
+Several managers may share a store in etcd: one leads, the others send clients to it, and take its place when it is gone
+for the time of its lease. Clients and nodes are then given the URLs of all of them, separated by commas.
 
 There is no authentication: listen on the loopback interface or a network whose users may manage all memory.
 
 Examples:
   gmm serve --data-dir /var/lib/cxloe
   gmm serve --listen 10.0.0.1:7440 --log json
+  gmm serve --listen 10.0.0.1:7440 --store etcd://10.0.0.8:2379,10.0.0.9:2379/cxloe
+  gmm serve --init static --fabric /etc/cxloe/fabric.toml
   gmm serve --config /etc/cxloe/gmm.toml")]
 pub struct ServeArgs {
     /// Configuration file (TOML)
@@ -51,15 +80,42 @@ struct Settings {
     /// Folder of the store, which is its file gmm.redb [default: /var/lib/cxloe]
     #[arg(long, env = "CXLOE_GMM_DATA_DIR", value_name = "DIR", conflicts_with = "store")]
     data_dir: Option<PathBuf>,
-    /// The store's file, instead of --data-dir
-    #[arg(long, env = "CXLOE_GMM_STORE", value_name = "FILE")]
-    store: Option<PathBuf>,
+    /// The store, instead of --data-dir: a file, or etcd://HOST:PORT[,HOST:PORT...]/PREFIX
+    #[arg(long, env = "CXLOE_GMM_STORE", value_name = "PLACE")]
+    store: Option<StorePlace>,
+    /// URL under which clients and other managers reach this one, with etcd [default: the address it listens on]
+    #[arg(long, env = "CXLOE_GMM_ADVERTISE", value_name = "URL")]
+    advertise: Option<String>,
+    /// Seconds after which a leader that is gone is replaced, with etcd [default: 3]
+    #[arg(long, env = "CXLOE_GMM_LEASE_TTL_S", value_name = "S", visible_alias = "lease-ttl")]
+    lease_ttl_s: Option<u64>,
     /// Silence after which a node counts as unreachable, in milliseconds [default: 5000]
     #[arg(long, env = "CXLOE_GMM_NODE_TIMEOUT_MS", value_name = "MS", visible_alias = "node-timeout")]
     node_timeout_ms: Option<u64>,
+    /// How the fabric comes up [default: concurrent]
+    #[arg(long, env = "CXLOE_GMM_INIT", value_name = "MODE")]
+    init: Option<Initialisation>,
+    /// File (TOML) that declares regions and quotas
+    #[arg(long, env = "CXLOE_GMM_FABRIC", value_name = "FILE")]
+    fabric: Option<PathBuf>,
     /// Connections served at a time [default: 8192]
     #[arg(long, env = "CXLOE_GMM_CONNECTIONS_MAX", value_name = "N")]
     connections_max: Option<usize>,
+    /// Serve the FM API on this address; without a port: 2508 [default: not served]
+    #[arg(long, env = "CXLOE_GMM_FM_LISTEN", value_name = "ADDR")]
+    fm_listen: Option<FmAddress>,
+    /// Switches of the FM API, at consecutive ports: one for each 127 memory nodes or compute nodes [default: 1]
+    #[arg(long, env = "CXLOE_GMM_FM_SWITCHES", value_name = "N")]
+    fm_switches: Option<u16>,
+    /// How FM API headers are written: as TCP client tools or as the specification has it [default: tools]
+    #[arg(long, env = "CXLOE_GMM_FM_DIALECT", value_name = "DIALECT")]
+    fm_dialect: Option<Dialect>,
+    /// FM API connections served at a time; more are closed [default: 1024]
+    #[arg(long, env = "CXLOE_GMM_FM_CONNECTIONS_MAX", value_name = "N")]
+    fm_connections_max: Option<usize>,
+    /// Milliseconds an FM API answer may take before the client is asked to try again [default: 40]
+    #[arg(long, env = "CXLOE_GMM_FM_ANSWER_WITHIN_MS", value_name = "MS")]
+    fm_answer_within_ms: Option<u64>,
     /// File to write the bound address to once it is served
     #[arg(long, env = "CXLOE_GMM_PORT_FILE", value_name = "FILE")]
     port_file: Option<PathBuf>,
@@ -77,27 +133,67 @@ impl Settings {
         options::over(self, &file)
     }
 
+    /// How the FM API is served, if it is.
+    fn fm(&self) -> Result<Option<FmConfig>, Failure> {
+        let Some(FmAddress(listen)) = self.fm_listen else { return Ok(None) };
+        let usual = FmConfig::new(listen);
+        let config = FmConfig {
+            switches: self.fm_switches.unwrap_or(usual.switches),
+            dialect: self.fm_dialect.unwrap_or(usual.dialect),
+            connections_max: self.fm_connections_max.unwrap_or(usual.connections_max),
+            answer_within: self.fm_answer_within_ms.map_or(usual.answer_within, Duration::from_millis),
+            listen,
+        };
+        if !(1..=SWITCHES_MAX).contains(&config.switches) {
+            return Err(Failure::usage(format!("fm-switches must be 1 to {SWITCHES_MAX}")));
+        }
+        if config.connections_max == 0 || config.answer_within.is_zero() {
+            return Err(Failure::usage("fm-connections-max and fm-answer-within-ms must be at least 1"));
+        }
+        Ok(Some(config))
+    }
+
     fn into_config(self) -> Result<Config, Failure> {
         let default = Config::default();
+        let fm = self.fm()?;
         let store = match (self.store, self.data_dir) {
             (Some(_), Some(_)) => return Err(Failure::usage("give the store or the data_dir, not both")),
             (Some(store), None) => store,
-            (None, Some(folder)) => folder.join(STORE_FILE),
+            (None, Some(folder)) => folder.join(STORE_FILE).into(),
             (None, None) => default.store,
         };
         let connections_max = self.connections_max.unwrap_or(default.connections_max);
         if connections_max == 0 {
             return Err(Failure::usage("connections-max must be at least 1"));
         }
+        let lease_ttl_s = self.lease_ttl_s.unwrap_or(default.lease_ttl_s);
+        if !(LEASE_TTL_S_MIN..=LEASE_TTL_S_MAX).contains(&lease_ttl_s) {
+            return Err(Failure::usage(format!("lease-ttl-s must be {LEASE_TTL_S_MIN} to {LEASE_TTL_S_MAX}")));
+        }
+        if let Some(url) = self.advertise.as_deref().filter(|url| !is_url(url)) {
+            return Err(Failure::usage(format!("advertise: {url:?} is no URL; write http://HOST:PORT")));
+        }
+        let initialisation = self.init.unwrap_or_default();
+        let declared = fabric_file::declared(self.fabric.as_deref(), initialisation)?;
         Ok(Config {
             listen: self.listen.unwrap_or(default.listen),
             socket: self.socket,
             store,
+            advertise: self.advertise,
+            lease_ttl_s,
             node_timeout: self.node_timeout_ms.map_or(default.node_timeout, Duration::from_millis),
+            initialisation,
+            declared,
             connections_max,
+            fm,
             port_file: self.port_file,
         })
     }
+}
+
+/// Whether clients can be sent to `url`: it is one of HTTP, to a TCP port.
+fn is_url(url: &str) -> bool {
+    url.starts_with("http://") && !url.contains(',') && Client::new(url).is_ok()
 }
 
 /// Runs the manager.
@@ -128,7 +224,7 @@ async fn serve(config: Config) -> Result<(), Failure> {
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
-        () = server.failed() => tracing::error!("the store failed: ending"),
+        () = server.failed() => tracing::error!("cannot go on: ending"),
     }
     if let Some(path) = port_file
         && let Err(error) = std::fs::remove_file(&path)
@@ -155,9 +251,20 @@ mod tests {
         let merged = flags.over(file());
         assert_eq!(merged.log, Some(LogFormat::Json));
         let config = merged.into_config().unwrap();
-        assert_eq!(config.store, PathBuf::from("/tmp/gmm").join(STORE_FILE));
+        assert_eq!(config.store, PathBuf::from("/tmp/gmm").join(STORE_FILE).into());
         assert_eq!((config.node_timeout, config.listen.port()), (Duration::from_millis(70), 1));
         let config = Settings::default().over(file()).into_config().unwrap();
-        assert_eq!(config.store, PathBuf::from("/srv/gmm.redb"));
+        assert_eq!(config.store, PathBuf::from("/srv/gmm.redb").into());
+    }
+
+    #[test]
+    fn what_several_managers_need_is_checked() {
+        let read = |text: &str| toml::from_str::<Settings>(text).map(Settings::into_config);
+        let config = read("store = 'etcd://h:1/lab'\nadvertise = 'http://a:1'\nlease_ttl_s = 9").unwrap().unwrap();
+        assert_eq!((config.store.to_string().as_str(), config.lease_ttl_s), ("etcd://h:1/lab", 9));
+        assert!(read("store = 'etcd://h:1'").is_err(), "the prefix is missing");
+        for wrong in ["lease_ttl_s = 1", "lease_ttl_s = 1000", "advertise = 'unix:/x'", "advertise = 'http://a,http://b'"] {
+            assert!(read(wrong).unwrap().is_err(), "{wrong}");
+        }
     }
 }

@@ -25,10 +25,11 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
     let free_bytes: u64 = nodes.iter().map(|status| status.free_bytes).sum();
     if args.human {
         return output::line(&format!(
-            "{} {}: gmm {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}",
+            "{} {}: gmm {}, led by {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}",
             client.url(),
             health.status,
             health.version,
+            health.leader.as_deref().unwrap_or("itself"),
             health.watermark.term,
             health.memory_nodes.reachable,
             health.memory_nodes.known,

@@ -59,6 +59,9 @@ impl From<ClientError> for Failure {
                 ErrorCode::NameInUse
                 | ErrorCode::WrongState
                 | ErrorCode::RegionInUse
+                | ErrorCode::OverQuota
+                | ErrorCode::StaticFabric
+                | ErrorCode::NodeRefused
                 | ErrorCode::LimitReached
                 | ErrorCode::NoSpace => Exit::Refused,
                 _ => Exit::Failed,

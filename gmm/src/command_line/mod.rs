@@ -2,8 +2,10 @@
 //! code says how it ended, the same number for the same reason in every program.
 
 mod failure;
+mod man;
 pub mod output;
 mod table;
 
 pub use failure::{Exit, Failure, finish};
+pub use man::ManArgs;
 pub use table::{breakdown, new_table};

@@ -1,5 +1,6 @@
 //! A node's link to the manager: a thread with a small runtime of its own that registers the node, keeps the
-//! registration, and starts over for ever when the manager is away. The data path never waits for it.
+//! registration, and starts over for ever when the manager is away. The data path never waits for it. Where several
+//! managers share a store, the link goes to the one that leads, and follows when another one does.
 //!
 //! What registering means is the node's to know: it brings an async function that registers, follows what the manager
 //! says, and returns only when something breaks. The thread around it pauses, tries again, stops when it is told to,
@@ -137,8 +138,8 @@ pub struct ManagerLink<N> {
 }
 
 impl<N: Send + 'static> ManagerLink<N> {
-    /// Starts a link to the manager at `url`. Returns at once; the manager need not be there. `registration` is called
-    /// for each registration of `node`.
+    /// Starts a link to the manager at `url`, or to several managers at URLs separated by commas. Returns at once; the
+    /// manager need not be there. `registration` is called for each registration of `node`.
     ///
     /// # Errors
     /// Any [`ManagerLinkError`].

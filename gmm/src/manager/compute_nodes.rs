@@ -1,10 +1,10 @@
 //! What compute nodes ask of the manager: to be known, and to hear of changes to their regions.
 
-use crate::api::{ComputeNodeRegistered, ComputeNodeSynced, RegisterComputeNode};
+use crate::api::{ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, Owner, RegisterComputeNode};
 use crate::model::{CnId, ComputeNode, EventKind, Health, Name, Region};
 
 use super::liveness::NodeKey;
-use super::{COMPUTE_NODES_MAX, Change, Manager, ManagerError};
+use super::{COMPUTE_NODES_MAX, Change, Initialisation, Manager, ManagerError};
 
 impl Manager {
     /// What a compute node that has just registered needs to know; `None` when there is none with this id.
@@ -16,6 +16,8 @@ impl Manager {
             heartbeat_ms: self.heartbeat_ms(),
             after_event: node.regions_event,
             regions: self.regions_of(cn),
+            devices: self.devices_of(cn).cloned().collect(),
+            held: node.held,
         })
     }
 
@@ -32,11 +34,41 @@ impl Manager {
             heartbeat_ms: self.heartbeat_ms(),
             after_event: self.state.compute_nodes.get(&cn).map_or(after_event, |node| node.regions_event),
             regions: changed.then(|| self.regions_of(cn)),
+            devices: if changed { self.devices_of(cn).cloned().collect() } else { Vec::new() },
+            held: self.state.compute_nodes.get(&cn).is_some_and(|node| node.held),
         }
     }
 
     fn regions_of(&self, cn: CnId) -> Vec<Region> {
-        self.state.regions.values().filter(|region| region.owner == cn).cloned().collect()
+        self.index.regions_of(cn).filter_map(|name| self.state.regions.get(name)).cloned().collect()
+    }
+
+    /// The compute node that an owner names; a CN id that nobody has used yet stands for a new one.
+    pub(super) fn owner(&self, owner: &Owner) -> Result<ComputeNode, ManagerError> {
+        match (self.find_compute_node(owner), owner) {
+            (Some(node), _) => Ok(node.clone()),
+            (None, Owner::CnId(id)) => {
+                self.check_room_for_compute_node()?;
+                Ok(self.new_compute_node(*id))
+            }
+            (None, Owner::Name(name)) => Err(ManagerError::NoOwner(name.clone())),
+        }
+    }
+
+    /// The compute node that is meant, if it is known.
+    ///
+    /// # Errors
+    /// [`ManagerError::NoComputeNode`].
+    pub fn known_compute_node(&self, owner: &Owner) -> Result<ComputeNode, ManagerError> {
+        let known = self.find_compute_node(owner).cloned();
+        known.ok_or_else(|| ManagerError::NoComputeNode(owner.to_string()))
+    }
+
+    fn find_compute_node(&self, owner: &Owner) -> Option<&ComputeNode> {
+        match owner {
+            Owner::CnId(id) => self.state.compute_nodes.get(id),
+            Owner::Name(name) => self.compute_node_named(name),
+        }
     }
 
     pub(super) fn register_compute_node(
@@ -59,7 +91,7 @@ impl Manager {
         if known.is_none() {
             self.check_room_for_compute_node()?;
         }
-        let mut node = known.unwrap_or_else(|| new_compute_node(cn_id));
+        let mut node = known.unwrap_or_else(|| self.new_compute_node(cn_id));
         node.name = Some(name.clone());
         node.instance_id = instance_id;
         node.registration = self.next_registration();
@@ -67,10 +99,12 @@ impl Manager {
         self.put(Change::ComputeNode(node));
         self.liveness.heard(NodeKey::Compute(cn_id), self.now_ms);
         self.event(EventKind::ComputeNodeRegistered { compute_node: cn_id, name });
+        self.realise_declared();
         Ok(())
     }
 
-    pub(super) fn sync_compute_node(&mut self, cn: CnId, registration: u64) -> Result<(), ManagerError> {
+    pub(super) fn sync_compute_node(&mut self, cn: CnId, sync: &ComputeNodeSync) -> Result<(), ManagerError> {
+        let registration = sync.registration;
         let node =
             self.state.compute_nodes.get(&cn).filter(|node| node.registration == registration).cloned();
         let Some(mut node) = node.filter(|node| node.registration != 0) else {
@@ -82,6 +116,7 @@ impl Manager {
             self.put(Change::ComputeNode(node));
             self.event(EventKind::ComputeNodeReachable { compute_node: cn });
         }
+        self.released(cn, &sync.released);
         Ok(())
     }
 
@@ -90,10 +125,11 @@ impl Manager {
         node.health = Health::Unreachable;
         self.put(Change::ComputeNode(node));
         self.event(EventKind::ComputeNodeUnreachable { compute_node: cn });
+        self.let_go_of_all(cn);
     }
 
     pub(super) fn compute_node_named(&self, name: &Name) -> Option<&ComputeNode> {
-        self.state.compute_nodes.values().find(|node| node.name.as_ref() == Some(name))
+        self.index.named(name).and_then(|cn| self.state.compute_nodes.get(&cn))
     }
 
     pub(super) fn check_room_for_compute_node(&self) -> Result<(), ManagerError> {
@@ -101,17 +137,22 @@ impl Manager {
         let full = self.state.compute_nodes.len() >= COMPUTE_NODES_MAX;
         if full { Err(ManagerError::LimitReached { what: "compute nodes", limit }) } else { Ok(()) }
     }
-}
 
-/// A compute node that was named as an owner and has not been heard of.
-pub(super) fn new_compute_node(cn_id: CnId) -> ComputeNode {
-    ComputeNode {
-        cn_id,
-        name: None,
-        instance_id: 0,
-        registration: 0,
-        health: Health::Unregistered,
-        cmem_next: 0,
-        regions_event: 0,
+    /// A compute node that was named as an owner and has not been heard of. Compute nodes are never forgotten, so their
+    /// number is how many there were before.
+    fn new_compute_node(&self, cn_id: CnId) -> ComputeNode {
+        ComputeNode {
+            cn_id,
+            index: self.state.compute_nodes.len() as u32,
+            name: None,
+            instance_id: 0,
+            registration: 0,
+            health: Health::Unregistered,
+            quota: None,
+            held: self.options.initialisation == Initialisation::ManagerFirst,
+            held_by_hand: false,
+            cmem_next: 0,
+            regions_event: 0,
+        }
     }
 }

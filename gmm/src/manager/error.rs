@@ -2,7 +2,7 @@
 //! do, and [`ManagerError::code`] is the same for programs.
 
 use crate::api::ErrorCode;
-use crate::model::{CnId, Mac, Name, RegionState, Watermark, human_bytes};
+use crate::model::{CnId, DeviceKind, Mac, Name, RegionState, Watermark, human_bytes};
 
 /// A command that cannot be carried out. The state is as it was before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,15 +88,88 @@ pub enum ManagerError {
         /// Bytes that are free but on unreachable nodes, or draining.
         held_back: u64,
     },
+    /// Too few memory nodes to interleave over.
+    #[error("region {name} is to be interleaved over {ways} memory nodes, and {nodes} have free memory for it")]
+    TooFewNodes {
+        /// The region.
+        name: Name,
+        /// Ways asked for.
+        ways: u32,
+        /// Memory nodes with room.
+        nodes: usize,
+    },
     /// The size is no multiple of what memory nodes give away.
-    #[error("region {name} of {size} bytes: the size is not a multiple of the {} extents of the memory nodes", human_bytes(*extent_bytes))]
+    #[error("region {name} of {size} bytes: the size is not a multiple of {}: {ways} way(s) of the memory nodes' extents", human_bytes(*unit))]
     Unaligned {
         /// The region.
         name: Name,
         /// Bytes asked for.
         size: u64,
-        /// The smallest extent size among reachable nodes, in bytes.
-        extent_bytes: u64,
+        /// Ways asked for.
+        ways: u32,
+        /// The smallest extent size among reachable nodes, times the ways, in bytes.
+        unit: u64,
+    },
+    /// The owner would have more than it may.
+    #[error("compute node {owner} may have {}: it has {}, and {} more were asked for", human_bytes(*quota), human_bytes(*used), human_bytes(*asked))]
+    OverQuota {
+        /// The compute node.
+        owner: CnId,
+        /// Its quota in bytes.
+        quota: u64,
+        /// Bytes of its regions.
+        used: u64,
+        /// Bytes asked for.
+        asked: u64,
+    },
+    /// Regions and bindings come from the fabric file.
+    #[error("this fabric is static: its regions and bindings come from its file alone")]
+    StaticFabric,
+    /// There is no such memory node.
+    #[error("there is no memory node {0}")]
+    NoMemoryNode(Name),
+    /// There is no such compute node.
+    #[error("there is no compute node {0}")]
+    NoComputeNode(String),
+    /// The LD has no capacity, or is not bound.
+    #[error("LD {ld} of memory node {node} {lacks}")]
+    NoLogicalDevice {
+        /// The memory node.
+        node: Name,
+        /// The LD.
+        ld: u16,
+        /// What it lacks.
+        lacks: &'static str,
+    },
+    /// The vPPB, the LD, or the compute node's place on the memory node is taken.
+    #[error("{what} is bound already, to {holder}")]
+    Bound {
+        /// What was to be bound.
+        what: String,
+        /// To what it is bound.
+        holder: String,
+    },
+    /// The memory node is of the other kind.
+    #[error("memory node {node} is given away {}", match kind { DeviceKind::Sld => "whole (SLD): it has no slices", DeviceKind::Mld => "in slices (MLD): name one of them" })]
+    WrongKind {
+        /// The memory node.
+        node: Name,
+        /// What it is.
+        kind: DeviceKind,
+    },
+    /// The memory node is there, or regions lie on it.
+    #[error("memory node {node} cannot be forgotten: {reason}")]
+    StillNeeded {
+        /// The memory node.
+        node: Name,
+        /// Why.
+        reason: String,
+    },
+    /// Another background operation runs.
+    #[error("switch {switch} is busy with another background operation")]
+    OperationRuns {
+        /// The switch.
+        switch: u32,
     },
     /// The owner's agent is there and may be using the region.
     #[error("region {name} may be in use: the agent of its owner {owner} is there")]
@@ -142,12 +215,23 @@ impl ManagerError {
             Self::OutOfRange { .. } | Self::Unaligned { .. } | Self::BadAcknowledgement { .. } => {
                 ErrorCode::BadRequest
             }
-            Self::NoRegion(_) | Self::NoOwner(_) => ErrorCode::NotFound,
+            Self::NoRegion(_)
+            | Self::NoOwner(_)
+            | Self::NoMemoryNode(_)
+            | Self::NoComputeNode(_)
+            | Self::NoLogicalDevice { .. } => ErrorCode::NotFound,
             Self::RegionExists(..) | Self::InUse { .. } | Self::Taken { .. } => ErrorCode::NameInUse,
             Self::NotRegistered { .. } => ErrorCode::NotRegistered,
             Self::Stale { .. } => ErrorCode::StaleManager,
-            Self::GeometryChanged { .. } | Self::WrongState { .. } => ErrorCode::WrongState,
-            Self::NoSpace { .. } => ErrorCode::NoSpace,
+            Self::GeometryChanged { .. }
+            | Self::WrongState { .. }
+            | Self::Bound { .. }
+            | Self::WrongKind { .. }
+            | Self::StillNeeded { .. } => ErrorCode::WrongState,
+            Self::NoSpace { .. } | Self::TooFewNodes { .. } => ErrorCode::NoSpace,
+            Self::OverQuota { .. } => ErrorCode::OverQuota,
+            Self::StaticFabric => ErrorCode::StaticFabric,
+            Self::OperationRuns { .. } => ErrorCode::Unavailable,
             Self::RegionInUse { .. } => ErrorCode::RegionInUse,
             Self::LimitReached { .. } => ErrorCode::LimitReached,
         }
@@ -186,11 +270,22 @@ impl ManagerError {
                 "start it with the pool and extent size it had, or destroy its regions first".into()
             }
             Self::NoSpace { .. } => "ask for less, destroy regions, or start another mn-server".into(),
-            Self::Unaligned { size, extent_bytes, .. } => {
-                format!("ask for {} bytes", size.div_ceil(*extent_bytes).max(1).saturating_mul(*extent_bytes))
+            Self::Unaligned { size, unit, .. } => {
+                format!("ask for {} bytes", size.div_ceil(*unit).max(1).saturating_mul(*unit))
             }
+            Self::TooFewNodes { .. } => "ask for fewer ways, or start another mn-server".into(),
+            Self::OverQuota { .. } => "ask for less, destroy regions, or raise it with `gmm set-quota`".into(),
+            Self::StaticFabric => "change the file and start the manager again".into(),
+            Self::NoMemoryNode(_) => "`gmm list -M` shows the memory nodes there are".into(),
+            Self::NoComputeNode(_) => "`gmm list -C` shows the compute nodes there are".into(),
+            Self::NoLogicalDevice { .. } => "set its capacity with `gmm set-ld`; `gmm list -L` shows all".into(),
+            Self::Bound { .. } => "unbind it first, or take another; `gmm list -L` shows all".into(),
+            Self::WrongKind { kind: DeviceKind::Sld, .. } => "bind it without naming a slice".into(),
+            Self::WrongKind { .. } => "`gmm list -L` shows its slices".into(),
+            Self::StillNeeded { .. } => "wait until it is unreachable and destroy its regions, or force it".into(),
+            Self::OperationRuns { .. } => "wait until it is done".into(),
             Self::RegionInUse { .. } => {
-                "stop what uses it, or destroy it by force: what it holds is gone then".into()
+                "let its owner go with `gmm disable-region` first, or destroy it by force: what it holds is gone then".into()
             }
             Self::WrongState { .. } => "`gmm list -R` shows the state of each region".into(),
             Self::LimitReached { .. } => "remove what is no longer needed".into(),

@@ -1,7 +1,7 @@
 //! When each node was last heard of. The one thing of the manager that does not outlive it: a manager that starts again
 //! gives every node that was reachable the full time-out to speak.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::model::{CnId, Name};
 
@@ -24,12 +24,20 @@ struct Heard {
 #[derive(Debug, Default)]
 pub struct Liveness {
     heard: BTreeMap<NodeKey, Heard>,
+    /// The same by time, so that finding who is silent does not mean looking at everyone.
+    by_time: BTreeSet<(u64, NodeKey)>,
 }
 
 impl Liveness {
     /// The node spoke: its daemon runs.
     pub fn heard(&mut self, node: NodeKey, now_ms: u64) {
-        self.heard.insert(node, Heard { at_ms: now_ms, attached: true });
+        let before = self.heard.insert(node.clone(), Heard { at_ms: now_ms, attached: true });
+        match before {
+            Some(before) if before.at_ms == now_ms => return,
+            Some(before) => drop(self.by_time.remove(&(before.at_ms, node.clone()))),
+            None => {}
+        }
+        self.by_time.insert((now_ms, node));
     }
 
     /// The node's daemon hung up. It may be back in a moment, so this does not make it silent, but another daemon may
@@ -37,6 +45,13 @@ impl Liveness {
     pub fn hung_up(&mut self, node: &NodeKey) {
         if let Some(heard) = self.heard.get_mut(node) {
             heard.attached = false;
+        }
+    }
+
+    /// The node is gone for good.
+    pub fn forget(&mut self, node: &NodeKey) {
+        if let Some(heard) = self.heard.remove(node) {
+            self.by_time.remove(&(heard.at_ms, node.clone()));
         }
     }
 
@@ -48,19 +63,17 @@ impl Liveness {
     /// Removes and returns the nodes that were silent for `timeout_ms`.
     pub fn take_silent(&mut self, now_ms: u64, timeout_ms: u64) -> Vec<NodeKey> {
         let mut silent = Vec::new();
-        self.heard.retain(|node, heard| {
-            let keep = heard.at_ms.saturating_add(timeout_ms) > now_ms;
-            if !keep {
-                silent.push(node.clone());
-            }
-            keep
-        });
+        while self.by_time.first().is_some_and(|(at_ms, _)| at_ms.saturating_add(timeout_ms) <= now_ms) {
+            let Some((_, node)) = self.by_time.pop_first() else { break };
+            self.heard.remove(&node);
+            silent.push(node);
+        }
         silent
     }
 
     /// When the next node becomes silent if none speaks until then; `None` when there are none.
     pub fn next_deadline_ms(&self, timeout_ms: u64) -> Option<u64> {
-        self.heard.values().map(|heard| heard.at_ms.saturating_add(timeout_ms)).min()
+        self.by_time.first().map(|(at_ms, _)| at_ms.saturating_add(timeout_ms))
     }
 }
 

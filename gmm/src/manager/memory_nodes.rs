@@ -7,11 +7,12 @@ use crate::api::{
     MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced, RegisterMemoryNode,
 };
 use crate::model::{
-    EventKind, Extents, Health, Leg, LegState, Mac, Mapping, MemoryNode, Name, NodeAction, NodeCommand,
+    EventKind, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeAction, NodeCommand,
     Region, RegionState, Watermark,
 };
 
 use super::liveness::NodeKey;
+use super::pool::FreeExtents;
 use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 
 /// The smallest extent in bytes: a page.
@@ -23,14 +24,14 @@ impl Manager {
     /// What a memory node that has just registered needs to know; `None` when there is none of this name.
     pub fn memory_node_registered(&self, name: &Name) -> Option<MemoryNodeRegistered> {
         let node = self.state.memory_nodes.get(name)?;
-        let served = self.state.legs_on(name).filter(|(_, leg)| leg.state == LegState::Mapped);
+        let served = self.legs_on(name).filter(|(_, leg)| leg.state == LegState::Mapped);
         Some(MemoryNodeRegistered {
             registration: node.registration,
             watermark: self.watermark(),
             heartbeat_ms: self.heartbeat_ms(),
             acked_seq: node.acked_seq,
             mappings: served.map(|(region, leg)| mapping_of(region, leg)).collect(),
-            unowned: self.free.get(name).map(super::FreeExtents::extents).unwrap_or_default(),
+            unowned: self.free.get(name).map(FreeExtents::extents).unwrap_or_default(),
         })
     }
 
@@ -49,10 +50,10 @@ impl Manager {
     /// Every memory node with its use.
     pub fn memory_node_statuses(&self) -> Vec<MemoryNodeStatus> {
         let status = |node: &MemoryNode| {
-            let draining = self.state.legs_on(&node.name).filter(|(_, leg)| leg.state == LegState::Unmapping);
             MemoryNodeStatus {
                 free_bytes: self.free_bytes(node),
-                draining_bytes: draining.map(|(_, leg)| leg.bytes).sum(),
+                reserved_bytes: self.index.idle(&node.name),
+                draining_bytes: self.draining_bytes(&node.name),
                 pending_commands: self.state.commands_of(&node.name).count() as u64,
                 stats: self.stats.get(&node.name).cloned().unwrap_or_default(),
                 node: node.clone(),
@@ -61,15 +62,39 @@ impl Manager {
         self.state.memory_nodes.values().map(status).collect()
     }
 
-    pub(super) fn free_bytes(&self, node: &MemoryNode) -> u64 {
+    /// What a memory node said of itself last.
+    pub fn stats_of(&self, name: &Name) -> Option<&serde_json::Value> {
+        self.stats.get(name)
+    }
+
+    /// Every leg that lies on `node`, with its region.
+    pub(super) fn legs_on<'a>(&'a self, node: &'a Name) -> impl Iterator<Item = (&'a Region, &'a Leg)> {
+        let regions = self.index.regions_on(node).filter_map(|name| self.state.regions.get(name));
+        let legs = regions.flat_map(|region| region.legs.iter().map(move |leg| (region, leg)));
+        legs.filter(move |(_, leg)| &leg.memory_node == node)
+    }
+
+    pub(super) fn draining_bytes(&self, node: &Name) -> u64 {
+        let draining = self.legs_on(node).filter(|(_, leg)| leg.state == LegState::Unmapping);
+        draining.map(|(_, leg)| leg.bytes).sum()
+    }
+
+    /// Bytes of `node` that no region holds.
+    pub fn free_bytes(&self, node: &MemoryNode) -> u64 {
         self.free.get(&node.name).map_or(0, |free| free.count() * node.extent_bytes)
     }
 
     pub(super) fn register_memory_node(&mut self, register: RegisterMemoryNode) -> Result<(), ManagerError> {
         let known = self.state.memory_nodes.get(&register.name).cloned();
         self.check_registration(&register, known.as_ref())?;
+        let free_index = || {
+            let taken: BTreeSet<u32> = self.state.memory_nodes.values().map(|node| node.index).collect();
+            (0..).find(|index| !taken.contains(index)).unwrap_or(u32::MAX)
+        };
+        let index = known.as_ref().map_or_else(free_index, |known| known.index);
         let RegisterMemoryNode {
             name,
+            kind,
             macs,
             pool_bytes,
             extent_bytes,
@@ -80,6 +105,8 @@ impl Manager {
         } = register;
         let node = MemoryNode {
             name: name.clone(),
+            index,
+            kind,
             macs,
             pool_bytes,
             extent_bytes,
@@ -92,13 +119,22 @@ impl Manager {
             acked_seq: known.as_ref().map_or(0, |known| known.acked_seq),
         };
         self.put(Change::MemoryNode(node.clone()));
-        if let Ok(free) = self.state.free_extents(&node) {
-            self.free.insert(name.clone(), free);
-        }
+        self.progress.remove(&name);
+        self.refresh_free(&node);
         self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
         self.event(EventKind::MemoryNodeRegistered { memory_node: name.clone(), incarnation, pool_bytes });
         self.refresh_legs(&node);
+        self.realise_declared();
         Ok(())
+    }
+
+    /// Finds the free extents anew: the pool may have another size.
+    fn refresh_free(&mut self, node: &MemoryNode) {
+        let mut free = FreeExtents::all(node.extent_count());
+        let runs = self.legs_on(&node.name).flat_map(|(_, leg)| leg.extents.runs());
+        // The geometry was checked: every extent that is held is there.
+        runs.for_each(|run| free.take_run(*run).unwrap_or(()));
+        self.free.insert(node.name.clone(), free);
     }
 
     fn check_registration(
@@ -152,29 +188,47 @@ impl Manager {
 
     /// A pool may grow under its regions, but neither change its extents nor lose one that is held.
     fn check_geometry(&self, new: &RegisterMemoryNode, known: &MemoryNode) -> Result<(), ManagerError> {
-        let ends = self.state.legs_on(&new.name).flat_map(|(_, leg)| leg.extents.runs());
-        let Some(held_end) = ends.map(|run| run.first + run.count).max() else { return Ok(()) };
+        let ends = self.legs_on(&new.name).flat_map(|(_, leg)| leg.extents.runs());
+        let Some(held_end) = ends.map(|run| run.first + run.count).max() else {
+            return self.check_kind(new, known);
+        };
         let refuse = |change| Err(ManagerError::GeometryChanged { node: new.name.clone(), change });
         if new.extent_bytes != known.extent_bytes {
             refuse(format!("extents of {} bytes instead of {}", new.extent_bytes, known.extent_bytes))
         } else if new.pool_bytes / new.extent_bytes < held_end {
             refuse(format!("a pool of {} bytes, less than its regions reach", new.pool_bytes))
         } else {
-            Ok(())
+            self.check_kind(new, known)
         }
+    }
+
+    /// A node cannot become whole, or sliced, while it is bound to someone.
+    fn check_kind(&self, new: &RegisterMemoryNode, known: &MemoryNode) -> Result<(), ManagerError> {
+        if new.kind == known.kind || !self.is_in_use(&new.name) {
+            return Ok(());
+        }
+        let change = format!("as {} instead of {}", new.kind, known.kind);
+        Err(ManagerError::GeometryChanged { node: new.name.clone(), change })
     }
 
     /// Brings the legs on a node that registered up to date: where it is, what it lost, what it still has to zero.
     fn refresh_legs(&mut self, node: &MemoryNode) {
         for mut region in self.regions_on(&node.name) {
-            let mut reason = None;
+            let (mut reason, mut again) = (None, Vec::new());
+            let decoders = region.decoders.clone();
             for leg in region.legs.iter_mut().filter(|leg| leg.memory_node == node.name) {
+                let committed = decoders.get(leg.decoder as usize).is_some_and(|decoder| decoder.committed);
                 if leg.macs != node.macs {
                     leg.macs.clone_from(&node.macs);
                     reason = Some(format!("memory node {} has other addresses", node.name));
                 }
                 let content_there = leg.incarnation == Some(node.incarnation);
                 match leg.state {
+                    LegState::Mapped if !content_there && !committed => {
+                        // Nobody has used it yet: it is mapped once more.
+                        (leg.state, leg.incarnation) = (LegState::Mapping, None);
+                        again.push(leg.clone());
+                    }
                     LegState::Mapped if !content_there => {
                         leg.state = LegState::Lost;
                         reason = Some(format!("memory node {} lost the content of its pool", node.name));
@@ -184,6 +238,9 @@ impl Manager {
                 }
             }
             self.settle(region.clone(), reason);
+            for leg in again {
+                self.issue(&node.name, NodeAction::MapCmem(mapping_of(&region, &leg)));
+            }
             self.reissue_unmaps(&region, Some(&node.name));
         }
     }
@@ -198,6 +255,10 @@ impl Manager {
         self.check_results(&node, &sync)?;
         self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
         self.stats.insert(name.clone(), sync.stats);
+        match sync.progress {
+            Some(progress) => drop(self.progress.insert(name.clone(), progress)),
+            None => drop(self.progress.remove(name)),
+        }
         if node.health != Health::Reachable {
             node.health = Health::Reachable;
             self.put(Change::MemoryNode(node.clone()));
@@ -257,6 +318,7 @@ impl Manager {
         let Some(mut region) = self.state.regions.get(&mapping.region).cloned() else { return };
         let concerned = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
         let Some(at) = region.legs.iter().position(concerned) else { return };
+        let decoders = region.decoders.clone();
         let leg = &mut region.legs[at];
         match (action, leg.state, error) {
             (NodeAction::MapCmem(_), LegState::Mapping, None) => {
@@ -266,32 +328,22 @@ impl Manager {
             }
             (NodeAction::MapCmem(_), LegState::Mapping, Some(error)) => {
                 let reason = format!("memory node {node} refused to map it: {error}");
-                if leg.incarnation.is_some() {
+                let growth = decoders.get(leg.decoder as usize).is_some_and(|decoder| !decoder.committed);
+                if growth && region.size > 0 {
+                    self.drain_growth(region, reason);
+                } else if leg.incarnation.is_some() {
                     leg.state = LegState::Lost;
                     self.settle(region, Some(reason));
                 } else {
                     region.failure = Some(reason.clone());
+                    self.binding_failed(&region);
                     self.drain(region, Some(reason));
                 }
             }
-            (NodeAction::UnmapCmem(_), LegState::Unmapping, None) => {
-                let leg = region.legs.remove(at);
-                self.give_back(node, &leg.extents);
-                if region.legs.is_empty() {
-                    self.region_gone(&region);
-                } else {
-                    self.put(Change::Region(region));
-                }
-            }
+            (NodeAction::UnmapCmem(_), LegState::Unmapping, None) => self.leg_gone(region, at),
             // A map command overtaken by the region's end, or an unmap that failed: the extents stay where they are
             // until an unmap succeeds.
             _ => {}
-        }
-    }
-
-    fn give_back(&mut self, node: &Name, extents: &Extents) {
-        if let Some(free) = self.free.get_mut(node) {
-            free.give(extents);
         }
     }
 
@@ -308,8 +360,50 @@ impl Manager {
     }
 
     fn regions_on(&self, node: &Name) -> Vec<Region> {
-        let on_node = |region: &&Region| region.legs.iter().any(|leg| &leg.memory_node == node);
-        self.state.regions.values().filter(on_node).cloned().collect()
+        self.index.regions_on(node).filter_map(|name| self.state.regions.get(name)).cloned().collect()
+    }
+
+    /// Forgets a node that will not come back. Should it come back all the same, it is a new one, and drops and zeroes
+    /// what it had.
+    pub(super) fn forget_memory_node(&mut self, name: &Name, force: bool) -> Result<(), ManagerError> {
+        let node = self.memory_node(name)?;
+        let refuse = |reason: &str| {
+            Err(ManagerError::StillNeeded { node: name.clone(), reason: reason.to_owned() })
+        };
+        if node.health == Health::Reachable {
+            return refuse("it is there: end its mn-server first");
+        }
+        if !force && self.legs_on(name).any(|(region, _)| region.state != RegionState::Draining) {
+            return refuse("regions lie on it, and would be lost");
+        }
+        for region in self.regions_on(name) {
+            if region.state != RegionState::Draining {
+                self.drain(region.clone(), Some(format!("memory node {name} is gone for good")));
+            }
+            while let Some(region) = self.state.regions.get(&region.name).cloned()
+                && let Some(at) = region.legs.iter().position(|leg| &leg.memory_node == name)
+            {
+                self.leg_gone(region, at);
+            }
+        }
+        let pending: Vec<u64> = self.state.commands_of(name).map(|command| command.seq).collect();
+        pending.into_iter().for_each(|seq| self.put(Change::CommandAnswered(name.clone(), seq)));
+        let lds: Vec<LogicalDevice> = self.state.logical_devices_of(name).cloned().collect();
+        for ld in lds {
+            self.put(Change::LogicalDeviceGone(name.clone(), ld.id));
+            if let Some(binding) = ld.binding {
+                let (memory_node, compute_node) = (name.clone(), binding.compute_node);
+                let unbound = EventKind::LdUnbound { memory_node, ld: ld.id, compute_node };
+                self.region_event(compute_node, unbound);
+            }
+        }
+        self.put(Change::MemoryNodeGone(name.clone()));
+        self.free.remove(name);
+        self.stats.remove(name);
+        self.progress.remove(name);
+        self.liveness.forget(&NodeKey::Memory(name.clone()));
+        self.event(EventKind::MemoryNodeForgotten { memory_node: name.clone() });
+        Ok(())
     }
 }
 

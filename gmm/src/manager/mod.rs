@@ -8,35 +8,51 @@
 //! * a CMem address is given to a CN once and never again
 //! * content that a memory node lost is reported as lost, never served as zeros, until someone accepts the loss
 //!
-//! Files: [`state`] what is remembered and how it changes, `memory_nodes`, `compute_nodes` and `regions` the rules,
-//! [`pool`] free extents, [`liveness`] who was heard of when.
+//! Files: [`state`] what is remembered and how it changes; the rules in `memory_nodes`, `compute_nodes`, `regions`,
+//! `placement` (which memory nodes give how much), `release` (making an owner let go), `devices` (logical devices and
+//! their bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
+//! extents, [`liveness`] who was heard of when, `index` what follows from the state.
 
 mod compute_nodes;
+mod declared;
+mod devices;
 mod error;
+mod index;
 pub mod liveness;
 mod memory_nodes;
+mod operations;
+mod options;
+mod placement;
 pub mod pool;
 mod regions;
+mod release;
 pub mod state;
 
 use std::collections::BTreeMap;
 
 pub use error::ManagerError;
+pub use options::{Declared, DeclaredQuota, Initialisation, Options};
 pub use state::{Change, Contradiction, Meta, State};
 
-use crate::api::{CreateRegion, Events, MemoryNodeSync, NodeCount, RegisterComputeNode, RegisterMemoryNode};
-use crate::model::{CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, Region, Watermark};
+use crate::api::{
+    Bind, ComputeNodeSync, CreateRegion, Events, GrowRegion, MemoryNodeSync, NodeCount, Owner, Progress,
+    RegisterComputeNode, RegisterMemoryNode, Unbind,
+};
+use crate::model::{
+    ByteSize, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos, Region, Watermark,
+};
+use index::Index;
 use liveness::{Liveness, NodeKey};
 use pool::FreeExtents;
 
 /// Most memory nodes of a fabric.
 pub const MEMORY_NODES_MAX: usize = 1024;
 /// Most compute nodes of a fabric.
-pub const COMPUTE_NODES_MAX: usize = 4096;
+pub const COMPUTE_NODES_MAX: usize = 16_384;
 /// Most regions of a fabric.
-pub const REGIONS_MAX: usize = 65_536;
-/// Most legs of a region.
-pub const LEGS_MAX: usize = 64;
+pub const REGIONS_MAX: usize = 262_144;
+/// Most HDM decoders of a region: interleave sets one behind the other.
+pub const DECODERS_MAX: usize = 64;
 /// Most ports of a memory node.
 pub const PORTS_MAX: usize = 16;
 /// Events kept; older ones are forgotten.
@@ -55,12 +71,14 @@ pub enum Command {
     SyncMemoryNode(Name, MemoryNodeSync),
     /// A compute node is there.
     RegisterComputeNode(RegisterComputeNode),
-    /// A compute node lives; the number is its registration.
-    SyncComputeNode(CnId, u64),
+    /// A compute node lives and tells what it has let go of.
+    SyncComputeNode(CnId, ComputeNodeSync),
     /// The connection of a node broke while it waited; the number is its registration.
     HungUp(NodeKey, u64),
     /// Make a region.
     CreateRegion(CreateRegion),
+    /// Make a region larger.
+    GrowRegion(Name, GrowRegion),
     /// Take a region down.
     DestroyRegion {
         /// Which.
@@ -70,8 +88,60 @@ pub enum Command {
     },
     /// Map a lost region again, empty.
     ResetRegion(Name),
+    /// Have the owner of a region let go of it; its content is kept.
+    DisableRegion(Name),
+    /// Let the owner of a disabled region have it again.
+    EnableRegion(Name),
+    /// Have the owner of a region let go of it, and take it down then.
+    ReleaseRegion(Name),
+    /// Limit what regions a compute node may have, in bytes.
+    SetQuota(Owner, Option<u64>),
+    /// Hold a compute node in reset, or release it.
+    Hold(Owner, bool),
+    /// Set capacity aside for logical devices of a memory node, from an LD-ID on.
+    SetLdAllocations(Name, u16, Vec<ByteSize>),
+    /// Bind a logical device; as a background operation of a switch, if one is given.
+    Bind(Bind, Option<u32>),
+    /// Unbind a logical device; as a background operation of a switch, if one is given.
+    Unbind(Unbind, Option<u32>),
+    /// Set the quality-of-service controls of a memory node.
+    SetQos(Qos),
+    /// Have an AER event generated at a vPPB of a compute node.
+    GenerateAer {
+        /// The compute node.
+        compute_node: Owner,
+        /// Its vPPB.
+        vppb: u8,
+        /// The error, as in the AER registers.
+        aer: u32,
+    },
+    /// Forget a memory node that is gone for good.
+    ForgetMemoryNode {
+        /// Which.
+        name: Name,
+        /// Although regions lie on it.
+        force: bool,
+    },
     /// Time has passed.
     Tick,
+}
+
+impl Command {
+    /// Whether a static fabric refuses it: there, what regions and bindings there are is said by its file.
+    fn is_for_dynamic_fabrics(&self) -> bool {
+        matches!(
+            self,
+            Self::CreateRegion(_)
+                | Self::GrowRegion(..)
+                | Self::DestroyRegion { .. }
+                | Self::DisableRegion(_)
+                | Self::EnableRegion(_)
+                | Self::ReleaseRegion(_)
+                | Self::SetLdAllocations(..)
+                | Self::Bind(..)
+                | Self::Unbind(..)
+        )
+    }
 }
 
 /// What a command did.
@@ -107,8 +177,11 @@ pub struct Manager {
     free: BTreeMap<Name, FreeExtents>,
     /// What memory nodes said of themselves last; not part of the state.
     stats: BTreeMap<Name, serde_json::Value>,
+    /// How far memory nodes have come with what they are at; not part of the state.
+    progress: BTreeMap<Name, Progress>,
+    index: Index,
     liveness: Liveness,
-    node_timeout_ms: u64,
+    options: Options,
     /// The time of the command being applied.
     now_ms: u64,
     /// Changes made by the command being applied.
@@ -121,16 +194,10 @@ impl Manager {
     ///
     /// # Errors
     /// [`Contradiction`] when the state cannot have come about by commands.
-    pub fn take_over(
-        state: State,
-        node_timeout_ms: u64,
-        now_ms: u64,
-    ) -> Result<(Self, Outcome), Contradiction> {
+    pub fn take_over(state: State, options: Options, now_ms: u64) -> Result<(Self, Outcome), Contradiction> {
         state.verify()?;
-        let mut free = BTreeMap::new();
-        for node in state.memory_nodes.values() {
-            free.insert(node.name.clone(), state.free_extents(node)?);
-        }
+        let free = state.free_extents()?;
+        let index = Index::new(&state);
         let mut liveness = Liveness::default();
         for node in state.memory_nodes.values().filter(|node| node.health == Health::Reachable) {
             liveness.heard(NodeKey::Memory(node.name.clone()), now_ms);
@@ -139,11 +206,13 @@ impl Manager {
             liveness.heard(NodeKey::Compute(node.cn_id), now_ms);
         }
         let stats = BTreeMap::new();
-        let mut manager = Self { state, free, stats, liveness, node_timeout_ms, now_ms, journal: Vec::new() };
+        let (progress, journal) = (BTreeMap::new(), Vec::new());
+        let mut manager = Self { state, free, stats, progress, index, liveness, options, now_ms, journal };
         let mut meta = manager.state.meta;
         meta.watermark.term += 1;
         manager.put(Change::Meta(meta));
         manager.event(EventKind::ManagerStarted { term: meta.watermark.term });
+        manager.realise_declared();
         let outcome = manager.close_journal();
         Ok((manager, outcome))
     }
@@ -154,30 +223,64 @@ impl Manager {
     /// A [`ManagerError`] that says why not; the state is as before.
     pub fn apply(&mut self, command: Command, now_ms: u64) -> Result<Outcome, ManagerError> {
         self.now_ms = now_ms;
-        let result = match command {
+        let result = self.carry_out(command);
+        debug_assert!(result.is_ok() || self.journal.is_empty(), "a refused command left changes");
+        if !self.journal.is_empty() {
+            self.follow_operations();
+            self.release_ready();
+        }
+        result.map(|()| self.close_journal())
+    }
+
+    fn carry_out(&mut self, command: Command) -> Result<(), ManagerError> {
+        if self.options.initialisation.is_static() && command.is_for_dynamic_fabrics() {
+            return Err(ManagerError::StaticFabric);
+        }
+        match command {
             Command::RegisterMemoryNode(node) => self.register_memory_node(node),
             Command::SyncMemoryNode(name, sync) => self.sync_memory_node(&name, sync),
             Command::RegisterComputeNode(node) => self.register_compute_node(node),
-            Command::SyncComputeNode(cn, registration) => self.sync_compute_node(cn, registration),
-            Command::HungUp(node, registration) => {
-                self.hang_up(&node, registration);
-                Ok(())
-            }
+            Command::SyncComputeNode(cn, sync) => self.sync_compute_node(cn, &sync),
+            Command::HungUp(node, registration) => self.hang_up(&node, registration),
             Command::CreateRegion(create) => self.create_region(create),
+            Command::GrowRegion(name, grow) => self.grow_region(&name, &grow),
             Command::DestroyRegion { name, force } => self.destroy_region(&name, force),
             Command::ResetRegion(name) => self.reset_region(&name),
+            Command::DisableRegion(name) => self.disable_region(&name),
+            Command::EnableRegion(name) => self.enable_region(&name),
+            Command::ReleaseRegion(name) => self.release_region(&name),
+            Command::SetQuota(owner, bytes) => self.set_quota(&owner, bytes),
+            Command::Hold(owner, held) => self.hold_by_hand(&owner, held),
+            Command::SetLdAllocations(node, first, sizes) => self.set_ld_allocations(&node, first, &sizes),
+            Command::Bind(bind, switch) => {
+                self.check_idle(switch)?;
+                let (cn, ld) = self.bind(&bind)?;
+                self.begin_operation(switch, OperationKind::Bind, &bind.memory_node, ld, cn);
+                Ok(())
+            }
+            Command::Unbind(unbind, switch) => {
+                self.check_idle(switch)?;
+                let cn = self.unbind(&unbind)?;
+                self.begin_operation(switch, OperationKind::Unbind, &unbind.memory_node, unbind.ld, cn);
+                Ok(())
+            }
+            Command::SetQos(qos) => {
+                self.memory_node(&qos.memory_node)?;
+                self.put(Change::Qos(qos));
+                Ok(())
+            }
+            Command::GenerateAer { compute_node, vppb, aer } => self.generate_aer(&compute_node, vppb, aer),
+            Command::ForgetMemoryNode { name, force } => self.forget_memory_node(&name, force),
             Command::Tick => {
                 self.tick();
                 Ok(())
             }
-        };
-        debug_assert!(result.is_ok() || self.journal.is_empty(), "a refused command left changes");
-        result.map(|()| self.close_journal())
+        }
     }
 
     /// When [`Command::Tick`] is due next, in milliseconds since the Unix epoch; `None`: not before another command.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        self.liveness.next_deadline_ms(self.node_timeout_ms)
+        self.liveness.next_deadline_ms(self.options.node_timeout_ms)
     }
 
     /// The state.
@@ -192,7 +295,7 @@ impl Manager {
 
     /// How often a node has to speak, in milliseconds: three times within the node time-out.
     pub fn heartbeat_ms(&self) -> u64 {
-        (self.node_timeout_ms / 3).max(1)
+        (self.options.node_timeout_ms / 3).max(1)
     }
 
     /// A region.
@@ -205,12 +308,20 @@ impl Manager {
 
     /// The events after `after`, at most `limit`.
     pub fn events_after(&self, after: u64, limit: u64) -> Events {
+        self.events_that(after, limit, |_| true)
+    }
+
+    /// The events after `after` that are wanted, at most `limit`.
+    pub fn events_that(&self, after: u64, limit: u64, wanted: impl Fn(&Event) -> bool) -> Events {
         let newest = self.state.meta.last_event;
         let oldest = self.state.events.front().map_or(newest + 1, |event| event.seq);
-        let skip = (after + 1).saturating_sub(oldest);
+        let skip = after.saturating_add(1).saturating_sub(oldest);
         let skip = usize::try_from(skip).unwrap_or(usize::MAX).min(self.state.events.len());
         let limit = usize::try_from(limit.min(EVENTS_PER_ANSWER_MAX)).unwrap_or(usize::MAX);
-        Events { oldest, newest, events: self.state.events.range(skip..).take(limit).cloned().collect() }
+        let found = self.state.events.range(skip..).filter(|event| wanted(event));
+        let events: Vec<Event> = found.take(limit).cloned().collect();
+        let through = if events.len() < limit { newest } else { events.last().map_or(after, |last| last.seq) };
+        Events { oldest, newest, through, events }
     }
 
     /// How many memory nodes there are.
@@ -224,7 +335,7 @@ impl Manager {
     }
 
     fn tick(&mut self) {
-        for node in self.liveness.take_silent(self.now_ms, self.node_timeout_ms) {
+        for node in self.liveness.take_silent(self.now_ms, self.options.node_timeout_ms) {
             match node {
                 NodeKey::Memory(name) => self.memory_node_silent(&name),
                 NodeKey::Compute(cn) => self.compute_node_silent(cn),
@@ -232,7 +343,7 @@ impl Manager {
         }
     }
 
-    fn hang_up(&mut self, node: &NodeKey, registration: u64) {
+    fn hang_up(&mut self, node: &NodeKey, registration: u64) -> Result<(), ManagerError> {
         let current = match node {
             NodeKey::Memory(name) => self.state.memory_nodes.get(name).map(|node| node.registration),
             NodeKey::Compute(cn) => self.state.compute_nodes.get(cn).map(|node| node.registration),
@@ -240,11 +351,14 @@ impl Manager {
         if current == Some(registration) {
             self.liveness.hung_up(node);
         }
+        Ok(())
     }
 
     /// The only way by which the state changes.
     fn put(&mut self, change: Change) {
+        self.index.forget(&self.state, &change);
         self.state.apply(change.clone());
+        self.index.learn(&self.state, &change);
         self.journal.push(change);
     }
 

@@ -9,17 +9,18 @@ use crate::model::{ExtentRun, Extents};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FreeExtents {
     runs: BTreeMap<u64, u64>,
+    count: u64,
 }
 
 impl FreeExtents {
     /// A pool of `count` extents, all free.
     pub fn all(count: u64) -> Self {
-        Self { runs: (count > 0).then_some((0, count)).into_iter().collect() }
+        Self { runs: (count > 0).then_some((0, count)).into_iter().collect(), count }
     }
 
     /// How many are free.
     pub fn count(&self) -> u64 {
-        self.runs.values().sum()
+        self.count
     }
 
     /// The free extents in ascending order.
@@ -48,6 +49,7 @@ impl FreeExtents {
             taken.push(ExtentRun { first, count: part });
             wanted -= part;
         }
+        self.count -= count;
         Some(taken)
     }
 
@@ -68,6 +70,7 @@ impl FreeExtents {
         if end < first + len {
             self.runs.insert(end, first + len - end);
         }
+        self.count -= run.count;
         Ok(())
     }
 
@@ -85,6 +88,7 @@ impl FreeExtents {
                 end += len;
             }
             self.runs.insert(first, end - first);
+            self.count += run.count;
         }
     }
 }

@@ -1,17 +1,15 @@
-//! Making regions, taking them down, and the one function that says what state a region is in.
+//! Making regions, letting them grow, taking them down, and the one function that says what state a region is in.
 
-use crate::api::{CreateRegion, Owner};
+use crate::api::{CreateRegion, GrowRegion, Owner, RegionStatus};
+use crate::hdm::{Granularity, Ways};
 use crate::model::{
-    CMEM_LIMIT, CnId, ComputeNode, EventKind, GRANULARITY_MAX, GRANULARITY_MIN, Health, Leg, LegState,
-    MemoryNode, Name, NodeAction, Region, RegionState,
+    CMEM_LIMIT, CnId, ComputeNode, EventKind, HdmDecoder, Health, Leg, LegState, Name, NodeAction, Region,
+    RegionState, human_bytes,
 };
 
-use super::compute_nodes::new_compute_node;
 use super::memory_nodes::mapping_of;
-use super::{Change, LEGS_MAX, Manager, ManagerError, REGIONS_MAX};
-
-/// How much of a region goes onto which memory node, in the order of the region's addresses.
-type Plan = Vec<(MemoryNode, u64)>;
+use super::placement::{Share, Wanted};
+use super::{Change, DECODERS_MAX, Manager, ManagerError, REGIONS_MAX};
 
 impl Manager {
     /// Why a region left the state in which the event `after` found it, as the event log has it.
@@ -26,108 +24,160 @@ impl Manager {
         })
     }
 
-    pub(super) fn create_region(&mut self, create: CreateRegion) -> Result<(), ManagerError> {
-        check_request(&create)?;
-        if let Some(region) = self.state.regions.get(&create.name) {
-            return Err(ManagerError::RegionExists(create.name, region.state));
-        }
-        if self.state.regions.len() >= REGIONS_MAX {
-            return Err(ManagerError::LimitReached { what: "regions", limit: REGIONS_MAX as u64 });
-        }
-        let mut owner = self.owner(&create.owner)?;
-        let plan = self.plan(&create.name, create.size.0)?;
-        let bases = cmem_bases(&owner, &plan)?;
+    /// Every region, by name, with how far its taking down has come.
+    pub fn region_statuses(&self) -> Vec<RegionStatus> {
+        self.state.regions.values().map(|region| self.region_status(region)).collect()
+    }
 
-        let (mut legs, mut offset) = (Vec::with_capacity(plan.len()), 0);
-        for ((node, bytes), cmem_base) in plan.into_iter().zip(bases) {
-            let extents = self.free.get_mut(&node.name).and_then(|free| free.take(bytes / node.extent_bytes));
-            legs.push(Leg {
-                memory_node: node.name,
-                macs: node.macs,
-                offset,
-                cmem_base,
-                bytes,
-                extent_bytes: node.extent_bytes,
-                extents: extents.unwrap_or_default(),
-                incarnation: None,
-                state: LegState::Mapping,
-            });
-            offset += bytes;
-            owner.cmem_next = cmem_base + bytes;
+    /// A region with how far its taking down has come.
+    pub fn region_status(&self, region: &Region) -> RegionStatus {
+        RegionStatus { zeroed_percent: self.zeroed_percent(region), region: region.clone() }
+    }
+
+    pub(super) fn create_region(&mut self, create: CreateRegion) -> Result<(), ManagerError> {
+        let of_region = |what: &str| format!("{what} of region {}", create.name);
+        if create.size.0 == 0 {
+            return Err(ManagerError::out_of_range(of_region("size"), "it must not be 0"));
         }
-        let region = Region {
+        let ways = Ways::try_from(create.ways);
+        let ways = ways.map_err(|e| ManagerError::out_of_range(of_region("interleave ways"), e.to_string()))?;
+        let granularity = Granularity::try_from(create.granularity).map_err(|error| {
+            ManagerError::out_of_range(of_region("interleave granularity"), error.to_string())
+        })?;
+        let owner = self.owner(&create.owner)?;
+        self.check_new_region(&create.name, &owner, create.size.0)?;
+        let (name, size, on) = (&create.name, create.size.0, &create.on[..]);
+        let shares = self.place(Wanted { name, owner: owner.cn_id, size, ways, granularity, on })?;
+        let mut region = Region {
             name: create.name,
             owner: owner.cn_id,
-            size: create.size.0,
-            ways: create.ways,
-            granularity: create.granularity,
+            size: 0,
+            ways,
+            granularity,
             state: RegionState::Creating,
-            legs,
+            decoders: Vec::new(),
+            legs: Vec::new(),
+            unmapped: create.unmapped,
+            release: None,
             failure: None,
             created_ms: self.now_ms,
         };
+        self.add_legs(&mut region, owner, shares)?;
+        self.map_new_legs(region, None);
+        Ok(())
+    }
+
+    pub(super) fn grow_region(&mut self, name: &Name, grow: &GrowRegion) -> Result<(), ManagerError> {
+        let mut region = self.region(name)?.clone();
+        let refuse = |reason: String| {
+            Err(ManagerError::WrongState { name: name.clone(), state: region.state, reason })
+        };
+        if !matches!(region.state, RegionState::Active | RegionState::Degraded) {
+            return refuse("only an active region can grow".to_owned());
+        }
+        if region.growing() > 0 {
+            return refuse("it is growing already".to_owned());
+        }
+        let Some(more) = grow.size.0.checked_sub(region.size).filter(|more| *more > 0) else {
+            let reason = format!("{} is not more than the {} it has", grow.size.0, region.size);
+            return Err(ManagerError::out_of_range(format!("size of region {name}"), reason));
+        };
+        let owner = self.owner(&Owner::CnId(region.owner))?;
+        self.check_quota(&owner, more)?;
+        let Region { ways, granularity, owner: cn, .. } = region;
+        let shares = self.place(Wanted { name, owner: cn, size: more, ways, granularity, on: &grow.on })?;
+        self.add_legs(&mut region, owner, shares)?;
+        self.map_new_legs(region, Some(format!("growing by {}", human_bytes(more))));
+        Ok(())
+    }
+
+    /// Adds a decoder for each share, and its legs; extents and CMem addresses are taken.
+    fn add_legs(
+        &mut self,
+        region: &mut Region,
+        mut owner: ComputeNode,
+        shares: Vec<Share>,
+    ) -> Result<(), ManagerError> {
+        if region.decoders.len() + shares.len() > DECODERS_MAX {
+            let limit = DECODERS_MAX as u64;
+            return Err(ManagerError::LimitReached { what: "decoders of a region", limit });
+        }
+        let mut next = owner.cmem_next;
+        let mut bases = Vec::new();
+        for (node, bytes) in shares.iter().flat_map(|s| s.nodes.iter().map(move |node| (node, s.bytes))) {
+            let base = next.next_multiple_of(node.extent_bytes);
+            next = base.saturating_add(bytes);
+            bases.push(base);
+        }
+        if next > CMEM_LIMIT {
+            let what = "bytes of CMem handed out to a CN";
+            return Err(ManagerError::LimitReached { what, limit: CMEM_LIMIT });
+        }
+        owner.cmem_next = next;
+        let cn = owner.cn_id;
         self.put(Change::ComputeNode(owner));
-        self.store_region(region.clone(), None);
-        for leg in &region.legs {
-            self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, leg)));
+        let mut bases = bases.into_iter();
+        for Share { nodes, bytes } in shares {
+            let decoder = region.decoders.len() as u32;
+            region.decoders.push(HdmDecoder {
+                offset: region.bytes(),
+                size: bytes * nodes.len() as u64,
+                ways: region.ways,
+                granularity: region.granularity,
+                committed: false,
+            });
+            for ((position, node), cmem_base) in (0..).zip(nodes).zip(bases.by_ref()) {
+                self.ensure_bound(&node, cn);
+                let free = self.free.get_mut(&node.name);
+                let extents = free.and_then(|free| free.take(bytes / node.extent_bytes));
+                region.legs.push(Leg {
+                    memory_node: node.name,
+                    macs: node.macs,
+                    decoder,
+                    position,
+                    cmem_base,
+                    bytes,
+                    extent_bytes: node.extent_bytes,
+                    extents: extents.unwrap_or_default(),
+                    incarnation: None,
+                    state: LegState::Mapping,
+                });
+            }
         }
         Ok(())
     }
 
-    fn owner(&self, owner: &Owner) -> Result<ComputeNode, ManagerError> {
-        let known = match owner {
-            Owner::CnId(id) => self.state.compute_nodes.get(id),
-            Owner::Name(name) => self.compute_node_named(name),
-        };
-        match (known, owner) {
-            (Some(node), _) => Ok(node.clone()),
-            (None, Owner::CnId(id)) => self.check_room_for_compute_node().map(|()| new_compute_node(*id)),
-            (None, Owner::Name(name)) => Err(ManagerError::NoOwner(name.clone())),
+    /// Stores a region with new legs and has their memory nodes map them.
+    fn map_new_legs(&mut self, region: Region, reason: Option<String>) {
+        self.store_region(region.clone(), reason);
+        for leg in region.legs.iter().filter(|leg| !region.is_committed(leg)) {
+            self.issue(&leg.memory_node, NodeAction::MapCmem(mapping_of(&region, leg)));
         }
     }
 
-    /// Spreads `size` bytes over the reachable memory nodes, the one with the most free space first: a region goes onto
-    /// one node where one has room for it, and different regions go onto different nodes.
-    fn plan(&self, name: &Name, size: u64) -> Result<Plan, ManagerError> {
-        let mut nodes: Vec<(&MemoryNode, u64)> = self
-            .state
-            .memory_nodes
-            .values()
-            .filter(|node| node.health == Health::Reachable)
-            .map(|node| (node, self.free_bytes(node)))
-            .filter(|(_, free)| *free > 0)
-            .collect();
-        nodes.sort_by(|(a, a_free), (b, b_free)| b_free.cmp(a_free).then_with(|| a.name.cmp(&b.name)));
-        let (mut plan, mut remaining) = (Plan::new(), size);
-        for (node, free) in &nodes {
-            let bytes = (*free).min(remaining - remaining % node.extent_bytes);
-            if bytes > 0 {
-                plan.push(((*node).clone(), bytes));
-                remaining -= bytes;
+    pub(super) fn check_new_region(
+        &self,
+        name: &Name,
+        owner: &ComputeNode,
+        size: u64,
+    ) -> Result<(), ManagerError> {
+        if let Some(region) = self.state.regions.get(name) {
+            return Err(ManagerError::RegionExists(name.clone(), region.state));
+        }
+        if self.state.regions.len() >= REGIONS_MAX {
+            return Err(ManagerError::LimitReached { what: "regions", limit: REGIONS_MAX as u64 });
+        }
+        self.check_quota(owner, size)
+    }
+
+    fn check_quota(&self, owner: &ComputeNode, asked: u64) -> Result<(), ManagerError> {
+        let used = self.index.bytes_of(owner.cn_id);
+        match owner.quota {
+            Some(quota) if used.saturating_add(asked) > quota => {
+                Err(ManagerError::OverQuota { owner: owner.cn_id, quota, used, asked })
             }
+            _ => Ok(()),
         }
-        if remaining == 0 {
-            return if plan.len() <= LEGS_MAX {
-                Ok(plan)
-            } else {
-                Err(ManagerError::LimitReached { what: "legs of a region", limit: LEGS_MAX as u64 })
-            };
-        }
-        let free: u64 = nodes.iter().map(|(_, free)| free).sum();
-        let smallest = nodes.iter().map(|(node, _)| node.extent_bytes).min().filter(|_| free >= size);
-        Err(match smallest {
-            Some(extent_bytes) => ManagerError::Unaligned { name: name.clone(), size, extent_bytes },
-            None => ManagerError::NoSpace { name: name.clone(), size, free, held_back: self.held_back() },
-        })
-    }
-
-    /// Bytes that nobody uses and that cannot be given away now.
-    fn held_back(&self) -> u64 {
-        let unreachable = self.state.memory_nodes.values().filter(|node| node.health != Health::Reachable);
-        let legs = self.state.regions.values().flat_map(|region| &region.legs);
-        let draining = legs.filter(|leg| leg.state == LegState::Unmapping);
-        unreachable.map(|node| self.free_bytes(node)).sum::<u64>()
-            + draining.map(|leg| leg.bytes).sum::<u64>()
     }
 
     pub(super) fn destroy_region(&mut self, name: &Name, force: bool) -> Result<(), ManagerError> {
@@ -136,13 +186,16 @@ impl Manager {
             self.reissue_unmaps(&region, None);
             return Ok(());
         }
-        let owner_there =
-            self.state.compute_nodes.get(&region.owner).map(|cn| cn.health) == Some(Health::Reachable);
-        if owner_there && !force {
+        let let_go = region.state == RegionState::Disabled;
+        if self.is_owner_there(&region) && !let_go && !force {
             return Err(ManagerError::RegionInUse { name: name.clone(), owner: region.owner });
         }
         self.drain(region, None);
         Ok(())
+    }
+
+    pub(super) fn is_owner_there(&self, region: &Region) -> bool {
+        self.state.compute_nodes.get(&region.owner).map(|cn| cn.health) == Some(Health::Reachable)
     }
 
     pub(super) fn reset_region(&mut self, name: &Name) -> Result<(), ManagerError> {
@@ -170,7 +223,7 @@ impl Manager {
         Ok(())
     }
 
-    fn is_reachable(&self, node: &Name) -> bool {
+    pub(super) fn is_reachable(&self, node: &Name) -> bool {
         self.state.memory_nodes.get(node).is_some_and(|node| node.health == Health::Reachable)
     }
 
@@ -180,6 +233,36 @@ impl Manager {
         region.legs.iter_mut().for_each(|leg| leg.state = LegState::Unmapping);
         self.store_region(region.clone(), reason);
         self.reissue_unmaps(&region, None);
+    }
+
+    /// Gives up a growth: what was to be added is unmapped and zeroed, what was there before stays.
+    pub(super) fn drain_growth(&mut self, mut region: Region, reason: String) {
+        let decoders = region.decoders.clone();
+        let added = |leg: &Leg| !decoders.get(leg.decoder as usize).is_some_and(|decoder| decoder.committed);
+        let legs = region.legs.iter_mut().filter(|leg| added(leg));
+        legs.for_each(|leg| leg.state = LegState::Unmapping);
+        self.store_region(region.clone(), Some(format!("it did not grow: {reason}")));
+        self.reissue_unmaps(&region, None);
+    }
+
+    /// A leg was unmapped and zeroed: its memory is free.
+    pub(super) fn leg_gone(&mut self, mut region: Region, at: usize) {
+        let leg = region.legs.remove(at);
+        if let Some(free) = self.free.get_mut(&leg.memory_node) {
+            free.give(&leg.extents);
+        }
+        let owner = region.owner;
+        if region.legs.is_empty() {
+            let name = region.name.clone();
+            self.put(Change::RegionGone(name.clone()));
+            self.region_event(owner, EventKind::RegionDestroyed { region: name, owner });
+        } else {
+            if region.legs.iter().all(|leg| region.is_committed(leg)) {
+                region.decoders.retain(|decoder| decoder.committed);
+            }
+            self.put(Change::Region(region));
+        }
+        self.device_emptied(&leg.memory_node, owner);
     }
 
     /// Tells memory nodes (or the one given) to unmap what is to be unmapped and they have no command for: at first, and
@@ -194,25 +277,46 @@ impl Manager {
         }
     }
 
-    /// Stores a region whose legs or nodes changed, in the state that follows from them.
-    pub(super) fn settle(&mut self, mut region: Region, reason: Option<String>) {
-        let any = |state| region.legs.iter().any(|leg| leg.state == state);
-        region.state = if region.state == RegionState::Draining {
-            RegionState::Draining
-        } else if any(LegState::Lost) {
-            RegionState::Lost
-        } else if any(LegState::Mapping) {
-            RegionState::Creating
-        } else if !region.legs.iter().all(|leg| self.is_reachable(&leg.memory_node)) {
-            RegionState::Degraded
-        } else {
-            RegionState::Active
+    /// Stores a region whose legs or nodes changed, in the state that follows from them. Decoders all of whose legs are
+    /// mapped are committed.
+    pub(super) fn settle(&mut self, mut region: Region, mut reason: Option<String>) {
+        let mapped = |region: &Region| {
+            let added = region.legs.iter().filter(|leg| !region.is_committed(leg));
+            let wanted = region.decoders.iter().filter(|decoder| !decoder.committed);
+            let wanted: u32 = wanted.map(|decoder| decoder.ways.count()).sum();
+            added.clone().all(|leg| leg.state == LegState::Mapped) && added.count() == wanted as usize
         };
+        if region.state != RegionState::Draining {
+            if region.growing() > 0 && mapped(&region) {
+                region.decoders.iter_mut().for_each(|decoder| decoder.committed = true);
+                if region.size > 0 {
+                    reason = reason.or(Some(format!("grown to {}", human_bytes(region.bytes()))));
+                }
+                region.size = region.bytes();
+            }
+            region.state = self.state_of(&region);
+        }
         self.store_region(region, reason);
     }
 
+    fn state_of(&self, region: &Region) -> RegionState {
+        let committed = || region.legs.iter().filter(|leg| region.is_committed(leg));
+        let any = |state| committed().any(|leg| leg.state == state);
+        if let Some(release) = region.release {
+            if release.done { RegionState::Disabled } else { RegionState::Releasing }
+        } else if any(LegState::Lost) {
+            RegionState::Lost
+        } else if any(LegState::Mapping) || region.size == 0 {
+            RegionState::Creating
+        } else if !committed().all(|leg| self.is_reachable(&leg.memory_node)) {
+            RegionState::Degraded
+        } else {
+            RegionState::Active
+        }
+    }
+
     /// Stores a region if it changed; a change its owner has to know of is an event.
-    fn store_region(&mut self, region: Region, reason: Option<String>) {
+    pub(super) fn store_region(&mut self, region: Region, reason: Option<String>) {
         let before = self.state.regions.get(&region.name);
         if before == Some(&region) {
             return;
@@ -225,57 +329,12 @@ impl Manager {
         }
     }
 
-    pub(super) fn region_gone(&mut self, region: &Region) {
-        let (name, owner) = (region.name.clone(), region.owner);
-        self.put(Change::RegionGone(name.clone()));
-        self.region_event(owner, EventKind::RegionDestroyed { region: name, owner });
-    }
-
-    fn region_event(&mut self, owner: CnId, kind: EventKind) {
+    /// An event that a compute node has to hear of.
+    pub(super) fn region_event(&mut self, owner: CnId, kind: EventKind) {
         let seq = self.event(kind);
         if let Some(mut owner) = self.state.compute_nodes.get(&owner).cloned() {
             owner.regions_event = seq;
             self.put(Change::ComputeNode(owner));
         }
     }
-}
-
-fn check_request(create: &CreateRegion) -> Result<(), ManagerError> {
-    let out_of_range = |what: &str, reason: String| {
-        Err(ManagerError::out_of_range(format!("{what} of region {}", create.name), reason))
-    };
-    if create.size.0 == 0 {
-        return out_of_range("size", "it must not be 0".to_owned());
-    }
-    if create.ways != 1 {
-        return out_of_range(
-            "interleave ways",
-            format!("{} ways cannot be had; this version maps 1 way", create.ways),
-        );
-    }
-    let granularity = create.granularity;
-    if !granularity.is_power_of_two() || !(GRANULARITY_MIN..=GRANULARITY_MAX).contains(&granularity) {
-        let reason =
-            format!("{granularity} is not a power of two from {GRANULARITY_MIN} to {GRANULARITY_MAX}");
-        return out_of_range("interleave granularity", reason);
-    }
-    Ok(())
-}
-
-/// A CMem base for each part of a plan: above all the owner ever had, aligned to the node's extents.
-fn cmem_bases(owner: &ComputeNode, plan: &Plan) -> Result<Vec<u64>, ManagerError> {
-    let mut next = owner.cmem_next;
-    let mut bases = Vec::with_capacity(plan.len());
-    for (node, bytes) in plan {
-        let base = next.next_multiple_of(node.extent_bytes);
-        next = base.saturating_add(*bytes);
-        if next > CMEM_LIMIT {
-            return Err(ManagerError::LimitReached {
-                what: "bytes of CMem handed out to a CN",
-                limit: CMEM_LIMIT,
-            });
-        }
-        bases.push(base);
-    }
-    Ok(bases)
 }

@@ -3,7 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::model::{CMEM_LIMIT, CnId, ComputeNode, Event, MemoryNode, Name, NodeCommand, Region, Watermark};
+use crate::model::{
+    CMEM_LIMIT, CnId, ComputeNode, Event, LDS_MAX, LogicalDevice, MemoryNode, Name, NodeCommand, Operation, Qos,
+    Region, Watermark,
+};
 use serde::{Deserialize, Serialize};
 
 use super::pool::FreeExtents;
@@ -30,6 +33,12 @@ pub struct State {
     pub compute_nodes: BTreeMap<CnId, ComputeNode>,
     /// Regions by name.
     pub regions: BTreeMap<Name, Region>,
+    /// Logical devices that have capacity or are bound, by memory node and LD-ID.
+    pub logical_devices: BTreeMap<(Name, u16), LogicalDevice>,
+    /// The latest background operation of each switch.
+    pub operations: BTreeMap<u32, Operation>,
+    /// Quality-of-service controls of memory nodes that were told any.
+    pub qos: BTreeMap<Name, Qos>,
     /// Commands without a result, by memory node and number.
     pub commands: BTreeMap<(Name, u64), NodeCommand>,
     /// The latest events, oldest first, without gaps.
@@ -49,6 +58,16 @@ pub enum Change {
     Region(Region),
     /// A region is gone.
     RegionGone(Name),
+    /// A memory node is forgotten, its controls with it.
+    MemoryNodeGone(Name),
+    /// A logical device is new or now so.
+    LogicalDevice(LogicalDevice),
+    /// A logical device has no capacity and no binding any more.
+    LogicalDeviceGone(Name, u16),
+    /// A switch has a background operation, or it is now so.
+    Operation(Operation),
+    /// The quality-of-service controls of a memory node are now these.
+    Qos(Qos),
     /// A memory node is to carry out a command.
     CommandIssued(Name, NodeCommand),
     /// A memory node gave the result of a command.
@@ -73,6 +92,16 @@ impl State {
             Change::ComputeNode(node) => drop(self.compute_nodes.insert(node.cn_id, node)),
             Change::Region(region) => drop(self.regions.insert(region.name.clone(), region)),
             Change::RegionGone(name) => drop(self.regions.remove(&name)),
+            Change::MemoryNodeGone(name) => {
+                self.memory_nodes.remove(&name);
+                self.qos.remove(&name);
+            }
+            Change::LogicalDevice(ld) => {
+                drop(self.logical_devices.insert((ld.memory_node.clone(), ld.id), ld))
+            }
+            Change::LogicalDeviceGone(node, id) => drop(self.logical_devices.remove(&(node, id))),
+            Change::Operation(operation) => drop(self.operations.insert(operation.switch, operation)),
+            Change::Qos(qos) => drop(self.qos.insert(qos.memory_node.clone(), qos)),
             Change::CommandIssued(node, command) => drop(self.commands.insert((node, command.seq), command)),
             Change::CommandAnswered(node, seq) => drop(self.commands.remove(&(node, seq))),
             Change::Event(event) => self.events.push_back(event),
@@ -89,35 +118,40 @@ impl State {
         self.commands.range((node.clone(), 0)..=(node.clone(), u64::MAX)).map(|(_, command)| command)
     }
 
-    /// The free extents of `node`: all of its pool that no leg of a region holds.
+    /// The logical devices of `node` that have capacity or are bound, by LD-ID.
+    pub fn logical_devices_of<'a>(&'a self, node: &Name) -> impl Iterator<Item = &'a LogicalDevice> + use<'a> {
+        self.logical_devices.range((node.clone(), 0)..(node.clone(), LDS_MAX)).map(|(_, ld)| ld)
+    }
+
+    /// The free extents of every memory node: all of its pool that no leg of a region holds.
     ///
     /// # Errors
     /// [`Contradiction`] when two legs hold one extent, or a leg one the pool does not have.
-    pub fn free_extents(&self, node: &MemoryNode) -> Result<FreeExtents, Contradiction> {
-        let mut free = FreeExtents::all(node.extent_count());
-        for (region, leg) in self.legs_on(&node.name) {
-            for run in leg.extents.runs() {
-                free.take_run(*run).map_err(|()| {
-                    let (first, last) = (run.first, run.first.saturating_add(run.count).saturating_sub(1));
-                    Contradiction(format!(
-                        "extents {first}..={last} of memory node {} in region {} are not there or held twice",
-                        node.name, region.name
-                    ))
-                })?;
+    pub fn free_extents(&self) -> Result<BTreeMap<Name, FreeExtents>, Contradiction> {
+        let pools = self.memory_nodes.values();
+        let mut free: BTreeMap<Name, FreeExtents> =
+            pools.map(|node| (node.name.clone(), FreeExtents::all(node.extent_count()))).collect();
+        for region in self.regions.values() {
+            for leg in &region.legs {
+                let node = &leg.memory_node;
+                let Some(free) = free.get_mut(node) else {
+                    let region = &region.name;
+                    return Err(Contradiction(format!(
+                        "region {region} lies on the unknown memory node {node}"
+                    )));
+                };
+                for run in leg.extents.runs() {
+                    free.take_run(*run).map_err(|()| {
+                        let last = run.first.saturating_add(run.count).saturating_sub(1);
+                        let (first, region) = (run.first, &region.name);
+                        Contradiction(format!(
+                            "extents {first}..={last} of memory node {node} in region {region} are not there or held twice"
+                        ))
+                    })?;
+                }
             }
         }
         Ok(free)
-    }
-
-    /// Every leg that lies on `node`, with its region.
-    pub fn legs_on<'a>(
-        &'a self,
-        node: &'a Name,
-    ) -> impl Iterator<Item = (&'a Region, &'a crate::model::Leg)> {
-        self.regions
-            .values()
-            .flat_map(|region| region.legs.iter().map(move |leg| (region, leg)))
-            .filter(move |(_, leg)| &leg.memory_node == node)
     }
 
     /// Checks all that must hold between the records.
@@ -132,9 +166,15 @@ impl State {
             check(node.extent_bytes.is_power_of_two(), &|| {
                 format!("memory node {} has extents of {} bytes", node.name, node.extent_bytes)
             })?;
-            self.free_extents(node)?;
             check(node.acked_seq <= node.last_seq, &|| {
                 format!("memory node {} is ahead of its commands", node.name)
+            })?;
+        }
+        self.free_extents()?;
+        for ld in self.logical_devices.values() {
+            let bound = ld.binding.as_ref().is_none_or(|b| self.compute_nodes.contains_key(&b.compute_node));
+            check(self.memory_nodes.contains_key(&ld.memory_node) && ld.id < LDS_MAX && bound, &|| {
+                format!("LD {} of memory node {} cannot be", ld.id, ld.memory_node)
             })?;
         }
         let mut cmem: BTreeMap<CnId, Vec<(u64, u64)>> = BTreeMap::new();
@@ -143,10 +183,10 @@ impl State {
             check(owner.is_some(), &|| {
                 format!("region {} has an unknown owner {}", region.name, region.owner)
             })?;
+            check(decoders_fit(region), &|| {
+                format!("the decoders of region {} do not cover it", region.name)
+            })?;
             for leg in &region.legs {
-                check(self.memory_nodes.contains_key(&leg.memory_node), &|| {
-                    format!("region {} lies on the unknown memory node {}", region.name, leg.memory_node)
-                })?;
                 let end = leg.cmem_base.saturating_add(leg.bytes);
                 let fits = end <= CMEM_LIMIT && owner.is_some_and(|owner| end <= owner.cmem_next);
                 check(
@@ -179,4 +219,22 @@ impl State {
             self.events.iter().rev().zip(0..).all(|(event, back)| event.seq + back == self.meta.last_event);
         check(numbered, &|| "the event log has a gap".to_owned())
     }
+}
+
+/// Whether the decoders of a region follow one another, and its legs are what they spread it over.
+fn decoders_fit(region: &Region) -> bool {
+    let mut end = 0;
+    let follow = region.decoders.iter().all(|decoder| {
+        let starts = decoder.offset == end;
+        end = decoder.offset.saturating_add(decoder.size);
+        starts && decoder.size > 0
+    });
+    let committed: u64 = region.decoders.iter().filter(|d| d.committed).map(|d| d.size).sum();
+    let legs_fit = region.legs.iter().all(|leg| {
+        let decoder = region.decoders.get(leg.decoder as usize);
+        decoder.is_some_and(|decoder| {
+            leg.position < decoder.ways.count() && leg.bytes == decoder.size / u64::from(decoder.ways.count())
+        })
+    });
+    follow && legs_fit && region.size == committed
 }

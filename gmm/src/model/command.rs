@@ -2,13 +2,14 @@
 //! carried out in order; carrying one out again changes nothing. A node keeps the highest [`Watermark`] it has seen on
 //! disk and refuses commands below it, so a manager that lost its place can do no harm.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CnId, Extents, Name};
 
 /// How far a manager has come: its term, which grows with each start of a manager over the store, and the store's
 /// revision, which grows with each change. Ordered by term first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Watermark {
     /// The manager's term.
     pub term: u64,
@@ -17,7 +18,7 @@ pub struct Watermark {
 }
 
 /// One command to one memory node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeCommand {
     /// Number of the command at its node: 1 for the first, then one more each time.
     pub seq: u64,
@@ -39,7 +40,7 @@ impl NodeCommand {
 }
 
 /// What a memory node is told to do.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "command", rename_all = "snake_case")]
 pub enum NodeAction {
     /// Fill the extents with zeros, unless they are known to be zero, then map them. A mapping that is there already,
@@ -60,7 +61,7 @@ impl NodeAction {
 }
 
 /// CMem of one CN backed by extents of one pool: CMem `cmem_base + i * extent_bytes` is the `i`-th of `extents`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Mapping {
     /// Whose CMem.
     pub cn: CnId,
@@ -82,7 +83,7 @@ impl Mapping {
 }
 
 /// What became of one command. A node repeats it in each sync until one is answered.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CommandResult {
     /// The command's number.
     pub seq: u64,

@@ -1,15 +1,18 @@
 //! A compute node as the manager remembers it. It is never forgotten: its CMem addresses are handed out once and never
 //! again, and the record is what remembers how far that has come.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{CnId, Health, Name};
 
 /// A server that uses remote memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ComputeNode {
     /// Its identity: the address it sends its frames from.
     pub cn_id: CnId,
+    /// Its number among compute nodes, the lowest that was free: its place in the FM API.
+    pub index: u32,
     /// Its name; none until it registers with one.
     pub name: Option<Name>,
     /// Identifies the run of the agent that registered last (random at its start).
@@ -18,8 +21,17 @@ pub struct ComputeNode {
     pub registration: u64,
     /// Whether it is heard of.
     pub health: Health,
+    /// Most bytes of regions it may have; none: no limit of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<u64>,
+    /// Held in reset: it attaches nothing until it is released.
+    #[serde(default)]
+    pub held: bool,
+    /// Held because someone said so, not because what is declared for it has yet to come about.
+    #[serde(default)]
+    pub held_by_hand: bool,
     /// CMem below this byte address was handed out at some time. Only grows.
     pub cmem_next: u64,
-    /// Sequence number of the latest event that changed its regions.
+    /// Sequence number of the latest event that changed its regions or its being held.
     pub regions_event: u64,
 }

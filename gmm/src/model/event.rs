@@ -1,12 +1,13 @@
 //! The event log: what happened, in order, numbered without gaps. Readers remember the last number they saw and go on from
 //! there after a break.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Name, RegionState};
+use super::{CnId, Name, RegionState, UnbindOption};
 
 /// One entry of the log.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Event {
     /// Its number: 1 for the first ever, then one more each time.
     pub seq: u64,
@@ -18,7 +19,7 @@ pub struct Event {
 }
 
 /// What happened.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventKind {
     /// A manager took over the store.
@@ -92,4 +93,191 @@ pub enum EventKind {
         /// Its former owner.
         owner: CnId,
     },
+    /// Capacity was set aside for a logical device, or given back.
+    LdAllocated {
+        /// The memory node.
+        memory_node: Name,
+        /// The LD.
+        ld: u16,
+        /// Bytes set aside now.
+        reserved: u64,
+    },
+    /// A logical device was bound to a compute node: a hot-add.
+    LdBound {
+        /// The memory node.
+        memory_node: Name,
+        /// The LD.
+        ld: u16,
+        /// The compute node.
+        compute_node: CnId,
+        /// The vPPB, where it has one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        vppb: Option<u8>,
+    },
+    /// A logical device is about to be taken from a compute node: a hot-remove has begun.
+    LdUnbinding {
+        /// The memory node.
+        memory_node: Name,
+        /// The LD.
+        ld: u16,
+        /// The compute node.
+        compute_node: CnId,
+        /// How.
+        option: UnbindOption,
+    },
+    /// A logical device is no longer bound.
+    LdUnbound {
+        /// The memory node.
+        memory_node: Name,
+        /// The LD.
+        ld: u16,
+        /// The compute node that had it.
+        compute_node: CnId,
+    },
+    /// A compute node is held in reset: it attaches nothing.
+    ComputeNodeHeld {
+        /// Its identity.
+        compute_node: CnId,
+    },
+    /// A compute node that was held in reset is released.
+    ComputeNodeReleased {
+        /// Its identity.
+        compute_node: CnId,
+    },
+    /// A compute node's quota changed.
+    QuotaSet {
+        /// Its identity.
+        compute_node: CnId,
+        /// Bytes; none: no limit.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes: Option<u64>,
+    },
+    /// Someone had an AER event generated at a vPPB of a compute node (Generate AER Event, 5203h).
+    AerGenerated {
+        /// The compute node.
+        compute_node: CnId,
+        /// The vPPB.
+        vppb: u8,
+        /// The AER error.
+        aer: u32,
+    },
+    /// A memory node was forgotten: it is taken to be gone for good.
+    MemoryNodeForgotten {
+        /// Its name.
+        memory_node: Name,
+    },
+}
+
+impl EventKind {
+    /// What `event` may be, in the order of the variants.
+    pub const LABELS: [&str; 19] = [
+        "manager_started",
+        "memory_node_registered",
+        "memory_node_unreachable",
+        "memory_node_reachable",
+        "memory_node_refused",
+        "compute_node_registered",
+        "compute_node_unreachable",
+        "compute_node_reachable",
+        "region_changed",
+        "region_destroyed",
+        "ld_allocated",
+        "ld_bound",
+        "ld_unbinding",
+        "ld_unbound",
+        "compute_node_held",
+        "compute_node_released",
+        "quota_set",
+        "aer_generated",
+        "memory_node_forgotten",
+    ];
+
+    /// Its place in [`LABELS`](Self::LABELS).
+    fn index(&self) -> usize {
+        match self {
+            Self::ManagerStarted { .. } => 0,
+            Self::MemoryNodeRegistered { .. } => 1,
+            Self::MemoryNodeUnreachable { .. } => 2,
+            Self::MemoryNodeReachable { .. } => 3,
+            Self::MemoryNodeRefused { .. } => 4,
+            Self::ComputeNodeRegistered { .. } => 5,
+            Self::ComputeNodeUnreachable { .. } => 6,
+            Self::ComputeNodeReachable { .. } => 7,
+            Self::RegionChanged { .. } => 8,
+            Self::RegionDestroyed { .. } => 9,
+            Self::LdAllocated { .. } => 10,
+            Self::LdBound { .. } => 11,
+            Self::LdUnbinding { .. } => 12,
+            Self::LdUnbound { .. } => 13,
+            Self::ComputeNodeHeld { .. } => 14,
+            Self::ComputeNodeReleased { .. } => 15,
+            Self::QuotaSet { .. } => 16,
+            Self::AerGenerated { .. } => 17,
+            Self::MemoryNodeForgotten { .. } => 18,
+        }
+    }
+
+    /// What it is called in JSON.
+    pub fn label(&self) -> &'static str {
+        Self::LABELS[self.index()]
+    }
+
+    /// The memory node it is about.
+    pub fn memory_node(&self) -> Option<&Name> {
+        match self {
+            Self::MemoryNodeRegistered { memory_node, .. }
+            | Self::MemoryNodeUnreachable { memory_node }
+            | Self::MemoryNodeReachable { memory_node }
+            | Self::MemoryNodeRefused { memory_node, .. }
+            | Self::LdAllocated { memory_node, .. }
+            | Self::LdBound { memory_node, .. }
+            | Self::LdUnbinding { memory_node, .. }
+            | Self::LdUnbound { memory_node, .. }
+            | Self::MemoryNodeForgotten { memory_node } => Some(memory_node),
+            _ => None,
+        }
+    }
+
+    /// The compute node it is about, which of a region's event is its owner.
+    pub fn compute_node(&self) -> Option<CnId> {
+        match self {
+            Self::ComputeNodeRegistered { compute_node, .. }
+            | Self::ComputeNodeUnreachable { compute_node }
+            | Self::ComputeNodeReachable { compute_node }
+            | Self::LdBound { compute_node, .. }
+            | Self::LdUnbinding { compute_node, .. }
+            | Self::LdUnbound { compute_node, .. }
+            | Self::ComputeNodeHeld { compute_node }
+            | Self::ComputeNodeReleased { compute_node }
+            | Self::QuotaSet { compute_node, .. }
+            | Self::AerGenerated { compute_node, .. } => Some(*compute_node),
+            Self::RegionChanged { owner, .. } | Self::RegionDestroyed { owner, .. } => Some(*owner),
+            _ => None,
+        }
+    }
+
+    /// The region it is about.
+    pub fn region(&self) -> Option<&Name> {
+        match self {
+            Self::MemoryNodeRefused { region, .. }
+            | Self::RegionChanged { region, .. }
+            | Self::RegionDestroyed { region, .. } => Some(region),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_what_json_has() {
+        let schema = schemars::schema_for!(EventKind);
+        let kinds = schema.get("oneOf").and_then(|kinds| kinds.as_array()).unwrap();
+        let labels: Vec<_> = kinds.iter().map(|kind| kind["properties"]["event"]["const"].as_str().unwrap()).collect();
+        assert_eq!(labels, EventKind::LABELS);
+        let kind = EventKind::QuotaSet { compute_node: CnId::new([2, 0, 0, 0, 0, 1]).unwrap(), bytes: None };
+        assert_eq!(serde_json::to_value(&kind).unwrap()["event"], kind.label());
+    }
 }

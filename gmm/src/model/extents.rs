@@ -1,10 +1,11 @@
 //! Sets of extents of a memory node's pool, kept as runs: a pool of a terabyte has half a million extents, and a region in
 //! an unfragmented pool is one run. Extent `i` covers bytes `i * extent_bytes ..` of the pool (MPMem).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// Consecutive extents of one pool.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExtentRun {
     /// Index of the first extent.
@@ -14,7 +15,7 @@ pub struct ExtentRun {
 }
 
 /// Extents of one pool in the order in which they back a CMem range: the first index backs the first `extent_bytes` of it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Extents(Vec<ExtentRun>);
 

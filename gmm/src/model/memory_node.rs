@@ -1,15 +1,20 @@
 //! A memory node as the manager remembers it: where it is, what it lends, and which life of its memory this is. Which of
 //! its extents are in use is not kept here but follows from the legs of all regions, so the two can never disagree.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Health, Mac, Name};
+use super::{DeviceKind, Health, Mac, Name};
 
 /// A server that lends a pool of memory.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MemoryNode {
     /// Its name, which is its identity: a node that registers again under its name is the same node.
     pub name: Name,
+    /// Its number among memory nodes, the lowest that was free: its place in the FM API.
+    pub index: u32,
+    /// Whether it is given away in slices or whole.
+    pub kind: DeviceKind,
     /// Addresses of its ports, at least one; CNs send to these.
     pub macs: Vec<Mac>,
     /// Bytes of its pool.

@@ -7,9 +7,12 @@ mod compute_node;
 mod event;
 mod extents;
 mod health;
+mod logical_device;
 mod mac;
 mod memory_node;
 mod name;
+mod operation;
+mod qos;
 mod region;
 mod size;
 
@@ -18,8 +21,13 @@ pub use compute_node::ComputeNode;
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
 pub use health::Health;
+pub use logical_device::{
+    Binding, DeviceKind, LD_UNIT, LDS_MAX, LogicalDevice, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
+};
 pub use mac::{CnId, Mac, MacError};
 pub use memory_node::MemoryNode;
 pub use name::{NAME_LEN_MAX, Name, NameError};
-pub use region::{CMEM_LIMIT, GRANULARITY_MAX, GRANULARITY_MIN, Leg, LegState, Region, RegionState};
+pub use operation::{Operation, OperationKind, OperationOutcome};
+pub use qos::Qos;
+pub use region::{CMEM_LIMIT, HdmDecoder, Leg, LegState, Region, RegionState, Release, Unmapped};
 pub use size::{ByteSize, SizeError, human_bytes};

@@ -4,13 +4,14 @@
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// The most characters a [`Name`] has.
 pub const NAME_LEN_MAX: usize = 63;
 
 /// A name: 1 to 63 ASCII letters, digits, `.`, `_` or `-`, the first a letter or a digit.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 

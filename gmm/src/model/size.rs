@@ -1,9 +1,11 @@
 //! Byte counts as people write and read them. A [`ByteSize`] is an option, an argument or a size in a message: one binary
 //! unit, exact, so that it reads back as it was. What is only looked at is shown in both conventions by [`human_bytes`].
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// A number of bytes, written `4096`, `0x1000`, `2M`, `1GiB` or `1TB`.
@@ -112,6 +114,20 @@ impl<'de> Deserialize<'de> for ByteSize {
             }
         }
         deserializer.deserialize_any(Visitor)
+    }
+}
+
+impl JsonSchema for ByteSize {
+    fn schema_name() -> Cow<'static, str> {
+        "ByteSize".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "A number of bytes, or a text with a unit: 4096, \"0x1000\", \"2M\", \"1GiB\".",
+            "type": ["string", "integer"],
+            "minimum": 0,
+        })
     }
 }
 

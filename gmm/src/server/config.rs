@@ -4,7 +4,10 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::manager::NODE_TIMEOUT_MS_DEFAULT;
+use crate::fm::listener::FmConfig;
+use crate::manager::{Declared, Initialisation, NODE_TIMEOUT_MS_DEFAULT};
+use crate::store::StorePlace;
+use crate::store::etcd::LEASE_TTL_S_DEFAULT;
 
 /// The port a manager listens on unless told otherwise.
 pub const PORT_DEFAULT: u16 = 7440;
@@ -22,12 +25,23 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Unix socket to listen on besides.
     pub socket: Option<PathBuf>,
-    /// The store's file.
-    pub store: PathBuf,
+    /// Where the store is. In etcd, several managers may share it: one leads, the others send clients to it.
+    pub store: StorePlace,
+    /// The URL under which clients and other managers reach this one; none: made of the address it listens on. Of use with
+    /// etcd only.
+    pub advertise: Option<String>,
+    /// Seconds that the lease of a leader lasts: how long a leader that died is waited for. Of use with etcd only.
+    pub lease_ttl_s: u64,
     /// Silence after which a node counts as unreachable; at least [`NODE_TIMEOUT_MIN`].
     pub node_timeout: Duration,
+    /// How the fabric comes up.
+    pub initialisation: Initialisation,
+    /// What its file declares.
+    pub declared: Declared,
     /// Connections served at a time; more wait to be accepted.
     pub connections_max: usize,
+    /// The FM API, if it is wanted. Whoever reaches it may do anything, as on [`listen`](Self::listen).
+    pub fm: Option<FmConfig>,
     /// File to write the bound TCP address to once it is served.
     pub port_file: Option<PathBuf>,
 }
@@ -37,9 +51,14 @@ impl Default for Config {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT_DEFAULT)),
             socket: None,
-            store: PathBuf::from(STORE_DEFAULT),
+            store: PathBuf::from(STORE_DEFAULT).into(),
+            advertise: None,
+            lease_ttl_s: LEASE_TTL_S_DEFAULT,
             node_timeout: Duration::from_millis(NODE_TIMEOUT_MS_DEFAULT),
+            initialisation: Initialisation::default(),
+            declared: Declared::default(),
             connections_max: CONNECTIONS_DEFAULT,
+            fm: None,
             port_file: None,
         }
     }

@@ -2,21 +2,24 @@
 //! carried out one after the other, stored with one commit, and answered only after it.
 //!
 //! ```text
-//!   routes --(job)--> queue --> apply, apply, apply --> one commit --> answers, and "something changed" to long polls
+//!   routes --(job)--> queue --> apply, apply, apply --> one commit --> answers, and long polls whose topic was touched
 //! ```
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use super::clock::Clock;
+use super::topics::{Topic, Topics, Watch};
 use crate::manager::{Change, Command, Manager, ManagerError, Outcome};
 use crate::store::{Store, StoreError};
 
-/// Jobs waiting for the thread; more are turned away.
-const QUEUE_MAX: usize = 1024;
+/// Jobs waiting for the thread; more are turned away. As many as nodes may ask at once when a manager is back.
+const QUEUE_MAX: usize = 16_384;
 /// Jobs stored with one commit at most.
 const BATCH_MAX: usize = 256;
 /// How long the thread sleeps at most when no node can fall silent.
@@ -52,12 +55,14 @@ struct Turn<'a> {
 #[derive(Clone)]
 pub struct Core {
     jobs: SyncSender<Work>,
-    changed: watch::Receiver<u64>,
+    topics: Arc<Topics>,
 }
 
 /// The thread itself.
 pub struct CoreThread {
     thread: JoinHandle<Result<(), StoreError>>,
+    jobs: SyncSender<Work>,
+    end: Arc<AtomicBool>,
 }
 
 impl Core {
@@ -68,11 +73,18 @@ impl Core {
         clock: Clock,
     ) -> std::io::Result<(Self, CoreThread)> {
         let (jobs, queue) = sync_channel(QUEUE_MAX);
-        let (publish, changed) = watch::channel(manager.watermark().revision);
+        let topics = Arc::new(Topics::default());
+        let publish = Arc::clone(&topics);
+        let end = Arc::new(AtomicBool::new(false));
+        let told = Arc::clone(&end);
         let thread = std::thread::Builder::new()
             .name("gmm-core".to_owned())
-            .spawn(move || run(manager, store, clock, &queue, &publish))?;
-        Ok((Self { jobs, changed }, CoreThread { thread }))
+            .spawn(move || {
+                let result = run(manager, store, clock, &queue, &publish, &told);
+                publish.close();
+                result
+            })?;
+        Ok((Self { jobs: jobs.clone(), topics }, CoreThread { thread, jobs, end }))
     }
 
     /// Carries out a command and returns what `view` sees right after it.
@@ -106,6 +118,17 @@ impl Core {
         self.job(move |turn| view(turn.manager)).await
     }
 
+    /// Carries out `work` on the manager, at the time given, and returns what it does once the changes it adds are stored.
+    ///
+    /// # Errors
+    /// [`CoreError::Busy`] or [`CoreError::Ended`].
+    pub async fn turn<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Manager, u64, &mut Vec<Change>) -> T + Send + 'static,
+    ) -> Result<T, CoreError> {
+        self.job(move |turn| work(turn.manager, turn.now_ms, turn.changes)).await
+    }
+
     /// Hands over a command whose outcome nobody waits for. Lost when too many jobs wait.
     pub fn post(&self, command: Command) {
         let work: Work = Box::new(move |turn| {
@@ -117,9 +140,9 @@ impl Core {
         drop(self.jobs.try_send(work));
     }
 
-    /// Wakes whenever something was stored. What a receiver has marked as seen before looking is not missed.
-    pub fn changes(&self) -> watch::Receiver<u64> {
-        self.changed.clone()
+    /// Waits for a topic: what is stored from here on is not missed.
+    pub fn watch(&self, topic: Topic) -> Watch {
+        self.topics.watch(topic)
     }
 
     async fn job<T: Send + 'static>(
@@ -145,11 +168,16 @@ impl CoreThread {
         self.thread.is_finished()
     }
 
-    /// Waits for the thread to end: when every [`Core`] is dropped, or when the store failed.
+    /// Ends the thread, after the jobs that wait at this moment, and waits for that. Jobs that come later are answered with
+    /// [`CoreError::Ended`].
     ///
     /// # Errors
-    /// The [`StoreError`] that ended it.
-    pub fn join(self) -> Result<(), StoreError> {
+    /// The [`StoreError`] that had ended it before.
+    pub fn end(self) -> Result<(), StoreError> {
+        self.end.store(true, Ordering::SeqCst);
+        // Wakes it; when the queue is full, it is awake.
+        drop(self.jobs.try_send(Box::new(|_| Box::new(|| ()))));
+        drop(self.jobs);
         match self.thread.join() {
             Ok(result) => result,
             Err(panic) => std::panic::resume_unwind(panic),
@@ -162,7 +190,8 @@ fn run(
     mut store: Box<dyn Store>,
     clock: Clock,
     queue: &Receiver<Work>,
-    publish: &watch::Sender<u64>,
+    topics: &Topics,
+    end: &AtomicBool,
 ) -> Result<(), StoreError> {
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
     loop {
@@ -188,10 +217,13 @@ fn run(
         if !changes.is_empty() {
             store.commit(&changes)?;
             log(&changes);
+            topics.publish(&changes);
             changes.clear();
-            publish.send_replace(manager.watermark().revision);
         }
         answers.drain(..).for_each(|answer| answer());
+        if end.load(Ordering::SeqCst) {
+            return Ok(());
+        }
     }
 }
 

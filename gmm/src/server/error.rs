@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::core::CoreError;
 use crate::api::{ErrorBody, ErrorCode};
+use crate::manager::ManagerError;
 
 /// What a route answers when it cannot do what was asked.
 #[derive(Debug)]
@@ -30,9 +31,15 @@ impl IntoResponse for ApiError {
 impl From<CoreError> for ApiError {
     fn from(error: CoreError) -> Self {
         match error {
-            CoreError::Manager(error) => Self::new(error.code(), error.to_string(), error.hint()),
+            CoreError::Manager(error) => error.into(),
             other => Self::new(ErrorCode::Unavailable, other.to_string(), "ask again in a moment"),
         }
+    }
+}
+
+impl From<ManagerError> for ApiError {
+    fn from(error: ManagerError) -> Self {
+        Self::new(error.code(), error.to_string(), error.hint())
     }
 }
 

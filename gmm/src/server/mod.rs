@@ -2,15 +2,20 @@
 //! in order. Everything that decides is in [`crate::manager`].
 //!
 //! ```text
-//!   listener (connections) --> routes (requests) --> core (one thread: manager + store)
+//!   listener (connections) --> seat (who leads?) --> routes (requests) --> core (one thread: manager + store)
+//!                                                    `------------ a reign: while this process leads ------------'
 //! ```
 
 mod clock;
 mod config;
 mod core;
 mod error;
+mod fm;
 mod listener;
+mod reign;
 mod routes;
+mod topics;
+mod seat;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -20,15 +25,16 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use config::{CONNECTIONS_DEFAULT, Config, NODE_TIMEOUT_MIN, PORT_DEFAULT, STORE_DEFAULT};
+pub use fm::FmAddress;
 pub use routes::{BODY_BYTES_MAX, WAIT_MS_MAX};
 
-use self::core::{Core, CoreThread};
-use clock::Clock;
 use listener::Listeners;
+use reign::Reign;
+use seat::Seat;
 
+use crate::fm::listener::FmListenError;
 use crate::daemon::{Bound, SocketError};
-use crate::manager::Manager;
-use crate::store::{RedbStore, Store, StoreError};
+use crate::store::{RedbStore, StoreError, StorePlace, Tenure};
 
 /// Why a manager cannot serve, or stopped serving.
 #[derive(Debug, thiserror::Error)]
@@ -44,6 +50,9 @@ pub enum ServerError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The addresses of the FM API.
+    #[error(transparent)]
+    Fm(#[from] FmListenError),
     /// The Unix socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
@@ -58,6 +67,16 @@ pub enum ServerError {
     /// The node time-out.
     #[error("a node time-out of {0:?} is too short; use at least {NODE_TIMEOUT_MIN:?}")]
     NodeTimeout(std::time::Duration),
+    /// The URL to be reached under.
+    #[error(
+        "several managers share the store {store}, and clients of the others cannot be sent to {address}; say with --advertise http://HOST:PORT how this one is reached"
+    )]
+    Advertise {
+        /// The store.
+        store: String,
+        /// The address it listens on, which names no host.
+        address: SocketAddr,
+    },
     /// A thread.
     #[error("cannot start a thread for the manager: {0}; raise the limit of processes (ulimit -u)")]
     Thread(std::io::Error),
@@ -85,12 +104,13 @@ pub struct Server {
     socket: Option<Bound>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
-    core: CoreThread,
+    abdicate: watch::Sender<bool>,
+    reigning: JoinHandle<Result<(), ServerError>>,
 }
 
 impl Server {
     /// Opens the store, takes over its state, and serves on the sockets of `config`. When this returns, clients can
-    /// connect.
+    /// connect. With a store in etcd, they are sent to whoever leads; whether etcd is there shows later.
     ///
     /// # Errors
     /// [`ServerError`], with nothing left behind.
@@ -98,7 +118,6 @@ impl Server {
         if config.node_timeout < NODE_TIMEOUT_MIN {
             return Err(ServerError::NodeTimeout(config.node_timeout));
         }
-        let mut store = RedbStore::open(&config.store)?;
         let address = config.listen;
         let listen = |source| ServerError::Listen { address, source };
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
@@ -106,25 +125,34 @@ impl Server {
         let socket = config.socket.as_deref().map(|path| Bound::bind(path, 0o600, "manager")).transpose()?;
         let unix = socket.as_ref().map(Bound::async_listener).transpose()?;
 
-        let clock = Clock::start();
-        let node_timeout_ms = u64::try_from(config.node_timeout.as_millis()).unwrap_or(u64::MAX);
-        let state = store.load()?;
-        // The monotonic clock of another run says nothing about the wall clock of this one: go on after its last event.
-        let clock = clock.not_before(state.events.back().map_or(0, |event| event.time_ms));
-        let (manager, outcome) = Manager::take_over(state, node_timeout_ms, clock.now_ms())
-            .map_err(|source| StoreError::Contradiction { path: config.store.clone(), source })?;
-        store.commit(&outcome.changes)?;
-        tracing::info!(
-            store = %config.store.display(), term = manager.watermark().term, regions = manager.state().regions.len(),
-            "took over the store"
-        );
-        let (core, thread) = Core::start(manager, Box::new(store), clock).map_err(ServerError::Thread)?;
-
+        let url = config.advertise.clone().unwrap_or_else(|| format!("http://{address}"));
+        let seat = Seat::new();
+        let (abdicate, told) = watch::channel(false);
+        let reigning = match &config.store {
+            StorePlace::File(path) => {
+                let mut reign = Reign::begin(Box::new(RedbStore::open(path)?), &config)?;
+                if let Err(error) = reign.serve(&config).await {
+                    drop(reign.end().await);
+                    return Err(error);
+                }
+                seat.lead(reign.router(&url), Tenure::for_ever());
+                tokio::spawn(reign::alone(reign, seat.clone(), told))
+            }
+            StorePlace::Etcd(place) if config.advertise.is_none() && address.ip().is_unspecified() => {
+                return Err(ServerError::Advertise { store: place.to_string(), address });
+            }
+            StorePlace::Etcd(place) => {
+                tokio::spawn(reign::among(config.clone(), place.clone(), seat.clone(), url, told))
+            }
+        };
         let (stop, stopped) = watch::channel(false);
-        let router = routes::router(core);
-        let serving =
-            tokio::spawn(listener::serve(Listeners { tcp, unix }, router, config.connections_max, stopped));
-        let server = Self { address, socket, stop, serving, core: thread };
+        let serving = tokio::spawn(listener::serve(
+            Listeners { tcp, unix },
+            seat.router(),
+            config.connections_max,
+            stopped,
+        ));
+        let server = Self { address, socket, stop, serving, abdicate, reigning };
         tracing::info!("listening on {address}");
         if let Some(path) = config.port_file {
             let written = write_port_file(&path, address);
@@ -141,29 +169,27 @@ impl Server {
         self.address
     }
 
-    /// Returns when the core has ended by itself, which it does when the store fails.
+    /// Returns when it cannot go on, which is so when the store fails for good.
     pub async fn failed(&self) {
         let mut pause = tokio::time::interval(std::time::Duration::from_millis(100));
-        while !self.core.is_finished() {
+        while !self.reigning.is_finished() {
             pause.tick().await;
         }
     }
 
-    /// Stops accepting, lets requests under way end for a moment, and closes the store.
+    /// Gives up the lead and closes the store, answers requests under way, and stops accepting.
     ///
     /// # Errors
     /// [`ServerError::Store`] when the store had failed.
     pub async fn stop(self) -> Result<(), ServerError> {
+        self.abdicate.send_replace(true);
+        let ended = self.reigning.await;
         self.stop.send_replace(true);
         if let Err(error) = self.serving.await {
             tracing::warn!(%error, "the server did not end in order");
         }
         drop(self.socket);
-        let core = self.core;
-        match tokio::task::spawn_blocking(|| core.join()).await {
-            Ok(result) => Ok(result?),
-            Err(panic) => std::panic::resume_unwind(panic.into_panic()),
-        }
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 }
 

@@ -1,11 +1,19 @@
 //! Where the state outlives the process. A [`Store`] is loaded once and then fed the changes of each command; it returns
 //! from [`Store::commit`] when they are on disk, all or none of them. Only then may anyone be told.
 
+pub mod etcd;
 mod memory;
+mod place;
+pub mod record;
 mod redb;
+mod tenure;
 
+pub use self::etcd::EtcdStore;
 pub use self::memory::MemoryStore;
-pub use self::redb::{FORMAT, RedbStore};
+pub use self::place::{EtcdPlace, StorePlace};
+pub use self::record::FORMAT;
+pub use self::redb::RedbStore;
+pub use self::tenure::Tenure;
 
 use std::path::PathBuf;
 
@@ -47,40 +55,86 @@ pub enum StoreError {
     },
     /// It was written by another version.
     #[error(
-        "the store {path} has format {found}, and this version reads format {FORMAT}; run the version that wrote it, or start with an empty store"
+        "the store {place} has format {found}, and this version reads format {FORMAT}; run the version that wrote it, or start with an empty store"
     )]
     Format {
-        /// The file.
-        path: PathBuf,
+        /// Which store: its file, or its URL.
+        place: String,
         /// What it says.
         found: String,
     },
     /// It is no store, or damaged.
     #[error(
-        "the store {path} is damaged or is no store ({reason}); restore it from a backup, or move it away to start with an empty one"
+        "the store {place} is damaged or is no store ({reason}); restore it from a backup, or move it away to start with an empty one"
     )]
     Damaged {
-        /// The file.
-        path: PathBuf,
+        /// Which store: its file, or its URL.
+        place: String,
         /// What is wrong.
         reason: String,
     },
     /// Its records contradict each other.
-    #[error("the store {path} is not usable: {source}; restore it from a backup")]
+    #[error("the store {place} is not usable: {source}; restore it from a backup")]
     Contradiction {
-        /// The file.
-        path: PathBuf,
+        /// Which store: its file, or its URL.
+        place: String,
         /// What contradicts what.
         source: Contradiction,
     },
     /// A write failed.
     #[error(
-        "writing to the store {path} failed ({reason}); look for a full or failing disk, then start the manager again"
+        "writing to the store {place} failed ({reason}); look for a full or failing disk, then start the manager again"
     )]
     Write {
-        /// The file.
-        path: PathBuf,
+        /// Which store: its file, or its URL.
+        place: String,
         /// What the system said.
         reason: String,
     },
+    /// etcd cannot be asked, or refuses.
+    #[error("the store {place} cannot be used: {source}")]
+    Etcd {
+        /// Its URL.
+        place: String,
+        /// What happened.
+        source: etcd::EtcdError,
+    },
+    /// Another manager leads, or this one could not show in time that it does.
+    #[error(
+        "this manager no longer leads the store {place}: what it wanted to write was refused, or may not be written any more"
+    )]
+    Deposed {
+        /// Its URL.
+        place: String,
+    },
+    /// A record is larger than the store takes.
+    #[error(
+        "record {record} of the store {place} has {bytes} bytes, and {limit} are possible; make regions of fewer pieces, or of smaller size"
+    )]
+    RecordTooLarge {
+        /// Which store.
+        place: String,
+        /// Which record.
+        record: String,
+        /// Its bytes.
+        bytes: usize,
+        /// Bytes possible.
+        limit: usize,
+    },
+}
+
+impl StoreError {
+    /// Whether the store itself is sound, so that a manager may load it again and go on.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Etcd { source, .. } => source.is_passing(),
+            Self::Deposed { .. } | Self::RecordTooLarge { .. } => true,
+            Self::Place { .. }
+            | Self::Locked { .. }
+            | Self::Format { .. }
+            | Self::Damaged { .. }
+            | Self::Contradiction { .. }
+            | Self::Write { .. } => false,
+        }
+    }
 }

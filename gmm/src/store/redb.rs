@@ -6,29 +6,23 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
 use redb::{
-    Database, DatabaseError, ReadTransaction, ReadableDatabase, ReadableTable, StorageError, Table,
+    Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, Table as RedbTable,
     TableDefinition, TableError, WriteTransaction,
 };
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
+use super::record::{FORMAT, Record, Restore, Table};
 use super::{Store, StoreError};
 use crate::manager::{Change, Meta, State};
-use crate::model::{CnId, Name};
 
-/// The format this version reads and writes.
-pub const FORMAT: u32 = 1;
+type Rows<'t> = RedbTable<'t, &'static str, &'static [u8]>;
 
-type ByText = TableDefinition<'static, &'static str, &'static [u8]>;
-const META: ByText = TableDefinition::new("meta");
-const MEMORY_NODES: ByText = TableDefinition::new("memory_nodes");
-const COMPUTE_NODES: ByText = TableDefinition::new("compute_nodes");
-const REGIONS: ByText = TableDefinition::new("regions");
-const COMMANDS: TableDefinition<'static, (&str, u64), &[u8]> = TableDefinition::new("commands");
-const EVENTS: TableDefinition<'static, u64, &[u8]> = TableDefinition::new("events");
-
+/// Where the number of the format is; the same in every format.
+const FORMAT_TABLE: TableDefinition<'static, &'static str, &'static [u8]> = TableDefinition::new("meta");
 const FORMAT_KEY: &str = "format";
-const COUNTERS_KEY: &str = "counters";
+
+fn definition(table: Table) -> TableDefinition<'static, &'static str, &'static [u8]> {
+    TableDefinition::new(table.name())
+}
 
 /// Memory for redb's cache in bytes; the state is read once and small.
 const CACHE_BYTES: usize = 16 << 20;
@@ -64,71 +58,49 @@ impl RedbStore {
 
     fn check_format(&self) -> Result<(), StoreError> {
         let read = self.database.begin_read().map_err(|error| self.damaged(error))?;
-        let meta = read.open_table(META).map_err(|error| self.damaged(error))?;
+        let meta = read.open_table(FORMAT_TABLE).map_err(|error| self.damaged(error))?;
         let value = meta.get(FORMAT_KEY).map_err(|error| self.damaged(error))?;
         let found = value.map(|value| String::from_utf8_lossy(value.value()).into_owned());
         match found {
             Some(found) if found == FORMAT.to_string() => Ok(()),
             found => Err(StoreError::Format {
-                path: self.path.clone(),
+                place: self.place(),
                 found: found.unwrap_or_else(|| "unknown".into()),
             }),
         }
     }
 
     fn damaged(&self, error: impl std::fmt::Display) -> StoreError {
-        StoreError::Damaged { path: self.path.clone(), reason: error.to_string() }
+        StoreError::Damaged { place: self.place(), reason: error.to_string() }
     }
 
-    fn parse<T: DeserializeOwned>(&self, what: &str, bytes: &[u8]) -> Result<T, StoreError> {
-        serde_json::from_slice(bytes).map_err(|error| self.damaged(format!("{what}: {error}")))
-    }
-
-    /// Every value of a table of nouns.
-    fn all<T: DeserializeOwned>(&self, read: &ReadTransaction, table: ByText) -> Result<Vec<T>, StoreError> {
-        let rows = read.open_table(table).map_err(|error| self.damaged(error))?;
-        let mut all = Vec::new();
-        for row in rows.iter().map_err(|error| self.damaged(error))? {
-            let (key, value) = row.map_err(|error| self.damaged(error))?;
-            all.push(self.parse(key.value(), value.value())?);
-        }
-        Ok(all)
+    fn place(&self) -> String {
+        self.path.display().to_string()
     }
 
     fn read_all(&self) -> Result<State, StoreError> {
         let read = self.database.begin_read().map_err(|error| self.damaged(error))?;
-        let mut state = State::default();
-        let meta = read.open_table(META).map_err(|error| self.damaged(error))?;
-        if let Some(counters) = meta.get(COUNTERS_KEY).map_err(|error| self.damaged(error))? {
-            state.apply(Change::Meta(self.parse(COUNTERS_KEY, counters.value())?));
+        let mut restore = Restore::default();
+        for table in Table::ALL {
+            let rows = read.open_table(definition(table)).map_err(|error| self.damaged(error))?;
+            for row in rows.iter().map_err(|error| self.damaged(error))? {
+                let (key, value) = row.map_err(|error| self.damaged(error))?;
+                if (table, key.value()) != (Table::Meta, FORMAT_KEY) {
+                    restore.add(table, key.value(), value.value()).map_err(|error| self.damaged(error))?;
+                }
+            }
         }
-        let nodes = self.all(&read, MEMORY_NODES)?.into_iter().map(Change::MemoryNode);
-        let nodes = nodes.chain(self.all(&read, COMPUTE_NODES)?.into_iter().map(Change::ComputeNode));
-        let regions = self.all(&read, REGIONS)?.into_iter().map(Change::Region);
-        nodes.chain(regions).for_each(|change| state.apply(change));
-
-        let commands = read.open_table(COMMANDS).map_err(|error| self.damaged(error))?;
-        for row in commands.iter().map_err(|error| self.damaged(error))? {
-            let (key, value) = row.map_err(|error| self.damaged(error))?;
-            let node = Name::new(key.value().0).map_err(|error| self.damaged(error))?;
-            state.apply(Change::CommandIssued(node, self.parse("command", value.value())?));
-        }
-        let events = read.open_table(EVENTS).map_err(|error| self.damaged(error))?;
-        for row in events.iter().map_err(|error| self.damaged(error))? {
-            let (_, value) = row.map_err(|error| self.damaged(error))?;
-            state.apply(Change::Event(self.parse("event", value.value())?));
-        }
-        let contradiction = |source| StoreError::Contradiction { path: self.path.clone(), source };
-        state.verify().map_err(contradiction)?;
-        Ok(state)
+        restore
+            .finish()
+            .map_err(|source| StoreError::Contradiction { place: self.place(), source })
     }
 
     fn write(&self, changes: &[Change]) -> Result<(), Box<dyn std::error::Error>> {
         let transaction = self.database.begin_write()?;
         {
             let mut tables = Tables::open(&transaction)?;
-            for change in changes {
-                tables.write(change)?;
+            for record in Record::all_of(changes)? {
+                tables.write(record)?;
             }
         }
         transaction.commit()?;
@@ -143,66 +115,36 @@ impl Store for RedbStore {
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         self.write(changes)
-            .map_err(|error| StoreError::Write { path: self.path.clone(), reason: error.to_string() })
+            .map_err(|error| StoreError::Write { place: self.place(), reason: error.to_string() })
     }
 }
 
-/// The tables of one write transaction.
-struct Tables<'t> {
-    meta: Table<'t, &'static str, &'static [u8]>,
-    memory_nodes: Table<'t, &'static str, &'static [u8]>,
-    compute_nodes: Table<'t, &'static str, &'static [u8]>,
-    regions: Table<'t, &'static str, &'static [u8]>,
-    commands: Table<'t, (&'static str, u64), &'static [u8]>,
-    events: Table<'t, u64, &'static [u8]>,
-}
+/// The tables of one write transaction, in the order of [`Table::ALL`].
+struct Tables<'t>(Vec<Rows<'t>>);
 
 impl<'t> Tables<'t> {
     fn open(transaction: &'t WriteTransaction) -> Result<Self, TableError> {
-        Ok(Self {
-            meta: transaction.open_table(META)?,
-            memory_nodes: transaction.open_table(MEMORY_NODES)?,
-            compute_nodes: transaction.open_table(COMPUTE_NODES)?,
-            regions: transaction.open_table(REGIONS)?,
-            commands: transaction.open_table(COMMANDS)?,
-            events: transaction.open_table(EVENTS)?,
-        })
+        let mut rows = Vec::with_capacity(Table::ALL.len());
+        for table in Table::ALL {
+            rows.push(transaction.open_table(definition(table))?);
+        }
+        Ok(Self(rows))
     }
 
-    fn write(&mut self, change: &Change) -> Result<(), Box<dyn std::error::Error>> {
-        match change {
-            Change::Meta(meta) => insert(&mut self.meta, COUNTERS_KEY, meta)?,
-            Change::MemoryNode(node) => insert(&mut self.memory_nodes, node.name.as_str(), node)?,
-            Change::ComputeNode(node) => insert(&mut self.compute_nodes, &cn_key(node.cn_id), node)?,
-            Change::Region(region) => insert(&mut self.regions, region.name.as_str(), region)?,
-            Change::RegionGone(name) => drop(self.regions.remove(name.as_str())?),
-            Change::CommandIssued(node, command) => {
-                let value = serde_json::to_vec(command)?;
-                self.commands.insert((node.as_str(), command.seq), value.as_slice())?;
+    fn rows(&mut self, table: Table) -> &mut Rows<'t> {
+        &mut self.0[table as usize]
+    }
+
+    fn write(&mut self, record: Record) -> Result<(), StorageError> {
+        match record {
+            Record::Put(table, key, value) => {
+                drop(self.rows(table).insert(key.as_str(), value.as_bytes())?);
             }
-            Change::CommandAnswered(node, seq) => drop(self.commands.remove((node.as_str(), *seq))?),
-            Change::Event(event) => {
-                let value = serde_json::to_vec(event)?;
-                self.events.insert(event.seq, value.as_slice())?;
-            }
-            Change::EventsForgotten(before) => self.events.retain_in(..*before, |_, _| false)?,
+            Record::Delete(table, key) => drop(self.rows(table).remove(key.as_str())?),
+            Record::DeleteBelow(table, key) => self.rows(table).retain_in(..key.as_str(), |_, _| false)?,
         }
         Ok(())
     }
-}
-
-fn cn_key(cn: CnId) -> String {
-    cn.to_string()
-}
-
-fn insert(
-    table: &mut Table<'_, &'static str, &'static [u8]>,
-    key: &str,
-    value: &impl Serialize,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let value = serde_json::to_vec(value)?;
-    table.insert(key, value.as_slice())?;
-    Ok(())
 }
 
 fn builder() -> redb::Builder {
@@ -214,7 +156,7 @@ fn builder() -> redb::Builder {
 /// Makes an empty store and puts it at `path` when it is whole and on disk.
 fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
     let place = |source| StoreError::Place { path: path.to_owned(), source };
-    let write = |reason: String| StoreError::Write { path: path.to_owned(), reason };
+    let write = |reason: String| StoreError::Write { place: path.display().to_string(), reason };
     let mut draft = path.as_os_str().to_owned();
     draft.push(format!(".new-{}", std::process::id()));
     let draft = PathBuf::from(draft);
@@ -239,7 +181,7 @@ fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
 impl RedbStore {
     fn write_format(&self) -> Result<(), Box<dyn std::error::Error>> {
         let transaction = self.database.begin_write()?;
-        transaction.open_table(META)?.insert(FORMAT_KEY, FORMAT.to_string().as_bytes())?;
+        transaction.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT.to_string().as_bytes())?;
         transaction.commit()?;
         Ok(())
     }
@@ -249,20 +191,20 @@ impl RedbStore {
 /// some kinds of damage it panics, and then this is an error like any other.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        Err(StoreError::Damaged { path: path.to_owned(), reason: "its page tables make no sense".to_owned() })
+        Err(StoreError::Damaged { place: path.display().to_string(), reason: "its page tables make no sense".to_owned() })
     })
 }
 
 fn open_error(path: &Path, error: DatabaseError) -> StoreError {
-    let path = path.to_owned();
+    let (path, place) = (path.to_owned(), path.display().to_string());
     match error {
         DatabaseError::DatabaseAlreadyOpen => StoreError::Locked { path },
-        DatabaseError::UpgradeRequired(found) => StoreError::Format { path, found: format!("redb {found}") },
+        DatabaseError::UpgradeRequired(found) => StoreError::Format { place, found: format!("redb {found}") },
         DatabaseError::Storage(StorageError::Io(source))
             if source.kind() != std::io::ErrorKind::InvalidData =>
         {
             StoreError::Place { path, source }
         }
-        other => StoreError::Damaged { path, reason: other.to_string() },
+        other => StoreError::Damaged { place, reason: other.to_string() },
     }
 }

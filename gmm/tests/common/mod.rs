@@ -2,6 +2,10 @@
 //! register, and a bounded wait for things to come about.
 #![allow(dead_code, reason = "each test uses its part of this")]
 
+pub mod etcd;
+pub mod node;
+pub mod proxy;
+
 use std::fs::File;
 use std::future::Future;
 use std::path::{Path, PathBuf};
@@ -10,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cxloe_gmm::Client;
 use cxloe_gmm::api::{MemoryNodeRegistered, MemoryNodeSync, RegisterComputeNode, RegisterMemoryNode};
-use cxloe_gmm::model::{CnId, CommandResult, Name, NodeAction, Watermark};
+use cxloe_gmm::model::{CnId, CommandResult, DeviceKind, Name, NodeAction, Watermark};
 
 pub const EXTENT: u64 = 2 << 20;
 
@@ -40,11 +44,16 @@ pub struct Served {
 
 impl Served {
     pub fn start(folder: &Path, more: &[&str]) -> Self {
+        Self::start_over(&["--data-dir", folder.to_str().unwrap()], folder, more)
+    }
+
+    /// With a store elsewhere, given by the arguments `store`.
+    pub fn start_over(store: &[&str], folder: &Path, more: &[&str]) -> Self {
         let (port_file, log) = (folder.join("port"), folder.join("log"));
         drop(std::fs::remove_file(&port_file));
         let mut child = gmm()
-            .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(folder)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(store)
             .arg("--port-file")
             .arg(&port_file)
             .args(more)
@@ -110,6 +119,7 @@ pub fn memory_node(node: &str, last: u8, extents: u64) -> RegisterMemoryNode {
         incarnation: 11,
         instance_id: 1,
         mtu: 1500,
+        kind: DeviceKind::default(),
         seen: Watermark::default(),
     }
 }
@@ -130,6 +140,7 @@ impl ObedientNode {
             registration: registered.registration,
             acked_seq: registered.acked_seq,
             results: Vec::new(),
+            progress: None,
             stats: serde_json::json!({"frames": 7}),
             wait_ms: 1000,
         };

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
-use cxloe_gmm::command_line::{Exit, Failure, finish, output};
+use cxloe_gmm::command_line::{Exit, Failure, ManArgs, finish, output};
 use cxloe_mn::admin::client::{AskError, ask};
 use cxloe_mn::admin::{FRESH, NodeStatus, WorkerStatus, default_socket};
 use cxloe_mn::config::{Cli as RunArgs, EXAMPLES};
@@ -59,6 +59,9 @@ enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// Write the manual pages of all commands
+    #[command(after_help = "Example:\n  mn-server man --dir /usr/local/share/man/man1")]
+    Man(ManArgs),
 }
 
 /// Which node to show, and how.
@@ -92,6 +95,7 @@ pub fn parse() -> Task {
             clap_complete::generate(shell, &mut Args::command(), "mn-server", &mut std::io::stdout());
             Ok(())
         }
+        Some(Command::Man(man)) => man.write(Args::command()),
     };
     Task::Done(finish("mn-server", shown))
 }

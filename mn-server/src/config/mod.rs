@@ -13,6 +13,7 @@ use std::time::Duration;
 use clap::Parser;
 use cxloe_gmm::daemon::options::{self, in_range, wrong};
 use cxloe_gmm::daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
+use cxloe_gmm::model::DeviceKind;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::fault::FaultPlan;
@@ -86,6 +87,8 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     /// Who says what to serve.
     pub source: MapSource,
+    /// Whether its memory is given away in slices or whole.
+    pub device: DeviceKind,
     /// The network interface.
     pub interface: String,
     /// How frames are exchanged with the kernel.
@@ -218,6 +221,7 @@ impl Config {
             data_dir: s.data_dir.unwrap_or_else(places::data_dir),
             socket: s.socket,
             source,
+            device: s.device.unwrap_or_default(),
             interface,
             backend: s.link.unwrap_or_default(),
             wait: s.wait.unwrap_or_default(),
@@ -300,6 +304,7 @@ impl Config {
             socket: self.socket.clone(),
             manager,
             static_map,
+            device: Some(self.device),
             interface: Some(self.interface.clone()),
             link: Some(self.backend),
             wait: Some(self.wait),

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use cxloe_gmm::daemon::{CpuList, EtherType, LogFormat, Span};
+use cxloe_gmm::model::DeviceKind;
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
@@ -35,7 +36,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
 
-    /// The manager to register with, for example http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock
+    /// The manager to register with, for example http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock; several that share a
+    /// store, separated by commas
     #[arg(long, value_name = "URL", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manager: Option<String>,
@@ -44,6 +46,12 @@ pub struct Settings {
     #[arg(long, value_name = "FILE", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub static_map: Option<PathBuf>,
+
+    /// How the manager may give this node's memory away: mld (in slices, to many compute nodes) or sld (whole, to one)
+    /// [default: mld]
+    #[arg(long, value_name = "mld|sld", help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<DeviceKind>,
 
     /// The network interface that compute nodes reach this node by, for example enp3s0f0
     #[arg(short, long, value_name = "NAME", help_heading = "Link")]

@@ -1,13 +1,16 @@
 //! The slow part of a change: waiting until the workers have let go of extents, and filling them with zeros.
-//! A job touches the pool only, never the page table, so that it can run beside the thread that decides.
+//! A job touches the pool only, never the page table, so that it can run beside the thread that decides, on a thread of
+//! its own: what has to be ready before somebody can go on is done first, then the thread steps behind all others and
+//! zeroes what nobody waits for.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_gmm::model::NodeCommand;
 
+use super::background;
 use crate::pool::{MpExtent, PoolError};
 use crate::translation::{PageTable, Translation};
 
@@ -57,8 +60,45 @@ impl Job {
         self.generation == 0 && self.released.is_empty() && self.granted.is_empty()
     }
 
-    /// Waits and zeroes. Blocks; `stop` ends the waiting.
-    pub fn carry_out(&self, table: &Arc<PageTable>, stop: &AtomicBool) -> Result<(), JobError> {
+    /// The number of the command it carries out, if it does.
+    pub fn command(&self) -> Option<u64> {
+        match &self.purpose {
+            Purpose::Command(command) => Some(command.seq),
+            Purpose::Reconcile(_) => None,
+        }
+    }
+
+    /// Waits and zeroes; `done` counts the bytes that are ready, as far as it has come. Blocks, and may leave the
+    /// thread at the lowest priority; `stop` ends it within the time that a mebibyte takes.
+    pub fn carry_out(
+        &self,
+        table: &Arc<PageTable>,
+        stop: &AtomicBool,
+        done: &AtomicU64,
+    ) -> Result<(), JobError> {
+        self.wait_for_workers(table, stop)?;
+        let go_on = |bytes| {
+            done.fetch_add(bytes, Ordering::Relaxed);
+            !stop.load(Ordering::Relaxed)
+        };
+        let pool = table.pool();
+        for extent in &self.granted {
+            if stop.load(Ordering::Relaxed) || !pool.prepare_extent_while(*extent, go_on)? {
+                return Err(JobError::Stopped);
+            }
+        }
+        if !self.released.is_empty() {
+            background::step_behind();
+        }
+        for extent in &self.released {
+            if stop.load(Ordering::Relaxed) || !pool.zero_extent_while(*extent, go_on)? {
+                return Err(JobError::Stopped);
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_for_workers(&self, table: &PageTable, stop: &AtomicBool) -> Result<(), JobError> {
         let started = Instant::now();
         let (mut pause, mut told) = (Duration::from_micros(20), false);
         while table.generation().passed() < self.generation {
@@ -75,18 +115,6 @@ impl Job {
             }
             thread::sleep(pause);
             pause = (pause * 2).min(PAUSE_MAX);
-        }
-        for extent in &self.released {
-            if stop.load(Ordering::Relaxed) {
-                return Err(JobError::Stopped);
-            }
-            table.pool().zero_extent(*extent)?;
-        }
-        for extent in &self.granted {
-            if stop.load(Ordering::Relaxed) {
-                return Err(JobError::Stopped);
-            }
-            table.pool().prepare_extent(*extent)?;
         }
         Ok(())
     }

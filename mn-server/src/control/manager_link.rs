@@ -2,17 +2,23 @@
 //! reports results. Trying again when the manager is away is [`daemon::ManagerLink`]'s.
 
 use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 use std::time::Duration;
 
-use cxloe_gmm::api::{MemoryNodeRegistered, MemoryNodeSync, RegisterMemoryNode};
+use cxloe_gmm::api::{MemoryNodeRegistered, MemoryNodeSync, Progress, RegisterMemoryNode};
 use cxloe_gmm::daemon::{self, Backoff, Break, Connection, Contact, StateFile, Stopped};
-use cxloe_gmm::model::{Name, NameError, NodeAction, NodeCommand, Watermark};
+use cxloe_gmm::model::{DeviceKind, Name, NameError, NodeAction, NodeCommand, Watermark};
 use cxloe_wire::frame::Mac;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::job::{Job, JobError};
 use super::mappings::Mappings;
+
+/// How often the manager hears how far a long change has come; more often where its heartbeat is faster than that.
+const PROGRESS_EVERY: Duration = Duration::from_millis(400);
 
 /// Where the manager is and what it is to know of this node.
 #[derive(Clone, Debug)]
@@ -21,6 +27,8 @@ pub struct ManagerLinkOptions {
     pub url: String,
     /// This node's name, its identity in the fabric.
     pub name: String,
+    /// Whether it is given away in slices or whole.
+    pub kind: DeviceKind,
     /// The addresses of its ports; CNs use the first.
     pub macs: Vec<Mac>,
     /// The MTU of its ports in bytes.
@@ -32,11 +40,12 @@ pub struct ManagerLinkOptions {
 }
 
 impl ManagerLinkOptions {
-    /// The usual pauses, no state file.
+    /// A multi-logical device with the usual pauses and no state file.
     pub fn new(url: impl Into<String>, name: impl Into<String>, macs: Vec<Mac>, mtu: u32) -> Self {
         ManagerLinkOptions {
             url: url.into(),
             name: name.into(),
+            kind: DeviceKind::default(),
             macs,
             mtu,
             state: None,
@@ -140,6 +149,7 @@ impl Shell {
         let pool = self.mappings.table().pool();
         RegisterMemoryNode {
             name: self.name.clone(),
+            kind: self.options.kind,
             macs: self.options.macs.iter().map(|mac| cxloe_gmm::model::Mac(mac.0)).collect(),
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
@@ -155,12 +165,14 @@ impl Shell {
             registration,
             acked_seq: self.mappings.acked(),
             results: self.mappings.results().to_vec(),
+            progress: None,
             stats: (self.stats)(),
             wait_ms: wait.as_millis() as u64,
         }
     }
 
-    /// Has the job done on a thread of its own, and lets the manager know meanwhile that this node lives.
+    /// Has the job done on a thread of its own, and lets the manager know meanwhile that this node lives and how far it
+    /// has come.
     async fn carry_out(
         &mut self,
         job: Job,
@@ -173,16 +185,23 @@ impl Shell {
             return Ok(());
         }
         let (client, stop) = (contact.client(), contact.stop().clone());
-        let table = self.mappings.table().clone();
-        let mut work = tokio::task::spawn_blocking(move || {
-            let outcome = job.carry_out(&table, stop.flag());
-            (job, outcome)
-        });
+        let (table, command) = (self.mappings.table().clone(), job.command());
+        let done = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&done);
+        let (tell, mut told) = oneshot::channel();
+        let work = move || {
+            let outcome = job.carry_out(&table, stop.flag(), &counter);
+            // Whoever waits for it gives up only with this process.
+            let _ = tell.send((job, outcome));
+        };
+        thread::Builder::new().name("zeroing".into()).spawn(work).map_err(Break::node)?;
         let (job, outcome) = loop {
-            match timeout(heartbeat / 2, &mut work).await {
-                Ok(done) => break done.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic())),
+            match timeout(PROGRESS_EVERY.min(heartbeat / 2), &mut told).await {
+                Ok(done) => break done.map_err(Break::node)?,
                 Err(_) => {
-                    let sync = self.sync(registered.registration, Duration::ZERO);
+                    let done = done.load(Ordering::Relaxed);
+                    let mut sync = self.sync(registered.registration, Duration::ZERO);
+                    sync.progress = command.map(|seq| Progress { seq, done });
                     let alive = timeout(heartbeat, client.sync_memory_node(&self.name, &sync)).await;
                     tracing::debug!(answered = matches!(alive, Ok(Ok(_))), "sync during a long change");
                 }

@@ -14,6 +14,7 @@
 //! the shell around it. When the manager is away, everything mapped goes on being served. Where there is no manager,
 //! a [`StaticMap`] says who gets what.
 
+mod background;
 mod job;
 mod manager_link;
 mod mappings;

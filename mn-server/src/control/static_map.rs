@@ -9,7 +9,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use serde::{Deserialize, Serialize};
 
@@ -149,7 +149,11 @@ impl StaticMap {
             })
             .collect();
         let job = mappings.reconcile(wanted, granted);
-        job.carry_out(&table, &AtomicBool::new(false))?;
+        std::thread::scope(|scope| {
+            // A thread of its own: a job may leave its thread at the lowest priority.
+            let work = scope.spawn(|| job.carry_out(&table, &AtomicBool::new(false), &AtomicU64::new(0)));
+            work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })?;
         mappings.finish(job, Ok(()));
         Ok(())
     }

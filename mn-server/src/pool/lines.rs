@@ -15,6 +15,9 @@ use super::layout::SUPERBLOCK_BYTES;
 use super::superblock::USED_BYTES;
 use super::{Pool, PoolError};
 
+/// Bytes zeroed between two looks at whether to go on: a tenth of a millisecond's work.
+const ZERO_SLICE: u64 = 1 << 20;
+
 /// A slot of the page table: four 64-bit words, always read and written atomically.
 pub(crate) type Slot = [AtomicU64; 4];
 
@@ -105,24 +108,48 @@ impl Pool {
     ///
     /// The extent must not be mapped, and every worker must have passed the generation in which it ceased to be.
     pub fn prepare_extent(&self, extent: MpExtent) -> Result<(), PoolError> {
+        self.prepare_extent_while(extent, |_| true).map(drop)
+    }
+
+    /// [`prepare_extent`](Self::prepare_extent) bit by bit: `go_on` hears how many bytes were done since it was asked
+    /// last, and may end it. Returns whether the extent is ready.
+    pub fn prepare_extent_while(
+        &self,
+        extent: MpExtent,
+        mut go_on: impl FnMut(u64) -> bool,
+    ) -> Result<bool, PoolError> {
         if self.is_known_zero(extent)? {
             self.reserve(extent)?;
-        } else {
-            self.fill_with_zeros(extent)?;
+            go_on(self.layout.extent_bytes);
+        } else if !self.fill_with_zeros(extent, &mut go_on)? {
+            return Ok(false);
         }
         self.known_zero[extent.0 as usize / 64].fetch_and(!(1 << (extent.0 % 64)), Ordering::Relaxed);
-        Ok(())
+        Ok(true)
     }
 
     /// Zeroes an extent that lost its owner, unless it is known to be zero.
     ///
     /// The extent must not be mapped, and every worker must have passed the generation in which it ceased to be.
     pub fn zero_extent(&self, extent: MpExtent) -> Result<(), PoolError> {
-        if !self.is_known_zero(extent)? {
-            self.fill_with_zeros(extent)?;
+        self.zero_extent_while(extent, |_| true).map(drop)
+    }
+
+    /// [`zero_extent`](Self::zero_extent) bit by bit: `go_on` hears how many bytes were done since it was asked last,
+    /// and may end it. Returns whether the extent is zero.
+    pub fn zero_extent_while(
+        &self,
+        extent: MpExtent,
+        mut go_on: impl FnMut(u64) -> bool,
+    ) -> Result<bool, PoolError> {
+        if self.is_known_zero(extent)? {
+            go_on(self.layout.extent_bytes);
+        } else if self.fill_with_zeros(extent, &mut go_on)? {
             self.known_zero[extent.0 as usize / 64].fetch_or(1 << (extent.0 % 64), Ordering::Relaxed);
+        } else {
+            return Ok(false);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Whether the extent is certain to read as zeros: never given to anyone since the memory was fresh, or
@@ -134,15 +161,27 @@ impl Pool {
         Ok(self.known_zero[extent.0 as usize / 64].load(Ordering::Relaxed) >> (extent.0 % 64) & 1 == 1)
     }
 
-    fn fill_with_zeros(&self, extent: MpExtent) -> Result<(), PoolError> {
+    /// `false` if `go_on` ended it.
+    fn fill_with_zeros(
+        &self,
+        extent: MpExtent,
+        go_on: &mut impl FnMut(u64) -> bool,
+    ) -> Result<bool, PoolError> {
+        let (start, len) = (self.extent_start(extent), self.layout.extent_bytes);
         if self.zero_blocks(extent)? {
-            return Ok(());
+            go_on(len);
+            return Ok(true);
         }
-        let len = self.layout.extent_bytes as usize;
-        let to = self.at(self.extent_start(extent), len);
-        // SAFETY: `at` has checked the range, and the caller that nobody uses this extent.
-        unsafe { to.write_bytes(0, len) };
-        Ok(())
+        for offset in (0..len).step_by(ZERO_SLICE as usize) {
+            let slice = ZERO_SLICE.min(len - offset);
+            let to = self.at(MpAddr(start.0 + offset), slice as usize);
+            // SAFETY: `at` has checked the range, and the caller that nobody uses this extent.
+            unsafe { to.write_bytes(0, slice as usize) };
+            if !go_on(slice) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The memory of the page table; all zeros in a fresh pool.

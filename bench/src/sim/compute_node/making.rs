@@ -2,15 +2,14 @@
 
 use std::time::Duration;
 
-use cxloe_cn::engine::{EngineError, Read, Write};
+use cxloe_cn::engine::{Direction, EngineError, Piece, Read, Walk, Write};
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::link::Link;
 use cxloe_wire::time::Time;
 
 use super::super::broken::Broken;
 use super::super::memory_node::MemoryNode;
-use super::super::operation::{Kind, Operation};
-use super::super::region::SPACING;
+use super::super::operation::{Kind, Operation, Purpose};
 use super::super::register::content;
 use super::super::tally::Tally;
 use super::super::trace::Name;
@@ -31,16 +30,24 @@ impl ComputeNode {
     pub(super) fn issue(&mut self, now: Time, mns: &[MemoryNode], tally: &mut Tally) -> Result<(), Broken> {
         let pause = self.random.below(self.pause.as_nanos() as u64);
         self.issue_at = now + PAUSE_MIN.min(self.pause).max(INSTANT) + Duration::from_nanos(pause);
-        let mut op = match self.pending.take() {
+        let mut op = match self.pending.take().or_else(|| self.parts.pop_front()) {
             Some(op) => op,
             None if self.quota > 0 && self.under_way.len() < self.depth => {
                 self.quota -= 1;
-                let (regions, value) = (self.regions.len(), &mut self.next_value);
-                let op = Operation::draw(&mut self.random, regions, self.shape, value, now);
-                Operation { life: self.regions[op.region].life, ..op }
+                if self.layout.is_spread() {
+                    self.draw_parts(now, tally)?
+                } else {
+                    let (regions, value) = (self.regions.len(), &mut self.next_value);
+                    let op = Operation::draw(&mut self.random, regions, self.shape, value, now);
+                    Operation { life: self.regions[op.region].life, ..op }
+                }
             }
             None => return Ok(()),
         };
+        if !self.parts.is_empty() {
+            // All parts of a range are on their way at once.
+            self.issue_at = now + INSTANT;
+        }
         if op.at == now {
             self.put_off = Duration::ZERO;
         }
@@ -92,6 +99,77 @@ impl ComputeNode {
         Ok(())
     }
 
+    /// Draws a range of HPA and what is done with it: an operation for each of the pieces that one frame carries. The
+    /// first is the one to make now; the others wait in `parts`.
+    fn draw_parts(&mut self, now: Time, tally: &mut Tally) -> Result<Operation, Broken> {
+        let lines = (self.regions.len() * self.shape.lines()) as u64;
+        let (first, count, purpose) = Operation::draw_range(&mut self.random, lines, self.hot);
+        let hpa = self.used(first);
+        let op = |kind, region, line| Operation { kind, region, life: 0, line, at: now, lost: false };
+        if purpose == Purpose::Flush {
+            return Ok(op(Kind::Flush, 0, 0));
+        }
+        // The end of what is used of a set is not the beginning of the next one.
+        let count = (1..count).find(|n| self.used(first + n) != hpa + n * LINE_SIZE as u64).unwrap_or(count);
+        let direction = if purpose == Purpose::WriteBurst { Direction::Write } else { Direction::Read };
+        let mut walk = Walk::new(hpa..hpa + count * LINE_SIZE as u64);
+        let mut left = count;
+        while let Some(piece) = walk.piece(&mut self.engine, direction) {
+            let (region, line) = self.locate(&piece)?;
+            let n = piece.lines.min(self.shape.lines() - line);
+            let kind = match purpose {
+                Purpose::Read => Kind::Read,
+                Purpose::Write => Kind::Write(self.next_value),
+                Purpose::ReadBurst => Kind::BurstRead(n),
+                // At least one line of each, or nothing would be written.
+                _ => Kind::BurstWrite(1 + self.random.below(u64::MAX >> (64 - n)), self.next_value),
+            };
+            self.next_value += n as u64;
+            let life = self.regions[region].life;
+            self.parts.push_back(Operation { life, ..op(kind, region, line) });
+            left = left
+                .checked_sub(piece.lines as u64)
+                .ok_or_else(|| self.astray(&piece, "it leaves its range"))?;
+            walk.advance(&piece);
+        }
+        if self.parts.len() > 1 {
+            tally.figures.shared_parts += self.parts.len() as u64;
+        }
+        let why =
+            || Broken::Rule(format!("{}: {left} lines from {hpa:#x} on are in no piece", Name(self.mac)));
+        self.parts.pop_front().filter(|_| left == 0).ok_or_else(why)
+    }
+
+    /// The HPA of the `index`-th line that is used, of all regions together.
+    fn used(&self, index: u64) -> u64 {
+        let (mut index, each) = (index, self.shape.lines() as u64);
+        for set in self.layout.sets() {
+            let lines = set.mns.len() as u64 * each;
+            if index < lines {
+                return set.base + index * LINE_SIZE as u64;
+            }
+            index -= lines;
+        }
+        unreachable!("there are no more lines")
+    }
+
+    /// The memory node that all lines of a piece lie on, and the number of the first there.
+    fn locate(&self, piece: &Piece) -> Result<(usize, usize), Broken> {
+        let place = |line: usize| self.layout.place(piece.hpa + piece.offset(line));
+        let (mn, dpa) = place(0).ok_or_else(|| self.astray(piece, "it begins nowhere"))?;
+        // Told something wrong, it goes astray; what it then reads or writes is to show that, not its shape.
+        for line in (1..piece.lines).filter(|_| self.mistake.is_none()) {
+            if place(line) != Some((mn, dpa + (line * LINE_SIZE) as u64)) {
+                return Err(self.astray(piece, &format!("its line {line} lies elsewhere")));
+            }
+        }
+        Ok((mn, dpa as usize / LINE_SIZE))
+    }
+
+    fn astray(&self, piece: &Piece, why: &str) -> Broken {
+        Broken::Rule(format!("{}: {why}: {piece:?}", Name(self.mac)))
+    }
+
     /// Hands an operation to the engine; the data of a read that is done at once, nothing of another; `None` where the
     /// sink will be told.
     fn make(
@@ -103,7 +181,7 @@ impl ComputeNode {
         tally: &mut Tally,
     ) -> Result<Option<[u8; LINE_SIZE]>, Refusal> {
         const NOTHING: [u8; LINE_SIZE] = [0; LINE_SIZE];
-        let hpa = op.region as u64 * SPACING + self.shape.offset(op.line);
+        let hpa = self.layout.hpa(op.region, self.shape.offset(op.line));
         let tx = self.link.transmit();
         let registers = &mut self.regions[op.region].registers;
         if op.is_read() {
@@ -115,8 +193,11 @@ impl ComputeNode {
                 Read::Hit(data) => Ok(Some(data)),
             },
             Kind::BurstRead(lines) => {
-                self.engine.burst_read(hpa, lines, user, now, tx)?;
-                Ok(None)
+                let piece = self.engine.piece(hpa, lines);
+                match self.engine.burst_read(&piece, user, now, tx)? {
+                    Read::Sent => Ok(None),
+                    Read::Hit(_) => Err(Broken::at(self.mac, op, "somebody maps it").into()),
+                }
             }
             Kind::Write(value) => match self.engine.write(hpa, &content(value), user, now, tx)? {
                 Write::Sent => {
@@ -131,7 +212,10 @@ impl ComputeNode {
             Kind::BurstWrite(mask, first) => {
                 let values = (first..).take(mask.count_ones() as usize);
                 let data: Vec<u8> = values.clone().flat_map(content).collect();
-                self.engine.burst_write(hpa, mask, &data, user, now, tx)?;
+                let piece = self.engine.piece(hpa, (u64::BITS - mask.leading_zeros()) as usize);
+                if self.engine.burst_write(&piece, mask, &data, user, now, tx)? == Write::Done {
+                    return Err(Broken::at(self.mac, op, "somebody maps it").into());
+                }
                 op.lines().zip(values).for_each(|(line, value)| registers.write_issued(line, value));
                 Ok(None)
             }

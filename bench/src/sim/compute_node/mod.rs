@@ -1,5 +1,5 @@
-//! A compute node: the engine of `cn-agent`, and a program that reads and writes few lines of a region on each memory
-//! node, so that operations meet.
+//! A compute node: the engine of `cn-agent`, and a program that reads and writes few lines of its regions, which have a
+//! memory node each or are spread over several, so that operations meet.
 //!
 //! * here: the process, its life and death, and its turns;
 //! * `making`: the program's operations on their way into the engine;
@@ -8,10 +8,12 @@
 mod ending;
 mod making;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{Engine, EngineEvent, Pacing, Route};
+use cxloe_cn::engine::{Engine, EngineEvent, Pacing, Route, Target};
+use cxloe_gmm::hdm::{Decoder, Ways};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::Link;
 use cxloe_wire::link::random::Random;
@@ -20,10 +22,12 @@ use cxloe_wire::session::{RequesterConfig, SessionEvent};
 use cxloe_wire::time::Time;
 
 use super::broken::Broken;
+use super::layout::{Layout, Set};
 use super::memory_node::{EXTENT, LIVES, MemoryNode};
+use super::mistake::Mistake;
 use super::operation::Operation;
 use super::plan::CnPlan;
-use super::region::{Region, SPACING};
+use super::region::Region;
 use super::register::{Origin, Shape};
 use super::tally::Tally;
 use super::trace::{Name, Trace};
@@ -47,13 +51,20 @@ pub struct ComputeNode {
     requesters: Vec<RequesterConfig>,
     cache: CacheConfig,
     pacing: Option<Pacing>,
+    /// By memory node.
     regions: Vec<Region>,
+    layout: Layout,
+    mistake: Option<Mistake>,
     /// In the order in which they were made.
     under_way: Vec<(u64, Operation)>,
     ended: Ended,
     next_user: u64,
     next_value: u64,
     pending: Option<Operation>,
+    /// What else belongs to the range that is being read or written; it goes out with it, without a pause.
+    parts: VecDeque<Operation>,
+    /// Where many operations on a spread region meet: a line, counted by HPA.
+    hot: u64,
     issue_at: Time,
     pause: Duration,
     /// When the pending operation was put off last, for how long.
@@ -67,19 +78,24 @@ pub struct ComputeNode {
 }
 
 impl ComputeNode {
-    /// The `index`-th compute node, with a session and a region on the memory node of each of `requesters`.
+    /// The `index`-th compute node, with a session with the memory node of each of `requesters`, and regions there as
+    /// `layout` has them.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a node")]
     pub fn new(
         index: usize,
         link: SimLink,
         plan: &CnPlan,
         requesters: Vec<RequesterConfig>,
+        layout: Layout,
         shape: Shape,
-        random: Random,
+        mut random: Random,
         trace: Trace,
     ) -> ComputeNode {
         let (mac, dead_after) = (requesters[0].identity.own, requesters[0].timing.dead_after);
         let origin = |mn| Origin { cn: index, mn, life: 0, losses: 0 };
         let regions = (0..requesters.len()).map(|mn| Region::new(origin(mn), shape, None, None)).collect();
+        let hot =
+            if layout.is_spread() { random.below((requesters.len() * shape.lines()) as u64) } else { 0 };
         let mut node = ComputeNode {
             mac,
             engine: Engine::new(CacheConfig::OFF),
@@ -93,11 +109,15 @@ impl ComputeNode {
             cache: plan.cache,
             pacing: plan.pacing,
             regions,
+            layout,
+            mistake: None,
             under_way: Vec::with_capacity(plan.depth),
             ended: Ended::default(),
             next_user: 0,
             next_value: 1,
             pending: None,
+            parts: VecDeque::new(),
+            hot,
             issue_at: Time::ZERO,
             pause: plan.pause,
             put_off: Duration::ZERO,
@@ -117,17 +137,43 @@ impl ComputeNode {
         self.all_succeed = true;
     }
 
+    /// From now on it is told something wrong about its regions.
+    pub fn plant(&mut self, mistake: Mistake) {
+        self.mistake = Some(mistake);
+        self.start(Time::ZERO);
+    }
+
     /// A new process: an engine with an empty cache that calls its memory nodes.
     fn start(&mut self, now: Time) {
         self.engine = Engine::new(self.cache);
         self.engine.set_pacing(self.pacing, now);
         for (mn, config) in self.requesters.iter().enumerate() {
-            let peer = self.engine.add_peer(config.clone(), now);
-            let Region { life, born, .. } = self.regions[mn];
-            let (hpa, cmem) = (mn as u64 * SPACING, life * EXTENT);
-            let route = Route { hpa, bytes: EXTENT, peer, cmem, incarnation: born };
+            assert_eq!(
+                self.engine.add_peer(config.clone(), now),
+                mn,
+                "peers are numbered as memory nodes are"
+            );
+        }
+        for set in self.layout.clone().sets() {
+            let route = self.route(set, |region| region.born);
             self.engine.add_route(route).expect("the engine is new");
         }
+    }
+
+    /// What the engine is told of a set of memory nodes.
+    fn route(&self, set: &Set, incarnation: impl Fn(&Region) -> Option<u64>) -> Route {
+        let ways = Ways::try_from(set.mns.len() as u32).expect("a plan has possible ways");
+        let Set { base, granularity, .. } = *set;
+        let target = |mn: &usize| {
+            let region = &self.regions[*mn];
+            Target { peer: *mn, cmem: region.life * EXTENT, incarnation: incarnation(region) }
+        };
+        let targets = set.mns.iter().map(target).collect();
+        let mut route = Route { decoder: Decoder { base, size: set.size(), ways, granularity }, targets };
+        if let Some(mistake) = self.mistake {
+            mistake.misroute(&mut route);
+        }
+        route
     }
 
     /// The process is killed with all that it has in its cache and its receive queue, and another one takes its place.
@@ -145,6 +191,7 @@ impl ComputeNode {
         tally.figures.abandoned += self.under_way.len() as u64;
         self.under_way.clear();
         self.pending = None;
+        self.parts.clear();
         self.paused_until = Time::ZERO;
         self.start(now);
     }
@@ -162,11 +209,8 @@ impl ComputeNode {
 
     /// When there is something to do next.
     pub fn deadline(&self) -> Time {
-        let due = if self.quota > 0 || self.pending.is_some() {
-            self.engine.deadline().min(self.issue_at)
-        } else {
-            self.engine.deadline()
-        };
+        let due =
+            if self.has_more() { self.engine.deadline().min(self.issue_at) } else { self.engine.deadline() };
         due.max(self.paused_until)
     }
 
@@ -179,28 +223,33 @@ impl ComputeNode {
 
     /// All operations were made and have ended.
     pub fn is_idle(&self) -> bool {
-        self.quota == 0 && self.pending.is_none() && self.under_way.is_empty()
+        !self.has_more() && self.under_way.is_empty()
     }
 
-    /// Replaces the region on memory node `mn` by another at the same HPA, what is modified and what is on its way
-    /// notwithstanding. `false` if there is no CMem left.
-    pub fn replace_region(&mut self, mn: usize, told: Option<u64>, losses: usize) -> bool {
-        let Region { life, session, .. } = self.regions[mn];
-        let life = life + 1;
-        if life == LIVES {
+    fn has_more(&self) -> bool {
+        self.quota > 0 || self.pending.is_some() || !self.parts.is_empty()
+    }
+
+    /// Replaces the region on memory node `mn`, with all other memory nodes that it is spread over, by another at the
+    /// same HPA, what is modified and what is on its way notwithstanding. `told`: the incarnations are known. `false` if
+    /// there is no CMem left.
+    pub fn replace_region(&mut self, mn: usize, told: bool, mns: &[MemoryNode]) -> bool {
+        let set = self.layout.set_of(mn).clone();
+        if set.mns.iter().any(|mn| self.regions[*mn].life + 1 == LIVES) {
             return false;
         }
-        let hpa = mn as u64 * SPACING;
-        self.engine.remove_route(hpa).expect("the route of the last life");
-        let route = Route { hpa, bytes: EXTENT, peer: mn, cmem: life * EXTENT, incarnation: told };
-        self.engine.add_route(route).expect("its place is free");
-        let open = self.engine.is_peer_connected(mn);
-        let born = told.or(if open { session } else { None });
-        let origin = Origin { cn: self.index, mn, life, losses };
-        self.regions[mn] = Region::new(origin, self.shape, born, session);
-        if self.pending.is_some_and(|op| op.region == mn) {
-            self.pending = None;
+        self.engine.remove_route(set.base).expect("the route of the last life");
+        for mn in set.mns.iter().copied() {
+            let Region { life, session, .. } = self.regions[mn];
+            let told = told.then_some(mns[mn].config.incarnation);
+            let born = told.or(self.engine.peer_incarnation(mn));
+            let origin = Origin { cn: self.index, mn, life: life + 1, losses: mns[mn].losses() };
+            self.regions[mn] = Region::new(origin, self.shape, born, session);
         }
+        let route = self.route(&set, |region| told.then_some(mns[region.origin.mn].config.incarnation));
+        self.engine.add_route(route).expect("its place is free");
+        self.pending = self.pending.filter(|op| !set.mns.contains(&op.region));
+        self.parts.retain(|op| !set.mns.contains(&op.region));
         true
     }
 
@@ -223,12 +272,12 @@ impl ComputeNode {
             // A frame may have brought a loss; nothing may be made before that is known.
             self.take_events(now, mns, tally)?;
             self.take_ended(now, mns, tally)?;
-            if self.pending.is_some() {
+            if self.pending.is_some() || !self.parts.is_empty() {
                 // What it waited for may have come.
                 self.issue_at = self.issue_at.min(now);
             }
         }
-        let issues = now >= self.issue_at && (self.quota > 0 || self.pending.is_some());
+        let issues = now >= self.issue_at && self.has_more();
         if issues {
             self.issue(now, mns, tally)?;
         }
@@ -262,7 +311,10 @@ impl ComputeNode {
                 EngineEvent::Session { event: SessionEvent::Dead, .. } => tally.figures.deaths += 1,
                 EngineEvent::Session { .. } => {}
                 EngineEvent::WriteBackRefused { hpa, error } => {
-                    check_write_back(hpa, error, &mns[(hpa / SPACING) as usize])?;
+                    let place = self.layout.place(hpa);
+                    let (mn, _) =
+                        place.ok_or_else(|| Broken::Rule(format!("{hpa:#x} is no line of a region")))?;
+                    check_write_back(hpa, error, &mns[mn])?;
                     tally.figures.write_backs_refused += 1;
                 }
             }

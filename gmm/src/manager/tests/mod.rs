@@ -1,16 +1,19 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that do what they are told.
-//! `rules` has a test for each rule, `orders` looks for an order of events that breaks one.
+//! `rules` and `devices` have a test for each rule, `orders` looks for an order of events that breaks one.
 
+mod devices;
 mod orders;
 mod rules;
 
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::model::{CommandResult, Mapping, RegionState};
+use crate::api::ReleasedRegion;
+use crate::model::{CommandResult, DeviceKind, LD_UNIT, Mapping, RegionState, UnbindOption};
 use crate::store::{MemoryStore, Store};
 
-const EXTENT: u64 = 2 << 20;
+/// Half of the unit in which capacity is set aside for logical devices.
+const EXTENT: u64 = 128 << 20;
 const TIMEOUT_MS: u64 = 5000;
 
 fn name(text: &str) -> Name {
@@ -25,6 +28,7 @@ fn cn(last: u8) -> CnId {
 #[derive(Debug, Clone)]
 struct Node {
     name: Name,
+    kind: DeviceKind,
     mac: [u8; 6],
     extents: u64,
     incarnation: u64,
@@ -41,6 +45,7 @@ impl Node {
     fn new(index: u8, extents: u64) -> Self {
         Self {
             name: name(&format!("mn{index}")),
+            kind: DeviceKind::Mld,
             mac: [2, 0, 0, 0, 2, index],
             extents,
             incarnation: 1,
@@ -56,6 +61,7 @@ impl Node {
     fn register(&self) -> RegisterMemoryNode {
         RegisterMemoryNode {
             name: self.name.clone(),
+            kind: self.kind,
             macs: vec![self.mac.into()],
             pool_bytes: self.extents * EXTENT,
             extent_bytes: EXTENT,
@@ -71,6 +77,7 @@ impl Node {
             registration: self.registration,
             acked_seq: self.acked_seq,
             results: self.results.clone(),
+            progress: None,
             stats: serde_json::Value::Null,
             wait_ms: 0,
         }
@@ -115,15 +122,68 @@ struct Fabric {
     store: MemoryStore,
     now_ms: u64,
     nodes: Vec<Node>,
+    agents: BTreeMap<CnId, Agent>,
+    options: Options,
+}
+
+/// A compute node's agent as it ought to be: attaches what it may use, lets go of what it is asked for.
+#[derive(Debug, Clone, Default)]
+struct Agent {
+    registration: u64,
+    after_event: u64,
+    attached: BTreeMap<Name, Region>,
+    released: Vec<ReleasedRegion>,
+    held: bool,
+}
+
+impl Agent {
+    fn follow(&mut self, regions: Vec<Region>, held: bool) {
+        self.held = held;
+        self.released.clear();
+        let mut attached = BTreeMap::new();
+        for region in regions {
+            let asked = region.release.is_some_and(|release| release.option == UnbindOption::Managed);
+            if region.state == RegionState::Releasing && asked {
+                let (name, created_ms) = (region.name.clone(), region.created_ms);
+                self.released.push(ReleasedRegion { name, created_ms });
+            } else if !held && may_be_used(region.state) {
+                if let Some(before) = self.attached.get(&region.name)
+                    && before.created_ms == region.created_ms
+                {
+                    let grown = region.decoders.starts_with(&before.decoders);
+                    assert!(grown, "what was attached changed: {before:?}, now {region:?}");
+                }
+                let region = Region { decoders: committed(&region), ..region };
+                attached.insert(region.name.clone(), region);
+            }
+        }
+        self.attached = attached;
+    }
+}
+
+fn committed(region: &Region) -> Vec<crate::model::HdmDecoder> {
+    region.decoders.iter().filter(|decoder| decoder.committed).copied().collect()
+}
+
+fn may_be_used(state: RegionState) -> bool {
+    matches!(
+        state,
+        RegionState::Active | RegionState::Degraded | RegionState::Lost | RegionState::Releasing
+    )
 }
 
 impl Fabric {
     fn new(extents: &[u64]) -> Self {
+        Self::with(extents, Options::default())
+    }
+
+    fn with(extents: &[u64], options: Options) -> Self {
         let mut store = MemoryStore::default();
-        let (manager, outcome) = Manager::take_over(State::default(), TIMEOUT_MS, 1000).unwrap();
+        assert_eq!(options.node_timeout_ms, TIMEOUT_MS);
+        let (manager, outcome) = Manager::take_over(State::default(), options.clone(), 1000).unwrap();
         store.commit(&outcome.changes).unwrap();
         let nodes = (0..).zip(extents).map(|(index, &extents)| Node::new(index, extents)).collect();
-        let mut fabric = Self { manager, store, now_ms: 1000, nodes };
+        let mut fabric = Self { manager, store, now_ms: 1000, nodes, agents: BTreeMap::new(), options };
         (0..extents.len()).for_each(|node| fabric.register(node).unwrap());
         fabric
     }
@@ -137,6 +197,7 @@ impl Fabric {
             Err(_) => assert_eq!(&before, self.manager.state(), "a refused command left a trace"),
         }
         assert_eq!(&self.store.load().unwrap(), self.manager.state(), "the store and the manager differ");
+        assert_eq!(Index::new(self.manager.state()), self.manager.index, "the index has lost touch");
         result
     }
 
@@ -164,11 +225,65 @@ impl Fabric {
 
     /// Lets every node carry out what it has to and report it.
     fn settle(&mut self) {
-        for node in 0..self.nodes.len() {
-            for _ in 0..2 {
-                self.sync(node, false).unwrap();
-            }
+        (0..self.nodes.len()).for_each(|node| self.settle_only(node));
+    }
+
+    /// Lets one node carry out what it has to and report it.
+    fn settle_only(&mut self, node: usize) {
+        (0..2).for_each(|_| self.sync(node, false).unwrap());
+    }
+
+    /// Starts the agent of a compute node, named `cn1` for `cn(1)` and so on.
+    fn register_cn(&mut self, last: u8) {
+        let register = RegisterComputeNode { cn_id: cn(last), name: name(&format!("cn{last}")), instance_id: 5 };
+        self.apply(Command::RegisterComputeNode(register)).unwrap();
+        let registered = self.manager.compute_node_registered(cn(last)).unwrap();
+        let agent = self.agents.entry(cn(last)).or_default();
+        agent.registration = registered.registration;
+        agent.after_event = registered.after_event;
+        agent.follow(registered.regions, registered.held);
+    }
+
+    fn sync_cn(&mut self, last: u8) -> Result<(), ManagerError> {
+        let agent = &self.agents[&cn(last)];
+        let (registration, after_event) = (agent.registration, agent.after_event);
+        let sync = ComputeNodeSync { registration, after_event, released: agent.released.clone(), wait_ms: 0 };
+        self.apply(Command::SyncComputeNode(cn(last), sync))?;
+        let synced = self.manager.compute_node_synced(cn(last), after_event);
+        let agent = self.agents.get_mut(&cn(last)).unwrap();
+        agent.after_event = synced.after_event;
+        agent.released.clear();
+        if let Some(regions) = synced.regions {
+            agent.follow(regions, synced.held);
         }
+        Ok(())
+    }
+
+    fn grow(&mut self, region: &str, extents: u64) -> Result<(), ManagerError> {
+        let grow = GrowRegion { size: ByteSize(extents * EXTENT), on: Vec::new(), wait_ms: 0 };
+        self.apply(Command::GrowRegion(name(region), grow)).map(drop)
+    }
+
+    fn set_ld(&mut self, node: &str, ld: u16, units: u64) -> Result<(), ManagerError> {
+        let sizes = vec![ByteSize(units * LD_UNIT)];
+        self.apply(Command::SetLdAllocations(name(node), ld, sizes)).map(drop)
+    }
+
+    fn bind(&mut self, node: &str, ld: Option<u16>, owner: CnId, switch: Option<u32>) -> Result<(), ManagerError> {
+        let (compute_node, memory_node) = (owner.into(), name(node));
+        let bind = Bind { compute_node, memory_node, ld, vppb: None, wait_ms: 0 };
+        self.apply(Command::Bind(bind, switch)).map(drop)
+    }
+
+    fn unbind(
+        &mut self,
+        node: &str,
+        ld: u16,
+        option: UnbindOption,
+        switch: Option<u32>,
+    ) -> Result<(), ManagerError> {
+        let unbind = Unbind { memory_node: name(node), ld, option, wait_ms: 0 };
+        self.apply(Command::Unbind(unbind, switch)).map(drop)
     }
 
     fn create(&mut self, region: &str, extents: u64, owner: CnId) -> Result<(), ManagerError> {
@@ -189,7 +304,7 @@ impl Fabric {
 
     fn restart_manager(&mut self) {
         let (manager, outcome) =
-            Manager::take_over(self.store.load().unwrap(), TIMEOUT_MS, self.now_ms).unwrap();
+            Manager::take_over(self.store.load().unwrap(), self.options.clone(), self.now_ms).unwrap();
         self.manager = manager;
         self.store.commit(&outcome.changes).unwrap();
     }

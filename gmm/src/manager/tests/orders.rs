@@ -13,6 +13,35 @@ enum Step {
         owner: u8,
         extents: u64,
     },
+    CreateWide {
+        owner: u8,
+        extents: u64,
+        ways: u32,
+    },
+    Grow(prop::sample::Index, u64),
+    Disable(prop::sample::Index),
+    Enable(prop::sample::Index),
+    SyncComputeNode(u8),
+    SetLd {
+        node: usize,
+        ld: u16,
+        units: u64,
+    },
+    Bind {
+        node: usize,
+        ld: Option<u16>,
+        owner: u8,
+        switch: Option<u32>,
+    },
+    Unbind {
+        node: usize,
+        ld: u16,
+        option: UnbindOption,
+        switch: Option<u32>,
+    },
+    SetQuota(u8, Option<u64>),
+    Hold(u8, bool),
+    Forget(usize),
     Destroy(prop::sample::Index),
     Reset(prop::sample::Index),
     /// Sync; whether the commands fail, whether the answer is lost.
@@ -37,6 +66,20 @@ fn step() -> impl Strategy<Value = Step> {
     let node = 0usize..3;
     prop_oneof![
         4 => (0u8..3, 1u64..9).prop_map(|(owner, extents)| Step::Create { owner, extents }),
+        2 => (0u8..3, 1u64..9, prop::sample::select(vec![2u32, 3]))
+            .prop_map(|(owner, extents, ways)| Step::CreateWide { owner, extents, ways }),
+        2 => (any::<prop::sample::Index>(), 1u64..6).prop_map(|(pick, more)| Step::Grow(pick, more)),
+        1 => any::<prop::sample::Index>().prop_map(Step::Disable),
+        1 => any::<prop::sample::Index>().prop_map(Step::Enable),
+        4 => (0u8..3).prop_map(Step::SyncComputeNode),
+        2 => (node.clone(), 0u16..3, 0u64..3).prop_map(|(node, ld, units)| Step::SetLd { node, ld, units }),
+        2 => (node.clone(), prop::option::of(0u16..3), 0u8..3, switch())
+            .prop_map(|(node, ld, owner, switch)| Step::Bind { node, ld, owner, switch }),
+        2 => (node.clone(), 0u16..3, option(), switch())
+            .prop_map(|(node, ld, option, switch)| Step::Unbind { node, ld, option, switch }),
+        1 => (0u8..3, prop::option::of(0u64..12)).prop_map(|(owner, quota)| Step::SetQuota(owner, quota)),
+        1 => (0u8..3, any::<bool>()).prop_map(|(owner, held)| Step::Hold(owner, held)),
+        1 => node.clone().prop_map(Step::Forget),
         3 => any::<prop::sample::Index>().prop_map(Step::Destroy),
         1 => any::<prop::sample::Index>().prop_map(Step::Reset),
         10 => (node.clone(), prop::bool::weighted(0.1), prop::bool::weighted(0.2))
@@ -48,6 +91,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+fn option() -> impl Strategy<Value = UnbindOption> {
+    prop::sample::select(vec![UnbindOption::WaitLinkDown, UnbindOption::Managed, UnbindOption::Surprise])
+}
+
+fn switch() -> impl Strategy<Value = Option<u32>> {
+    prop::option::weighted(0.3, Just(0))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
@@ -57,7 +108,9 @@ proptest! {
     #[test]
     fn no_order_of_events_breaks_the_rules(steps in prop::collection::vec(step(), 1..70)) {
         let mut fabric = Fabric::new(&[6, 9, 12]);
-        let mut cmem_given: BTreeMap<CnId, u64> = BTreeMap::new();
+        let agents = 0u8..2;
+        agents.clone().for_each(|last| fabric.register_cn(last));
+        let mut cmem_given: BTreeMap<(CnId, u64), (Name, u64)> = BTreeMap::new();
         let mut old_syncs: BTreeMap<usize, MemoryNodeSync> = BTreeMap::new();
         for (number, step) in steps.into_iter().enumerate() {
             fabric.now_ms += 1;
@@ -67,13 +120,51 @@ proptest! {
             };
             match step {
                 Step::Create { owner, extents } => {
-                    let region = format!("r{number}");
-                    if fabric.create(&region, extents, cn(owner)).is_ok() {
-                        let given = cmem_given.entry(cn(owner)).or_default();
-                        for leg in &fabric.manager.region(&name(&region)).unwrap().legs {
-                            prop_assert!(leg.cmem_base >= *given, "CMem 0x{:x} given again", leg.cmem_base);
-                            *given = leg.cmem_base + leg.bytes;
-                        }
+                    drop(fabric.create(&format!("r{number}"), extents, cn(owner)));
+                }
+                Step::CreateWide { owner, extents, ways } => {
+                    let create = CreateRegion::new(name(&format!("r{number}")), extents * EXTENT, cn(owner));
+                    drop(fabric.apply(Command::CreateRegion(CreateRegion { ways, ..create })));
+                }
+                Step::Grow(pick, more) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        let extents = fabric.manager.region(&region).unwrap().size / EXTENT + more;
+                        drop(fabric.grow(region.as_str(), extents));
+                    }
+                }
+                Step::Disable(pick) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        drop(fabric.apply(Command::DisableRegion(region)));
+                    }
+                }
+                Step::Enable(pick) => {
+                    if let Some(region) = region_at(&fabric, pick) {
+                        drop(fabric.apply(Command::EnableRegion(region)));
+                    }
+                }
+                Step::SyncComputeNode(last) => {
+                    if fabric.agents.contains_key(&cn(last)) {
+                        fabric.sync_cn(last).unwrap();
+                    }
+                }
+                Step::SetLd { node, ld, units } => drop(fabric.set_ld(&format!("mn{node}"), ld, units)),
+                Step::Bind { node, ld, owner, switch } => {
+                    drop(fabric.bind(&format!("mn{node}"), ld, cn(owner), switch));
+                }
+                Step::Unbind { node, ld, option, switch } => {
+                    drop(fabric.unbind(&format!("mn{node}"), ld, option, switch));
+                }
+                Step::SetQuota(last, extents) => {
+                    let quota = extents.map(|extents| extents * EXTENT);
+                    fabric.apply(Command::SetQuota(cn(last).into(), quota)).unwrap();
+                }
+                Step::Hold(last, held) => drop(fabric.apply(Command::Hold(cn(last).into(), held))),
+                Step::Forget(node) => {
+                    let forget = Command::ForgetMemoryNode { name: fabric.nodes[node].name.clone(), force: true };
+                    if fabric.apply(forget).is_ok() {
+                        old_syncs.remove(&node);
+                        fabric.nodes[node].instance_id += 1;
+                        fabric.register(node).unwrap();
                     }
                 }
                 Step::Destroy(pick) => {
@@ -116,16 +207,32 @@ proptest! {
                 }
                 Step::RestartManager => fabric.restart_manager(),
             }
-            fabric.manager.state().verify().unwrap();
+            let state = fabric.manager.state();
+            state.verify().unwrap();
+            prop_assert_eq!(&state.free_extents().unwrap(), &fabric.manager.free, "free extents were lost or invented");
+            let legs = || state.regions.values().flat_map(|region| region.legs.iter().map(move |leg| (region, leg)));
+            for (region, leg) in legs() {
+                // Addresses are given once: a range is the leg's it was first given to, for ever.
+                let range = (region.owner, leg.cmem_base);
+                let first = cmem_given.entry(range).or_insert((region.name.clone(), region.created_ms));
+                prop_assert_eq!(&*first, &(region.name.clone(), region.created_ms), "CMem was given again");
+            }
             for node in &fabric.nodes {
-                let record = &fabric.manager.state().memory_nodes[&node.name];
-                let derived = fabric.manager.state().free_extents(record).unwrap();
-                prop_assert_eq!(&derived, &fabric.manager.free[&node.name], "free extents were lost or invented");
-                let held: u64 = fabric.manager.state().legs_on(&node.name).map(|(_, leg)| leg.extents.len()).sum();
+                let derived = &fabric.manager.free[&node.name];
+                let idle = fabric.manager.index.idle(&node.name);
+                prop_assert!(idle <= derived.count() * EXTENT, "what is set aside was given away");
+                let held: u64 =
+                    legs().filter(|(_, leg)| leg.memory_node == node.name).map(|(_, leg)| leg.extents.len()).sum();
                 prop_assert_eq!(held + derived.count(), node.extents);
+                // Who has a region here is bound here, as long as there are devices.
+                for cn in state.compute_nodes.keys() {
+                    let bound = fabric.manager.index.ld_of(*cn, &node.name).is_some();
+                    let used = fabric.manager.index.used(&node.name, *cn) > 0;
+                    prop_assert!(bound || !used);
+                }
                 // What the manager believes to be served is served, and what it believes free is not.
                 prop_assert!(derived.extents().iter().all(|extent| !node.mapped.contains_key(&extent)));
-                for (region, leg) in fabric.manager.state().legs_on(&node.name) {
+                for (region, leg) in legs().filter(|(_, leg)| leg.memory_node == node.name) {
                     if leg.state == LegState::Mapped {
                         let first = leg.extents.iter().next().and_then(|extent| node.mapped.get(&extent));
                         prop_assert_eq!(first, Some(&(region.owner, leg.cmem_base)));
@@ -138,8 +245,15 @@ proptest! {
         for region in regions {
             drop(fabric.destroy(region.as_str()));
         }
-        fabric.settle();
+        for node in 0..3 {
+            (0..3).for_each(|ld| drop(fabric.set_ld(&format!("mn{node}"), ld, 0)));
+            (0..3).for_each(|ld| drop(fabric.unbind(&format!("mn{node}"), ld, UnbindOption::Surprise, None)));
+        }
+        (0..2).for_each(|_| fabric.settle());
         prop_assert!(fabric.manager.state().regions.is_empty());
+        prop_assert!(fabric.manager.state().logical_devices.is_empty());
+        let running = fabric.manager.state().operations.values().any(|operation| operation.outcome.is_none());
+        prop_assert!(!running, "an operation never ends");
         prop_assert_eq!(fabric.free(), 6 + 9 + 12);
         prop_assert!(fabric.nodes.iter().all(|node| node.mapped.is_empty()));
     }

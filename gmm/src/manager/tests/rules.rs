@@ -34,16 +34,16 @@ fn regions_go_to_the_emptiest_node_and_over_several_when_none_is_large_enough() 
     fabric.create("one", 5, cn(1)).unwrap();
     fabric.create("many", 12, cn(1)).unwrap();
     let legs = |region: &str| -> Vec<(String, u64, u64)> {
-        let legs = &fabric.manager.region(&name(region)).unwrap().legs;
-        legs.iter()
-            .map(|leg| (leg.memory_node.to_string(), leg.offset / EXTENT, leg.bytes / EXTENT))
-            .collect()
+        let region = fabric.manager.region(&name(region)).unwrap();
+        let offset = |leg: &crate::model::Leg| region.decoders[leg.decoder as usize].offset;
+        let legs = region.legs.iter();
+        legs.map(|leg| (leg.memory_node.to_string(), offset(leg) / EXTENT, leg.bytes / EXTENT)).collect()
     };
     assert_eq!(legs("one"), [("mn1".to_owned(), 0, 5)]);
     assert_eq!(legs("many"), [("mn2".to_owned(), 0, 6), ("mn1".to_owned(), 6, 5), ("mn0".to_owned(), 11, 1)]);
     let error = fabric.create("more", 4, cn(1)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NoSpace);
-    assert!(error.to_string().contains("8.00 MiB") && error.to_string().contains("6.00 MiB"), "{error}");
+    assert!(error.to_string().contains("512.00 MiB") && error.to_string().contains("384.00 MiB"), "{error}");
 }
 
 #[test]
@@ -60,7 +60,9 @@ fn what_cannot_be_is_refused_by_name() {
         (ask(|c| c.size.0 = 0), ErrorCode::BadRequest),
         (ask(|c| c.size.0 = EXTENT + 1), ErrorCode::BadRequest),
         (ask(|c| c.size.0 = u64::MAX), ErrorCode::NoSpace),
-        (ask(|c| c.ways = 2), ErrorCode::BadRequest),
+        (ask(|c| c.ways = 2), ErrorCode::NoSpace),
+        (ask(|c| c.ways = 5), ErrorCode::BadRequest),
+        (ask(|c| c.on = vec![name("mn7")]), ErrorCode::NotFound),
         (ask(|c| c.granularity = 128), ErrorCode::BadRequest),
         (ask(|c| c.granularity = 3000), ErrorCode::BadRequest),
         (ask(|c| c.owner = Owner::Name(name("nobody"))), ErrorCode::NotFound),
@@ -89,7 +91,7 @@ fn registrations_that_do_not_fit_are_refused() {
         (ask(|r| r.macs[0] = [1, 0, 0, 0, 0, 0].into()), ErrorCode::BadRequest),
         (ask(|r| r.macs.push(r.macs[0])), ErrorCode::BadRequest),
         (ask(|r| r.macs[0] = Node::new(1, 8).mac.into()), ErrorCode::NameInUse),
-        (ask(|r| r.extent_bytes = 3 << 20), ErrorCode::BadRequest),
+        (ask(|r| r.extent_bytes = 3 << 26), ErrorCode::BadRequest),
         (ask(|r| r.pool_bytes = EXTENT - 1), ErrorCode::BadRequest),
         (ask(|r| r.pool_bytes = 5 * EXTENT), ErrorCode::WrongState),
         (ask(|r| r.extent_bytes = EXTENT / 2), ErrorCode::WrongState),
@@ -215,11 +217,7 @@ fn a_number_alone_confirms_nothing() {
 #[test]
 fn a_compute_node_hears_of_its_own_regions_only() {
     let mut fabric = Fabric::new(&[8]);
-    for last in [1, 2] {
-        let register =
-            RegisterComputeNode { cn_id: cn(last), name: name(&format!("cn{last}")), instance_id: 5 };
-        fabric.apply(Command::RegisterComputeNode(register)).unwrap();
-    }
+    [1, 2].into_iter().for_each(|last| fabric.register_cn(last));
     let before = [1, 2].map(|last| fabric.manager.compute_node_registered(cn(last)).unwrap().after_event);
     let by_name =
         CreateRegion { owner: Owner::Name(name("cn2")), ..CreateRegion::new(name("r"), EXTENT, cn(1)) };
@@ -248,7 +246,8 @@ fn two_agents_with_one_cn_id_or_one_name_are_told_apart() {
     assert_eq!(fabric.apply(register(1, "a", 2)).unwrap_err().code(), ErrorCode::NameInUse);
     assert_eq!(fabric.apply(register(2, "a", 3)).unwrap_err().code(), ErrorCode::NameInUse);
     fabric.apply(register(1, "a", 1)).expect("the same run may register again");
-    let error = fabric.apply(Command::SyncComputeNode(cn(1), registration)).unwrap_err();
+    let sync = ComputeNodeSync { registration, after_event: 0, released: Vec::new(), wait_ms: 0 };
+    let error = fabric.apply(Command::SyncComputeNode(cn(1), sync)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotRegistered);
     let current = fabric.manager.compute_node_registered(cn(1)).unwrap().registration;
     fabric.apply(Command::HungUp(liveness::NodeKey::Compute(cn(1)), registration)).unwrap();

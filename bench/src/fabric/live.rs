@@ -1,0 +1,210 @@
+//! A real manager under load: `gmm serve` over a store that is there, every memory node connected over HTTP and doing
+//! what it is told, and clients that create and destroy regions.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use cxloe_gmm::api::{CreateRegion, DestroyRegion, MemoryNodeSync};
+use cxloe_gmm::model::{CommandResult, RegionState};
+use cxloe_gmm::{Client, ClientError};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use super::node::{EXTENT, cn_id, memory_node, name};
+use super::{Place, Size, Times, Watch, resident_bytes};
+
+/// How long the manager may take to answer for the first time.
+const START_MAX: Duration = Duration::from_secs(120);
+/// How long a memory node waits for commands.
+const WAIT_MS: u64 = 1500;
+
+/// What a manager showed while it served.
+#[derive(Debug, Clone, Serialize)]
+pub struct Live {
+    /// From the start of the process until it answers, the store read and checked.
+    pub restart_ms: f64,
+    /// Memory of the process right then, in bytes.
+    pub memory_bytes: u64,
+    /// Creating a region, one after the other, over HTTP until its memory nodes have confirmed it.
+    pub create: Times,
+    /// Taking one down likewise.
+    pub destroy: Times,
+    /// Regions created a minute by many clients at once.
+    pub creates_per_minute: f64,
+    /// How many clients that were.
+    pub clients: u32,
+}
+
+/// Why that could not be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum LiveError {
+    /// The manager cannot be started.
+    #[error("cannot start {}: {source}", .program.display())]
+    Start {
+        /// The program.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The manager ended, or does not answer.
+    #[error("{} does not answer within {START_MAX:?}; its log is {}", .program.display(), .log.display())]
+    Silent {
+        /// The program.
+        program: PathBuf,
+        /// Its log.
+        log: PathBuf,
+    },
+    /// A request failed.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A region did not become active.
+    #[error("a region is {0} after its creation")]
+    NotActive(RegionState),
+}
+
+/// A manager process; ended when dropped.
+struct Served {
+    child: Child,
+    client: Client,
+    took: Duration,
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Served {
+    async fn start(place: &Place) -> Result<Self, LiveError> {
+        let (port_file, log) = (place.store.with_extension("port"), place.store.with_extension("log"));
+        let _ = std::fs::remove_file(&port_file);
+        let program = place.gmm.clone();
+        let start = |source| LiveError::Start { program: program.clone(), source };
+        let started = Instant::now();
+        let child = Command::new(&place.gmm)
+            .args(["serve", "--listen", "127.0.0.1:0", "--store"])
+            .arg(&place.store)
+            .arg("--port-file")
+            .arg(&port_file)
+            .env("CXLOE_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(&log).map_err(start)?)
+            .spawn()
+            .map_err(start)?;
+        let mut served = Self { child, client: Client::new("http://127.0.0.1:1")?, took: Duration::ZERO };
+        while started.elapsed() < START_MAX && served.child.try_wait().map_err(start)?.is_none() {
+            if let Some(address) = address(&port_file) {
+                served.client = Client::new(&format!("http://{address}"))?;
+                served.client.health().await?;
+                served.took = started.elapsed();
+                return Ok(served);
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        Err(LiveError::Silent { program: place.gmm.clone(), log })
+    }
+}
+
+fn address(port_file: &Path) -> Option<SocketAddr> {
+    std::fs::read_to_string(port_file).ok()?.trim().parse().ok()
+}
+
+/// A memory node that does at once whatever it is told.
+async fn serve_node(client: Client, index: u32) -> Result<(), ClientError> {
+    let node = memory_node(index);
+    let answer = client.register_memory_node(&node).await?;
+    let (mut acked_seq, mut results) = (answer.acked_seq, Vec::new());
+    loop {
+        let sync = MemoryNodeSync {
+            registration: answer.registration,
+            acked_seq,
+            results: std::mem::take(&mut results),
+            progress: None,
+            stats: serde_json::Value::Null,
+            wait_ms: WAIT_MS,
+        };
+        let synced = client.sync_memory_node(&node.name, &sync).await?;
+        for command in synced.commands.iter().filter(|command| command.seq > acked_seq) {
+            results.push(CommandResult::done(command.seq));
+        }
+        acked_seq = results.last().map_or(acked_seq, |last| last.seq);
+    }
+}
+
+/// Starts the manager over the store of `place` and loads it. `creates` regions are made and taken down one by one, ten
+/// times as many by `clients` at once.
+///
+/// # Errors
+/// Any [`LiveError`].
+pub async fn measure(place: &Place, size: Size, creates: u32, clients: u32) -> Result<Live, LiveError> {
+    let served = Served::start(place).await?;
+    let memory_bytes = resident_bytes(served.child.id()).unwrap_or(0);
+    let mut nodes = JoinSet::new();
+    for index in 0..size.memory_nodes {
+        nodes.spawn(serve_node(served.client.clone(), index));
+    }
+    // All of them have registered once the manager says so.
+    while served.client.health().await?.memory_nodes.reachable < u64::from(size.memory_nodes)
+        || nodes.len() < size.memory_nodes as usize
+    {
+        if let Some(Ok(Err(error))) = nodes.try_join_next() {
+            return Err(error.into());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    let (mut create, mut destroy) = (Watch::new(), Watch::new());
+    for number in 0..creates {
+        let region = CreateRegion::new(name("single", number), EXTENT, cn_id(number % size.compute_nodes.max(1)));
+        let began = Instant::now();
+        let made = served.client.create_region(&region).await?;
+        create.add(began.elapsed());
+        if made.state != RegionState::Active {
+            return Err(LiveError::NotActive(made.state));
+        }
+        let began = Instant::now();
+        served.client.destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 10_000 }).await?;
+        destroy.add(began.elapsed());
+    }
+
+    let (next, total) = (Arc::new(AtomicU32::new(0)), creates * 10);
+    let began = Instant::now();
+    let mut many = JoinSet::new();
+    for _ in 0..clients {
+        let (client, next) = (served.client.clone(), Arc::clone(&next));
+        many.spawn(async move {
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                if number >= total {
+                    return Ok(());
+                }
+                let owner = cn_id(number % size.compute_nodes.max(1));
+                let made = client.create_region(&CreateRegion::new(name("many", number), EXTENT, owner)).await?;
+                if made.state != RegionState::Active {
+                    return Err(LiveError::NotActive(made.state));
+                }
+            }
+        });
+    }
+    while let Some(ended) = many.join_next().await {
+        ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))?;
+    }
+    let creates_per_minute = f64::from(total) * 60.0 / began.elapsed().as_secs_f64();
+    nodes.abort_all();
+    Ok(Live {
+        restart_ms: served.took.as_secs_f64() * 1e3,
+        memory_bytes,
+        create: create.times(),
+        destroy: destroy.times(),
+        creates_per_minute,
+        clients,
+    })
+}

@@ -1,0 +1,84 @@
+//! What a manager costs at scale: a fabric of thousands of nodes and a hundred thousand regions, made by the manager's
+//! own state machine over its own store, and then served by a real `gmm serve` with every memory node connected.
+//!
+//! ```text
+//!   populate: Manager + redb, in this process   -> time per allocation, size of the store, memory
+//!   live:     gmm serve over that store         -> restart time; regions created over HTTP, answered by memory nodes
+//! ```
+
+mod live;
+mod node;
+mod populate;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+pub use live::{Live, LiveError, measure};
+pub use populate::{PopulateError, Populated, populate};
+
+/// How large the fabric is.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Size {
+    /// Memory nodes.
+    pub memory_nodes: u32,
+    /// Compute nodes.
+    pub compute_nodes: u32,
+    /// Regions; every fourth is interleaved over four memory nodes, the others lie on one.
+    pub regions: u32,
+}
+
+/// Where a measurement works.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// The store's file; none must be there.
+    pub store: PathBuf,
+    /// The `gmm` program.
+    pub gmm: PathBuf,
+}
+
+/// Times of one kind of thing, in microseconds.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub struct Times {
+    /// How many.
+    pub count: u64,
+    /// Half of them took no longer.
+    pub p50_us: f64,
+    /// 99 of 100 took no longer.
+    pub p99_us: f64,
+    /// None took longer.
+    pub max_us: f64,
+}
+
+/// Collects times.
+#[derive(Debug)]
+struct Watch(Histogram<u64>);
+
+impl Watch {
+    fn new() -> Self {
+        Self(Histogram::new(3).expect("three digits are possible"))
+    }
+
+    fn add(&mut self, took: Duration) {
+        self.0.saturating_record(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    fn times(&self) -> Times {
+        let us = |ns: u64| ns as f64 / 1e3;
+        Times {
+            count: self.0.len(),
+            p50_us: us(self.0.value_at_quantile(0.5)),
+            p99_us: us(self.0.value_at_quantile(0.99)),
+            max_us: us(self.0.max()),
+        }
+    }
+}
+
+/// Memory of a process that is resident, in bytes.
+fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib << 10)
+}

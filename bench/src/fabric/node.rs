@@ -1,0 +1,44 @@
+//! Memory nodes and compute nodes of the measured fabric: names, addresses, sizes.
+
+use cxloe_gmm::api::{RegisterComputeNode, RegisterMemoryNode};
+use cxloe_gmm::model::{CnId, DeviceKind, Mac, Name, Watermark};
+
+/// Bytes of an extent.
+pub const EXTENT: u64 = 2 << 20;
+/// Bytes of a memory node's pool.
+const POOL: u64 = 1 << 40;
+
+/// The `index`-th memory node, as it registers.
+pub fn memory_node(index: u32) -> RegisterMemoryNode {
+    RegisterMemoryNode {
+        name: name("mn", index),
+        kind: DeviceKind::Mld,
+        macs: vec![Mac::from(octets(2, index))],
+        pool_bytes: POOL,
+        extent_bytes: EXTENT,
+        incarnation: 1,
+        instance_id: 1 + u64::from(index),
+        mtu: 1500,
+        seen: Watermark::default(),
+    }
+}
+
+/// The `index`-th compute node, as it registers.
+pub fn compute_node(index: u32) -> RegisterComputeNode {
+    RegisterComputeNode { cn_id: cn_id(index), name: name("cn", index), instance_id: 1 + u64::from(index) }
+}
+
+/// The identity of the `index`-th compute node.
+pub fn cn_id(index: u32) -> CnId {
+    CnId::new(octets(1, index)).expect("a unicast address")
+}
+
+/// A name with a number.
+pub fn name(kind: &str, index: u32) -> Name {
+    Name::new(format!("{kind}{index}")).expect("letters and digits")
+}
+
+fn octets(kind: u8, index: u32) -> [u8; 6] {
+    let [a, b, c, d] = index.to_be_bytes();
+    [2, kind, a, b, c, d]
+}

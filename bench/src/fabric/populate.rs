@@ -1,0 +1,152 @@
+//! Filling a store: the state machine is driven directly, its changes are committed in batches as the server does it.
+
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use cxloe_gmm::api::{CreateRegion, MemoryNodeSync};
+use cxloe_gmm::manager::{Change, Command, Contradiction, Manager, ManagerError, Options, State};
+use cxloe_gmm::model::{CommandResult, Name, RegionState};
+use cxloe_gmm::store::{RedbStore, Store, StoreError};
+use serde::Serialize;
+
+use super::node::{EXTENT, cn_id, compute_node, memory_node, name};
+use super::{Size, Times, Watch, resident_bytes};
+
+/// Commands stored with one commit, as many as the server takes at most.
+const BATCH: u32 = 256;
+
+/// What filling a store showed.
+#[derive(Debug, Clone, Serialize)]
+pub struct Populated {
+    /// Deciding where a region goes, the state machine alone.
+    pub allocation: Times,
+    /// Making a batch of up to 256 commands durable.
+    pub commit: Times,
+    /// Regions made durable and confirmed by their memory nodes, a minute.
+    pub regions_per_minute: f64,
+    /// Legs of all regions.
+    pub legs: u64,
+    /// Bytes of the store's file.
+    pub store_bytes: u64,
+    /// Memory that the state took, in bytes, as far as the process grew.
+    pub memory_bytes: u64,
+}
+
+/// Why a store could not be filled.
+#[derive(Debug, thiserror::Error)]
+pub enum PopulateError {
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The manager refused.
+    #[error(transparent)]
+    Manager(#[from] ManagerError),
+    /// The state contradicts itself.
+    #[error(transparent)]
+    State(#[from] Contradiction),
+    /// A region is not active.
+    #[error("region {0} is {1} although its memory nodes have confirmed it")]
+    NotActive(Name, RegionState),
+}
+
+/// A manager and its store, fed as the server feeds them.
+struct Filling {
+    manager: Manager,
+    store: RedbStore,
+    changes: Vec<Change>,
+    commits: Watch,
+    now_ms: u64,
+}
+
+impl Filling {
+    fn apply(&mut self, command: Command) -> Result<(), ManagerError> {
+        let outcome = self.manager.apply(command, self.now_ms)?;
+        self.changes.extend(outcome.changes);
+        Ok(())
+    }
+
+    fn commit(&mut self) -> Result<(), StoreError> {
+        let started = Instant::now();
+        self.store.commit(&self.changes)?;
+        self.commits.add(started.elapsed());
+        self.changes.clear();
+        Ok(())
+    }
+
+    /// Lets memory nodes confirm what they were told.
+    fn confirm(&mut self, nodes: impl Iterator<Item = Name>) -> Result<(), ManagerError> {
+        for node in nodes {
+            let results: Vec<CommandResult> =
+                self.manager.state().commands_of(&node).map(|command| CommandResult::done(command.seq)).collect();
+            let (Some(last), Some(record)) = (results.last(), self.manager.state().memory_nodes.get(&node)) else {
+                continue;
+            };
+            let sync = MemoryNodeSync {
+                registration: record.registration,
+                acked_seq: last.seq,
+                results,
+                progress: None,
+                stats: serde_json::Value::Null,
+                wait_ms: 0,
+            };
+            self.apply(Command::SyncMemoryNode(node, sync))?;
+        }
+        Ok(())
+    }
+}
+
+/// Fills the store at `path` with a fabric of this size; `tick` is called with the regions made so far.
+///
+/// # Errors
+/// Any [`PopulateError`].
+pub fn populate(path: &Path, size: Size, mut tick: impl FnMut(u64)) -> Result<Populated, PopulateError> {
+    let before = resident_bytes(std::process::id()).unwrap_or(0);
+    let mut store = RedbStore::open(path)?;
+    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_millis() as u64;
+    let (manager, outcome) = Manager::take_over(State::default(), Options::default(), now_ms)?;
+    store.commit(&outcome.changes)?;
+    let mut filling = Filling { manager, store, changes: Vec::new(), commits: Watch::new(), now_ms };
+    for index in 0..size.memory_nodes {
+        filling.apply(Command::RegisterMemoryNode(memory_node(index)))?;
+    }
+    for index in 0..size.compute_nodes {
+        filling.apply(Command::RegisterComputeNode(compute_node(index)))?;
+    }
+    filling.commit()?;
+    filling.commits = Watch::new();
+
+    let (mut allocations, started) = (Watch::new(), Instant::now());
+    for first in (0..size.regions).step_by(BATCH as usize) {
+        for index in first..(first + BATCH).min(size.regions) {
+            let create = region(index, size);
+            let began = Instant::now();
+            filling.apply(Command::CreateRegion(create))?;
+            allocations.add(began.elapsed());
+        }
+        filling.commit()?;
+        filling.confirm((0..size.memory_nodes).map(|index| name("mn", index)))?;
+        filling.commit()?;
+        tick(u64::from(first));
+    }
+    let took = started.elapsed();
+    let state = filling.manager.state();
+    if let Some(region) = state.regions.values().find(|region| region.state != RegionState::Active) {
+        return Err(PopulateError::NotActive(region.name.clone(), region.state));
+    }
+    let after = resident_bytes(std::process::id()).unwrap_or(0);
+    Ok(Populated {
+        allocation: allocations.times(),
+        commit: filling.commits.times(),
+        regions_per_minute: f64::from(size.regions) * 60.0 / took.as_secs_f64(),
+        legs: state.regions.values().map(|region| region.legs.len() as u64).sum(),
+        store_bytes: std::fs::metadata(path).map(|meta| meta.len()).unwrap_or(0),
+        memory_bytes: after.saturating_sub(before),
+    })
+}
+
+/// The `index`-th region: every fourth is interleaved.
+fn region(index: u32, size: Size) -> CreateRegion {
+    let ways = if index.is_multiple_of(4) && size.memory_nodes >= 4 { 4 } else { 1 };
+    let owner = cn_id(index % size.compute_nodes.max(1));
+    CreateRegion { ways, ..CreateRegion::new(name("r", index), 4 * EXTENT, owner) }
+}

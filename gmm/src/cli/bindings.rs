@@ -1,0 +1,170 @@
+//! `gmm set-ld`, `gmm bind` and `gmm unbind`: memory nodes in slices, given to compute nodes by hand.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{Bind, LogicalDeviceStatus, Owner, SetLdAllocations, Unbind, WAIT_MS_DEFAULT};
+use cxloe_gmm::client::Unbound;
+use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::model::{ByteSize, Name, RegionState, UnbindOption};
+use serde_json::{Value, json};
+
+use super::list;
+use super::progress::Progress;
+
+/// How long the manager is asked to wait for the end of an unbinding before its percentage is looked at.
+const SHORT_MS: u64 = 200;
+/// How often the percentage is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Arguments of `gmm set-ld`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Prints every logical device of the memory node that has capacity or is bound.
+
+Examples:
+  gmm set-ld mn0 3 8G           8 GiB for LD 3 of mn0
+  gmm set-ld mn0 0 8G 8G 16G    for LDs 0, 1 and 2
+  gmm set-ld mn0 3 0            nothing is set aside for LD 3 any more")]
+pub struct SetLdArgs {
+    /// The memory node
+    memory_node: Name,
+    /// The first LD: 0 to 15
+    ld: u16,
+    /// What is set aside for it, and for the LDs after it: multiples of 256M
+    #[arg(required = true, value_name = "SIZE")]
+    sizes: Vec<ByteSize>,
+    /// Sizes for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Arguments of `gmm bind`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The compute node hears of it at once, and gets what is set aside for the logical device as a region, mn0-ld3 for one.
+
+Examples:
+  gmm bind mn0 3 --to cn1            LD 3 of mn0 at the first free vPPB of cn1
+  gmm bind mn0 --to cn1              the first LD that has capacity and is free; the whole of a node that is an SLD
+  gmm bind mn0 3 --to cn1 --vppb 7")]
+pub struct BindArgs {
+    /// The memory node
+    memory_node: Name,
+    /// The LD: 0 to 15
+    ld: Option<u16>,
+    /// The compute node: name or CN id
+    #[arg(long, value_name = "CN")]
+    to: Owner,
+    /// The vPPB: 0 to 126
+    #[arg(long, value_name = "N")]
+    vppb: Option<u8>,
+    /// How long to wait for the memory node, in milliseconds
+    #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
+    wait_ms: u64,
+    /// Sizes for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Arguments of `gmm unbind`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Every region of the compute node with a part on the logical device is taken down, and its memory zeroed.
+
+  wait      wait until the compute node is gone by itself
+  managed   ask it to write back and let go, and wait until it has
+  surprise  at once: what it has not written back is lost
+
+Examples:
+  gmm unbind mn0 3
+  gmm unbind mn0 3 --option surprise")]
+pub struct UnbindArgs {
+    /// The memory node
+    memory_node: Name,
+    /// The LD: 0 to 15
+    ld: u16,
+    /// How: wait, managed or surprise
+    #[arg(long, value_name = "HOW", default_value = "managed")]
+    option: UnbindOption,
+    /// How long to wait for its memory to be zeroed, in milliseconds
+    #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
+    wait_ms: u64,
+}
+
+/// Sets capacity aside and prints the logical devices of the node.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn set_ld(client: &Client, args: SetLdArgs) -> Result<(), Failure> {
+    let SetLdArgs { memory_node, ld, sizes, human } = args;
+    let allocations = SetLdAllocations { first: ld, reserved: sizes };
+    let devices = client.set_ld_allocations(&memory_node, &allocations).await?;
+    let devices = devices.iter().map(list::logical_device).collect::<Result<_, _>>()?;
+    output::print(Value::Array(devices), human)
+}
+
+/// Binds a logical device and prints it.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn bind(client: &Client, args: BindArgs) -> Result<(), Failure> {
+    let BindArgs { memory_node, ld, to, vppb, wait_ms, human } = args;
+    let progress = Progress::waiting(format!("waiting for {memory_node} to map it"));
+    let device = client.bind(&Bind { compute_node: to, memory_node, ld, vppb, wait_ms }).await?;
+    let region = device.device.binding.as_ref().and_then(|binding| binding.region.as_ref());
+    let state = match region {
+        Some(region) => Some(client.region(region).await?.state),
+        None => None,
+    };
+    drop(progress);
+    if state == Some(RegionState::Creating) {
+        eprintln!("Warning: the memory node has not mapped it yet; `gmm list -R` shows when it is active");
+    }
+    output::print(list::logical_device(&device)?, human)
+}
+
+/// Unbinds a logical device.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
+    let UnbindArgs { memory_node, ld, option, wait_ms } = args;
+    let deadline = Instant::now() + Duration::from_millis(wait_ms);
+    let asked = Unbind { memory_node: memory_node.clone(), ld, option, wait_ms: wait_ms.min(SHORT_MS) };
+    let done = |state: &str| json!({ "memdev": memory_node, "ld": ld, "state": state });
+    let Unbound::Unbinding(mut device) = client.unbind(&asked).await? else {
+        return output::print(done("unbound"), false);
+    };
+    let progress = Progress::percent(format!("unbinding LD {ld} of {memory_node}"));
+    while Instant::now() < deadline {
+        progress.at(device.unbound_percent.unwrap_or(0));
+        tokio::time::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now()))).await;
+        match client.logical_devices().await?.into_iter().find(|now| is_going_on(now, &device)) {
+            Some(now) => *device = now,
+            None => {
+                drop(progress);
+                return output::print(done("unbound"), false);
+            }
+        }
+    }
+    drop(progress);
+    let waits_for = if device.waits_for_owner { "its compute node to let go" } else { "its memory to be zeroed" };
+    eprintln!("Warning: LD {ld} of {memory_node} waits for {waits_for}; the manager goes on with it");
+    let mut left = done("unbinding");
+    left["unbound_percent"] = json!(device.unbound_percent);
+    output::print(left, false)
+}
+
+/// Whether `now` is the logical device `before`, and still being taken from the same compute node.
+fn is_going_on(now: &LogicalDeviceStatus, before: &LogicalDeviceStatus) -> bool {
+    let holder = |status: &LogicalDeviceStatus| {
+        let binding = status.device.binding.as_ref().filter(|binding| binding.unbinding.is_some());
+        binding.map(|binding| binding.compute_node)
+    };
+    now.device.memory_node == before.device.memory_node
+        && now.device.id == before.device.id
+        && holder(now).is_some()
+        && holder(now) == holder(before)
+}

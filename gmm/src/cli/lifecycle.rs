@@ -1,0 +1,229 @@
+//! `gmm destroy-region`, `disable-region`, `enable-region` and `reset-region`: what is done to regions there are, one or
+//! several or all, as the CXL tools have it. What fails for one does not keep it from the others; the first failure says
+//! what the command exits with.
+
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{DestroyRegion, DisableRegion, ErrorCode, ResetRegion, WAIT_MS_DEFAULT};
+use cxloe_gmm::client::Destroyed;
+use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::model::{Name, Region, RegionState};
+use serde_json::{Value, json};
+
+use super::list;
+use super::progress::Progress;
+
+/// Stands for every region.
+const ALL: &str = "all";
+/// How long the manager is asked to wait for a region's end before its percentage is looked at.
+const SHORT_MS: u64 = 200;
+/// How often the percentage is looked at.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Which regions, and how long to wait.
+#[derive(Debug, Args)]
+struct Which {
+    /// Names of regions, or `all`
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<Name>,
+    /// How long to wait for each, in milliseconds
+    #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
+    wait_ms: u64,
+}
+
+/// Arguments of `gmm destroy-region`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Its memory is zeroed before it is anybody else's. A region whose owner's agent is there is let go with `gmm
+disable-region` first, or destroyed by force: what the agent has not written back is gone then.
+
+Examples:
+  gmm destroy-region scratch
+  gmm destroy-region region0 region1
+  gmm destroy-region --force scratch    although the agent of its owner is running
+  gmm destroy-region --force all")]
+pub struct DestroyArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Although their owners' agents are there and may be using them
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// Arguments of `gmm disable-region`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The owner's agent is asked to write back what was modified and to let go. The content stays: `gmm enable-region` gives
+the region back as it was, at the same addresses.
+
+Examples:
+  gmm disable-region heap
+  gmm disable-region all")]
+pub struct DisableArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Sizes and addresses for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Arguments of `gmm enable-region`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  gmm enable-region heap
+  gmm enable-region all")]
+pub struct EnableArgs {
+    /// Names of regions, or `all`: those that are disabled
+    #[arg(required = true, value_name = "NAME")]
+    names: Vec<Name>,
+    /// Sizes and addresses for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Arguments of `gmm reset-region`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A region is `lost` when a memory node came back without the content of its pool (a restart with anonymous
+memory, for one). Resetting it accepts the loss: the lost parts read as zeros again.
+
+Examples:
+  gmm reset-region scratch
+  gmm reset-region all       every region that is lost")]
+pub struct ResetArgs {
+    #[command(flatten)]
+    which: Which,
+    /// Sizes and addresses for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Destroys regions.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn destroy(client: &Client, args: DestroyArgs) -> Result<(), Failure> {
+    let DestroyArgs { which: Which { names, wait_ms }, force } = args;
+    let several = Several::new(client, names, |_| true).await?;
+    several.each(false, async |name| destroy_one(client, name, force, wait_ms).await).await
+}
+
+async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) -> Result<Value, Failure> {
+    let deadline = Instant::now() + Duration::from_millis(wait_ms);
+    let destroy = DestroyRegion { force, wait_ms: wait_ms.min(SHORT_MS) };
+    let Destroyed::Draining(mut left) = client.destroy_region(name, destroy).await? else {
+        return Ok(json!({ "region": name, "state": "destroyed" }));
+    };
+    let progress = Progress::percent(format!("zeroing {name}"));
+    while Instant::now() < deadline {
+        progress.at(left.zeroed_percent.unwrap_or(0));
+        tokio::time::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now()))).await;
+        match client.region_status(name).await {
+            // Another region of that name is none of this command's business.
+            Ok(now) if now.region.created_ms == left.region.created_ms => *left = now,
+            Err(error) if error.code() != Some(ErrorCode::NotFound) => return Err(error.into()),
+            _ => return Ok(json!({ "region": name, "state": "destroyed" })),
+        }
+    }
+    drop(progress);
+    let nodes: Vec<String> = left.region.legs.iter().map(|leg| leg.memory_node.to_string()).collect();
+    eprintln!(
+        "Warning: memory nodes have yet to zero their part of {name}: {}; the manager goes on with it",
+        nodes.join(", ")
+    );
+    Ok(json!({ "region": name, "state": "draining", "zeroed_percent": left.zeroed_percent }))
+}
+
+/// Disables regions and prints them.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn disable(client: &Client, args: DisableArgs) -> Result<(), Failure> {
+    let DisableArgs { which: Which { names, wait_ms }, human } = args;
+    let in_use = |state| matches!(state, RegionState::Active | RegionState::Degraded | RegionState::Lost);
+    let several = Several::new(client, names, in_use).await?;
+    let disable = async |name: &Name| {
+        let progress = Progress::waiting(format!("waiting for the owner of {name} to let go"));
+        let region = client.disable_region(name, DisableRegion { wait_ms }).await?;
+        drop(progress);
+        if region.state == RegionState::Releasing {
+            eprintln!("Warning: the owner of {name} has yet to let go; `gmm list -i -r {name}` shows when it has");
+        }
+        list::region(&region)
+    };
+    several.each(human, disable).await
+}
+
+/// Enables regions and prints them.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn enable(client: &Client, args: EnableArgs) -> Result<(), Failure> {
+    let let_go = |state| matches!(state, RegionState::Disabled | RegionState::Releasing);
+    let several = Several::new(client, args.names, let_go).await?;
+    several.each(args.human, async |name| list::region(&client.enable_region(name).await?)).await
+}
+
+/// Resets lost regions and prints them.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn reset(client: &Client, args: ResetArgs) -> Result<(), Failure> {
+    let ResetArgs { which: Which { names, wait_ms }, human } = args;
+    let several = Several::new(client, names, |state| state == RegionState::Lost).await?;
+    let reset = async |name: &Name| {
+        let progress = Progress::waiting(format!("waiting for memory nodes to map {name}"));
+        let region = client.reset_region(name, ResetRegion { wait_ms }).await?;
+        drop(progress);
+        if region.state == RegionState::Creating {
+            eprintln!("Warning: not every memory node has mapped {name} yet; `gmm list -R` shows when it is active");
+        }
+        list::region(&region)
+    };
+    several.each(human, reset).await
+}
+
+/// The regions a command is about.
+struct Several {
+    names: Vec<Name>,
+    /// Whether the answer is an array: more than one was asked for, or all.
+    array: bool,
+}
+
+impl Several {
+    /// Those named, or all that are in a state the command is about.
+    async fn new(client: &Client, names: Vec<Name>, concerned: impl Fn(RegionState) -> bool) -> Result<Self, Failure> {
+        let array = names.len() > 1 || names.iter().any(|name| name.as_str() == ALL);
+        if names.iter().all(|name| name.as_str() != ALL) {
+            return Ok(Self { names, array });
+        }
+        let all: Vec<Region> = client.regions().await?;
+        let names = all.into_iter().filter(|region| concerned(region.state)).map(|region| region.name);
+        Ok(Self { names: names.collect(), array })
+    }
+
+    /// Does it to each, and prints what became of those it succeeded for.
+    async fn each(self, human: bool, act: impl AsyncFn(&Name) -> Result<Value, Failure>) -> Result<(), Failure> {
+        let (mut done, mut first_failure) = (Vec::new(), None);
+        for name in &self.names {
+            match act(name).await {
+                Ok(value) => done.push(value),
+                // The first is told by whoever ends the program.
+                Err(failure) if first_failure.is_none() => first_failure = Some(failure),
+                Err(failure) => eprintln!("gmm: {}", failure.message),
+            }
+        }
+        if self.array {
+            if self.names.is_empty() {
+                eprintln!("Warning: no regions found");
+            }
+            output::print(Value::Array(done), human)?;
+        } else if let Some(value) = done.pop() {
+            output::print(value, human)?;
+        }
+        first_failure.map_or(Ok(()), Err)
+    }
+}

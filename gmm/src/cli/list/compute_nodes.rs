@@ -1,0 +1,42 @@
+//! Compute nodes, with what they have.
+
+use cxloe_gmm::command_line::Failure;
+use cxloe_gmm::model::Health;
+use serde_json::{Value, json};
+
+use super::object;
+use super::scope::{Scope, Thing};
+use super::snapshot::Snapshot;
+
+pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failure> {
+    let mut found = Vec::new();
+    for node in snapshot.compute_nodes.values() {
+        let own = |owner| owner == node.cn_id;
+        let regions: Vec<_> = snapshot.regions.iter().filter(|region| own(region.region.owner)).collect();
+        let bound = snapshot.devices.iter().filter(|ld| {
+            ld.device.binding.as_ref().is_some_and(|binding| own(binding.compute_node))
+        });
+        let bound: Vec<_> = bound.map(|ld| &ld.device.memory_node).collect();
+        let legs = regions.iter().flat_map(|region| &region.region.legs).map(|leg| &leg.memory_node);
+        let thing = Thing {
+            memdevs: legs.chain(bound.iter().copied()).collect(),
+            compute_nodes: vec![node.cn_id],
+            regions: regions.iter().map(|region| &region.region.name).collect(),
+            idle: node.health != Health::Reachable,
+            ..Thing::default()
+        };
+        if scope.has(&thing) {
+            found.push(object(
+                node,
+                json!({
+                    "host": node.cn_id,
+                    "size": regions.iter().map(|region| region.region.bytes()).sum::<u64>(),
+                    "nr_regions": regions.len(),
+                    "nr_bindings": bound.len(),
+                    "state": thing.idle.then_some("disabled"),
+                }),
+            )?);
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,57 @@
+//! Events and sessions: what happened, and what goes on.
+
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{EventsQuery, Session};
+use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::model::Event;
+use serde_json::Value;
+
+use super::ListArgs;
+use super::scope::{Scope, Thing};
+
+/// The events in scope, oldest first.
+///
+/// # Errors
+/// When the manager cannot be asked.
+pub async fn list(client: &Client, args: &ListArgs, scope: &Scope) -> Result<Vec<Value>, Failure> {
+    let kinds = (!args.kind.is_empty()).then(|| args.kind.join(","));
+    let since_ms = args.since.map(|since| since.unix_ms());
+    let mut query = EventsQuery { kind: kinds, since_ms, ..EventsQuery::default() };
+    let mut found = Vec::new();
+    loop {
+        let page = client.events(query.clone()).await?;
+        for event in page.events.iter().filter(|event| scope.fits(&about(event))) {
+            found.push(output::value(event)?);
+        }
+        if page.through <= query.after || page.through >= page.newest {
+            return Ok(found);
+        }
+        query.after = page.through;
+    }
+}
+
+/// What an event is about.
+pub fn about(event: &Event) -> Thing<'_> {
+    Thing {
+        memdevs: event.kind.memory_node().into_iter().collect(),
+        compute_nodes: event.kind.compute_node().into_iter().collect(),
+        regions: event.kind.region().into_iter().collect(),
+        ..Thing::default()
+    }
+}
+
+/// The sessions in scope.
+///
+/// # Errors
+/// When the manager cannot be asked.
+pub async fn sessions(client: &Client, scope: &Scope) -> Result<Vec<Value>, Failure> {
+    let sessions = client.sessions().await?;
+    let thing = |session: &Session| {
+        scope.fits(&Thing {
+            memdevs: vec![&session.memory_node],
+            compute_nodes: vec![session.compute_node],
+            ..Thing::default()
+        })
+    };
+    sessions.iter().filter(|session| thing(session)).map(output::value).collect()
+}

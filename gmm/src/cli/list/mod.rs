@@ -1,0 +1,257 @@
+//! `gmm list`: what the manager knows, in the manner of `cxl list`. One kind asked for: an array of it. Several: an array
+//! with one object for each kind there is something of.
+//!
+//! ```text
+//!   flags --> kinds, scope      manager --> snapshot --> one file per kind makes its objects --> array
+//! ```
+
+mod compute_nodes;
+mod events;
+mod logical_devices;
+mod memory_nodes;
+mod ports;
+mod regions;
+mod scope;
+mod snapshot;
+
+use clap::Args;
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{LogicalDeviceStatus, Owner};
+use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::model::{Name, Region};
+use serde_json::{Value, json};
+
+use super::since::Since;
+use scope::Scope;
+use snapshot::Snapshot;
+
+/// Arguments of `gmm list`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without a flag for a kind, and without a filter: memory nodes, compute nodes and regions. A filter alone lists what it
+names. Idle are nodes that are not reachable, disabled regions, decoders that are not committed, and logical devices
+that are bound to nobody; a filter that names them lists them as well.
+
+Keys are those of `cxl list` where it has the noun (memdev, ram_size, region, size, interleave_ways, decoder, targets,
+mappings...), and this fabric's own beside them. Sizes are integers without -u.
+
+Examples:
+  gmm list -M -u             memory nodes with sizes for people
+  gmm list -R -r scratch     one region
+  gmm list -RD -m mn0        regions that have a part on mn0, and their decoders
+  gmm list -MR               two kinds at once
+  gmm list -LB               slices of memory nodes, and what is bound where
+  gmm list -E --since 10m    events of the last ten minutes
+  gmm list -vvi              everything, idle ones included")]
+pub struct ListArgs {
+    /// Memory nodes
+    #[arg(short = 'M', long, visible_alias = "memory-nodes", help_heading = "Kinds")]
+    memdevs: bool,
+    /// Compute nodes
+    #[arg(short = 'C', long, help_heading = "Kinds")]
+    compute_nodes: bool,
+    /// Regions
+    #[arg(short = 'R', long, help_heading = "Kinds")]
+    regions: bool,
+    /// HDM decoders of regions
+    #[arg(short = 'D', long, help_heading = "Kinds")]
+    decoders: bool,
+    /// Logical devices: what compute nodes have on memory nodes
+    #[arg(short = 'L', long, help_heading = "Kinds")]
+    logical_devices: bool,
+    /// Bindings of logical devices to vPPBs of compute nodes
+    #[arg(short = 'B', long, help_heading = "Kinds")]
+    bindings: bool,
+    /// Ports of the switches that the FM API shows
+    #[arg(short = 'P', long, help_heading = "Kinds")]
+    ports: bool,
+    /// Sessions of compute nodes with memory nodes, as the latter report them
+    #[arg(short = 'S', long, help_heading = "Kinds")]
+    sessions: bool,
+    /// Events
+    #[arg(short = 'E', long, help_heading = "Kinds")]
+    events: bool,
+    /// Only what belongs to these memory nodes
+    #[arg(short = 'm', long, visible_alias = "memory-node", value_name = "NAME", value_delimiter = ',', help_heading = "Filters")]
+    memdev: Vec<Name>,
+    /// Only what belongs to these compute nodes: names or CN ids
+    #[arg(short = 'c', long, value_name = "CN", value_delimiter = ',', help_heading = "Filters")]
+    compute_node: Vec<Owner>,
+    /// Only these regions and what belongs to them
+    #[arg(short = 'r', long, value_name = "NAME", value_delimiter = ',', help_heading = "Filters")]
+    region: Vec<Name>,
+    /// Only these decoders, as in heap.0
+    #[arg(short = 'd', long, value_name = "NAME", value_delimiter = ',', help_heading = "Filters")]
+    decoder: Vec<String>,
+    /// Only events of these kinds, as in region_changed
+    #[arg(short = 'k', long, value_name = "KIND", value_delimiter = ',', help_heading = "Filters")]
+    kind: Vec<String>,
+    /// Only events from then on: a time (2026-05-01T12:00:00Z) or how long ago (10m, 2h, 1d)
+    #[arg(long, value_name = "TIME", help_heading = "Filters")]
+    since: Option<Since>,
+    /// Idle ones too
+    #[arg(short = 'i', long)]
+    idle: bool,
+    /// Sizes, addresses and times for people
+    #[arg(short = 'u', long)]
+    human: bool,
+    /// More: -v all kinds but sessions and events, -vv idle ones too, -vvv sessions and what nodes report of themselves
+    #[arg(short = 'v', long, action = clap::ArgAction::Count)]
+    verbose: u8,
+}
+
+/// What can be listed, in the order in which it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    MemoryNodes,
+    ComputeNodes,
+    Regions,
+    Decoders,
+    LogicalDevices,
+    Bindings,
+    Ports,
+    Sessions,
+    Events,
+}
+
+impl Kind {
+    /// The key of an array of it among others.
+    fn key(self) -> &'static str {
+        match self {
+            Self::MemoryNodes => "memdevs",
+            Self::ComputeNodes => "compute_nodes",
+            Self::Regions => "regions",
+            Self::Decoders => "decoders",
+            Self::LogicalDevices => "logical_devices",
+            Self::Bindings => "bindings",
+            Self::Ports => "ports",
+            Self::Sessions => "sessions",
+            Self::Events => "events",
+        }
+    }
+}
+
+impl ListArgs {
+    fn kinds(&self) -> Vec<Kind> {
+        let verbose = self.verbose > 0;
+        let flags = [
+            (Kind::MemoryNodes, self.memdevs || verbose),
+            (Kind::ComputeNodes, self.compute_nodes || verbose),
+            (Kind::Regions, self.regions || verbose),
+            (Kind::Decoders, self.decoders || verbose),
+            (Kind::LogicalDevices, self.logical_devices || verbose),
+            (Kind::Bindings, self.bindings || verbose),
+            (Kind::Ports, self.ports || verbose),
+            (Kind::Sessions, self.sessions || self.verbose > 2),
+            (Kind::Events, self.events),
+        ];
+        let filters = [
+            (Kind::MemoryNodes, !self.memdev.is_empty()),
+            (Kind::ComputeNodes, !self.compute_node.is_empty()),
+            (Kind::Regions, !self.region.is_empty()),
+            (Kind::Decoders, !self.decoder.is_empty()),
+            (Kind::Events, !self.kind.is_empty() || self.since.is_some()),
+        ];
+        let chosen = |of: &[(Kind, bool)]| -> Vec<Kind> {
+            of.iter().filter(|(_, chosen)| *chosen).map(|(kind, _)| *kind).collect()
+        };
+        let (flagged, named) = (chosen(&flags), chosen(&filters));
+        match (flagged.is_empty(), named.is_empty()) {
+            (false, _) => flagged,
+            (true, false) => named,
+            (true, true) => vec![Kind::MemoryNodes, Kind::ComputeNodes, Kind::Regions],
+        }
+    }
+}
+
+/// Lists.
+///
+/// # Errors
+/// When the manager cannot be asked, or standard output is closed.
+pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
+    let kinds = args.kinds();
+    let snapshot = Snapshot::take(client, &kinds).await?;
+    let mut scope = Scope::new(&args, &snapshot);
+    let mut listed: Vec<(Kind, Vec<Value>)> = Vec::new();
+    for kind in kinds {
+        let found = match kind {
+            Kind::MemoryNodes => memory_nodes::list(&snapshot, &mut scope)?,
+            Kind::ComputeNodes => compute_nodes::list(&snapshot, &mut scope)?,
+            Kind::Regions => regions::list(&snapshot, &mut scope)?,
+            Kind::Decoders => regions::decoders(&snapshot, &mut scope),
+            Kind::LogicalDevices => logical_devices::list(&snapshot, &mut scope)?,
+            Kind::Bindings => logical_devices::bindings(&snapshot, &mut scope),
+            Kind::Ports => ports::list(&snapshot, &mut scope),
+            Kind::Sessions => events::sessions(client, &scope).await?,
+            Kind::Events => events::list(client, &args, &scope).await?,
+        };
+        listed.push((kind, found));
+    }
+    if listed.iter().all(|(_, found)| found.is_empty()) {
+        let names: Vec<String> = listed.iter().map(|(kind, _)| kind.key().replace('_', " ")).collect();
+        eprintln!("Warning: no {} found{}", names.join(", "), scope.idle_hint());
+    } else if scope.hidden > 0 {
+        eprintln!("Warning: some are idle and not shown{}", scope.idle_hint());
+    }
+    let array = if listed.len() == 1 {
+        listed.pop().map(|(_, found)| found).unwrap_or_default()
+    } else {
+        let present = listed.into_iter().filter(|(_, found)| !found.is_empty());
+        present.map(|(kind, found)| json!({ kind.key(): found })).collect()
+    };
+    output::print(Value::Array(array), args.human)
+}
+
+/// A region as the commands about regions show it.
+///
+/// # Errors
+/// When it has no form in JSON.
+pub fn region(region: &Region) -> Result<Value, Failure> {
+    regions::shown(region, region)
+}
+
+/// A logical device as the commands about logical devices show it.
+///
+/// # Errors
+/// When it has no form in JSON.
+pub fn logical_device(status: &LogicalDeviceStatus) -> Result<Value, Failure> {
+    logical_devices::shown(status)
+}
+
+/// `item` as a JSON object, with more keys.
+fn object(item: impl serde::Serialize, more: Value) -> Result<Value, Failure> {
+    let mut value = output::value(item)?;
+    if let (Value::Object(fields), Value::Object(more)) = (&mut value, more) {
+        fields.extend(more.into_iter().filter(|(_, field)| !field.is_null()));
+    }
+    Ok(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        list: ListArgs,
+    }
+
+    fn kinds(args: &[&str]) -> Vec<Kind> {
+        Command::parse_from([&["list"], args].concat()).list.kinds()
+    }
+
+    #[test]
+    fn kinds_follow_from_flags_and_filters() {
+        use Kind::*;
+        assert_eq!(kinds(&[]), [MemoryNodes, ComputeNodes, Regions]);
+        assert_eq!(kinds(&["-DR"]), [Regions, Decoders]);
+        assert_eq!(kinds(&["-m", "mn0,mn1"]), [MemoryNodes]);
+        assert_eq!(kinds(&["-R", "-m", "mn0"]), [Regions]);
+        assert_eq!(kinds(&["--since", "10m"]), [Events]);
+        assert_eq!(kinds(&["-v"]).len(), 7);
+        assert_eq!(kinds(&["-vvv"]).last(), Some(&Sessions));
+    }
+}

@@ -1,0 +1,109 @@
+//! Regions and their HDM decoders. A decoder is called `REGION.N`: the N-th of its region, from 0.
+
+use cxloe_gmm::command_line::Failure;
+use cxloe_gmm::model::{HdmDecoder, Leg, Region, RegionState};
+use serde_json::{Value, json};
+
+use super::object;
+use super::scope::{Scope, Thing};
+use super::snapshot::Snapshot;
+
+pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failure> {
+    let mut found = Vec::new();
+    for status in &snapshot.regions {
+        let idle = status.region.state == RegionState::Disabled;
+        if scope.has(&Thing { idle, ..thing(&status.region) }) {
+            let mut value = shown(status, &status.region)?;
+            if let (Value::Object(fields), Some(name)) = (&mut value, snapshot.name_of(status.region.owner)) {
+                fields.insert("owner_name".to_owned(), json!(name));
+            }
+            found.push(value);
+        }
+    }
+    Ok(found)
+}
+
+/// A region as `gmm list -R` and the commands about regions show it; `item` is the region, or its status.
+///
+/// # Errors
+/// When it has no form in JSON.
+pub fn shown(item: impl serde::Serialize, region: &Region) -> Result<Value, Failure> {
+    let committed = region.size > 0 && region.state != RegionState::Draining;
+    let mapping = |leg: &Leg| {
+        json!({ "position": leg.position, "memdev": leg.memory_node, "decoder": decoder_name(region, leg.decoder) })
+    };
+    object(
+        item,
+        json!({
+            "region": region.name,
+            "resource": region.legs.iter().map(|leg| leg.cmem_base).min(),
+            "type": "ram",
+            "interleave_ways": region.ways,
+            "interleave_granularity": region.granularity,
+            "decode_state": if committed { "commit" } else { "reset" },
+            "mappings": region.legs.iter().map(mapping).collect::<Vec<_>>(),
+            "growing": (region.size > 0 && region.growing() > 0).then(|| region.growing()),
+        }),
+    )
+}
+
+pub fn decoders(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
+    let mut found = Vec::new();
+    for region in snapshot.regions.iter().map(|status| &status.region) {
+        for (decoder, n) in region.decoders.iter().zip(0..) {
+            let name = decoder_name(region, n);
+            let legs: Vec<&Leg> = region.legs_of(n).collect();
+            let thing = Thing {
+                memdevs: legs.iter().map(|leg| &leg.memory_node).collect(),
+                decoder: Some(&name),
+                idle: !decoder.committed || region.state == RegionState::Disabled,
+                ..thing(region)
+            };
+            if scope.has(&thing) {
+                found.push(decoder_shown(region, decoder, &name, &legs));
+            }
+        }
+    }
+    found
+}
+
+fn decoder_shown(region: &Region, decoder: &HdmDecoder, name: &str, legs: &[&Leg]) -> Value {
+    let target = |leg: &&Leg| {
+        json!({
+            "target": leg.memory_node,
+            "alias": leg.mac(),
+            "position": leg.position,
+            "cmem_base": leg.cmem_base,
+            "size": leg.bytes,
+            "state": leg.state,
+        })
+    };
+    json!({
+        "decoder": name,
+        "resource": legs.iter().map(|leg| leg.cmem_base).min(),
+        "size": decoder.size,
+        "interleave_ways": decoder.ways,
+        "interleave_granularity": decoder.granularity,
+        "region": region.name,
+        "offset": decoder.offset,
+        "owner": region.owner,
+        "committed": decoder.committed,
+        "state": if decoder.committed { "enabled" } else { "disabled" },
+        "volatile_capable": true,
+        "nr_targets": legs.len(),
+        "targets": legs.iter().map(target).collect::<Vec<_>>(),
+    })
+}
+
+fn decoder_name(region: &Region, n: u32) -> String {
+    format!("{}.{n}", region.name)
+}
+
+fn thing(region: &Region) -> Thing<'_> {
+    Thing {
+        memdevs: region.legs.iter().map(|leg| &leg.memory_node).collect(),
+        compute_nodes: vec![region.owner],
+        regions: vec![&region.name],
+        ..Thing::default()
+    }
+}

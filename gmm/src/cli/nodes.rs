@@ -1,0 +1,124 @@
+//! `gmm set-quota`, `gmm hold`, `gmm release` and `gmm forget`: what is said of nodes themselves.
+
+use clap::Args;
+use cxloe_gmm::Client;
+use cxloe_gmm::api::Owner;
+use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::model::{ByteSize, Name};
+use serde_json::{Value, json};
+
+/// Arguments of `gmm set-quota`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+What the compute node has already stays, also when it is more.
+
+Examples:
+  gmm set-quota cn1 256G
+  gmm set-quota 02:00:00:00:00:01 none    no limit")]
+pub struct QuotaArgs {
+    /// The compute node: name or CN id
+    #[arg(value_name = "CN")]
+    compute_node: Owner,
+    /// Most bytes of all its regions together, or `none`
+    #[arg(value_name = "SIZE", value_parser = quota)]
+    size: Quota,
+    /// Sizes for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// A quota as it is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Quota(Option<u64>);
+
+fn quota(text: &str) -> Result<Quota, String> {
+    if text == "none" {
+        return Ok(Quota(None));
+    }
+    let size: Result<ByteSize, _> = text.parse();
+    size.map(|size| Quota(Some(size.0))).map_err(|error| format!("{error}; or `none`"))
+}
+
+/// Arguments of `gmm hold`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A compute node that is held in reset lets go of its regions, and attaches none until it is released.
+
+Example:
+  gmm hold cn1")]
+pub struct HoldArgs {
+    /// The compute node: name or CN id
+    #[arg(value_name = "CN")]
+    compute_node: Owner,
+}
+
+/// Arguments of `gmm release`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:\n  gmm release cn1")]
+pub struct ReleaseArgs {
+    /// The compute node: name or CN id
+    #[arg(value_name = "CN")]
+    compute_node: Owner,
+}
+
+/// Arguments of `gmm forget`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+For a memory node that is gone for good. Should it come back all the same, it is a new one and drops what it had.
+
+Examples:
+  gmm forget mn3
+  gmm forget --force mn3    although regions lie on it: they are destroyed")]
+pub struct ForgetArgs {
+    /// The memory node
+    memory_node: Name,
+    /// Although regions lie on it
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// Sets a quota and prints the compute node.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn set_quota(client: &Client, args: QuotaArgs) -> Result<(), Failure> {
+    let node = client.set_quota(&args.compute_node, args.size.0).await?;
+    output::print(output::value(node)?, args.human)
+}
+
+/// Holds a compute node in reset and prints it.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn hold(client: &Client, args: HoldArgs) -> Result<(), Failure> {
+    output::print(output::value(client.hold(&args.compute_node).await?)?, false)
+}
+
+/// Releases a compute node and prints it.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn release(client: &Client, args: ReleaseArgs) -> Result<(), Failure> {
+    output::print(output::value(client.release(&args.compute_node).await?)?, false)
+}
+
+/// Forgets a memory node.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn forget(client: &Client, args: ForgetArgs) -> Result<(), Failure> {
+    client.forget_memory_node(&args.memory_node, args.force).await?;
+    let forgotten: Value = json!({ "memdev": args.memory_node, "state": "forgotten" });
+    output::print(forgotten, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quota_is_a_size_or_none() {
+        assert_eq!((quota("none"), quota("2M")), (Ok(Quota(None)), Ok(Quota(Some(2 << 20)))));
+        assert!(quota("much").unwrap_err().contains("`none`"));
+    }
+}

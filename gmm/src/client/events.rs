@@ -1,0 +1,45 @@
+//! Calls about the event log and the manager itself.
+
+use reqwest::Method;
+
+use super::{Client, ClientError};
+use crate::api::{Events, EventsQuery, ManagerHealth};
+
+impl Client {
+    /// The events that `query` wants, waiting up to `query.wait_ms` for the first.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `bad_request` for a kind that there is not.
+    pub async fn events(&self, query: EventsQuery) -> Result<Events, ClientError> {
+        let EventsQuery { after, limit, wait_ms, since_ms, kind, node, region } = query;
+        let mut path = format!("/v1/events?after={after}&wait_ms={wait_ms}");
+        let optional = [
+            ("limit", limit.map(|limit| limit.to_string())),
+            ("since_ms", since_ms.map(|since_ms| since_ms.to_string())),
+            ("kind", kind),
+            ("node", node.map(|node| node.to_string())),
+            ("region", region.map(|region| region.to_string())),
+        ];
+        for (key, value) in optional {
+            if let Some(value) = value {
+                let value: String = url_encoded(&value);
+                path.push_str(&format!("&{key}={value}"));
+            }
+        }
+        self.call(Method::GET, &path, "read events", None::<&()>, wait_ms).await
+    }
+
+    /// Whether the manager is well, and how much it looks after.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn health(&self) -> Result<ManagerHealth, ClientError> {
+        self.get("/v1/health", "tell its health").await
+    }
+}
+
+/// A text as part of a query.
+fn url_encoded(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~,:".contains(&byte);
+    text.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}

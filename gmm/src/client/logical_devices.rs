@@ -1,0 +1,51 @@
+//! Calls about logical devices and their bindings.
+
+use reqwest::{Method, StatusCode};
+
+use super::{Client, ClientError};
+use crate::api::{Bind, LogicalDeviceStatus, Unbind};
+
+/// What became of a logical device to be unbound.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Unbound {
+    /// It is bound to nobody, and what was on it is zeroed.
+    Free,
+    /// Its compute node has yet to let go, or memory is yet to be zeroed; the manager goes on without further calls.
+    Unbinding(Box<LogicalDeviceStatus>),
+}
+
+impl Client {
+    /// Every logical device that has capacity or is bound, by memory node and LD-ID.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn logical_devices(&self) -> Result<Vec<LogicalDeviceStatus>, ClientError> {
+        self.get("/v1/logical-devices", "list logical devices").await
+    }
+
+    /// Binds a logical device to a compute node, and waits up to `bind.wait_ms` for the region it becomes there. When the
+    /// time is over before, that region is still `creating`, and becomes `active` without further calls.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found` (node, capacity), `wrong_state` (bound already, wrong kind of node),
+    /// `bad_request` (LD, vPPB), `no_space`, `over_quota`, `node_refused` (the binding is taken back).
+    pub async fn bind(&self, bind: &Bind) -> Result<LogicalDeviceStatus, ClientError> {
+        let asked = format!("bind memory node {} to compute node {}", bind.memory_node, bind.compute_node);
+        self.call(Method::POST, "/v1/bindings", &asked, Some(bind), bind.wait_ms).await
+    }
+
+    /// Takes a logical device from its compute node, with every region that has a part on it, and waits up to
+    /// `unbind.wait_ms` for the memory to be zeroed.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found` (node, or nothing is bound).
+    pub async fn unbind(&self, unbind: &Unbind) -> Result<Unbound, ClientError> {
+        let asked = format!("unbind LD {} of memory node {}", unbind.ld, unbind.memory_node);
+        let (status, body) =
+            self.exchange(Method::POST, "/v1/unbind", &asked, Some(unbind), unbind.wait_ms).await?;
+        if status == StatusCode::NO_CONTENT {
+            return Ok(Unbound::Free);
+        }
+        self.parse(&asked, &body).map(|device| Unbound::Unbinding(Box::new(device)))
+    }
+}

@@ -1,0 +1,164 @@
+//! Commands every component has: Identify, Background Operation Status, Response Message Limit (00xxh), logs (04xxh).
+
+use super::bytes::{Payload, Reader, WrongLength, Writer};
+use super::header::ReturnCode;
+
+/// Component type of a switch in [`Identity`].
+pub const TYPE_SWITCH: u8 = 0;
+/// Component type of a type 3 device in [`Identity`].
+pub const TYPE_3: u8 = 3;
+/// The smallest response message limit: 256 bytes.
+pub const LIMIT_MIN: u8 = 8;
+/// Bytes of the Command Effects Log's identifier, and of any log's.
+pub const LOG_ID_BYTES: usize = 16;
+/// The Command Effects Log: 0da9c0b5-bf41-4b78-8f79-96b1623b3f17.
+pub const COMMAND_EFFECTS_LOG: [u8; LOG_ID_BYTES] =
+    [0x0d, 0xa9, 0xc0, 0xb5, 0xbf, 0x41, 0x4b, 0x78, 0x8f, 0x79, 0x96, 0xb1, 0x62, 0x3b, 0x3f, 0x17];
+
+/// Response to Identify (0001h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// PCI vendor.
+    pub vendor: u16,
+    /// PCI device.
+    pub device: u16,
+    /// PCI subsystem vendor.
+    pub subsystem_vendor: u16,
+    /// PCI subsystem.
+    pub subsystem: u16,
+    /// Serial number.
+    pub serial: u64,
+    /// The longest message, header included, has `2^n` bytes.
+    pub message_max: u8,
+    /// [`TYPE_SWITCH`] or [`TYPE_3`].
+    pub component_type: u8,
+}
+
+impl Payload for Identity {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self {
+            vendor: reader.u16()?,
+            device: reader.u16()?,
+            subsystem_vendor: reader.u16()?,
+            subsystem: reader.u16()?,
+            serial: reader.u64()?,
+            message_max: reader.u8()?,
+            component_type: reader.u8()?,
+        })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u16(self.vendor).u16(self.device).u16(self.subsystem_vendor).u16(self.subsystem);
+        writer.u64(self.serial).u8(self.message_max).u8(self.component_type);
+    }
+}
+
+/// Response to Background Operation Status (0002h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackgroundStatus {
+    /// Whether an operation is under way.
+    pub running: bool,
+    /// How much of it is done, 0 to 100.
+    pub percent: u8,
+    /// The operation, or the last one; 0: none so far.
+    pub opcode: u16,
+    /// How the last one ended.
+    pub code: ReturnCode,
+    /// Vendor status.
+    pub vendor: u16,
+}
+
+impl Payload for BackgroundStatus {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        let status = reader.u8()?;
+        reader.skip(1)?;
+        Ok(Self {
+            running: status & 1 != 0,
+            percent: status >> 1,
+            opcode: reader.u16()?,
+            code: ReturnCode::from_number(reader.u16()?),
+            vendor: reader.u16()?,
+        })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.percent << 1 | u8::from(self.running)).reserved(1);
+        writer.u16(self.opcode).u16(self.code.number()).u16(self.vendor);
+    }
+}
+
+/// Request of Set Response Message Limit (0004h), response of that and of Get (0003h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResponseLimit {
+    /// Responses have at most `2^n` bytes, header included.
+    pub n: u8,
+}
+
+impl Payload for ResponseLimit {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self { n: reader.u8()? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.n);
+    }
+}
+
+/// One log of [`SupportedLogs`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogEntry {
+    /// Its identifier.
+    pub id: [u8; LOG_ID_BYTES],
+    /// Bytes it has.
+    pub size: u32,
+}
+
+impl Payload for LogEntry {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self { id: reader.array()?, size: reader.u32()? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.bytes(&self.id).u32(self.size);
+    }
+}
+
+/// Response to Get Supported Logs (0400h).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SupportedLogs {
+    /// The logs.
+    pub logs: Vec<LogEntry>,
+}
+
+impl Payload for SupportedLogs {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        let count = reader.u16()?;
+        reader.skip(6)?;
+        Ok(Self { logs: reader.list(count.into())? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u16(u16::try_from(self.logs.len()).unwrap_or(u16::MAX)).reserved(6).list(&self.logs);
+    }
+}
+
+/// Request of Get Log (0401h). The response is the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GetLog {
+    /// Which.
+    pub id: [u8; LOG_ID_BYTES],
+    /// First byte.
+    pub offset: u32,
+    /// How many.
+    pub length: u32,
+}
+
+impl Payload for GetLog {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self { id: reader.array()?, offset: reader.u32()?, length: reader.u32()? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.bytes(&self.id).u32(self.offset).u32(self.length);
+    }
+}

@@ -1,0 +1,92 @@
+//! MCTP control messages (DMTF DSP0236, section 12): those by which a bus owner finds out what an endpoint is. Over TCP
+//! there is no bus to own, so an assigned endpoint id is remembered and otherwise of no consequence.
+
+use super::mctp::{TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
+
+/// Completion code: done.
+const SUCCESS: u8 = 0x00;
+/// Completion code: a value is wrong.
+const INVALID_DATA: u8 = 0x02;
+/// Completion code: there are too few bytes.
+const INVALID_LENGTH: u8 = 0x03;
+/// Completion code: no such command.
+const UNSUPPORTED: u8 = 0x05;
+/// Completion code of Get Version: no such message type.
+const TYPE_UNSUPPORTED: u8 = 0x80;
+
+const SET_EID: u8 = 0x01;
+const GET_EID: u8 = 0x02;
+const GET_UUID: u8 = 0x03;
+const GET_VERSION: u8 = 0x04;
+const GET_TYPES: u8 = 0x05;
+
+const REQUEST: u8 = 1 << 7;
+const DATAGRAM: u8 = 1 << 6;
+const INSTANCE: u8 = 0x1F;
+/// Asks for the version of MCTP itself.
+const TYPE_BASE: u8 = 0xFF;
+
+/// The endpoint at this end of a connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its id; 0: none assigned.
+    pub eid: u8,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+}
+
+impl Endpoint {
+    /// That of a switch: no id yet, and a UUID (version 8) made of its number.
+    pub fn of_switch(switch: u32) -> Self {
+        let mut uuid = *b"CXLoE\0\x80FM\0\0\0\0\0\0\0";
+        // The variant of RFC 9562.
+        uuid[8] = 0x80 | uuid[8] & 0x3F;
+        uuid[12..].copy_from_slice(&switch.to_be_bytes());
+        Self { eid: 0, uuid }
+    }
+
+    /// The response to a control message (without its type). `None`: it is no request, or one that wants no response.
+    pub fn answer(&mut self, body: &[u8]) -> Option<Vec<u8>> {
+        let (&first, rest) = body.split_first()?;
+        let (&command, data) = rest.split_first()?;
+        if first & REQUEST == 0 {
+            return None;
+        }
+        let (code, data) = match self.carry_out(command, data) {
+            Ok(data) => (SUCCESS, data),
+            Err(code) => (code, Vec::new()),
+        };
+        let wanted = first & DATAGRAM == 0;
+        wanted.then(|| [&[first & INSTANCE, command, code], data.as_slice()].concat())
+    }
+
+    fn carry_out(&mut self, command: u8, data: &[u8]) -> Result<Vec<u8>, u8> {
+        match command {
+            SET_EID => {
+                let [operation, eid] = *data.first_chunk().ok_or(INVALID_LENGTH)?;
+                match operation & 3 {
+                    // 0 and FFh are nobody's id; the discovered flag (3) is for other buses.
+                    0 | 1 if !matches!(eid, 0 | 0xFF) => self.eid = eid,
+                    2 => self.eid = 0,
+                    _ => return Err(INVALID_DATA),
+                }
+                // Accepted, the id, no pool of ids.
+                Ok(vec![0, self.eid, 0])
+            }
+            // A simple endpoint with a dynamic id.
+            GET_EID => Ok(vec![self.eid, 0, 0]),
+            GET_UUID => Ok(self.uuid.to_vec()),
+            GET_VERSION => {
+                let kind = *data.first().ok_or(INVALID_LENGTH)?;
+                // 1.3.1 of MCTP and its control messages, 1.0 of the CXL bindings; none of them with a letter.
+                match kind {
+                    TYPE_BASE | TYPE_CONTROL => Ok(vec![1, 0xF1, 0xF3, 0xF1, 0x00]),
+                    TYPE_FM_API | TYPE_CCI => Ok(vec![1, 0xF1, 0xF0, 0xFF, 0x00]),
+                    _ => Err(TYPE_UNSUPPORTED),
+                }
+            }
+            GET_TYPES => Ok(vec![2, TYPE_FM_API, TYPE_CCI]),
+            _ => Err(UNSUPPORTED),
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! The 12 bytes before each payload (CXL 3.1, figure 7-19: CCI message format), in the two ways they are written.
+//!
+//! | offset | field |
+//! |---|---|
+//! | 0 | category: 0 request, 1 response |
+//! | 1 | tag, echoed |
+//! | 2 | reserved |
+//! | 3 | opcode: low byte the command, high byte its set |
+//! | 5 | payload length, bits 15:0 |
+//! | 7 | payload length, bits 20:16, and whether an operation goes on in the background |
+//! | 8 | return code |
+//! | 10 | vendor status |
+//!
+//! The specification has the category in the low bits of byte 0 and the length in those of byte 7; the tools that speak
+//! it over TCP have both at the other end of the byte ([`Dialect`]). A request of less than 64 KiB looks the same in both.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::bytes::{Reader, WrongLength};
+
+/// Bytes of a header.
+pub const HEADER_BYTES: usize = 12;
+/// The longest payload a header can tell of, in bytes.
+pub const LENGTH_MAX: usize = (1 << 21) - 1;
+
+/// Which end of a byte two fields are at.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Dialect {
+    /// As the FM API clients that use TCP have it: category in bits 7:4 of byte 0; length in bits 7:3 and background
+    /// operation in bit 0 of byte 7; tunnelled messages start with their MCTP type.
+    #[default]
+    Tools,
+    /// As the CXL specification has it: category in bits 3:0 of byte 0; length in bits 4:0 and background operation in
+    /// bit 7 of byte 7; tunnelled messages start with their header.
+    Spec,
+}
+
+/// Request or response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Category {
+    /// 0
+    Request,
+    /// 1
+    Response,
+    /// Any other, which nothing is defined for.
+    Other(u8),
+}
+
+impl Category {
+    fn from_number(number: u8) -> Self {
+        match number {
+            0 => Self::Request,
+            1 => Self::Response,
+            other => Self::Other(other),
+        }
+    }
+
+    fn number(self) -> u8 {
+        match self {
+            Self::Request => 0,
+            Self::Response => 1,
+            Self::Other(other) => other & 0xF,
+        }
+    }
+}
+
+/// How a command went (CXL 3.1, table 8-34), those that occur here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReturnCode {
+    /// 0000h
+    Success,
+    /// 0001h: it goes on in the background.
+    BackgroundStarted,
+    /// 0002h
+    InvalidInput,
+    /// 0003h
+    Unsupported,
+    /// 0004h
+    InternalError,
+    /// 0005h: it would work at another time.
+    RetryRequired,
+    /// 0006h: a background operation is under way.
+    Busy,
+    /// 0007h
+    MediaDisabled,
+    /// 0016h
+    InvalidPayloadLength,
+    /// Any other, from other components.
+    Other(u16),
+}
+
+impl ReturnCode {
+    /// From the number in the header.
+    pub fn from_number(number: u16) -> Self {
+        match number {
+            0x00 => Self::Success,
+            0x01 => Self::BackgroundStarted,
+            0x02 => Self::InvalidInput,
+            0x03 => Self::Unsupported,
+            0x04 => Self::InternalError,
+            0x05 => Self::RetryRequired,
+            0x06 => Self::Busy,
+            0x07 => Self::MediaDisabled,
+            0x16 => Self::InvalidPayloadLength,
+            other => Self::Other(other),
+        }
+    }
+
+    /// The number in the header.
+    pub fn number(self) -> u16 {
+        match self {
+            Self::Success => 0x00,
+            Self::BackgroundStarted => 0x01,
+            Self::InvalidInput => 0x02,
+            Self::Unsupported => 0x03,
+            Self::InternalError => 0x04,
+            Self::RetryRequired => 0x05,
+            Self::Busy => 0x06,
+            Self::MediaDisabled => 0x07,
+            Self::InvalidPayloadLength => 0x16,
+            Self::Other(other) => other,
+        }
+    }
+
+    /// Whether the command was carried out or is being.
+    pub fn is_success(self) -> bool {
+        matches!(self, Self::Success | Self::BackgroundStarted)
+    }
+}
+
+impl fmt::Display for ReturnCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::BackgroundStarted => "background operation started",
+            Self::InvalidInput => "invalid input",
+            Self::Unsupported => "unsupported",
+            Self::InternalError => "internal error",
+            Self::RetryRequired => "retry required",
+            Self::Busy => "busy",
+            Self::MediaDisabled => "media disabled",
+            Self::InvalidPayloadLength => "invalid payload length",
+            Self::Other(other) => return write!(f, "return code {other:#06x}"),
+        })
+    }
+}
+
+impl From<WrongLength> for ReturnCode {
+    fn from(_: WrongLength) -> Self {
+        Self::InvalidPayloadLength
+    }
+}
+
+/// A header's fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Request or response.
+    pub category: Category,
+    /// Chosen by who asks, echoed by who answers.
+    pub tag: u8,
+    /// The command.
+    pub opcode: u16,
+    /// Bytes of the payload, at most [`LENGTH_MAX`].
+    pub length: usize,
+    /// In responses: an operation was started that goes on in the background.
+    pub background: bool,
+    /// In responses: how it went.
+    pub code: ReturnCode,
+    /// In responses: what a vendor has to say; 0 here.
+    pub vendor: u16,
+}
+
+impl Header {
+    /// That of a request.
+    pub fn request(tag: u8, opcode: u16, length: usize) -> Self {
+        let (category, code) = (Category::Request, ReturnCode::Success);
+        Self { category, tag, opcode, length, background: false, code, vendor: 0 }
+    }
+
+    /// That of the response to a request with this header.
+    pub fn response(&self, code: ReturnCode, length: usize) -> Self {
+        let background = code == ReturnCode::BackgroundStarted;
+        Self { category: Category::Response, length, background, code, vendor: 0, ..*self }
+    }
+
+    /// Reads a header.
+    ///
+    /// # Errors
+    /// [`WrongLength`] when there are fewer than 12 bytes.
+    pub fn read(reader: &mut Reader<'_>, dialect: Dialect) -> Result<Self, WrongLength> {
+        let [category, tag, _, opcode_low, opcode_high, low, high, top, c0, c1, v0, v1] = reader.array()?;
+        let (category, top_bits, background) = match dialect {
+            Dialect::Tools => (category >> 4, top >> 3, top & 1 != 0),
+            Dialect::Spec => (category & 0xF, top & 0x1F, top & 0x80 != 0),
+        };
+        Ok(Self {
+            category: Category::from_number(category),
+            tag,
+            opcode: u16::from_le_bytes([opcode_low, opcode_high]),
+            length: usize::from(low) | usize::from(high) << 8 | usize::from(top_bits) << 16,
+            background,
+            code: ReturnCode::from_number(u16::from_le_bytes([c0, c1])),
+            vendor: u16::from_le_bytes([v0, v1]),
+        })
+    }
+
+    /// Writes it.
+    pub fn to_bytes(&self, dialect: Dialect) -> [u8; HEADER_BYTES] {
+        let [o0, o1] = self.opcode.to_le_bytes();
+        let [c0, c1] = self.code.number().to_le_bytes();
+        let [v0, v1] = self.vendor.to_le_bytes();
+        let [low, high, top, ..] = self.length.min(LENGTH_MAX).to_le_bytes();
+        let (category, top) = match dialect {
+            Dialect::Tools => (self.category.number() << 4, top << 3 | u8::from(self.background)),
+            Dialect::Spec => (self.category.number(), top | u8::from(self.background) << 7),
+        };
+        [category, self.tag, 0, o0, o1, low, high, top, c0, c1, v0, v1]
+    }
+
+    /// The header and the payload behind it, as one message.
+    pub fn with(&self, payload: &[u8], dialect: Dialect) -> Vec<u8> {
+        [&self.to_bytes(dialect), payload].concat()
+    }
+}

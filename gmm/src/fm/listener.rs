@@ -1,0 +1,325 @@
+//! Serves the FM API on TCP: one address for each switch, a task for each connection.
+//!
+//! ```text
+//!   read --> reassemble --> answer (the manager's thread) --> packets --> one write
+//! ```
+//!
+//! A connection's requests are answered one after the other in the order they came, so what it occupies is bounded: one
+//! message coming in, one going out. While its client does not read, nothing more is read from it, and after
+//! [`WRITE_TIMEOUT`] it is closed. So are connections beyond the limit, and those that send anything but MCTP.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::sys::socket::{setsockopt, sockopt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::answer::{self, MESSAGE_MAX, Session};
+use super::control::Endpoint;
+use super::header::{Dialect, ReturnCode};
+use super::mctp::{Message, PacketError, Packetizer, Reassembler, TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
+
+/// Connections served at a time unless told otherwise.
+pub const CONNECTIONS_DEFAULT: usize = 1024;
+/// Most switches of one manager: as many as it takes for all its compute nodes.
+pub const SWITCHES_MAX: u16 = 128;
+/// How long an answer may take unless told otherwise; the client is then asked to try again. Clients wait about 100 ms.
+pub const ANSWER_WITHIN_DEFAULT: Duration = Duration::from_millis(40);
+/// How long a client may take to read a response.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may pause within a message.
+pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
+/// Broken messages in a row after which a connection is closed.
+const FAULTS_MAX: u32 = 32;
+/// Bytes read at once.
+const READ_BYTES: usize = 64 * super::mctp::PACKET_BYTES;
+/// Bytes of responses the kernel keeps for a client that does not read.
+const SEND_BUFFER_BYTES: usize = 256 << 10;
+/// Pause after accepting failed, for want of file descriptors for instance.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How to serve the FM API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FmConfig {
+    /// Address of the first switch; the others are at the ports behind it. With port 0 each takes a free one.
+    pub listen: SocketAddr,
+    /// Switches, 1 to [`SWITCHES_MAX`].
+    pub switches: u16,
+    /// How headers are written.
+    pub dialect: Dialect,
+    /// Connections served at a time, over all switches; more are closed.
+    pub connections_max: usize,
+    /// How long an answer may take.
+    pub answer_within: Duration,
+}
+
+impl FmConfig {
+    /// One switch at `listen`, the rest as usual.
+    pub fn new(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            switches: 1,
+            dialect: Dialect::default(),
+            connections_max: CONNECTIONS_DEFAULT,
+            answer_within: ANSWER_WITHIN_DEFAULT,
+        }
+    }
+}
+
+/// Why the FM API cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub enum FmListenError {
+    /// An address.
+    #[error(
+        "cannot listen on {address} for FM API clients of switch {switch}: {source}; give another address with --fm-listen"
+    )]
+    Listen {
+        /// Where to.
+        address: SocketAddr,
+        /// For which switch.
+        switch: u16,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The ports run out.
+    #[error("{switches} switches do not fit from port {port} on: give a lower one with --fm-listen, or fewer with --fm-switches")]
+    Ports {
+        /// The first.
+        port: u16,
+        /// How many.
+        switches: u16,
+    },
+}
+
+/// Whoever answers: the manager, from wherever it runs.
+pub trait Answerer: Clone + Send + Sync + 'static {
+    /// The response to a message (header and payload) to a switch, if there is one, and the session after it. `Err`: this
+    /// cannot be answered now, with that return code.
+    fn answer(
+        &self,
+        switch: u32,
+        session: Session,
+        message: Vec<u8>,
+    ) -> impl Future<Output = Result<(Session, Option<Vec<u8>>), ReturnCode>> + Send;
+}
+
+/// The FM API being served, until this is dropped: listeners and connections are closed with it.
+#[derive(Debug)]
+pub struct FmListener {
+    addresses: Vec<SocketAddr>,
+    switches: JoinSet<()>,
+}
+
+impl FmListener {
+    /// Listens for every switch. When this returns, clients can connect.
+    ///
+    /// # Errors
+    /// [`FmListenError`], with nothing left listening.
+    pub async fn start(config: FmConfig, answerer: impl Answerer) -> Result<Self, FmListenError> {
+        let mut listeners = Vec::new();
+        for switch in 0..config.switches {
+            let port = match config.listen.port() {
+                0 => Some(0),
+                port => port.checked_add(switch),
+            };
+            let ports = FmListenError::Ports { port: config.listen.port(), switches: config.switches };
+            let address = SocketAddr::new(config.listen.ip(), port.ok_or(ports)?);
+            let listen = |source| FmListenError::Listen { address, switch, source };
+            listeners.push(TcpListener::bind(address).await.map_err(listen)?);
+        }
+        let addresses: Result<Vec<_>, _> = listeners.iter().map(TcpListener::local_addr).collect();
+        let listen = |source| FmListenError::Listen { address: config.listen, switch: 0, source };
+        let addresses = addresses.map_err(listen)?;
+        let slots = Arc::new(Semaphore::new(config.connections_max));
+        let config = Arc::new(config);
+        let mut switches = JoinSet::new();
+        for (switch, listener) in (0..).zip(listeners) {
+            let door = Door {
+                switch,
+                answerer: answerer.clone(),
+                config: Arc::clone(&config),
+                slots: Arc::clone(&slots),
+            };
+            switches.spawn(door.serve(listener));
+        }
+        Ok(Self { addresses, switches })
+    }
+
+    /// The address of each switch, by number.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Serves for as long as this is polled.
+    pub async fn serve(mut self) {
+        while let Some(ended) = self.switches.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(%error, "a switch of the FM API is served no more");
+            }
+        }
+    }
+}
+
+/// Where clients of one switch come in.
+#[derive(Clone)]
+struct Door<A> {
+    switch: u32,
+    answerer: A,
+    config: Arc<FmConfig>,
+    slots: Arc<Semaphore>,
+}
+
+impl<A: Answerer> Door<A> {
+    async fn serve(self, listener: TcpListener) {
+        let mut connections = JoinSet::new();
+        loop {
+            while connections.try_join_next().is_some() {}
+            match listener.accept().await {
+                Ok((stream, peer)) => match Arc::clone(&self.slots).try_acquire_owned() {
+                    Ok(slot) => {
+                        let served = self.clone().connection(stream);
+                        connections.spawn(async move {
+                            if let Err(error) = served.await {
+                                tracing::info!(%peer, "FM API client closed: {error}");
+                            }
+                            drop(slot);
+                        });
+                    }
+                    Err(_) => tracing::warn!(%peer, "too many FM API clients: closed at once"),
+                },
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept an FM API client; trying again");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Serves one client until it leaves or has to be left.
+    async fn connection(self, stream: TcpStream) -> Result<(), Farewell> {
+        prepare(&stream);
+        let mut client = Conversation::new(self, stream);
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            let read = client.stream.read(&mut buffer);
+            let count = match client.reassembler.is_amid() {
+                true => timeout(MESSAGE_TIMEOUT, read).await.map_err(|_| Farewell::Unfinished)?,
+                false => read.await,
+            }?;
+            if count == 0 {
+                return Ok(());
+            }
+            let mut bytes = &buffer[..count];
+            while let Some(received) = client.reassembler.receive(&mut bytes) {
+                if let Some(response) = client.respond(received).await? {
+                    let packets = client.packetizer.packets(&response);
+                    let written = timeout(WRITE_TIMEOUT, client.stream.write_all(&packets)).await;
+                    written.map_err(|_| Farewell::DoesNotRead)??;
+                }
+            }
+        }
+    }
+}
+
+/// Why a connection is closed from this end.
+#[derive(Debug, thiserror::Error)]
+enum Farewell {
+    #[error("{0}")]
+    Broken(#[from] std::io::Error),
+    #[error("it did not read its response within {WRITE_TIMEOUT:?}")]
+    DoesNotRead,
+    #[error("it did not finish a message within {MESSAGE_TIMEOUT:?}")]
+    Unfinished,
+    #[error("{FAULTS_MAX} broken messages in a row, the last: {0}")]
+    Garbage(PacketError),
+}
+
+/// One connection's state.
+struct Conversation<A> {
+    door: Door<A>,
+    stream: TcpStream,
+    reassembler: Reassembler,
+    packetizer: Packetizer,
+    endpoint: Endpoint,
+    session: Session,
+    /// Broken messages since the last good one.
+    faults: u32,
+}
+
+impl<A: Answerer> Conversation<A> {
+    fn new(door: Door<A>, stream: TcpStream) -> Self {
+        let (session, endpoint) = (Session::new(door.config.dialect), Endpoint::of_switch(door.switch));
+        let (reassembler, packetizer) = (Reassembler::new(MESSAGE_MAX), Packetizer::default());
+        Self { door, stream, reassembler, packetizer, endpoint, session, faults: 0 }
+    }
+
+    /// The response to what came, if it gets one.
+    async fn respond(
+        &mut self,
+        received: Result<Message, PacketError>,
+    ) -> Result<Option<Message>, Farewell> {
+        let message = match received {
+            Ok(message) => message,
+            Err(error) => {
+                tracing::debug!(switch = self.door.switch, "FM API: {error}");
+                self.faults += 1;
+                let PacketError::TooLong { start, .. } = &error else {
+                    return if self.faults < FAULTS_MAX { Ok(None) } else { Err(Farewell::Garbage(error)) };
+                };
+                let refused = answer::refuse(
+                    self.session.dialect,
+                    &start.body,
+                    ReturnCode::InvalidPayloadLength,
+                );
+                return Ok(refused.filter(|_| is_fm(start.kind)).map(|body| reply(start, body)));
+            }
+        };
+        self.faults = 0;
+        let body = match message.kind {
+            TYPE_CONTROL => self.endpoint.answer(&message.body),
+            kind if is_fm(kind) => self.ask(&message.body).await,
+            kind => {
+                tracing::debug!(switch = self.door.switch, "FM API: message type {kind:#04x} is none of these");
+                None
+            }
+        };
+        Ok(body.map(|body| reply(&message, body)))
+    }
+
+    async fn ask(&mut self, message: &[u8]) -> Option<Vec<u8>> {
+        let asked = self.door.answerer.answer(self.door.switch, self.session, message.to_vec());
+        let code = match timeout(self.door.config.answer_within, asked).await {
+            Ok(Ok((session, response))) => {
+                self.session = session;
+                return response;
+            }
+            Ok(Err(code)) => code,
+            Err(_) => ReturnCode::RetryRequired,
+        };
+        answer::refuse(self.session.dialect, message, code)
+    }
+}
+
+fn is_fm(kind: u8) -> bool {
+    matches!(kind, TYPE_FM_API | TYPE_CCI)
+}
+
+fn reply(request: &Message, body: Vec<u8>) -> Message {
+    Message { envelope: request.envelope.back(), kind: request.kind, body }
+}
+
+/// Sets what helps; a connection works without.
+fn prepare(stream: &TcpStream) {
+    let keep_alive = setsockopt(stream, sockopt::KeepAlive, &true);
+    let send_buffer = setsockopt(stream, sockopt::SndBuf, &SEND_BUFFER_BYTES);
+    let set = keep_alive.and(send_buffer).map_err(std::io::Error::from).and(stream.set_nodelay(true));
+    if let Err(error) = set {
+        tracing::debug!(%error, "an option of an FM API connection cannot be set");
+    }
+}

@@ -1,0 +1,205 @@
+//! MLD component commands (54xxh), which reach a memory node through the tunnel: its LDs and the capacity set aside for
+//! each, and its quality of service.
+
+use super::bytes::{Payload, Reader, WrongLength, Writer, count_u8};
+
+/// The unit that LD allocations are told in: 256 MiB (granularity 0).
+pub const ALLOCATION_UNIT: u64 = 256 << 20;
+
+/// Response to Get LD Info (5400h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LdInfo {
+    /// Bytes of memory.
+    pub memory_size: u64,
+    /// LDs there can be.
+    pub ld_count: u16,
+    /// Quality of service it has: bit 0 egress port congestion, bit 1 temporary throughput reduction.
+    pub qos: u8,
+}
+
+impl Payload for LdInfo {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self { memory_size: reader.u64()?, ld_count: reader.u16()?, qos: reader.u8()? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.memory_size).u16(self.ld_count).u8(self.qos);
+    }
+}
+
+/// A part of something that there is for each LD: the request of Get LD Allocations (5401h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GetLdAllocations {
+    /// First LD.
+    pub first: u8,
+    /// Most LDs.
+    pub limit: u8,
+}
+
+impl Payload for GetLdAllocations {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self { first: reader.u8()?, limit: reader.u8()? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.first).u8(self.limit);
+    }
+}
+
+/// Capacity of one LD, in units of the granularity that goes with it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LdAllocation {
+    /// Of range 1.
+    pub range_1: u64,
+    /// Of range 2.
+    pub range_2: u64,
+}
+
+impl Payload for LdAllocation {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self { range_1: reader.u64()?, range_2: reader.u64()? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u64(self.range_1).u64(self.range_2);
+    }
+}
+
+/// Response to Get LD Allocations (5401h).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LdAllocations {
+    /// LDs there are in all.
+    pub total: u8,
+    /// Unit of the ranges: 0 256 MB, 1 512 MB, 2 1 GB.
+    pub granularity: u8,
+    /// First LD told of.
+    pub first: u8,
+    /// From the first on.
+    pub allocations: Vec<LdAllocation>,
+}
+
+impl Payload for LdAllocations {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        let [total, granularity, first, count] = reader.array()?;
+        Ok(Self { total, granularity, first, allocations: reader.list(count.into())? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.bytes(&[self.total, self.granularity, self.first, count_u8(self.allocations.len())]);
+        writer.list(&self.allocations);
+    }
+}
+
+/// Request of Set LD Allocations (5402h), and its response, which has what holds then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SetLdAllocations {
+    /// First LD.
+    pub first: u8,
+    /// From the first on.
+    pub allocations: Vec<LdAllocation>,
+}
+
+impl Payload for SetLdAllocations {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        let [count, first, ..] = reader.array::<4>()?;
+        Ok(Self { first, allocations: reader.list(count.into())? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(count_u8(self.allocations.len())).u8(self.first).reserved(2).list(&self.allocations);
+    }
+}
+
+/// Response of Get QoS Control (5403h), request and response of Set QoS Control (5404h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QosControl {
+    /// What is on: bit 0 egress port congestion, bit 1 temporary throughput reduction.
+    pub enables: u8,
+    /// Percentage of egress port congestion that counts as moderate.
+    pub moderate: u8,
+    /// Percentage that counts as severe.
+    pub severe: u8,
+    /// Sample interval.
+    pub interval: u8,
+    /// Request completion basis.
+    pub request_basis: u16,
+    /// Completion collection interval.
+    pub completion_interval: u8,
+}
+
+impl Default for QosControl {
+    fn default() -> Self {
+        let (moderate, severe, interval, completion_interval) = (10, 25, 8, 64);
+        Self { enables: 0, moderate, severe, interval, request_basis: 0, completion_interval }
+    }
+}
+
+impl Payload for QosControl {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        let [enables, moderate, severe, interval] = reader.array()?;
+        let (request_basis, completion_interval) = (reader.u16()?, reader.u8()?);
+        Ok(Self { enables, moderate, severe, interval, request_basis, completion_interval })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.bytes(&[self.enables, self.moderate, self.severe, self.interval]);
+        writer.u16(self.request_basis).u8(self.completion_interval);
+    }
+}
+
+/// Response to Get QoS Status (5405h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QosStatus {
+    /// Average backpressure of the egress port, 0 to 100 percent.
+    pub backpressure: u8,
+}
+
+impl Payload for QosStatus {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self { backpressure: reader.u8()? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.backpressure);
+    }
+}
+
+/// Request of Get QoS Allocated Bandwidth (5406h) and Get QoS Bandwidth Limit (5408h).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GetQosFractions {
+    /// How many LDs.
+    pub count: u8,
+    /// First LD.
+    pub first: u8,
+}
+
+impl Payload for GetQosFractions {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        Ok(Self { count: reader.u8()?, first: reader.u8()? })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(self.count).u8(self.first);
+    }
+}
+
+/// Request of Set QoS Allocated Bandwidth (5407h) and Set QoS Bandwidth Limit (5409h), response of these and of 5406h and
+/// 5408h.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QosFractions {
+    /// First LD.
+    pub first: u8,
+    /// From the first LD on: 256ths of the bandwidth.
+    pub fractions: Vec<u8>,
+}
+
+impl Payload for QosFractions {
+    fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
+        let [count, first] = reader.array()?;
+        Ok(Self { first, fractions: reader.take(count.into())?.to_vec() })
+    }
+
+    fn write(&self, writer: &mut Writer) {
+        writer.u8(count_u8(self.fractions.len())).u8(self.first).bytes(&self.fractions);
+    }
+}

@@ -1,0 +1,121 @@
+//! One decoder: a range of HPA and how it is spread. Chunks of one granularity go to the positions of the interleave set
+//! in turn; what one position gets is dense in its DPA.
+//!
+//! ```text
+//!   HPA - base:   | chunk number                | byte in chunk |
+//!                 | DPA chunk      | position   |               |    position = chunk % ways, DPA chunk = chunk / ways
+//! ```
+//!
+//! With a power of two of ways both are fields of the address; with three times one it takes one division by the
+//! constant 3, which a compiler turns into a multiplication.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DecoderError, Granularity, Ways};
+
+/// One HDM decoder's range and interleave. DPAs are offsets in the decoder's own share of a target; a device adds its
+/// decoder's DPA base ([`DecoderSet::dpa_base`](super::DecoderSet::dpa_base)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Decoder {
+    /// First HPA.
+    pub base: u64,
+    /// Bytes of HPA. A multiple of ways x granularity, or the last positions' shares have gaps; [`check`](Self::check)
+    /// demands it and more.
+    pub size: u64,
+    /// Over how many targets.
+    pub ways: Ways,
+    /// In chunks of how many bytes.
+    pub granularity: Granularity,
+}
+
+impl Decoder {
+    /// Position in the interleave set and DPA of the byte at `hpa`; none outside the range.
+    #[inline]
+    pub fn decode(&self, hpa: u64) -> Option<(u32, u64)> {
+        let offset = hpa.wrapping_sub(self.base);
+        (offset < self.size).then(|| self.decode_offset(offset))
+    }
+
+    /// The same for a byte `offset` bytes behind the base. One behind the range's end is where its next turn would go on.
+    #[inline]
+    pub fn decode_offset(&self, offset: u64) -> (u32, u64) {
+        let g = self.granularity.shift();
+        let shift = self.ways.shift();
+        let low = offset & ((1 << g) - 1);
+        let chunk = offset >> g;
+        let in_turn = chunk & ((1 << shift) - 1);
+        let turn = chunk >> shift;
+        if self.ways.is_threefold() {
+            let dpa_chunk = turn / 3;
+            let position = ((turn - dpa_chunk * 3) << shift) | in_turn;
+            (position as u32, (dpa_chunk << g) | low)
+        } else {
+            (in_turn as u32, (turn << g) | low)
+        }
+    }
+
+    /// The HPA of byte `dpa` of the target at `position`; none if there is no such position or its share is smaller.
+    #[inline]
+    pub fn encode(&self, position: u32, dpa: u64) -> Option<u64> {
+        let ways = self.ways.count();
+        if position >= ways || dpa >= self.size / u64::from(ways) {
+            return None;
+        }
+        Some(self.base.wrapping_add(self.encode_offset(position, dpa)))
+    }
+
+    /// The same as an offset from the base, for a place that exists.
+    #[inline]
+    pub fn encode_offset(&self, position: u32, dpa: u64) -> u64 {
+        let g = self.granularity.shift();
+        let low = dpa & ((1 << g) - 1);
+        let chunk = (dpa >> g) * u64::from(self.ways.count()) + u64::from(position);
+        (chunk << g) | low
+    }
+
+    /// Bytes of each target: size / ways.
+    #[inline]
+    pub fn share(&self) -> u64 {
+        self.size / u64::from(self.ways.count())
+    }
+
+    /// Whether range and interleave fit together, in multiples of `unit` bytes ([`UNIT_CXL`](super::UNIT_CXL), or a
+    /// fabric's extent size). `index` is the decoder's number, for the message.
+    ///
+    /// # Errors
+    /// The first rule that does not hold: [`DecoderError::ZeroUnit`], [`Empty`](DecoderError::Empty),
+    /// [`BaseUnaligned`](DecoderError::BaseUnaligned), [`SizeUnaligned`](DecoderError::SizeUnaligned),
+    /// [`Wraps`](DecoderError::Wraps), [`NotThirds`](DecoderError::NotThirds), [`NotShares`](DecoderError::NotShares),
+    /// [`NotChunks`](DecoderError::NotChunks).
+    pub fn check(&self, index: usize, unit: u64) -> Result<(), DecoderError> {
+        let Decoder { base, size, ways, granularity } = *self;
+        if unit == 0 {
+            return Err(DecoderError::ZeroUnit);
+        }
+        if size == 0 {
+            return Err(DecoderError::Empty { index });
+        }
+        if !base.is_multiple_of(unit) {
+            return Err(DecoderError::BaseUnaligned { index, base, unit });
+        }
+        if !size.is_multiple_of(unit) {
+            return Err(DecoderError::SizeUnaligned { index, size, unit });
+        }
+        // The last byte counts, not the first behind it: a range may end where addresses do.
+        if base.checked_add(size - 1).is_none() {
+            return Err(DecoderError::Wraps { index, base, size });
+        }
+        let units = size / unit;
+        if ways.is_threefold() && !units.is_multiple_of(3) {
+            return Err(DecoderError::NotThirds { index, units, unit, ways });
+        }
+        if !units.is_multiple_of(u64::from(ways.count())) {
+            return Err(DecoderError::NotShares { index, units, unit, ways });
+        }
+        if !size.is_multiple_of(u64::from(ways.count() * granularity.bytes())) {
+            return Err(DecoderError::NotChunks { index, size, ways, granularity });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! What follows from the state and is asked for often: which regions lie where and are whose, how much of a memory node a
+//! compute node has, what is set aside. Kept up to date change by change, so that a fabric of a hundred thousand regions
+//! is not walked for one of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::model::{CnId, LDS_MAX, Name, Region, RegionState, VPPBS_MAX};
+
+use super::{Change, State};
+
+/// Answers to frequent questions.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Index {
+    regions_on: BTreeMap<Name, BTreeSet<Name>>,
+    regions_of: BTreeMap<CnId, BTreeSet<Name>>,
+    used: BTreeMap<Name, BTreeMap<CnId, u64>>,
+    bytes_of: BTreeMap<CnId, u64>,
+    idle: BTreeMap<Name, u64>,
+    bound: BTreeMap<CnId, BTreeMap<Name, u16>>,
+    vppbs: BTreeMap<(CnId, u8), (Name, u16)>,
+    names: BTreeMap<Name, CnId>,
+}
+
+impl Index {
+    /// The index of a state.
+    pub fn new(state: &State) -> Self {
+        let mut index = Self::default();
+        for node in state.compute_nodes.values() {
+            index.learn(state, &Change::ComputeNode(node.clone()));
+        }
+        for ld in state.logical_devices.values() {
+            index.learn(state, &Change::LogicalDevice(ld.clone()));
+        }
+        for region in state.regions.values() {
+            index.learn(state, &Change::Region(region.clone()));
+        }
+        index
+    }
+
+    /// To be called with each change before it is applied: what it replaces is forgotten.
+    pub fn forget(&mut self, state: &State, change: &Change) {
+        match change {
+            Change::Region(Region { name, .. }) | Change::RegionGone(name) => {
+                if let Some(region) = state.regions.get(name) {
+                    self.count(region, u64::wrapping_sub);
+                    for leg in &region.legs {
+                        remove(&mut self.regions_on, &leg.memory_node, name);
+                    }
+                    remove(&mut self.regions_of, &region.owner, name);
+                    region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
+                }
+            }
+            Change::ComputeNode(node) => {
+                let before = state.compute_nodes.get(&node.cn_id);
+                if let Some(name) = before.and_then(|before| before.name.as_ref()) {
+                    self.names.remove(name);
+                }
+            }
+            Change::LogicalDevice(ld) => self.unbind(state, &ld.memory_node, ld.id),
+            Change::LogicalDeviceGone(node, id) => self.unbind(state, node, *id),
+            _ => {}
+        }
+    }
+
+    /// To be called with each change after it is applied.
+    pub fn learn(&mut self, state: &State, change: &Change) {
+        match change {
+            Change::Region(region) => {
+                self.count(region, u64::wrapping_add);
+                for leg in &region.legs {
+                    let on = self.regions_on.entry(leg.memory_node.clone()).or_default();
+                    on.insert(region.name.clone());
+                }
+                self.regions_of.entry(region.owner).or_default().insert(region.name.clone());
+                region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
+            }
+            Change::ComputeNode(node) => {
+                if let Some(name) = &node.name {
+                    self.names.insert(name.clone(), node.cn_id);
+                }
+            }
+            Change::LogicalDevice(ld) => {
+                if let Some(binding) = &ld.binding {
+                    let bound = self.bound.entry(binding.compute_node).or_default();
+                    bound.insert(ld.memory_node.clone(), ld.id);
+                    if let Some(vppb) = binding.vppb {
+                        let device = (ld.memory_node.clone(), ld.id);
+                        self.vppbs.insert((binding.compute_node, vppb), device);
+                    }
+                }
+                self.refresh_idle(state, &ld.memory_node);
+            }
+            Change::LogicalDeviceGone(node, _) => self.refresh_idle(state, node),
+            Change::MemoryNodeGone(node) => drop(self.idle.remove(node)),
+            _ => {}
+        }
+    }
+
+    /// Regions with a leg on `node`.
+    pub fn regions_on(&self, node: &Name) -> impl Iterator<Item = &Name> {
+        self.regions_on.get(node).into_iter().flatten()
+    }
+
+    /// Regions of a compute node.
+    pub fn regions_of(&self, cn: CnId) -> impl Iterator<Item = &Name> {
+        self.regions_of.get(&cn).into_iter().flatten()
+    }
+
+    /// Bytes of `node` in regions of `cn`, those being zeroed included.
+    pub fn used(&self, node: &Name, cn: CnId) -> u64 {
+        self.used.get(node).and_then(|used| used.get(&cn)).copied().unwrap_or_default()
+    }
+
+    /// Bytes of all regions of `cn` that are not being taken down.
+    pub fn bytes_of(&self, cn: CnId) -> u64 {
+        self.bytes_of.get(&cn).copied().unwrap_or_default()
+    }
+
+    /// Free bytes of `node` that are set aside for logical devices.
+    pub fn idle(&self, node: &Name) -> u64 {
+        self.idle.get(node).copied().unwrap_or_default()
+    }
+
+    /// The LD of `node` that is bound to `cn`.
+    pub fn ld_of(&self, cn: CnId, node: &Name) -> Option<u16> {
+        self.bound.get(&cn)?.get(node).copied()
+    }
+
+    /// The logical devices bound to `cn`: memory node and LD-ID.
+    pub fn devices_of(&self, cn: CnId) -> impl Iterator<Item = (&Name, u16)> {
+        self.bound.get(&cn).into_iter().flatten().map(|(node, id)| (node, *id))
+    }
+
+    /// What is bound to a vPPB.
+    pub fn at_vppb(&self, cn: CnId, vppb: u8) -> Option<&(Name, u16)> {
+        self.vppbs.get(&(cn, vppb))
+    }
+
+    /// The lowest vPPB of `cn` that is free.
+    pub fn free_vppb(&self, cn: CnId) -> Option<u8> {
+        (0..VPPBS_MAX).find(|vppb| !self.vppbs.contains_key(&(cn, *vppb)))
+    }
+
+    /// The lowest LD of `node` that has neither capacity nor a binding.
+    pub fn free_ld(&self, state: &State, node: &Name) -> Option<u16> {
+        (0..LDS_MAX).find(|id| !state.logical_devices.contains_key(&(node.clone(), *id)))
+    }
+
+    /// The compute node of this name.
+    pub fn named(&self, name: &Name) -> Option<CnId> {
+        self.names.get(name).copied()
+    }
+
+    fn count(&mut self, region: &Region, add: fn(u64, u64) -> u64) {
+        for leg in &region.legs {
+            let of_node = self.used.entry(leg.memory_node.clone()).or_default();
+            let used = of_node.entry(region.owner).or_default();
+            *used = add(*used, leg.bytes);
+            if *used == 0 {
+                of_node.remove(&region.owner);
+            }
+            if of_node.is_empty() {
+                self.used.remove(&leg.memory_node);
+            }
+        }
+        if region.state != RegionState::Draining {
+            let bytes = self.bytes_of.entry(region.owner).or_default();
+            *bytes = add(*bytes, region.bytes());
+            if *bytes == 0 {
+                self.bytes_of.remove(&region.owner);
+            }
+        }
+    }
+
+    fn unbind(&mut self, state: &State, node: &Name, id: u16) {
+        let before = state.logical_devices.get(&(node.clone(), id));
+        if let Some(binding) = before.and_then(|ld| ld.binding.as_ref()) {
+            if let Some(bound) = self.bound.get_mut(&binding.compute_node) {
+                bound.remove(node);
+                if bound.is_empty() {
+                    self.bound.remove(&binding.compute_node);
+                }
+            }
+            if let Some(vppb) = binding.vppb {
+                self.vppbs.remove(&(binding.compute_node, vppb));
+            }
+        }
+    }
+
+    fn refresh_idle(&mut self, state: &State, node: &Name) {
+        let idle = state.logical_devices_of(node).map(|ld| {
+            let used = ld.binding.as_ref().map_or(0, |binding| self.used(node, binding.compute_node));
+            ld.reserved.saturating_sub(used)
+        });
+        match idle.sum() {
+            0 => drop(self.idle.remove(node)),
+            idle => drop(self.idle.insert(node.clone(), idle)),
+        }
+    }
+}
+
+fn remove<K: Ord + Clone>(sets: &mut BTreeMap<K, BTreeSet<Name>>, key: &K, name: &Name) {
+    if let Some(set) = sets.get_mut(key) {
+        set.remove(name);
+        if set.is_empty() {
+            sets.remove(key);
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! How an owner is made to let go of a region: asked to write back and detach (managed), or waited for until it is gone
+//! by itself. Then the region is kept, disabled, or taken down.
+
+use crate::api::{Owner, ReleasedRegion};
+use crate::model::{CnId, EventKind, Name, Region, RegionState, Release, UnbindOption};
+
+use super::{Change, Manager, ManagerError};
+
+impl Manager {
+    pub(super) fn disable_region(&mut self, name: &Name) -> Result<(), ManagerError> {
+        let region = self.region(name)?.clone();
+        match region.state {
+            RegionState::Active | RegionState::Degraded | RegionState::Lost => {
+                self.ask_to_let_go(region, UnbindOption::Managed, false, None);
+                Ok(())
+            }
+            RegionState::Releasing | RegionState::Disabled => Ok(()),
+            state @ (RegionState::Creating | RegionState::Draining) => {
+                let reason = "nobody uses it".to_owned();
+                Err(ManagerError::WrongState { name: name.clone(), state, reason })
+            }
+        }
+    }
+
+    pub(super) fn enable_region(&mut self, name: &Name) -> Result<(), ManagerError> {
+        let mut region = self.region(name)?.clone();
+        match region.release {
+            Some(Release { destroy: false, .. }) if region.state != RegionState::Draining => {
+                region.release = None;
+                self.settle(region, Some("enabled".to_owned()));
+                Ok(())
+            }
+            None if matches!(region.state, RegionState::Active | RegionState::Degraded) => Ok(()),
+            _ => {
+                let reason = "only a disabled region can be enabled".to_owned();
+                Err(ManagerError::WrongState { name: name.clone(), state: region.state, reason })
+            }
+        }
+    }
+
+    pub(super) fn release_region(&mut self, name: &Name) -> Result<(), ManagerError> {
+        let region = self.region(name)?.clone();
+        if region.state != RegionState::Draining {
+            let reason = "its owner is asked to let go of it".to_owned();
+            self.ask_to_let_go(region, UnbindOption::Managed, true, Some(reason));
+        }
+        Ok(())
+    }
+
+    /// Has the owner let go of a region; `destroy` takes it down then.
+    pub(super) fn ask_to_let_go(
+        &mut self,
+        mut region: Region,
+        option: UnbindOption,
+        destroy: bool,
+        reason: Option<String>,
+    ) {
+        let nobody_uses_it = region.state == RegionState::Creating;
+        let let_go = region.state == RegionState::Disabled;
+        if destroy && (nobody_uses_it || let_go || option == UnbindOption::Surprise) {
+            return self.drain(region, reason);
+        }
+        let gone = !self.is_owner_there(&region);
+        region.release = Some(Release { option, destroy, done: false });
+        self.settle(region.clone(), reason);
+        if gone {
+            self.let_go(&region.name);
+        }
+    }
+
+    /// The owner has let go of a region, or is gone.
+    fn let_go(&mut self, name: &Name) {
+        let Some(mut region) = self.state.regions.get(name).cloned() else { return };
+        let Some(release) = region.release.as_mut().filter(|release| !release.done) else { return };
+        if region.state == RegionState::Draining {
+            return;
+        }
+        release.done = true;
+        if release.destroy {
+            self.drain(region, Some("its owner has let go".to_owned()));
+        } else {
+            self.settle(region, None);
+        }
+    }
+
+    /// The owner says what it has let go of.
+    pub(super) fn released(&mut self, cn: CnId, released: &[ReleasedRegion]) {
+        for ReleasedRegion { name, created_ms } in released {
+            let asked = self.state.regions.get(name).is_some_and(|region| {
+                region.owner == cn
+                    && region.created_ms == *created_ms
+                    && region.release.is_some_and(|release| release.option == UnbindOption::Managed)
+            });
+            if asked {
+                self.let_go(name);
+            }
+        }
+    }
+
+    /// A compute node is gone: nothing of it is waited for.
+    pub(super) fn let_go_of_all(&mut self, cn: CnId) {
+        let names: Vec<Name> = self.index.regions_of(cn).cloned().collect();
+        names.iter().for_each(|name| self.let_go(name));
+    }
+
+    pub(super) fn hold_by_hand(&mut self, owner: &Owner, held: bool) -> Result<(), ManagerError> {
+        let mut node = self.known_compute_node(owner)?;
+        let cn = node.cn_id;
+        if node.held_by_hand != held {
+            node.held_by_hand = held;
+            self.put(Change::ComputeNode(node));
+        }
+        self.hold(cn, held);
+        Ok(())
+    }
+
+    /// Holds a compute node in reset, or releases it.
+    pub(super) fn hold(&mut self, cn: CnId, held: bool) {
+        let Some(mut node) = self.state.compute_nodes.get(&cn).cloned() else { return };
+        if node.held == held {
+            return;
+        }
+        node.held = held;
+        self.put(Change::ComputeNode(node));
+        self.region_event(
+            cn,
+            if held {
+                EventKind::ComputeNodeHeld { compute_node: cn }
+            } else {
+                EventKind::ComputeNodeReleased { compute_node: cn }
+            },
+        );
+    }
+}

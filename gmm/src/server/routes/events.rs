@@ -1,0 +1,191 @@
+//! The event log, a page at a time or as a stream of server-sent events. Both go on from the number of the last event the
+//! reader has, and both can be told which events are wanted.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
+use aide::generate::GenContext;
+use aide::openapi::{MediaType, Operation, Response as Described};
+use aide::operation::OperationOutput;
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
+use axum::response::{IntoResponse, Response};
+use futures_util::stream;
+
+use super::WAIT_MS_MAX;
+use super::extract::Query;
+use super::wait::poll;
+use crate::api::{ErrorCode, Events, EventsGap, EventsQuery, Owner};
+use crate::manager::{EVENTS_PER_ANSWER_MAX, Manager};
+use crate::model::{CnId, Event, EventKind, Name};
+use crate::server::core::Core;
+use crate::server::error::ApiError;
+use crate::server::topics::Topic;
+
+/// The header in which a reader of the stream says what it has seen last.
+const LAST_EVENT_ID: &str = "last-event-id";
+
+pub fn routes() -> ApiRouter<Core> {
+    ApiRouter::new()
+        .api_route("/v1/events", get_with(list, |op| op.id("listEvents").summary("A part of the event log")))
+        .api_route(
+            "/v1/events/stream",
+            get_with(follow, |op| {
+                op.id("followEvents").summary("Events as they happen").description(
+                    "Each event has its number as `id`; a reader that comes back gives the last one in the header \
+                     `Last-Event-ID` and goes on there. In place of events that are no longer kept comes one of the type \
+                     `gap`.",
+                )
+            }),
+        )
+}
+
+/// Which events are wanted.
+#[derive(Debug, Clone)]
+struct Filter {
+    since_ms: u64,
+    kinds: Vec<&'static str>,
+    node: Option<Node>,
+    region: Option<Name>,
+}
+
+/// A node that events are to be about: a name may be a memory node's, and a compute node's.
+#[derive(Debug, Clone)]
+struct Node {
+    memory_node: Option<Name>,
+    compute_node: Option<CnId>,
+}
+
+impl Filter {
+    async fn new(core: &Core, query: &EventsQuery) -> Result<Self, ApiError> {
+        let EventsQuery { since_ms, kind, node, region, .. } = query.clone();
+        let kinds = kind.iter().flat_map(|kinds| kinds.split(',')).map(kind_of).collect::<Result<_, _>>()?;
+        let node = match node {
+            None => None,
+            Some(node) => {
+                let memory_node = match &node {
+                    Owner::Name(name) => Some(name.clone()),
+                    Owner::CnId(_) => None,
+                };
+                let known = core.look(move |manager| manager.known_compute_node(&node)).await?;
+                Some(Node { memory_node, compute_node: known.ok().map(|node| node.cn_id) })
+            }
+        };
+        Ok(Self { since_ms: since_ms.unwrap_or(0), kinds, node, region })
+    }
+
+    fn wants(&self, event: &Event) -> bool {
+        let kind = &event.kind;
+        event.time_ms >= self.since_ms
+            && (self.kinds.is_empty() || self.kinds.contains(&kind.label()))
+            && self.region.as_ref().is_none_or(|region| kind.region() == Some(region))
+            && self.node.as_ref().is_none_or(|node| node.is_concerned(kind))
+    }
+}
+
+impl Node {
+    fn is_concerned(&self, kind: &EventKind) -> bool {
+        let is = |memory_node: &Name| self.memory_node.as_ref() == Some(memory_node);
+        let is_cn = |compute_node| self.compute_node == Some(compute_node);
+        kind.memory_node().is_some_and(is) || kind.compute_node().is_some_and(is_cn)
+    }
+}
+
+fn kind_of(text: &str) -> Result<&'static str, ApiError> {
+    EventKind::LABELS.into_iter().find(|label| *label == text).ok_or_else(|| {
+        let error = format!("{text:?} is no kind of event");
+        ApiError::new(ErrorCode::BadRequest, error, format!("kinds are {}", EventKind::LABELS.join(", ")))
+    })
+}
+
+async fn list(
+    State(core): State<Core>,
+    Query(query): Query<EventsQuery>,
+) -> Result<Json<Events>, ApiError> {
+    let filter = Filter::new(&core, &query).await?;
+    let EventsQuery { after, limit, wait_ms, .. } = query;
+    let limit = limit.unwrap_or(EVENTS_PER_ANSWER_MAX);
+    let page = move |manager: &Manager| manager.events_that(after, limit, |event| filter.wants(event));
+    let seen = page.clone();
+    let found = move |manager: &Manager| Some(seen(manager)).filter(|page| !page.events.is_empty());
+    match poll(&core, Topic::Events, wait_ms, found).await? {
+        Some(events) => Ok(Json(events)),
+        None => Ok(Json(core.look(page).await?)),
+    }
+}
+
+/// Where a stream is.
+struct Reader {
+    core: Core,
+    filter: Filter,
+    after: u64,
+    ready: VecDeque<SseEvent>,
+}
+
+impl Reader {
+    /// The next message; `None` when the manager ends.
+    async fn next(&mut self) -> Option<SseEvent> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Some(message);
+            }
+            let (after, filter) = (self.after, self.filter.clone());
+            let newer = move |manager: &Manager| {
+                let page = manager.events_that(after, EVENTS_PER_ANSWER_MAX, |event| filter.wants(event));
+                Some(page).filter(|page| page.through > after)
+            };
+            let Some(page) = poll(&self.core, Topic::Events, WAIT_MS_MAX, newer).await.ok()? else { continue };
+            // Before the first event this reader has nothing to miss.
+            if after > 0 && page.oldest > after + 1 {
+                let gap = EventsGap { first: after + 1, last: page.oldest - 1 };
+                self.ready.extend(SseEvent::default().event("gap").json_data(gap).ok());
+            }
+            self.after = page.through;
+            let message = |event: Event| SseEvent::default().id(event.seq.to_string()).json_data(event).ok();
+            self.ready.extend(page.events.into_iter().filter_map(message));
+        }
+    }
+}
+
+async fn follow(
+    State(core): State<Core>,
+    headers: HeaderMap,
+    Query(query): Query<EventsQuery>,
+) -> Result<EventStream, ApiError> {
+    let filter = Filter::new(&core, &query).await?;
+    let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.trim().parse().ok());
+    let reader = Reader { core, filter, after: last.unwrap_or(query.after), ready: VecDeque::new() };
+    let messages = stream::unfold(reader, |mut reader| async move {
+        let message = reader.next().await?;
+        Some((Ok::<_, Infallible>(message), reader))
+    });
+    Ok(EventStream(Sse::new(messages).keep_alive(KeepAlive::default()).into_response()))
+}
+
+/// A stream of server-sent events.
+struct EventStream(Response);
+
+impl IntoResponse for EventStream {
+    fn into_response(self) -> Response {
+        self.0
+    }
+}
+
+impl OperationOutput for EventStream {
+    type Inner = Event;
+
+    fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> Vec<(Option<u16>, Described)> {
+        // The schemas of what the messages carry are to be in the document, though the stream as such has none.
+        drop((
+            Json::<Event>::operation_response(context, operation),
+            Json::<EventsGap>::operation_response(context, operation),
+        ));
+        let description = "Server-sent events whose data is an Event, or of type `gap` with an EventsGap.".to_owned();
+        let content = [("text/event-stream".to_owned(), MediaType::default())].into_iter().collect();
+        vec![(Some(200), Described { description, content, ..Described::default() })]
+    }
+}

@@ -1,0 +1,35 @@
+//! Whether the manager is well.
+
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
+use axum::extract::State;
+use axum::{Extension, Json};
+
+use super::Leader;
+use crate::api::ManagerHealth;
+use crate::manager::Manager;
+use crate::server::core::Core;
+use crate::server::error::ApiError;
+
+pub fn routes() -> ApiRouter<Core> {
+    ApiRouter::new().api_route(
+        "/v1/health",
+        get_with(show, |op| op.id("showHealth").summary("Whether the manager is well, and how much it looks after")),
+    )
+}
+
+async fn show(
+    State(core): State<Core>,
+    Extension(Leader(leader)): Extension<Leader>,
+) -> Result<Json<ManagerHealth>, ApiError> {
+    let view = move |manager: &Manager| ManagerHealth {
+        status: "ok".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        leader: Some(leader.to_string()),
+        watermark: manager.watermark(),
+        memory_nodes: manager.memory_node_count(),
+        compute_nodes: manager.compute_node_count(),
+        regions: manager.state().regions.len() as u64,
+    };
+    Ok(Json(core.look(view).await?))
+}

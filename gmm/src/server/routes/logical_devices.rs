@@ -1,0 +1,117 @@
+//! Logical devices and their bindings. Binding and unbinding are waited for as long as the request says, and go on without
+//! it after that.
+
+use aide::axum::ApiRouter;
+use aide::axum::routing::{get_with, post_with};
+use axum::Json;
+use axum::extract::State;
+
+use super::answer::{Gone, Settled};
+use super::extract::Body;
+use super::regions::failed;
+use super::wait::poll;
+use crate::api::{Bind, ErrorCode, LogicalDeviceStatus, Unbind};
+use crate::manager::{Command, Manager};
+use crate::model::{LogicalDevice, RegionState};
+use crate::server::core::Core;
+use crate::server::error::ApiError;
+use crate::server::topics::Topic;
+
+pub fn routes() -> ApiRouter<Core> {
+    ApiRouter::new()
+        .api_route(
+            "/v1/logical-devices",
+            get_with(list, |op| {
+                op.id("listLogicalDevices").summary("Logical devices that have capacity or are bound")
+            }),
+        )
+        .api_route(
+            "/v1/bindings",
+            post_with(bind, |op| op.id("bind").summary("Bind a logical device to a compute node")),
+        )
+        .api_route(
+            "/v1/unbind",
+            post_with(unbind, |op| op.id("unbind").summary("Take a logical device from its compute node")),
+        )
+}
+
+async fn list(State(core): State<Core>) -> Result<Json<Vec<LogicalDeviceStatus>>, ApiError> {
+    let view = |manager: &Manager| {
+        manager.state().logical_devices.values().map(|ld| manager.device_status(ld)).collect()
+    };
+    Ok(Json(core.look(view).await?))
+}
+
+async fn bind(
+    State(core): State<Core>,
+    Body(bind): Body<Bind>,
+) -> Result<Settled<LogicalDeviceStatus, 201>, ApiError> {
+    let (wait_ms, owner, node) = (bind.wait_ms, bind.compute_node.clone(), bind.memory_node.clone());
+    let view = move |manager: &Manager, _: &_| {
+        let cn = manager.known_compute_node(&owner).ok()?.cn_id;
+        let ld = manager.devices_of(cn).find(|ld| ld.memory_node == node)?.clone();
+        let region = ld.binding.as_ref()?.region.clone()?;
+        Some((ld, region, manager.state().meta.last_event))
+    };
+    let (bound, region, asked) = core.apply(Command::Bind(bind, None), view).await?.ok_or_else(lost)?;
+    let topic = Topic::Region(region.clone());
+    let what = format!("LD {} of memory node {} was not bound", bound.id, bound.memory_node);
+    let seen = move |manager: &Manager| {
+        let Some(ld) = still_bound(manager, &bound) else {
+            return Err(manager.reason_after(&region, asked).map(str::to_owned));
+        };
+        let creating = manager.region(&region).is_ok_and(|region| region.state == RegionState::Creating);
+        let device = manager.device_status(ld);
+        Ok(if creating { Settled::Pending(device) } else { Settled::Done(device) })
+    };
+    let settled = {
+        let seen = seen.clone();
+        move |manager: &Manager| (!matches!(seen(manager), Ok(Settled::Pending(_)))).then_some(())
+    };
+    poll(&core, topic, wait_ms, settled).await?;
+    core.look(seen).await?.map_err(|reason| failed(what, ErrorCode::NodeRefused, reason))
+}
+
+async fn unbind(
+    State(core): State<Core>,
+    Body(unbind): Body<Unbind>,
+) -> Result<Gone<LogicalDeviceStatus>, ApiError> {
+    let (wait_ms, place) = (unbind.wait_ms, (unbind.memory_node.clone(), unbind.ld));
+    let topic = Topic::LogicalDevice(place.0.clone(), place.1);
+    let view = {
+        let place = place.clone();
+        move |manager: &Manager, _: &_| manager.state().logical_devices.get(&place).cloned()
+    };
+    let device = core.apply(Command::Unbind(unbind, None), view).await?;
+    let Some(device) = device.filter(is_unbinding) else { return Ok(Gone::Done) };
+    let current = move |manager: &Manager| {
+        let ld = manager.state().logical_devices.get(&place).filter(|ld| is_unbinding(ld))?;
+        let same = ld.binding.as_ref().map(|b| b.compute_node) == device.binding.as_ref().map(|b| b.compute_node);
+        same.then(|| manager.device_status(ld))
+    };
+    let seen = current.clone();
+    if poll(&core, topic, wait_ms, move |manager| seen(manager).is_none().then_some(())).await?.is_some() {
+        return Ok(Gone::Done);
+    }
+    Ok(core.look(current).await?.map_or(Gone::Done, Gone::Pending))
+}
+
+fn is_unbinding(ld: &LogicalDevice) -> bool {
+    ld.binding.as_ref().is_some_and(|binding| binding.unbinding.is_some())
+}
+
+/// The logical device as it is now, unless it has lost the binding that `bound` shows, or is losing it.
+fn still_bound<'a>(manager: &'a Manager, bound: &LogicalDevice) -> Option<&'a LogicalDevice> {
+    let ld = manager.state().logical_devices.get(&(bound.memory_node.clone(), bound.id))?;
+    let same = |binding: &crate::model::Binding| {
+        let before = bound.binding.as_ref();
+        before.is_some_and(|before| before.compute_node == binding.compute_node && before.region == binding.region)
+    };
+    let binding = ld.binding.as_ref().filter(|binding| binding.unbinding.is_none());
+    binding.filter(|binding| same(binding)).map(|_| ld)
+}
+
+fn lost() -> ApiError {
+    let error = "the binding was taken back while it was being made";
+    ApiError::new(ErrorCode::WrongState, error, "`gmm list -L` shows how things stand")
+}

@@ -1,0 +1,108 @@
+//! Memory nodes: they register and wait for commands here; people list them, slice them, and forget those that are gone.
+
+use aide::axum::ApiRouter;
+use aide::axum::routing::{delete_with, get_with, post_with, put_with};
+use axum::Json;
+use axum::extract::State;
+use axum::response::NoContent;
+
+use super::compute_nodes::{HangUp, gone, superseded};
+use super::extract::{Body, Named, Path, Query};
+use super::wait::poll;
+use crate::api::{
+    ForgetMemoryNode, LogicalDeviceStatus, MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced,
+    RegisterMemoryNode, SetLdAllocations,
+};
+use crate::manager::liveness::NodeKey;
+use crate::manager::{Command, Manager};
+use crate::server::core::Core;
+use crate::server::error::ApiError;
+use crate::server::topics::Topic;
+
+pub fn routes() -> ApiRouter<Core> {
+    ApiRouter::new()
+        .api_route(
+            "/v1/memory-nodes",
+            get_with(list, |op| op.id("listMemoryNodes").summary("Every memory node, by name"))
+                .post_with(register, |op| op.id("registerMemoryNode").summary("A memory node says that it is there")),
+        )
+        .api_route(
+            "/v1/memory-nodes/{name}",
+            delete_with(forget, |op| {
+                op.id("forgetMemoryNode").summary("Forget a memory node that is gone for good")
+            }),
+        )
+        .api_route(
+            "/v1/memory-nodes/{name}/sync",
+            post_with(sync, |op| op.id("syncMemoryNode").summary("A memory node gives results and waits for commands")),
+        )
+        .api_route(
+            "/v1/memory-nodes/{name}/logical-devices",
+            put_with(set_ld_allocations, |op| {
+                op.id("setLdAllocations").summary("Set capacity aside for logical devices")
+            }),
+        )
+}
+
+async fn list(State(core): State<Core>) -> Result<Json<Vec<MemoryNodeStatus>>, ApiError> {
+    Ok(Json(core.look(Manager::memory_node_statuses).await?))
+}
+
+async fn register(
+    State(core): State<Core>,
+    Body(register): Body<RegisterMemoryNode>,
+) -> Result<Json<MemoryNodeRegistered>, ApiError> {
+    let name = register.name.clone();
+    let view = move |manager: &Manager, _: &_| manager.memory_node_registered(&name);
+    let registered = core.apply(Command::RegisterMemoryNode(register), view).await?;
+    registered.map(Json).ok_or_else(gone)
+}
+
+async fn sync(
+    State(core): State<Core>,
+    Path(Named { name }): Path<Named>,
+    Body(sync): Body<MemoryNodeSync>,
+) -> Result<Json<MemoryNodeSynced>, ApiError> {
+    let registration = sync.registration;
+    let wait_ms = sync.wait_ms;
+    let heartbeat_ms =
+        core.apply(Command::SyncMemoryNode(name.clone(), sync), |manager, _| manager.heartbeat_ms()).await?;
+    let mut hang_up = HangUp::new(&core, NodeKey::Memory(name.clone()), registration);
+    let watched = name.clone();
+    let due = move |manager: &Manager| {
+        let node = manager.state().memory_nodes.get(&watched);
+        let superseded = node.is_none_or(|node| node.registration != registration);
+        (superseded || manager.state().commands_of(&watched).next().is_some()).then_some(())
+    };
+    poll(&core, Topic::MemoryNode(name.clone()), wait_ms.min(heartbeat_ms), due).await?;
+    let current = core
+        .look(move |manager| {
+            let node = manager.state().memory_nodes.get(&name)?;
+            (node.registration == registration).then(|| manager.memory_node_synced(&name))
+        })
+        .await?;
+    hang_up.completed();
+    current.map(Json).ok_or_else(superseded)
+}
+
+async fn forget(
+    State(core): State<Core>,
+    Path(Named { name }): Path<Named>,
+    Query(ForgetMemoryNode { force }): Query<ForgetMemoryNode>,
+) -> Result<NoContent, ApiError> {
+    core.apply(Command::ForgetMemoryNode { name, force }, |_, _| ()).await?;
+    Ok(NoContent)
+}
+
+async fn set_ld_allocations(
+    State(core): State<Core>,
+    Path(Named { name }): Path<Named>,
+    Body(SetLdAllocations { first, reserved }): Body<SetLdAllocations>,
+) -> Result<Json<Vec<LogicalDeviceStatus>>, ApiError> {
+    let node = name.clone();
+    let view = move |manager: &Manager, _: &_| {
+        let devices = manager.state().logical_devices_of(&node);
+        devices.map(|ld| manager.device_status(ld)).collect()
+    };
+    Ok(Json(core.apply(Command::SetLdAllocations(name, first, reserved), view).await?))
+}

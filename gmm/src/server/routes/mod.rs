@@ -1,0 +1,80 @@
+//! The REST interface: each route turns a request into a command for the core, or a look at its state, and the result into
+//! JSON. One file per resource; what they share is in `extract` (what a request gives), `answer` (what it gets) and `wait`
+//! (long polls). The OpenAPI document is made from the very types the handlers take and return.
+
+mod answer;
+mod compute_nodes;
+mod events;
+mod extract;
+mod health;
+mod logical_devices;
+mod memory_nodes;
+mod openapi;
+mod regions;
+mod sessions;
+mod wait;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use aide::axum::ApiRouter;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::{Extension, Router};
+
+use super::core::Core;
+use super::error::ApiError;
+use crate::api::ErrorCode;
+
+/// Largest body taken, in bytes: the results and counters of a memory node with many commands.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Longest wait of a long poll and of creating or destroying, in milliseconds.
+pub const WAIT_MS_MAX: u64 = 60_000;
+/// How long a request may take beyond the longest wait.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(WAIT_MS_MAX + 10_000);
+
+/// Where the manager that answers says it serves.
+#[derive(Clone)]
+struct Leader(Arc<str>);
+
+/// Every route, over a running core of the manager that serves at `url`.
+pub fn router(core: Core, url: &str) -> Router {
+    openapi::documented(resources)
+        .fallback(no_such_path)
+        .method_not_allowed_fallback(no_such_method)
+        .layer(middleware::from_fn(bounded))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(Extension(Leader(url.into())))
+        .with_state(core)
+}
+
+fn resources() -> ApiRouter<Core> {
+    memory_nodes::routes()
+        .merge(compute_nodes::routes())
+        .merge(regions::routes())
+        .merge(logical_devices::routes())
+        .merge(sessions::routes())
+        .merge(events::routes())
+        .merge(health::routes())
+}
+
+/// Bounds the time a request may take, its body's arrival included.
+async fn bounded(request: Request, next: Next) -> Response {
+    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            ApiError::new(ErrorCode::Timeout, "the request did not end in time", "ask again").into_response()
+        }
+    }
+}
+
+async fn no_such_path(request: Request) -> ApiError {
+    let error = format!("there is no {}", request.uri().path());
+    ApiError::new(ErrorCode::NotFound, error, "/v1/openapi.json describes every path there is")
+}
+
+async fn no_such_method(request: Request) -> ApiError {
+    let error = format!("{} does not take {}", request.uri().path(), request.method());
+    ApiError::new(ErrorCode::MethodNotAllowed, error, "use a method that /v1/openapi.json describes")
+}

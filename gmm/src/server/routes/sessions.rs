@@ -1,0 +1,50 @@
+//! Sessions between compute nodes and memory nodes, as the memory nodes reported them with their last syncs: each reports
+//! an array with one object a worker, whose `sessions` are objects with the compute node in `cn`.
+
+use aide::axum::ApiRouter;
+use aide::axum::routing::get_with;
+use axum::Json;
+use axum::extract::State;
+use serde_json::Value;
+
+use crate::api::{MemoryNodeStatus, Session};
+use crate::manager::Manager;
+use crate::server::core::Core;
+use crate::server::error::ApiError;
+
+pub fn routes() -> ApiRouter<Core> {
+    ApiRouter::new().api_route(
+        "/v1/sessions",
+        get_with(list, |op| {
+            op.id("listSessions").summary("Sessions of compute nodes with memory nodes, as the latter report them")
+        }),
+    )
+}
+
+async fn list(State(core): State<Core>) -> Result<Json<Vec<Session>>, ApiError> {
+    Ok(Json(core.look(sessions).await?))
+}
+
+fn sessions(manager: &Manager) -> Vec<Session> {
+    manager.memory_node_statuses().iter().flat_map(|status| sessions_of(manager, status)).collect()
+}
+
+fn sessions_of(manager: &Manager, status: &MemoryNodeStatus) -> Vec<Session> {
+    let workers = status.stats.as_array().into_iter().flatten().zip(0..);
+    let reported = workers.flat_map(|(report, worker)| {
+        let sessions = report.get("sessions").and_then(Value::as_array).into_iter().flatten();
+        sessions.filter_map(Value::as_object).map(move |session| (worker, session.clone()))
+    });
+    let session = |(worker, mut counters): (u64, serde_json::Map<String, Value>)| {
+        let compute_node = counters.remove("cn")?.as_str()?.parse().ok()?;
+        let known = manager.state().compute_nodes.get(&compute_node);
+        Some(Session {
+            memory_node: status.node.name.clone(),
+            worker,
+            compute_node,
+            compute_node_name: known.and_then(|node| node.name.clone()),
+            counters,
+        })
+    };
+    reported.filter_map(session).collect()
+}

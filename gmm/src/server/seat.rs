@@ -1,0 +1,165 @@
+//! What this process answers requests with: the routes, while it leads; the way to the leader, while another one does; and
+//! while nobody does, a hint. The listener serves through this all the time, whoever leads.
+
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::to_bytes;
+use axum::extract::{Request, State};
+use axum::http::header::{LOCATION, RETRY_AFTER};
+use axum::http::HeaderValue;
+use axum::response::{IntoResponse, Response};
+use tower_service::Service;
+
+use super::error::ApiError;
+use super::routes::BODY_BYTES_MAX;
+use crate::api::ErrorCode;
+use crate::store::Tenure;
+
+/// How long the body of a request that is sent elsewhere may take to arrive.
+const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Who answers.
+#[derive(Clone)]
+enum Role {
+    /// This process, with these routes, while its tenure holds.
+    Leading(Router, Tenure),
+    /// Another one, at this URL.
+    Following(String),
+    /// Nobody, for this reason.
+    Waiting(String),
+}
+
+/// The role of this process, shared between those who set it and those who answer.
+#[derive(Clone)]
+pub struct Seat {
+    role: Arc<RwLock<Role>>,
+}
+
+impl Seat {
+    /// Nobody leads yet.
+    pub fn new() -> Self {
+        Self { role: Arc::new(RwLock::new(Role::Waiting("this manager has just started".to_owned()))) }
+    }
+
+    /// This process leads: `routes` answer while `tenure` holds.
+    pub fn lead(&self, routes: Router, tenure: Tenure) {
+        self.set(Role::Leading(routes, tenure));
+    }
+
+    /// The manager at `url` leads. Returns whether that is news.
+    pub fn follow(&self, url: &str) -> bool {
+        if matches!(self.role(), Role::Following(known) if known == url) {
+            return false;
+        }
+        self.set(Role::Following(url.to_owned()));
+        true
+    }
+
+    /// Nobody is known to lead. Returns whether the reason is news.
+    pub fn wait(&self, reason: &str) -> bool {
+        if matches!(self.role(), Role::Waiting(known) if known == reason) {
+            return false;
+        }
+        self.set(Role::Waiting(reason.to_owned()));
+        true
+    }
+
+    /// What a listener serves.
+    pub fn router(&self) -> Router {
+        Router::new().fallback(answer).with_state(self.clone())
+    }
+
+    fn role(&self) -> Role {
+        self.role.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, role: Role) {
+        *self.role.write().unwrap_or_else(PoisonError::into_inner) = role;
+    }
+}
+
+async fn answer(State(seat): State<Seat>, request: Request) -> Response {
+    match seat.role() {
+        Role::Leading(mut routes, tenure) if tenure.holds() => {
+            let answer = match routes.call(request).await {
+                Ok(answer) => answer,
+                Err(never) => match never {},
+            };
+            // Time has passed: what was true when it was looked up may be so no longer, and another one may know better.
+            if tenure.holds() { answer } else { nobody("this manager lost the lead while it answered") }
+        }
+        Role::Leading(..) => nobody("this manager has just lost the lead"),
+        Role::Following(url) => elsewhere(&url, request).await,
+        Role::Waiting(reason) => nobody(&reason),
+    }
+}
+
+/// Sends a client to the manager at `url`. The body is taken first, so that a client still sending it hears the answer.
+async fn elsewhere(url: &str, request: Request) -> Response {
+    let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+    let location = HeaderValue::try_from(format!("{url}{path}"));
+    drop(tokio::time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), BODY_BYTES_MAX)).await);
+    let Ok(location) = location else { return nobody("the leader's URL is none") };
+    let hint = format!("ask {url}; a client that follows redirects does so by itself");
+    ([(LOCATION, location)], ApiError::new(ErrorCode::NotLeader, "another manager leads", hint)).into_response()
+}
+
+fn nobody(reason: &str) -> Response {
+    let error = format!("no manager leads at the moment: {reason}");
+    let hint = "ask again in a second, or ask another manager";
+    ([(RETRY_AFTER, "1")], ApiError::new(ErrorCode::Unavailable, error, hint)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::StatusCode;
+    use axum::routing::get;
+
+    use super::*;
+    use crate::api::ErrorBody;
+
+    async fn ask(seat: &Seat, path: &str) -> (StatusCode, Option<String>, Vec<u8>) {
+        let request = Request::post(path).body(Body::from("{}")).unwrap();
+        let answer = seat.router().call(request).await.unwrap();
+        let location = answer.headers().get(LOCATION).map(|url| url.to_str().unwrap().to_owned());
+        (answer.status(), location, to_bytes(answer.into_body(), 10_000).await.unwrap().to_vec())
+    }
+
+    #[tokio::test]
+    async fn who_leads_answers_and_others_say_who_does() {
+        let seat = Seat::new();
+        let (status, _, body) = ask(&seat, "/v1/x").await;
+        let body: ErrorBody = serde_json::from_slice(&body).unwrap();
+        assert_eq!((status.as_u16(), body.code), (503, ErrorCode::Unavailable));
+        assert!(body.error.contains("just started") && body.hint.contains("another manager"), "{body:?}");
+
+        assert!(seat.follow("http://10.0.0.2:7440") && !seat.follow("http://10.0.0.2:7440"));
+        let (status, location, body) = ask(&seat, "/v1/x?a=1&b=%20").await;
+        assert_eq!((status.as_u16(), location.as_deref()), (307, Some("http://10.0.0.2:7440/v1/x?a=1&b=%20")));
+        assert_eq!(serde_json::from_slice::<ErrorBody>(&body).unwrap().code, ErrorCode::NotLeader);
+
+        let routes = || Router::new().route("/v1/x", get(|| async { "" }).post(|| async { "led" }));
+        seat.lead(routes(), Tenure::for_ever());
+        assert_eq!(ask(&seat, "/v1/x").await.2, b"led");
+        assert!(seat.wait("etcd is away") && !seat.wait("etcd is away"));
+        assert_eq!(ask(&seat, "/v1/x").await.0.as_u16(), 503);
+    }
+
+    #[tokio::test]
+    async fn an_answer_that_comes_when_the_tenure_is_over_is_held_back() {
+        let (seat, tenure) = (Seat::new(), Tenure::until(u64::MAX));
+        let ended = tenure.clone();
+        let stale = move || async move {
+            ended.end();
+            "what was true"
+        };
+        seat.lead(Router::new().route("/v1/x", axum::routing::post(stale)), tenure);
+        let (status, _, body) = ask(&seat, "/v1/x").await;
+        assert_eq!(status.as_u16(), 503);
+        assert!(String::from_utf8(body).unwrap().contains("lost the lead while it answered"));
+        assert!(String::from_utf8(ask(&seat, "/v1/x").await.2).unwrap().contains("just lost the lead"));
+    }
+}

@@ -1,0 +1,151 @@
+//! Questions to an etcd cluster, over its JSON gateway: one HTTP request each, to the member that answered last. A member
+//! that does not answer, or says that it cannot for now, makes the next question go to the next one.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::wire::{Failure, Ignored, Lease, LeaseGrant, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer};
+use crate::store::EtcdPlace;
+
+/// How long a connection may take to come about.
+const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
+/// gRPC: the answer did not come in time; the server is not available (no quorum, no leader, ending).
+const PASSING: [i32; 2] = [4, 14];
+/// gRPC: there is no such thing.
+const NOT_FOUND: i32 = 5;
+
+/// Why a question to etcd has no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum EtcdError {
+    /// Nobody answered in time. What was asked may have been done.
+    #[error("etcd does not answer at {host}: {reason}; is it running, and has it a quorum?")]
+    Away {
+        /// The member asked last.
+        host: String,
+        /// What happened.
+        reason: String,
+    },
+    /// It answered that it will not.
+    #[error("etcd at {host} refuses: {reason}")]
+    Refused {
+        /// The member.
+        host: String,
+        /// What it said.
+        reason: String,
+    },
+}
+
+impl EtcdError {
+    /// Whether it may be otherwise in a moment.
+    pub fn is_passing(&self) -> bool {
+        matches!(self, Self::Away { .. })
+    }
+}
+
+/// A cluster. To be used in one runtime, that in which it was used first.
+#[derive(Debug)]
+pub struct Gateway {
+    http: reqwest::Client,
+    hosts: Vec<String>,
+    current: AtomicUsize,
+}
+
+impl Gateway {
+    /// The cluster at `place`. Connects with the first question.
+    ///
+    /// # Errors
+    /// [`EtcdError::Refused`] when no HTTP client can be made.
+    pub fn new(place: &EtcdPlace) -> Result<Self, EtcdError> {
+        let builder = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let http = builder.build().map_err(|error| EtcdError::Refused {
+            host: place.to_string(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self { http, hosts: place.hosts().to_vec(), current: AtomicUsize::new(0) })
+    }
+
+    /// Carries out a transaction.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn txn(&self, txn: &Txn, timeout: Duration) -> Result<TxnAnswer, EtcdError> {
+        self.ask("/v3/kv/txn", txn, timeout).await.map_err(|(error, _)| error)
+    }
+
+    /// The keys of a range.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn range(&self, range: &Range, timeout: Duration) -> Result<RangeAnswer, EtcdError> {
+        self.ask("/v3/kv/range", range, timeout).await.map_err(|(error, _)| error)
+    }
+
+    /// A lease of `ttl_s` seconds, or what etcd takes for the least.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn grant(&self, ttl_s: u64, timeout: Duration) -> Result<Lease, EtcdError> {
+        let grant = LeaseGrant { ttl_s: Number(i64::try_from(ttl_s).unwrap_or(i64::MAX)) };
+        self.ask("/v3/lease/grant", &grant, timeout).await.map_err(|(error, _)| error)
+    }
+
+    /// Renews a lease; it has no time left when it was over.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn renew(&self, id: Number, timeout: Duration) -> Result<Lease, EtcdError> {
+        let renewed: Result<Streamed<Lease>, _> = self.ask("/v3/lease/keepalive", &LeaseId { id }, timeout).await;
+        renewed.map(|answer| answer.result).map_err(|(error, _)| error)
+    }
+
+    /// Ends a lease, and deletes the keys that go with it. One that is over already is no error.
+    ///
+    /// # Errors
+    /// [`EtcdError`].
+    pub async fn revoke(&self, id: Number, timeout: Duration) -> Result<(), EtcdError> {
+        let revoked: Result<Ignored, _> = self.ask("/v3/lease/revoke", &LeaseId { id }, timeout).await;
+        match revoked {
+            Ok(Ignored {}) | Err((_, NOT_FOUND)) => Ok(()),
+            Err((error, _)) => Err(error),
+        }
+    }
+
+    async fn ask<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        question: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<A, (EtcdError, i32)> {
+        let current = self.current.load(Ordering::Relaxed);
+        let host = &self.hosts[current % self.hosts.len()];
+        let away = |reason: String| {
+            let next = current.wrapping_add(1);
+            let _ = self.current.compare_exchange(current, next, Ordering::Relaxed, Ordering::Relaxed);
+            (EtcdError::Away { host: host.clone(), reason }, 0)
+        };
+        let asked = self.http.post(format!("http://{host}{path}")).timeout(timeout).json(question).send();
+        let answer = asked.await.map_err(|error| away(crate::client::causes(&error)))?;
+        let status = answer.status();
+        let body = answer.bytes().await.map_err(|error| away(crate::client::causes(&error)))?;
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|error| {
+                let reason = format!("its answer is not what etcd's JSON gateway sends ({error})");
+                (EtcdError::Refused { host: host.clone(), reason }, 0)
+            });
+        }
+        match serde_json::from_slice::<Failure>(&body) {
+            Ok(failure) if PASSING.contains(&failure.code) => Err(away(failure.message)),
+            Ok(failure) => {
+                Err((EtcdError::Refused { host: host.clone(), reason: failure.message }, failure.code))
+            }
+            Err(_) if status.is_server_error() => Err(away(format!("status {status}"))),
+            Err(_) => {
+                let reason = format!("status {status}, which etcd's JSON gateway does not answer {path} with");
+                Err((EtcdError::Refused { host: host.clone(), reason }, 0))
+            }
+        }
+    }
+}

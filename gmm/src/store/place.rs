@@ -1,0 +1,155 @@
+//! Where a store is, as people write it: the path of a file, or `etcd://HOST:PORT[,HOST:PORT…]/PREFIX`.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// What an etcd listens on for clients unless told otherwise.
+const ETCD_PORT_DEFAULT: u16 = 2379;
+/// The longest prefix in bytes.
+const PREFIX_LEN_MAX: usize = 200;
+
+/// Where a store is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum StorePlace {
+    /// A file on this machine: one manager.
+    File(PathBuf),
+    /// An etcd cluster: several managers, one of which leads.
+    Etcd(EtcdPlace),
+}
+
+/// Members of an etcd cluster, and what the keys of this fabric start with there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EtcdPlace {
+    hosts: Vec<String>,
+    prefix: String,
+}
+
+impl EtcdPlace {
+    /// The members' addresses for clients, each `HOST:PORT`; at least one.
+    pub fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// The key of what is called `name` in this fabric.
+    pub fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.prefix)
+    }
+}
+
+impl fmt::Display for EtcdPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "etcd://{}/{}", self.hosts.join(","), self.prefix)
+    }
+}
+
+impl FromStr for EtcdPlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = |reason: &str| {
+            format!(
+                "{text:?} is not where an etcd store is ({reason}); write etcd://HOST:PORT[,HOST:PORT...]/PREFIX"
+            )
+        };
+        let rest = text.strip_prefix("etcd://").ok_or_else(|| wrong("it does not start with etcd://"))?;
+        let (hosts, prefix) = rest.split_once('/').ok_or_else(|| wrong("the prefix is missing"))?;
+        let prefix = prefix.trim_matches('/');
+        let in_alphabet = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b'/');
+        if prefix.is_empty() || prefix.len() > PREFIX_LEN_MAX || !prefix.bytes().all(in_alphabet) {
+            return Err(wrong("the prefix must be letters, digits, '.', '_', '-' and '/', one at least"));
+        }
+        let mut found = Vec::new();
+        for host in hosts.split(',') {
+            let url = reqwest::Url::parse(&format!("http://{host}")).map_err(|e| wrong(&e.to_string()))?;
+            let bare = url.path() == "/" && url.username().is_empty() && url.query().is_none();
+            match url.host_str() {
+                Some(name) if bare => {
+                    // Port 80 is the one that a URL of this kind does not name.
+                    let port = if host.ends_with(":80") { 80 } else { url.port().unwrap_or(ETCD_PORT_DEFAULT) };
+                    found.push(format!("{name}:{port}"));
+                }
+                _ => return Err(wrong("each member is HOST:PORT, without user or path")),
+            }
+        }
+        Ok(Self { hosts: found, prefix: prefix.to_owned() })
+    }
+}
+
+impl fmt::Display for StorePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => path.display().fmt(f),
+            Self::Etcd(place) => place.fmt(f),
+        }
+    }
+}
+
+impl FromStr for StorePlace {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("etcd:") {
+            text.parse().map(Self::Etcd)
+        } else if text.is_empty() || text.contains("://") {
+            Err(format!("{text:?} is no place for a store; give a file, or etcd://HOST:PORT/PREFIX"))
+        } else {
+            Ok(Self::File(text.into()))
+        }
+    }
+}
+
+impl TryFrom<String> for StorePlace {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<StorePlace> for String {
+    fn from(place: StorePlace) -> Self {
+        place.to_string()
+    }
+}
+
+impl From<PathBuf> for StorePlace {
+    fn from(path: PathBuf) -> Self {
+        Self::File(path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_read_back() {
+        for (text, written) in [
+            ("/var/lib/cxloe/gmm.redb", "/var/lib/cxloe/gmm.redb"),
+            ("etcd://10.0.0.1:2379,10.0.0.2:2479/cxloe", "etcd://10.0.0.1:2379,10.0.0.2:2479/cxloe"),
+            ("etcd://a,b:80/lab/one/", "etcd://a:2379,b:80/lab/one"),
+            ("etcd://[::1]:2379/x", "etcd://[::1]:2379/x"),
+        ] {
+            let place: StorePlace = text.parse().unwrap();
+            assert_eq!(place.to_string(), written);
+            assert_eq!(written.parse(), Ok(place));
+        }
+        let place: EtcdPlace = "etcd://a:1/lab".parse().unwrap();
+        assert_eq!((place.hosts(), place.key("leader").as_str()), (&["a:1".to_owned()][..], "lab/leader"));
+    }
+
+    #[test]
+    fn the_rest_is_refused_with_the_form() {
+        for text in [
+            "etcd://a:1", "etcd://a:1/", "etcd:///x", "etcd://a:b/x", "etcd://a:1,,b:1/x", "etcd:a", "etcd://u@a:1/x",
+            "etcd://a:1/x y", "http://a:1/x", "",
+        ] {
+            let error = text.parse::<StorePlace>().unwrap_err();
+            assert!(error.contains("etcd://HOST:PORT"), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! An etcd of a test's own: one member on free ports of the loopback interface, its files in a temporary folder, gone
+//! with the test.
+
+use std::fs::File;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use cxloe_gmm::store::EtcdPlace;
+use cxloe_gmm::store::etcd::{Attempt, Campaign, Leadership};
+use serde_json::{Value, json};
+
+use super::PATIENCE;
+
+/// How often another pair of ports is tried, when somebody took one in between.
+const PORT_TRIES: u32 = 5;
+
+/// A running etcd. Ended when dropped.
+pub struct Etcd {
+    child: Option<Child>,
+    client_port: u16,
+    peer_port: u16,
+    folder: tempfile::TempDir,
+}
+
+impl Etcd {
+    pub fn start() -> Self {
+        for _ in 0..PORT_TRIES {
+            let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+            let (client, peer) = (free(), free());
+            let port = |listener: &TcpListener| listener.local_addr().unwrap().port();
+            let (client_port, peer_port) = (port(&client), port(&peer));
+            drop((client, peer));
+            let folder = tempfile::tempdir().unwrap();
+            let mut etcd = Self { child: None, client_port, peer_port, folder };
+            if etcd.run() {
+                return etcd;
+            }
+        }
+        panic!("etcd did not start {PORT_TRIES} times");
+    }
+
+    /// Starts it, again after [`Etcd::kill`]. Returns whether it answers.
+    pub fn run(&mut self) -> bool {
+        let log = self.log_path();
+        let (client, peer) =
+            (format!("http://127.0.0.1:{}", self.client_port), format!("http://127.0.0.1:{}", self.peer_port));
+        let mut command = Command::new("etcd");
+        command
+            .arg("--data-dir")
+            .arg(self.folder.path().join("data"))
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
+            .args(["--initial-cluster", &format!("default={peer}"), "--logger", "zap", "--log-level", "error"])
+            .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(File::create(&log).unwrap());
+        // SAFETY: between fork and exec only prctl is called, which is async-signal-safe.
+        unsafe {
+            command.pre_exec(|| Ok(nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?));
+        }
+        let mut child = command.spawn().expect("etcd is installed: deploy/install/need.sh etcd");
+        let deadline = Instant::now() + PATIENCE;
+        while self.ask("/v3/kv/range", json!({"key": "YQ=="})).is_none() {
+            if child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            assert!(Instant::now() < deadline, "etcd does not answer: {}", std::fs::read_to_string(&log).unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.child = Some(child);
+        true
+    }
+
+    /// Ends it as a power cut would; its files stay.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            drop(child.kill());
+            drop(child.wait());
+        }
+    }
+
+    /// Stops it in its tracks: connections stay, nothing is answered.
+    pub fn freeze(&self) {
+        self.signal(nix::sys::signal::Signal::SIGSTOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(nix::sys::signal::Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = self.child.as_ref().unwrap().id().try_into().unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).unwrap();
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.folder.path().join("log")
+    }
+
+    pub fn port(&self) -> u16 {
+        self.client_port
+    }
+
+    /// A store in it.
+    pub fn place(&self, prefix: &str) -> EtcdPlace {
+        format!("etcd://127.0.0.1:{}/{prefix}", self.client_port).parse().unwrap()
+    }
+
+    /// Asks it directly, past everything that is tested.
+    pub fn ask(&self, path: &str, question: Value) -> Option<Value> {
+        let url = format!("http://127.0.0.1:{}{path}", self.client_port);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                runtime.block_on(async {
+                    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
+                    let answer = client.unwrap().post(url).json(&question).send().await.ok()?;
+                    if answer.status().is_success() { answer.json().await.ok() } else { None }
+                })
+            });
+            asked.join().unwrap()
+        })
+    }
+
+    /// Takes the lead away from whoever has it, as an operator could.
+    pub fn depose(&self, place: &EtcdPlace) {
+        self.ask("/v3/kv/deleterange", json!({"key": base64(&place.key("leader"))})).unwrap();
+    }
+
+    /// Sets a key, as nobody but an operator should.
+    pub fn put(&self, key: &str, value: &str) {
+        self.ask("/v3/kv/put", json!({"key": base64(key), "value": base64(value)})).unwrap();
+    }
+
+    /// Every key under a prefix, with its value.
+    pub fn content(&self, place: &EtcdPlace, folder: &str) -> Vec<(String, String)> {
+        let question = json!({
+            "key": base64(&place.key(&format!("{folder}/"))),
+            "range_end": base64(&place.key(&format!("{folder}0"))),
+        });
+        let answer = self.ask("/v3/kv/range", question).unwrap();
+        let text = |value: &Value| {
+            String::from_utf8(BASE64_STANDARD.decode(value.as_str().unwrap_or_default()).unwrap()).unwrap()
+        };
+        let found = answer["kvs"].as_array().cloned().unwrap_or_default();
+        found.iter().map(|kv| (text(&kv["key"]), text(&kv["value"]))).collect()
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn base64(text: &str) -> String {
+    BASE64_STANDARD.encode(text)
+}
+
+/// Leads the managers of `place`, with a lease that outlasts the test unless it is given back.
+pub fn lead(place: &EtcdPlace) -> Leadership {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let campaign = Campaign::new(place, "http://127.0.0.1:1", 600).unwrap();
+    match runtime.block_on(campaign.attempt()).unwrap() {
+        Attempt::Won(leadership) => leadership,
+        Attempt::Led(by) => panic!("{by} leads already"),
+    }
+}

@@ -1,0 +1,128 @@
+//! A memory node without memory: it registers, does what it is told, keeps what it has seen over restarts of its manager,
+//! and refuses a manager that is behind. What contradicts the rules it writes down.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use cxloe_gmm::api::{MemoryNodeSync, RegisterMemoryNode};
+use cxloe_gmm::daemon::{Backoff, Break, Contact, ManagerLink};
+use cxloe_gmm::model::{CnId, CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
+
+/// What the node knows.
+#[derive(Debug, Default)]
+pub struct Known {
+    /// The highest term and revision seen.
+    pub seen: Watermark,
+    /// Extent -> the CN and the CMem address it serves.
+    pub mapped: BTreeMap<u64, (CnId, u64)>,
+    /// Registrations so far.
+    pub registrations: u64,
+    /// Commands and answers refused, for they came from below what was seen.
+    pub refused: u64,
+    /// What should never have happened.
+    pub wrong: Vec<String>,
+    acked_seq: u64,
+    results: Vec<CommandResult>,
+}
+
+impl Known {
+    /// Whether what comes from there is to be followed.
+    pub fn accepts(&mut self, from: Watermark) -> bool {
+        let accepted = from >= self.seen;
+        if accepted { self.seen = from } else { self.refused += 1 }
+        accepted
+    }
+
+    fn map(&mut self, mapping: &Mapping) {
+        for (extent, page) in mapping.extents.iter().zip(0..) {
+            let place = (mapping.cn, mapping.cmem_base + page * mapping.extent_bytes);
+            let before = self.mapped.insert(extent, place);
+            if before.is_some_and(|before| before != place) {
+                self.wrong.push(format!("extent {extent} was given to {place:?} while {before:?} had it"));
+            }
+        }
+    }
+
+    /// Carries a command out, once.
+    pub fn carry_out(&mut self, command: &NodeCommand) {
+        if !self.accepts(command.watermark()) || command.seq <= self.acked_seq {
+            return;
+        }
+        if command.seq != self.acked_seq + 1 {
+            self.wrong.push(format!("command {} came after {}", command.seq, self.acked_seq));
+        }
+        self.acked_seq = command.seq;
+        match &command.action {
+            NodeAction::MapCmem(mapping) => self.map(mapping),
+            NodeAction::UnmapCmem(mapping) => {
+                mapping.extents.iter().for_each(|extent| drop(self.mapped.remove(&extent)));
+            }
+        }
+        self.results.push(CommandResult::done(command.seq));
+    }
+}
+
+/// A node; clones are the same node.
+#[derive(Debug, Clone)]
+pub struct Node {
+    pub register: RegisterMemoryNode,
+    known: Arc<Mutex<Known>>,
+}
+
+impl Node {
+    pub fn new(register: RegisterMemoryNode) -> Self {
+        Self { register, known: Arc::default() }
+    }
+
+    pub fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap()
+    }
+
+    /// Starts its daemon, which ends when what is returned is dropped.
+    pub fn start(&self, managers: &str) -> ManagerLink<Self> {
+        let backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
+        ManagerLink::start(managers, backoff, self.clone(), Self::registration).unwrap()
+    }
+
+    async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
+        let client = contact.client();
+        self.register.seen = self.known().seen;
+        let registered = contact.ask(client.register_memory_node(&self.register)).await?;
+        {
+            let mut known = self.known();
+            if !known.accepts(registered.watermark) {
+                return Err(Break::node(std::io::Error::other("the manager is behind")));
+            }
+            known.registrations += 1;
+            known.acked_seq = registered.acked_seq;
+            known.results.clear();
+            known.mapped.clear();
+            registered.mappings.iter().for_each(|mapping| known.map(mapping));
+            let taken = registered.unowned.iter().find(|extent| known.mapped.contains_key(extent));
+            known.wrong.extend(taken.map(|extent| format!("extent {extent} is both served and free")));
+        }
+        contact.registered();
+        loop {
+            let sync = {
+                let known = self.known();
+                MemoryNodeSync {
+                    registration: registered.registration,
+                    acked_seq: known.acked_seq,
+                    results: known.results.clone(),
+                    progress: None,
+                    stats: serde_json::Value::Null,
+                    wait_ms: 1000,
+                }
+            };
+            let synced = contact.ask(client.sync_memory_node(&self.register.name, &sync)).await?;
+            let mut known = self.known();
+            if !known.accepts(synced.watermark) {
+                return Err(Break::node(std::io::Error::other("the manager is behind")));
+            }
+            known.results.clear();
+            synced.commands.iter().for_each(|command| known.carry_out(command));
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Three managers over one etcd: real processes, one of which leads. Whatever happens to the leader, another one goes on
+//! with all that was acknowledged, nodes and clients find it by themselves, and a leader of the past does no harm.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::etcd::Etcd;
+use common::node::Node;
+use common::{EXTENT, Served, cn, compute_node, eventually, gmm, memory_node, name};
+use cxloe_gmm::Client;
+use cxloe_gmm::api::CreateRegion;
+use cxloe_gmm::daemon::Connection;
+use cxloe_gmm::model::{Mapping, NodeAction, NodeCommand, RegionState, Watermark};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use reqwest::{Method, StatusCode};
+use serde_json::{Value, json};
+
+/// Managers over one store; each has a folder for its log.
+struct Managers {
+    store: String,
+    served: Vec<(Served, tempfile::TempDir)>,
+}
+
+impl Managers {
+    fn start(etcd: &Etcd, count: usize) -> Self {
+        let mut managers = Self { store: etcd.place("lab").to_string(), served: Vec::new() };
+        (0..count).for_each(|_| managers.add());
+        managers
+    }
+
+    fn add(&mut self) {
+        let folder = tempfile::tempdir().unwrap();
+        let served = Served::start_over(&["--store", &self.store], folder.path(), &["--lease-ttl", "2"]);
+        self.served.push((served, folder));
+    }
+
+    fn urls(&self) -> String {
+        let urls: Vec<&str> = self.served.iter().map(|(served, _)| served.url.as_str()).collect();
+        urls.join(",")
+    }
+
+    fn client(&self) -> Client {
+        Client::new(&self.urls()).unwrap()
+    }
+
+    /// Who leads, once somebody does.
+    async fn leader(&self) -> usize {
+        let client = self.client();
+        let leader = eventually("a leader", || async { client.health().await.ok()?.leader }).await;
+        self.served.iter().position(|(served, _)| served.url == leader).expect("one of these leads")
+    }
+
+    /// Takes one out, for the test to end it.
+    fn take(&mut self, index: usize) -> Served {
+        self.served.remove(index).0
+    }
+}
+
+/// Asks one manager and does not go where it points to: status, location, body.
+async fn ask(method: Method, url: &str, path: &str, body: Option<Value>) -> (StatusCode, Option<String>, Value) {
+    let client = reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let mut request = client.request(method, format!("{url}{path}")).timeout(Duration::from_secs(60));
+    if let Some(body) = body {
+        request = request.json(&body);
+    }
+    let answer = request.send().await.unwrap();
+    let location = answer.headers().get("location").map(|url| url.to_str().unwrap().to_owned());
+    (answer.status(), location, answer.json().await.unwrap_or_default())
+}
+
+async fn create(client: &Client, region: &str) -> Option<RegionState> {
+    let create = CreateRegion::new(name(region), 4 * EXTENT, cn(1));
+    client.create_region(&create).await.ok().map(|region| region.state)
+}
+
+fn signal(served: &Served, signal: Signal) {
+    kill(Pid::from_raw(served.child.id().try_into().unwrap()), signal).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_goes_on_when_the_leader_is_killed_or_told_to_end() {
+    let etcd = Etcd::start();
+    let mut managers = Managers::start(&etcd, 3);
+    let urls = managers.urls();
+    let client = managers.client();
+    let mut leader = managers.leader().await;
+    let term = client.health().await.unwrap().watermark.term;
+    assert_eq!(term, 1, "one manager took over, not each of them");
+    let node = Node::new(memory_node("mn0", 0, 1024));
+    let link = node.start(&urls);
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    let first = eventually("a region", || create(&client, "first")).await;
+    assert_eq!(first, RegionState::Active);
+
+    // Those that follow point to the leader, for any method and path; clients go there.
+    for (index, (served, _)) in managers.served.iter().enumerate() {
+        let leading = managers.served[leader].0.url.as_str();
+        if index != leader {
+            for (method, path) in [(Method::GET, "/v1/regions?x=1"), (Method::POST, "/v1/regions"), (Method::GET, "/")] {
+                let (status, location, body) = ask(method, &served.url, path, Some(json!({"name": 1}))).await;
+                assert_eq!((status, location), (StatusCode::TEMPORARY_REDIRECT, Some(format!("{leading}{path}"))));
+                assert_eq!(body["code"], "not_leader");
+            }
+            let seen = served.client().regions().await.unwrap();
+            assert_eq!(seen.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["first"]);
+        }
+        let status = gmm().args(["--manager", &served.url, "status"]).output().unwrap();
+        assert_eq!(serde_json::from_slice::<Value>(&status.stdout).unwrap()["leader"], leading);
+    }
+
+    let asked = Instant::now();
+    managers.take(leader).kill();
+    eventually("another leader", || create(&client, "second")).await;
+    println!("killed: a region was created on the next leader after {:?}", asked.elapsed());
+    let health = client.health().await.unwrap();
+    assert_eq!((health.watermark.term, health.regions), (2, 2));
+    eventually("that the node follows", || async { (node.known().seen.term == 2).then_some(()) }).await;
+    assert_eq!(link.connection(), Connection::Registered);
+    let found = client.region(&name("first")).await.unwrap();
+    assert_eq!(found.state, RegionState::Active);
+
+    // What the first leader might still say is refused by a node that has heard of the second.
+    let mapping = Mapping {
+        cn: cn(9),
+        region: name("stale"),
+        cmem_base: 0,
+        extent_bytes: EXTENT,
+        extents: [1000].into_iter().collect(),
+    };
+    let stale = NodeCommand { seq: 99, term: 1, revision: 1 << 40, action: NodeAction::MapCmem(mapping) };
+    node.known().carry_out(&stale);
+    assert_eq!((node.known().refused, node.known().mapped.contains_key(&1000)), (1, false));
+
+    leader = managers.leader().await;
+    managers.add();
+    let asked = Instant::now();
+    let mut ending = managers.take(leader);
+    assert!(ending.signal(Signal::SIGTERM).success(), "{}", ending.log());
+    let urls = managers.urls();
+    let rest = managers.client();
+    eventually("another leader", || create(&rest, "third")).await;
+    println!("SIGTERM: a region was created on the next leader after {:?}", asked.elapsed());
+    assert_eq!(rest.health().await.unwrap().watermark.term, 3);
+    let regions = rest.regions().await.unwrap();
+    assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["first", "second", "third"]);
+    assert!(node.known().wrong.is_empty(), "{:?}", node.known().wrong);
+    drop((link, urls));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_stopped_and_replaced_wakes_up_and_harms_nobody() {
+    let etcd = Etcd::start();
+    let mut managers = Managers::start(&etcd, 2);
+    let node = Node::new(memory_node("mn0", 0, 1024));
+    let link = node.start(&managers.urls());
+    let client = managers.client();
+    eventually("a region", || create(&client, "before")).await;
+    let stopped = managers.leader().await;
+    let stopped = managers.take(stopped);
+    signal(&stopped, Signal::SIGSTOP);
+
+    // Asked while it cannot answer: to show what it believes, and to change it.
+    let url = stopped.url.clone();
+    let body = json!({"name": "stale", "size": EXTENT, "owner": "02:00:00:00:01:01", "wait_ms": 0});
+    let asked: Vec<_> = [
+        (Method::GET, "/v1/regions", None),
+        (Method::GET, "/v1/health", None),
+        (Method::POST, "/v1/regions", Some(body)),
+        (Method::DELETE, "/v1/regions/before?force=true&wait_ms=0", None),
+    ]
+    .into_iter()
+    .map(|(method, path, body)| {
+        let url = url.clone();
+        tokio::spawn(async move { ask(method, &url, path, body).await })
+    })
+    .collect();
+
+    let rest = managers.client();
+    eventually("another leader", || create(&rest, "after")).await;
+    eventually("that the node follows", || async { (node.known().seen.term == 2).then_some(()) }).await;
+    signal(&stopped, Signal::SIGCONT);
+    for answer in asked {
+        let (status, _, body) = answer.await.unwrap();
+        assert!(!status.is_success(), "a leader of the past answered {status}: {body}");
+    }
+    let leader = managers.served[0].0.url.clone();
+    eventually("that it follows", || async {
+        let (status, location, _) = ask(Method::GET, &url, "/v1/regions", None).await;
+        assert!(!status.is_success(), "it answers as if it led");
+        (location == Some(format!("{leader}/v1/regions"))).then_some(())
+    })
+    .await;
+    let regions = rest.regions().await.unwrap();
+    assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
+    assert!(regions.iter().all(|region| region.state == RegionState::Active));
+    assert!(stopped.log().contains("the lead is lost"), "{}", stopped.log());
+    assert_eq!(node.known().seen.term, 2);
+
+    // It leads again when it is its turn.
+    managers.take(0).kill();
+    let again = Client::new(&url).unwrap();
+    eventually("that it leads again", || create(&again, "again")).await;
+    assert_eq!(again.health().await.unwrap().watermark, Watermark { term: 3, ..again.health().await.unwrap().watermark });
+    assert_eq!(again.regions().await.unwrap().len(), 3);
+    assert!(node.known().wrong.is_empty(), "{:?}", node.known().wrong);
+    drop(link);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd_may_be_away_for_a_while() {
+    let mut etcd = Etcd::start();
+    let managers = Managers::start(&etcd, 2);
+    let node = Node::new(memory_node("mn0", 0, 1024));
+    let link = node.start(&managers.urls());
+    let client = managers.client();
+    eventually("a region", || create(&client, "before")).await;
+
+    etcd.kill();
+    for (served, _) in &managers.served {
+        let said = eventually("that it says so", || async {
+            let (status, _, body) = ask(Method::GET, &served.url, "/v1/regions", None).await;
+            let error = body["error"].as_str().unwrap_or_default();
+            (status == StatusCode::SERVICE_UNAVAILABLE && error.contains("etcd does not answer")).then_some(body)
+        })
+        .await;
+        assert_eq!((&said["code"], said["hint"].as_str().unwrap().is_empty()), (&json!("unavailable"), false));
+    }
+    let status = gmm().args(["--manager", &managers.urls(), "status"]).output().unwrap();
+    let told = String::from_utf8(status.stderr).unwrap();
+    assert!(!status.status.success() && told.contains("no manager leads") && told.contains("etcd"), "{told}");
+
+    assert!(etcd.run());
+    eventually("that one leads again", || create(&client, "after")).await;
+    let regions = client.regions().await.unwrap();
+    assert_eq!(regions.iter().map(|region| region.name.as_str()).collect::<Vec<_>>(), ["after", "before"]);
+
+    // Gone for less than the lease lasts, nobody steps down for it: at most another one's turn has come.
+    etcd.kill();
+    assert!(etcd.run());
+    eventually("a region after a restart", || create(&client, "later")).await;
+    assert!(node.known().wrong.is_empty() && node.known().refused == 0, "{:?}", node.known());
+    drop(link);
+}
+
+#[test]
+fn what_several_managers_need_is_asked_for() {
+    let serve = |arguments: &[&str]| {
+        let output = gmm().arg("serve").args(arguments).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let store = "etcd://127.0.0.1:1/lab";
+    let (code, told) = serve(&["--listen", "0.0.0.0:0", "--store", store]);
+    assert!(code == Some(1) && told.contains("--advertise") && told.contains(store), "{told}");
+    let (code, told) = serve(&["--store", "etcd://127.0.0.1:1"]);
+    assert!(code == Some(2) && told.contains("PREFIX"), "{told}");
+    let (code, told) = serve(&["--store", store, "--lease-ttl", "1"]);
+    assert!(code == Some(2) && told.contains("lease-ttl"), "{told}");
+    let (code, told) = serve(&["--store", store, "--advertise", "nowhere"]);
+    assert!(code == Some(2) && told.contains("http://HOST:PORT"), "{told}");
+}
