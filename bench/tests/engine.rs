@@ -7,13 +7,15 @@ use cxloe_bench::sim::register::{Origin, Shape, content};
 use cxloe_bench::sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{
-    Direction, Engine, EngineError, Piece, Read, Route, RouteError, Sink, Target, Unmapped, Walk, Write,
+    Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target, Unmapped,
+    Walk, Write,
 };
 use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::Link;
 use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig};
+use cxloe_wire::time::Time;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 0]);
 const MN: Mac = Mac([2, 0, 0, 0, 1, 0]);
@@ -209,6 +211,92 @@ fn a_region_added_to_an_open_session_is_lost_with_its_memory() {
         assert_eq!(pair.engine.read(hpa, 0, now, tx), Err(EngineError::DataLost(MN)));
     }
     assert_eq!(pair.engine.flush(now, tx), Ok(true), "what is lost is not modified");
+}
+
+/// Closing a range writes back what is modified of it, and of nothing else, and refuses what is new.
+#[test]
+fn a_closed_range_is_written_back_alone() {
+    let mut pair = Pair::open();
+    pair.write(64, 1);
+    pair.write(8192, 2);
+    pair.write(8192 + 64, 3);
+    let now = pair.net.now();
+    assert_eq!(
+        pair.engine.read(8192 + 128, 0, now, pair.link.transmit()),
+        Ok(Read::Sent),
+        "it fills the cache"
+    );
+    let closed = 8192..8192 + 4096;
+    let mut work = pair.engine.close_range(closed.clone(), Closed::Withdrawn);
+    let (engine, tx) = (&mut pair.engine, pair.link.transmit());
+    assert_eq!(engine.read(8192 + 256, 0, now, tx), Err(EngineError::Withdrawn(8192 + 256)));
+    assert_eq!(engine.write(8192 + 256, &content(9), 0, now, tx), Err(EngineError::Withdrawn(8192 + 256)));
+    assert_eq!(engine.burst_read(&Piece::straight(8192, 2), 0, now, tx), Err(EngineError::Withdrawn(8192)));
+    assert_eq!(engine.write(8192, &content(4), 0, now, tx), Ok(Write::Done), "what is modified still may be");
+    pair.until("the read", |pair| pair.ended.ended == 1);
+    assert_eq!(pair.engine.read_cached(8192 + 128), None, "it does not come back into the cache");
+    pair.until("the end", |pair| {
+        let now = pair.net.now();
+        pair.engine.write_back_range(&mut work, now, pair.link.transmit()) == Ok(true)
+    });
+    assert_eq!((pair.mn.line(CN, 8192), pair.mn.line(CN, 8192 + 64)), (content(4), content(3)));
+    assert_ne!(pair.mn.line(CN, 64), content(1), "the rest stays where it is");
+    assert_eq!(pair.engine.read_cached(64), Some(&content(1)));
+    assert_eq!(pair.engine.read_cached(8192), None);
+
+    // Moved, it makes operations wait; opened, it takes them again.
+    pair.engine.close_range(closed.clone(), Closed::Moving);
+    let now = pair.net.now();
+    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::Busy));
+    pair.engine.set_held(true);
+    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::Held(8192)));
+    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Err(EngineError::Held(0)));
+    pair.engine.set_held(false);
+    pair.engine.open_range(closed.start);
+    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Ok(Read::Sent));
+}
+
+/// A memory node that is away keeps its lines here, and the range is not done before they are there.
+#[test]
+fn a_closed_range_waits_for_its_memory_node() {
+    let mut pair = Pair::open();
+    pair.strand(64, 1);
+    pair.write(128, 2);
+    let mut work = pair.engine.close_range(0..4096, Closed::Withdrawn);
+    let now = pair.net.now();
+    let stuck = pair.engine.write_back_range(&mut work, now, pair.link.transmit());
+    assert_eq!(stuck, Err(EngineError::NotConnected(MN)));
+    pair.net.heal_all();
+    pair.until("the end", |pair| {
+        let now = pair.net.now();
+        pair.engine.write_back_range(&mut work, now, pair.link.transmit()) == Ok(true)
+    });
+    assert_eq!((pair.mn.line(CN, 64), pair.mn.line(CN, 128)), (content(1), content(2)));
+}
+
+/// A flush ends although somebody goes on writing, and has what was written before it.
+#[test]
+fn a_flush_ends_while_others_write() {
+    let mut pair = Pair::open();
+    for line in 0..8 {
+        pair.write(line * 64, 100 + line);
+    }
+    let mut flush = Flush::default();
+    let mut rounds = 0;
+    pair.until("the flush", |pair| {
+        rounds += 1;
+        // Over and over, also what has just been written back.
+        for line in 0..8_u64 {
+            let (now, hpa) = (pair.net.now(), 4096 + (line + rounds) % 32 * 64);
+            let _ = pair.engine.write(hpa, &content(rounds), 0, now, pair.link.transmit());
+        }
+        let now = pair.net.now();
+        pair.engine.flush_on(&mut flush, now, pair.link.transmit()) == Ok(true)
+    });
+    for line in 0..8 {
+        assert_eq!(pair.mn.line(CN, line * 64), content(100 + line), "line {line}");
+    }
+    assert_eq!(pair.flush(), Ok(false), "what was written meanwhile is modified still");
 }
 
 /// One engine and several memory nodes over which a region is spread.
@@ -489,19 +577,20 @@ fn a_piece_of_another_interleave_set_is_refused() {
 #[test]
 fn a_region_added_during_a_hand_over_is_lost_with_its_memory() {
     let mut pair = Pair::open();
-    let woken = pair.net.now() + TIMING.ping_every + TIMING.suspect_after * 2;
-    pair.mn.paused_until = woken;
-    pair.until("the memory node's return", |pair| pair.net.now() >= woken);
+    // Silence, until the engine calls the memory node again; then only the call comes through.
+    let calls = pair.net.now() + TIMING.ping_every + TIMING.suspect_after + TIMING.hello_first / 2;
     pair.net.cut(CN, MN);
+    pair.until("a call", |pair| pair.net.now() >= calls);
+    pair.net.heal_all();
     let handed_over = |pair: &Pair| !pair.engine.is_connected() && pair.engine.peer_incarnation(0).is_some();
     pair.until("a hand-over", |pair| handed_over(pair));
+    pair.mn.paused_until = Time(u64::MAX);
     pair.engine.remove_route(0);
     pair.engine.add_route(direct(0, EXTENT)).expect("its place is free");
     pair.until("the old session", |pair| pair.engine.is_connected());
     pair.write(64, 1);
     let before = pair.engine.peer_incarnation(0);
     pair.mn.restart(false);
-    pair.net.heal_all();
     pair.until("the next session", |pair| {
         pair.engine.is_connected() && pair.engine.peer_incarnation(0) != before
     });

@@ -167,8 +167,7 @@ impl Station {
             let here = |leg: &&Leg| leg.decoder as usize == decoder && leg.position == position;
             let none = || AttachError::NoLeg { region: name(), decoder, position };
             let leg = legs.find(here).ok_or_else(none)?;
-            let nowhere =
-                || AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() };
+            let nowhere = || AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() };
             let mac = leg.mac().ok_or_else(nowhere)?;
             let peer = engine.add_peer(self.requester(Mac(mac.0)), now);
             let lost = leg.state == LegState::Lost;
@@ -201,3 +200,106 @@ fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
     decoder.size.min(window.saturating_sub(decoder.offset)) / turn * turn
 }
 
+#[cfg(test)]
+mod tests {
+    use cxloe_gmm::model::Unmapped;
+    use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+    use cxloe_wire::link::Link;
+    use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
+
+    use super::*;
+    use crate::attachments::tests::{grown, spread};
+    use crate::cache::CacheConfig;
+    use crate::engine::EngineError;
+
+    const MIB: u64 = 1 << 20;
+    const HPA: u64 = 1 << 40;
+    const WINDOW: u64 = 64 * MIB;
+
+    struct Node {
+        station: Station,
+        engine: Engine,
+        link: SimLink,
+    }
+
+    impl Node {
+        fn new() -> Node {
+            let own = Mac([2, 0, 0, 0, 0, 1]);
+            let link = SimNetwork::new(1).attach(own, PortConfig::default()).unwrap();
+            let station = Station {
+                own,
+                ethertype: ETHERTYPE_DEFAULT,
+                max_frame: 1514,
+                streams: 2,
+                instance: 1,
+                key: None,
+                timing: Timing::default(),
+            };
+            Node { station, engine: Engine::new(CacheConfig::OFF), link }
+        }
+
+        /// Why a line cannot be read: nothing answers here.
+        fn read(&mut self, hpa: u64) -> EngineError {
+            self.engine.read(hpa, 0, Time::ZERO, self.link.transmit()).unwrap_err()
+        }
+    }
+
+    fn mn(position: u8) -> EngineError {
+        EngineError::NotConnected(Mac([2, 0, 0, 0, 1, position]))
+    }
+
+    #[test]
+    fn a_region_is_reached_as_far_as_it_goes_and_grows_in_its_window() {
+        let mut node = Node::new();
+        let region = cxloe_gmm::model::Region { unmapped: Unmapped::Poison, ..spread("r", 6 * MIB, 3) };
+        node.station.attach(&mut node.engine, &region, HPA, WINDOW, Time::ZERO).unwrap();
+        assert_eq!([0, 1024, 2048, 3072].map(|at| node.read(HPA + at)), [mn(0), mn(1), mn(2), mn(0)]);
+        let end = HPA + 6 * MIB;
+        assert_eq!(node.read(end - 64), mn(2), "the last chunk is its last leg's");
+        assert_eq!(node.read(end), EngineError::Poisoned(end), "by the region's policy");
+        assert_eq!(node.read(HPA + WINDOW), EngineError::Unmapped(HPA + WINDOW), "nobody's");
+
+        let larger = grown(&region, 6 * MIB, true);
+        node.station.extend(&mut node.engine, &larger, HPA, WINDOW, 6 * MIB, Time::ZERO).unwrap();
+        assert_eq!((node.read(end), node.read(end - 64)), (mn(0), mn(2)));
+        assert_eq!(node.read(end + 6 * MIB), EngineError::Poisoned(end + 6 * MIB));
+
+        node.station.detach(&mut node.engine, &larger, HPA);
+        assert_eq!([HPA, end].map(|at| node.read(at)), [HPA, end].map(EngineError::Unmapped));
+        node.station.attach(&mut node.engine, &larger, HPA, WINDOW, Time::ZERO).unwrap();
+    }
+
+    #[test]
+    fn what_does_not_fit_or_is_not_committed_is_left_out() {
+        let mut node = Node::new();
+        let region = grown(&spread("r", 6 * MIB, 3), 6 * MIB, false);
+        assert_eq!(reach(&region, WINDOW), 6 * MIB);
+        let window = 4 * MIB;
+        let fits = window / (3 * 4096) * (3 * 4096);
+        assert_eq!(reach(&region, window), fits);
+        node.station.attach(&mut node.engine, &region, HPA, window, Time::ZERO).unwrap();
+        assert!(matches!(node.read(HPA + fits - 64), EngineError::NotConnected(_)));
+        assert_eq!(node.read(HPA + fits), EngineError::Unmapped(HPA + fits));
+        assert_eq!(node.read(HPA + 6 * MIB), EngineError::Unmapped(HPA + 6 * MIB));
+    }
+
+    #[test]
+    fn errors_name_what_is_missing_and_leave_nothing_behind() {
+        let mut node = Node::new();
+        let region = grown(&spread("r", 4 * MIB, 2), 4 * MIB, true);
+        let mut homeless = region.clone();
+        homeless.legs[3].macs.clear();
+        let mut lame = region.clone();
+        lame.legs.pop();
+        for (broken, words) in [(homeless, ["mn1", "registered"]), (lame, ["position 1", "decoder 1"])] {
+            let error = node.station.attach(&mut node.engine, &broken, HPA, WINDOW, Time::ZERO);
+            let error = error.unwrap_err().to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+            assert_eq!(node.read(HPA), EngineError::Unmapped(HPA));
+        }
+        node.station.attach(&mut node.engine, &region, HPA, WINDOW, Time::ZERO).unwrap();
+        let twice = node.station.attach(&mut node.engine, &region, HPA, WINDOW, Time::ZERO);
+        assert!(matches!(twice, Err(AttachError::Route { .. })), "{twice:?}");
+        assert_eq!(node.read(HPA), mn(0), "what is there stays");
+    }
+}

@@ -1,8 +1,8 @@
 //! What this node does when it is in touch with the manager: it registers, waits for changes to its regions, and has
 //! the worker attach them, let go of them and detach them. What the manager wants back is acknowledged as soon as the
-//! worker has let go of it; meanwhile this node keeps asking in short intervals instead of waiting for news.
-//! Trying again when the manager is away is [`daemon::ManagerLink`]'s; what is
-//! attached goes on being served meanwhile, from the start, for as long as it likes.
+//! worker has let go of it; until then this node asks in short intervals instead of waiting for news. Trying again
+//! when the manager is away is [`daemon::ManagerLink`]'s; what is attached goes on being served meanwhile, from the
+//! start, for as long as it likes.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -83,7 +83,7 @@ impl Port {
             waiter: Waiter::new(wait),
             empty: 0,
             depth: DEPTH_DEFAULT,
-            requests: Requests::default(),
+            requests: Requests::new(DEPTH_DEFAULT),
             call: 0,
             last_refusal: None,
         }
@@ -112,6 +112,7 @@ impl Port {
     /// Requests in flight of one batched call, at least 1.
     pub fn set_depth(&mut self, depth: usize) {
         self.depth = depth.max(1);
+        self.requests.clear(self.depth);
     }
 
     /// Takes what has arrived and does what is due; waits by the port's style if it is nothing.

@@ -49,8 +49,8 @@ pub use events::{Events, EventsGap, EventsQuery};
 pub use sessions::Session;
 
 use crate::model::{
-    ByteSize, CnId, CommandResult, DeviceKind, Extents, LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeCommand,
-    Region, Unmapped, Watermark,
+    ByteSize, CnId, CommandResult, DeviceKind, Extents, LogicalDevice, Mac, Mapping, MemoryNode, Name,
+    NodeCommand, Region, Unmapped, Watermark,
 };
 
 /// A memory node says that it is there and what it lends.
@@ -426,4 +426,3 @@ pub struct NodeCount {
     /// Of these, heard of within the node time-out.
     pub reachable: u64,
 }
-

@@ -40,7 +40,9 @@ pub const URL_DEFAULT: &str = "http://127.0.0.1:7440";
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address of the manager cannot be used.
-    #[error("{url:?} is not the URL of a manager ({reason}); write http://HOST:PORT or unix:/path/to/socket, several separated by commas")]
+    #[error(
+        "{url:?} is not the URL of a manager ({reason}); write http://HOST:PORT or unix:/path/to/socket, several separated by commas"
+    )]
     BadUrl {
         /// What was given.
         url: String,

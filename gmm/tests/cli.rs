@@ -34,11 +34,7 @@ async fn a_fabric_is_run_from_the_command_line() {
 
     let empty = ask(url, &["list"]);
     assert_eq!((code(&empty), empty.stdout.as_slice()), (0, b"[\n]\n".as_slice()));
-    assert!(
-        err(&empty).contains("Warning: no memory nodes, compute nodes, regions found"),
-        "{}",
-        err(&empty)
-    );
+    assert!(err(&empty).contains("Warning: no memdevs, compute nodes, regions found"), "{}", err(&empty));
 
     let (_node, _) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
     client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
@@ -111,15 +107,32 @@ fn wrong_arguments_and_missing_managers_have_exit_codes_of_their_own() {
 
 #[test]
 fn help_teaches_with_examples() {
-    for command in
-        ["serve", "list", "create-region", "destroy-region", "reset-region", "monitor", "completions"]
-    {
+    let commands = gmm().arg("--help").output().unwrap();
+    let commands = String::from_utf8(commands.stdout).unwrap();
+    let listed = commands.split_once("Commands:").unwrap().1.split_once("Options:").unwrap().0;
+    let listed: Vec<&str> = listed
+        .lines()
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next())
+        .filter(|command| *command != "help" && *command != "fm")
+        .collect();
+    assert!(listed.len() >= 19 && listed.contains(&"grow-region"), "{listed:?}");
+    for command in listed {
         let output = gmm().args([command, "--help"]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(text.contains("Example") && text.contains(&format!("gmm {command}")), "{command}: {text}");
     }
     let top = String::from_utf8(gmm().arg("--help").output().unwrap().stdout).unwrap();
     assert!(top.contains("Exit codes") && top.contains("manager unreachable"), "{top}");
+    let folder = tempfile::tempdir().unwrap();
+    let pages = folder.path().join("new").join("man1");
+    assert!(gmm().args(["man", "--dir"]).arg(&pages).output().unwrap().status.success());
+    let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
+    assert!(
+        page("gmm.1").contains("Exit codes") && page("gmm-grow-region.1").contains("gmm grow\\-region heap")
+    );
+    let nowhere = gmm().args(["man", "--dir", "/proc/nonexistent"]).output().unwrap();
+    assert!(code(&nowhere) == 1 && err(&nowhere).contains("--dir"), "{}", err(&nowhere));
     let completions = gmm().args(["completions", "bash"]).output().unwrap();
     assert!(String::from_utf8(completions.stdout).unwrap().contains("create-region"));
 }

@@ -30,6 +30,8 @@ const KILLS: u32 = 200;
 const KILLS_LONG: u32 = 3000;
 /// Clients at a time.
 const CLIENTS: u8 = 3;
+/// Regions a client keeps at most.
+const OWN_MAX: usize = 12;
 /// Memory nodes.
 const NODES: u8 = 3;
 /// Extents of each.
@@ -68,13 +70,24 @@ impl Ledger {
     }
 }
 
-/// One client: asks until the manager is gone.
-async fn ask(client: Client, ledger: Arc<Ledger>, mut random: StdRng, prefix: String, owner: u8) {
-    let mut own: Vec<(String, u64)> = Vec::new();
+/// Regions, each with its size in extents.
+type Regions = Vec<(String, u64)>;
+
+/// One client: asks until the manager is gone. It begins with the regions it had before.
+async fn ask(
+    client: Client,
+    ledger: Arc<Ledger>,
+    mut random: StdRng,
+    prefix: String,
+    owner: u8,
+    mut own: Regions,
+) {
     for number in 0..1000 {
         let wait_ms = if random.random_bool(0.5) { 0 } else { 5000 };
         let pick = (!own.is_empty()).then(|| random.random_range(0..own.len()));
-        let unreachable = match (random.random_range(0..6), pick) {
+        // Beyond so many regions, those there are go first.
+        let choice = if own.len() > OWN_MAX { 2 } else { random.random_range(0..6) };
+        let unreachable = match (choice, pick) {
             (0 | 1, Some(pick)) => {
                 let (region, extents) = &mut own[pick];
                 let more = *extents + random.random_range(1..8);
@@ -129,11 +142,18 @@ fn check(state: &State, ledger: &Ledger, nodes: &[Node]) {
     let told = ledger.regions.lock().unwrap();
     for (region, told) in told.iter() {
         let Some(found) = state.regions.get(&name(region)) else {
-            assert!(!told.created || told.destroy_asked, "region {region} was acknowledged and is gone: {told:?}");
+            assert!(
+                !told.created || told.destroy_asked,
+                "region {region} was acknowledged and is gone: {told:?}"
+            );
             continue;
         };
         let draining = found.state == RegionState::Draining;
-        assert!(!told.destroyed || draining, "the end of {region} was acknowledged, and it is {}", found.state);
+        assert!(
+            !told.destroyed || draining,
+            "the end of {region} was acknowledged, and it is {}",
+            found.state
+        );
         assert!(!draining || told.destroy_asked, "nobody asked for the end of {region}");
         let bytes: u64 = found.decoders.iter().map(|decoder| decoder.size).sum();
         assert!(draining || bytes >= told.size, "{region} has {bytes} bytes: {told:?}");
@@ -170,6 +190,19 @@ fn check(state: &State, ledger: &Ledger, nodes: &[Node]) {
     }
 }
 
+/// The regions that client number `client` goes on with: those nobody has asked the end of.
+fn kept(state: &State, ledger: &Ledger, client: u8) -> Regions {
+    let told = ledger.regions.lock().unwrap();
+    let own = state.regions.values().filter(|region| {
+        region.owner == cn(client) && !told.get(region.name.as_str()).is_some_and(|told| told.destroy_asked)
+    });
+    own.map(|region| {
+        let bytes: u64 = region.decoders.iter().map(|decoder| decoder.size).sum();
+        (region.name.to_string(), bytes / EXTENT)
+    })
+    .collect()
+}
+
 fn killed_again_and_again(kills: u32) {
     let given = std::env::var("CXLOE_CRASH_SEED").ok().map(|seed| seed.parse().expect("a number"));
     let seed: u64 = given.unwrap_or_else(rand::random);
@@ -180,7 +213,7 @@ fn killed_again_and_again(kills: u32) {
     let nodes: Vec<Node> =
         (0..NODES).map(|node| Node::new(memory_node(&format!("mn{node}"), node, EXTENTS))).collect();
     let ledger = Arc::new(Ledger::default());
-    let mut term = 0;
+    let (mut term, mut state) = (0, State::default());
     for round in 0..kills {
         let jitter = Duration::from_micros(random.random_range(0..4000));
         if random.random_range(0..10) == 0 {
@@ -195,7 +228,8 @@ fn killed_again_and_again(kills: u32) {
                 .zip(clients)
                 .map(|(client, random)| {
                     let prefix = format!("r{round}-{client}");
-                    runtime.spawn(ask(served.client(), Arc::clone(&ledger), random, prefix, client))
+                    let own = kept(&state, &ledger, client);
+                    runtime.spawn(ask(served.client(), Arc::clone(&ledger), random, prefix, client, own))
                 })
                 .collect();
             let deadline = Instant::now() + PATIENCE;
@@ -212,7 +246,7 @@ fn killed_again_and_again(kills: u32) {
         }
         // A manager killed before it had made the store has left none.
         let mut store = RedbStore::open(&folder.path().join("gmm.redb")).unwrap();
-        let state = store.load().unwrap();
+        state = store.load().unwrap();
         let now = state.meta.watermark.term;
         assert!(term <= now && now <= term + 1, "term {now} after {term}");
         term = now;
@@ -250,7 +284,8 @@ fn everything_can_be_had_back(runtime: &tokio::runtime::Runtime, folder: &Path, 
         let free = eventually("that all is free", || async {
             let nodes = client.memory_nodes().await.unwrap();
             let free: Vec<u64> = nodes.iter().map(|status| status.free_bytes / EXTENT).collect();
-            (client.regions().await.unwrap().is_empty() && free.iter().all(|free| *free == EXTENTS)).then_some(free)
+            (client.regions().await.unwrap().is_empty() && free.iter().all(|free| *free == EXTENTS))
+                .then_some(free)
         });
         assert_eq!(free.await.len(), nodes.len());
     });

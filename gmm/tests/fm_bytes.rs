@@ -40,7 +40,11 @@ fn reads<P: Payload + PartialEq + std::fmt::Debug>(bytes: &str, payload: &P) {
 }
 
 fn message(tag_owner: bool, body: &[u8]) -> Message {
-    Message { envelope: Envelope { destination: 0, source: 0, tag_owner, tag: 5 }, kind: TYPE_FM_API, body: body.to_vec() }
+    Message {
+        envelope: Envelope { destination: 0, source: 0, tag_owner, tag: 5 },
+        kind: TYPE_FM_API,
+        body: body.to_vec(),
+    }
 }
 
 #[test]
@@ -58,12 +62,15 @@ fn a_request_is_one_packet() {
 
 #[test]
 fn the_first_packet_holds_63_bytes_and_the_others_64() {
-    for (bytes, packets) in [(0, 1), (62, 1), (63, 1), (64, 2), (127, 2), (128, 3), (129, 3), (191, 3), (192, 4)] {
+    for (bytes, packets) in
+        [(0, 1), (62, 1), (63, 1), (64, 2), (127, 2), (128, 3), (129, 3), (191, 3), (192, 4)]
+    {
         let body: Vec<u8> = (0..bytes).map(|i| i as u8 | 1).collect();
         let sent = Packetizer::default().packets(&message(false, &body));
         assert_eq!(sent.len(), packets * 68, "{bytes}");
         let flags: Vec<u8> = sent.chunks(68).map(|packet| packet[3]).collect();
-        let place = |i: usize| u8::from(i == 0) << 7 | u8::from(i + 1 == packets) << 6 | (i as u8 & 3) << 4 | 5;
+        let place =
+            |i: usize| u8::from(i == 0) << 7 | u8::from(i + 1 == packets) << 6 | (i as u8 & 3) << 4 | 5;
         assert_eq!(flags, (0..packets).map(place).collect::<Vec<_>>());
         let content: Vec<u8> = sent.chunks(68).flat_map(|packet| packet[4..].to_vec()).collect();
         assert_eq!((content[0], &content[1..=bytes]), (7, body.as_slice()));
@@ -112,8 +119,12 @@ fn broken_packets_are_named_and_the_next_message_is_whole() {
         assert_eq!(*first, error);
     }
     // A message that is begun again was broken off; the new one counts. Between messages any sequence does.
-    let results = received(&mut Reassembler::new(99), &[packet(0x80, 1), packet(0xF0, 2), packet(0xF0, 3)].concat());
-    assert!(matches!(results.as_slice(), [Ok(a), Ok(b)] if a.body == [2; 63] && b.body == [3; 63]), "{results:?}");
+    let results =
+        received(&mut Reassembler::new(99), &[packet(0x80, 1), packet(0xF0, 2), packet(0xF0, 3)].concat());
+    assert!(
+        matches!(results.as_slice(), [Ok(a), Ok(b)] if a.body == [2; 63] && b.body == [3; 63]),
+        "{results:?}"
+    );
     // The high half of the version byte is reserved.
     let mut odd = good;
     odd[0] = 0xF1;
@@ -123,14 +134,17 @@ fn broken_packets_are_named_and_the_next_message_is_whole() {
 #[test]
 fn what_is_too_long_is_dropped_but_its_beginning() {
     let mut reassembler = Reassembler::new(150);
-    let mut packets = vec![packet(0x80, 7), packet(0x10, 1), packet(0x20, 2), packet(0x30, 3), packet(0x40, 4)];
+    let mut packets =
+        vec![packet(0x80, 7), packet(0x10, 1), packet(0x20, 2), packet(0x30, 3), packet(0x40, 4)];
     // 150 bytes and padding are in the limit.
     packets[2][3] = 0x60;
     assert!(received(&mut reassembler, &packets[..3].concat())[0].is_ok());
     packets[2][3] = 0x20;
     packets.push(packet(0xC0, 7));
     let results = received(&mut reassembler, &packets.concat());
-    let [Err(PacketError::TooLong { limit: 150, start }), Ok(_)] = results.as_slice() else { panic!("{results:?}") };
+    let [Err(PacketError::TooLong { limit: 150, start }), Ok(_)] = results.as_slice() else {
+        panic!("{results:?}")
+    };
     assert_eq!((start.kind, &start.body[..63]), (7, [7; 63].as_slice()));
 }
 
@@ -193,12 +207,15 @@ fn opcodes_have_their_numbers() {
 fn every_component_commands() {
     let (vendor, device, subsystem_vendor, subsystem) = (0x1234, 0xC105, 0x0102, 0x0304);
     let serial = 0x1122_3344_5566_7788;
-    let identity = Identity { vendor, device, subsystem_vendor, subsystem, serial, message_max: 17, component_type: 3 };
+    let identity =
+        Identity { vendor, device, subsystem_vendor, subsystem, serial, message_max: 17, component_type: 3 };
     is(&identity, "3412 05C1 0201 0403 8877665544332211 11 03");
-    let running = BackgroundStatus { running: true, percent: 40, opcode: 0x5202, code: ReturnCode::Success, vendor: 0 };
+    let running =
+        BackgroundStatus { running: true, percent: 40, opcode: 0x5202, code: ReturnCode::Success, vendor: 0 };
     is(&running, "51 00 0252 0000 0000");
     reads("51 FF 0252 0000 0000", &running);
-    let failed = BackgroundStatus { running: false, percent: 100, code: ReturnCode::InternalError, ..running };
+    let failed =
+        BackgroundStatus { running: false, percent: 100, code: ReturnCode::InternalError, ..running };
     is(&failed, "C8 00 0252 0400 0000");
     is(&ResponseLimit { n: 8 }, "08");
     let effects_log = "0da9c0b5-bf41-4b78-8f79-96b1623b3f17";
@@ -226,7 +243,12 @@ fn event_records() {
         link_flags: 4,
         ..PortState::default()
     };
-    let link = EventRecord { handle: 0x102, severity: 1, time_ns: 0x0807_0605_0403_0201, happening: Happening::Link(port) };
+    let link = EventRecord {
+        handle: 0x102,
+        severity: 1,
+        time_ns: 0x0807_0605_0403_0201,
+        happening: Happening::Link(port),
+    };
     let zeros = |bytes: usize| "00".repeat(bytes);
     is(
         &link,
@@ -283,7 +305,12 @@ fn physical_switch_commands() {
         bound_vppbs: 2,
         decoders: 32,
     };
-    let bytes = format!("00 00 FE 7F 0102 {} 80 {} 01 {} 013F 0200 20", "00".repeat(13), "00".repeat(16), "00".repeat(31));
+    let bytes = format!(
+        "00 00 FE 7F 0102 {} 80 {} 01 {} 013F 0200 20",
+        "00".repeat(13),
+        "00".repeat(16),
+        "00".repeat(31)
+    );
     assert_eq!(hex(&bytes).len(), 73);
     is(&identity, &bytes);
     assert_eq!(identity.active_ports.iter().collect::<Vec<_>>(), [0, 9, 127]);
@@ -316,11 +343,7 @@ fn virtual_switch_commands() {
     let request = GetVirtualSwitches { first_vppb: 1, vppb_limit: 3, ids: vec![0, 5] };
     is(&request, "01 03 02 00 05");
     let vppb = |status, port, ld| Vppb { status, port, ld };
-    let vppbs = vec![
-        Vppb::UNBOUND,
-        vppb(VppbStatus::BoundLd, 4, 2),
-        vppb(VppbStatus::BoundPort, 6, NO_LD),
-    ];
+    let vppbs = vec![Vppb::UNBOUND, vppb(VppbStatus::BoundLd, 4, 2), vppb(VppbStatus::BoundPort, 6, NO_LD)];
     let switches = VirtualSwitches {
         switches: vec![
             VirtualSwitch { id: 0, state: 1, usp: 127, vppb_total: 127, vppbs },
@@ -357,14 +380,22 @@ fn mld_port_commands() {
         assert_eq!(tunnelled.to_bytes(dialect), response);
         assert_eq!(Tunnelled::from_bytes(&response, dialect), Ok(tunnelled));
     }
-    assert_eq!(Tunnel::from_bytes(&hex("09 00 0200 07 00"), Dialect::Tools), Err(WrongLength), "another type");
+    assert_eq!(
+        Tunnel::from_bytes(&hex("09 00 0200 07 00"), Dialect::Tools),
+        Err(WrongLength),
+        "another type"
+    );
     assert_eq!(Tunnel::from_bytes(&hex("09 00 0000"), Dialect::Tools), Err(WrongLength), "no type");
 
     let read = ConfigRequest { port: 3, offset: 0x104, byte_enables: 0xF, write: false, ld: 2, data: [0; 4] };
     is(&ConfigRequest { write: true, data: [1, 2, 3, 4], ..read }, "03 04 F1 80 0200 0000 01020304");
     reads("03 04 F1 00 0200 0000 00000000", &read);
     reads("03 04 F1 7F 0200 FFFF", &read);
-    assert_eq!(ConfigRequest::from_bytes(&hex("03 04 F1 80 0200 0000")), Err(WrongLength), "nothing to write");
+    assert_eq!(
+        ConfigRequest::from_bytes(&hex("03 04 F1 80 0200 0000")),
+        Err(WrongLength),
+        "nothing to write"
+    );
     is(&ConfigResponse { data: [1, 2, 3, 4] }, "01020304");
 
     let memory = MemoryRequest {
@@ -387,7 +418,8 @@ fn mld_port_commands() {
 fn mld_component_commands() {
     is(&LdInfo { memory_size: 16 << 30, ld_count: 16, qos: 3 }, "0000000004000000 1000 03");
     is(&GetLdAllocations { first: 2, limit: 3 }, "02 03");
-    let allocations = vec![LdAllocation { range_1: 4, range_2: 0 }, LdAllocation { range_1: 0x0102, range_2: 1 }];
+    let allocations =
+        vec![LdAllocation { range_1: 4, range_2: 0 }, LdAllocation { range_1: 0x0102, range_2: 1 }];
     let list = "0400000000000000 0000000000000000 0201000000000000 0100000000000000";
     let all = LdAllocations { total: 16, granularity: 0, first: 2, allocations: allocations.clone() };
     is(&all, &format!("10 00 02 02 {list}"));
@@ -414,11 +446,13 @@ fn dynamic_capacity_commands() {
         capacity: 0x40,
         block_sizes,
     };
-    let bytes = format!("10 01 0000 0300 0000 0300 80 00 4000000000000000 0000200000000000 {}", "00".repeat(56));
+    let bytes =
+        format!("10 01 0000 0300 0000 0300 80 00 4000000000000000 0000200000000000 {}", "00".repeat(56));
     assert_eq!(hex(&bytes).len(), 84);
     is(&info, &bytes);
     is(&GetHostRegions { host: 2, count: 8, first: 0 }, "0200 08 00");
-    let region = DcRegion { base: 0, decode_length: 16, length: 1 << 32, block_size: 1 << 21, flags: 4, sanitize: 1 };
+    let region =
+        DcRegion { base: 0, decode_length: 16, length: 1 << 32, block_size: 1 << 21, flags: 4, sanitize: 1 };
     let block = "0000000000000000 1000000000000000 0000000001000000 0000200000000000 04 000000 01 000000";
     assert_eq!(hex(block).len(), 40);
     is(&region, block);
@@ -441,16 +475,26 @@ fn dynamic_capacity_commands() {
     let extents = Extents { host: 2, first: 1, total: 6, generation: 9, extents: vec![extent] };
     is(&extents, &format!("0200 0000 01000000 01000000 06000000 09000000 00000000 {listed}"));
     let tag_bytes = *b"0123456789abcdef";
-    let add = InitiateAdd { host: 2, policy: 2, region: 0, length: 1 << 22, tag: tag_bytes, extents: vec![extent] };
+    let add =
+        InitiateAdd { host: 2, policy: 2, region: 0, length: 1 << 22, tag: tag_bytes, extents: vec![extent] };
     is(&add, &format!("0200 02 00 0000400000000000 {tag} 01000000 {listed}"));
     let free = InitiateAdd { policy: 0, extents: vec![], ..add.clone() };
     reads(&format!("0200 F0 00 0000400000000000 {tag} 00000000"), &free);
     reads(&format!("0200 00 00 0000400000000000 {tag}"), &free);
-    let release =
-        InitiateRelease { host: 2, policy: 1, forced: true, length: 0, tag: tag_bytes, extents: vec![extent] };
+    let release = InitiateRelease {
+        host: 2,
+        policy: 1,
+        forced: true,
+        length: 0,
+        tag: tag_bytes,
+        extents: vec![extent],
+    };
     is(&release, &format!("0200 11 00 0000000000000000 {tag} 01000000 {listed}"));
     // A count that nothing could hold takes no memory.
-    assert_eq!(InitiateAdd::from_bytes(&hex(&format!("0200 00 00 0000400000000000 {tag} FFFFFFFF"))), Err(WrongLength));
+    assert_eq!(
+        InitiateAdd::from_bytes(&hex(&format!("0200 00 00 0000400000000000 {tag} FFFFFFFF"))),
+        Err(WrongLength)
+    );
 }
 
 #[test]
@@ -465,7 +509,10 @@ fn mctp_control_messages() {
     assert_eq!(asked("81 01 00 FF"), Some(hex("01 01 02")), "nobody's id");
     assert_eq!(asked("81 01"), Some(hex("01 01 03")), "too short");
     let uuid = asked("81 03").unwrap();
-    assert_eq!((&uuid[..3], &uuid[15..], uuid[9] >> 4, uuid[11] >> 6), ([1, 3, 0].as_slice(), [0, 0, 0, 3].as_slice(), 8, 2));
+    assert_eq!(
+        (&uuid[..3], &uuid[15..], uuid[9] >> 4, uuid[11] >> 6),
+        ([1, 3, 0].as_slice(), [0, 0, 0, 3].as_slice(), 8, 2)
+    );
     assert_eq!(asked("81 04 FF"), Some(hex("01 04 00 01 F1F3F100")));
     assert_eq!(asked("81 04 07"), Some(hex("01 04 00 01 F1F0FF00")));
     assert_eq!(asked("81 04 05"), Some(hex("01 04 80")));

@@ -26,6 +26,7 @@ async fn a_region_lives_from_creation_to_destruction() {
     let sync = ComputeNodeSync {
         registration: compute.registration,
         after_event: compute.after_event,
+        released: Vec::new(),
         wait_ms: 5000,
     };
     let watching = tokio::spawn({
@@ -55,7 +56,10 @@ async fn a_region_lives_from_creation_to_destruction() {
     assert_eq!(client.region(&name("r")).await.unwrap_err().code(), Some(ErrorCode::NotFound));
     assert_eq!(client.memory_nodes().await.unwrap()[0].free_bytes, 64 * EXTENT);
     let events = client.events(EventsQuery::default()).await.unwrap();
-    assert!(matches!(events.events.last().unwrap().kind, EventKind::RegionDestroyed { .. }));
+    // With its last region on the memory node, the compute node is no longer bound there.
+    let [.., destroyed, unbound] = &events.events[..] else { panic!("{events:?}") };
+    assert!(matches!(destroyed.kind, EventKind::RegionDestroyed { .. }), "{destroyed:?}");
+    assert!(matches!(unbound.kind, EventKind::LdUnbound { .. }), "{unbound:?}");
     assert_eq!(
         events.events.iter().map(|event| event.seq).collect::<Vec<_>>(),
         (1..=events.newest).collect::<Vec<_>>()
@@ -76,6 +80,7 @@ async fn waiting_is_bounded_and_goes_on_without_the_caller() {
         registration: registered.registration,
         acked_seq: 0,
         results: Vec::new(),
+        progress: None,
         stats: serde_json::Value::Null,
         wait_ms: 60_000,
     };
@@ -92,7 +97,7 @@ async fn waiting_is_bounded_and_goes_on_without_the_caller() {
     let waiting = DestroyRegion { force: true, wait_ms: 50 };
     let destroyed = client.destroy_region(&name("r"), waiting).await.unwrap();
     assert!(
-        matches!(destroyed, Destroyed::Draining(region) if region.failure.as_deref().unwrap().contains("page table"))
+        matches!(destroyed, Destroyed::Draining(left) if left.region.failure.as_deref().unwrap().contains("page table"))
     );
     sync.acked_seq = 2;
     sync.results = vec![CommandResult::done(2)];
@@ -115,6 +120,7 @@ async fn a_refusal_reaches_the_one_who_waits() {
         registration: registered.registration,
         acked_seq: 0,
         results: Vec::new(),
+        progress: None,
         stats: serde_json::Value::Null,
         wait_ms: 1000,
     };
@@ -178,6 +184,7 @@ async fn a_node_that_stays_silent_is_noticed_and_forgiven() {
         registration: registered.registration,
         acked_seq: 1,
         results: Vec::new(),
+        progress: None,
         stats: serde_json::Value::Null,
         wait_ms: 0,
     };
@@ -200,6 +207,7 @@ async fn a_second_daemon_waits_until_the_first_hangs_up() {
         registration: registered.registration,
         acked_seq: 0,
         results: Vec::new(),
+        progress: None,
         stats: serde_json::json!({"waiting": true}),
         wait_ms: 20_000,
     };

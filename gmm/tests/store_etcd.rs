@@ -22,7 +22,8 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 /// The store at `place` as another one leads it now, reached through `port`.
 fn take_over(place: &EtcdPlace, port: u16) -> (Leadership, EtcdStore) {
     let leadership = lead(place);
-    let through: EtcdPlace = place.to_string().replace(place.hosts()[0].as_str(), &format!("127.0.0.1:{port}")).parse().unwrap();
+    let through: EtcdPlace =
+        place.to_string().replace(place.hosts()[0].as_str(), &format!("127.0.0.1:{port}")).parse().unwrap();
     let store = EtcdStore::open(&through, leadership.seal()).unwrap();
     (leadership, store)
 }
@@ -131,7 +132,8 @@ fn a_commit_of_many_transactions_is_all_or_nothing_wherever_it_breaks_off() {
         let (leadership, mut store) = take_over(&place, proxy.port());
         let mut manager = manager(&mut store);
         let before = manager.state().clone();
-        let batch: Vec<Change> = (0..150).flat_map(|region| create(&mut manager, &format!("r{region}"))).collect();
+        let batch: Vec<Change> =
+            (0..150).flat_map(|region| create(&mut manager, &format!("r{region}"))).collect();
         left.store(requests, Ordering::SeqCst);
         let committing = std::thread::spawn(move || store.commit(&batch));
         wait_for("the commit to end or to get stuck", || {
@@ -153,7 +155,8 @@ fn a_commit_of_many_transactions_is_all_or_nothing_wherever_it_breaks_off() {
         assert!(requests < 100, "a commit of {requests} requests");
     }
     assert!(outcomes.is_sorted(), "{outcomes:?}");
-    let (lost, kept) = (outcomes.iter().filter(|kept| !**kept).count(), outcomes.iter().filter(|kept| **kept).count());
+    let (lost, kept) =
+        (outcomes.iter().filter(|kept| !**kept).count(), outcomes.iter().filter(|kept| **kept).count());
     assert!(lost >= 3 && kept >= 3, "too few transactions for this test: {outcomes:?}");
 }
 

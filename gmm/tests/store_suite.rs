@@ -130,7 +130,11 @@ impl Kind for InEtcd {
 
 #[derive(Debug, Clone)]
 enum Step {
-    Create { owner: u8, extents: u64, ways: u32 },
+    Create {
+        owner: u8,
+        extents: u64,
+        ways: u32,
+    },
     Grow(prop::sample::Index, u64),
     Destroy(prop::sample::Index),
     Disable(prop::sample::Index, bool),
@@ -305,10 +309,11 @@ impl<'a> Run<'a> {
 
 /// Whatever a manager is told: what it has in memory is what is in the store.
 fn random_commands_are_found_again(kind: &mut dyn Kind, cases: u32, steps: usize) {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse::<u32>().ok()).map_or(cases, |all| {
-        // A long run has so many times more cases as for tests in memory.
-        cases * (all / 256).max(1)
-    });
+    let cases =
+        std::env::var("PROPTEST_CASES").ok().and_then(|text| text.parse::<u32>().ok()).map_or(cases, |all| {
+            // A long run has so many times more cases as for tests in memory.
+            cases * (all / 256).max(1)
+        });
     let kind = std::cell::RefCell::new(kind);
     let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
     let outcome = runner.run(&prop::collection::vec(step(), 1..steps), |steps| {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
 use cxloe_gmm::daemon::{ConfigError, LogFormat};
+use cxloe_gmm::model::DeviceKind;
 use cxloe_mn::config::{Cli, Config, MapSource};
 use cxloe_mn::pool::PoolSpec;
 use cxloe_wire::link::Backend;
@@ -30,6 +31,8 @@ fn the_least_is_an_interface_and_a_manager() {
     assert_eq!((config.interface.as_str(), config.workers, config.ethertype), ("eth9", 1, 0x88B5));
     assert_eq!(config.source, MapSource::Manager("http://10.0.0.1:7440".into()));
     assert_eq!((&config.pool.spec, config.pool.bytes, config.echo), (&PoolSpec::Anon, None, false));
+    assert_eq!(config.device, DeviceKind::Mld);
+    assert_eq!(resolve(&with(&["--device", "sld"])).unwrap().device, DeviceKind::Sld);
     assert!(!config.name.is_empty() && config.fault_plan().is_none());
     assert!(config.state_path().starts_with(&config.data_dir));
 }
@@ -73,6 +76,8 @@ fn what_print_config_prints_gives_the_same_options() {
     let all = with(&[
         "--name",
         "mn7",
+        "--device",
+        "sld",
         "--data-dir",
         "/tmp/x",
         "--link",

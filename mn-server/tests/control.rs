@@ -148,6 +148,22 @@ fn a_stop_leaves_the_command_for_the_next_start() {
 }
 
 #[test]
+fn what_a_job_has_done_is_counted() {
+    let mut m = mappings(8);
+    let (map, unmap) = (mapping(CN1, 0, &[3, 4, 5]), mapping(CN1, 0, &[3, 4, 5]));
+    for (seq, action) in [(1, NodeAction::MapCmem(map)), (2, NodeAction::UnmapCmem(unmap))] {
+        let job = m.start(&command(seq, action)).unwrap().unwrap();
+        assert_eq!(job.command(), Some(seq));
+        let counted = AtomicU64::new(0);
+        let outcome = job.carry_out(m.table(), &RUN, &counted);
+        assert_eq!(counted.into_inner(), 3 * EXTENT);
+        m.finish(job, outcome);
+        write(&m, 4, 7);
+    }
+    assert_eq!(done(&m), [1, 2]);
+}
+
+#[test]
 fn commands_that_break_a_rule_fail_and_change_nothing() {
     let mut m = mappings(8);
     apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0, 1])))).unwrap();

@@ -96,6 +96,34 @@ fn an_extent_reads_as_zeros_for_its_next_owner() {
 }
 
 #[test]
+fn zeroing_can_be_ended_between_slices_and_begins_anew() {
+    let pool = open(&options(PoolSpec::Anon, 8), &Host::default()).unwrap();
+    let extent = MpExtent(1);
+    let (start, last) = (pool.extent_start(extent), MpAddr(pool.extent_start(extent).0 + 2 * MIB - 64));
+    pool.prepare_extent(extent).unwrap();
+    pool.write_lines(start, &[7; 64]);
+    pool.write_lines(last, &[7; 64]);
+    let mut told = Vec::new();
+    let ended = pool.zero_extent_while(extent, |bytes| {
+        told.push(bytes);
+        false
+    });
+    assert_eq!((ended.unwrap(), told), (false, vec![MIB]));
+    assert!(!pool.is_known_zero(extent).unwrap());
+    assert_eq!((lines(&pool, start.0, 1), lines(&pool, last.0, 1)), (vec![0; 64], vec![7; 64]));
+    assert!(!pool.prepare_extent_while(extent, |_| false).unwrap());
+
+    let mut bytes = 0;
+    let done = pool.zero_extent_while(extent, |more| {
+        bytes += more;
+        true
+    });
+    assert_eq!((done.unwrap(), bytes), (true, 2 * MIB));
+    assert!(pool.is_known_zero(extent).unwrap());
+    assert_eq!(lines(&pool, last.0, 1), [0; 64]);
+}
+
+#[test]
 fn a_pool_larger_than_memory_is_refused_with_both_numbers() {
     let (_root, host) = machine(1, 64);
     for spec in [PoolSpec::Anon, PoolSpec::Memfd] {

@@ -331,9 +331,7 @@ const WAYS: [Ways; 12] = [
 ];
 
 /// What a mixed run can be beside everything at once.
-const NAMED: [Scenario; 11] = [
-    // Twice: it stands for all that regions of several memory nodes can go through.
-    Scenario::Interleaved,
+const NAMED: [Scenario; 10] = [
     Scenario::Interleaved,
     Scenario::Calm,
     Scenario::Lossy,

@@ -4,9 +4,7 @@
 use std::collections::BTreeMap;
 
 use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{
-    CnId, Extents, HdmDecoder, Leg, LegState, Mac, Name, Region, RegionState, Unmapped,
-};
+use cxloe_gmm::model::{CnId, Extents, HdmDecoder, Leg, LegState, Mac, Name, Region, RegionState, Unmapped};
 use serde::Deserialize;
 
 use super::{Attachment, Attachments, HPA_ALIGN};
@@ -16,11 +14,7 @@ use super::{Attachment, Attachments, HPA_ALIGN};
 #[serde(untagged)]
 pub(super) enum Stored {
     /// Today's shape.
-    Now {
-        next_hpa: u64,
-        by_name: BTreeMap<Name, Attachment>,
-        held: bool,
-    },
+    Now { next_hpa: u64, by_name: BTreeMap<Name, Attachment>, held: bool },
     /// That of before.
     Before { next_hpa: u64, by_name: BTreeMap<Name, OldAttachment> },
 }

@@ -307,9 +307,8 @@ impl Attachments {
 
     /// What the manager wants back and nothing is left of here: to be told with each sync until it says otherwise.
     pub fn released(&self) -> Vec<ReleasedRegion> {
-        let free = |region: &&ReleasedRegion| {
-            matches!(self.phase(&region.name), Phase::Unknown | Phase::Detached)
-        };
+        let free =
+            |region: &&ReleasedRegion| matches!(self.phase(&region.name), Phase::Unknown | Phase::Detached);
         self.wanted_back.iter().filter(free).cloned().collect()
     }
 

@@ -133,7 +133,10 @@ fn growth_adds_and_touches_nothing_else() {
     assert_eq!(table.follow(&[grown(&small, 16 * MIB, true)], false), []);
     let listed = &table.list()[0];
     assert_eq!((listed.size, listed.beyond_window, listed.decoders.len()), (24 * MIB, 0, 2));
-    assert_eq!((listed.decoders[1].hpa, listed.memory_nodes[5].offset), (HPA_FIRST + 8 * MIB, 8 * MIB + 1024));
+    assert_eq!(
+        (listed.decoders[1].hpa, listed.memory_nodes[5].offset),
+        (HPA_FIRST + 8 * MIB, 8 * MIB + 1024)
+    );
 }
 
 #[test]
@@ -146,7 +149,10 @@ fn growth_beyond_the_window_is_named_and_the_rest_usable() {
     let [Change::Extend { attachment, .. }] = &changes[..] else { panic!("{changes:?}") };
     let (reach, beyond) = (attachment.reach(), attachment.beyond());
     assert_eq!(beyond, large.size - WINDOW_MIN);
-    assert!(reach <= WINDOW_MIN && reach > WINDOW_MIN - 3 * 4096 && reach.is_multiple_of(3 * 4096), "{reach:#x}");
+    assert!(
+        reach <= WINDOW_MIN && reach > WINDOW_MIN - 3 * 4096 && reach.is_multiple_of(3 * 4096),
+        "{reach:#x}"
+    );
     assert_eq!(table.list()[0].beyond_window, beyond);
 }
 
@@ -260,7 +266,9 @@ fn a_held_node_attaches_nothing_and_everything_when_it_is_released() {
     let (a, b) = (region("a", 2 * MIB, RegionState::Active), region("b", 2 * MIB, RegionState::Active));
     table.follow(std::slice::from_ref(&a), false);
     let changes = table.follow(&[a.clone(), b.clone()], true);
-    let [Change::Hold(true), Change::LetGo { attachment, ticket }] = &changes[..] else { panic!("{changes:?}") };
+    let [Change::Hold(true), Change::LetGo { attachment, ticket }] = &changes[..] else {
+        panic!("{changes:?}")
+    };
     assert_eq!(attachment.hpa, HPA_FIRST);
     table.let_go(*ticket);
     assert_eq!(table.follow(&[a.clone(), b.clone()], true), []);

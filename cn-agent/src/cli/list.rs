@@ -61,10 +61,13 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
         );
     }
     let single = kinds.len() == 1;
-    let mut values = kinds.into_iter().filter(|(_, empty, _)| single || !empty).map(|(kind, _, value)| (kind, value));
+    let mut values =
+        kinds.into_iter().filter(|(_, empty, _)| single || !empty).map(|(kind, _, value)| (kind, value));
     let shown = match (single, values.next()) {
         (true, Some((_, value))) => value,
-        (_, first) => first.into_iter().chain(values).map(|(kind, value)| serde_json::json!({ kind: value })).collect(),
+        (_, first) => {
+            first.into_iter().chain(values).map(|(kind, value)| serde_json::json!({ kind: value })).collect()
+        }
     };
     output::print(shown, args.how.human)
 }

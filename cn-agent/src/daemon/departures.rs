@@ -38,7 +38,11 @@ pub(super) enum Departed {
 
 /// All regions on their way out.
 #[derive(Default)]
-pub(super) struct Departures(Vec<Departure>);
+pub(super) struct Departures {
+    all: Vec<Departure>,
+    /// Whether any gets on, so that it is worth coming back soon.
+    gets_on: bool,
+}
 
 fn range(region: &Attachment) -> std::ops::Range<u64> {
     region.hpa..region.hpa + region.window
@@ -47,11 +51,16 @@ fn range(region: &Attachment) -> std::ops::Range<u64> {
 impl Departures {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.all.is_empty()
+    }
+
+    /// Whether any gets on. Those that wait for a memory node that does not answer do not.
+    pub fn gets_on(&self) -> bool {
+        self.gets_on
     }
 
     fn find(&mut self, hpa: u64) -> Option<&mut Departure> {
-        self.0.iter_mut().find(|departure| departure.region.hpa == hpa)
+        self.all.iter_mut().find(|departure| departure.region.hpa == hpa)
     }
 
     /// Lets go of a region; `ticket` says so when it is done.
@@ -69,8 +78,9 @@ impl Departures {
         match self.find(region.hpa) {
             // What is attached, and has to go, is what was there at first.
             Some(known) => (known.work, known.then, known.told) = (work, then, false),
-            None => self.0.push(Departure { region, work, then, since: now, told: false }),
+            None => self.all.push(Departure { region, work, then, since: now, told: false }),
         }
+        self.gets_on = true;
     }
 
     /// An order to attach `region`: if it is on its way out, it is attached when it is out. Otherwise it is given back.
@@ -83,8 +93,8 @@ impl Departures {
 
     /// The content of the region at `hpa` is gone: nothing is waited for. Returns what is still attached of it.
     pub fn forget(&mut self, hpa: u64) -> Option<Attachment> {
-        let at = self.0.iter().position(|departure| departure.region.hpa == hpa)?;
-        Some(self.0.swap_remove(at).region)
+        let at = self.all.iter().position(|departure| departure.region.hpa == hpa)?;
+        Some(self.all.swap_remove(at).region)
     }
 
     /// Goes on with all of them; returns one that is done. A region that is being moved is given up to what can be had
@@ -98,10 +108,12 @@ impl Departures {
         tx: &mut dyn Transmit,
     ) -> Option<Departed> {
         let mut done = None;
-        for (at, departure) in self.0.iter_mut().enumerate() {
+        self.gets_on = false;
+        for (at, departure) in self.all.iter_mut().enumerate() {
             let Departure { region, work, then, since, told } = departure;
             let late = now >= *since + patience;
             let result = engine.write_back_range(work, now, tx);
+            self.gets_on |= result.is_ok();
             if late && !std::mem::replace(told, late) {
                 let why = result.as_ref().err().map(ToString::to_string);
                 tracing::warn!(region = %region.region.name, why, "writing back what is modified of a region takes long");
@@ -123,7 +135,7 @@ impl Departures {
                 break;
             }
         }
-        let Departure { region, then, .. } = self.0.swap_remove(done?);
+        let Departure { region, then, .. } = self.all.swap_remove(done?);
         station.detach(engine, &region.region, region.hpa);
         tracing::info!(
             region = %region.region.name, hpa = format_args!("{:#x}", region.hpa), "region detached"

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -101,10 +102,11 @@ impl WorkerHandle {
             if let Some(cpu) = worker.options.cpu {
                 pin(cpu);
             }
-            let result = worker.run();
+            // However it ends: an agent whose worker is gone must not linger.
+            let result = catch_unwind(AssertUnwindSafe(|| worker.run()));
             drop(worker);
             on_end();
-            result
+            result.unwrap_or_else(|panic| resume_unwind(panic))
         })?;
         Ok(WorkerHandle { stop, orders, let_go, thread })
     }
@@ -130,7 +132,7 @@ impl WorkerHandle {
     /// # Errors
     /// The link's.
     pub fn join(self) -> Result<(), LinkError> {
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
@@ -192,7 +194,7 @@ impl Worker {
         if !self.departures.is_empty() {
             self.depart(now);
         }
-        self.held = served.held || !self.departures.is_empty();
+        self.held = served.held || (!self.departures.is_empty() && self.departures.gets_on());
         self.link.flush()?;
         self.clients.wake();
         Ok(received + served.taken)
@@ -267,9 +269,13 @@ impl Worker {
             Change::Move(region) => departures.move_away(engine, region, now),
             Change::LetGo { attachment, ticket } => departures.let_go(engine, attachment, ticket, now),
             Change::Drop(region) => {
-                let Attachment { region, hpa, .. } = departures.forget(region.hpa).unwrap_or(region);
+                let Attachment { region: now, hpa, .. } = region;
                 engine.open_range(hpa);
-                self.options.station.detach(engine, &region, hpa);
+                // On its way out, it is as it was before, and what it has grown by since.
+                for region in departures.forget(hpa).map(|before| before.region).iter().chain([&now]) {
+                    self.options.station.detach(engine, region, hpa);
+                }
+                let region = now;
                 tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
             }
             Change::Hold(held) => {

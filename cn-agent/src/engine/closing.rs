@@ -153,11 +153,11 @@ impl Engine {
         let Some(cache) = &mut self.core.cache else { return true };
         let mut clear = true;
         for place in cache.places() {
-            if range.contains(&(cache.line(place) * LINE_SIZE as u64)) {
-                match cache.state(place) {
+            let state = cache.state(place);
+            if state != State::Invalid && range.contains(&(cache.line(place) * LINE_SIZE as u64)) {
+                match state {
                     State::Modified => clear = false,
-                    State::Exclusive | State::Filling => cache.set_state(place, State::Invalid),
-                    State::Invalid => {}
+                    _ => cache.set_state(place, State::Invalid),
                 }
             }
         }

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use cxloe_cc::PacerStatus;
-use cxloe_wire::link::LinkCounters;
 use cxloe_gmm::model::UnbindOption;
+use cxloe_wire::link::LinkCounters;
 use cxloe_wire::session::RequesterStatus;
 
 use crate::engine::EngineCounters;

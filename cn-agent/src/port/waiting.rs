@@ -22,6 +22,12 @@ pub(super) struct Requests {
 }
 
 impl Requests {
+    pub fn new(depth: usize) -> Requests {
+        let mut requests = Requests::default();
+        requests.clear(depth);
+        requests
+    }
+
     /// With room for `depth`, all free: what an earlier call left behind is nobody's.
     pub fn clear(&mut self, depth: usize) {
         self.slots.resize(depth, Request { piece: Piece::straight(0, 0), at: 0 });
@@ -143,8 +149,7 @@ mod tests {
         assert_eq!((one.outcome, one.line), (Some(Ok(())), [2; LINE_SIZE]));
 
         let mut out = [0; 2 * LINE_SIZE];
-        let mut requests = Requests::default();
-        requests.clear(2);
+        let mut requests = Requests::new(2);
         for (at, slot) in requests.slots.iter_mut().enumerate() {
             *slot = Request { piece: Piece::straight(0, 1), at: at * LINE_SIZE };
         }

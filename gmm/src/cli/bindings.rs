@@ -150,7 +150,8 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
         }
     }
     drop(progress);
-    let waits_for = if device.waits_for_owner { "its compute node to let go" } else { "its memory to be zeroed" };
+    let waits_for =
+        if device.waits_for_owner { "its compute node to let go" } else { "its memory to be zeroed" };
     eprintln!("Warning: LD {ld} of {memory_node} waits for {waits_for}; the manager goes on with it");
     let mut left = done("unbinding");
     left["unbound_percent"] = json!(device.unbound_percent);

@@ -59,7 +59,8 @@ mod tests {
         let region = |name: &str, more: &str| {
             format!("[[region]]\nname = '{name}'\nsize = '64M'\nowner = 'cn1'\n{more}\n")
         };
-        let text = region("a", "ways = 4\non = ['mn0', 'mn1']") + "[[quota]]\ncompute_node = 'cn1'\nbytes = '1G'\n";
+        let text =
+            region("a", "ways = 4\non = ['mn0', 'mn1']") + "[[quota]]\ncompute_node = 'cn1'\nbytes = '1G'\n";
         let read_back = read(&text, Initialisation::Static).unwrap();
         assert_eq!((read_back.regions[0].ways, read_back.quotas[0].bytes.0), (4, 1 << 30));
         assert_eq!(declared(None, Initialisation::Static).unwrap(), Declared::default());

@@ -27,7 +27,13 @@ Examples:
   gmm fm raw 5101 0100                           any command: opcode and payload in hexadecimal")]
 pub struct FmArgs {
     /// The switch's FM API; without a port: 2508
-    #[arg(long, global = true, env = "CXLOE_FM", default_value = "127.0.0.1:2508", value_name = "HOST[:PORT]")]
+    #[arg(
+        long,
+        global = true,
+        env = "CXLOE_FM",
+        default_value = "127.0.0.1:2508",
+        value_name = "HOST[:PORT]"
+    )]
     connect: String,
     /// How headers are written: as the TCP client tools have it, or as the specification has it
     #[arg(long, global = true, value_enum, default_value = "tools", value_name = "DIALECT")]
@@ -286,7 +292,9 @@ fn tag(text: &str) -> Result<[u8; 16], String> {
 pub async fn run(args: FmArgs) -> Result<(), Failure> {
     let address = match args.connect.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => format!("{host}:{port}"),
-        _ if args.connect.contains(':') && !args.connect.starts_with('[') => format!("[{}]:{PORT_DEFAULT}", args.connect),
+        _ if args.connect.contains(':') && !args.connect.starts_with('[') => {
+            format!("[{}]:{PORT_DEFAULT}", args.connect)
+        }
         _ => format!("{}:{PORT_DEFAULT}", args.connect),
     };
     let mut client = FmClient::connect(&address, args.dialect).await?;

@@ -150,7 +150,9 @@ pub async fn disable(client: &Client, args: DisableArgs) -> Result<(), Failure> 
         let region = client.disable_region(name, DisableRegion { wait_ms }).await?;
         drop(progress);
         if region.state == RegionState::Releasing {
-            eprintln!("Warning: the owner of {name} has yet to let go; `gmm list -i -r {name}` shows when it has");
+            eprintln!(
+                "Warning: the owner of {name} has yet to let go; `gmm list -i -r {name}` shows when it has"
+            );
         }
         list::region(&region)
     };
@@ -179,7 +181,9 @@ pub async fn reset(client: &Client, args: ResetArgs) -> Result<(), Failure> {
         let region = client.reset_region(name, ResetRegion { wait_ms }).await?;
         drop(progress);
         if region.state == RegionState::Creating {
-            eprintln!("Warning: not every memory node has mapped {name} yet; `gmm list -R` shows when it is active");
+            eprintln!(
+                "Warning: not every memory node has mapped {name} yet; `gmm list -R` shows when it is active"
+            );
         }
         list::region(&region)
     };
@@ -195,7 +199,11 @@ struct Several {
 
 impl Several {
     /// Those named, or all that are in a state the command is about.
-    async fn new(client: &Client, names: Vec<Name>, concerned: impl Fn(RegionState) -> bool) -> Result<Self, Failure> {
+    async fn new(
+        client: &Client,
+        names: Vec<Name>,
+        concerned: impl Fn(RegionState) -> bool,
+    ) -> Result<Self, Failure> {
         let array = names.len() > 1 || names.iter().any(|name| name.as_str() == ALL);
         if names.iter().all(|name| name.as_str() != ALL) {
             return Ok(Self { names, array });
@@ -206,7 +214,11 @@ impl Several {
     }
 
     /// Does it to each, and prints what became of those it succeeded for.
-    async fn each(self, human: bool, act: impl AsyncFn(&Name) -> Result<Value, Failure>) -> Result<(), Failure> {
+    async fn each(
+        self,
+        human: bool,
+        act: impl AsyncFn(&Name) -> Result<Value, Failure>,
+    ) -> Result<(), Failure> {
         let (mut done, mut first_failure) = (Vec::new(), None);
         for name in &self.names {
             match act(name).await {

@@ -55,7 +55,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Run the manager
-    Serve(serve::ServeArgs),
+    Serve(Box<serve::ServeArgs>),
     /// List memory nodes, compute nodes, regions, decoders, bindings, sessions, events
     List(Box<list::ListArgs>),
     /// Create a region for a compute node
@@ -113,7 +113,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             return Ok(());
         }
         Command::Man(man) => return man.write(Args::command()),
-        Command::Serve(serve) => return serve::run(serve),
+        Command::Serve(serve) => return serve::run(*serve),
         command => command,
     };
     let client = Client::new(&args.manager).map_err(Failure::usage)?;

@@ -136,9 +136,9 @@ async fn create_nameless(client: &Client, create: impl Fn(Name) -> CreateRegion)
     loop {
         tries += 1;
         let taken = client.regions().await?;
-        let free = (0_u32..).map(|n| Name::new(format!("region{n}"))).find_map(|name| {
-            name.ok().filter(|name| taken.iter().all(|region| region.name != *name))
-        });
+        let free = (0_u32..)
+            .map(|n| Name::new(format!("region{n}")))
+            .find_map(|name| name.ok().filter(|name| taken.iter().all(|region| region.name != *name)));
         let Some(name) = free else { return Err(Failure::failed("no name is free; give one")) };
         match client.create_region(&create(name)).await {
             Err(error) if error.code() == Some(ErrorCode::NameInUse) && tries < NAME_TRIES => {}
@@ -162,7 +162,9 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
     drop(progress);
     if region.size < size {
         let (now, then) = (human_bytes(region.size), human_bytes(size));
-        eprintln!("Warning: {name} has {now} so far and is still growing to {then}; `gmm list -R` shows when it has it");
+        eprintln!(
+            "Warning: {name} has {now} so far and is still growing to {then}; `gmm list -R` shows when it has it"
+        );
     }
     show(&region, human)
 }

@@ -9,9 +9,9 @@ use clap::Args;
 use cxloe_gmm::Client;
 use cxloe_gmm::command_line::Failure;
 use cxloe_gmm::daemon::{LogFormat, log, options};
-use cxloe_gmm::manager::Initialisation;
 use cxloe_gmm::fm::header::Dialect;
 use cxloe_gmm::fm::listener::{FmConfig, SWITCHES_MAX};
+use cxloe_gmm::manager::Initialisation;
 use cxloe_gmm::server::{Config, FmAddress, Server};
 use cxloe_gmm::store::StorePlace;
 use cxloe_gmm::store::etcd::{LEASE_TTL_S_MAX, LEASE_TTL_S_MIN};
@@ -50,6 +50,8 @@ With --init manager-first a compute node is held in reset until all that is decl
 
 Several managers may share a store in etcd: one leads, the others send clients to it, and take its place when it is gone
 for the time of its lease. Clients and nodes are then given the URLs of all of them, separated by commas.
+Have etcd forget its past, which this store has no use for: etcd --auto-compaction-mode periodic
+--auto-compaction-retention 1h.
 
 There is no authentication: listen on the loopback interface or a network whose users may manage all memory.
 
@@ -142,7 +144,7 @@ impl Settings {
             dialect: self.fm_dialect.unwrap_or(usual.dialect),
             connections_max: self.fm_connections_max.unwrap_or(usual.connections_max),
             answer_within: self.fm_answer_within_ms.map_or(usual.answer_within, Duration::from_millis),
-            listen,
+            ..usual
         };
         if !(1..=SWITCHES_MAX).contains(&config.switches) {
             return Err(Failure::usage(format!("fm-switches must be 1 to {SWITCHES_MAX}")));
@@ -168,7 +170,9 @@ impl Settings {
         }
         let lease_ttl_s = self.lease_ttl_s.unwrap_or(default.lease_ttl_s);
         if !(LEASE_TTL_S_MIN..=LEASE_TTL_S_MAX).contains(&lease_ttl_s) {
-            return Err(Failure::usage(format!("lease-ttl-s must be {LEASE_TTL_S_MIN} to {LEASE_TTL_S_MAX}")));
+            return Err(Failure::usage(format!(
+                "lease-ttl-s must be {LEASE_TTL_S_MIN} to {LEASE_TTL_S_MAX}"
+            )));
         }
         if let Some(url) = self.advertise.as_deref().filter(|url| !is_url(url)) {
             return Err(Failure::usage(format!("advertise: {url:?} is no URL; write http://HOST:PORT")));
@@ -260,10 +264,16 @@ mod tests {
     #[test]
     fn what_several_managers_need_is_checked() {
         let read = |text: &str| toml::from_str::<Settings>(text).map(Settings::into_config);
-        let config = read("store = 'etcd://h:1/lab'\nadvertise = 'http://a:1'\nlease_ttl_s = 9").unwrap().unwrap();
+        let config =
+            read("store = 'etcd://h:1/lab'\nadvertise = 'http://a:1'\nlease_ttl_s = 9").unwrap().unwrap();
         assert_eq!((config.store.to_string().as_str(), config.lease_ttl_s), ("etcd://h:1/lab", 9));
         assert!(read("store = 'etcd://h:1'").is_err(), "the prefix is missing");
-        for wrong in ["lease_ttl_s = 1", "lease_ttl_s = 1000", "advertise = 'unix:/x'", "advertise = 'http://a,http://b'"] {
+        for wrong in [
+            "lease_ttl_s = 1",
+            "lease_ttl_s = 1000",
+            "advertise = 'unix:/x'",
+            "advertise = 'http://a,http://b'",
+        ] {
             assert!(read(wrong).unwrap().is_err(), "{wrong}");
         }
     }

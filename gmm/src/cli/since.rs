@@ -22,7 +22,9 @@ impl FromStr for Since {
         let ago = humantime::parse_duration(text).ok().and_then(|ago| SystemTime::now().checked_sub(ago));
         let moment = ago.or_else(|| humantime::parse_rfc3339_weak(text).ok());
         moment.map(Self).ok_or_else(|| {
-            format!("{text:?} is no moment: write how long ago (10m, 2h, 1d) or a time (2026-05-01T12:00:00Z)")
+            format!(
+                "{text:?} is no moment: write how long ago (10m, 2h, 1d) or a time (2026-05-01T12:00:00Z)"
+            )
         })
     }
 }

@@ -8,6 +8,11 @@ use serde_json::json;
 
 /// Arguments of `gmm status`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  gmm status                                               as JSON
+  gmm status -u                                            one line
+  gmm --manager http://a:7440,http://b:7440 status         of whoever leads")]
 pub struct StatusArgs {
     /// One line for people instead of JSON
     #[arg(short = 'u', long)]

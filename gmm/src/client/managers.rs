@@ -19,7 +19,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long an answer may take beyond the time the request asks the manager to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The same, where there is another manager to ask.
-const ANSWER_TIMEOUT_SEVERAL: Duration = Duration::from_secs(5);
+const ANSWER_TIMEOUT_SEVERAL: Duration = Duration::from_secs(3);
 /// How often one request is sent elsewhere at most.
 const REDIRECTS_MAX: usize = 4;
 
@@ -70,7 +70,8 @@ impl Place {
         }
         let response = asked.send().await?;
         let status = response.status();
-        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let header =
+            |name| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
         let location = header(LOCATION).filter(|_| status == StatusCode::TEMPORARY_REDIRECT);
         let leaderless = status == StatusCode::SERVICE_UNAVAILABLE && header(RETRY_AFTER).is_some();
         let body = response.bytes().await?.to_vec();

@@ -20,10 +20,13 @@ impl ManArgs {
     /// # Errors
     /// When the folder cannot be made or written to.
     pub fn write(&self, program: Command) -> Result<(), Failure> {
-        let written = std::fs::create_dir_all(&self.dir).and_then(|()| clap_mangen::generate_to(program, &self.dir));
+        let written =
+            std::fs::create_dir_all(&self.dir).and_then(|()| clap_mangen::generate_to(program, &self.dir));
         written.map_err(|error| {
             let dir = self.dir.display();
-            Failure::failed(format!("cannot write manual pages to {dir}: {error}; give a writable folder with --dir"))
+            Failure::failed(format!(
+                "cannot write manual pages to {dir}: {error}; give a writable folder with --dir"
+            ))
         })
     }
 }

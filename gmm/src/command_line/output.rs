@@ -11,7 +11,7 @@ use super::Failure;
 use crate::model::human_bytes;
 
 /// Fields that are numbers of bytes.
-const SIZES: [&str; 15] = [
+const SIZES: [&str; 17] = [
     "size",
     "bytes",
     "growing",
@@ -27,6 +27,8 @@ const SIZES: [&str; 15] = [
     "draining_bytes",
     "rx_bytes",
     "tx_bytes",
+    "window",
+    "beyond_window",
 ];
 /// Fields that are addresses or identities best read in hexadecimal.
 const HEXADECIMAL: [&str; 8] =

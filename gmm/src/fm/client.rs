@@ -12,7 +12,7 @@ use super::component::BackgroundStatus;
 use super::header::{Category, Dialect, HEADER_BYTES, Header, ReturnCode};
 use super::mctp::{Envelope, Message, PacketError, Packetizer, Reassembler, TYPE_FM_API};
 use super::mld_port::{Tunnel, Tunnelled};
-use super::opcode::Opcode;
+use super::opcode::{Effects, Opcode};
 
 /// How long to wait for a connection, and for each response.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -55,7 +55,9 @@ pub enum FmClientError {
         code: ReturnCode,
     },
     /// What came is no response.
-    #[error("{address} answered {asked} with something else: {reason}; does it speak the other dialect (--dialect)?")]
+    #[error(
+        "{address} answered {asked} with something else: {reason}; does it speak the other dialect (--dialect)?"
+    )]
     Protocol {
         /// Where.
         address: String,
@@ -68,7 +70,9 @@ pub enum FmClientError {
 
 fn hint(code: ReturnCode) -> &'static str {
     match code {
-        ReturnCode::InvalidInput => " (something that was given does not exist, is in use, or is out of range)",
+        ReturnCode::InvalidInput => {
+            " (something that was given does not exist, is in use, or is out of range)"
+        }
         ReturnCode::Unsupported => " (this component does not do that; see `gmm fm log`)",
         ReturnCode::Busy => " (a background operation is under way; see `gmm fm background`)",
         ReturnCode::RetryRequired => " (not in the present state; try again later)",
@@ -122,7 +126,7 @@ impl FmClient {
         Ok(Self { address, stream, dialect, reassembler, packetizer, unread, tag: 0 })
     }
 
-    /// Asks for what `R` is, and asks again a few times if told to.
+    /// Asks for what `R` is, and asks again a few times if told to and doing it twice is as good as once.
     ///
     /// # Errors
     /// [`FmClientError`]; [`FmClientError::Refused`] with every return code but success and a started background operation.
@@ -150,7 +154,7 @@ impl FmClient {
         loop {
             let response = self.send(recipient, opcode.number(), request).await?;
             let code = response.header.code;
-            if code == ReturnCode::RetryRequired && tries_left > 0 {
+            if code == ReturnCode::RetryRequired && tries_left > 0 && is_repeatable(opcode) {
                 tries_left -= 1;
                 sleep(RETRY_PAUSE).await;
                 continue;
@@ -197,7 +201,11 @@ impl FmClient {
         let outer = self.response(number, &body)?;
         if !outer.header.code.is_success() {
             let asked = format!("the tunnel to port {port}");
-            return Err(FmClientError::Refused { address: self.address.clone(), asked, code: outer.header.code });
+            return Err(FmClientError::Refused {
+                address: self.address.clone(),
+                asked,
+                code: outer.header.code,
+            });
         }
         let inner = Tunnelled::from_bytes(&outer.payload, self.dialect);
         let inner = inner.map_err(|error| self.protocol(opcode, &error.to_string()))?;
@@ -264,6 +272,12 @@ impl FmClient {
             self.unread.extend_from_slice(&buffer[..count]);
         }
     }
+}
+
+/// Whether a command that may have been carried out, though it was not answered so, can be sent once more.
+fn is_repeatable(opcode: Opcode) -> bool {
+    let starts_something = opcode.effects().contains(Effects::BACKGROUND);
+    !starts_something && !matches!(opcode, Opcode::InitiateDcAdd | Opcode::InitiateDcRelease)
 }
 
 fn asked(opcode: u16) -> String {

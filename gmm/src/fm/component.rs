@@ -1,6 +1,6 @@
 //! Commands every component has: Identify, Background Operation Status, Response Message Limit (00xxh), logs (04xxh).
 
-use super::bytes::{Payload, Reader, WrongLength, Writer};
+use super::bytes::{Payload, Reader, Writer, WrongLength};
 use super::header::ReturnCode;
 
 /// Component type of a switch in [`Identity`].

@@ -1,7 +1,7 @@
 //! Dynamic capacity commands (56xxh), which reach a memory node through the tunnel: capacity that is added to a host and
 //! released while it runs. A host is an LD here.
 
-use super::bytes::{Payload, Reader, WrongLength, Writer, count_u8, count_u32};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8, count_u32};
 
 /// The unit of total capacity and decode lengths: 256 MiB.
 pub const CAPACITY_UNIT: u64 = 256 << 20;

@@ -1,7 +1,7 @@
 //! Event logs (01xxh) and the 128-byte records in them: links and bindings at a switch, capacity at a device (CXL 3.1,
 //! 7.6.8 and 8.2.9.2.1).
 
-use super::bytes::{Payload, Reader, WrongLength, Writer, count_u8};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 use super::dcd::Extent;
 use super::physical_switch::PortState;
 use super::virtual_switch::VppbStatus;
@@ -255,7 +255,10 @@ impl Payload for Events {
     fn write(&self, writer: &mut Writer) {
         let overflow = self.overflow.unwrap_or_default();
         writer.u8(u8::from(self.overflow.is_some()) | u8::from(self.more) << 1).reserved(1);
-        writer.u16(overflow.count.try_into().unwrap_or(u16::MAX)).u64(overflow.first_ns).u64(overflow.last_ns);
+        writer
+            .u16(overflow.count.try_into().unwrap_or(u16::MAX))
+            .u64(overflow.first_ns)
+            .u64(overflow.last_ns);
         writer.u16(self.records.len().try_into().unwrap_or(u16::MAX)).reserved(10).list(&self.records);
     }
 }

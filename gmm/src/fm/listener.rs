@@ -6,7 +6,7 @@
 //!
 //! A connection's requests are answered one after the other in the order they came, so what it occupies is bounded: one
 //! message coming in, one going out. While its client does not read, nothing more is read from it, and after
-//! [`WRITE_TIMEOUT`] it is closed. So are connections beyond the limit, and those that send anything but MCTP.
+//! [`FmConfig::read_within`] it is closed. So are connections beyond the limit, and those that send anything but MCTP.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -31,8 +31,8 @@ pub const CONNECTIONS_DEFAULT: usize = 1024;
 pub const SWITCHES_MAX: u16 = 128;
 /// How long an answer may take unless told otherwise; the client is then asked to try again. Clients wait about 100 ms.
 pub const ANSWER_WITHIN_DEFAULT: Duration = Duration::from_millis(40);
-/// How long a client may take to read a response.
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client may take to read a response unless told otherwise.
+pub const READ_WITHIN_DEFAULT: Duration = Duration::from_secs(5);
 /// How long a client may pause within a message.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Broken messages in a row after which a connection is closed.
@@ -57,6 +57,8 @@ pub struct FmConfig {
     pub connections_max: usize,
     /// How long an answer may take.
     pub answer_within: Duration,
+    /// How long a client may take to read a response before its connection is closed.
+    pub read_within: Duration,
 }
 
 impl FmConfig {
@@ -68,6 +70,7 @@ impl FmConfig {
             dialect: Dialect::default(),
             connections_max: CONNECTIONS_DEFAULT,
             answer_within: ANSWER_WITHIN_DEFAULT,
+            read_within: READ_WITHIN_DEFAULT,
         }
     }
 }
@@ -88,7 +91,9 @@ pub enum FmListenError {
         source: std::io::Error,
     },
     /// The ports run out.
-    #[error("{switches} switches do not fit from port {port} on: give a lower one with --fm-listen, or fewer with --fm-switches")]
+    #[error(
+        "{switches} switches do not fit from port {port} on: give a lower one with --fm-listen, or fewer with --fm-switches"
+    )]
     Ports {
         /// The first.
         port: u16,
@@ -219,8 +224,9 @@ impl<A: Answerer> Door<A> {
             while let Some(received) = client.reassembler.receive(&mut bytes) {
                 if let Some(response) = client.respond(received).await? {
                     let packets = client.packetizer.packets(&response);
-                    let written = timeout(WRITE_TIMEOUT, client.stream.write_all(&packets)).await;
-                    written.map_err(|_| Farewell::DoesNotRead)??;
+                    let read_within = client.door.config.read_within;
+                    let written = timeout(read_within, client.stream.write_all(&packets)).await;
+                    written.map_err(|_| Farewell::DoesNotRead(read_within))??;
                 }
             }
         }
@@ -232,8 +238,8 @@ impl<A: Answerer> Door<A> {
 enum Farewell {
     #[error("{0}")]
     Broken(#[from] std::io::Error),
-    #[error("it did not read its response within {WRITE_TIMEOUT:?}")]
-    DoesNotRead,
+    #[error("it did not read its response within {0:?}")]
+    DoesNotRead(Duration),
     #[error("it did not finish a message within {MESSAGE_TIMEOUT:?}")]
     Unfinished,
     #[error("{FAULTS_MAX} broken messages in a row, the last: {0}")]
@@ -260,10 +266,7 @@ impl<A: Answerer> Conversation<A> {
     }
 
     /// The response to what came, if it gets one.
-    async fn respond(
-        &mut self,
-        received: Result<Message, PacketError>,
-    ) -> Result<Option<Message>, Farewell> {
+    async fn respond(&mut self, received: Result<Message, PacketError>) -> Result<Option<Message>, Farewell> {
         let message = match received {
             Ok(message) => message,
             Err(error) => {
@@ -272,11 +275,8 @@ impl<A: Answerer> Conversation<A> {
                 let PacketError::TooLong { start, .. } = &error else {
                     return if self.faults < FAULTS_MAX { Ok(None) } else { Err(Farewell::Garbage(error)) };
                 };
-                let refused = answer::refuse(
-                    self.session.dialect,
-                    &start.body,
-                    ReturnCode::InvalidPayloadLength,
-                );
+                let refused =
+                    answer::refuse(self.session.dialect, &start.body, ReturnCode::InvalidPayloadLength);
                 return Ok(refused.filter(|_| is_fm(start.kind)).map(|body| reply(start, body)));
             }
         };
@@ -285,7 +285,10 @@ impl<A: Answerer> Conversation<A> {
             TYPE_CONTROL => self.endpoint.answer(&message.body),
             kind if is_fm(kind) => self.ask(&message.body).await,
             kind => {
-                tracing::debug!(switch = self.door.switch, "FM API: message type {kind:#04x} is none of these");
+                tracing::debug!(
+                    switch = self.door.switch,
+                    "FM API: message type {kind:#04x} is none of these"
+                );
                 None
             }
         };

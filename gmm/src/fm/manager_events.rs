@@ -10,11 +10,12 @@
 use std::collections::BTreeMap;
 
 use super::answer::extent;
+use super::bytes::count_u32;
 use super::event_record::{Happening, Log, Overflow};
 use super::fabric::{EXTENTS_MAX, EventLog, LogEntry, Source};
 use super::manager_view::{ManagerView, capacity_of, device_link, host_link, places};
 use super::virtual_switch::{NO_LD, VppbStatus};
-use crate::model::{DeviceKind, Event, EventKind, Name, RegionState};
+use crate::model::{CnId, DeviceKind, Event, EventKind, MemoryNode, Name, RegionState};
 
 /// [`Happening::Capacity`]: added.
 const CAPACITY_ADDED: u8 = 0;
@@ -29,17 +30,28 @@ type Vppbs = BTreeMap<(Name, u16), Option<u8>>;
 /// One log of a switch or device, from after event `cleared` on.
 pub(super) fn log(view: &ManagerView<'_>, source: Source, log: Log, cleared: u64) -> EventLog {
     let events = &view.manager.state().events;
-    let mut vppbs = Vppbs::new();
     let mut entries = Vec::new();
-    for event in events {
-        let happenings = match source {
-            Source::Switch => of_switch(view, event, log, &mut vppbs).into_iter().collect(),
-            Source::Device(port) if log == Log::DynamicCapacity => of_device(view, event, port),
-            Source::Device(_) => Vec::new(),
-        };
-        let (seq, time_ms) = (event.seq, event.time_ms);
-        let happenings = happenings.into_iter().filter(|_| seq > cleared);
-        entries.extend(happenings.map(|happening| LogEntry { seq, time_ms, happening }));
+    let mut tell = |event: &Event, happening: Happening| {
+        if event.seq > cleared {
+            entries.push(LogEntry { seq: event.seq, time_ms: event.time_ms, happening });
+        }
+    };
+    match source {
+        Source::Switch => {
+            let mut vppbs = Vppbs::new();
+            for event in events {
+                of_switch(view, event, log, &mut vppbs).into_iter().for_each(|told| tell(event, told));
+            }
+        }
+        Source::Device(port) if log == Log::DynamicCapacity => {
+            if let Some(node) = view.node_at(port) {
+                let mut hosts = Hosts { view, node, known: BTreeMap::new() };
+                for event in events {
+                    hosts.happenings(event).into_iter().for_each(|told| tell(event, told));
+                }
+            }
+        }
+        Source::Device(_) => {}
     }
     // What is forgotten may have been of any log: it is counted in those that have anything.
     let used = matches!(
@@ -55,7 +67,8 @@ pub(super) fn log(view: &ManagerView<'_>, source: Source, log: Log, cleared: u64
 
 fn of_switch(view: &ManagerView<'_>, event: &Event, log: Log, vppbs: &mut Vppbs) -> Option<Happening> {
     let (of, happening) = match &event.kind {
-        EventKind::MemoryNodeRegistered { memory_node, .. } | EventKind::MemoryNodeReachable { memory_node } => {
+        EventKind::MemoryNodeRegistered { memory_node, .. }
+        | EventKind::MemoryNodeReachable { memory_node } => {
             (Log::Informational, device_link(view, memory_node, true).map(|(_, link)| link))
         }
         EventKind::MemoryNodeUnreachable { memory_node } => {
@@ -94,28 +107,41 @@ fn of_switch(view: &ManagerView<'_>, event: &Event, log: Log, vppbs: &mut Vppbs)
     happening.filter(|_| of == log)
 }
 
-/// One for each extent; the numbers of extents and tags that are left are those of now.
-fn of_device(view: &ManagerView<'_>, event: &Event, port: u8) -> Vec<Happening> {
-    let EventKind::RegionChanged { region, state, .. } = &event.kind else { return Vec::new() };
-    let change = match state {
-        RegionState::Active => CAPACITY_ADDED,
-        RegionState::Releasing => CAPACITY_RELEASED,
-        _ => return Vec::new(),
-    };
-    let (Ok(region), Some(node)) = (view.manager.region(region), view.node_at(port)) else { return Vec::new() };
-    let bound = |ld: &&crate::model::LogicalDevice| {
-        ld.binding.as_ref().is_some_and(|binding| binding.compute_node == region.owner)
-    };
-    let Some(ld) = view.manager.state().logical_devices_of(&node.name).find(bound) else { return Vec::new() };
-    let (mut extents, mut tags) = (0u32, 0u32);
-    for other in view.manager.regions_of_device(ld) {
-        let before = extents;
-        extents += capacity_of(other, &node.name).map(|_| 1).sum::<u32>();
-        tags += u32::from(extents > before);
+/// The hosts of a device: who has which LD, and how many extents and tags it can have besides those it has now.
+struct Hosts<'a> {
+    view: &'a ManagerView<'a>,
+    node: &'a MemoryNode,
+    known: BTreeMap<CnId, Option<(u16, u32, u32)>>,
+}
+
+impl Hosts<'_> {
+    /// What an event says about capacity here: one for each extent.
+    fn happenings(&mut self, event: &Event) -> Vec<Happening> {
+        let EventKind::RegionChanged { region, state, .. } = &event.kind else { return Vec::new() };
+        let change = match state {
+            RegionState::Active => CAPACITY_ADDED,
+            RegionState::Releasing => CAPACITY_RELEASED,
+            _ => return Vec::new(),
+        };
+        let Ok(region) = self.view.manager.region(region) else { return Vec::new() };
+        if !region.lies_on(&self.node.name) {
+            return Vec::new();
+        }
+        let (view, node) = (self.view, self.node);
+        let host = *self.known.entry(region.owner).or_insert_with(|| host_of(view, node, region.owner));
+        let Some((host, extents_free, tags_free)) = host else { return Vec::new() };
+        let told = |extent| Happening::Capacity { change, host, extent, extents_free, tags_free };
+        capacity_of(region, &node.name).map(|capacity| told(extent(&capacity))).collect()
     }
-    let (extents_free, tags_free) = (EXTENTS_MAX.saturating_sub(extents), EXTENTS_MAX.saturating_sub(tags));
-    let host = ld.id;
-    let capacity = capacity_of(region, &node.name);
-    let told = |extent| Happening::Capacity { change, host, extent, extents_free, tags_free };
-    capacity.map(|capacity| told(extent(&capacity))).collect()
+}
+
+fn host_of(view: &ManagerView<'_>, node: &MemoryNode, owner: CnId) -> Option<(u16, u32, u32)> {
+    let mut lds = view.manager.state().logical_devices_of(&node.name);
+    let ld = lds.find(|ld| ld.binding.as_ref().is_some_and(|binding| binding.compute_node == owner))?;
+    let (mut extents, mut tags) = (0u32, 0u32);
+    for region in view.manager.regions_of_device(ld) {
+        let count = count_u32(capacity_of(region, &node.name).count());
+        (extents, tags) = (extents + count, tags + u32::from(count > 0));
+    }
+    Some((ld.id, EXTENTS_MAX.saturating_sub(extents), EXTENTS_MAX.saturating_sub(tags)))
 }

@@ -16,8 +16,8 @@ use crate::api::{self, CreateRegion, Owner};
 use crate::hdm::Decoder;
 use crate::manager::{Change, Command, Manager, ManagerError};
 use crate::model::{
-    ByteSize, CnId, ComputeNode, DeviceKind, Health, LegState, MemoryNode, Name, OperationKind, OperationOutcome,
-    Qos, Region, RegionState, SWITCH_NODES, UnbindOption,
+    ByteSize, ClearedLog, CnId, ComputeNode, DeviceKind, Health, LegState, MemoryNode, Name, OperationKind,
+    OperationOutcome, Qos, Region, RegionState, SWITCH_NODES, UnbindOption,
 };
 
 /// What the FM API's endpoints keep besides the manager's state, until the process ends: what a reset would clear.
@@ -25,8 +25,6 @@ use crate::model::{
 pub struct Volatile {
     /// Command registers, by memory node, LD, and who it is bound to.
     commands: BTreeMap<(Name, u8, Option<CnId>), u16>,
-    /// Up to which event the logs are cleared.
-    cleared: BTreeMap<(u32, Option<u8>, Log), u64>,
 }
 
 /// One switch of the fabric, for the time of one command.
@@ -53,14 +51,14 @@ impl ManagerView<'_> {
 
     /// The memory node at a port.
     pub(super) fn node_at(&self, port: u8) -> Option<&MemoryNode> {
-        let nodes = self.manager.state().memory_nodes.values();
-        nodes.into_iter().find(|node| self.place(node.index) == Some(port))
+        let mut nodes = self.manager.state().memory_nodes.values();
+        nodes.find(|node| self.place(node.index) == Some(port))
     }
 
     /// The compute node of a VCS.
     fn compute_node(&self, vcs: u8) -> Option<&ComputeNode> {
-        let nodes = self.manager.state().compute_nodes.values();
-        nodes.into_iter().find(|node| self.place(node.index) == Some(vcs))
+        let mut nodes = self.manager.state().compute_nodes.values();
+        nodes.find(|node| self.place(node.index) == Some(vcs))
     }
 
     fn name(&self, port: u8) -> Result<Name, ReturnCode> {
@@ -86,9 +84,10 @@ impl ManagerView<'_> {
 
     /// A device without its LDs.
     pub(super) fn bare_device(&self, node: &MemoryNode, port: u8) -> Device {
-        let serial = node.macs.first().map_or(0, |mac| {
-            mac.0.into_iter().fold(0, |serial, octet| serial << 8 | u64::from(octet))
-        });
+        let serial = node
+            .macs
+            .first()
+            .map_or(0, |mac| mac.0.into_iter().fold(0, |serial, octet| serial << 8 | u64::from(octet)));
         Device {
             port,
             kind: self.kind(node),
@@ -162,8 +161,8 @@ impl ManagerView<'_> {
 
     /// A name for a region that has no tag.
     fn untagged(&self, node: &Name, ld: u8) -> Option<Name> {
-        let names = (1u32..).map_while(|n| Name::new(format!("dc-{node}-{ld}-{n}")).ok());
-        names.into_iter().find(|name| self.manager.region(name).is_err())
+        let mut names = (1u32..).map_while(|n| Name::new(format!("dc-{node}-{ld}-{n}")).ok());
+        names.find(|name| self.manager.region(name).is_err())
     }
 }
 
@@ -235,8 +234,9 @@ impl Fabric for ManagerView<'_> {
     }
 
     fn events(&self, source: Source, log: Log) -> EventLog {
-        let cleared = self.volatile.cleared.get(&cleared_key(self.switch, source, log)).copied();
-        manager_events::log(self, source, log, cleared.unwrap_or(0))
+        let place = (self.switch, port_of(source), log.number());
+        let cleared = self.manager.state().cleared_logs.get(&place);
+        manager_events::log(self, source, log, cleared.map_or(0, |cleared| cleared.through))
     }
 
     fn bind(&mut self, vcs: u8, vppb: u8, port: u8, ld: Option<u8>) -> Result<(), ReturnCode> {
@@ -318,23 +318,23 @@ impl Fabric for ManagerView<'_> {
     }
 
     fn clear_events(&mut self, source: Source, log: Log, through: u64) -> Result<(), ReturnCode> {
-        let through = through.min(self.manager.state().meta.last_event);
-        self.volatile.cleared.insert(cleared_key(self.switch, source, log), through);
-        Ok(())
+        let (port, log) = (port_of(source), log.number());
+        self.apply(Command::ClearLog(ClearedLog { switch: self.switch, port, log, through }))
     }
 }
 
-fn cleared_key(switch: u32, source: Source, log: Log) -> (u32, Option<u8>, Log) {
+fn port_of(source: Source) -> Option<u8> {
     match source {
-        Source::Switch => (switch, None, log),
-        Source::Device(port) => (switch, Some(port), log),
+        Source::Switch => None,
+        Source::Device(port) => Some(port),
     }
 }
 
 /// What a region has on `node`, as far as it is mapped there.
 pub(super) fn capacity_of(region: &Region, node: &Name) -> impl Iterator<Item = Capacity> {
     let tag = tag::of(&region.name);
-    let mapped = region.legs.iter().filter(move |leg| &leg.memory_node == node && leg.state == LegState::Mapped);
+    let mapped =
+        region.legs.iter().filter(move |leg| &leg.memory_node == node && leg.state == LegState::Mapped);
     mapped.map(move |leg| Capacity { dpa: leg.cmem_base, bytes: leg.bytes, tag })
 }
 
@@ -353,7 +353,8 @@ fn decoders_of(region: &Region, node: &Name) -> impl Iterator<Item = Decoder> {
 
 /// A number that is another one for another list (FNV-1a).
 fn generation(capacity: &[Capacity]) -> u32 {
-    let bytes = capacity.iter().flat_map(|capacity| [capacity.dpa, capacity.bytes]).flat_map(u64::to_le_bytes);
+    let bytes =
+        capacity.iter().flat_map(|capacity| [capacity.dpa, capacity.bytes]).flat_map(u64::to_le_bytes);
     bytes.fold(0x811C_9DC5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 

@@ -184,7 +184,10 @@ impl Reassembler {
         if message.body.len() >= self.limit + CONTENT_BYTES {
             self.progress = if eom { Progress::Idle } else { Progress::Skipping };
             let body = message.body[..CONTENT_BYTES].to_vec();
-            return Err(PacketError::TooLong { limit: self.limit, start: Box::new(Message { body, ..message }) });
+            return Err(PacketError::TooLong {
+                limit: self.limit,
+                start: Box::new(Message { body, ..message }),
+            });
         }
         if eom {
             return Ok(Some(message));
@@ -211,7 +214,8 @@ impl Packetizer {
         let (first, rest) = message.body.split_at(first);
         for (index, chunk) in std::iter::once(first).chain(rest.chunks(CONTENT_BYTES)).enumerate() {
             let (som, eom) = (index == 0, index + 1 == count);
-            let place = self.sequence << SEQUENCE_SHIFT | if som { SOM } else { 0 } | if eom { EOM } else { 0 };
+            let place =
+                self.sequence << SEQUENCE_SHIFT | if som { SOM } else { 0 } | if eom { EOM } else { 0 };
             self.sequence = (self.sequence + 1) & SEQUENCE_MASK;
             bytes.extend_from_slice(&[VERSION, destination, source, flags | place]);
             if som {

@@ -1,7 +1,7 @@
 //! MLD component commands (54xxh), which reach a memory node through the tunnel: its LDs and the capacity set aside for
 //! each, and its quality of service.
 
-use super::bytes::{Payload, Reader, WrongLength, Writer, count_u8};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 
 /// The unit that LD allocations are told in: 256 MiB (granularity 0).
 pub const ALLOCATION_UNIT: u64 = 256 << 20;

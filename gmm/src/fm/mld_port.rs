@@ -1,7 +1,7 @@
 //! MLD port commands (53xxh): messages to the device behind a port, and accesses to the configuration and register space
 //! of its LDs.
 
-use super::bytes::{Payload, Reader, WrongLength, Writer};
+use super::bytes::{Payload, Reader, Writer, WrongLength};
 use super::header::Dialect;
 use super::mctp::TYPE_CCI;
 

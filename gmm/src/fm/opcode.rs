@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::bytes::{Payload, Reader, WrongLength, Writer};
+use super::bytes::{Payload, Reader, Writer, WrongLength};
 
 /// What a command may do besides answering, as the Command Effects Log says it (CXL 3.1, 8.2.9.5.2.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

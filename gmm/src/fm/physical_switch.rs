@@ -1,6 +1,6 @@
 //! Physical switch commands (51xxh): what the switch is, how its ports are, and their reset.
 
-use super::bytes::{Payload, Reader, WrongLength, Writer, count_u8};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 
 /// Bytes of a bitmap with one bit for each port or VCS.
 pub const BITMAP_BYTES: usize = 32;

@@ -21,7 +21,8 @@ pub fn of(name: &Name) -> Tag {
         Some(start) => start.copy_from_slice(text.as_bytes()),
         // Too long to be its own tag, and not made of one: a hash.
         None => {
-            let hash = text.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(FNV_PRIME));
+            let hash =
+                text.bytes().fold(FNV_OFFSET, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(FNV_PRIME));
             tag = hash.to_be_bytes();
         }
     }
@@ -39,7 +40,8 @@ pub fn name_of(tag: &Tag) -> Option<Name> {
 }
 
 fn from_hexadecimal(digits: &str) -> Option<Tag> {
-    let canonical = digits.len() == 2 * TAG_BYTES && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let canonical =
+        digits.len() == 2 * TAG_BYTES && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let number = canonical.then(|| u128::from_str_radix(digits, 16).ok()).flatten()?;
     Some(number.to_be_bytes())
 }
@@ -55,7 +57,8 @@ mod tests {
         let name = Name::new("scratch").unwrap();
         assert_eq!((of(&name), name_of(&of(&name))), (*b"scratch\0\0\0\0\0\0\0\0\0", Some(name)));
         assert_eq!(name_of(&Tag::default()), None);
-        let long: Vec<Name> = ["a-name-of-17-char", "a-name-of-17-chas"].map(|text| Name::new(text).unwrap()).into();
+        let long: Vec<Name> =
+            ["a-name-of-17-char", "a-name-of-17-chas"].map(|text| Name::new(text).unwrap()).into();
         assert_ne!(of(&long[0]), of(&long[1]));
     }
 

@@ -1,6 +1,6 @@
 //! Virtual switch commands (52xxh): the virtual CXL switches (VCS), what their vPPBs are bound to, and binding.
 
-use super::bytes::{Payload, Reader, WrongLength, Writer, count_u8};
+use super::bytes::{Payload, Reader, Writer, WrongLength, count_u8};
 
 /// LD id of a vPPB that is bound to a port without LDs, or not bound.
 pub const NO_LD: u8 = 0xFF;

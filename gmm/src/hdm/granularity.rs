@@ -1,13 +1,14 @@
 //! How many consecutive bytes one target gets before it is the next one's turn.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// Interleave granularity: 256 bytes to 16 KiB in powers of two. In JSON the plain number of bytes. Ordered by it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "u32", try_from = "u32")]
 pub struct Granularity {
     ig: u8,
@@ -103,6 +104,20 @@ impl fmt::Display for Granularity {
     /// The number of bytes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.bytes().fmt(f)
+    }
+}
+
+impl JsonSchema for Granularity {
+    fn schema_name() -> Cow<'static, str> {
+        "Granularity".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Interleave granularity in bytes.",
+            "type": "integer",
+            "enum": Self::all().map(Self::bytes).collect::<Vec<_>>(),
+        })
     }
 }
 

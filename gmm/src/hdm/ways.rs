@@ -1,16 +1,17 @@
 //! Over how many targets a range is spread. Only what the register can say exists as a value, so whoever holds a
 //! [`Ways`] need not check it again.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// Interleave ways. The discriminants are the register's encodings (IW): 0 to 4 are powers of two, 8 to 10 three times
 /// one. In JSON the plain number of ways.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(into = "u32", try_from = "u32")]
 #[repr(u8)]
 pub enum Ways {
@@ -137,6 +138,20 @@ impl Ord for Ways {
     /// By the number of targets, not by its encoding.
     fn cmp(&self, other: &Ways) -> Ordering {
         self.count().cmp(&other.count())
+    }
+}
+
+impl JsonSchema for Ways {
+    fn schema_name() -> Cow<'static, str> {
+        "Ways".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "Interleave ways.",
+            "type": "integer",
+            "enum": Self::ALL.map(Self::count),
+        })
     }
 }
 

@@ -170,8 +170,8 @@ impl Manager {
                 return Err(ManagerError::WrongKind { node: node.name, kind });
             }
             (DeviceKind::Mld, None) => {
-                let lds = self.state.logical_devices_of(&node.name);
-                let ld = lds.filter(|ld| ld.binding.is_none() && ld.reserved > 0).cloned().next();
+                let mut lds = self.state.logical_devices_of(&node.name);
+                let ld = lds.find(|ld| ld.binding.is_none() && ld.reserved > 0).cloned();
                 let none = || ManagerError::WrongKind { node: node.name.clone(), kind };
                 ld.ok_or_else(none)?
             }

@@ -39,7 +39,7 @@ use crate::api::{
     RegisterComputeNode, RegisterMemoryNode, Unbind,
 };
 use crate::model::{
-    ByteSize, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos, Region, Watermark,
+    ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos, Region, Watermark,
 };
 use index::Index;
 use liveness::{Liveness, NodeKey};
@@ -115,6 +115,8 @@ pub enum Command {
         /// The error, as in the AER registers.
         aer: u32,
     },
+    /// Clear an event log of the FM API.
+    ClearLog(ClearedLog),
     /// Forget a memory node that is gone for good.
     ForgetMemoryNode {
         /// Which.
@@ -270,6 +272,11 @@ impl Manager {
                 Ok(())
             }
             Command::GenerateAer { compute_node, vppb, aer } => self.generate_aer(&compute_node, vppb, aer),
+            Command::ClearLog(log) => {
+                let through = log.through.min(self.state.meta.last_event);
+                self.put(Change::LogCleared(ClearedLog { through, ..log }));
+                Ok(())
+            }
             Command::ForgetMemoryNode { name, force } => self.forget_memory_node(&name, force),
             Command::Tick => {
                 self.tick();

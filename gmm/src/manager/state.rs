@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::model::{
-    CMEM_LIMIT, CnId, ComputeNode, Event, LDS_MAX, LogicalDevice, MemoryNode, Name, NodeCommand, Operation, Qos,
+    CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LogicalDevice, MemoryNode, Name, NodeCommand, Operation, Qos,
     Region, Watermark,
 };
 use serde::{Deserialize, Serialize};
@@ -39,6 +39,8 @@ pub struct State {
     pub operations: BTreeMap<u32, Operation>,
     /// Quality-of-service controls of memory nodes that were told any.
     pub qos: BTreeMap<Name, Qos>,
+    /// How far the FM API's event logs are cleared, by switch, port and number.
+    pub cleared_logs: BTreeMap<(u32, Option<u8>, u8), ClearedLog>,
     /// Commands without a result, by memory node and number.
     pub commands: BTreeMap<(Name, u64), NodeCommand>,
     /// The latest events, oldest first, without gaps.
@@ -68,6 +70,8 @@ pub enum Change {
     Operation(Operation),
     /// The quality-of-service controls of a memory node are now these.
     Qos(Qos),
+    /// An event log of the FM API is cleared so far.
+    LogCleared(ClearedLog),
     /// A memory node is to carry out a command.
     CommandIssued(Name, NodeCommand),
     /// A memory node gave the result of a command.
@@ -102,6 +106,7 @@ impl State {
             Change::LogicalDeviceGone(node, id) => drop(self.logical_devices.remove(&(node, id))),
             Change::Operation(operation) => drop(self.operations.insert(operation.switch, operation)),
             Change::Qos(qos) => drop(self.qos.insert(qos.memory_node.clone(), qos)),
+            Change::LogCleared(log) => drop(self.cleared_logs.insert(log.place(), log)),
             Change::CommandIssued(node, command) => drop(self.commands.insert((node, command.seq), command)),
             Change::CommandAnswered(node, seq) => drop(self.commands.remove(&(node, seq))),
             Change::Event(event) => self.events.push_back(event),

@@ -275,7 +275,8 @@ mod tests {
     fn labels_are_what_json_has() {
         let schema = schemars::schema_for!(EventKind);
         let kinds = schema.get("oneOf").and_then(|kinds| kinds.as_array()).unwrap();
-        let labels: Vec<_> = kinds.iter().map(|kind| kind["properties"]["event"]["const"].as_str().unwrap()).collect();
+        let labels: Vec<_> =
+            kinds.iter().map(|kind| kind["properties"]["event"]["const"].as_str().unwrap()).collect();
         assert_eq!(labels, EventKind::LABELS);
         let kind = EventKind::QuotaSet { compute_node: CnId::new([2, 0, 0, 0, 0, 1]).unwrap(), bytes: None };
         assert_eq!(serde_json::to_value(&kind).unwrap()["event"], kind.label());

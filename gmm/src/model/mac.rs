@@ -1,14 +1,15 @@
 //! Ethernet addresses, and the CN id, which is one: a compute node is known to memory nodes by the source address of its
 //! frames. Written as `02:00:00:00:00:01` everywhere (JSON, command line, logs); `-` between octets is read too.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// A 48-bit Ethernet address (IEEE 802), first octet on the wire first.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Mac(pub [u8; 6]);
 
@@ -146,6 +147,20 @@ impl FromStr for CnId {
 
     fn from_str(text: &str) -> Result<Self, MacError> {
         Self::new(text.parse::<Mac>()?)
+    }
+}
+
+impl JsonSchema for Mac {
+    fn schema_name() -> Cow<'static, str> {
+        "Mac".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "description": "An Ethernet address: six hexadecimal octets, the first on the wire first.",
+            "type": "string",
+            "pattern": "^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$",
+        })
     }
 }
 

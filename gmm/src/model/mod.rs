@@ -2,6 +2,7 @@
 //! one type for all three, so that nothing is translated on the way. No logic beyond what a noun knows of itself;
 //! the rules that connect nouns are in [`crate::manager`].
 
+mod cleared_log;
 mod command;
 mod compute_node;
 mod event;
@@ -16,6 +17,7 @@ mod qos;
 mod region;
 mod size;
 
+pub use cleared_log::ClearedLog;
 pub use command::{CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
 pub use compute_node::ComputeNode;
 pub use event::{Event, EventKind};

@@ -13,6 +13,7 @@ pub const NAME_LEN_MAX: usize = 63;
 /// A name: 1 to 63 ASCII letters, digits, `.`, `_` or `-`, the first a letter or a digit.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
+#[schemars(extend("pattern" = "^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$"))]
 pub struct Name(String);
 
 /// A text that cannot be a [`Name`].

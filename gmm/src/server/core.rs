@@ -77,13 +77,11 @@ impl Core {
         let publish = Arc::clone(&topics);
         let end = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&end);
-        let thread = std::thread::Builder::new()
-            .name("gmm-core".to_owned())
-            .spawn(move || {
-                let result = run(manager, store, clock, &queue, &publish, &told);
-                publish.close();
-                result
-            })?;
+        let thread = std::thread::Builder::new().name("gmm-core".to_owned()).spawn(move || {
+            let result = run(manager, store, clock, &queue, &publish, &told);
+            publish.close();
+            result
+        })?;
         Ok((Self { jobs: jobs.clone(), topics }, CoreThread { thread, jobs, end }))
     }
 

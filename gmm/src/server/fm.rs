@@ -25,7 +25,9 @@ impl FromStr for FmAddress {
     fn from_str(text: &str) -> Result<Self, String> {
         let without_port = || text.parse().map(|ip: IpAddr| SocketAddr::new(ip, PORT_DEFAULT));
         let address = text.parse().or_else(|_| without_port());
-        address.map(Self).map_err(|_| format!("`{text}` is no address; give IP:PORT, or IP for port {PORT_DEFAULT}"))
+        address
+            .map(Self)
+            .map_err(|_| format!("`{text}` is no address; give IP:PORT, or IP for port {PORT_DEFAULT}"))
     }
 }
 

@@ -14,8 +14,8 @@ mod fm;
 mod listener;
 mod reign;
 mod routes;
-mod topics;
 mod seat;
+mod topics;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -32,8 +32,8 @@ use listener::Listeners;
 use reign::Reign;
 use seat::Seat;
 
-use crate::fm::listener::FmListenError;
 use crate::daemon::{Bound, SocketError};
+use crate::fm::listener::FmListenError;
 use crate::store::{RedbStore, StoreError, StorePlace, Tenure};
 
 /// Why a manager cannot serve, or stopped serving.

@@ -109,11 +109,7 @@ impl Reign {
 ///
 /// # Errors
 /// [`ServerError::Store`] when the store failed.
-pub async fn alone(
-    reign: Reign,
-    seat: Seat,
-    mut stop: watch::Receiver<bool>,
-) -> Result<(), ServerError> {
+pub async fn alone(reign: Reign, seat: Seat, mut stop: watch::Receiver<bool>) -> Result<(), ServerError> {
     tokio::select! {
         () = told_to_end(&mut stop) => {}
         () = reign.failed() => {}

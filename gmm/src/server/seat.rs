@@ -7,8 +7,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
-use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::http::HeaderValue;
+use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use tower_service::Service;
 
@@ -103,7 +103,8 @@ async fn elsewhere(url: &str, request: Request) -> Response {
     drop(tokio::time::timeout(BODY_TIMEOUT, to_bytes(request.into_body(), BODY_BYTES_MAX)).await);
     let Ok(location) = location else { return nobody("the leader's URL is none") };
     let hint = format!("ask {url}; a client that follows redirects does so by itself");
-    ([(LOCATION, location)], ApiError::new(ErrorCode::NotLeader, "another manager leads", hint)).into_response()
+    ([(LOCATION, location)], ApiError::new(ErrorCode::NotLeader, "another manager leads", hint))
+        .into_response()
 }
 
 fn nobody(reason: &str) -> Response {
@@ -138,7 +139,10 @@ mod tests {
 
         assert!(seat.follow("http://10.0.0.2:7440") && !seat.follow("http://10.0.0.2:7440"));
         let (status, location, body) = ask(&seat, "/v1/x?a=1&b=%20").await;
-        assert_eq!((status.as_u16(), location.as_deref()), (307, Some("http://10.0.0.2:7440/v1/x?a=1&b=%20")));
+        assert_eq!(
+            (status.as_u16(), location.as_deref()),
+            (307, Some("http://10.0.0.2:7440/v1/x?a=1&b=%20"))
+        );
         assert_eq!(serde_json::from_slice::<ErrorBody>(&body).unwrap().code, ErrorCode::NotLeader);
 
         let routes = || Router::new().route("/v1/x", get(|| async { "" }).post(|| async { "led" }));

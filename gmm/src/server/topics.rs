@@ -110,6 +110,7 @@ fn topic_of(change: &Change) -> Option<Topic> {
         Change::Meta(_)
         | Change::Operation(_)
         | Change::Qos(_)
+        | Change::LogCleared(_)
         | Change::CommandAnswered(..)
         | Change::EventsForgotten(_) => return None,
     })

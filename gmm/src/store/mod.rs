@@ -1,5 +1,7 @@
 //! Where the state outlives the process. A [`Store`] is loaded once and then fed the changes of each command; it returns
 //! from [`Store::commit`] when they are on disk, all or none of them. Only then may anyone be told.
+//!
+//! There are three: in memory, in a file of redb's, and in etcd. What they keep is the same, and is said in [`record`].
 
 pub mod etcd;
 mod memory;
@@ -30,7 +32,8 @@ pub trait Store: Send {
     /// Makes `changes` durable, all or none.
     ///
     /// # Errors
-    /// [`StoreError`]; what is on disk is then the state before or after, and the process should end and load it again.
+    /// [`StoreError`]; what is on disk is then the state before or after. Whoever goes on, this process or another one, has
+    /// to load it again.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
 }
 

@@ -69,7 +69,8 @@ impl FromStr for EtcdPlace {
             match url.host_str() {
                 Some(name) if bare => {
                     // Port 80 is the one that a URL of this kind does not name.
-                    let port = if host.ends_with(":80") { 80 } else { url.port().unwrap_or(ETCD_PORT_DEFAULT) };
+                    let port =
+                        if host.ends_with(":80") { 80 } else { url.port().unwrap_or(ETCD_PORT_DEFAULT) };
                     found.push(format!("{name}:{port}"));
                 }
                 _ => return Err(wrong("each member is HOST:PORT, without user or path")),
@@ -145,8 +146,16 @@ mod tests {
     #[test]
     fn the_rest_is_refused_with_the_form() {
         for text in [
-            "etcd://a:1", "etcd://a:1/", "etcd:///x", "etcd://a:b/x", "etcd://a:1,,b:1/x", "etcd:a", "etcd://u@a:1/x",
-            "etcd://a:1/x y", "http://a:1/x", "",
+            "etcd://a:1",
+            "etcd://a:1/",
+            "etcd:///x",
+            "etcd://a:b/x",
+            "etcd://a:1,,b:1/x",
+            "etcd:a",
+            "etcd://u@a:1/x",
+            "etcd://a:1/x y",
+            "http://a:1/x",
+            "",
         ] {
             let error = text.parse::<StorePlace>().unwrap_err();
             assert!(error.contains("etcd://HOST:PORT"), "{text}: {error}");

@@ -10,7 +10,7 @@
 use serde::de::DeserializeOwned;
 
 use crate::manager::{Change, Contradiction, State};
-use crate::model::Name;
+use crate::model::{ClearedLog, Name};
 
 /// Number of the layout that this version reads and writes. It is part of every store; whoever changes what a table
 /// holds, or adds one, counts it up.
@@ -36,6 +36,8 @@ pub enum Table {
     Operations,
     /// Quality-of-service controls by memory node.
     Qos,
+    /// How far the FM API's event logs are cleared, by switch, port and number.
+    ClearedLogs,
     /// Commands without a result, by memory node and number.
     Commands,
     /// The event log, by number.
@@ -44,7 +46,7 @@ pub enum Table {
 
 impl Table {
     /// Every table, in the order in which they are read.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Meta,
         Self::MemoryNodes,
         Self::ComputeNodes,
@@ -52,6 +54,7 @@ impl Table {
         Self::LogicalDevices,
         Self::Operations,
         Self::Qos,
+        Self::ClearedLogs,
         Self::Commands,
         Self::Events,
     ];
@@ -66,6 +69,7 @@ impl Table {
             Self::LogicalDevices => "logical_devices",
             Self::Operations => "operations",
             Self::Qos => "qos",
+            Self::ClearedLogs => "cleared_logs",
             Self::Commands => "commands",
             Self::Events => "events",
         }
@@ -135,6 +139,7 @@ impl Record {
                 put(Table::Operations, number_key(operation.switch.into()), operation)?
             }
             Change::Qos(qos) => put(Table::Qos, qos.memory_node.to_string(), qos)?,
+            Change::LogCleared(log) => put(Table::ClearedLogs, cleared_key(log), log)?,
             Change::CommandIssued(node, command) => {
                 put(Table::Commands, numbered_key(node, command.seq), command)?
             }
@@ -161,6 +166,7 @@ fn change_of(table: Table, key: &str, value: &[u8]) -> Result<Change, RecordErro
         Table::LogicalDevices => parse(value).map(Change::LogicalDevice),
         Table::Operations => parse(value).map(Change::Operation),
         Table::Qos => parse(value).map(Change::Qos),
+        Table::ClearedLogs => parse(value).map(Change::LogCleared),
         Table::Commands => {
             let node = key.split_once('/').map_or(key, |(node, _)| node);
             let node = Name::new(node).map_err(|error| wrong(error.to_string()))?;
@@ -215,6 +221,12 @@ fn put(table: Table, key: String, value: &impl serde::Serialize) -> Result<Recor
 /// Numbers as keys, in an order of bytes that is the order of numbers.
 fn number_key(number: u64) -> String {
     format!("{number:020}")
+}
+
+/// `switch/port/log`; a switch's own logs have no port.
+fn cleared_key(log: &ClearedLog) -> String {
+    let port = log.port.map(|port| format!("{port:03}")).unwrap_or_default();
+    format!("{:010}/{port}/{}", log.switch, log.log)
 }
 
 fn numbered_key(node: &Name, seq: u64) -> String {

@@ -90,9 +90,7 @@ impl RedbStore {
                 }
             }
         }
-        restore
-            .finish()
-            .map_err(|source| StoreError::Contradiction { place: self.place(), source })
+        restore.finish().map_err(|source| StoreError::Contradiction { place: self.place(), source })
     }
 
     fn write(&self, changes: &[Change]) -> Result<(), Box<dyn std::error::Error>> {
@@ -191,7 +189,10 @@ impl RedbStore {
 /// some kinds of damage it panics, and then this is an error like any other.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        Err(StoreError::Damaged { place: path.display().to_string(), reason: "its page tables make no sense".to_owned() })
+        Err(StoreError::Damaged {
+            place: path.display().to_string(),
+            reason: "its page tables make no sense".to_owned(),
+        })
     })
 }
 

@@ -75,7 +75,10 @@ mod tests {
         let seen = tenure.clone();
         assert!(seen.holds() && tenure.extend(boot_ms() + 120_000));
         assert!(seen.remaining() > Duration::from_secs(60));
-        assert!(tenure.extend(boot_ms() + 1000) && seen.remaining() > Duration::from_secs(60), "never shortened");
+        assert!(
+            tenure.extend(boot_ms() + 1000) && seen.remaining() > Duration::from_secs(60),
+            "never shortened"
+        );
         tenure.end();
         assert!(!seen.holds() && !tenure.extend(boot_ms() + 1000) && !seen.holds());
     }

@@ -47,15 +47,24 @@ impl Etcd {
     /// Starts it, again after [`Etcd::kill`]. Returns whether it answers.
     pub fn run(&mut self) -> bool {
         let log = self.log_path();
-        let (client, peer) =
-            (format!("http://127.0.0.1:{}", self.client_port), format!("http://127.0.0.1:{}", self.peer_port));
+        let (client, peer) = (
+            format!("http://127.0.0.1:{}", self.client_port),
+            format!("http://127.0.0.1:{}", self.peer_port),
+        );
         let mut command = Command::new("etcd");
         command
             .arg("--data-dir")
             .arg(self.folder.path().join("data"))
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("default={peer}"), "--logger", "zap", "--log-level", "error"])
+            .args([
+                "--initial-cluster",
+                &format!("default={peer}"),
+                "--logger",
+                "zap",
+                "--log-level",
+                "error",
+            ])
             .args(["--heartbeat-interval", "50", "--election-timeout", "500"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -70,11 +79,17 @@ impl Etcd {
             if child.try_wait().unwrap().is_some() {
                 return false;
             }
-            assert!(Instant::now() < deadline, "etcd does not answer: {}", std::fs::read_to_string(&log).unwrap());
+            assert!(
+                Instant::now() < deadline,
+                "etcd does not answer: {}",
+                std::fs::read_to_string(&log).unwrap()
+            );
             std::thread::sleep(Duration::from_millis(20));
         }
+        // What answered may be somebody else's, who was faster to take the port.
+        let ours = child.try_wait().unwrap().is_none();
         self.child = Some(child);
-        true
+        ours
     }
 
     /// Ends it as a power cut would; its files stay.
@@ -116,11 +131,13 @@ impl Etcd {
     /// Asks it directly, past everything that is tested.
     pub fn ask(&self, path: &str, question: Value) -> Option<Value> {
         let url = format!("http://127.0.0.1:{}{path}", self.client_port);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // A thread of its own, for there are tests within a runtime.
         std::thread::scope(|scope| {
             let asked = scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
-                    let client = reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
+                    let client =
+                        reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
                     let answer = client.unwrap().post(url).json(&question).send().await.ok()?;
                     if answer.status().is_success() { answer.json().await.ok() } else { None }
                 })

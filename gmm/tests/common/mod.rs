@@ -4,6 +4,7 @@
 
 pub mod etcd;
 pub mod node;
+pub mod patient;
 pub mod proxy;
 
 use std::fs::File;
@@ -19,7 +20,7 @@ use cxloe_gmm::model::{CnId, CommandResult, DeviceKind, Name, NodeAction, Waterm
 pub const EXTENT: u64 = 2 << 20;
 
 /// How long anything may take to come about before the test fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn name(text: &str) -> Name {
     Name::new(text).unwrap()

@@ -31,7 +31,11 @@ impl Known {
     /// Whether what comes from there is to be followed.
     pub fn accepts(&mut self, from: Watermark) -> bool {
         let accepted = from >= self.seen;
-        if accepted { self.seen = from } else { self.refused += 1 }
+        if accepted {
+            self.seen = from
+        } else {
+            self.refused += 1
+        }
         accepted
     }
 
@@ -57,7 +61,9 @@ impl Known {
         match &command.action {
             NodeAction::MapCmem(mapping) => self.map(mapping),
             NodeAction::UnmapCmem(mapping) => {
-                mapping.extents.iter().for_each(|extent| drop(self.mapped.remove(&extent)));
+                mapping.extents.iter().for_each(|extent| {
+                    self.mapped.remove(&extent);
+                });
             }
         }
         self.results.push(CommandResult::done(command.seq));
@@ -88,7 +94,8 @@ impl Node {
 
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
         let client = contact.client();
-        self.register.seen = self.known().seen;
+        let seen = self.known().seen;
+        self.register.seen = seen;
         let registered = contact.ask(client.register_memory_node(&self.register)).await?;
         {
             let mut known = self.known();

@@ -1,15 +1,18 @@
 //! A fabric in memory for tests of the FM API: it does what it is told at once, but bindings, which wait until the test
-//! finishes them. And bytes from hexadecimal digits.
+//! finishes them. A listener over it, and packets written and read byte by byte.
 #![allow(dead_code, reason = "each test uses its part of this")]
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cxloe_gmm::fm::answer::{Session, answer};
 use cxloe_gmm::fm::dcd::Tag;
 use cxloe_gmm::fm::event_record::Log;
 use cxloe_gmm::fm::fabric::*;
 use cxloe_gmm::fm::header::ReturnCode;
-use cxloe_gmm::fm::listener::Answerer;
+use cxloe_gmm::fm::listener::{Answerer, FmConfig, FmListener};
 use cxloe_gmm::fm::opcode::Opcode;
 
 pub const MIB: u64 = 1 << 20;
@@ -33,8 +36,10 @@ pub struct MemoryFabric {
     pub logs: Vec<(Source, Log, EventLog)>,
     /// What was asked of it beside what can be seen.
     pub asked: Vec<String>,
-    /// Refuses every change with this.
+    /// Refuses changes with this.
     pub refusal: Option<ReturnCode>,
+    /// How many more times.
+    pub refusals: u32,
 }
 
 impl MemoryFabric {
@@ -68,11 +73,14 @@ impl MemoryFabric {
             logs: Vec::new(),
             asked: Vec::new(),
             refusal: None,
+            refusals: u32::MAX,
         }
     }
 
-    fn refuse(&self) -> Result<(), ReturnCode> {
-        self.refusal.map_or(Ok(()), Err)
+    fn refuse(&mut self) -> Result<(), ReturnCode> {
+        let Some(code) = self.refusal.filter(|_| self.refusals > 0) else { return Ok(()) };
+        self.refusals -= 1;
+        Err(code)
     }
 
     /// The LD, made if it is not there.
@@ -244,5 +252,80 @@ impl Answerer for Shared {
         }
         let response = answer(&mut *self.0.lock().unwrap(), &mut session, &message);
         Ok((session, response))
+    }
+}
+
+/// How long anything may take to come about before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A listener over a fabric in memory, in threads of its own, until it is dropped.
+pub struct Serving {
+    pub addresses: Vec<SocketAddr>,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Serving {
+    pub fn start(shared: &Shared, change: impl FnOnce(&mut FmConfig)) -> Self {
+        let mut config = FmConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)));
+        config.answer_within = PATIENCE;
+        change(&mut config);
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let listener = runtime.block_on(FmListener::start(config, shared.clone())).unwrap();
+        let addresses = listener.addresses().to_vec();
+        runtime.spawn(listener.serve());
+        Self { addresses, _runtime: runtime }
+    }
+
+    pub fn connect(&self, switch: usize) -> TcpStream {
+        let stream = TcpStream::connect(self.addresses[switch]).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+}
+
+/// A message as packets: those of a client, `sent` packets after its first.
+pub fn packets(sent: &mut u8, tag: u8, kind: u8, body: &[u8]) -> Vec<u8> {
+    let content = [&[kind], body].concat();
+    let count = content.len().div_ceil(64);
+    let mut bytes = Vec::new();
+    for (index, part) in content.chunks(64).enumerate() {
+        let (som, eom) = (u8::from(index == 0) << 7, u8::from(index + 1 == count) << 6);
+        bytes.extend([1, 0, 0, som | eom | (*sent & 3) << 4 | 8 | tag]);
+        bytes.extend(part);
+        bytes.resize((index + 1) * 68, 0);
+        *sent = sent.wrapping_add(1);
+    }
+    bytes
+}
+
+pub fn send(stream: &mut TcpStream, sent: &mut u8, tag: u8, kind: u8, body: &[u8]) {
+    stream.write_all(&packets(sent, tag, kind, body)).unwrap();
+}
+
+/// A message with its last packet's padding.
+#[derive(Debug, Clone)]
+pub struct Received {
+    pub kind: u8,
+    pub tag: u8,
+    pub body: Vec<u8>,
+}
+
+/// The next message, which is one from a server: no tag owner, packets in sequence.
+pub fn receive(stream: &mut TcpStream) -> Received {
+    let mut content = Vec::new();
+    let mut due = None;
+    loop {
+        let mut packet = [0; 68];
+        stream.read_exact(&mut packet).unwrap();
+        let (flags, sequence) = (packet[3], packet[3] >> 4 & 3);
+        assert_eq!((packet[0], flags >> 7 == 1, flags & 8), (1, content.is_empty(), 0), "{packet:?}");
+        assert!(due.is_none_or(|due| due == sequence), "{packet:?}");
+        due = Some((sequence + 1) & 3);
+        content.extend(&packet[4..]);
+        if flags & 0x40 != 0 {
+            return Received { kind: content[0], tag: flags & 7, body: content.split_off(1) };
+        }
     }
 }

@@ -7,7 +7,9 @@ use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::fm::bytes::{Payload, Reader};
 use cxloe_gmm::fm::client::{FmClient, Recipient};
 use cxloe_gmm::fm::component::{COMMAND_EFFECTS_LOG, GetLog, Identity, SupportedLogs};
-use cxloe_gmm::fm::dcd::{self, GetExtents, GetHostRegions, InitiateAdd, InitiateRelease, removal, selection};
+use cxloe_gmm::fm::dcd::{
+    self, GetExtents, GetHostRegions, InitiateAdd, InitiateRelease, removal, selection,
+};
 use cxloe_gmm::fm::event_record::{ClearEvents, Events, GetEvents, Log};
 use cxloe_gmm::fm::mld_component::{
     ALLOCATION_UNIT, GetLdAllocations, GetQosFractions, LdAllocation, LdAllocations, LdInfo, QosControl,
@@ -91,7 +93,9 @@ impl Desk<'_> {
 
     /// The port that is meant.
     fn device(&self) -> Result<u8, Failure> {
-        self.port.ok_or_else(|| Failure::usage("say behind which port the device is, with --port before the command"))
+        self.port.ok_or_else(|| {
+            Failure::usage("say behind which port the device is, with --port before the command")
+        })
     }
 
     async fn identify(&mut self) -> Result<(), Failure> {
@@ -140,7 +144,12 @@ impl Desk<'_> {
         Ok(self.client.ask_with(Recipient::Switch, opcode, &request.to_bytes(), read).await?)
     }
 
-    async fn bind(&mut self, VppbArgs { vcs, vppb }: VppbArgs, ld: Option<u16>, no_wait: bool) -> Result<(), Failure> {
+    async fn bind(
+        &mut self,
+        VppbArgs { vcs, vppb }: VppbArgs,
+        ld: Option<u16>,
+        no_wait: bool,
+    ) -> Result<(), Failure> {
         let request = BindVppb { vcs, vppb, port: self.device()?, ld: ld.unwrap_or(WHOLE_DEVICE) };
         self.client.ask::<()>(Recipient::Switch, Opcode::BindVppb, &request).await?;
         if no_wait { Ok(()) } else { self.wait().await }
@@ -295,14 +304,16 @@ impl Desk<'_> {
     }
 
     async fn raw(&mut self, opcode: u32, payload: &str) -> Result<(), Failure> {
-        let opcode = u16::try_from(opcode).map_err(|_| Failure::usage("an opcode has four hexadecimal digits"))?;
+        let opcode =
+            u16::try_from(opcode).map_err(|_| Failure::usage("an opcode has four hexadecimal digits"))?;
         let digits: String = payload.chars().filter(|c| !c.is_whitespace()).collect();
         let bytes = (0..digits.len()).step_by(2).map(|at| {
             let pair = digits.get(at..at + 2).filter(|pair| pair.bytes().all(|b| b.is_ascii_hexdigit()));
             pair.and_then(|pair| u8::from_str_radix(pair, 16).ok())
         });
         let bytes: Option<Vec<u8>> = bytes.collect();
-        let bytes = bytes.ok_or_else(|| Failure::usage(format!("`{payload}` is not pairs of hexadecimal digits")))?;
+        let bytes =
+            bytes.ok_or_else(|| Failure::usage(format!("`{payload}` is not pairs of hexadecimal digits")))?;
         let response = self.client.send(self.recipient, opcode, &bytes).await?;
         let code = response.header.code;
         let payload: String = response.payload.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -317,7 +328,11 @@ impl Desk<'_> {
         } else {
             output::line(&format!("{code}{}{payload}", if payload.is_empty() { "" } else { ": " }))?;
         }
-        if code.is_success() { Ok(()) } else { Err(Failure::failed(format!("{} refused: {code}", show::opcode(opcode)))) }
+        if code.is_success() {
+            Ok(())
+        } else {
+            Err(Failure::failed(format!("{} refused: {code}", show::opcode(opcode))))
+        }
     }
 }
 

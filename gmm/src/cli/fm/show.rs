@@ -221,7 +221,8 @@ pub fn events(logs: &[(u8, Events)]) -> Shown {
         let name = Log::from_number(*log).map_or_else(|| log.to_string(), |log| log.name().to_owned());
         let rows = events.records.iter().map(|record| {
             let time = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(record.time_ns);
-            let (time, what) = (humantime::format_rfc3339_millis(time).to_string(), happening(&record.happening));
+            let (time, what) =
+                (humantime::format_rfc3339_millis(time).to_string(), happening(&record.happening));
             table.add_row([name.clone(), record.handle.to_string(), time.clone(), what.clone()]);
             json!({"handle": record.handle, "severity": record.severity, "time": time, "event": what})
         });

@@ -13,9 +13,10 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
     for node in snapshot.compute_nodes.values() {
         let own = |owner| owner == node.cn_id;
         let regions: Vec<_> = snapshot.regions.iter().filter(|region| own(region.region.owner)).collect();
-        let bound = snapshot.devices.iter().filter(|ld| {
-            ld.device.binding.as_ref().is_some_and(|binding| own(binding.compute_node))
-        });
+        let bound = snapshot
+            .devices
+            .iter()
+            .filter(|ld| ld.device.binding.as_ref().is_some_and(|binding| own(binding.compute_node)));
         let bound: Vec<_> = bound.map(|ld| &ld.device.memory_node).collect();
         let legs = regions.iter().flat_map(|region| &region.region.legs).map(|leg| &leg.memory_node);
         let thing = Thing {

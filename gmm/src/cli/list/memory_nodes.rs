@@ -12,7 +12,8 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
     let mut found = Vec::new();
     for status in &snapshot.memory_nodes {
         let node = &status.node;
-        let regions: Vec<_> = snapshot.regions.iter().filter(|region| region.region.lies_on(&node.name)).collect();
+        let regions: Vec<_> =
+            snapshot.regions.iter().filter(|region| region.region.lies_on(&node.name)).collect();
         let devices = snapshot.devices.iter().filter(|ld| ld.device.memory_node == node.name);
         let bound = devices.filter_map(|ld| ld.device.binding.as_ref()).map(|binding| binding.compute_node);
         let thing = Thing {
@@ -27,7 +28,8 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
         }
         // The first port is the one compute nodes use: its address is what the node is known by on the wire.
         let port = node.macs.first();
-        let serial = port.map(|mac| mac.octets().iter().fold(0, |serial, octet| serial << 8 | u64::from(*octet)));
+        let serial =
+            port.map(|mac| mac.octets().iter().fold(0, |serial, octet| serial << 8 | u64::from(*octet)));
         let mut value = object(
             status,
             json!({

@@ -72,7 +72,14 @@ pub struct ListArgs {
     #[arg(short = 'E', long, help_heading = "Kinds")]
     events: bool,
     /// Only what belongs to these memory nodes
-    #[arg(short = 'm', long, visible_alias = "memory-node", value_name = "NAME", value_delimiter = ',', help_heading = "Filters")]
+    #[arg(
+        short = 'm',
+        long,
+        visible_alias = "memory-node",
+        value_name = "NAME",
+        value_delimiter = ',',
+        help_heading = "Filters"
+    )]
     memdev: Vec<Name>,
     /// Only what belongs to these compute nodes: names or CN ids
     #[arg(short = 'c', long, value_name = "CN", value_delimiter = ',', help_heading = "Filters")]
@@ -170,7 +177,7 @@ impl ListArgs {
 /// When the manager cannot be asked, or standard output is closed.
 pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
     let kinds = args.kinds();
-    let snapshot = Snapshot::take(client, &kinds).await?;
+    let snapshot = Snapshot::take(client, &kinds, !args.compute_node.is_empty()).await?;
     let mut scope = Scope::new(&args, &snapshot);
     let mut listed: Vec<(Kind, Vec<Value>)> = Vec::new();
     for kind in kinds {

@@ -12,7 +12,8 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
     for status in &snapshot.memory_nodes {
         let node = &status.node;
         let devices = || snapshot.devices.iter().filter(|ld| ld.device.memory_node == node.name);
-        let bound: Vec<_> = devices().filter_map(|ld| ld.device.binding.as_ref()).map(|b| b.compute_node).collect();
+        let bound: Vec<_> =
+            devices().filter_map(|ld| ld.device.binding.as_ref()).map(|b| b.compute_node).collect();
         let thing = Thing {
             memdevs: vec![&node.name],
             compute_nodes: bound.clone(),

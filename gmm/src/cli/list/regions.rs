@@ -29,9 +29,7 @@ pub fn list(snapshot: &Snapshot, scope: &mut Scope) -> Result<Vec<Value>, Failur
 /// When it has no form in JSON.
 pub fn shown(item: impl serde::Serialize, region: &Region) -> Result<Value, Failure> {
     let committed = region.size > 0 && region.state != RegionState::Draining;
-    let mapping = |leg: &Leg| {
-        json!({ "position": leg.position, "memdev": leg.memory_node, "decoder": decoder_name(region, leg.decoder) })
-    };
+    let mapping = |leg: &Leg| json!({ "position": leg.position, "memdev": leg.memory_node, "decoder": decoder_name(region, leg.decoder) });
     object(
         item,
         json!({

@@ -65,10 +65,12 @@ impl Scope {
 
     /// Whether a thing fits every filter.
     pub fn fits(&self, thing: &Thing<'_>) -> bool {
-        let fits_memdev = self.memdevs.is_empty() || self.memdevs.iter().any(|name| thing.memdevs.contains(&name));
+        let fits_memdev =
+            self.memdevs.is_empty() || self.memdevs.iter().any(|name| thing.memdevs.contains(&name));
         let fits_node = self.compute_nodes.is_empty()
             || self.compute_nodes.iter().flatten().any(|cn| thing.compute_nodes.contains(cn));
-        let fits_region = self.regions.is_empty() || self.regions.iter().any(|name| thing.regions.contains(&name));
+        let fits_region =
+            self.regions.is_empty() || self.regions.iter().any(|name| thing.regions.contains(&name));
         let fits_decoder = self.decoders.is_empty()
             || thing.decoder.is_none_or(|own| self.decoders.iter().any(|decoder| decoder == own));
         fits_memdev && fits_node && fits_region && fits_decoder

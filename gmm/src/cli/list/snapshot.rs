@@ -24,19 +24,21 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Asks for what `kinds` need.
+    /// Asks for what `kinds` need, and for what it takes to know which compute nodes are meant if that is `filtered`.
     ///
     /// # Errors
     /// When the manager cannot be asked.
-    pub async fn take(client: &Client, kinds: &[Kind]) -> Result<Self, Failure> {
+    pub async fn take(client: &Client, kinds: &[Kind], filtered: bool) -> Result<Self, Failure> {
         let any = |of: &[Kind]| kinds.iter().any(|kind| of.contains(kind));
         let mut snapshot = Self::default();
-        if any(&[Kind::MemoryNodes, Kind::Ports, Kind::Regions, Kind::Decoders]) {
+        if any(&[Kind::MemoryNodes, Kind::Ports]) {
             snapshot.memory_nodes = client.memory_nodes().await?;
         }
-        // Names of compute nodes are shown beside their ids wherever these are.
-        let nodes = client.compute_nodes().await?;
-        snapshot.compute_nodes = nodes.into_iter().map(|node| (node.cn_id, node)).collect();
+        let named = any(&[Kind::ComputeNodes, Kind::Regions, Kind::Bindings, Kind::Ports]);
+        if named || filtered {
+            let nodes = client.compute_nodes().await?;
+            snapshot.compute_nodes = nodes.into_iter().map(|node| (node.cn_id, node)).collect();
+        }
         if any(&[Kind::MemoryNodes, Kind::ComputeNodes, Kind::Regions, Kind::Decoders]) {
             snapshot.regions = client.region_statuses().await?;
         }
@@ -50,9 +52,11 @@ impl Snapshot {
     pub fn find(&self, owner: &Owner) -> Option<CnId> {
         match owner {
             Owner::CnId(id) => Some(*id),
-            Owner::Name(name) => {
-                self.compute_nodes.values().find(|node| node.name.as_ref() == Some(name)).map(|node| node.cn_id)
-            }
+            Owner::Name(name) => self
+                .compute_nodes
+                .values()
+                .find(|node| node.name.as_ref() == Some(name))
+                .map(|node| node.cn_id),
         }
     }
 

@@ -204,7 +204,8 @@ impl Desk<'_> {
             Target::Switch => self.fabric.operation(),
             Target::Device(_) => None,
         };
-        let idle = BackgroundStatus { running: false, percent: 0, opcode: 0, code: ReturnCode::Success, vendor: 0 };
+        let idle =
+            BackgroundStatus { running: false, percent: 0, opcode: 0, code: ReturnCode::Success, vendor: 0 };
         operation.map_or(idle, |operation| BackgroundStatus {
             running: operation.outcome.is_none(),
             percent: operation.percent.min(100),

@@ -60,9 +60,13 @@ fn nothing(what: &str) -> Described {
 impl<T: JsonSchema, const DONE: u16> OperationOutput for Settled<T, DONE> {
     type Inner = T;
 
-    fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> Vec<(Option<u16>, Described)> {
+    fn inferred_responses(
+        context: &mut GenContext,
+        operation: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
         let done = json::<T>(context, operation, "It has come about.");
-        let pending = json::<T>(context, operation, "The time to wait is over; it comes about without further asking.");
+        let pending =
+            json::<T>(context, operation, "The time to wait is over; it comes about without further asking.");
         vec![(Some(DONE), done), (Some(202), pending)]
     }
 }
@@ -70,8 +74,12 @@ impl<T: JsonSchema, const DONE: u16> OperationOutput for Settled<T, DONE> {
 impl<T: JsonSchema> OperationOutput for Gone<T> {
     type Inner = T;
 
-    fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> Vec<(Option<u16>, Described)> {
-        let pending = json::<T>(context, operation, "The time to wait is over; it comes about without further asking.");
+    fn inferred_responses(
+        context: &mut GenContext,
+        operation: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
+        let pending =
+            json::<T>(context, operation, "The time to wait is over; it comes about without further asking.");
         vec![(Some(204), nothing("It is gone.")), (Some(202), pending)]
     }
 }
@@ -79,7 +87,10 @@ impl<T: JsonSchema> OperationOutput for Gone<T> {
 impl OperationOutput for ApiError {
     type Inner = ErrorBody;
 
-    fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> Vec<(Option<u16>, Described)> {
+    fn inferred_responses(
+        context: &mut GenContext,
+        operation: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
         let why = "It failed; the status is that of the code in the body.";
         vec![(None, json::<ErrorBody>(context, operation, why))]
     }

@@ -9,7 +9,8 @@ use axum::extract::State;
 use super::extract::{Body, ComputeNodePath, Path};
 use super::wait::poll;
 use crate::api::{
-    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, Owner, RegisterComputeNode, SetQuota,
+    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, Owner, RegisterComputeNode,
+    SetQuota,
 };
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager, ManagerError};
@@ -22,10 +23,10 @@ pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new()
         .api_route(
             "/v1/compute-nodes",
-            get_with(list, |op| op.id("listComputeNodes").summary("Every compute node, by CN id")).post_with(
-                register,
-                |op| op.id("registerComputeNode").summary("A compute node says that it is there"),
-            ),
+            get_with(list, |op| op.id("listComputeNodes").summary("Every compute node, by CN id"))
+                .post_with(register, |op| {
+                    op.id("registerComputeNode").summary("A compute node says that it is there")
+                }),
         )
         .api_route(
             "/v1/compute-nodes/{compute_node}/sync",
@@ -45,7 +46,9 @@ pub fn routes() -> ApiRouter<Core> {
         )
         .api_route(
             "/v1/compute-nodes/{compute_node}/release",
-            post_with(release, |op| op.id("releaseComputeNode").summary("Release a compute node held in reset")),
+            post_with(release, |op| {
+                op.id("releaseComputeNode").summary("Release a compute node held in reset")
+            }),
         )
 }
 

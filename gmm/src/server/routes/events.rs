@@ -102,10 +102,7 @@ fn kind_of(text: &str) -> Result<&'static str, ApiError> {
     })
 }
 
-async fn list(
-    State(core): State<Core>,
-    Query(query): Query<EventsQuery>,
-) -> Result<Json<Events>, ApiError> {
+async fn list(State(core): State<Core>, Query(query): Query<EventsQuery>) -> Result<Json<Events>, ApiError> {
     let filter = Filter::new(&core, &query).await?;
     let EventsQuery { after, limit, wait_ms, .. } = query;
     let limit = limit.unwrap_or(EVENTS_PER_ANSWER_MAX);
@@ -138,7 +135,9 @@ impl Reader {
                 let page = manager.events_that(after, EVENTS_PER_ANSWER_MAX, |event| filter.wants(event));
                 Some(page).filter(|page| page.through > after)
             };
-            let Some(page) = poll(&self.core, Topic::Events, WAIT_MS_MAX, newer).await.ok()? else { continue };
+            let Some(page) = poll(&self.core, Topic::Events, WAIT_MS_MAX, newer).await.ok()? else {
+                continue;
+            };
             // Before the first event this reader has nothing to miss.
             if after > 0 && page.oldest > after + 1 {
                 let gap = EventsGap { first: after + 1, last: page.oldest - 1 };
@@ -157,7 +156,8 @@ async fn follow(
     Query(query): Query<EventsQuery>,
 ) -> Result<EventStream, ApiError> {
     let filter = Filter::new(&core, &query).await?;
-    let last = headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.trim().parse().ok());
+    let last =
+        headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.trim().parse().ok());
     let reader = Reader { core, filter, after: last.unwrap_or(query.after), ready: VecDeque::new() };
     let messages = stream::unfold(reader, |mut reader| async move {
         let message = reader.next().await?;
@@ -178,13 +178,17 @@ impl IntoResponse for EventStream {
 impl OperationOutput for EventStream {
     type Inner = Event;
 
-    fn inferred_responses(context: &mut GenContext, operation: &mut Operation) -> Vec<(Option<u16>, Described)> {
+    fn inferred_responses(
+        context: &mut GenContext,
+        operation: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
         // The schemas of what the messages carry are to be in the document, though the stream as such has none.
         drop((
             Json::<Event>::operation_response(context, operation),
             Json::<EventsGap>::operation_response(context, operation),
         ));
-        let description = "Server-sent events whose data is an Event, or of type `gap` with an EventsGap.".to_owned();
+        let description =
+            "Server-sent events whose data is an Event, or of type `gap` with an EventsGap.".to_owned();
         let content = [("text/event-stream".to_owned(), MediaType::default())].into_iter().collect();
         vec![(Some(200), Described { description, content, ..Described::default() })]
     }

@@ -14,7 +14,9 @@ use crate::server::error::ApiError;
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new().api_route(
         "/v1/health",
-        get_with(show, |op| op.id("showHealth").summary("Whether the manager is well, and how much it looks after")),
+        get_with(show, |op| {
+            op.id("showHealth").summary("Whether the manager is well, and how much it looks after")
+        }),
     )
 }
 

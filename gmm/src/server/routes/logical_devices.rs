@@ -86,7 +86,8 @@ async fn unbind(
     let Some(device) = device.filter(is_unbinding) else { return Ok(Gone::Done) };
     let current = move |manager: &Manager| {
         let ld = manager.state().logical_devices.get(&place).filter(|ld| is_unbinding(ld))?;
-        let same = ld.binding.as_ref().map(|b| b.compute_node) == device.binding.as_ref().map(|b| b.compute_node);
+        let same =
+            ld.binding.as_ref().map(|b| b.compute_node) == device.binding.as_ref().map(|b| b.compute_node);
         same.then(|| manager.device_status(ld))
     };
     let seen = current.clone();
@@ -105,7 +106,9 @@ fn still_bound<'a>(manager: &'a Manager, bound: &LogicalDevice) -> Option<&'a Lo
     let ld = manager.state().logical_devices.get(&(bound.memory_node.clone(), bound.id))?;
     let same = |binding: &crate::model::Binding| {
         let before = bound.binding.as_ref();
-        before.is_some_and(|before| before.compute_node == binding.compute_node && before.region == binding.region)
+        before.is_some_and(|before| {
+            before.compute_node == binding.compute_node && before.region == binding.region
+        })
     };
     let binding = ld.binding.as_ref().filter(|binding| binding.unbinding.is_none());
     binding.filter(|binding| same(binding)).map(|_| ld)

@@ -10,8 +10,8 @@ use super::compute_nodes::{HangUp, gone, superseded};
 use super::extract::{Body, Named, Path, Query};
 use super::wait::poll;
 use crate::api::{
-    ForgetMemoryNode, LogicalDeviceStatus, MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced,
-    RegisterMemoryNode, SetLdAllocations,
+    ForgetMemoryNode, LogicalDeviceStatus, MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync,
+    MemoryNodeSynced, RegisterMemoryNode, SetLdAllocations,
 };
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager};
@@ -24,7 +24,9 @@ pub fn routes() -> ApiRouter<Core> {
         .api_route(
             "/v1/memory-nodes",
             get_with(list, |op| op.id("listMemoryNodes").summary("Every memory node, by name"))
-                .post_with(register, |op| op.id("registerMemoryNode").summary("A memory node says that it is there")),
+                .post_with(register, |op| {
+                    op.id("registerMemoryNode").summary("A memory node says that it is there")
+                }),
         )
         .api_route(
             "/v1/memory-nodes/{name}",
@@ -34,7 +36,9 @@ pub fn routes() -> ApiRouter<Core> {
         )
         .api_route(
             "/v1/memory-nodes/{name}/sync",
-            post_with(sync, |op| op.id("syncMemoryNode").summary("A memory node gives results and waits for commands")),
+            post_with(sync, |op| {
+                op.id("syncMemoryNode").summary("A memory node gives results and waits for commands")
+            }),
         )
         .api_route(
             "/v1/memory-nodes/{name}/logical-devices",

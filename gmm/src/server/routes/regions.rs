@@ -9,7 +9,9 @@ use axum::extract::State;
 use super::answer::{Gone, Settled};
 use super::extract::{Body, Named, Path, Query};
 use super::wait::poll;
-use crate::api::{CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, RegionStatus, ResetRegion};
+use crate::api::{
+    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, RegionStatus, ResetRegion,
+};
 use crate::manager::{Command, Manager};
 use crate::model::{LegState, Name, Region, RegionState};
 use crate::server::core::Core;
@@ -41,7 +43,9 @@ pub fn routes() -> ApiRouter<Core> {
         )
         .api_route(
             "/v1/regions/{name}/enable",
-            post_with(enable, |op| op.id("enableRegion").summary("Let the owner have a disabled region again")),
+            post_with(enable, |op| {
+                op.id("enableRegion").summary("Let the owner have a disabled region again")
+            }),
         )
         .api_route(
             "/v1/regions/{name}/reset",
@@ -68,7 +72,9 @@ async fn show(
     State(core): State<Core>,
     Path(Named { name }): Path<Named>,
 ) -> Result<Json<RegionStatus>, ApiError> {
-    Ok(Json(core.look(move |manager| manager.region(&name).map(|region| manager.region_status(region))).await??))
+    Ok(Json(
+        core.look(move |manager| manager.region(&name).map(|region| manager.region_status(region))).await??,
+    ))
 }
 
 async fn create(

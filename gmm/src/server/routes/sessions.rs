@@ -16,7 +16,8 @@ pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new().api_route(
         "/v1/sessions",
         get_with(list, |op| {
-            op.id("listSessions").summary("Sessions of compute nodes with memory nodes, as the latter report them")
+            op.id("listSessions")
+                .summary("Sessions of compute nodes with memory nodes, as the latter report them")
         }),
     )
 }

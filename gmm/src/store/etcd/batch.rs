@@ -66,7 +66,12 @@ impl Batch {
                 && own > RECORD_BYTES_MAX
             {
                 let (place, record) = (place.to_string(), put.key.text());
-                return Err(StoreError::RecordTooLarge { place, record, bytes: own, limit: RECORD_BYTES_MAX });
+                return Err(StoreError::RecordTooLarge {
+                    place,
+                    record,
+                    bytes: own,
+                    limit: RECORD_BYTES_MAX,
+                });
             }
             if steps >= STEPS_MAX || bytes + own > CHUNK_BYTES_MAX {
                 chunks.push(Vec::new());
@@ -128,7 +133,10 @@ mod tests {
             let chunks = Batch::of((0..count).map(|key| put(key, value)).collect()).chunks(&place()).unwrap();
             assert!(chunks.len() > 2, "{}", chunks.len());
             for chunk in &chunks {
-                assert!(chunk.len() <= STEPS_MAX && chunk.iter().map(Step::bytes).sum::<usize>() <= CHUNK_BYTES_MAX);
+                assert!(
+                    chunk.len() <= STEPS_MAX
+                        && chunk.iter().map(Step::bytes).sum::<usize>() <= CHUNK_BYTES_MAX
+                );
             }
             assert_eq!(chunks.concat().len(), count);
         }

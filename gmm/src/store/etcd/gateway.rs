@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::wire::{Failure, Ignored, Lease, LeaseGrant, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer};
+use super::wire::{
+    Failure, Ignored, Lease, LeaseGrant, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer,
+};
 use crate::store::EtcdPlace;
 
 /// How long a connection may take to come about.
@@ -59,11 +61,11 @@ impl Gateway {
     /// # Errors
     /// [`EtcdError::Refused`] when no HTTP client can be made.
     pub fn new(place: &EtcdPlace) -> Result<Self, EtcdError> {
-        let builder = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
-        let http = builder.build().map_err(|error| EtcdError::Refused {
-            host: place.to_string(),
-            reason: error.to_string(),
-        })?;
+        let builder =
+            reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let http = builder
+            .build()
+            .map_err(|error| EtcdError::Refused { host: place.to_string(), reason: error.to_string() })?;
         Ok(Self { http, hosts: place.hosts().to_vec(), current: AtomicUsize::new(0) })
     }
 
@@ -97,7 +99,8 @@ impl Gateway {
     /// # Errors
     /// [`EtcdError`].
     pub async fn renew(&self, id: Number, timeout: Duration) -> Result<Lease, EtcdError> {
-        let renewed: Result<Streamed<Lease>, _> = self.ask("/v3/lease/keepalive", &LeaseId { id }, timeout).await;
+        let renewed: Result<Streamed<Lease>, _> =
+            self.ask("/v3/lease/keepalive", &LeaseId { id }, timeout).await;
         renewed.map(|answer| answer.result).map_err(|(error, _)| error)
     }
 
@@ -143,7 +146,8 @@ impl Gateway {
             }
             Err(_) if status.is_server_error() => Err(away(format!("status {status}"))),
             Err(_) => {
-                let reason = format!("status {status}, which etcd's JSON gateway does not answer {path} with");
+                let reason =
+                    format!("status {status}, which etcd's JSON gateway does not answer {path} with");
                 Err((EtcdError::Refused { host: host.clone(), reason }, 0))
             }
         }

@@ -171,7 +171,8 @@ impl Leadership {
             let asked_ms = boot_ms();
             let remaining = tenure.remaining();
             if remaining.is_zero() {
-                return trouble.unwrap_or_else(|| "this process was stopped for longer than the lease".to_owned());
+                return trouble
+                    .unwrap_or_else(|| "this process was stopped for longer than the lease".to_owned());
             }
             match self.gateway.renew(self.lease, usual.min(remaining)).await {
                 Ok(lease) if lease.ttl_s.0 > 0 => {

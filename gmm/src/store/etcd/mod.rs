@@ -108,8 +108,7 @@ impl EtcdStore {
         let chained = Compare::Mod { key: commit.as_str().into(), mod_revision: self.chain };
         let mut success = steps;
         success.push(Step::put(commit.as_str(), stamp.as_str()));
-        let failure =
-            [&self.seal.key, &commit].map(|key| Step::Range(Range::one(key.as_str()))).into();
+        let failure = [&self.seal.key, &commit].map(|key| Step::Range(Range::one(key.as_str()))).into();
         let txn = Txn { compare: vec![self.seal.compare(), chained], success, failure };
         let answer = self.insist(async |timeout| self.gateway.txn(&txn, timeout).await)?;
         if answer.succeeded {
@@ -153,7 +152,12 @@ impl EtcdStore {
     /// Brings the store into order: checks its format, and finishes or forgets what a predecessor left half done.
     /// Returns the revision at which it is in order.
     fn tidy(&mut self) -> Result<Number, StoreError> {
-        let keys = [&self.seal.key, &self.place.key("format"), &self.place.key("commit"), &self.place.key("redo/head")];
+        let keys = [
+            &self.seal.key,
+            &self.place.key("format"),
+            &self.place.key("commit"),
+            &self.place.key("redo/head"),
+        ];
         let looks: Vec<Step> = keys.map(|key| Step::Range(Range::one(key.as_str()))).into();
         let txn = Txn { success: looks, ..Txn::default() };
         let found = self.insist(async |timeout| self.gateway.txn(&txn, timeout).await)?;
@@ -166,7 +170,8 @@ impl EtcdStore {
         }
         self.chain = found.found(2).map_or(Number(0), |commit| commit.mod_revision);
         if let Some(head) = found.found(3) {
-            let count: usize = head.value.text().parse().map_err(|_| self.damaged("redo/head is no number"))?;
+            let count: usize =
+                head.value.text().parse().map_err(|_| self.damaged("redo/head is no number"))?;
             tracing::info!(store = %self.place, parts = count, "finishing a commit that was under way");
             let mut parts = Vec::new();
             self.pages(self.parts(), found.header.revision, |part| {
@@ -229,9 +234,7 @@ impl Store for EtcdStore {
                 restore.add(table, key, &record.value.0).map_err(|error| self.damaged(error.to_string()))
             })?;
         }
-        restore
-            .finish()
-            .map_err(|source| StoreError::Contradiction { place: self.place.to_string(), source })
+        restore.finish().map_err(|source| StoreError::Contradiction { place: self.place.to_string(), source })
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {

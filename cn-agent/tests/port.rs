@@ -1,0 +1,205 @@
+//! The line port over regions that are spread over memory nodes: what is written is read again, by bytes and by lines, and
+//! lies in the memory nodes' pools where the interleave has it. Real engine and real services over a simulated network;
+//! it moves on whenever the port looks for frames.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cxloe_cn::attach::STREAMS_DEFAULT;
+use cxloe_cn::cache::CacheConfig;
+use cxloe_cn::engine::{Engine, EngineError, Route, Target, Unmapped};
+use cxloe_cn::port::{Port, PortError};
+use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+use cxloe_gmm::model::Watermark;
+use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
+use cxloe_mn::pool::{ByteSize, Host, MpAddr, Pool, PoolOptions};
+use cxloe_mn::service::Service;
+use cxloe_mn::translation::PageTable;
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::link::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+/// What each memory node has for the compute node: one extent, so that CMem is at the same place in the pool.
+const BYTES: u64 = 128 << 10;
+/// Where regions begin.
+const HPA: u64 = 1 << 32;
+
+/// The compute node's link, and the memory nodes at the other end of the network.
+struct Looped {
+    link: SimLink,
+    net: SimNetwork,
+    nodes: Vec<(SimLink, Service)>,
+}
+
+impl Link for Looped {
+    fn info(&self) -> &LinkInfo {
+        self.link.info()
+    }
+    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
+        self.net.step(self.net.now() + Duration::from_micros(5));
+        let now = self.net.now();
+        for (link, service) in &mut self.nodes {
+            service.begin_batch();
+            link.receive(64, &mut |frame, tx| service.handle(frame, now, tx))?;
+            service.finish_batch(link.transmit());
+            link.flush()?;
+        }
+        self.link.receive(budget, on_frame)
+    }
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        self.link.transmit()
+    }
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.link.flush()
+    }
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.link.wait(timeout)
+    }
+    fn readiness(&self) -> Option<RawFd> {
+        None
+    }
+    fn counters(&mut self) -> LinkCounters {
+        self.link.counters()
+    }
+}
+
+/// A port with sessions with `count` memory nodes, and their page tables.
+fn open(count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
+    let net = SimNetwork::new(7);
+    let link = net.attach(CN, PortConfig::default()).expect("a new address");
+    let mut engine = Engine::new(CacheConfig::OFF);
+    let (mut nodes, mut tables) = (Vec::new(), Vec::new());
+    for index in 0..count {
+        let mac = Mac([2, 0, 0, 0, 1, index]);
+        let options = PoolOptions {
+            bytes: Some(BYTES),
+            extent_bytes: Some(BYTES),
+            prefault: Some(false),
+            ..PoolOptions::default()
+        };
+        let pool = Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
+        let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
+        let range = StaticRange { cn: CN, base: ByteSize(0), size: ByteSize(BYTES) };
+        StaticMap { ranges: vec![range] }.apply(&mut mappings).expect("it fits");
+        let table = mappings.table().clone();
+        let config = ResponderConfig::new(mac, 1514, table.pool().incarnation(), 3);
+        let port = net.attach(mac, PortConfig::default()).expect("another address");
+        nodes.push((port, Service::new(config, table.clone(), 16)));
+        tables.push(table);
+        let config = RequesterConfig {
+            identity: Identity { own: CN, peer: mac, ethertype: ETHERTYPE_DEFAULT },
+            max_frame,
+            streams: STREAMS_DEFAULT,
+            instance: 1,
+            key: None,
+            timing: Timing::default(),
+            seed: u64::from(index),
+        };
+        engine.add_peer(config, cxloe_wire::time::Time::ZERO);
+    }
+    let looped = Looped { link, net, nodes };
+    let mut port = Port::new(Box::new(looped), engine, WaitStyle::Busy);
+    port.connect(Duration::from_secs(20)).expect("sessions");
+    (port, tables)
+}
+
+/// A route over the first half of what memory nodes `first..` have, or over the second.
+fn route(base: u64, ways: Ways, granularity: Granularity, first: usize, second_half: bool) -> Route {
+    let size = u64::from(ways.count()) * BYTES / 2;
+    let cmem = if second_half { BYTES / 2 } else { 0 };
+    let target = |position| Target { peer: first + position, cmem, incarnation: None };
+    let targets = (0..ways.count() as usize).map(target).collect();
+    Route { decoder: Decoder { base, size, ways, granularity }, targets }
+}
+
+/// Bytes that differ from line to line and from one `salt` to the next.
+fn pattern(bytes: usize, salt: u32) -> Vec<u8> {
+    let word = |i: usize| (i as u32).wrapping_mul(0x9E37_79B9).wrapping_add(salt).to_le_bytes();
+    (0..bytes / 4).flat_map(word).collect()
+}
+
+#[test]
+fn what_is_written_is_read_again_and_lies_where_the_interleave_has_it() {
+    for (ways, granularity) in
+        [(1, 4096), (2, 256), (3, 256), (3, 4096), (4, 256), (4, 1024), (4, 16_384), (6, 512), (16, 256)]
+    {
+        let (ways, granularity) =
+            (Ways::try_from(ways).unwrap(), Granularity::try_from(granularity).unwrap());
+        let what = format!("{ways} ways of {granularity}");
+        // Frames of an MTU of 1500, and of few lines.
+        for max_frame in [1514, 300] {
+            let (mut port, tables) = open(ways.count() as u8, max_frame);
+            let route = route(HPA, ways, granularity, 0, false);
+            let size = route.decoder.size as usize;
+            port.engine().add_route(route).expect("a route");
+            let mut model = pattern(size, 1);
+            port.write_bytes(HPA, &model).expect("all of it");
+            // Parts, from anywhere to anywhere.
+            for (salt, start, lines) in [(2, 0, 1), (3, 3, 7), (4, 61, 70), (5, size / 64 - 100, 100)] {
+                let part = pattern(lines * 64, salt);
+                port.write_bytes(HPA + start as u64 * 64, &part).expect("a part");
+                model[start * 64..][..part.len()].copy_from_slice(&part);
+                let mut back = vec![0; part.len()];
+                port.read_bytes(HPA + start as u64 * 64, &mut back).expect("a part");
+                assert!(back == part, "{what}: lines from {start}");
+            }
+            let mut back = vec![0; size];
+            port.read_bytes(HPA, &mut back).expect("all of it");
+            assert!(back == model, "{what}");
+            let hpas: Vec<u64> = (0..size as u64 / 64).step_by(7).map(|line| HPA + line * 64).collect();
+            let mut lines = vec![[0; 64]; hpas.len()];
+            port.read_batch(&hpas, &mut lines).expect("lines");
+            for (hpa, line) in hpas.iter().zip(&lines) {
+                assert_eq!(line[..], model[(hpa - HPA) as usize..][..64], "{what}: HPA {hpa:#x}");
+            }
+            // By the definition of interleaving, at the memory nodes themselves.
+            let (grain, count) = (granularity.bytes() as usize, ways.count() as usize);
+            for (chunk, expected) in model.chunks(grain).enumerate() {
+                let mut found = vec![0; grain];
+                let at = (chunk / count * grain) as u64;
+                tables[chunk % count].pool().read_lines(MpAddr(at), &mut found);
+                assert!(found == expected, "{what}: chunk {chunk}");
+            }
+            port.close().expect("an end in order");
+        }
+    }
+}
+
+#[test]
+fn a_range_over_routes_and_holes_is_one_call() {
+    let (mut port, _tables) = open(5, 1514);
+    let three = route(HPA, Ways::Three, Granularity::MIN, 0, false);
+    let hole = HPA + three.decoder.size;
+    let two = route(hole + 8192, Ways::Two, Granularity::PAGE, 3, false);
+    let end = two.decoder.base + two.decoder.size;
+    port.engine().add_route(three).expect("a route");
+    port.engine().add_route(two).expect("another");
+    let range = hole - 4096..hole + 12_288;
+    let mut out = vec![0; (range.end - range.start) as usize];
+    let unmapped = |error: Result<(), PortError>| match error {
+        Err(PortError::Engine(error)) => error,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(unmapped(port.read_bytes(range.start, &mut out)), EngineError::Unmapped(hole));
+
+    port.engine().add_hole(HPA, 1 << 30, Unmapped::AllOnes).expect("a hole");
+    let data = pattern(out.len(), 9);
+    port.write_bytes(range.start, &data).expect("what falls into the hole is dropped");
+    port.read_bytes(range.start, &mut out).expect("all of it");
+    assert!(out[..4096] == data[..4096] && out[12_288..] == data[12_288..]);
+    assert!(out[4096..12_288].iter().all(|byte| *byte == 0xFF));
+    let mut lines = [[0; 64]; 2];
+    port.read_batch(&[hole, hole - 64], &mut lines).expect("lines");
+    assert_eq!(lines, [[0xFF; 64], *data[4032..4096].first_chunk().expect("a line")]);
+    assert_eq!(port.read(end).expect("beyond"), [0xFF; 64]);
+    port.write(end, &[1; 64]).expect("dropped");
+
+    port.engine().remove_hole(HPA);
+    port.engine().add_hole(HPA, 1 << 30, Unmapped::Poison).expect("a hole");
+    assert_eq!(unmapped(port.read_bytes(range.start, &mut out)), EngineError::Poisoned(hole));
+    assert_eq!(unmapped(port.read(end).map(drop)), EngineError::Poisoned(end));
+}

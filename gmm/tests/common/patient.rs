@@ -1,0 +1,150 @@
+//! A memory node whose pace the test sets: it refuses to map when told to, and zeroes only as far as it is let. And an
+//! agent that lets go of regions when it is asked to, if it is let.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{
+    ComputeNodeSync, MemoryNodeSync, Progress, RegisterComputeNode, RegisterMemoryNode, ReleasedRegion,
+};
+use cxloe_gmm::model::{CommandResult, NodeAction, Region, UnbindOption};
+use serde_json::Value;
+
+/// How soon what the test has changed is noticed.
+const PACE: Duration = Duration::from_millis(10);
+
+/// What a patient node is to do.
+#[derive(Debug, Default)]
+pub struct Orders {
+    /// Refuse to map, for this reason.
+    pub refuse: Option<String>,
+    /// Zero so many bytes and no more; `None`: all.
+    pub zero_only: Option<u64>,
+    /// What it reports of itself.
+    pub stats: Value,
+}
+
+/// A memory node that does as the test says. Ends when dropped.
+pub struct PatientNode {
+    orders: Arc<Mutex<Orders>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl PatientNode {
+    pub async fn start(client: Client, node: RegisterMemoryNode) -> Self {
+        let registered = client.register_memory_node(&node).await.unwrap();
+        let orders: Arc<Mutex<Orders>> = Arc::default();
+        let told = Arc::clone(&orders);
+        let mut sync = MemoryNodeSync {
+            registration: registered.registration,
+            acked_seq: registered.acked_seq,
+            results: Vec::new(),
+            progress: None,
+            stats: Value::Null,
+            wait_ms: 20,
+        };
+        let task = tokio::spawn(async move {
+            loop {
+                sync.stats = told.lock().unwrap().stats.clone();
+                if let Ok(synced) = client.sync_memory_node(&node.name, &sync).await {
+                    (sync.results, sync.progress) = (Vec::new(), None);
+                    for command in synced.commands {
+                        let orders = told.lock().unwrap();
+                        let refused = orders
+                            .refuse
+                            .clone()
+                            .filter(|_| matches!(command.action, NodeAction::MapCmem(_)));
+                        let halted =
+                            orders.zero_only.filter(|_| matches!(command.action, NodeAction::UnmapCmem(_)));
+                        if let Some(done) = halted {
+                            sync.progress = Some(Progress { seq: command.seq, done });
+                            break;
+                        }
+                        sync.acked_seq = command.seq;
+                        sync.results.push(CommandResult { seq: command.seq, error: refused });
+                    }
+                }
+                tokio::time::sleep(PACE).await;
+            }
+        });
+        Self { orders, task }
+    }
+
+    pub fn orders(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap()
+    }
+}
+
+impl Drop for PatientNode {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What an agent knows, and is to do.
+#[derive(Debug, Default)]
+pub struct Agent {
+    /// Its regions, as it heard of them last.
+    pub regions: Vec<Region>,
+    /// Keep what it is asked to let go of.
+    pub clings: bool,
+    /// Held in reset.
+    pub held: bool,
+}
+
+/// An agent that does as the test says. Ends when dropped.
+pub struct PatientAgent {
+    agent: Arc<Mutex<Agent>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl PatientAgent {
+    pub async fn start(client: Client, node: RegisterComputeNode) -> Self {
+        let registered = client.register_compute_node(&node).await.unwrap();
+        let agent =
+            Arc::new(Mutex::new(Agent { regions: registered.regions, held: registered.held, clings: false }));
+        let known = Arc::clone(&agent);
+        let mut sync = ComputeNodeSync {
+            registration: registered.registration,
+            after_event: registered.after_event,
+            released: Vec::new(),
+            wait_ms: 20,
+        };
+        let task = tokio::spawn(async move {
+            loop {
+                if let Ok(synced) = client.sync_compute_node(node.cn_id, &sync).await {
+                    sync.after_event = synced.after_event;
+                    let mut agent = known.lock().unwrap();
+                    agent.held = synced.held;
+                    if let Some(regions) = synced.regions {
+                        agent.regions = regions;
+                    }
+                    let asked = |region: &&Region| {
+                        let release = region.release.filter(|release| !release.done);
+                        release.is_some_and(|release| release.option == UnbindOption::Managed)
+                    };
+                    let asked = agent.regions.iter().filter(asked).filter(|_| !agent.clings);
+                    sync.released = asked
+                        .map(|region| ReleasedRegion {
+                            name: region.name.clone(),
+                            created_ms: region.created_ms,
+                        })
+                        .collect();
+                }
+                tokio::time::sleep(PACE).await;
+            }
+        });
+        Self { agent, task }
+    }
+
+    pub fn agent(&self) -> MutexGuard<'_, Agent> {
+        self.agent.lock().unwrap()
+    }
+}
+
+impl Drop for PatientAgent {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}

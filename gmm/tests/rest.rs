@@ -1,0 +1,415 @@
+//! The REST interface over a real process: what is waited for comes about, or is told how far it has come.
+
+mod common;
+
+use common::patient::{PatientAgent, PatientNode};
+use common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{
+    Bind, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, EventsQuery, GrowRegion, Owner,
+    SetLdAllocations, Unbind,
+};
+use cxloe_gmm::client::{Destroyed, Unbound};
+use cxloe_gmm::model::{ByteSize, EventKind, RegionState, UnbindOption};
+
+/// Long enough for whatever is going to happen.
+const LONG_MS: u64 = 20_000;
+/// Over before anything that is held up happens.
+const SHORT_MS: u64 = 50;
+const LD: u64 = 256 << 20;
+
+fn owner(node: &str) -> Owner {
+    Owner::Name(name(node))
+}
+
+fn grow(size: u64) -> GrowRegion {
+    GrowRegion { size: ByteSize(size), on: Vec::new(), wait_ms: LONG_MS }
+}
+
+fn unbind(option: UnbindOption, wait_ms: u64) -> Unbind {
+    Unbind { memory_node: name("mn0"), ld: 3, option, wait_ms }
+}
+
+#[tokio::test]
+async fn a_region_grows_or_stays_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    client.create_region(&CreateRegion::new(name("r"), 4 * EXTENT, cn(1))).await.unwrap();
+
+    let grown = client.grow_region(&name("r"), &grow(10 * EXTENT)).await.unwrap();
+    assert_eq!((grown.size, grown.decoders.len(), grown.state), (10 * EXTENT, 2, RegionState::Active));
+    let error = client.grow_region(&name("r"), &grow(10 * EXTENT)).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::BadRequest), "{error}");
+
+    node.orders().refuse = Some("page table full".into());
+    let error = client.grow_region(&name("r"), &grow(12 * EXTENT)).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NodeRefused), "{error}");
+    assert!(error.to_string().contains("page table full"), "{error}");
+    eventually("what was added is given back", || async {
+        let region = client.region(&name("r")).await.unwrap();
+        (region.growing() == 0).then(|| assert_eq!((region.size, region.decoders.len()), (10 * EXTENT, 2)))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn growing_goes_on_without_the_one_who_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let register = memory_node("mn0", 0, 64);
+    let (node, registered) = ObedientNode::start(client.clone(), register.clone()).await;
+    client.create_region(&CreateRegion::new(name("r"), EXTENT, cn(1))).await.unwrap();
+    drop(node);
+    let asked = GrowRegion { wait_ms: SHORT_MS, ..grow(2 * EXTENT) };
+    let growing = client.grow_region(&name("r"), &asked).await.unwrap();
+    assert_eq!((growing.size, growing.growing()), (EXTENT, EXTENT));
+    let (_node, again) = ObedientNode::start(client.clone(), register).await;
+    assert!(again.registration > registered.registration);
+    eventually("the growth", || async {
+        (client.region(&name("r")).await.unwrap().size == 2 * EXTENT).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn an_owner_lets_go_and_has_it_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let _node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    let agent = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
+    let before = client.create_region(&CreateRegion::new(name("r"), EXTENT, cn(1))).await.unwrap();
+
+    agent.agent().clings = true;
+    let short = DisableRegion { wait_ms: SHORT_MS };
+    assert_eq!(client.disable_region(&name("r"), short).await.unwrap().state, RegionState::Releasing);
+    agent.agent().clings = false;
+    let long = DisableRegion { wait_ms: LONG_MS };
+    assert_eq!(client.disable_region(&name("r"), long).await.unwrap().state, RegionState::Disabled);
+    let after = client.enable_region(&name("r")).await.unwrap();
+    assert_eq!((after.state, &after.legs), (RegionState::Active, &before.legs));
+
+    agent.agent().clings = true;
+    let disabling = tokio::spawn({
+        let client = client.clone();
+        async move { client.disable_region(&name("r"), long).await }
+    });
+    eventually("releasing", || async {
+        (client.region(&name("r")).await.unwrap().state == RegionState::Releasing).then_some(())
+    })
+    .await;
+    client.enable_region(&name("r")).await.unwrap();
+    let error = disabling.await.unwrap().unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::WrongState), "{error}");
+    assert_eq!(client.enable_region(&name("x")).await.unwrap_err().code(), Some(ErrorCode::NotFound));
+}
+
+#[tokio::test]
+async fn a_slice_is_bound_and_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
+    let agent = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
+
+    let set = SetLdAllocations { first: 3, reserved: vec![ByteSize(LD), ByteSize(2 * LD)] };
+    let devices = client.set_ld_allocations(&name("mn0"), &set).await.unwrap();
+    assert_eq!(
+        devices.iter().map(|ld| (ld.device.id, ld.capacity)).collect::<Vec<_>>(),
+        [(3, LD), (4, 2 * LD)]
+    );
+    let odd = SetLdAllocations { first: 3, reserved: vec![ByteSize(EXTENT)] };
+    let error = client.set_ld_allocations(&name("mn0"), &odd).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::BadRequest), "{error}");
+
+    let bind = Bind {
+        compute_node: owner("cn0"),
+        memory_node: name("mn0"),
+        ld: Some(3),
+        vppb: Some(7),
+        wait_ms: LONG_MS,
+    };
+    let bound = client.bind(&bind).await.unwrap();
+    assert_eq!(
+        (bound.used_bytes, bound.unbound_percent, &bound.regions[..]),
+        (LD, None, &[name("mn0-ld3")][..])
+    );
+    assert_eq!(client.region(&name("mn0-ld3")).await.unwrap().state, RegionState::Active);
+    assert_eq!(client.logical_devices().await.unwrap().len(), 2);
+    let error = client.bind(&Bind { ld: Some(4), vppb: Some(8), ..bind.clone() }).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::WrongState), "{error}");
+
+    node.orders().zero_only = Some(LD / 2);
+    agent.agent().clings = true;
+    let Unbound::Unbinding(left) = client.unbind(&unbind(UnbindOption::Managed, SHORT_MS)).await.unwrap()
+    else {
+        panic!("the agent has not let go");
+    };
+    assert!(left.waits_for_owner);
+    agent.agent().clings = false;
+    eventually("half of it zeroed", || async {
+        let devices = client.logical_devices().await.unwrap();
+        let device = devices.into_iter().find(|ld| ld.device.id == 3).unwrap();
+        (device.unbound_percent == Some(50) && !device.waits_for_owner).then_some(())
+    })
+    .await;
+    let statuses = client.region_statuses().await.unwrap();
+    assert_eq!((statuses[0].zeroed_percent, statuses[0].region.state), (Some(50), RegionState::Draining));
+    node.orders().zero_only = None;
+    let freed = client.unbind(&unbind(UnbindOption::Surprise, LONG_MS)).await;
+    // It may have come to its end between the two calls.
+    assert!(matches!(&freed, Ok(Unbound::Free)) || freed.unwrap_err().code() == Some(ErrorCode::NotFound));
+    assert!(client.regions().await.unwrap().is_empty());
+    let devices = client.logical_devices().await.unwrap();
+    assert!(devices.iter().all(|ld| ld.device.binding.is_none() && ld.capacity > 0));
+
+    node.orders().refuse = Some("page table full".into());
+    let error = client.bind(&bind).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::NodeRefused), "{error}");
+    assert!(error.to_string().contains("page table full"), "{error}");
+}
+
+#[tokio::test]
+async fn destroying_tells_how_far_it_has_come() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    client.create_region(&CreateRegion::new(name("r"), 4 * EXTENT, cn(1))).await.unwrap();
+    node.orders().zero_only = Some(3 * EXTENT);
+    let short = DestroyRegion { force: true, wait_ms: SHORT_MS };
+    assert!(matches!(client.destroy_region(&name("r"), short).await.unwrap(), Destroyed::Draining(_)));
+    eventually("three quarters", || async {
+        let status = client.region_status(&name("r")).await.unwrap();
+        (status.zeroed_percent == Some(75)).then_some(())
+    })
+    .await;
+    node.orders().zero_only = None;
+    let long = DestroyRegion { force: true, wait_ms: LONG_MS };
+    match client.destroy_region(&name("r"), long).await {
+        Ok(destroyed) => assert_eq!(destroyed, Destroyed::Gone),
+        Err(error) => assert_eq!(error.code(), Some(ErrorCode::NotFound), "{error}"),
+    }
+}
+
+#[tokio::test]
+async fn nodes_are_limited_held_and_forgotten() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--node-timeout", "300"]);
+    let client = served.client();
+    let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    let agent = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
+
+    assert_eq!(client.set_quota(&owner("cn0"), Some(4 * EXTENT)).await.unwrap().quota, Some(4 * EXTENT));
+    client.create_region(&CreateRegion::new(name("r"), 3 * EXTENT, cn(1))).await.unwrap();
+    let error = client.create_region(&CreateRegion::new(name("s"), 2 * EXTENT, cn(1))).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::OverQuota), "{error}");
+    assert_eq!(client.set_quota(&Owner::CnId(cn(1)), None).await.unwrap().quota, None);
+    client.create_region(&CreateRegion::new(name("s"), 2 * EXTENT, cn(1))).await.unwrap();
+
+    assert!(client.hold(&owner("cn0")).await.unwrap().held);
+    eventually("the agent hears of it", || async { agent.agent().held.then_some(()) }).await;
+    assert!(!client.release(&owner("cn0")).await.unwrap().held);
+    eventually("the agent hears of it", || async { (!agent.agent().held).then_some(()) }).await;
+    assert_eq!(client.hold(&owner("nobody")).await.unwrap_err().code(), Some(ErrorCode::NotFound));
+
+    let error = client.forget_memory_node(&name("mn0"), true).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::WrongState), "it is there: {error}");
+    drop(node);
+    eventually("its being gone", || async {
+        (client.health().await.unwrap().memory_nodes.reachable == 0).then_some(())
+    })
+    .await;
+    let error = client.forget_memory_node(&name("mn0"), false).await.unwrap_err();
+    assert!(error.to_string().contains("regions lie on it"), "{error}");
+    client.forget_memory_node(&name("mn0"), true).await.unwrap();
+    assert!(client.memory_nodes().await.unwrap().is_empty() && client.regions().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn sessions_are_those_that_memory_nodes_report() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    let session = |last: u8| serde_json::json!({"cn": cn(last), "streams": 4, "counters": {"executed": 9}});
+    node.orders().stats = serde_json::json!([
+        {"sessions": [session(1)], "tlb_hits": 1},
+        {"sessions": [session(2), {"cn": "nonsense"}]},
+    ]);
+    let sessions = eventually("the report", || async {
+        let sessions = client.sessions().await.unwrap();
+        (!sessions.is_empty()).then_some(sessions)
+    })
+    .await;
+    let seen: Vec<_> =
+        sessions.iter().map(|s| (s.worker, s.compute_node, s.compute_node_name.clone())).collect();
+    assert_eq!(seen, [(0, cn(1), Some(name("cn0"))), (1, cn(2), None)]);
+    assert_eq!((&sessions[0].memory_node, &sessions[0].counters["streams"]), (&name("mn0"), &4.into()));
+}
+
+/// Sequence numbers of the events that a query finds.
+async fn seqs(client: &Client, query: EventsQuery) -> Vec<u64> {
+    client.events(query).await.unwrap().events.iter().map(|event| event.seq).collect()
+}
+
+#[tokio::test]
+async fn events_are_filtered_and_paged() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let _nodes = [
+        PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await,
+        PatientNode::start(client.clone(), memory_node("mn1", 1, 64)).await,
+    ];
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    let on = |region: &str, node: &str| {
+        let create = CreateRegion::new(name(region), EXTENT, cn(1));
+        CreateRegion { on: vec![name(node)], ..create }
+    };
+    client.create_region(&on("a", "mn0")).await.unwrap();
+    client.create_region(&on("b", "mn1")).await.unwrap();
+    let all = client.events(EventsQuery::default()).await.unwrap();
+    assert_eq!(all.through, all.newest);
+    let expected = |wanted: &dyn Fn(&EventKind) -> bool| -> Vec<u64> {
+        let found = all.events.iter().filter(|event| wanted(&event.kind)).map(|event| event.seq);
+        found.collect()
+    };
+    let query = EventsQuery::default;
+
+    let kinds = Some("region_changed,ld_bound".to_owned());
+    let of_kinds = expected(&|kind| ["region_changed", "ld_bound"].contains(&kind.label()));
+    assert!(of_kinds.len() >= 4, "{of_kinds:?}");
+    assert_eq!(seqs(&client, EventsQuery { kind: kinds.clone(), ..query() }).await, of_kinds);
+    let of_a = expected(&|kind| kind.region() == Some(&name("a")));
+    assert_eq!(seqs(&client, EventsQuery { region: Some(name("a")), ..query() }).await, of_a);
+    let of_mn1 = expected(&|kind| kind.memory_node() == Some(&name("mn1")));
+    assert_eq!(seqs(&client, EventsQuery { node: Some(owner("mn1")), ..query() }).await, of_mn1);
+    let of_cn = expected(&|kind| kind.compute_node() == Some(cn(1)));
+    assert_eq!(seqs(&client, EventsQuery { node: Some(owner("cn0")), ..query() }).await, of_cn);
+    assert!(!of_a.is_empty() && !of_mn1.is_empty() && !of_cn.is_empty());
+    let moment = all.events.last().unwrap().time_ms;
+    let since = seqs(&client, EventsQuery { since_ms: Some(moment), ..query() }).await;
+    assert!(
+        since.contains(&all.newest) && !since.contains(&1) || all.events[0].time_ms == moment,
+        "{since:?}"
+    );
+    let later = EventsQuery { since_ms: Some(moment + 3_600_000), ..query() };
+    assert!(seqs(&client, later).await.is_empty());
+    let error =
+        client.events(EventsQuery { kind: Some("region_changd".into()), ..query() }).await.unwrap_err();
+    assert!(
+        error.code() == Some(ErrorCode::BadRequest) && error.to_string().contains("region_changed"),
+        "{error}"
+    );
+
+    // Page by page: each once, none left out.
+    let (mut paged, mut next) = (Vec::new(), EventsQuery { kind: kinds, limit: Some(1), ..query() });
+    while next.after < all.newest {
+        let page = client.events(next.clone()).await.unwrap();
+        assert!(page.events.len() <= 1 && page.through > next.after);
+        paged.extend(page.events.iter().map(|event| event.seq));
+        next.after = page.through;
+    }
+    assert_eq!(paged, of_kinds);
+    assert!(seqs(&client, EventsQuery { after: u64::MAX, ..query() }).await.is_empty());
+}
+
+/// Messages of a stream of server-sent events.
+struct Messages {
+    response: reqwest::Response,
+    text: String,
+}
+
+impl Messages {
+    async fn open(url: &str, last: Option<u64>) -> Self {
+        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let mut request = http.get(url);
+        if let Some(last) = last {
+            request = request.header("last-event-id", last.to_string());
+        }
+        Self { response: request.send().await.unwrap().error_for_status().unwrap(), text: String::new() }
+    }
+
+    /// The id, or none, the type, and the data of the next message.
+    async fn next(&mut self) -> (Option<u64>, String, serde_json::Value) {
+        loop {
+            if let Some((message, rest)) = self.text.split_once("\n\n") {
+                let field =
+                    |name: &str| message.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+                let found = field("data:").map(|data| {
+                    let id = field("id:").map(|id| id.parse().unwrap());
+                    let kind = field("event:").unwrap_or("message").to_owned();
+                    (id, kind, serde_json::from_str(data).unwrap())
+                });
+                self.text = rest.to_owned();
+                if let Some(found) = found {
+                    return found;
+                }
+                continue;
+            }
+            let chunk = tokio::time::timeout(common::PATIENCE, self.response.chunk()).await.unwrap().unwrap();
+            self.text.push_str(std::str::from_utf8(&chunk.expect("the stream ended")).unwrap());
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_stream_goes_on_where_it_broke_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let stream = format!("{}/v1/events/stream", served.url);
+    let mut first = Messages::open(&stream, None).await;
+    client.register_memory_node(&memory_node("mn0", 0, 8)).await.unwrap();
+    let (one, two) = (first.next().await, first.next().await);
+    assert_eq!((one.0, &one.2["event"]), (Some(1), &"manager_started".into()));
+    assert_eq!((two.0, &two.2["memory_node"]), (Some(2), &"mn0".into()));
+    drop(first);
+    for quota in 0..3 {
+        client.set_quota(&Owner::CnId(cn(1)), Some(quota)).await.unwrap();
+    }
+    // The header outweighs the query: it is what a reader sends that reconnects to the URL it began with.
+    let mut again = Messages::open(&format!("{stream}?after=0"), two.0).await;
+    for (seq, quota) in (3..6).zip(0..) {
+        let (id, _, event) = again.next().await;
+        assert_eq!(
+            (id, &event["event"], event["bytes"].as_u64()),
+            (Some(seq), &"quota_set".into(), Some(quota))
+        );
+    }
+    let mut filtered = Messages::open(&format!("{stream}?kind=memory_node_registered"), None).await;
+    assert_eq!(filtered.next().await.0, Some(2));
+}
+
+#[tokio::test]
+async fn a_stream_says_what_is_no_longer_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let kept = cxloe_gmm::manager::EVENTS_KEPT;
+    let mut setting = tokio::task::JoinSet::new();
+    for worker in 0..64 {
+        let client = client.clone();
+        setting.spawn(async move {
+            for quota in 0..=kept / 64 {
+                client.set_quota(&Owner::CnId(cn(worker)), Some(quota)).await.unwrap();
+            }
+        });
+    }
+    while let Some(done) = setting.join_next().await {
+        done.unwrap();
+    }
+    let newest =
+        client.events(EventsQuery { limit: Some(0), ..EventsQuery::default() }).await.unwrap().newest;
+    let mut stream = Messages::open(&format!("{}/v1/events/stream", served.url), Some(2)).await;
+    let (id, kind, gap) = stream.next().await;
+    let oldest = newest + 1 - kept;
+    assert_eq!((id, kind.as_str()), (None, "gap"));
+    assert_eq!((gap["first"].as_u64(), gap["last"].as_u64()), (Some(3), Some(oldest - 1)));
+    assert_eq!(stream.next().await.0, Some(oldest));
+}
