@@ -52,7 +52,10 @@ fn main() -> ExitCode {
         Trial::test("macvlan_is_a_station_of_its_own", macvlan_is_a_station_of_its_own),
         Trial::test("jumbo_frames_cross_whole", jumbo_frames_cross_whole),
         Trial::test("bridge_joins_three", bridge_joins_three),
-        Trial::test("star_joins_every_node_under_its_own_address", star_joins_every_node_under_its_own_address),
+        Trial::test(
+            "star_joins_every_node_under_its_own_address",
+            star_joins_every_node_under_its_own_address,
+        ),
         Trial::test("queues_are_as_many_as_asked", queues_are_as_many_as_asked),
         Trial::test("link_flap_is_seen_by_the_peer", link_flap_is_seen_by_the_peer),
         Trial::test(

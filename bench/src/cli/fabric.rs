@@ -142,7 +142,10 @@ fn table(findings: &Findings) -> Table {
         format!("region creates a minute, {} clients, full fabric", live.clients),
         format!("{:.0}", live.creates_per_minute),
     );
-    single("regions a minute, state machine and store".to_owned(), format!("{:.0}", populated.regions_per_minute));
+    single(
+        "regions a minute, state machine and store".to_owned(),
+        format!("{:.0}", populated.regions_per_minute),
+    );
     single("restart of the manager, full".to_owned(), format!("{:.2} s", live.restart_ms / 1e3));
     single("memory of the manager, full".to_owned(), human_bytes(live.memory_bytes));
     single("store, full".to_owned(), human_bytes(populated.store_bytes));

@@ -163,7 +163,8 @@ pub async fn measure(place: &Place, size: Size, creates: u32, clients: u32) -> R
 
     let (mut create, mut destroy) = (Watch::new(), Watch::new());
     for number in 0..creates {
-        let region = CreateRegion::new(name("single", number), EXTENT, cn_id(number % size.compute_nodes.max(1)));
+        let region =
+            CreateRegion::new(name("single", number), EXTENT, cn_id(number % size.compute_nodes.max(1)));
         let began = Instant::now();
         let made = served.client.create_region(&region).await?;
         create.add(began.elapsed());
@@ -187,7 +188,8 @@ pub async fn measure(place: &Place, size: Size, creates: u32, clients: u32) -> R
                     return Ok(());
                 }
                 let owner = cn_id(number % size.compute_nodes.max(1));
-                let made = client.create_region(&CreateRegion::new(name("many", number), EXTENT, owner)).await?;
+                let made =
+                    client.create_region(&CreateRegion::new(name("many", number), EXTENT, owner)).await?;
                 if made.state != RegionState::Active {
                     return Err(LiveError::NotActive(made.state));
                 }

@@ -76,9 +76,14 @@ impl Filling {
     /// Lets memory nodes confirm what they were told.
     fn confirm(&mut self, nodes: impl Iterator<Item = Name>) -> Result<(), ManagerError> {
         for node in nodes {
-            let results: Vec<CommandResult> =
-                self.manager.state().commands_of(&node).map(|command| CommandResult::done(command.seq)).collect();
-            let (Some(last), Some(record)) = (results.last(), self.manager.state().memory_nodes.get(&node)) else {
+            let results: Vec<CommandResult> = self
+                .manager
+                .state()
+                .commands_of(&node)
+                .map(|command| CommandResult::done(command.seq))
+                .collect();
+            let (Some(last), Some(record)) = (results.last(), self.manager.state().memory_nodes.get(&node))
+            else {
                 continue;
             };
             let sync = MemoryNodeSync {

@@ -104,7 +104,7 @@ mod tests {
             let granularity = Granularity::MIN;
             let layout = Layout::new(17, Some(Interleave { ways, granularity }), 5);
             assert_eq!(layout.sets().len(), 18 - ways.count() as usize);
-            let mut seen = vec![0; 17];
+            let mut seen = [0; 17];
             for line in 0..17 * EXTENT / 64 {
                 let (mn, dpa) = layout.place(line * 64).expect("sets follow one another");
                 assert_eq!(layout.hpa(mn, dpa), line * 64);

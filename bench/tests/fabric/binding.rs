@@ -82,7 +82,7 @@ pub fn unbinding_one_leaves_the_other_alone() -> Outcome {
                 )?;
                 match victim.trouble()? {
                     Trouble::Failed(error) if is_gone(&error) => {}
-                    other => return Err(format!("{other:?}").into()),
+                    other => return Err(format!("the load stopped of this: {other}").into()),
                 }
             }
         }
@@ -95,7 +95,7 @@ pub fn unbinding_one_leaves_the_other_alone() -> Outcome {
         }
     }
     load.goes_on()?;
-    let rounds = load.end().map_err(|trouble| format!("the other compute node noticed: {trouble:?}"))?;
+    let rounds = load.end().map_err(|trouble| format!("the other compute node noticed: {trouble}"))?;
     let after = session()?;
     ensure(after.sessions == opened, format!("its session is another: {after:?}"))?;
     println!("{rounds} rounds, {} requests, {} of them repeated", after.requests, after.retransmitted);

@@ -1,7 +1,7 @@
 //! A program at work on a region: a thread that writes and reads back without a pause, and stops at the first operation
 //! that fails or brings something else than was written.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
@@ -14,11 +14,13 @@ use crate::rig::{Outcome, eventually, line};
 const LINES: u64 = 256;
 
 /// Why it stopped by itself.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Trouble {
     /// An operation failed.
+    #[error(transparent)]
     Failed(ClientError),
     /// A line is not what was written last.
+    #[error("the line at {0:#x} is not what was written last")]
     Wrong(u64),
 }
 
@@ -68,13 +70,7 @@ impl Drop for Load {
     }
 }
 
-fn work(
-    socket: &PathBuf,
-    hpa: u64,
-    bytes: u64,
-    stop: &AtomicBool,
-    rounds: &AtomicU64,
-) -> Result<(), Trouble> {
+fn work(socket: &Path, hpa: u64, bytes: u64, stop: &AtomicBool, rounds: &AtomicU64) -> Result<(), Trouble> {
     let mut port = Client::connect(socket).map_err(Trouble::Failed)?;
     let mut read = vec![[0; 64]; LINES as usize];
     for round in 0.. {

@@ -62,7 +62,7 @@ pub fn interleaved_regions_hold_every_byte_and_grow_under_load() -> Outcome {
         fill(&mut port, wide + (step - 1) * four, four, 3 + step)?;
     }
     load.goes_on()?;
-    load.end().map_err(|trouble| format!("growth was noticed: {trouble:?}"))?;
+    load.end().map_err(|trouble| format!("growth was noticed: {trouble}"))?;
     for step in 2..4 {
         verify(&mut port, wide + (step - 1) * four, four, 3 + step)?;
     }
@@ -126,7 +126,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
     check(&mut port, hpa, bytes, content)?;
 
     // Disabled over a restart of the agent, too.
-    load.end().map_err(|trouble| format!("another region was disturbed: {trouble:?}"))?;
+    load.end().map_err(|trouble| format!("another region was disturbed: {trouble}"))?;
     rig.ask(rig.manager.disable_region(&name("r"), disable))?;
     rig.end("cn0", Signal::SIGTERM)?;
     rig.start_agent(0, &[])?;
@@ -158,7 +158,7 @@ pub fn new_regions_never_show_old_bytes() -> Outcome {
         rig.destroy(&region)?;
         match load.trouble()? {
             Trouble::Failed(ClientError::Engine(_)) => {}
-            other => return Err(format!("round {round}: the load stopped of {other:?}").into()),
+            other => return Err(format!("round {round}: the load stopped of this: {other}").into()),
         }
     }
     Ok(())

@@ -24,7 +24,7 @@ pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
     rig.start_gmm(&["--init", "manager-first", "--fabric", &fabric])?;
     rig.start_agent(0, &[])?;
     eventually("the node is held", || client::node(&rig.socket(0)).ok()?.held.then_some(()))?;
-    rig.says("cn0", "held in reset")?;
+    rig.says("cn0", "holds this node in reset")?;
     let shown = rig.cli(0, &["list"])?;
     let warned = String::from_utf8_lossy(&shown.stderr).into_owned();
     ensure(shown.status.success() && warned.contains("held in reset"), warned)?;

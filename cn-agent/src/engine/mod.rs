@@ -46,8 +46,8 @@ use cxloe_wire::session::{OpError, Rejected, Requester, RequesterConfig, Request
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
-pub use closing::{Closed, WriteBackRange};
 use closing::Closings;
+pub use closing::{Closed, WriteBackRange};
 use completer::{Op, Ops};
 pub use flush::Flush;
 use holes::Holes;

@@ -43,12 +43,16 @@ impl Manager {
         for create in declared {
             let Ok(owner) = self.owner(&create.owner) else { continue };
             let region = self.state.regions.get(&create.name);
-            let there = region.is_some_and(|region| {
-                matches!(region.state, RegionState::Active | RegionState::Degraded)
-            });
-            if there { ready.insert(owner.cn_id) } else { waiting.insert(owner.cn_id) };
+            let there = region
+                .is_some_and(|region| matches!(region.state, RegionState::Active | RegionState::Degraded));
+            if there {
+                ready.insert(owner.cn_id)
+            } else {
+                waiting.insert(owner.cn_id)
+            };
         }
-        let held = |cn: &&CnId| self.state.compute_nodes.get(cn).is_some_and(|cn| cn.held && !cn.held_by_hand);
+        let held =
+            |cn: &&CnId| self.state.compute_nodes.get(cn).is_some_and(|cn| cn.held && !cn.held_by_hand);
         let ready: Vec<CnId> = ready.difference(&waiting).filter(held).copied().collect();
         ready.into_iter().for_each(|cn| self.hold(cn, false));
     }

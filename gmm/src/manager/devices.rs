@@ -3,8 +3,8 @@
 
 use crate::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
 use crate::model::{
-    Binding, ByteSize, CMEM_LIMIT, CnId, ComputeNode, DeviceKind, EventKind, Health, LD_UNIT, LDS_MAX, LogicalDevice, MemoryNode, Name,
-    Region, RegionState, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
+    Binding, ByteSize, CMEM_LIMIT, CnId, ComputeNode, DeviceKind, EventKind, Health, LD_UNIT, LDS_MAX,
+    LogicalDevice, MemoryNode, Name, Region, RegionState, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
 };
 
 use super::{Change, Manager, ManagerError};
@@ -66,12 +66,7 @@ impl Manager {
 
     fn logical_device(&self, node: &Name, id: u16) -> LogicalDevice {
         let known = self.state.logical_devices.get(&(node.clone(), id)).cloned();
-        known.unwrap_or_else(|| LogicalDevice {
-            memory_node: node.clone(),
-            id,
-            reserved: 0,
-            binding: None,
-        })
+        known.unwrap_or_else(|| LogicalDevice { memory_node: node.clone(), id, reserved: 0, binding: None })
     }
 
     /// Stores a logical device; one without capacity and binding is none.
@@ -209,7 +204,8 @@ impl Manager {
         };
         let size = ld.reserved / node.extent_bytes * node.extent_bytes;
         let name = self.region_name(&node_name, id);
-        let create = CreateRegion { on: vec![node_name.clone()], ..CreateRegion::new(name.clone(), size, cn) };
+        let create =
+            CreateRegion { on: vec![node_name.clone()], ..CreateRegion::new(name.clone(), size, cn) };
         // The region is checked while the LD is still nobody's, so that a refusal leaves nothing behind.
         self.check_region_on(&node, &ld, &create, &owner)?;
         self.put(Change::ComputeNode(owner));
@@ -232,7 +228,8 @@ impl Manager {
             let what = "bytes of CMem handed out to a CN";
             return Err(ManagerError::LimitReached { what, limit: CMEM_LIMIT });
         }
-        let set_aside = self.state.logical_devices.get(&(node.name.clone(), ld.id)).map_or(0, |ld| ld.reserved);
+        let set_aside =
+            self.state.logical_devices.get(&(node.name.clone(), ld.id)).map_or(0, |ld| ld.reserved);
         let free = (self.free_bytes(node) + set_aside).saturating_sub(self.index.idle(&node.name));
         if node.health != Health::Reachable || free < create.size.0 {
             let (name, size) = (create.name.clone(), create.size.0);
@@ -268,8 +265,12 @@ impl Manager {
         // Asked again with another option: what was being waited for may no longer be.
         binding.unbinding = Some(Unbinding { option: *option, total: used });
         self.put(Change::LogicalDevice(ld));
-        let event =
-            EventKind::LdUnbinding { memory_node: memory_node.clone(), ld: *id, compute_node: cn, option: *option };
+        let event = EventKind::LdUnbinding {
+            memory_node: memory_node.clone(),
+            ld: *id,
+            compute_node: cn,
+            option: *option,
+        };
         self.region_event(cn, event);
         for region in regions.into_iter().filter(|region| region.state != RegionState::Draining) {
             let reason = format!("LD {id} of memory node {memory_node} is being unbound");
@@ -313,9 +314,10 @@ impl Manager {
         let made_for = |ld: &&LogicalDevice| {
             ld.binding.as_ref().is_some_and(|binding| binding.region.as_ref() == Some(&region.name))
         };
-        let ld = region.legs.iter().find_map(|leg| {
-            self.state.logical_devices_of(&leg.memory_node).find(made_for).cloned()
-        });
+        let ld = region
+            .legs
+            .iter()
+            .find_map(|leg| self.state.logical_devices_of(&leg.memory_node).find(made_for).cloned());
         if let Some(mut ld) = ld
             && let Some(binding) = &mut ld.binding
         {

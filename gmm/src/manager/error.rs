@@ -89,7 +89,9 @@ pub enum ManagerError {
         held_back: u64,
     },
     /// Too few memory nodes to interleave over.
-    #[error("region {name} is to be interleaved over {ways} memory nodes, and {nodes} have free memory for it")]
+    #[error(
+        "region {name} is to be interleaved over {ways} memory nodes, and {nodes} have free memory for it"
+    )]
     TooFewNodes {
         /// The region.
         name: Name,

@@ -49,15 +49,13 @@ impl Manager {
 
     /// Every memory node with its use.
     pub fn memory_node_statuses(&self) -> Vec<MemoryNodeStatus> {
-        let status = |node: &MemoryNode| {
-            MemoryNodeStatus {
-                free_bytes: self.free_bytes(node),
-                reserved_bytes: self.index.idle(&node.name),
-                draining_bytes: self.draining_bytes(&node.name),
-                pending_commands: self.state.commands_of(&node.name).count() as u64,
-                stats: self.stats.get(&node.name).cloned().unwrap_or_default(),
-                node: node.clone(),
-            }
+        let status = |node: &MemoryNode| MemoryNodeStatus {
+            free_bytes: self.free_bytes(node),
+            reserved_bytes: self.index.idle(&node.name),
+            draining_bytes: self.draining_bytes(&node.name),
+            pending_commands: self.state.commands_of(&node.name).count() as u64,
+            stats: self.stats.get(&node.name).cloned().unwrap_or_default(),
+            node: node.clone(),
         };
         self.state.memory_nodes.values().map(status).collect()
     }
@@ -367,9 +365,8 @@ impl Manager {
     /// what it had.
     pub(super) fn forget_memory_node(&mut self, name: &Name, force: bool) -> Result<(), ManagerError> {
         let node = self.memory_node(name)?;
-        let refuse = |reason: &str| {
-            Err(ManagerError::StillNeeded { node: name.clone(), reason: reason.to_owned() })
-        };
+        let refuse =
+            |reason: &str| Err(ManagerError::StillNeeded { node: name.clone(), reason: reason.to_owned() });
         if node.health == Health::Reachable {
             return refuse("it is there: end its mn-server first");
         }

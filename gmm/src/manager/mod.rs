@@ -39,7 +39,8 @@ use crate::api::{
     RegisterComputeNode, RegisterMemoryNode, Unbind,
 };
 use crate::model::{
-    ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos, Region, Watermark,
+    ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos,
+    Region, Watermark,
 };
 use index::Index;
 use liveness::{Liveness, NodeKey};
@@ -327,7 +328,8 @@ impl Manager {
         let limit = usize::try_from(limit.min(EVENTS_PER_ANSWER_MAX)).unwrap_or(usize::MAX);
         let found = self.state.events.range(skip..).filter(|event| wanted(event));
         let events: Vec<Event> = found.take(limit).cloned().collect();
-        let through = if events.len() < limit { newest } else { events.last().map_or(after, |last| last.seq) };
+        let through =
+            if events.len() < limit { newest } else { events.last().map_or(after, |last| last.seq) };
         Events { oldest, newest, through, events }
     }
 

@@ -93,7 +93,9 @@ impl Manager {
             (OperationKind::Unbind, None) => Some(OperationOutcome::Done),
             (OperationKind::Unbind, Some(_)) => None,
             (OperationKind::Bind, None) => Some(OperationOutcome::Failed),
-            (OperationKind::Bind, Some(binding)) if binding.unbinding.is_some() => Some(OperationOutcome::Failed),
+            (OperationKind::Bind, Some(binding)) if binding.unbinding.is_some() => {
+                Some(OperationOutcome::Failed)
+            }
             (OperationKind::Bind, Some(binding)) => {
                 let region = binding.region.as_ref().and_then(|region| self.state.regions.get(region));
                 let busy = region.is_some_and(|region| region.state == RegionState::Creating);

@@ -50,8 +50,9 @@ impl Manager {
         let with_room = candidates.len();
         let (mut shares, mut remaining) = (Vec::new(), wanted.size);
         while remaining > 0 && candidates.len() >= ways {
-            candidates
-                .sort_by_key(|candidate| (candidate.fresh, Reverse(candidate.available), &candidate.node.name));
+            candidates.sort_by_key(|candidate| {
+                (candidate.fresh, Reverse(candidate.available), &candidate.node.name)
+            });
             let chosen = &mut candidates[..ways];
             let unit = chosen.iter().map(|chosen| chosen.node.extent_bytes).max().unwrap_or(1);
             let unit = unit.max(u64::from(wanted.granularity.bytes()));

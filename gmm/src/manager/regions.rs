@@ -40,7 +40,8 @@ impl Manager {
             return Err(ManagerError::out_of_range(of_region("size"), "it must not be 0"));
         }
         let ways = Ways::try_from(create.ways);
-        let ways = ways.map_err(|e| ManagerError::out_of_range(of_region("interleave ways"), e.to_string()))?;
+        let ways =
+            ways.map_err(|e| ManagerError::out_of_range(of_region("interleave ways"), e.to_string()))?;
         let granularity = Granularity::try_from(create.granularity).map_err(|error| {
             ManagerError::out_of_range(of_region("interleave granularity"), error.to_string())
         })?;

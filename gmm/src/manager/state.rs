@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::model::{
-    CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LogicalDevice, MemoryNode, Name, NodeCommand, Operation, Qos,
-    Region, Watermark,
+    CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LogicalDevice, MemoryNode, Name, NodeCommand,
+    Operation, Qos, Region, Watermark,
 };
 use serde::{Deserialize, Serialize};
 
@@ -124,7 +124,10 @@ impl State {
     }
 
     /// The logical devices of `node` that have capacity or are bound, by LD-ID.
-    pub fn logical_devices_of<'a>(&'a self, node: &Name) -> impl Iterator<Item = &'a LogicalDevice> + use<'a> {
+    pub fn logical_devices_of<'a>(
+        &'a self,
+        node: &Name,
+    ) -> impl Iterator<Item = &'a LogicalDevice> + use<'a> {
         self.logical_devices.range((node.clone(), 0)..(node.clone(), LDS_MAX)).map(|(_, ld)| ld)
     }
 

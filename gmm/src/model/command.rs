@@ -9,7 +9,9 @@ use super::{CnId, Extents, Name};
 
 /// How far a manager has come: its term, which grows with each start of a manager over the store, and the store's
 /// revision, which grows with each change. Ordered by term first.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 pub struct Watermark {
     /// The manager's term.
     pub term: u64,

@@ -105,11 +105,8 @@ fn a_quota_holds_for_creating_growing_and_binding() {
     fabric.settle();
     fabric.apply(Command::SetQuota(cn(1).into(), Some(4 * EXTENT))).unwrap();
     fabric.set_ld("mn0", 3, 2).unwrap();
-    let over = [
-        fabric.create("s", 3, cn(1)),
-        fabric.grow("r", 5),
-        fabric.apply(wide("w", 3, cn(1), 1)).map(drop),
-    ];
+    let over =
+        [fabric.create("s", 3, cn(1)), fabric.grow("r", 5), fabric.apply(wide("w", 3, cn(1), 1)).map(drop)];
     for refused in over {
         let error = refused.unwrap_err();
         assert_eq!(error.code(), ErrorCode::OverQuota, "{error}");
@@ -350,7 +347,10 @@ fn an_old_word_of_release_says_nothing_about_a_new_region() {
 fn manager_first_holds_compute_nodes_until_what_is_declared_is_there() {
     let declared = Declared {
         regions: vec![
-            CreateRegion { owner: crate::api::Owner::Name(name("cn1")), ..CreateRegion::new(name("a"), EXTENT, cn(1)) },
+            CreateRegion {
+                owner: crate::api::Owner::Name(name("cn1")),
+                ..CreateRegion::new(name("a"), EXTENT, cn(1))
+            },
             CreateRegion::new(name("b"), EXTENT, cn(2)),
         ],
         quotas: vec![DeclaredQuota { compute_node: cn(2).into(), bytes: ByteSize(EXTENT) }],

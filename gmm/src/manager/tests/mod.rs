@@ -166,10 +166,7 @@ fn committed(region: &Region) -> Vec<crate::model::HdmDecoder> {
 }
 
 fn may_be_used(state: RegionState) -> bool {
-    matches!(
-        state,
-        RegionState::Active | RegionState::Degraded | RegionState::Lost | RegionState::Releasing
-    )
+    matches!(state, RegionState::Active | RegionState::Degraded | RegionState::Lost | RegionState::Releasing)
 }
 
 impl Fabric {
@@ -235,7 +232,8 @@ impl Fabric {
 
     /// Starts the agent of a compute node, named `cn1` for `cn(1)` and so on.
     fn register_cn(&mut self, last: u8) {
-        let register = RegisterComputeNode { cn_id: cn(last), name: name(&format!("cn{last}")), instance_id: 5 };
+        let register =
+            RegisterComputeNode { cn_id: cn(last), name: name(&format!("cn{last}")), instance_id: 5 };
         self.apply(Command::RegisterComputeNode(register)).unwrap();
         let registered = self.manager.compute_node_registered(cn(last)).unwrap();
         let agent = self.agents.entry(cn(last)).or_default();
@@ -247,7 +245,8 @@ impl Fabric {
     fn sync_cn(&mut self, last: u8) -> Result<(), ManagerError> {
         let agent = &self.agents[&cn(last)];
         let (registration, after_event) = (agent.registration, agent.after_event);
-        let sync = ComputeNodeSync { registration, after_event, released: agent.released.clone(), wait_ms: 0 };
+        let sync =
+            ComputeNodeSync { registration, after_event, released: agent.released.clone(), wait_ms: 0 };
         self.apply(Command::SyncComputeNode(cn(last), sync))?;
         let synced = self.manager.compute_node_synced(cn(last), after_event);
         let agent = self.agents.get_mut(&cn(last)).unwrap();
@@ -269,7 +268,13 @@ impl Fabric {
         self.apply(Command::SetLdAllocations(name(node), ld, sizes)).map(drop)
     }
 
-    fn bind(&mut self, node: &str, ld: Option<u16>, owner: CnId, switch: Option<u32>) -> Result<(), ManagerError> {
+    fn bind(
+        &mut self,
+        node: &str,
+        ld: Option<u16>,
+        owner: CnId,
+        switch: Option<u32>,
+    ) -> Result<(), ManagerError> {
         let (compute_node, memory_node) = (owner.into(), name(node));
         let bind = Bind { compute_node, memory_node, ld, vppb: None, wait_ms: 0 };
         self.apply(Command::Bind(bind, switch)).map(drop)
