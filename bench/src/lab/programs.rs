@@ -12,6 +12,9 @@ use nix::unistd::{AccessFlags, access};
 
 use super::LabError;
 
+/// Set by who has just built the whole workspace.
+const BUILT: &str = "CXLOE_BUILT";
+
 /// Where the program `name` is.
 ///
 /// # Errors
@@ -30,9 +33,11 @@ fn up_to_date_folder() -> Result<PathBuf, String> {
     let beside = own.parent().unwrap_or(Path::new("."));
     let is_test = beside.file_name().is_some_and(|name| name == "deps");
     let folder = if is_test { beside.parent().unwrap_or(beside) } else { beside };
-    // As another user than the one who built everything, what is there has to do.
+    // As another user than the one who built everything, what is there has to do; so it has where everything was just
+    // built together (`make test`), for without the tests Cargo would build it once more with other features.
     let writable = access(folder, AccessFlags::W_OK).is_ok();
-    if let Some(cargo) = std::env::var_os("CARGO").filter(|_| writable) {
+    let built = std::env::var_os(BUILT).is_some();
+    if let Some(cargo) = std::env::var_os("CARGO").filter(|_| writable && !built) {
         build(Path::new(&cargo), folder)?;
     }
     Ok(folder.to_path_buf())
