@@ -279,7 +279,8 @@ fn everything_can_be_had_back(runtime: &tokio::runtime::Runtime, folder: &Path, 
     let client = served.client();
     runtime.block_on(async {
         for region in client.regions().await.unwrap() {
-            let destroyed = client.destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 0 }).await;
+            let destroyed =
+                client.destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 0 }).await;
             // One that was being taken down before may have come to its end meanwhile.
             let refused = destroyed.is_err_and(|error| error.code() != Some(ErrorCode::NotFound));
             assert!(!refused, "{} cannot be destroyed", region.name);
