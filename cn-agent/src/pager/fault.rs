@@ -1,0 +1,484 @@
+//! Faults: how a page comes.
+
+use super::frames::Use;
+use super::memory::PAGE_BYTES;
+use super::*;
+
+/// Transfers kept free for faults while pages are read ahead.
+const ROOM_FOR_DEMAND: usize = 16;
+/// The part of the reserve that faults have to themselves while pages are read ahead: one in this many.
+const RESERVE_FOR_DEMAND: u32 = 4;
+/// Pages kept in their frames at most.
+const HELD_MAX: usize = 64;
+
+/// What a thread did that made it stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It touched a page that is not there.
+    Missing,
+    /// It wrote to a protected page.
+    Protected,
+    /// It touched a page that shared memory has and its mapping has not.
+    Unmapped,
+}
+
+/// A fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Where.
+    pub mapping: MappingId,
+    /// The page.
+    pub page: u32,
+    /// What was done.
+    pub access: Access,
+    /// Whether it was a write.
+    pub write: bool,
+}
+
+/// Why a fault is not served yet.
+enum Wait {
+    /// No more pages may be resident, or the mapping is changing: it is looked at again in the next turn.
+    Turn,
+    /// Something under way ends it.
+    Event,
+}
+
+impl From<MemoryError> for Wait {
+    fn from(_: MemoryError) -> Wait {
+        Wait::Turn
+    }
+}
+
+impl Pager {
+    /// A thread has stopped at a page. It is woken when it can go on; that may be within this call.
+    #[inline]
+    pub fn fault(&mut self, fault: Fault, io: &mut Io<'_>) {
+        if let Err(Wait::Turn) = self.serve(fault, io) {
+            self.waiting.push_back(fault);
+        }
+    }
+
+    /// Looks again at faults that could not be served. How many were.
+    pub(super) fn serve_waiting(&mut self, io: &mut Io<'_>) -> usize {
+        let mut served = 0;
+        for _ in 0..self.waiting.len() {
+            let Some(fault) = self.waiting.pop_front() else { break };
+            match self.serve(fault, io) {
+                Err(Wait::Turn) => self.waiting.push_back(fault),
+                _ => served += 1,
+            }
+        }
+        served
+    }
+
+    /// Whether one more page may be resident.
+    fn has_room(&self) -> bool {
+        !self.options.evict || self.resident + self.coming < self.options.limit
+    }
+
+    /// Whether one more page may be resident that nobody waits for.
+    fn has_room_ahead(&self) -> bool {
+        let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
+        !self.options.evict || self.resident + self.coming + spared < self.options.limit
+    }
+
+    #[inline]
+    fn serve(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+        let Fault { mapping, page, access, write } = fault;
+        let Some(view) = self.view_of(mapping) else { return Ok(()) };
+        if self.view(view).is_none_or(|view| page >= view.table.len()) {
+            return Ok(());
+        }
+        let entry = self.entry(view, page);
+        match entry.state() {
+            State::Absent if access == Access::Missing => self.missing(view, entry, fault, io),
+            State::Absent => {
+                // There all the same: installed by a predecessor in its last moment, or a fault from before it left.
+                if io.memory.is_present(view, page) {
+                    self.entered(view, page, false);
+                    self.set(view, page, entry.to(State::Clean));
+                    return self.serve(fault, io);
+                }
+                io.memory.wake(mapping, page);
+                Ok(())
+            }
+            State::Fetching => {
+                self.join(view, entry, fault);
+                Err(Wait::Event)
+            }
+            State::Held => self.install_held(view, entry, fault, io),
+            State::Clean | State::Dirty if access == Access::Missing => {
+                if !io.memory.is_present(view, page) {
+                    // Taken away behind our back: whoever did that wants zeros.
+                    self.discarded(view, page..page + 1);
+                    return self.serve(fault, io);
+                }
+                io.memory.wake(mapping, page);
+                Ok(())
+            }
+            State::Clean if write => self.first_write(view, entry, fault, io),
+            State::Clean => self.let_see(fault, true, io),
+            State::Dirty if access == Access::Protected => self.let_write(fault, io),
+            State::Dirty => self.let_see(fault, false, io),
+            State::Cleaning if write => {
+                self.set(view, page, entry.with(Flags::WANTED));
+                Err(Wait::Event)
+            }
+            State::Cleaning if access == Access::Unmapped => self.let_see(fault, true, io),
+            State::Cleaning => {
+                io.memory.wake(mapping, page);
+                Ok(())
+            }
+            State::Dropping => {
+                self.set(view, page, entry.with(Flags::WANTED));
+                Err(Wait::Event)
+            }
+            State::Installing => Err(Wait::Turn),
+            State::Lost => self.poison(fault, io),
+        }
+    }
+
+    /// A page that is nowhere in memory is wanted.
+    fn missing(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+        let Fault { mapping, page, write, .. } = fault;
+        if !self.has_room() {
+            self.counters.waits_for_room += 1;
+            return Err(Wait::Turn);
+        }
+        let Some(slot) = entry.slot() else {
+            self.install_zeros(view, mapping, page, write, io)?;
+            self.counters.faults += 1;
+            self.counters.zero_fills += 1;
+            self.zeros_ahead(view, mapping, page, write, io);
+            return Ok(());
+        };
+        if io.store.room() == 0 {
+            return Err(Wait::Turn);
+        }
+        let purpose = Use::Fetch { view: Some(view), page, mapping: Some(mapping), write };
+        let Some(frame) = self.frames.take(purpose) else { return Err(Wait::Turn) };
+        self.coming += 1;
+        self.counters.faults += 1;
+        self.counters.fetched += 1;
+        self.set(view, page, entry.to(State::Fetching).with_frame(Some(frame)).with(Flags::WANTED));
+        io.store.fetch(slot, frame, Urgency::Demand);
+        self.read_ahead(view, page, io);
+        Err(Wait::Event)
+    }
+
+    /// Another thread wants a page that is on its way.
+    fn join(&mut self, view: ViewId, entry: Entry, fault: Fault) {
+        let Some(frame) = entry.frame() else { return };
+        if let Use::Fetch { view: of, page, mapping, write } = self.frames.purpose(frame) {
+            let (mapping, write) = match mapping {
+                None => (fault.mapping, fault.write),
+                // A write through another mapping faults again there.
+                Some(first) => (first, write || (fault.write && first == fault.mapping)),
+            };
+            self.frames.set_purpose(frame, Use::Fetch { view: of, page, mapping: Some(mapping), write });
+        }
+        if !entry.is(Flags::WANTED) {
+            self.counters.faults += 1;
+            self.look_ahead_proved(view, fault.page);
+        }
+        self.set(view, fault.page, entry.with(Flags::WANTED));
+    }
+
+    /// A page that was fetched into its frame is wanted.
+    fn install_held(
+        &mut self,
+        view: ViewId,
+        entry: Entry,
+        fault: Fault,
+        io: &mut Io<'_>,
+    ) -> Result<(), Wait> {
+        let Fault { mapping, page, write, .. } = fault;
+        let Some(frame) = entry.frame() else { return Ok(()) };
+        if !self.has_room() {
+            self.counters.waits_for_room += 1;
+            return Err(Wait::Turn);
+        }
+        self.install_frame(view, entry, mapping, frame, write, io)?;
+        self.counters.faults += 1;
+        self.counters.held_hits += 1;
+        self.read_ahead(view, page, io);
+        Ok(())
+    }
+
+    /// Puts a fetched page in place; its frame becomes the twin of a page that is written, or is free.
+    fn install_frame(
+        &mut self,
+        view: ViewId,
+        entry: Entry,
+        mapping: MappingId,
+        frame: FrameId,
+        write: bool,
+        io: &mut Io<'_>,
+    ) -> Result<(), Wait> {
+        let Use::Fetch { page, .. } = self.frames.purpose(frame) else { return Ok(()) };
+        let recent = entry.is(Flags::RECENT);
+        let place = entry.with_frame(None).without(Flags::RECENT);
+        self.set(view, page, if write { place.to(State::Installing) } else { entry });
+        match io.memory.install(mapping, page, self.frames.page(frame), !write) {
+            Ok(()) if write => {
+                self.frames.set_purpose(frame, Use::Twin);
+                self.set(view, page, place.to(State::Dirty).with_frame(Some(frame)));
+            }
+            Ok(()) => {
+                self.set(view, page, place.to(State::Clean));
+                self.frames.give(frame);
+            }
+            Err(MemoryError::Exists) => {
+                // Whoever put it there knows better; see `install_zeros`.
+                self.set(view, page, place.to(State::Absent));
+                self.frames.give(frame);
+                io.memory.wake(mapping, page);
+                return Ok(());
+            }
+            Err(error) => {
+                self.set(view, page, entry.to(State::Held).with_frame(Some(frame)));
+                return self.refused(error, mapping);
+            }
+        }
+        self.entered(view, page, recent);
+        Ok(())
+    }
+
+    /// Puts zeros in place of a page never written.
+    fn install_zeros(
+        &mut self,
+        view: ViewId,
+        mapping: MappingId,
+        page: u32,
+        write: bool,
+        io: &mut Io<'_>,
+    ) -> Result<(), Wait> {
+        const ZEROS: Page = [0; PAGE_BYTES];
+        let entry = self.entry(view, page);
+        let recent = entry.is(Flags::RECENT);
+        let place = entry.without(Flags::RECENT);
+        if write {
+            self.set(view, page, place.to(State::Installing));
+        }
+        let installed = io.memory.install(mapping, page, &ZEROS, !write);
+        match installed {
+            Ok(()) => self.set(view, page, place.to(if write { State::Dirty } else { State::Clean })),
+            Err(MemoryError::Exists) => {
+                // It is about to be discarded, and we have been told so; or the fault is an old one. To take it for the
+                // page's content would bring back what is being discarded.
+                self.set(view, page, entry);
+                io.memory.wake(mapping, page);
+                return Ok(());
+            }
+            Err(error) => {
+                self.set(view, page, entry);
+                return self.refused(error, mapping);
+            }
+        }
+        self.entered(view, page, recent);
+        Ok(())
+    }
+
+    /// Why the kernel did not do it decides how it goes on.
+    #[cold]
+    fn refused(&mut self, error: MemoryError, mapping: MappingId) -> Result<(), Wait> {
+        match error {
+            MemoryError::Gone => {
+                self.gone(mapping);
+                Ok(())
+            }
+            _ => Err(Wait::Turn),
+        }
+    }
+
+    /// The first write to a page in memory.
+    fn first_write(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+        let page = fault.page;
+        // A page with no slot of its own is sent whole anyway.
+        let worth = entry.slot().is_some_and(|slot| !self.slots.is_shared(slot));
+        let twin = if worth { self.frames.take(Use::Twin) } else { None };
+        if let Some(twin) = twin
+            && let Err(error) = io.memory.snapshot(view, page, self.frames.page_mut(twin))
+        {
+            self.frames.give(twin);
+            if error == MemoryError::Absent {
+                self.discarded(view, page..page + 1);
+                io.memory.wake(fault.mapping, page);
+                return Ok(());
+            }
+            return self.refused(error, fault.mapping);
+        }
+        self.counters.write_faults += 1;
+        self.set(view, page, entry.to(State::Dirty).with_frame(twin));
+        self.let_write(fault, io)
+    }
+
+    /// The page is dirty, so who writes to it may.
+    fn let_write(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+        let Fault { mapping, page, access, .. } = fault;
+        let let_in = match access {
+            Access::Unmapped => io.memory.map(mapping, page, false),
+            _ => io.memory.unprotect(mapping, page),
+        };
+        self.let_in(let_in, fault, io)
+    }
+
+    /// The page is there, and this mapping is to have it too.
+    fn let_see(&mut self, fault: Fault, protect: bool, io: &mut Io<'_>) -> Result<(), Wait> {
+        let mapped = match fault.access {
+            Access::Unmapped => io.memory.map(fault.mapping, fault.page, protect),
+            // A read of a page that is there: it has been served since.
+            _ => Err(MemoryError::Exists),
+        };
+        self.let_in(mapped, fault, io)
+    }
+
+    fn let_in(&mut self, done: Result<(), MemoryError>, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+        match done {
+            Ok(()) => Ok(()),
+            Err(MemoryError::Exists | MemoryError::Absent) => {
+                io.memory.wake(fault.mapping, fault.page);
+                Ok(())
+            }
+            Err(error) => self.refused(error, fault.mapping),
+        }
+    }
+
+    /// The page's data is lost: whoever touches it is to know.
+    #[cold]
+    fn poison(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+        match io.memory.poison(fault.mapping, fault.page) {
+            Ok(()) => Ok(()),
+            Err(MemoryError::Exists) => {
+                io.memory.wake(fault.mapping, fault.page);
+                Ok(())
+            }
+            Err(error) => self.refused(error, fault.mapping),
+        }
+    }
+
+    /// A fetch has ended, its data in the frame.
+    pub fn fetched(&mut self, frame: FrameId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
+        let Use::Fetch { view, page, mapping, write } = self.frames.purpose(frame) else { return };
+        let Some(view) = view else {
+            self.frames.give(frame);
+            return;
+        };
+        let entry = self.entry(view, page);
+        self.coming -= 1;
+        if entry.is(Flags::ZAPPED) {
+            self.frames.give(frame);
+            self.release(view, page, entry);
+            self.wake(view, page, io);
+            return;
+        }
+        let wanted = entry.is(Flags::WANTED);
+        if outcome.is_err() {
+            self.frames.give(frame);
+            if wanted {
+                self.counters.lost += 1;
+                self.set(view, page, entry.to(State::Lost).with_frame(None));
+                self.wake(view, page, io);
+            } else {
+                self.set(view, page, entry.to(State::Absent).with_frame(None));
+            }
+            return;
+        }
+        match mapping {
+            Some(mapping) => {
+                if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, frame, write, io) {
+                    let access = Access::Missing;
+                    self.waiting.push_back(Fault { mapping, page, access, write });
+                } else if self.view(view).is_some_and(|view| view.mappings.len() > 1) {
+                    self.wake(view, page, io);
+                }
+            }
+            // Who wanted it first has gone; others may wait.
+            None if wanted => {
+                self.hold(view, page, entry);
+                self.wake(view, page, io);
+            }
+            None => self.place_ahead(view, page, entry, frame, io),
+        }
+    }
+
+    /// Pages fetched ahead are put in place, but for markers, which show how far a reader has got.
+    fn place_ahead(&mut self, view: ViewId, page: u32, entry: Entry, frame: FrameId, io: &mut Io<'_>) {
+        let mapping = self.mappings_of(view).next();
+        // A marker was requested as a write nobody makes: see `read_ahead`.
+        let marker = matches!(self.frames.purpose(frame), Use::Fetch { write: true, .. });
+        match mapping {
+            Some(mapping) if !marker && self.resident < self.options.limit => {
+                if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, frame, false, io) {
+                    self.hold(view, page, self.entry(view, page));
+                }
+            }
+            _ => self.hold(view, page, entry),
+        }
+    }
+
+    /// Keeps a page in its frame; the oldest kept so is given up for it.
+    fn hold(&mut self, view: ViewId, page: u32, entry: Entry) {
+        self.set(view, page, entry.to(State::Held));
+        self.held.push_back(PageRef { view, page });
+        while self.held.len() > HELD_MAX {
+            let Some(PageRef { view, page }) = self.held.pop_front() else { break };
+            let entry = self.entry(view, page);
+            if let (State::Held, Some(frame)) = (entry.state(), entry.frame()) {
+                self.frames.give(frame);
+                self.set(view, page, entry.to(State::Absent).with_frame(None));
+            }
+        }
+    }
+
+    fn look_ahead_proved(&mut self, view: ViewId, page: u32) -> Option<prefetch::Window> {
+        if !self.options.prefetch {
+            return None;
+        }
+        let (window, proved) = self.view_mut(view)?.prefetch.wanted(page);
+        self.proved(proved);
+        window
+    }
+
+    /// Fetches what the reader of `page` will want next, as far as that delays nobody.
+    fn read_ahead(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
+        let Some(window) = self.look_ahead_proved(view, page) else { return };
+        let pages = self.options.pages;
+        let mut begun = 0;
+        for (index, page) in window.pages(pages).enumerate() {
+            let entry = self.entry(view, page);
+            let (State::Absent, Some(slot)) = (entry.state(), entry.slot()) else { continue };
+            let room = self.has_room_ahead();
+            if io.store.room() <= ROOM_FOR_DEMAND || !room {
+                break;
+            }
+            let purpose = Use::Fetch { view: Some(view), page, mapping: None, write: index == 0 };
+            let Some(frame) = self.frames.take(purpose) else { break };
+            self.coming += 1;
+            begun += 1;
+            self.set(view, page, entry.to(State::Fetching).with_frame(Some(frame)));
+            io.store.fetch(slot, frame, Urgency::Ahead);
+        }
+        self.counters.prefetched += u64::from(begun);
+        if let Some(view) = self.view_mut(view) {
+            view.prefetch.began(begun);
+        }
+    }
+
+    /// Whoever writes page after page for the first time is spared most of these faults.
+    fn zeros_ahead(&mut self, view: ViewId, mapping: MappingId, page: u32, write: bool, io: &mut Io<'_>) {
+        let Some(window) = self.look_ahead_proved(view, page) else { return };
+        let pages = self.options.pages;
+        // The first is the marker, left for the fault that calls for the next window.
+        for page in window.pages(pages).skip(1) {
+            let entry = self.entry(view, page);
+            let fits = self.has_room_ahead();
+            if entry.state() != State::Absent || entry.slot().is_some() || !fits {
+                continue;
+            }
+            if self.install_zeros(view, mapping, page, write, io).is_err() {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Frames: pages of the agent's own, for what is on its way and for twins.
+//!
+//! A twin is the page as the memory node has acknowledged it; what differs from it is what has to be written back.
+//! Their number is bounded by the resident limit. Room for them is taken in chunks, so that a frame costs nothing
+//! before it is needed for the first time and nothing is allocated afterwards.
+
+use super::memory::{MappingId, PAGE_BYTES, Page, ViewId};
+
+/// A frame. Below 2^24 - 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FrameId(pub u32);
+
+/// Frames there can be at most: 64 GiB of them.
+pub const FRAMES_MAX: u32 = (1 << 24) - 1;
+
+/// What a frame is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Nothing.
+    Free,
+    /// A page of this view is being fetched into it, or has been.
+    Fetch {
+        /// The view; `None` when it has ended meanwhile.
+        view: Option<ViewId>,
+        /// The page.
+        page: u32,
+        /// The mapping whose fault it was, if it was one.
+        mapping: Option<MappingId>,
+        /// Whether the fault was a write.
+        write: bool,
+    },
+    /// A copy of a page on its way to a slot.
+    Write {
+        /// The view; `None` when it has ended meanwhile.
+        view: Option<ViewId>,
+        /// The page.
+        page: u32,
+        /// Where it goes.
+        slot: u32,
+        /// The slot to give up when it is done, or when it is not.
+        old: Option<u32>,
+    },
+    /// What CMem has of a dirty page.
+    Twin,
+}
+
+/// Frames in one allocation.
+const CHUNK: usize = 256;
+
+/// The frames.
+#[derive(Debug)]
+pub struct Frames {
+    chunks: Vec<Box<[Page]>>,
+    uses: Vec<Use>,
+    free: Vec<FrameId>,
+    limit: u32,
+}
+
+impl Frames {
+    /// Up to `limit` frames.
+    pub fn new(limit: u32) -> Frames {
+        Frames { chunks: Vec::new(), uses: Vec::new(), free: Vec::new(), limit: limit.min(FRAMES_MAX) }
+    }
+
+    /// Changes how many there may be; those in use stay.
+    pub fn set_limit(&mut self, limit: u32) {
+        self.limit = limit.min(FRAMES_MAX);
+    }
+
+    /// Takes all the memory there may be, so that nothing is allocated later.
+    pub fn reserve(&mut self) {
+        while self.uses.len() < self.limit as usize {
+            self.grow();
+        }
+        self.chunks.iter_mut().flat_map(|chunk| chunk.iter_mut()).for_each(|page| page[0] = 0);
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        let first = self.uses.len() as u32;
+        let count = CHUNK.min(self.limit.saturating_sub(first) as usize);
+        // Zeroed memory is taken from the kernel without touching it.
+        self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK].into_boxed_slice());
+        self.uses.resize(self.uses.len() + count, Use::Free);
+        self.free.reserve(self.uses.len());
+        self.free.extend((first..first + count as u32).rev().map(FrameId));
+    }
+
+    /// Frames in use.
+    pub fn used(&self) -> usize {
+        self.uses.len() - self.free.len()
+    }
+
+    /// Frames that may still be taken.
+    pub fn room(&self) -> usize {
+        (self.limit as usize).saturating_sub(self.used())
+    }
+
+    /// A frame for `purpose`, if there may be one more.
+    #[inline]
+    pub fn take(&mut self, purpose: Use) -> Option<FrameId> {
+        if self.used() >= self.limit as usize {
+            return None;
+        }
+        if self.free.is_empty() {
+            // Chunks are filled one after the other; a limit lowered and raised again leaves them as they are.
+            if !self.uses.len().is_multiple_of(CHUNK) {
+                return None;
+            }
+            self.grow();
+        }
+        let frame = self.free.pop()?;
+        self.uses[frame.0 as usize] = purpose;
+        Some(frame)
+    }
+
+    /// Gives a frame back.
+    #[inline]
+    pub fn give(&mut self, frame: FrameId) {
+        let purpose = &mut self.uses[frame.0 as usize];
+        debug_assert_ne!(*purpose, Use::Free);
+        *purpose = Use::Free;
+        self.free.push(frame);
+    }
+
+    /// What a frame is for.
+    #[inline]
+    pub fn purpose(&self, frame: FrameId) -> Use {
+        self.uses[frame.0 as usize]
+    }
+
+    /// Changes what a frame is for.
+    #[inline]
+    pub fn set_purpose(&mut self, frame: FrameId, purpose: Use) {
+        self.uses[frame.0 as usize] = purpose;
+    }
+
+    /// Each frame's use, to change it.
+    pub fn uses_mut(&mut self) -> impl Iterator<Item = &mut Use> {
+        self.uses.iter_mut()
+    }
+
+    /// A frame's content.
+    #[inline]
+    pub fn page(&self, frame: FrameId) -> &Page {
+        &self.chunks[frame.0 as usize / CHUNK][frame.0 as usize % CHUNK]
+    }
+
+    /// A frame's content.
+    #[inline]
+    pub fn page_mut(&mut self, frame: FrameId) -> &mut Page {
+        &mut self.chunks[frame.0 as usize / CHUNK][frame.0 as usize % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_taken_up_to_the_limit_and_used_again() {
+        let mut frames = Frames::new(300);
+        let taken: Vec<_> = std::iter::from_fn(|| frames.take(Use::Twin)).collect();
+        assert_eq!((taken.len(), frames.used(), frames.room()), (300, 300, 0));
+        frames.page_mut(taken[299])[4095] = 7;
+        assert_eq!(frames.page(taken[299])[4095], 7);
+        frames.give(taken[17]);
+        assert_eq!(frames.take(Use::Twin), Some(taken[17]));
+        frames.set_limit(10);
+        taken.iter().for_each(|frame| frames.give(*frame));
+        assert_eq!(frames.room(), 10);
+    }
+}

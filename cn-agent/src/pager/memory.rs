@@ -1,0 +1,105 @@
+//! What the pager needs of the kernel: the pages of mapped memory, put in place, protected, copied out and taken away.
+//!
+//! Behind the trait stand userfaultfd and its ioctls, or a model of them in the simulation.
+
+use std::ops::Range;
+
+/// Bytes of a page.
+pub const PAGE_BYTES: usize = 4096;
+
+/// A page's content.
+pub type Page = [u8; PAGE_BYTES];
+
+/// One table of pages: of a region that processes share, or of one process whose memory is its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ViewId(pub u16);
+
+/// One process's mapping of a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MappingId(pub u16);
+
+/// Why the kernel did not do it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryError {
+    /// The mapping is changing: its events have to be read first.
+    #[error("the mapping is changing; its events have to be read first")]
+    Again,
+    /// The page is there already.
+    #[error("the page is there already")]
+    Exists,
+    /// The page is not there.
+    #[error("the page is not there")]
+    Absent,
+    /// The process has ended, or the mapping.
+    #[error("the process has ended, or has unmapped the memory")]
+    Gone,
+    /// Anything else.
+    #[error("the kernel refused: error {0}")]
+    Os(i32),
+}
+
+/// Whether pages are gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Drop {
+    /// They are.
+    Done,
+    /// Their process was asked to; [`Pager::dropped`](super::Pager::dropped) says when it has.
+    Ordered,
+}
+
+/// The pages of mapped memory. Page numbers count from the start of the view.
+pub trait Memory {
+    /// Puts a page where none is, write-protected or not, and wakes who waits for it in this mapping.
+    ///
+    /// # Errors
+    /// [`MemoryError::Exists`] when one is there.
+    fn install(
+        &mut self,
+        mapping: MappingId,
+        page: u32,
+        bytes: &Page,
+        protect: bool,
+    ) -> Result<(), MemoryError>;
+
+    /// Lets this mapping have a page that the shared memory has, write-protected or not, and wakes who waits for it.
+    ///
+    /// # Errors
+    /// [`MemoryError::Exists`] when it has it, [`MemoryError::Absent`] when there is none.
+    fn map(&mut self, mapping: MappingId, page: u32, protect: bool) -> Result<(), MemoryError>;
+
+    /// Write-protects pages in this mapping: from here on a write is a fault.
+    ///
+    /// # Errors
+    /// [`MemoryError::Again`], [`MemoryError::Gone`]; nothing is protected then, or only some.
+    fn protect(&mut self, mapping: MappingId, pages: Range<u32>) -> Result<(), MemoryError>;
+
+    /// Takes the protection off a page in this mapping, and wakes who waits for it.
+    ///
+    /// # Errors
+    /// [`MemoryError::Again`], [`MemoryError::Gone`].
+    fn unprotect(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError>;
+
+    /// Copies a page that is there and protected.
+    ///
+    /// # Errors
+    /// [`MemoryError::Absent`] when it is not there after all, [`MemoryError::Gone`].
+    fn snapshot(&mut self, view: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError>;
+
+    /// Takes pages away from all mappings of the view, ranges in ascending order.
+    ///
+    /// # Errors
+    /// Nothing was taken away then.
+    fn drop_pages(&mut self, view: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError>;
+
+    /// Whether the page is there: in the shared memory, or in the process's own.
+    fn is_present(&mut self, view: ViewId, page: u32) -> bool;
+
+    /// Wakes who waits for a page in this mapping, to try again.
+    fn wake(&mut self, mapping: MappingId, page: u32);
+
+    /// Has every access to this absent page end with SIGBUS, and wakes who waits for it.
+    ///
+    /// # Errors
+    /// When the kernel cannot (before 6.6); the process has to be ended then.
+    fn poison(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError>;
+}
