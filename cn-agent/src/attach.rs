@@ -8,7 +8,8 @@
 //! ```
 //!
 //! A region has a window of addresses, larger than it is, so that it can grow by decoders behind those it has without
-//! anything moving. Only decoders that are committed are routed.
+//! anything moving. Only decoders that are committed are routed. What a CXL device of this machine serves of it is no route
+//! but local memory, and calls no memory node.
 
 use cxloe_gmm::hdm::Decoder;
 use cxloe_gmm::model::{HdmDecoder, Leg, LegState, Region};
@@ -16,6 +17,8 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, Timing};
 use cxloe_wire::time::Time;
 
+use crate::attachments::Attachment;
+use crate::cxl::Backing;
 use crate::engine::{Engine, Route, RouteError, Target};
 
 /// Bytes of a page: what routes consist of.
@@ -94,62 +97,74 @@ impl Station {
         }
     }
 
-    /// Attaches `region` at `hpa`: calls its memory nodes, adds the routes of its committed decoders as far as they lie
-    /// in the first `window` bytes, and a hole over all of these. Nothing is added on error.
+    /// Attaches a region at its address: calls its memory nodes, adds the routes of its committed decoders as far as they
+    /// lie in its window, and a hole over all of these. What a device serves is local memory instead; without the device,
+    /// operations on it fail. Nothing is added on error.
     ///
     /// # Errors
     /// Any [`AttachError`].
-    pub fn attach(
-        &self,
-        engine: &mut Engine,
-        region: &Region,
-        hpa: u64,
-        window: u64,
-        now: Time,
-    ) -> Result<(), AttachError> {
-        let hole = engine.add_hole(hpa, window, region.unmapped);
+    pub fn attach(&self, engine: &mut Engine, attachment: &Attachment, now: Time) -> Result<(), AttachError> {
+        let Attachment { region, hpa, window, .. } = attachment;
+        let hole = engine.add_hole(*hpa, *window, region.unmapped);
         hole.map_err(|source| AttachError::Route { region: region.name.to_string(), source })?;
-        let added = self.extend(engine, region, hpa, window, 0, now);
+        let added = self.extend(engine, attachment, 0, now);
         if added.is_err() {
-            engine.remove_hole(hpa);
+            engine.remove_hole(*hpa);
         }
         added
     }
 
-    /// Adds what an attached region has grown by: the routes of committed decoders from the byte `from` of it on.
-    /// Nothing is added on error.
+    /// Adds what an attached region has grown by: the committed decoders from the byte `from` of it on. Nothing is added on
+    /// error.
     ///
     /// # Errors
     /// Any [`AttachError`].
     pub fn extend(
         &self,
         engine: &mut Engine,
-        region: &Region,
-        hpa: u64,
-        window: u64,
+        attachment: &Attachment,
         from: u64,
         now: Time,
     ) -> Result<(), AttachError> {
+        let Attachment { region, hpa, window, .. } = attachment;
         let mut added = Vec::new();
         for (index, decoder) in region.decoders.iter().enumerate() {
-            let size = reach_of(decoder, window);
+            let size = reach_of(decoder, *window);
             if size == 0 || decoder.offset < from {
                 continue;
             }
             let start = hpa + decoder.offset;
-            let result = self.targets(engine, region, index, now).and_then(|targets| {
-                let HdmDecoder { ways, granularity, .. } = *decoder;
-                let route = Route { decoder: Decoder { base: start, size, ways, granularity }, targets };
-                let region = region.name.to_string();
-                engine.add_route(route).map_err(|source| AttachError::Route { region, source })
-            });
-            if let Err(error) = result {
-                added.into_iter().for_each(|start| drop(engine.remove_route(start)));
+            if let Err(error) = self.add(engine, attachment, index, size, now) {
+                added.into_iter().for_each(|start| remove(engine, start));
                 return Err(error);
             }
             added.push(start);
         }
         Ok(())
+    }
+
+    /// Adds the first `size` bytes of a decoder.
+    fn add(
+        &self,
+        engine: &mut Engine,
+        attachment: &Attachment,
+        index: usize,
+        size: u64,
+        now: Time,
+    ) -> Result<(), AttachError> {
+        let Attachment { region, hpa, backing, .. } = attachment;
+        let HdmDecoder { offset, ways, granularity, .. } = region.decoders[index];
+        let base = hpa + offset;
+        let added = match backing {
+            Backing::Device(served) if backing.serves(&region.decoders[index]) => {
+                engine.add_local(base, size, served.local_memory(), offset)
+            }
+            _ => {
+                let targets = self.targets(engine, region, index, now)?;
+                engine.add_route(Route { decoder: Decoder { base, size, ways, granularity }, targets })
+            }
+        };
+        added.map_err(|source| AttachError::Route { region: region.name.to_string(), source })
     }
 
     /// What stands behind the positions of a decoder; its memory nodes are called.
@@ -177,13 +192,19 @@ impl Station {
         (0..ways).map(target).collect()
     }
 
-    /// Takes the routes of `region` at `hpa` and its hole away. What is modified is lost unless it was written back.
+    /// Takes what was added of `region` at `hpa` and its hole away. What is modified is lost unless it was written back.
     pub fn detach(&self, engine: &mut Engine, region: &Region, hpa: u64) {
         for decoder in &region.decoders {
-            engine.remove_route(hpa + decoder.offset);
+            remove(engine, hpa + decoder.offset);
         }
         engine.remove_hole(hpa);
     }
+}
+
+/// Takes away what was added of a decoder at `start`.
+fn remove(engine: &mut Engine, start: u64) {
+    engine.remove_route(start);
+    engine.remove_local(start);
 }
 
 /// How many bytes of `region` lie in the first `window` bytes of its addresses, in committed decoders.
@@ -238,6 +259,11 @@ mod tests {
             Node { station, engine: Engine::new(CacheConfig::OFF), link }
         }
 
+        fn attach(&mut self, region: &Region, window: u64) -> Result<(), AttachError> {
+            let attachment = Attachment::over_ethernet(region.clone(), HPA, window);
+            self.station.attach(&mut self.engine, &attachment, Time::ZERO)
+        }
+
         /// Why a line cannot be read: nothing answers here.
         fn read(&mut self, hpa: u64) -> EngineError {
             self.engine.read(hpa, 0, Time::ZERO, self.link.transmit()).unwrap_err()
@@ -252,7 +278,7 @@ mod tests {
     fn a_region_is_reached_as_far_as_it_goes_and_grows_in_its_window() {
         let mut node = Node::new();
         let region = cxloe_gmm::model::Region { unmapped: Unmapped::Poison, ..spread("r", 6 * MIB, 3) };
-        node.station.attach(&mut node.engine, &region, HPA, WINDOW, Time::ZERO).unwrap();
+        node.attach(&region, WINDOW).unwrap();
         assert_eq!([0, 1024, 2048, 3072].map(|at| node.read(HPA + at)), [mn(0), mn(1), mn(2), mn(0)]);
         let end = HPA + 6 * MIB;
         assert_eq!(node.read(end - 64), mn(2), "the last chunk is its last leg's");
@@ -260,13 +286,14 @@ mod tests {
         assert_eq!(node.read(HPA + WINDOW), EngineError::Unmapped(HPA + WINDOW), "nobody's");
 
         let larger = grown(&region, 6 * MIB, true);
-        node.station.extend(&mut node.engine, &larger, HPA, WINDOW, 6 * MIB, Time::ZERO).unwrap();
+        let grown = Attachment::over_ethernet(larger.clone(), HPA, WINDOW);
+        node.station.extend(&mut node.engine, &grown, 6 * MIB, Time::ZERO).unwrap();
         assert_eq!((node.read(end), node.read(end - 64)), (mn(0), mn(2)));
         assert_eq!(node.read(end + 6 * MIB), EngineError::Poisoned(end + 6 * MIB));
 
         node.station.detach(&mut node.engine, &larger, HPA);
         assert_eq!([HPA, end].map(|at| node.read(at)), [HPA, end].map(EngineError::Unmapped));
-        node.station.attach(&mut node.engine, &larger, HPA, WINDOW, Time::ZERO).unwrap();
+        node.attach(&larger, WINDOW).unwrap();
     }
 
     #[test]
@@ -277,7 +304,7 @@ mod tests {
         let window = 4 * MIB;
         let fits = window / (3 * 4096) * (3 * 4096);
         assert_eq!(reach(&region, window), fits);
-        node.station.attach(&mut node.engine, &region, HPA, window, Time::ZERO).unwrap();
+        node.attach(&region, window).unwrap();
         assert!(matches!(node.read(HPA + fits - 64), EngineError::NotConnected(_)));
         assert_eq!(node.read(HPA + fits), EngineError::Unmapped(HPA + fits));
         assert_eq!(node.read(HPA + 6 * MIB), EngineError::Unmapped(HPA + 6 * MIB));
@@ -292,13 +319,13 @@ mod tests {
         let mut lame = region.clone();
         lame.legs.pop();
         for (broken, words) in [(homeless, ["mn1", "registered"]), (lame, ["position 1", "decoder 1"])] {
-            let error = node.station.attach(&mut node.engine, &broken, HPA, WINDOW, Time::ZERO);
+            let error = node.attach(&broken, WINDOW);
             let error = error.unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
             assert_eq!(node.read(HPA), EngineError::Unmapped(HPA));
         }
-        node.station.attach(&mut node.engine, &region, HPA, WINDOW, Time::ZERO).unwrap();
-        let twice = node.station.attach(&mut node.engine, &region, HPA, WINDOW, Time::ZERO);
+        node.attach(&region, WINDOW).unwrap();
+        let twice = node.attach(&region, WINDOW);
         assert!(matches!(twice, Err(AttachError::Route { .. })), "{twice:?}");
         assert_eq!(node.read(HPA), mn(0), "what is there stays");
     }

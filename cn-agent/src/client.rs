@@ -30,7 +30,8 @@ use crate::cache::Line;
 use crate::engine::EngineError;
 use crate::local::memory::{SharedMemory, receive_with_descriptor};
 use crate::local::message::{
-    self, ANSWER_MAX, Answer, Ask, AttachedRegion, Counters, NodeView, Refused, Request, Session, VERSION,
+    self, ANSWER_MAX, Answer, Ask, AttachedRegion, Counters, NodeView, PagingView, Refused, Request, Session,
+    VERSION,
 };
 use crate::local::ring::{ClientEnd, Completion, ENTRIES, Operation, RingBroken, Submission};
 use crate::local::status::Status;
@@ -110,16 +111,22 @@ fn ask(path: &Path, ask: Ask) -> Result<Answer, ClientError> {
     }
 }
 
-fn call(path: &Path, ask: Ask) -> Result<UnixStream, ClientError> {
+/// A connection on which nothing has been said yet.
+pub(crate) fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
     let none = |source| ClientError::NoAgent { path: path.into(), source };
-    let mut socket = UnixStream::connect(path).map_err(none)?;
+    let socket = UnixStream::connect(path).map_err(none)?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(none)?;
     socket.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(none)?;
+    Ok(socket)
+}
+
+fn call(path: &Path, ask: Ask) -> Result<UnixStream, ClientError> {
+    let mut socket = call_quietly(path)?;
     message::write(&mut socket, &Request { version: VERSION, ask }).map_err(|e| unanswered(path, e))?;
     Ok(socket)
 }
 
-fn unanswered(path: &Path, error: io::Error) -> ClientError {
+pub(crate) fn unanswered(path: &Path, error: io::Error) -> ClientError {
     match error.kind() {
         io::ErrorKind::InvalidData => protocol(path, error.to_string()),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
@@ -129,7 +136,7 @@ fn unanswered(path: &Path, error: io::Error) -> ClientError {
     }
 }
 
-fn protocol(path: &Path, reason: impl Into<String>) -> ClientError {
+pub(crate) fn protocol(path: &Path, reason: impl Into<String>) -> ClientError {
     ClientError::Protocol { path: path.into(), reason: reason.into() }
 }
 
@@ -173,6 +180,28 @@ pub fn sessions(path: &Path) -> Result<Vec<Session>, ClientError> {
 pub fn counters(path: &Path) -> Result<Counters, ClientError> {
     match ask(path, Ask::Counters)? {
         Answer::Counters(counters) => Ok(*counters),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// How the regions stand that are mapped through the agent at `path`: that of one space, or all.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn paging(path: &Path, space: Option<u64>) -> Result<Vec<PagingView>, ClientError> {
+    match ask(path, Ask::Paging { space })? {
+        Answer::Paging(views) => Ok(views),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// Changes how many bytes of a space may be resident.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn set_limit(path: &Path, space: u64, limit: u64) -> Result<(), ClientError> {
+    match ask(path, Ask::SetLimit { space, limit })? {
+        Answer::Done => Ok(()),
         other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
     }
 }

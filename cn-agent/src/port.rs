@@ -16,7 +16,7 @@ use cxloe_wire::link::{Link, LinkError};
 use cxloe_wire::time::{Clock, Time};
 
 use crate::cache::Line;
-use crate::engine::{Direction, Engine, EngineError, EngineEvent, Piece, Read, Sink, Walk, Write};
+use crate::engine::{BurstRead, Direction, Engine, EngineError, EngineEvent, Piece, Read, Sink, Walk, Write};
 use crate::signals::Signals;
 
 mod waiting;
@@ -288,14 +288,14 @@ impl Port {
             let at = (piece.hpa - hpa) as usize;
             let read = engine.burst_read(&piece, user, now, tx)?;
             walk.advance(&piece);
-            Ok(match read {
-                Read::Sent => Next::Sent(Request { piece, at }),
-                Read::Hit(line) => {
-                    let lines = piece.lines;
-                    piece.scatter([line; BURST_LINES_MAX][..lines].as_flattened(), &mut out[at..]);
-                    Next::Done
+            match read {
+                BurstRead::Sent => return Ok(Next::Sent(Request { piece, at })),
+                BurstRead::Here(data) => piece.scatter(data, &mut out[at..]),
+                BurstRead::Alike(line) => {
+                    piece.scatter([line; BURST_LINES_MAX][..piece.lines].as_flattened(), &mut out[at..])
                 }
-            })
+            };
+            Ok(Next::Done)
         })
     }
 
@@ -385,6 +385,32 @@ impl Port {
             self.idle()?;
         }
         flushed
+    }
+}
+
+/// What a port is made of, for whoever drives it in another way.
+pub struct Parts {
+    /// The link.
+    pub link: Box<dyn Link>,
+    /// The engine.
+    pub engine: Engine,
+    /// Its clock.
+    pub clock: Clock,
+    /// Where it hears of pauses.
+    pub signals: Signals,
+}
+
+impl Port {
+    /// Takes the port apart.
+    pub fn into_parts(self) -> Parts {
+        Parts { link: self.link, engine: self.engine, clock: self.clock, signals: self.signals }
+    }
+
+    /// Puts a port together again, one that waits by spinning.
+    pub fn from_parts(parts: Parts) -> Port {
+        let mut port = Port::new(parts.link, parts.engine, WaitStyle::Busy);
+        (port.clock, port.signals) = (parts.clock, parts.signals);
+        port
     }
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use cxloe_cn::attach::STREAMS_DEFAULT;
 use cxloe_cn::cache::CacheConfig;
+use cxloe_cn::cxl::Device;
+use cxloe_cn::cxl::inventory::DaxDevice;
 use cxloe_cn::engine::{Engine, EngineError, Route, Target, Unmapped};
 use cxloe_cn::port::{Port, PortError};
 use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
@@ -202,4 +204,60 @@ fn a_range_over_routes_and_holes_is_one_call() {
     port.engine().add_hole(HPA, 1 << 30, Unmapped::Poison).expect("a hole");
     assert_eq!(unmapped(port.read_bytes(range.start, &mut out)), EngineError::Poisoned(hole));
     assert_eq!(unmapped(port.read(end).map(drop)), EngineError::Poisoned(end));
+}
+
+/// Memory of the machine itself, as a CXL device's, between a region over memory nodes and a hole: a call for all of it is
+/// one call, and what is local needs no frame.
+#[test]
+fn a_range_over_local_memory_is_one_call_too() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let size: u64 = 64 << 10;
+    let dax = DaxDevice {
+        device: "dax0.0".into(),
+        size,
+        align: 4096,
+        resource: Some(1 << 32),
+        target_node: None,
+        driver: None,
+        region: None,
+        persistent: true,
+        unfit: None,
+    };
+    let file = std::fs::File::create(folder.path().join("dax0.0")).expect("a file");
+    file.set_len(size).expect("some room");
+    let device = Arc::new(Device::claim(folder.path(), &dax).expect("a device"));
+
+    let (mut port, _tables) = open(3, 1514);
+    let three = route(HPA, Ways::Three, Granularity::MIN, 0, false);
+    let local = HPA + three.decoder.size;
+    port.engine().add_route(three).expect("a route");
+    port.engine().add_local(local, size, device.clone(), 0).expect("local memory");
+    port.engine().add_hole(local + size, 4096, Unmapped::AllOnes).expect("a hole");
+    let range = local - 8192..local + size + 4096;
+    let data = pattern((range.end - range.start) as usize, 21);
+    port.write_bytes(range.start, &data).expect("all of it");
+    let mut back = vec![0; data.len()];
+    port.read_bytes(range.start, &mut back).expect("all of it");
+    let hole = back.len() - 4096;
+    assert!(back[..hole] == data[..hole] && back[hole..].iter().all(|byte| *byte == 0xFF));
+    let hpas: Vec<u64> = range.clone().step_by(64).collect();
+    let mut lines = vec![[0; 64]; hpas.len()];
+    port.read_batch(&hpas, &mut lines).expect("lines");
+    assert!(lines.as_flattened() == back);
+
+    let frames = port.link().counters().tx_frames;
+    let part = pattern(5 * 64, 22);
+    port.write_bytes(local + 4096 - 128, &part).expect("over a page");
+    port.write(local, &[3; 64]).expect("a line");
+    assert_eq!(port.read(local).expect("a line"), [3; 64]);
+    let mut found = vec![0; part.len()];
+    port.read_bytes(local + 4096 - 128, &mut found).expect("over a page");
+    port.flush().expect("nothing to write back");
+    assert!(found == part && port.link().counters().tx_frames == frames, "no frame for any of it");
+
+    // A part of a range that cannot be read is the whole call's error.
+    device.give_up();
+    let gone = port.read_bytes(range.start, &mut back);
+    assert!(matches!(gone, Err(PortError::Engine(EngineError::DeviceGone(hpa))) if hpa == local), "{gone:?}");
+    port.read_bytes(range.start, &mut back[..8192]).expect("the rest");
 }

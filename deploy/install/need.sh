@@ -27,6 +27,22 @@ need_rust() {
     fi
 }
 
+# The tools that a name stands for: some of what is done here takes several.
+tools_of() {
+    case $1 in
+        qemu) echo qemu-system-x86_64 busybox cpio depmod ;;
+        nbd) echo nbdinfo nbdcopy qemu-img ;;
+        cxl) echo cxl ndctl daxctl ;;
+        programs) echo python3 redis-server sqlite3 zstd ;;
+        *) echo "$1" ;;
+    esac
+}
+
+# What is not installed but kept in a cache of the user's: the kernel of virtual machines.
+fetch() {
+    case " $* " in *' qemu '*) "$(dirname "$0")/../vm/guest/guest" --prepare >/dev/null ;; esac
+}
+
 # The packages that bring a tool, with what they bring to run it.
 packages_of() {
     case $1 in
@@ -34,12 +50,23 @@ packages_of() {
         ip) echo iproute2 ;;
         unshare | setpriv) echo util-linux ;;
         etcd) echo etcd-server ;;
+        qemu-system-x86_64) echo qemu-system-x86 ;;
+        busybox) echo busybox-static ;;
+        cpio) echo cpio ;;
+        depmod) echo kmod ;;
+        nbdinfo | nbdcopy) echo libnbd-bin ;;
+        # Debian has the command cxl in the package of ndctl.
+        cxl | ndctl) echo ndctl ;;
+        daxctl) echo daxctl ;;
+        python3 | redis-server | sqlite3 | zstd) echo "$1" ;;
+        qemu-img) echo qemu-utils ;;
         *) fail "need.sh does not know which package brings $1: add it to packages_of" ;;
     esac
 }
 
 packages=
-for tool in "$@"; do
+# shellcheck disable=SC2046 # one argument per tool
+for tool in $(for name in "$@"; do tools_of "$name"; done); do
     if [ "$tool" = rust ]; then
         need_rust
     # An ordinary user's PATH often lacks the folders of the administration tools.
@@ -47,7 +74,10 @@ for tool in "$@"; do
         packages="$packages $(packages_of "$tool")"
     fi
 done
-[ -n "$packages" ] || exit 0
+if [ -z "$packages" ]; then
+    fetch "$@"
+    exit 0
+fi
 
 command -v apt-get >/dev/null ||
     fail "missing here; in Debian's names, the packages are:$packages" "Install what your system calls them, and try again."
@@ -62,3 +92,6 @@ echo "Installing now: ${as_root:+$as_root }apt-get install --yes --no-install-re
 $as_root apt-get update -qq || echo "The lists of packages could not be refreshed; going on with those at hand." >&2
 # shellcheck disable=SC2086 # one argument per package
 $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -o Dpkg::Use-Pty=0 --yes --no-install-recommends $packages
+# A package can put another one out, as one from backports that does not go with it: looked at once more.
+[ -n "${CXLOE_NEED_AGAIN:-}" ] || CXLOE_NEED_AGAIN=1 exec "$0" "$@"
+fetch "$@"

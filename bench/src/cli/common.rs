@@ -174,6 +174,7 @@ impl Session {
             machine::pin(cpu)?;
         }
         let Connected { mut port, region: attached, hpa, peer, lease } = Connected::open(&ConnectOptions {
+            name: "bench".into(),
             link: link.config(),
             extras: link.extras(),
             wait: link.wait,
@@ -198,6 +199,12 @@ impl Session {
             interrupt: Some(interrupt),
         };
         Ok(Session { target, link: info, lease })
+    }
+
+    /// The target, and the session to be put together again with it.
+    pub fn into_parts(self) -> (Target, impl FnOnce(Target) -> Session) {
+        let Session { target, link, lease } = self;
+        (target, |target| Session { target, link, lease })
     }
 
     /// Ends the session in order and gives everything back.

@@ -6,6 +6,7 @@ mod common;
 mod compare_retransmission;
 mod echo;
 mod fabric;
+mod fault;
 mod figures;
 mod latency;
 mod quickstart;
@@ -56,6 +57,8 @@ enum Command {
     Echo(echo::Args),
     /// Time single line operations beside a bare echo, and line cache hits
     Latency(latency::Args),
+    /// Time page faults and what they are made of, by turns
+    Fault(fault::Args),
     /// Measure streams of lines and bursts beside a pipelined bare echo
     Bandwidth(bandwidth::Args),
     /// Write a pattern over a whole region and compare every byte read back
@@ -87,15 +90,17 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Runs the program. Must be called while the process has one thread.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let standing = match &cli.command {
-        Command::Quickstart(_) => match lab::become_private_user_namespace() {
-            Ok(standing) => Some(standing),
-            Err(e) => {
-                eprintln!("cxloe-bench: {e}");
-                return ExitCode::FAILURE;
-            }
-        },
-        _ => None,
+    let makes_lab = match &cli.command {
+        Command::Quickstart(_) => true,
+        Command::Fault(args) => args.makes_lab(),
+        _ => false,
+    };
+    let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
+        Ok(standing) => standing,
+        Err(e) => {
+            eprintln!("cxloe-bench: {e}");
+            return ExitCode::FAILURE;
+        }
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("CXLOE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
@@ -111,6 +116,7 @@ pub fn run() -> ExitCode {
         Command::Quickstart(args) => quickstart::run(&args, standing, interrupt),
         Command::Echo(args) => echo::run(&args, interrupt),
         Command::Latency(args) => latency::run(&args, interrupt),
+        Command::Fault(args) => fault::run(&args, interrupt),
         Command::Bandwidth(args) => bandwidth::run(&args, interrupt),
         Command::Verify(args) => verify::run(&args, interrupt),
         Command::Figures(args) => figures::run(&args),

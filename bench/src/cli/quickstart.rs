@@ -132,6 +132,7 @@ fn in_lab(
         machine::pin(ours)?;
     }
     let connected = Connected::open(&ConnectOptions {
+            name: "bench".into(),
         link: LinkConfig { backend: args.link, busy_poll: wait == WaitStyle::Busy, ..LinkConfig::new("cn0") },
         extras: Extras::default(),
         wait,
@@ -245,7 +246,7 @@ pub(super) fn start(
 }
 
 /// Waits until the memory node has registered.
-fn wait_for_nodes(interrupt: &Interrupt) -> Result<(), Failure> {
+pub(super) fn wait_for_nodes(interrupt: &Interrupt) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let client = cxloe_gmm::Client::new(MANAGER)?;
     let started = Instant::now();
@@ -266,7 +267,7 @@ fn wait_for_nodes(interrupt: &Interrupt) -> Result<(), Failure> {
 }
 
 /// After a failure: the last words of each daemon.
-fn show_logs(state: &Path) {
+pub(super) fn show_logs(state: &Path) {
     for program in ["gmm", "mn-server", "cn-agent"] {
         let Ok(log) = std::fs::read_to_string(state.join(format!("{program}.log"))) else { continue };
         let lines: Vec<&str> = log.lines().collect();

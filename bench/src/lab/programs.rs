@@ -1,7 +1,8 @@
-//! The programs of this workspace, for those who start them in a lab: `gmm`, `mn-server`, `cn-agent`.
+//! The programs of this workspace, for those who start them in a lab: `gmm`, `mn-server`, `cn-agent`, and
+//! the libraries that agents give to programs.
 //!
 //! They lie where this program lies, or one folder above it when this is a test. Under Cargo they are brought up to
-//! date first, all in one go as `cargo build --workspace --bins` does, so that a test never meets yesterday's daemon
+//! date first, all in one go as `cargo build --workspace --lib --bins` does, so that a test never meets yesterday's daemon
 //! and nothing is compiled twice.
 
 use std::path::{Path, PathBuf};
@@ -51,7 +52,7 @@ fn build(cargo: &Path, folder: &Path) -> Result<(), String> {
     };
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
     let built = Command::new(cargo)
-        .args(["build", "--quiet", "--offline", "--workspace", "--bins", "--profile", profile])
+        .args(["build", "--quiet", "--offline", "--workspace", "--lib", "--bins", "--profile", profile])
         .args(["--manifest-path", manifest, "--target-dir"])
         .arg(folder.parent().unwrap_or(folder))
         .output()

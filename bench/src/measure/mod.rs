@@ -6,6 +6,13 @@
 //! answers it from a loop of its own.
 
 pub mod bare;
+pub mod fault;
+mod fault_inline;
+mod fault_mapped;
+mod fault_words;
+pub mod floor;
+pub mod floor_fault;
+mod floor_mapping;
 pub mod hits;
 pub mod latency;
 pub mod streams;
@@ -13,14 +20,18 @@ pub mod verify;
 
 use std::time::Instant;
 
+use cxloe_cn::client::ClientError;
+use cxloe_cn::inline::InlineError;
+use cxloe_cn::mapping::MapError;
 use cxloe_cn::port::{Port, PortError};
+use cxloe_cn::uffd::{OpenError, UffdError};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::link::LinkError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::lab::{Interrupt, Interrupted};
-use crate::machine;
+use crate::machine::{self, MachineError};
 
 /// Where measurements go.
 pub struct Target {
@@ -74,6 +85,38 @@ pub enum MeasureError {
         /// Wrong bytes in the whole region.
         wrong: u64,
     },
+    /// A page of mapped memory is not what was written.
+    #[error("wrong data: page {page} of the mapped region begins with {found:#x}, which was not written there")]
+    WrongPage {
+        /// The page.
+        page: usize,
+        /// Its first word.
+        found: u64,
+    },
+    /// The agent does not have the region.
+    #[error("the agent has no region `{0}` attached; `cn-agent list` shows those it has")]
+    NotAttached(String),
+    /// Mapping the region through the agent.
+    #[error(transparent)]
+    Map(#[from] MapError),
+    /// The agent.
+    #[error(transparent)]
+    Agent(#[from] ClientError),
+    /// Mapping the region with faults served in place.
+    #[error(transparent)]
+    Inline(#[from] InlineError),
+    /// No userfaultfd.
+    #[error(transparent)]
+    Userfaultfd(#[from] OpenError),
+    /// A fault that is to be timed cannot be served.
+    #[error("serving a page fault from local memory: {0}")]
+    Fault(#[from] UffdError),
+    /// Memory for a measurement.
+    #[error("cannot get memory to measure with: {0}")]
+    Memory(#[from] std::io::Error),
+    /// A thread cannot be kept where it belongs.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
     /// Ctrl-C.
     #[error(transparent)]
     Interrupted(#[from] Interrupted),

@@ -28,7 +28,7 @@ pub struct Ratio {
     /// Number of trials of that class that each side has at least.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trials: Option<usize>,
-    /// The value to reach: not above it for times, not below it for rates.
+    /// The value to reach: not above it for times and costs, not below it for rates.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<f64>,
 }
@@ -45,6 +45,8 @@ pub enum Statistic {
     OpsPerS,
     /// Bytes per second.
     BytesPerS,
+    /// Bytes of each operation.
+    BytesPerOp,
 }
 
 /// How far apart the cores were.
@@ -67,12 +69,13 @@ impl Statistic {
             Self::P99 => "p99",
             Self::OpsPerS => "ops_per_s",
             Self::BytesPerS => "bytes_per_s",
+            Self::BytesPerOp => "bytes_per_op",
         }
     }
 
-    /// Whether it is a time, of which less is better.
-    pub fn is_time(self) -> bool {
-        matches!(self, Self::P50 | Self::P99)
+    /// Whether less of it is better: of a time, or of what an operation costs.
+    pub fn is_cost(self) -> bool {
+        matches!(self, Self::P50 | Self::P99 | Self::BytesPerOp)
     }
 }
 
@@ -91,7 +94,7 @@ impl Ratio {
     /// Whether the target is reached; `None` without one.
     pub fn reached(&self) -> Option<bool> {
         self.target
-            .map(|target| if self.statistic.is_time() { self.value <= target } else { self.value >= target })
+            .map(|target| if self.statistic.is_cost() { self.value <= target } else { self.value >= target })
     }
 }
 
@@ -170,6 +173,9 @@ impl Report {
             Statistic::BytesPerS => {
                 self.rate(name)?.trials.iter().map(|t| (t.bounce_ns, t.bytes_per_s)).collect()
             }
+            Statistic::BytesPerOp => {
+                self.rate(name)?.trials.iter().map(|t| (t.bounce_ns, t.bytes_per_s / t.ops_per_s)).collect()
+            }
         };
         if !points.is_empty() {
             return Some(points);
@@ -179,6 +185,7 @@ impl Report {
             Statistic::P99 => self.result(name)?.p99,
             Statistic::OpsPerS => self.rate(name)?.ops_per_s,
             Statistic::BytesPerS => self.rate(name)?.bytes_per_s,
+            Statistic::BytesPerOp => self.rate(name)?.bytes_per_s / self.rate(name)?.ops_per_s,
         };
         Some(vec![(None, whole)])
     }
@@ -242,6 +249,18 @@ mod tests {
         let ratio = report.add_ratio("stream64/echo_pipelined", Statistic::OpsPerS, Some(0.8)).unwrap();
         assert_eq!((ratio.value, ratio.reached()), (0.8, Some(true)));
         let ratio = report.add_ratio("stream64/echo_pipelined", Statistic::BytesPerS, Some(0.81)).unwrap();
+        assert_eq!(ratio.reached(), Some(false));
+    }
+
+    #[test]
+    fn bytes_of_an_operation_want_to_be_few() {
+        let mut report = report();
+        report.throughput = vec![rate("line", &[(None, 8e5)]), rate("page", &[(None, 1e6)])];
+        report.throughput[1].trials[0].bytes_per_s *= 50.0;
+        let ratio = report.add_ratio("line/page", Statistic::BytesPerOp, Some(0.05)).unwrap();
+        assert!((ratio.value - 0.02).abs() < 1e-9, "{}", ratio.value);
+        assert_eq!(ratio.reached(), Some(true));
+        let ratio = report.add_ratio("page/line", Statistic::BytesPerOp, Some(2.0)).unwrap();
         assert_eq!(ratio.reached(), Some(false));
     }
 

@@ -80,7 +80,7 @@ impl Ratio {
     /// The target and whether it is reached, empty without one.
     pub(super) fn target_text(&self) -> String {
         let Some(target) = self.target else { return String::new() };
-        let sign = if self.statistic.is_time() { '≤' } else { '≥' };
+        let sign = if self.statistic.is_cost() { '≤' } else { '≥' };
         let mark = if self.reached() == Some(true) { "reached" } else { "missed" };
         format!("{sign} {target:.2} {mark}")
     }

@@ -50,6 +50,8 @@ pub struct Rig {
     logs: Cell<u32>,
     /// The link of both nodes.
     pub link: &'static str,
+    /// Bytes that a memory node lends.
+    pub pool_size: &'static str,
     pub dir: TempDir,
 }
 
@@ -68,6 +70,7 @@ impl Rig {
             agent: none(),
             logs: Cell::new(0),
             link: "packet",
+            pool_size: "32MiB",
             dir: tempfile::tempdir()?,
         })
     }
@@ -123,7 +126,7 @@ impl Rig {
         let pool = if pool == "file" { format!("file:{}", self.path("pool").display()) } else { pool.into() };
         let manager = self.manager();
         let arguments = ["--name", "mn0", "-i", "mn0", "--link", self.link, "--manager", &manager];
-        let sizes = ["--pool", &pool, "--pool-size", "32MiB", "--data-dir", text(self.dir.path())];
+        let sizes = ["--pool", &pool, "--pool-size", self.pool_size, "--data-dir", text(self.dir.path())];
         let (process, log) = self.start("mn", "mn-server", &[&arguments[..], &sizes].concat())?;
         *self.mn.borrow_mut() = Some(process);
         eventually("the memory node serves", || saying(&log, "registered with the manager"))

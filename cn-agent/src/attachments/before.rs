@@ -67,7 +67,7 @@ impl From<OldAttachment> for Attachment {
     fn from(old: OldAttachment) -> Self {
         // Regions had as many addresses as bytes, and the next one followed.
         let window = old.region.size.next_multiple_of(HPA_ALIGN);
-        Attachment { region: old.region.into(), hpa: old.hpa, window }
+        Attachment::over_ethernet(old.region.into(), old.hpa, window)
     }
 }
 

@@ -3,6 +3,7 @@
 use cxloe_gmm::model::{HdmDecoder, Leg, LogicalDevice, Region};
 
 use super::{Attachment, Attachments, Phase};
+use crate::cxl::Backing;
 use crate::local::message::{AttachedDecoder, AttachedDevice, AttachedLeg, AttachedRegion, Attaching};
 
 impl Attachments {
@@ -14,7 +15,7 @@ impl Attachments {
     }
 
     fn listed(&self, attachment: &Attachment) -> AttachedRegion {
-        let Attachment { region, hpa, window } = attachment;
+        let Attachment { region, hpa, window, backing } = attachment;
         AttachedRegion {
             region: region.name.to_string(),
             hpa: *hpa,
@@ -24,9 +25,11 @@ impl Attachments {
                 Phase::Attached => Attaching::Attached,
                 Phase::LettingGo(_) => Attaching::LettingGo,
                 Phase::Detached | Phase::Unknown if self.held => Attaching::Held,
+                Phase::Unknown if *backing == Backing::Undecided => Attaching::Waiting,
                 Phase::Detached | Phase::Unknown => Attaching::Detached,
             },
-            served_by: "ethernet".into(),
+            served_by: backing.carrier(region),
+            note: self.note(attachment),
             window: *window,
             beyond_window: attachment.beyond(),
             decoders: region.decoders.iter().map(|decoder| decoder_at(*hpa, decoder)).collect(),

@@ -3,7 +3,8 @@
 //!
 //! Each region gets a window of HPA of its own, one after the other, aligned as a CXL fixed memory window is and
 //! with room to grow, and keeps it for as long as it is this compute node's, over restarts of the agent too,
-//! whether it is attached or not. An address is never given to a second region: a program that holds an old one
+//! whether it is attached or not. It also keeps what serves it, Ethernet or a CXL device of this machine: where that may be
+//! a device, it is not attached before somebody who has looked says so. An address is never given to a second region: a program that holds an old one
 //! gets an error, not another's data.
 //!
 //! ```text
@@ -14,6 +15,7 @@
 //!        +------------------------- letting go <--+
 //! ```
 
+mod backings;
 mod before;
 mod listing;
 
@@ -25,6 +27,8 @@ use cxloe_gmm::model::{HdmDecoder, LegState, LogicalDevice, Mac, Name, Region, R
 use serde::{Deserialize, Serialize};
 
 use crate::attach::reach;
+use crate::cxl::backing::{Backing, Preference};
+pub use backings::Question;
 use before::Stored;
 
 /// The first HPA given away: 1 TiB, above what machines have of their own.
@@ -47,9 +51,17 @@ pub struct Attachment {
     pub hpa: u64,
     /// Bytes of HPA that are its own.
     pub window: u64,
+    /// What serves it.
+    #[serde(default)]
+    pub backing: Backing,
 }
 
 impl Attachment {
+    /// `region` at `hpa`, with `window` bytes of addresses, served by its memory nodes.
+    pub fn over_ethernet(region: Region, hpa: u64, window: u64) -> Attachment {
+        Attachment { region, hpa, window, backing: Backing::Ethernet }
+    }
+
     /// Bytes of it that can be reached: all, or those its window has room for.
     pub fn reach(&self) -> u64 {
         reach(&self.region, self.window)
@@ -122,6 +134,12 @@ pub struct Attachments {
     devices: Vec<LogicalDevice>,
     #[serde(skip)]
     tickets: u64,
+    /// What new regions are to be served by.
+    #[serde(skip)]
+    preference: Preference,
+    /// What there is to say about what serves a region.
+    #[serde(skip)]
+    notes: BTreeMap<Name, String>,
 }
 
 impl Default for Attachments {
@@ -134,6 +152,8 @@ impl Default for Attachments {
             wanted_back: Vec::new(),
             devices: Vec::new(),
             tickets: 0,
+            preference: Preference::default(),
+            notes: BTreeMap::new(),
         }
     }
 }
@@ -142,9 +162,10 @@ impl Default for Attachments {
 type Way = (HdmShape, Vec<(u32, Option<Mac>, u64, Option<u64>, bool)>);
 type HdmShape = (u64, u64, Ways, Granularity);
 
-fn ways(region: &Region) -> Vec<Way> {
+fn ways(region: &Region, backing: &Backing) -> Vec<Way> {
     let of_decoder = |(index, d): (usize, &HdmDecoder)| {
-        let legs = region.legs_of(index as u32);
+        // Wherever the legs of one are that a device serves, its requests do not go there.
+        let legs = region.legs_of(index as u32).filter(|_| !backing.serves(d));
         let legs = legs.map(|leg| {
             (leg.position, leg.mac(), leg.cmem_base, leg.incarnation, leg.state == LegState::Lost)
         });
@@ -161,6 +182,13 @@ fn keeps_content(before: &[Way], now: &[Way]) -> bool {
     let (before, now) = (legs(before), legs(now));
     let mut pairs = before.iter().zip(&now);
     pairs.any(|((_, _, _, held, _), (_, _, _, holds, lost))| held == holds && !lost)
+}
+
+/// Whether a region was emptied between two of the manager's descriptions: none of its legs holds what it held.
+fn was_emptied(before: &Region, now: &Region) -> bool {
+    let legs = |region| ways(region, &Backing::Ethernet);
+    let lost = now.legs.iter().any(|leg| leg.state == LegState::Lost);
+    !lost && !before.legs.is_empty() && !keeps_content(&legs(before), &legs(now))
 }
 
 /// Whether the manager waits until this node has written back what it modified and let go.
@@ -189,7 +217,7 @@ impl Attachments {
             changes.push(Change::Hold(held));
         }
         let told: BTreeMap<&Name, &Region> = regions.iter().map(|region| (&region.name, region)).collect();
-        let phases = &mut self.phases;
+        let (phases, notes) = (&mut self.phases, &mut self.notes);
         self.by_name.retain(|name, attachment| {
             // A region of the same name that was created later is another one.
             let stays = told.get(name).is_some_and(|region| {
@@ -197,6 +225,7 @@ impl Attachments {
             });
             if !stays {
                 phases.remove(name);
+                notes.remove(name);
                 changes.push(Change::Drop(attachment.clone()));
             }
             stays
@@ -226,7 +255,7 @@ impl Attachments {
         let Some(attachment) = self.by_name.get_mut(&region.name) else { return };
         let before = std::mem::replace(&mut attachment.region, region.clone());
         let (now, window) = (attachment.clone(), attachment.window);
-        let was = |region: Region| Attachment { region, hpa: now.hpa, window };
+        let was = |region: Region| Attachment { region, ..now.clone() };
         if now.beyond() > 0 && now.region.size != before.size {
             tracing::error!(
                 region = %region.name, window, beyond = now.beyond(),
@@ -234,17 +263,21 @@ impl Attachments {
                  create another region for the rest"
             );
         }
+        if matches!(now.backing, Backing::Device(_)) && was_emptied(&before, region) {
+            self.decide_anew(&region.name, was(before), changes);
+            return;
+        }
         if !self.lets_go(region) && self.phase(&region.name) == Phase::Attached {
-            let (old, new) = (ways(&before), ways(region));
+            let (old, new) = (ways(&before, &now.backing), ways(region, &now.backing));
             if old == new {
                 return;
             }
             if new.starts_with(&old) {
-                changes.push(Change::Extend { from: before.size, attachment: now });
+                changes.push(Change::Extend { from: before.size, attachment: now.clone() });
             } else {
                 let moved = keeps_content(&old, &new);
                 changes.push(if moved { Change::Move(was(before)) } else { Change::Drop(was(before)) });
-                changes.push(Change::Attach(now));
+                changes.push(Change::Attach(now.clone()));
             }
             return;
         }
@@ -256,6 +289,7 @@ impl Attachments {
         let Some(attachment) = self.by_name.get(name).cloned() else { return };
         match (self.lets_go(&attachment.region), self.phase(name)) {
             (false, Phase::Attached) | (true, Phase::LettingGo(_) | Phase::Detached) => {}
+            (false, _) if attachment.backing == Backing::Undecided => {}
             (false, _) => {
                 self.phases.insert(name.clone(), Phase::Attached);
                 changes.push(Change::Attach(attachment));
@@ -294,7 +328,7 @@ impl Attachments {
         let wanted = size.saturating_mul(WINDOW_FACTOR).checked_next_power_of_two().unwrap_or(u64::MAX);
         let window = wanted.max(WINDOW_MIN).min(left);
         self.next_hpa = (hpa + window).next_multiple_of(HPA_ALIGN);
-        Some(Attachment { region: region.clone(), hpa, window })
+        Some(Attachment { region: region.clone(), hpa, window, backing: self.first_backing() })
     }
 
     /// The worker has let go of what `ticket` was for. Returns which region that is, if it is still to be let go of.
@@ -325,3 +359,6 @@ impl Attachments {
 
 #[cfg(test)]
 pub(crate) mod tests;
+
+#[cfg(test)]
+mod backing_tests;

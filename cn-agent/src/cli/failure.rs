@@ -35,8 +35,11 @@ pub fn of_agent(error: ClientError) -> Failure {
         ClientError::Engine(error) => match error {
             EngineError::Unmapped(_) | EngineError::Poisoned(_) => Exit::NotFound,
             EngineError::Unaligned(_) | EngineError::BadBurst(_) => Exit::Usage,
-            EngineError::NotConnected(_) => Exit::Unreachable,
-            EngineError::DataLost(_) | EngineError::Withdrawn(_) | EngineError::Held(_) => Exit::Refused,
+            EngineError::NotConnected(_) | EngineError::DeviceGone(_) => Exit::Unreachable,
+            EngineError::DataLost(_)
+            | EngineError::Withdrawn(_)
+            | EngineError::Held(_)
+            | EngineError::Mapped(_) => Exit::Refused,
             EngineError::Busy => Exit::Failed,
             EngineError::Failed { error, .. } => match error {
                 OpError::Fault(_) | OpError::DataLost => Exit::Refused,

@@ -1,11 +1,16 @@
 //! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
 
+mod cxl;
+mod exec;
 mod failure;
 mod lines;
 mod list;
+mod nbd;
+mod paging;
 mod run;
 mod sessions;
 mod target;
+mod vm;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -22,8 +27,11 @@ Examples:
   cn-agent list -L                                          logical devices bound to this node
   cn-agent read scratch+0x1000 --lines 2                    two lines of a region
   cn-agent write scratch --text hello                       at its beginning
+  cn-agent cxl list                                         CXL memory of this machine, and what it can serve
   cn-agent sessions                                         windows, round trips, losses, pace
+  cn-agent exec --size 4G --local 1G -- sort huge.txt       a program whose memory is remote
   cn-agent flush                                            until memory nodes have it
+  cn-agent nbd --region scratch --socket /run/scratch.nbd   a region as a block device
 
 Exit codes:
   0  done                        3  agent or memory node unreachable
@@ -47,16 +55,30 @@ enum Command {
     Run(Box<RunArgs>),
     /// List attached regions and where they are, and logical devices bound to this node
     List(list::ListArgs),
+    /// Real CXL memory of this machine
+    Cxl(cxl::CxlArgs),
     /// Show the sessions with memory nodes
     Sessions(sessions::SessionsArgs),
     /// Show what the agent has counted
     Counters(list::ShowArgs),
+    /// Run a program whose heap and large mappings are remote memory
+    Exec(Box<exec::ExecArgs>),
+    /// Change how much of a running program's remote memory may be resident
+    SetLocal(exec::SetLocalArgs),
+    /// Show which regions programs have mapped, and how paging goes
+    Paging(paging::PagingArgs),
     /// Read lines of remote memory
     Read(lines::ReadArgs),
     /// Write lines of remote memory
     Write(lines::WriteArgs),
     /// Write back everything the agent's cache has modified, and wait until memory nodes have it
     Flush(SocketArgs),
+    /// Serve a region as a block device: an NBD export on a Unix socket
+    Nbd(nbd::NbdArgs),
+    /// Run a virtual machine whose memory is remote, in whole or in part
+    Vm(Box<vm::VmArgs>),
+    /// Serve the memory of a virtual machine whose monitor hands over a userfaultfd, as Firecracker does
+    ServeUffd(Box<vm::ServeUffdArgs>),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  cn-agent completions bash > /etc/bash_completion.d/cn-agent")]
     Completions {
@@ -91,11 +113,18 @@ fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
         Command::Run(args) => run::run(&args),
         Command::List(args) => list::list(&args),
+        Command::Cxl(args) => cxl::run(&args),
         Command::Sessions(args) => sessions::run(&args),
         Command::Counters(args) => list::counters(&args),
+        Command::Paging(args) => paging::paging(&args),
         Command::Read(args) => lines::read(&args),
         Command::Write(args) => lines::write(&args),
         Command::Flush(args) => lines::flush(&args),
+        Command::Exec(args) => exec::exec(&args),
+        Command::SetLocal(args) => exec::set_local(&args),
+        Command::Nbd(args) => nbd::run(&args),
+        Command::Vm(args) => vm::vm(&args),
+        Command::ServeUffd(args) => vm::serve_uffd(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Args::command(), "cn-agent", &mut std::io::stdout());
             Ok(())

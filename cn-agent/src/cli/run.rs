@@ -1,13 +1,19 @@
-//! `cn-agent run`: puts link, engine, worker, the link to the manager and the socket for programs together, and
-//! takes them apart again in order.
+//! `cn-agent run`: puts link, engine, worker, the search for CXL devices, the link to the manager and the socket for
+//! programs together, and takes them apart again in order.
 //!
 //! Start: options, socket, link, state, worker, manager, answers on the socket. End (SIGTERM, SIGINT, or the
 //! worker's error): socket, manager link, worker (which writes back what is modified and ends its sessions).
 
+use std::sync::Arc;
+
 use cxloe_cn::attach::Station;
 use cxloe_cn::config::{Config, RunArgs};
+use cxloe_cn::cxl::news::News;
+use cxloe_cn::cxl::{HandOver, Preference};
 use cxloe_cn::daemon::{WorkerHandle, WorkerOptions};
+use cxloe_cn::desk::Desk;
 use cxloe_cn::engine::Engine;
+use cxloe_cn::local::message::NodeView;
 use cxloe_cn::local::server::{self, Backstage, Server};
 use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
 use cxloe_cn::signals::Signals;
@@ -77,15 +83,27 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     };
     let worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
     let options = ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance);
-    let manager = ManagerLink::start(options, state, worker.orders(), worker.let_go())?;
-    let backstage =
-        Backstage { listing: manager.listing(), orders: worker.orders(), clients_max: config.clients_max };
+    let preference = config.cxl.preference;
+    let listening = if preference == Preference::Ethernet { None } else { Some(News::listen()?) };
+    let nudge = listening.as_ref().map(|(_, nudge)| nudge.clone());
+    let node = NodeView { manager: config.manager.clone(), cn: cn.to_string(), ..NodeView::default() };
+    let desk = Desk::open(node, state, preference, nudge, worker.orders(), worker.let_go())?;
+    let start = |(news, nudge)| HandOver::start(config.cxl.clone(), desk.clone(), news, nudge);
+    let hand_over = listening.map(start).transpose()?;
+    let manager = ManagerLink::start(options, desk.clone())?;
+    let backstage = Backstage {
+        listing: desk.listing(),
+        orders: worker.orders(),
+        clients_max: config.clients_max,
+        adopting: Arc::default(),
+    };
     let server = Server::start(socket, backstage)?;
     info!(name = %config.name, %cn, interface = %config.interface, socket = %config.socket.display(), "serving");
 
     ending.wait();
     // No new programs, then no more changes, then everything modified goes back.
     drop(server);
+    drop(hand_over);
     worker.stop();
     let result = worker.join();
     drop(manager);

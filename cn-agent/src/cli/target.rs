@@ -90,6 +90,7 @@ mod tests {
             state: "active".into(),
             attachment: Attaching::Attached,
             served_by: "ethernet".into(),
+            note: None,
             window: 16 << 30,
             beyond_window: 0,
             decoders: Vec::new(),

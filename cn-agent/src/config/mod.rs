@@ -23,6 +23,7 @@ use cxloe_wire::session::{STREAMS_MAX, Timing};
 
 use crate::attach::STREAMS_DEFAULT;
 use crate::cache::CacheConfig;
+use crate::cxl::{DEV_ROOT, HandOverOptions, SYSFS_ROOT};
 use crate::daemon::clients::CLIENTS_LIMIT;
 use crate::engine::BUCKET_DEFAULT;
 use crate::local::default_socket;
@@ -61,6 +62,9 @@ Examples:
   The fastest: a spinning worker on CPU 2, PFC class 3, a larger line cache:
     cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440 --wait busy --cpu 2 --priority 3 --cache-size 256K
 
+  Serve regions from a CXL device of this machine where one fits:
+    cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440 --backend auto
+
   Turn a command line into a configuration file, and use it:
     cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440 --print-config > cn.toml
     cn-agent run --config cn.toml";
@@ -74,6 +78,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The manager's URL.
     pub manager: String,
+    /// What new regions are served by, and where CXL devices are looked for.
+    pub cxl: HandOverOptions,
     /// The network interface.
     pub interface: String,
     /// How frames are exchanged with the kernel.
@@ -165,6 +171,11 @@ impl Config {
             name,
             data_dir: s.data_dir.unwrap_or_else(places::data_dir),
             manager,
+            cxl: HandOverOptions {
+                preference: s.backend.unwrap_or_default(),
+                sysfs_root: s.sysfs_root.unwrap_or_else(|| SYSFS_ROOT.into()),
+                dev_root: s.dev_root.unwrap_or_else(|| DEV_ROOT.into()),
+            },
             interface,
             backend: s.link.unwrap_or_default(),
             wait: s.wait.unwrap_or_default(),
@@ -212,6 +223,9 @@ impl Config {
             name: Some(self.name.to_string()),
             data_dir: Some(self.data_dir.clone()),
             manager: Some(self.manager.clone()),
+            backend: Some(self.cxl.preference),
+            sysfs_root: Some(self.cxl.sysfs_root.clone()),
+            dev_root: Some(self.cxl.dev_root.clone()),
             interface: Some(self.interface.clone()),
             link: Some(self.backend),
             wait: Some(self.wait),
@@ -251,6 +265,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::cxl::Preference;
 
     #[derive(Parser)]
     struct Line {
@@ -269,16 +284,19 @@ mod tests {
         let config = resolve(LEAST).unwrap();
         assert_eq!((config.cache.bytes, config.cache.ways), (32 << 10, 4));
         assert_eq!(config.timing(), Timing::default());
+        // What is on a device would be overwritten: nobody's is without being asked for.
+        assert_eq!((config.cxl.preference, &*config.cxl.dev_root), (Preference::Ethernet, "/dev".as_ref()));
     }
 
     #[test]
     fn flags_win_over_the_file_and_what_is_printed_is_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cn.toml");
-        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc-counter rx_prio{{}}_pause")).unwrap();
+        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --backend auto --sysfs-root /x/sys --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc-counter rx_prio{{}}_pause")).unwrap();
         std::fs::write(&path, first.to_toml()).unwrap();
         let second = resolve(&format!("--config {} --streams 3", path.display())).unwrap();
         assert_eq!((second.streams, second.cache, second.wait), (3, first.cache, WaitStyle::Sleep));
+        assert_eq!((second.cxl.preference, &*second.cxl.sysfs_root), (Preference::Auto, "/x/sys".as_ref()));
         let third = Config { streams: 2, ..second };
         assert_eq!(third.to_toml(), first.to_toml());
     }

@@ -14,6 +14,8 @@ use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
+use crate::cxl::Preference;
+
 /// Every option; `None` where it was not given.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
@@ -34,6 +36,24 @@ pub struct Settings {
     #[arg(long, value_name = "URL", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manager: Option<String>,
+
+    /// What serves a region, decided once, when it is first attached: ethernet (its memory nodes), auto (a CXL device of
+    /// this machine that fits, in devdax mode and not in use, else Ethernet; what is on the device is overwritten), cxl
+    /// (such a device or nothing). `cn-agent list` tells what serves each, `cn-agent cxl list` what there is
+    /// [default: ethernet]
+    #[arg(long, value_name = "auto|ethernet|cxl", help_heading = "Real CXL memory")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backend: Option<Preference>,
+
+    /// Where the kernel shows devices [default: /sys]
+    #[arg(long, value_name = "DIR", help_heading = "Real CXL memory")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sysfs_root: Option<PathBuf>,
+
+    /// Where device files are; elsewhere than in /dev, plain files may stand for devices [default: /dev]
+    #[arg(long, value_name = "DIR", help_heading = "Real CXL memory")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dev_root: Option<PathBuf>,
 
     /// The network interface by which this node reaches memory nodes, for example enp3s0f0; its MAC address
     /// is the CN id

@@ -6,6 +6,7 @@
 //! is recognised and dropped. No client has more operations under way than its completion ring has room, so a
 //! completion always finds a place.
 
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -183,14 +184,20 @@ impl Clients {
         }
     }
 
-    /// Hands submissions to the engine.
+    /// Hands submissions to the engine, but for lines at `mapped` addresses.
     #[inline]
-    pub fn serve(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> Served {
+    pub fn serve(
+        &mut self,
+        engine: &mut Engine,
+        mapped: &[Range<u64>],
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Served {
         let mut served = Served::default();
         let mut position = 0;
         while position < self.active.len() {
             let at = self.active[position];
-            match self.serve_one(at, engine, now, tx, &mut served) {
+            match self.serve_one(at, engine, mapped, now, tx, &mut served) {
                 Ok(()) => position += 1,
                 Err(broken) => {
                     self.broken += 1;
@@ -207,6 +214,7 @@ impl Clients {
         &mut self,
         at: u16,
         engine: &mut Engine,
+        mapped: &[Range<u64>],
         now: Time,
         tx: &mut dyn Transmit,
         served: &mut Served,
@@ -223,7 +231,12 @@ impl Clients {
         for _ in 0..pending.min(TURN).min(free) {
             let submission = client.end.front();
             let user = user(at, *generation, submission.tag);
+            let hpa = submission.hpa;
+            let is_mapped = || mapped.iter().any(|range| range.contains(&hpa));
             let outcome = match submission.operation {
+                Operation::Read | Operation::Write if !mapped.is_empty() && is_mapped() => {
+                    Some((Status::Failed(EngineError::Mapped(hpa)), None))
+                }
                 Operation::Read => match engine.read(submission.hpa, user, now, tx) {
                     Ok(Read::Hit(line)) => Some((Status::Done, Some(line))),
                     Ok(Read::Sent) => None,

@@ -1,8 +1,9 @@
-//! The running agent: one worker thread with the link, the engine and the clients' rings; control beside it.
+//! The running agent: one worker thread with the link, the engine, the clients' rings and the faults of programs that
+//! have regions mapped; control beside it.
 //!
 //! ```text
-//!   clients == rings ==> Worker <== frames ==> link        one thread, waits for both at once
-//!                          ^  orders (bounded)
+//!   clients == rings ===> Worker <== frames ==> link       one thread, waits for all at once
+//!   programs = faults ==>  ^  orders (bounded)
 //!       +------------------+-------------------+
 //!   ManagerLink: regions come and go      Server: new clients, questions
 //! ```

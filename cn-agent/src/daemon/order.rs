@@ -9,6 +9,7 @@ use super::clients::Client;
 use super::sleeper::Bell;
 use crate::attachments::Change;
 use crate::local::message::{Counters, Session};
+use crate::paging::Spaces;
 
 /// Orders that may wait for the worker.
 const ORDERS_MAX: usize = 1024;
@@ -24,6 +25,17 @@ pub enum Order {
     Serve(Box<Client>),
     /// Tell how things stand.
     Report(oneshot::Sender<Report>),
+    /// Do something with mapped regions.
+    Paging(PagingOrder),
+}
+
+/// Something to do with mapped regions, in the worker's thread: it must not take long.
+pub struct PagingOrder(pub Box<dyn FnOnce(&mut Spaces) + Send>);
+
+impl std::fmt::Debug for PagingOrder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("PagingOrder")
+    }
 }
 
 /// Tickets of regions that the worker has let go of.

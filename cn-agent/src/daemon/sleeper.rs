@@ -1,5 +1,5 @@
 //! Sleeping until any of several descriptors has something, or a time is over: one `ppoll` for the link, the
-//! clients' sockets and the bell of control. The set is kept between sleeps, so that sleeping allocates
+//! faults of mapped regions, the clients' sockets and the bell of control. The set is kept between sleeps, so that sleeping allocates
 //! nothing.
 
 use std::io;
@@ -34,7 +34,7 @@ impl Bell {
     }
 }
 
-/// The set of descriptors to sleep on: the bell first, the link second, then clients.
+/// The set of descriptors to sleep on: the bell first, the link second, paging third, then clients.
 #[derive(Debug)]
 pub struct Sleeper {
     set: Vec<libc::pollfd>,
@@ -42,16 +42,17 @@ pub struct Sleeper {
 }
 
 /// Places of the set before those of clients.
-const FIXED: usize = 2;
+const FIXED: usize = 3;
 
 impl Sleeper {
-    /// For `bell`, `link` (if it has a descriptor) and up to `clients` sockets.
-    pub fn new(bell: Bell, link: Option<RawFd>, clients: usize) -> Sleeper {
+    /// For `bell`, `link` and `paging` (if they have a descriptor) and up to `clients` sockets.
+    pub fn new(bell: Bell, link: Option<RawFd>, paging: Option<RawFd>, clients: usize) -> Sleeper {
         let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut set = Vec::with_capacity(FIXED + clients);
         set.push(watch(bell.0.as_fd().as_raw_fd()));
         // The kernel skips negative numbers.
         set.push(watch(link.unwrap_or(-1)));
+        set.push(watch(paging.unwrap_or(-1)));
         Sleeper { set, bell }
     }
 
@@ -123,10 +124,11 @@ mod tests {
     #[test]
     fn wakes_for_each_kind_and_tells_clients_apart() {
         let (link, mut wire) = UnixStream::pair().unwrap();
+        let (faults, mut program) = UnixStream::pair().unwrap();
         let (a, _a) = UnixStream::pair().unwrap();
         let (b, mut client) = UnixStream::pair().unwrap();
         let bell = Bell::new().unwrap();
-        let mut sleeper = Sleeper::new(bell.clone(), Some(link.as_raw_fd()), 2);
+        let mut sleeper = Sleeper::new(bell.clone(), Some(link.as_raw_fd()), Some(faults.as_raw_fd()), 2);
         sleeper.watch([a.as_fd(), b.as_fd()].into_iter());
 
         bell.ring();
@@ -135,6 +137,8 @@ mod tests {
         assert!(sleeper.sleep(LONG));
         assert!(!sleeper.is_ready(0) && sleeper.is_ready(1) && !sleeper.is_ready(2));
         sleeper.watch(std::iter::empty());
+        program.write_all(b"fault").unwrap();
+        assert!(!sleeper.sleep(LONG), "paging is no client");
         wire.write_all(b"frame").unwrap();
         assert!(!sleeper.sleep(LONG), "the link is no client");
     }
@@ -142,7 +146,7 @@ mod tests {
     #[test]
     fn is_woken_by_another_thread() {
         let bell = Bell::new().unwrap();
-        let mut sleeper = Sleeper::new(bell.clone(), None, 0);
+        let mut sleeper = Sleeper::new(bell.clone(), None, None, 0);
         let ringer = thread::spawn(move || bell.ring());
         assert!(!sleeper.sleep(LONG));
         ringer.join().unwrap();

@@ -1,13 +1,14 @@
 //! The worker: one thread that owns the link, the engine and the clients' rings, and goes round them.
 //!
-//! A round takes what has arrived from the link, then submissions of every client, does what time demands,
-//! kicks the link once and wakes who sleeps. Nothing on that path allocates or locks. Between rounds without
+//! A round takes what has arrived from the link, then submissions of every client and the faults of programs that have
+//! regions mapped, does what time demands, kicks the link once and wakes who sleeps. Nothing on that path allocates or locks. Between rounds without
 //! work it spins or sleeps as [`WaitStyle`] says; asleep, it waits for the link, all clients and control at
 //! once. Orders of control are taken when the thread has looked in vain some times, and every few
 //! milliseconds under load.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,13 +24,14 @@ use cxloe_wire::time::{Clock, Time};
 
 use super::clients::Clients;
 use super::departures::{Departed, Departures};
-use super::order::{LetGo, Order, Orders, Report};
+use super::order::{LetGo, Order, Orders, PagingOrder, Report};
 use super::sleeper::{Bell, Sleeper};
 use crate::attach::Station;
 use crate::attachments::{Attachment, Change};
-use crate::engine::{Engine, EngineEvent};
+use crate::engine::{Engine, EngineError, EngineEvent, Sink};
 use crate::events;
 use crate::local::message::{Counters, Pace, Session};
+use crate::paging::{Spaces, is_paging};
 use crate::signals::Signals;
 
 /// Frames taken from the ring in one round.
@@ -81,9 +83,11 @@ impl WorkerHandle {
         let (orders, inbox) = Orders::channel(bell.clone());
         let (tell, let_go) = LetGo::channel();
         let stop = Arc::new(AtomicBool::new(false));
+        let spaces = Spaces::new()?;
+        let paging = Some(spaces.descriptor().as_raw_fd());
         let mut worker = Worker {
-            sleeper: Sleeper::new(bell, link.readiness(), options.clients_max),
-            clients: Clients::new(options.clients_max),
+            sleeper: Sleeper::new(bell, link.readiness(), paging, options.clients_max),
+            parties: Parties { clients: Clients::new(options.clients_max), spaces },
             waiter: Waiter::new(options.wait),
             clock: Clock::new(),
             stop: Arc::clone(&stop),
@@ -136,11 +140,33 @@ impl WorkerHandle {
     }
 }
 
+/// Those on whose behalf the engine is used.
+struct Parties {
+    clients: Clients,
+    spaces: Spaces,
+}
+
+impl Sink for Parties {
+    #[inline]
+    fn read(&mut self, user: u64, data: &[u8]) {
+        if is_paging(user) { self.spaces.read(user, data) } else { self.clients.read(user, data) }
+    }
+
+    #[inline]
+    fn written(&mut self, user: u64) {
+        if is_paging(user) { self.spaces.written(user) } else { self.clients.written(user) }
+    }
+
+    fn failed(&mut self, user: u64, error: EngineError) {
+        if is_paging(user) { self.spaces.failed(user, error) } else { self.clients.failed(user, error) }
+    }
+}
+
 struct Worker {
     link: Box<dyn Link>,
     engine: Engine,
     signals: Signals,
-    clients: Clients,
+    parties: Parties,
     options: WorkerOptions,
     inbox: Receiver<Order>,
     stop: Arc<AtomicBool>,
@@ -174,7 +200,9 @@ impl Worker {
                     return self.finish();
                 }
             }
-            if let Idle::Sleep(most) = self.waiter.after(work, now, Some(self.engine.deadline())) {
+            let deadline = self.engine.deadline();
+            let deadline = self.parties.spaces.deadline().map_or(deadline, |due| due.min(deadline));
+            if let Idle::Sleep(most) = self.waiter.after(work, now, Some(deadline)) {
                 self.sleep(if self.held { most.min(HELD) } else { most });
                 now = self.clock.now();
             }
@@ -185,30 +213,35 @@ impl Worker {
     #[inline]
     fn round(&mut self, now: Time) -> Result<usize, LinkError> {
         self.signals.poll(&mut self.engine, || now);
-        let (engine, clients) = (&mut self.engine, &mut self.clients);
-        let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, clients))?;
-        let served = self.clients.serve(&mut self.engine, now, self.link.transmit());
+        let (engine, parties) = (&mut self.engine, &mut self.parties);
+        let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
+        let Parties { clients, spaces } = &mut self.parties;
+        let served = clients.serve(&mut self.engine, spaces.mapped(), now, self.link.transmit());
+        let paged = spaces.serve(&mut self.engine, now, self.link.transmit());
         if now >= self.engine.deadline() {
-            self.engine.poll(now, self.link.transmit(), &mut self.clients);
+            self.engine.poll(now, self.link.transmit(), &mut self.parties);
         }
         if !self.departures.is_empty() {
             self.depart(now);
         }
-        self.held = served.held || (!self.departures.is_empty() && self.departures.gets_on());
+        self.held = served.held
+            || (!self.departures.is_empty() && self.departures.gets_on())
+            || self.parties.spaces.is_held();
         self.link.flush()?;
-        self.clients.wake();
-        Ok(received + served.taken)
+        self.parties.clients.wake();
+        Ok(received + served.taken + paged)
     }
 
     fn sleep(&mut self, most: Duration) {
-        if let Some(sockets) = self.clients.changed_sockets() {
+        let clients = &mut self.parties.clients;
+        if let Some(sockets) = clients.changed_sockets() {
             self.sleeper.watch(sockets);
         }
-        if !self.clients.doze() && self.sleeper.sleep(most) {
+        if !clients.doze() && self.sleeper.sleep(most) {
             let sleeper = &self.sleeper;
-            self.clients.listen(|position| sleeper.is_ready(position));
+            clients.listen(|position| sleeper.is_ready(position));
         }
-        self.clients.set_asleep(false);
+        clients.set_asleep(false);
         // Whoever rang the bell wants to be heard now.
         self.housekeeping_at = Time::ZERO;
     }
@@ -217,8 +250,9 @@ impl Worker {
     fn housekeeping(&mut self, now: Time) {
         self.housekeeping_at = now + HOUSEKEEPING;
         if self.waiter.style() == WaitStyle::Busy {
-            self.clients.listen(|_| true);
+            self.parties.clients.listen(|_| true);
         }
+        self.parties.spaces.housekeeping(now);
         while let Some(event) = self.engine.poll_event() {
             self.note(&event);
         }
@@ -241,9 +275,10 @@ impl Worker {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Follow(change) => self.follow(*change),
-            Order::Serve(client) => self.clients.add(client),
+            Order::Serve(client) => self.parties.clients.add(client),
             // Who asked may have gone.
             Order::Report(answer) => drop(answer.send(self.report())),
+            Order::Paging(PagingOrder(order)) => order(&mut self.parties.spaces),
         }
     }
 
@@ -257,8 +292,9 @@ impl Worker {
                     self.attach(&region, now);
                 }
             }
-            Change::Extend { attachment: Attachment { region, hpa, window }, from } => {
-                match self.options.station.extend(engine, &region, hpa, window, from, now) {
+            Change::Extend { attachment, from } => {
+                let Attachment { region, hpa, .. } = &attachment;
+                match self.options.station.extend(engine, &attachment, from, now) {
                     Ok(()) => tracing::info!(
                         region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
                         "region has grown"
@@ -290,9 +326,9 @@ impl Worker {
     }
 
     fn attach(&mut self, attachment: &Attachment, now: Time) {
-        let Attachment { region, hpa, window } = attachment;
+        let Attachment { region, hpa, .. } = attachment;
         self.engine.open_range(*hpa);
-        match self.options.station.attach(&mut self.engine, region, *hpa, *window, now) {
+        match self.options.station.attach(&mut self.engine, attachment, now) {
             Ok(()) => tracing::info!(
                 region = %region.name, hpa = format_args!("{hpa:#x}"), bytes = region.size,
                 state = %region.state, "region attached"
@@ -326,10 +362,11 @@ impl Worker {
                 engine: self.engine.counters(),
                 link: self.link.counters(),
                 backend: self.link.info().backend.to_owned(),
-                clients: self.clients.count(),
+                clients: self.parties.clients.count(),
                 in_flight: self.engine.in_flight(),
                 stranded: self.engine.stranded(),
-                broken_clients: self.clients.broken(),
+                broken_clients: self.parties.clients.broken(),
+                paging: self.parties.spaces.counters(),
             },
         }
     }
@@ -361,19 +398,21 @@ impl Worker {
 
     /// A round without submissions.
     fn pump(&mut self, now: Time) -> Result<(), LinkError> {
-        let (engine, clients) = (&mut self.engine, &mut self.clients);
+        let (engine, parties) = (&mut self.engine, &mut self.parties);
         self.link.flush()?;
-        self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, clients))?;
-        self.engine.poll(now, self.link.transmit(), &mut self.clients);
+        self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
+        self.engine.poll(now, self.link.transmit(), &mut self.parties);
         self.link.flush()?;
-        self.clients.wake();
+        self.parties.clients.wake();
         self.link.wait(Duration::from_millis(1))
     }
 
     /// Ends in order: modified lines, sessions, and with this value the clients' ports.
     fn finish(&mut self) -> Result<(), LinkError> {
         self.write_back()?;
-        self.engine.close(self.clock.now(), &mut self.clients);
+        // What programs have mapped stays in their memory, and in their ledgers, until a successor comes.
+        self.parties.spaces.bye();
+        self.engine.close(self.clock.now(), &mut self.parties);
         let until = self.clock.now() + CLOSE_MAX;
         while !self.engine.is_closed() && self.clock.now() < until {
             self.pump(self.clock.now())?;
@@ -381,7 +420,7 @@ impl Worker {
         while let Some(event) = self.engine.poll_event() {
             self.note(&event);
         }
-        self.clients.wake();
+        self.parties.clients.wake();
         Ok(())
     }
 }

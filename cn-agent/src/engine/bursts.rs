@@ -12,7 +12,7 @@ use cxloe_wire::time::Time;
 
 use super::completer::Op;
 use super::piece::Spread;
-use super::{Engine, EngineError, Piece, Read, Write, page_and_mask, stream_of};
+use super::{BurstRead, Engine, EngineError, Piece, Write, page_and_mask, stream_of};
 use crate::cache::State;
 
 /// What stands before the lines of a burst: their number in a response, their mask in a request.
@@ -42,7 +42,7 @@ impl Engine {
     }
 
     /// Reads the lines of `piece`, past the cache but not missing what it has modified. The sink gets all of them in
-    /// one call. [`Read::Hit`]: nobody maps them, each reads as that line, and the sink is not told.
+    /// one call, unless they are here at once: see [`BurstRead`].
     ///
     /// # Errors
     /// [`EngineError::Busy`] while another read of one of the lines is on its way or a window is full; all
@@ -53,9 +53,11 @@ impl Engine {
         user: u64,
         now: Time,
         tx: &mut dyn Transmit,
-    ) -> Result<Read, EngineError> {
+    ) -> Result<BurstRead<'_>, EngineError> {
         let Piece { hpa, lines, .. } = *piece;
-        let Some((peer, cmem)) = self.route_burst(piece, lines)? else { return self.read_hole(hpa) };
+        let Some((peer, cmem)) = self.route_burst(piece, lines)? else {
+            return self.burst_read_unrouted(piece);
+        };
         let (page, mask) = page_and_mask(peer, cmem, lines);
         if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
             return Err(EngineError::Busy);
@@ -74,11 +76,11 @@ impl Engine {
         self.core.inflight.start(page, mask);
         self.core.counters.burst_reads += 1;
         self.sent(peer, BURST_READ_HEAD + lines * LINE_SIZE);
-        Ok(Read::Sent)
+        Ok(BurstRead::Sent)
     }
 
-    /// Writes those lines of `piece` that `mask` names; `data` holds them in order. [`Write::Done`]: nobody maps them,
-    /// nothing was written, and the sink is not told.
+    /// Writes those lines of `piece` that `mask` names; `data` holds them in order. [`Write::Done`]: memory of
+    /// this machine has them, or nobody maps them and nothing was written; the sink is not told.
     ///
     /// # Errors
     /// [`EngineError::Busy`] while a read of one of the lines is on its way or a window is full; all others
@@ -94,7 +96,9 @@ impl Engine {
     ) -> Result<Write, EngineError> {
         let hpa = piece.hpa;
         let span = (u64::BITS - mask.leading_zeros()) as usize;
-        let Some((peer, cmem)) = self.route_burst(piece, span)? else { return self.write_hole(hpa) };
+        let Some((peer, cmem)) = self.route_burst(piece, span)? else {
+            return self.burst_write_unrouted(piece, mask, data);
+        };
         let (page, span_mask) = page_and_mask(peer, cmem, span);
         if self.core.inflight.overlaps(page, span_mask) || self.core.ops.is_full() {
             return Err(EngineError::Busy);
@@ -133,7 +137,7 @@ impl Engine {
             return Err(EngineError::BadBurst(hpa));
         }
         let routed = self.route_open(hpa)?;
-        // Routes and holes are whole pages, so what does not leave its page has one answer throughout.
+        // Routes, local memory and holes are whole pages, so what does not leave its page has one answer throughout.
         if !burst_fits_page(routed.map_or(hpa, |(_, cmem)| cmem), lines - 1) {
             return Err(EngineError::BadBurst(hpa));
         }

@@ -9,7 +9,8 @@ pub use cxloe_gmm::model::Unmapped;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::routes::{ROUTES_MAX, RouteError, check_shape};
-use super::{Engine, EngineError, Read, Write};
+use super::{Engine, EngineError, Write};
+use crate::cache::Line;
 
 /// A stretch of HPA with a policy of its own. Routes may lie within it; they come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +67,9 @@ impl Engine {
         Some(self.holes.sorted.remove(at).policy)
     }
 
-    /// What a read finds where there is no route: the same for each of its lines.
+    /// What a read finds where there is nothing: the same for each of its lines.
     #[cold]
-    pub(super) fn read_hole(&mut self, hpa: u64) -> Result<Read, EngineError> {
+    pub(super) fn read_hole(&mut self, hpa: u64) -> Result<Line, EngineError> {
         let counters = &mut self.core.counters;
         match self.holes.policy(hpa) {
             Unmapped::Error => {
@@ -83,12 +84,12 @@ impl Engine {
             }
             Unmapped::AllOnes => {
                 counters.unmapped_ones += 1;
-                Ok(Read::Hit([0xFF; LINE_SIZE]))
+                Ok([0xFF; LINE_SIZE])
             }
         }
     }
 
-    /// What becomes of a write where there is no route.
+    /// What becomes of a write where there is nothing.
     #[cold]
     pub(super) fn write_hole(&mut self, hpa: u64) -> Result<Write, EngineError> {
         let counters = &mut self.core.counters;

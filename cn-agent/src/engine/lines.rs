@@ -68,7 +68,7 @@ impl Engine {
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
-        let Some((peer, cmem)) = self.route_open(hpa)? else { return self.read_hole(hpa) };
+        let Some((peer, cmem)) = self.route_open(hpa)? else { return self.read_unrouted(hpa) };
         if let Some(data) = self.core.find_stranded(peer, cmem) {
             return Ok(Read::Hit(data));
         }
@@ -126,7 +126,7 @@ impl Engine {
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
-        let Some((peer, cmem)) = self.route_open(hpa)? else { return self.write_hole(hpa) };
+        let Some((peer, cmem)) = self.route_open(hpa)? else { return self.write_unrouted(hpa, data) };
         if self.core.rewrite_stranded(peer, cmem, data) {
             return Ok(Write::Done);
         }

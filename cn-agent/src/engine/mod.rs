@@ -4,7 +4,7 @@
 //!   read, write, bursts --> line cache --hit--> done
 //!                              | miss, victim
 //!                              v
-//!                           routes: HPA -> memory node, CMem      (nobody's: holes say what is answered)
+//!                           routes: HPA -> memory node, CMem      (none: local memory has it, or holes say what is answered)
 //!                              |
 //!                              v
 //!                           Requester of that memory node --> frames
@@ -31,6 +31,7 @@ mod flush;
 mod holes;
 mod inflight;
 mod lines;
+mod local;
 mod pacing;
 mod piece;
 mod routes;
@@ -53,6 +54,8 @@ pub use flush::Flush;
 use holes::Holes;
 pub use holes::Unmapped;
 use inflight::InFlight;
+use local::Locals;
+pub use local::{LocalMemory, MemoryGone};
 use pacing::Brake;
 pub use pacing::{BUCKET_DEFAULT, Pacing};
 pub use piece::{Piece, Run};
@@ -94,6 +97,12 @@ pub enum EngineError {
          to have is there, or release it with `gmm release`"
     )]
     Held(u64),
+    /// The region is mapped into processes, and so not read or written line by line.
+    #[error(
+        "the region at HPA {0:#x} is mapped into programs at present, and is not read or written line by line meanwhile; \
+         `cn-agent paging` shows by whom"
+    )]
+    Mapped(u64),
     /// Not the address of a line.
     #[error("HPA {0:#x} is not a multiple of 64")]
     Unaligned(u64),
@@ -111,6 +120,12 @@ pub enum EngineError {
         "memory node {0} was restarted without its content: what the region had there is lost; destroy the region and create it anew"
     )]
     DataLost(Mac),
+    /// The region is served by a CXL device that is not there.
+    #[error(
+        "the CXL device that serves HPA {0:#x} is gone, or not what it was; `cn-agent list` says which it is, \
+         `cn-agent cxl list` what is there"
+    )]
+    DeviceGone(u64),
     /// The request was sent and failed.
     #[error("memory node {mac}: {error}")]
     Failed {
@@ -181,6 +196,12 @@ pub struct EngineCounters {
     /// Writes to addresses nobody maps that were dropped.
     #[serde(default)]
     pub unmapped_dropped: u64,
+    /// Reads, lines and bursts alike, that memory of this machine answered.
+    #[serde(default)]
+    pub local_reads: u64,
+    /// Writes, lines and bursts alike, that memory of this machine took.
+    #[serde(default)]
+    pub local_writes: u64,
     /// Pause signals that counted: 802.1Qbb frames seen on the link.
     #[serde(default)]
     pub pauses_link: u64,
@@ -201,10 +222,21 @@ pub enum Read {
     Sent,
 }
 
+/// Where a burst read stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BurstRead<'a> {
+    /// All its lines, in the order of its piece: memory of this machine has them. The sink is not told.
+    Here(&'a [u8]),
+    /// Nobody maps them, and each reads as this line. The sink is not told.
+    Alike(Line),
+    /// On its way; the sink will be told.
+    Sent,
+}
+
 /// Where a write stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Done: the cache has it.
+    /// Done: the cache has it, or memory of this machine.
     Done,
     /// On its way; the sink will be told.
     Sent,
@@ -225,6 +257,7 @@ pub struct Engine {
     peers: Vec<Peer>,
     core: Core,
     routes: Routes,
+    locals: Locals,
     holes: Holes,
     closings: Closings,
     last_peer: usize,
@@ -285,6 +318,7 @@ impl Engine {
                 congested: false,
             },
             routes: Routes::default(),
+            locals: Locals::default(),
             holes: Holes::default(),
             closings: Closings::default(),
             last_peer: 0,
@@ -319,6 +353,10 @@ impl Engine {
         for target in &mut route.targets {
             // Also while that session is being handed over: if nothing comes of it, the old one goes on, untold.
             target.incarnation = target.incarnation.or(self.peer_incarnation(target.peer));
+        }
+        let Decoder { base, size, .. } = route.decoder;
+        if self.locals.overlap(base, size) {
+            return Err(RouteError::Overlap { hpa: base });
         }
         self.routes.add(route)
     }

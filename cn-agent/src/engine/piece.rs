@@ -63,6 +63,11 @@ impl Piece {
         Piece { hpa, lines, spread: Spread::STRAIGHT }
     }
 
+    /// Whether its lines follow one another in HPA, wherever it begins.
+    pub(super) fn is_straight(&self) -> bool {
+        self.spread.ways == Ways::One
+    }
+
     /// Whether it was made for an interleave set like this.
     #[inline]
     pub(super) fn fits(&self, decoder: &Decoder) -> bool {

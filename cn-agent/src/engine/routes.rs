@@ -3,7 +3,7 @@
 //! ```text
 //!   HPA --find--> route --decoder--> position, DPA --target at that position--> peer, CMem = its base + DPA
 //!         |
-//!         +-- none: `holes` say how the access is answered
+//!         +-- none: `local` memory has it, or `holes` say how the access is answered
 //! ```
 //!
 //! A region has one route per decoder, one behind the other; a region of one memory node is a route of one way.
@@ -114,6 +114,20 @@ pub enum RouteError {
         /// The target's first CMem address.
         cmem: u64,
     },
+    /// There is less memory of this machine than it was to serve.
+    #[error(
+        "{bytes:#x} bytes at HPA {hpa:#x} were to be served by local memory from its byte {offset:#x} on, which has {there:#x}"
+    )]
+    Memory {
+        /// First HPA.
+        hpa: u64,
+        /// Length in bytes.
+        bytes: u64,
+        /// Where in the memory, a multiple of 64.
+        offset: u64,
+        /// Bytes of the memory.
+        there: u64,
+    },
     /// Another route, or another hole, holds some of these addresses.
     #[error("HPA {hpa:#x} already belongs to another region")]
     Overlap {
@@ -196,6 +210,12 @@ impl Routes {
     /// Where the next route behind `hpa`, which none holds, begins.
     pub fn next_start(&self, hpa: u64) -> Option<u64> {
         self.sorted.get(self.sorted.partition_point(|r| r.hpa() <= hpa)).map(Route::hpa)
+    }
+
+    /// Whether a route holds any of the `bytes` bytes from `hpa` on, which are within the address space.
+    pub fn overlap(&self, hpa: u64, bytes: u64) -> bool {
+        let behind = self.sorted.partition_point(|r| r.hpa() < hpa.saturating_add(bytes));
+        behind.checked_sub(1).is_some_and(|at| self.sorted[at].hpa() + self.sorted[at].decoder.size > hpa)
     }
 
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Route> {

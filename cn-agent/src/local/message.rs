@@ -13,9 +13,11 @@ use cxloe_wire::link::LinkCounters;
 use cxloe_wire::session::RequesterStatus;
 
 use crate::engine::EngineCounters;
+use crate::pager::PagerCounters;
+use crate::paging::Kind;
 
 /// Version of requests, answers and rings; both ends have to have the same.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = cxloe_member::wire::VERSION;
 /// The longest request in bytes.
 pub const REQUEST_MAX: usize = 4096;
 /// The longest answer in bytes: that for 65,536 regions.
@@ -31,7 +33,7 @@ pub struct Request {
 }
 
 /// What can be asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
     /// What is attached.
@@ -44,6 +46,68 @@ pub enum Ask {
     Counters,
     /// Rings to read and write through.
     Port,
+    /// To map a region. The connection owns the space from then on, as long as it stays.
+    Map(MapRequest),
+    /// To be a member of a space. The connection is the member's from then on; the answer is a
+    /// [`Welcome`](cxloe_member::wire::Welcome).
+    Join(JoinRequest),
+    /// Another limit of resident bytes.
+    SetLimit {
+        /// The space.
+        space: u64,
+        /// Bytes.
+        limit: u64,
+    },
+    /// How a space stands, or all.
+    Paging {
+        /// The space.
+        space: Option<u64>,
+    },
+    /// To write everything back that is dirty; answered when it has arrived.
+    CleanAll {
+        /// The space.
+        space: u64,
+    },
+}
+
+/// What is to be mapped, and how.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapRequest {
+    /// The region.
+    pub region: String,
+    /// Whose memory it is.
+    pub kind: Kind,
+    /// Bytes that may be resident.
+    pub limit: u64,
+    /// Whether pages are fetched ahead.
+    pub prefetch: bool,
+    /// Whether the region was never written, so that its pages need not be fetched.
+    pub fresh: bool,
+    /// How long memory nodes may be away, in milliseconds, before pages count as lost.
+    pub lost_wait_ms: u64,
+    /// Whether to go on with a space that an agent that has died has left behind; its ledger comes with the request, and
+    /// its memory if that is shared.
+    pub resume: bool,
+}
+
+/// Who wants to be a member. Its userfaultfd comes with the request, unless it is a forked child; with `resume` also the
+/// ledger, and the memory if that is shared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinRequest {
+    /// The space.
+    pub space: u64,
+    /// Where its memory is.
+    pub address: u64,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Which byte of the region is the first.
+    pub offset: u64,
+    /// Its process.
+    pub pid: u32,
+    /// Its view, if it is a forked child or was a member before.
+    pub view: Option<u16>,
+    /// Whether it was a member before.
+    pub resume: bool,
 }
 
 /// An answer.
@@ -63,8 +127,63 @@ pub enum Answer {
         /// Its size.
         bytes: u64,
     },
+    /// The region is mapped.
+    Mapped {
+        /// The number of its space.
+        space: u64,
+        /// Pages of the region.
+        pages: u32,
+        /// What the descriptors are that come with this answer: `ledger`, `memory`, `userfaultfd` (`/dev/userfaultfd`).
+        descriptors: Vec<String>,
+    },
+    /// Spaces.
+    Paging(Vec<PagingView>),
+    /// Done.
+    Done,
     /// No.
     Refused(Refused),
+}
+
+/// A region that is mapped, as `cn-agent paging` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagingView {
+    /// The number of its space.
+    pub space: u64,
+    /// The region.
+    pub region: String,
+    /// Whose memory it is.
+    pub kind: Kind,
+    /// Bytes of the region.
+    pub bytes: u64,
+    /// Bytes that may be resident.
+    pub limit: u64,
+    /// Bytes that are.
+    pub resident: u64,
+    /// Pages of the region in use.
+    pub slots_used: u32,
+    /// Whether pages are fetched ahead.
+    pub prefetch: bool,
+    /// How long memory nodes may be away, in milliseconds.
+    pub lost_wait_ms: u64,
+    /// Whether processes of before are still expected.
+    pub taking_over: bool,
+    /// Connections that own it.
+    pub owners: u32,
+    /// Processes.
+    pub members: Vec<PagingMember>,
+    /// What was counted.
+    pub counters: PagerCounters,
+}
+
+/// A process that has a region mapped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagingMember {
+    /// The process; 0 of one that has forked and not said yet who it is.
+    pub pid: u32,
+    /// Its view.
+    pub view: u16,
+    /// Bytes it has mapped.
+    pub bytes: u64,
 }
 
 /// Why a request is not answered.
@@ -90,6 +209,34 @@ pub enum Refused {
     /// The request makes no sense.
     #[error("the agent could not read the request: {0}")]
     Malformed(String),
+    /// A region that is not there.
+    #[error("no region `{0}` is attached; `cn-agent list` shows what is")]
+    NoRegion(String),
+    /// A space that is not there.
+    #[error("the region is not mapped any more")]
+    NoSpace,
+    /// A region that is mapped otherwise.
+    #[error(
+        "region `{0}` is mapped already, as private or virtual machine memory, which is for one program at a time"
+    )]
+    Mapped(String),
+    /// A limit that is too low.
+    #[error("a limit of {limit} bytes is too low: at least {least} bytes have to be resident")]
+    Limit {
+        /// What was asked for.
+        limit: u64,
+        /// What is possible.
+        least: u64,
+    },
+    /// A region of more pages than there can be.
+    #[error("region `{0}` is too large to be mapped as a whole")]
+    TooLarge(String),
+    /// What was dirty is not at the memory nodes.
+    #[error("not everything could be written back: a memory node is away, or has lost the region")]
+    NotClean,
+    /// What a predecessor left behind cannot be taken over now.
+    #[error("nothing can be taken over: {0}")]
+    NotResumed(String),
     /// The system refuses what it takes.
     #[error("the agent could not make the shared memory: {0}")]
     System(String),
@@ -102,6 +249,12 @@ pub struct NodeView {
     pub held: bool,
     /// What is bound to it.
     pub devices: Vec<AttachedDevice>,
+    /// Its manager: `http://HOST:PORT` or `unix:/path/to/socket`.
+    #[serde(default)]
+    pub manager: String,
+    /// Its CN id.
+    #[serde(default)]
+    pub cn: String,
 }
 
 /// A logical device as `cn-agent list` shows it.
@@ -136,6 +289,8 @@ pub enum Attaching {
     Detached,
     /// No: this node is held in reset; it keeps its address.
     Held,
+    /// Not yet: what is to serve it is not decided; the note says what is missing.
+    Waiting,
 }
 
 /// A region as `cn-agent list` shows it.
@@ -151,8 +306,12 @@ pub struct AttachedRegion {
     pub state: String,
     /// Whether it can be used here.
     pub attachment: Attaching,
-    /// What carries its lines: `ethernet`.
+    /// What carries its lines: `ethernet`; `cxl:` and the name of a DAX device; that and `+ethernet`, if it has grown beyond
+    /// what the device serves; or `undecided`.
     pub served_by: String,
+    /// What there is to say about that: why it waits, or why its device does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
     /// Bytes of addresses it has, from `hpa` on: how far it can grow.
     pub window: u64,
     /// Bytes of it for which it has no addresses, because it has grown beyond its window.
@@ -261,6 +420,9 @@ pub struct Counters {
     pub stranded: usize,
     /// Clients given up because they spoilt their rings.
     pub broken_clients: u64,
+    /// What paging has counted, of all regions that are mapped.
+    #[serde(default)]
+    pub paging: PagerCounters,
 }
 
 /// The bytes of a message.

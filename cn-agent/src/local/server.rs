@@ -1,6 +1,6 @@
 //! The agent's socket: answers questions, and opens ports. A thread with a small runtime; each connection is a
 //! task, bounded in number, in the size of what it sends and in how long it may stay silent. A connection that
-//! becomes a port leaves here for the worker.
+//! becomes a port or a member leaves here for the worker; one that owns a mapped region stays as long as it likes.
 
 use std::io;
 use std::path::Path;
@@ -10,21 +10,25 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use cxloe_gmm::daemon::{Bound, SocketError};
+use cxloe_member::socket::Descriptors;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{Semaphore, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
+use super::mapping;
 use super::memory::{SharedMemory, send_with_descriptor};
 use super::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
 use super::ring::{AgentEnd, PORT_BYTES};
 use crate::daemon::clients::{Client, Seat};
 use crate::daemon::order::Report;
 use crate::daemon::{Order, Orders};
-use crate::manager::Listing;
+use crate::desk::Listing;
 
 /// Connections with questions at a time; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
+/// Connections that own mapped regions at a time.
+const OWNERS_MAX: usize = 1024;
 /// How long a connection may take to say something.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// How long the worker may take to report.
@@ -41,6 +45,8 @@ pub struct Backstage {
     pub orders: Orders,
     /// Ports at a time.
     pub clients_max: usize,
+    /// Held by whoever takes over what an agent that has died left behind.
+    pub adopting: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// Binds the agent's socket at `path`, for its own user and group: nobody else can be this agent from here on, and
@@ -93,6 +99,7 @@ impl Drop for Server {
 async fn accept(listener: UnixListener, backstage: Backstage, mut stopped: watch::Receiver<bool>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let seats = Arc::new(AtomicUsize::new(0));
+    let owners = Arc::new(Semaphore::new(OWNERS_MAX));
     loop {
         let next = async {
             let permit = Arc::clone(&room).acquire_owned().await;
@@ -104,10 +111,14 @@ async fn accept(listener: UnixListener, backstage: Backstage, mut stopped: watch
         };
         match accepted {
             Ok((stream, _)) => {
-                let (backstage, seats) = (backstage.clone(), Arc::clone(&seats));
+                let (backstage, seats, owners) = (backstage.clone(), Arc::clone(&seats), Arc::clone(&owners));
                 tokio::spawn(async move {
-                    let _permit = permit;
-                    if let Err(error) = converse(stream, backstage, seats).await {
+                    let mut place = Place { permit: permit.ok(), owners, owns: None };
+                    let ended = converse(stream, &backstage, seats, &mut place).await;
+                    if let Some(space) = place.owns {
+                        mapping::ask(&backstage.orders, move |spaces| spaces.own(space, false)).await;
+                    }
+                    if let Err(error) = ended {
                         tracing::debug!(%error, "a connection to the agent's socket ended");
                     }
                 });
@@ -120,10 +131,29 @@ async fn accept(listener: UnixListener, backstage: Backstage, mut stopped: watch
     }
 }
 
-/// Answers until the other side leaves, stays silent, says nonsense, or becomes a port.
-async fn converse(mut stream: UnixStream, backstage: Backstage, seats: Arc<AtomicUsize>) -> io::Result<()> {
+/// A connection's place among the others.
+struct Place {
+    /// While it only asks.
+    permit: Option<OwnedSemaphorePermit>,
+    owners: Arc<Semaphore>,
+    /// The space it owns.
+    owns: Option<u64>,
+}
+
+/// Answers until the other side leaves, stays silent, says nonsense, or becomes a port or a member.
+async fn converse(
+    mut stream: UnixStream,
+    backstage: &Backstage,
+    seats: Arc<AtomicUsize>,
+    place: &mut Place,
+) -> io::Result<()> {
     loop {
-        let request: Request = match timeout(SILENCE_MAX, receive(&mut stream)).await?? {
+        let mut sent = Descriptors::new();
+        let request = receive(&mut stream, &mut sent);
+        // An owner may be silent.
+        let request =
+            if place.owns.is_some() { request.await? } else { timeout(SILENCE_MAX, request).await?? };
+        let request: Request = match request {
             Ok(request) => request,
             Err(reason) => {
                 return answer(&mut stream, &Answer::Refused(Refused::Malformed(reason))).await;
@@ -145,8 +175,53 @@ async fn converse(mut stream: UnixStream, backstage: Backstage, seats: Arc<Atomi
                 Some(seat) => return open_port(stream, seat, &backstage.orders).await,
                 None => Answer::Refused(Refused::Full { limit: backstage.clients_max }),
             },
+            Ask::Map(_) if place.owns.is_some() => {
+                Answer::Refused(Refused::Malformed("a connection maps one region; open another".into()))
+            }
+            Ask::Map(request) => {
+                let Ok(permit) = Arc::clone(&place.owners).try_acquire_owned() else {
+                    return answer(&mut stream, &Answer::Refused(Refused::Full { limit: OWNERS_MAX })).await;
+                };
+                match mapping::map(backstage, request, sent).await {
+                    Ok(mapped) => {
+                        (place.permit, place.owns) = (Some(permit), Some(mapped.made.id));
+                        timeout(SILENCE_MAX, mapped.answer(&mut stream)).await??;
+                        continue;
+                    }
+                    Err(refused) => Answer::Refused(refused),
+                }
+            }
+            Ask::Join(request) => return mapping::join(backstage, request, sent, stream).await,
+            Ask::SetLimit { space, limit } => {
+                let set = mapping::ask(&backstage.orders, move |spaces| spaces.set_limit(space, limit)).await;
+                set.map_or_else(ending, done)
+            }
+            Ask::Paging { space } => mapping::ask(&backstage.orders, move |spaces| spaces.report(space))
+                .await
+                .map_or_else(ending, Answer::Paging),
+            Ask::CleanAll { space } => clean_all(&backstage.orders, space).await,
         };
         answer(&mut stream, &said).await?;
+    }
+}
+
+fn done(outcome: Result<(), Refused>) -> Answer {
+    outcome.map_or_else(Answer::Refused, |()| Answer::Done)
+}
+
+async fn clean_all(orders: &Orders, space: u64) -> Answer {
+    let (tell, told) = oneshot::channel();
+    let tell = Box::new(move |clean| {
+        let _ = tell.send(clean);
+    });
+    match mapping::ask(orders, move |spaces| spaces.clean_all(space, tell)).await {
+        None => ending(),
+        Some(Err(refused)) => Answer::Refused(refused),
+        Some(Ok(())) => match told.await {
+            Ok(true) => Answer::Done,
+            Ok(false) => Answer::Refused(Refused::NotClean),
+            Err(_) => ending(),
+        },
     }
 }
 
@@ -160,9 +235,9 @@ async fn report(orders: &Orders) -> Option<Report> {
     timeout(REPORT_MAX, told).await.ok()?.ok()
 }
 
-async fn receive(stream: &mut UnixStream) -> io::Result<Result<Request, String>> {
+async fn receive(stream: &mut UnixStream, sent: &mut Descriptors) -> io::Result<Result<Request, String>> {
     let mut prefix = [0; 4];
-    stream.read_exact(&mut prefix).await?;
+    mapping::receive_first(stream, &mut prefix, sent).await?;
     let length = match message::announced(prefix, REQUEST_MAX) {
         Ok(length) => length,
         Err(error) => return Ok(Err(error.to_string())),

@@ -30,6 +30,8 @@ const DATA_LOST: u32 = 21;
 const POISONED: u32 = 22;
 const WITHDRAWN: u32 = 23;
 const HELD: u32 = 24;
+const DEVICE_GONE: u32 = 25;
+const MAPPED: u32 = 26;
 const SESSION_DEAD: u32 = 32;
 const CONTENT_LOST: u32 = 33;
 const FRAME_TOO_LARGE: u32 = 34;
@@ -52,6 +54,8 @@ impl Status {
             EngineError::Poisoned(hpa) => (POISONED, hpa),
             EngineError::Withdrawn(hpa) => (WITHDRAWN, hpa),
             EngineError::Held(hpa) => (HELD, hpa),
+            EngineError::DeviceGone(hpa) => (DEVICE_GONE, hpa),
+            EngineError::Mapped(hpa) => (MAPPED, hpa),
             EngineError::Unaligned(hpa) => (UNALIGNED, hpa),
             EngineError::BadBurst(hpa) => (BAD_BURST, hpa),
             EngineError::NotConnected(mac) => (NOT_CONNECTED, mac.to_u64()),
@@ -81,6 +85,8 @@ impl Status {
             POISONED => Status::Failed(EngineError::Poisoned(detail)),
             WITHDRAWN => Status::Failed(EngineError::Withdrawn(detail)),
             HELD => Status::Failed(EngineError::Held(detail)),
+            DEVICE_GONE => Status::Failed(EngineError::DeviceGone(detail)),
+            MAPPED => Status::Failed(EngineError::Mapped(detail)),
             UNALIGNED => Status::Failed(EngineError::Unaligned(detail)),
             BAD_BURST => Status::Failed(EngineError::BadBurst(detail)),
             NOT_CONNECTED => Status::Failed(EngineError::NotConnected(mac)),
@@ -116,6 +122,8 @@ mod tests {
                 EngineError::Poisoned(1 << 40),
                 EngineError::Withdrawn(1 << 41),
                 EngineError::Held(1 << 42),
+                EngineError::DeviceGone(1 << 43),
+                EngineError::Mapped(1 << 44),
                 EngineError::Unaligned(3),
                 EngineError::BadBurst(64),
                 EngineError::NotConnected(mac),

@@ -7,6 +7,8 @@ use super::*;
 const BATCH: usize = 32;
 /// Pages being sent at once.
 const CLEANING_MAX: u32 = 128;
+/// Entries looked at in one turn when everything is to be sent.
+const CLEAN_LOOKS: u32 = 8192;
 /// Places of the queues looked at in one turn.
 const LOOKS: usize = 128;
 
@@ -192,6 +194,7 @@ impl Pager {
                 self.discarded(id, page..page + 1);
             }
             self.let_all_write(id, page, io);
+            self.give_up_waiting(io);
             return;
         }
         old.into_iter().for_each(|slot| self.slots.give(slot));
@@ -314,10 +317,24 @@ impl Pager {
     /// Begins to send everything of a view that is dirty, without its leaving; `true` once nothing is. Call it again
     /// after a turn.
     pub fn clean_all(&mut self, view: ViewId, io: &mut Io<'_>) -> bool {
-        let Some(pages) = self.view(view).map(|view| view.table.len()) else { return true };
+        let mut from = Some(0);
+        while let Some(page) = from {
+            from = self.clean_from(view, page, io);
+            if from.is_some_and(|next| next < page.saturating_add(CLEAN_LOOKS)) {
+                return false;
+            }
+        }
+        self.frames.uses_mut().all(|purpose| !matches!(purpose, Use::Write { .. }))
+    }
+
+    /// Begins to send what is dirty of a view, from page `from` on, without its leaving. Where to go on in the next turn;
+    /// `None` at the end. What was begun has arrived when the store says so.
+    pub fn clean_from(&mut self, view: ViewId, from: u32, io: &mut Io<'_>) -> Option<u32> {
+        let pages = self.view(view).map(|view| view.table.len())?;
         // What was discarded is zeros here and not yet there.
         let zeros_due = self.slots.is_own() && !self.slots.is_fresh();
-        for page in 0..pages {
+        let end = pages.min(from.saturating_add(CLEAN_LOOKS));
+        for page in from..end {
             let entry = self.entry(view, page);
             let begun = match (entry.state(), entry.slot()) {
                 (State::Dirty, _) => self.clean(view, page, false, io),
@@ -329,10 +346,10 @@ impl Pager {
                 _ => continue,
             };
             if begun == Begun::Later {
-                return false;
+                return Some(page);
             }
         }
-        self.frames.uses_mut().all(|purpose| !matches!(purpose, Use::Write { .. }))
+        Some(end).filter(|next| *next < pages)
     }
 
     /// Sends zeros for a page that is nowhere.

@@ -71,6 +71,22 @@ impl Pager {
         served
     }
 
+    /// Pages cannot leave because memory nodes were away too long. Who waits for room would wait for ever: their pages
+    /// count as lost, like those that cannot be fetched.
+    #[cold]
+    pub(super) fn give_up_waiting(&mut self, io: &mut Io<'_>) {
+        for _ in 0..self.waiting.len() {
+            let Some(fault) = self.waiting.pop_front() else { break };
+            let Some(view) = self.view_of(fault.mapping) else { continue };
+            let entry = self.entry(view, fault.page);
+            if entry.state() == State::Absent && fault.access == Access::Missing && !self.has_room() {
+                self.counters.lost += 1;
+                self.set(view, fault.page, entry.to(State::Lost));
+            }
+            self.fault(fault, io);
+        }
+    }
+
     /// Whether one more page may be resident.
     fn has_room(&self) -> bool {
         !self.options.evict || self.resident + self.coming < self.options.limit
@@ -444,16 +460,19 @@ impl Pager {
     fn read_ahead(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
         let Some(window) = self.look_ahead_proved(view, page) else { return };
         let pages = self.options.pages;
-        let mut begun = 0;
+        let (mut covered, mut begun) = (window.count, 0);
         for (index, page) in window.pages(pages).enumerate() {
             let entry = self.entry(view, page);
             let (State::Absent, Some(slot)) = (entry.state(), entry.slot()) else { continue };
-            let room = self.has_room_ahead();
-            if io.store.room() <= ROOM_FOR_DEMAND || !room {
+            if io.store.room() <= ROOM_FOR_DEMAND || !self.has_room_ahead() {
+                covered = index as u32;
                 break;
             }
             let purpose = Use::Fetch { view: Some(view), page, mapping: None, write: index == 0 };
-            let Some(frame) = self.frames.take(purpose) else { break };
+            let Some(frame) = self.frames.take(purpose) else {
+                covered = index as u32;
+                break;
+            };
             self.coming += 1;
             begun += 1;
             self.set(view, page, entry.to(State::Fetching).with_frame(Some(frame)));
@@ -461,7 +480,7 @@ impl Pager {
         }
         self.counters.prefetched += u64::from(begun);
         if let Some(view) = self.view_mut(view) {
-            view.prefetch.began(begun);
+            view.prefetch.began(covered, begun);
         }
     }
 

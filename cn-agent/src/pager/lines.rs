@@ -4,9 +4,6 @@ use cxloe_wire::frame::LINE_SIZE;
 
 use super::memory::{PAGE_BYTES, Page};
 
-/// Lines of a page.
-const LINES: usize = PAGE_BYTES / LINE_SIZE;
-
 /// A bit for each line of `page` that differs from its twin, the first line's the lowest.
 #[inline]
 pub fn changed(page: &Page, twin: &Page) -> u64 {

@@ -388,7 +388,7 @@ impl Pager {
         self.resident += 1;
         self.counters.refaulted += u64::from(recent);
         self.order.entered(PageRef { view, page }, recent);
-        if self.order.len() > 2 * self.options.limit as usize + 32 {
+        if self.order.entries() > 2 * self.options.limit as usize + 32 {
             let views = &self.views;
             self.order.clean(|page| {
                 views[usize::from(page.view.0)]

@@ -129,7 +129,7 @@ impl Prefetch {
                 Step::Proved => {
                     proved.hits = std::mem::replace(&mut stream.open, std::mem::take(&mut stream.begun));
                     let first = stream.window.first + i64::from(stream.window.count) * stream.step;
-                    let count = (stream.window.count * 2).min(WINDOW_MAX);
+                    let count = (stream.window.count * 2).clamp(WINDOW_MIN, WINDOW_MAX);
                     stream.window = Window { first, step: stream.step, count };
                     Some(stream.window)
                 }
@@ -147,10 +147,14 @@ impl Prefetch {
         (None, proved)
     }
 
-    /// So many pages of the window just asked for were begun to be fetched.
-    pub fn began(&mut self, pages: u32) {
+    /// The window just asked for was looked at up to its `covered`th page, and `begun` of these are being fetched. What
+    /// was not looked at is left for the next window.
+    pub fn began(&mut self, covered: u32, begun: u32) {
         let latest = self.streams.iter_mut().flatten().max_by_key(|stream| stream.used_at);
-        latest.into_iter().for_each(|stream| stream.begun = pages);
+        if let Some(stream) = latest {
+            stream.window.count = covered;
+            stream.begun = begun;
+        }
     }
 
     /// All readers are forgotten: what was read ahead for them and not wanted.
@@ -184,7 +188,7 @@ mod tests {
             (proved.hits, proved.wasted) = (proved.hits + more.hits, proved.wasted + more.wasted);
             if let Some(window) = window {
                 ahead += window.count;
-                prefetch.began(window.count);
+                prefetch.began(window.count, window.count);
                 here.extend(window.pages(u32::MAX).skip(1));
             }
         }

@@ -94,13 +94,8 @@ impl Replacement {
     }
 
     /// How many entries the queues of resident pages have, stale ones included.
-    pub fn len(&self) -> usize {
+    pub fn entries(&self) -> usize {
         self.young.len() + self.proven.len()
-    }
-
-    /// Whether they have none.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Keeps only entries of pages that `is_here` knows; for when stale ones have become many.

@@ -31,7 +31,9 @@ impl Pager {
                 // A slot the region does not have: what was there cannot be told.
                 _ if nowhere => settled.to(State::Lost),
                 State::Absent => settled.to(State::Absent),
-                State::Fetching | State::Held | State::Dropping | State::Cleaning if entry.is(Flags::ZAPPED) => {
+                State::Fetching | State::Held | State::Dropping | State::Cleaning
+                    if entry.is(Flags::ZAPPED) =>
+                {
                     known.into_iter().for_each(|slot| self.slots.give(slot));
                     Entry::absent(NO_SLOT)
                 }

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use cxloe_cn::pager::{
-    Access, Entry, Fault, Io, LIMIT_MIN, Lost, MappingId, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots,
-    State, ViewId,
+    Access, Entry, Fault, Io, LIMIT_MIN, Lost, MappingId, NO_SLOT, PAGE_BYTES, PageTable, Pager,
+    PagerCounters, PagerOptions, Slots, State, ViewId,
 };
 use nodes::{Ended, Nodes};
 use rand::Rng;
@@ -104,7 +104,15 @@ impl Run {
     fn agent(&mut self) {
         let roll = self.world.random.random_range(0..10);
         for page in 0..PAGES {
-            self.world.trace(page, || format!("{:?}", self.tables.iter().map(|(view, _)| (view.0, self.pager.look(*view, page))).collect::<Vec<_>>()));
+            self.world.trace(page, || {
+                format!(
+                    "{:?}",
+                    self.tables
+                        .iter()
+                        .map(|(view, _)| (view.0, self.pager.look(*view, page)))
+                        .collect::<Vec<_>>()
+                )
+            });
         }
         match roll {
             0..3 => {
@@ -155,11 +163,13 @@ impl Run {
     fn hear(&mut self, news: News) {
         match news {
             News::Event(process, event) => {
-                let (mapping, view) = (self.world.processes[process].mapping, self.world.processes[process].view);
+                let (mapping, view) =
+                    (self.world.processes[process].mapping, self.world.processes[process].view);
                 match event {
                     Event::Fault { page, access, write } => {
                         // The kernel says whether it was a write only if it was asked to.
-                        let write = write && (access != Access::Missing || self.world.random.random_bool(0.9));
+                        let write =
+                            write && (access != Access::Missing || self.world.random.random_bool(0.9));
                         let mut io = Io { memory: &mut self.world, store: &mut self.nodes };
                         self.pager.fault(Fault { mapping, page, access, write }, &mut io);
                     }
@@ -169,10 +179,11 @@ impl Run {
                     }
                     Event::Fork(child) => {
                         let room = table();
-                        let numbers = self.pager.forked(view, PageTable::new(Arc::clone(&room))).ok().map(|view| {
-                            self.tables.push((view, room));
-                            (self.pager.add_mapping(view).unwrap(), view)
-                        });
+                        let numbers =
+                            self.pager.forked(view, PageTable::new(Arc::clone(&room))).ok().map(|view| {
+                                self.tables.push((view, room));
+                                (self.pager.add_mapping(view).unwrap(), view)
+                            });
                         self.world.forked(process, child, numbers);
                     }
                 }
@@ -195,7 +206,8 @@ impl Run {
         self.pager.expect_more();
         // Numbers are given anew: old ones must not be taken for them.
         for process in &mut self.world.processes {
-            (process.before, process.view, process.mapping) = (process.view, ViewId(u16::MAX), MappingId(u16::MAX));
+            (process.before, process.view, process.mapping) =
+                (process.view, ViewId(u16::MAX), MappingId(u16::MAX));
         }
         for (old, table) in std::mem::take(&mut self.tables) {
             let view = self.pager.add_view(PageTable::new(Arc::clone(&table)), true).unwrap();
@@ -220,7 +232,9 @@ impl Run {
     fn step(&mut self) {
         let before = self.world.random.random_range(0..3);
         (0..before).for_each(|_| self.world.step());
-        if self.scenario.crashes > 0 && self.world.random.random_range(0..self.scenario.steps / self.scenario.crashes) == 0 {
+        if self.scenario.crashes > 0
+            && self.world.random.random_range(0..self.scenario.steps / self.scenario.crashes) == 0
+        {
             self.world.crash_in = Some(self.world.random.random_range(1..60));
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| self.agent()));
@@ -252,7 +266,8 @@ impl Run {
         }
         // The agent hears of an end by the helper's connection, sooner or later; or when the kernel refuses something.
         let ended = |view| !self.world.processes.iter().any(|p| p.view == view && p.alive);
-        let views: Vec<ViewId> = self.tables.iter().map(|(view, _)| *view).filter(|view| ended(*view)).collect();
+        let views: Vec<ViewId> =
+            self.tables.iter().map(|(view, _)| *view).filter(|view| ended(*view)).collect();
         for view in views {
             if self.world.random.random_bool(0.02) {
                 self.pager.end_view(view);
@@ -323,11 +338,17 @@ fn settle(run: &mut Run, what: &str) {
     }
     for (view, _) in &run.tables {
         let entries = (0..PAGES).filter_map(|page| run.pager.look(*view, page)).enumerate();
-        let busy = |(page, entry): (usize, Entry)| (entry.state() != State::Absent).then(|| format!("{page} {entry:?}"));
+        let busy = |(page, entry): (usize, Entry)| {
+            (entry.state() != State::Absent).then(|| format!("{page} {entry:?}"))
+        };
         eprintln!("{view:?}: {:#?}", entries.filter_map(busy).collect::<Vec<_>>());
     }
     eprintln!("{}", run.world.describe());
-    panic!("{what}: {} threads are stopped for good, {} pages resident", run.world.stopped(), run.pager.resident());
+    panic!(
+        "{what}: {} threads are stopped for good, {} pages resident",
+        run.world.stopped(),
+        run.pager.resident()
+    );
 }
 
 fn runs(name: &str, count: u64, scenario: Scenario) -> Vec<(PagerCounters, World)> {
@@ -378,7 +399,8 @@ fn content_from_before_is_there() {
 fn what_is_read_ahead_is_right_and_kept_in_bounds() {
     for kind in [Kind::Shared, Kind::Private] {
         let filled = kind == Kind::Shared;
-        let runs = runs("ahead", RUNS, Scenario { kind, filled, scanning: 8, limit: 36, steps: 9000, ..CALM });
+        let runs =
+            runs("ahead", RUNS, Scenario { kind, filled, scanning: 8, limit: 36, steps: 9000, ..CALM });
         let ahead = sum(&runs, |c| c.prefetched);
         let settled = sum(&runs, |c| c.prefetch_hits) + sum(&runs, |c| c.prefetch_wasted);
         assert!(ahead > 20 * runs.len() as u64 && settled <= ahead, "{ahead} {settled}");

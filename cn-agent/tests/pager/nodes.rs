@@ -17,9 +17,18 @@ struct Transfer {
 
 /// A transfer that has ended.
 pub enum Ended {
-    Fetched { frame: FrameId, page: Page, lost: bool },
+    Fetched {
+        frame: FrameId,
+        page: Page,
+        lost: bool,
+    },
     /// To be applied by the caller, who has the frame.
-    Written { frame: FrameId, slot: u32, lines: u64, lost: bool },
+    Written {
+        frame: FrameId,
+        slot: u32,
+        lines: u64,
+        lost: bool,
+    },
 }
 
 pub struct Nodes {

@@ -7,9 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use cxloe_cn::pager::{
-    Access, Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId,
-};
+use cxloe_cn::pager::{Access, Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -49,9 +47,16 @@ struct Pte {
 enum Doing {
     Idle,
     /// Stopped at a page by a fault.
-    Stopped { page: u32, word: usize, value: Option<u64> },
+    Stopped {
+        page: u32,
+        word: usize,
+        value: Option<u64>,
+    },
     /// Has told the agent that it discards a page, and waits for its answer.
-    Discarding { page: u32, answered: bool },
+    Discarding {
+        page: u32,
+        answered: bool,
+    },
     /// Waits for its fork event to be read.
     Forking,
 }
@@ -83,10 +88,17 @@ pub struct Process {
 
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    Fault { page: u32, access: Access, write: bool },
+    Fault {
+        page: u32,
+        access: Access,
+        write: bool,
+    },
     /// The child's number.
     Fork(usize),
-    Discard { page: u32, thread: usize },
+    Discard {
+        page: u32,
+        thread: usize,
+    },
 }
 
 /// What the agent hears of processes.
@@ -275,7 +287,8 @@ impl World {
         match self.random.random_range(0..1000) {
             0..4 => {
                 // Nobody else uses the page meanwhile: what they would find is anybody's guess.
-                let uses = |t: &Thread| matches!(t.doing, Doing::Stopped { page: other, .. } if other == page);
+                let uses =
+                    |t: &Thread| matches!(t.doing, Doing::Stopped { page: other, .. } if other == page);
                 let shares = |t: &Thread| self.kind == Kind::Shared || t.process == process;
                 if !self.threads.iter().any(|t| shares(t) && uses(t)) {
                     *self.expected(process, page) = [0; WORDS];
@@ -300,7 +313,8 @@ impl World {
 
     fn fork(&mut self, thread: usize, parent: usize) {
         // A fork while a page is being discarded is left out: what the child finds there is anybody's guess.
-        let busy = |t: &Thread| t.process == parent && matches!(t.doing, Doing::Discarding { .. } | Doing::Forking);
+        let busy =
+            |t: &Thread| t.process == parent && matches!(t.doing, Doing::Discarding { .. } | Doing::Forking);
         if self.kind == Kind::Shared || self.threads.iter().any(busy) {
             return;
         }
@@ -352,7 +366,9 @@ impl World {
             Kind::Shared => self.cache[page as usize].as_mut(),
             Kind::Private => self.processes[process].ptes[page as usize].own.as_mut(),
         };
-        let Some(content) = content else { return self.wrong(format!("page {page} is mapped and has no content")) };
+        let Some(content) = content else {
+            return self.wrong(format!("page {page} is mapped and has no content"));
+        };
         match value {
             Some(value) => {
                 store(content, word, value);
@@ -362,7 +378,9 @@ impl World {
                 let found = load(content, word);
                 self.reads += 1;
                 if found != expected {
-                    self.wrong(format!("process {process} reads {found} at page {page} word {word}, not {expected}"));
+                    self.wrong(format!(
+                        "process {process} reads {found} at page {page} word {word}, not {expected}"
+                    ));
                 }
             }
         }
@@ -374,7 +392,9 @@ impl World {
         let events = &mut self.processes[process].events;
         events.retain(|event| !matches!(event, Event::Fault { page: at, .. } if *at == page));
         let stopped = |thread: &Thread| match thread.doing {
-            Doing::Stopped { page: at, word, value } if thread.process == process && at == page => Some((word, value)),
+            Doing::Stopped { page: at, word, value } if thread.process == process && at == page => {
+                Some((word, value))
+            }
             _ => None,
         };
         let woken: Vec<_> = self.threads.iter().map(stopped).enumerate().collect();
@@ -501,13 +521,20 @@ impl World {
     pub fn can_exit(&self, process: usize) -> bool {
         let of = &self.processes[process];
         let forking = |t: &Thread| t.process == process && t.doing == Doing::Forking;
-        of.alive && of.joined && self.processes.iter().filter(|p| p.alive).count() > 1 && !self.threads.iter().any(forking)
+        of.alive
+            && of.joined
+            && self.processes.iter().filter(|p| p.alive).count() > 1
+            && !self.threads.iter().any(forking)
     }
 
     /// Whether everybody who is stopped is so for good.
     pub fn stopped(&self) -> usize {
         let alive = self.threads.iter().filter(|t| self.processes[t.process].alive);
-        alive.filter(|t| t.doing != Doing::Idle && !matches!(t.doing, Doing::Discarding { answered: true, .. })).count()
+        alive
+            .filter(|t| {
+                t.doing != Doing::Idle && !matches!(t.doing, Doing::Discarding { answered: true, .. })
+            })
+            .count()
     }
 
     /// Who is stopped where, for a run that does not end.
@@ -545,7 +572,13 @@ impl World {
 }
 
 impl Memory for World {
-    fn install(&mut self, mapping: MappingId, page: u32, bytes: &Page, protect: bool) -> Result<(), MemoryError> {
+    fn install(
+        &mut self,
+        mapping: MappingId,
+        page: u32,
+        bytes: &Page,
+        protect: bool,
+    ) -> Result<(), MemoryError> {
         self.meanwhile();
         let process = self.of(mapping).ok_or(MemoryError::Gone)?;
         if self.processes[process].changing {

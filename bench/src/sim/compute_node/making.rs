@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cxloe_cn::engine::{Direction, EngineError, Piece, Read, Walk, Write};
+use cxloe_cn::engine::{BurstRead, Direction, EngineError, Piece, Read, Walk, Write};
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::link::Link;
 use cxloe_wire::time::Time;
@@ -195,8 +195,8 @@ impl ComputeNode {
             Kind::BurstRead(lines) => {
                 let piece = self.engine.piece(hpa, lines);
                 match self.engine.burst_read(&piece, user, now, tx)? {
-                    Read::Sent => Ok(None),
-                    Read::Hit(_) => Err(Broken::at(self.mac, op, "somebody maps it").into()),
+                    BurstRead::Sent => Ok(None),
+                    BurstRead::Alike(_) | BurstRead::Here(_) => Err(Broken::at(self.mac, op, "somebody maps it").into()),
                 }
             }
             Kind::Write(value) => match self.engine.write(hpa, &content(value), user, now, tx)? {

@@ -1,0 +1,114 @@
+//! What a page costs where it is cheapest: brought over the bare link, copied locally, and a line of local memory.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES, Seal, frame_len};
+use cxloe_wire::link::echo::Echo;
+
+use super::{MeasureError, Sequence, Target, clock_cost_ns};
+use crate::report::Samples;
+
+/// Bytes of local memory that pages are copied from and lines read from: several times a last-level cache, as the
+/// kernel gives it to any program.
+const LOCAL_BYTES: usize = 256 << 20;
+const PAGE_BYTES: usize = PAGE_LINES * LINE_SIZE;
+/// Operations timed together, so that the clock does not count.
+const BATCH: u64 = 64;
+
+/// Local memory, filled.
+pub struct Local {
+    words: Vec<u64>,
+    random: Sequence,
+}
+
+impl Local {
+    /// Takes and touches the memory.
+    #[allow(clippy::new_without_default, reason = "it takes a quarter of a gigabyte and a second")]
+    pub fn new() -> Local {
+        let mut random = Sequence::new(77);
+        let words = (0..LOCAL_BYTES / size_of::<u64>()).map(|_| random.draw()).collect();
+        Local { words, random }
+    }
+
+    /// `memcpy4k`: random pages copied to one place, as a fetched page is to where it is sent from. One trial.
+    pub fn copies(&mut self, batches: u64, samples: &mut Samples) {
+        const WORDS: usize = PAGE_BYTES / size_of::<u64>();
+        let clock = clock_cost_ns();
+        let mut frame = vec![0_u64; WORDS];
+        let pages = (LOCAL_BYTES / PAGE_BYTES) as u64;
+        for _ in 0..batches {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                let at = self.random.below(pages) as usize * WORDS;
+                frame.copy_from_slice(&self.words[at..at + WORDS]);
+                black_box(&mut frame);
+            }
+            samples.record_batch(start.elapsed().as_nanos() as f64 - clock, BATCH);
+        }
+    }
+
+    /// `dram64`: random lines, each whole, the next known only when this one has been read. One trial.
+    pub fn reads(&mut self, batches: u64, samples: &mut Samples) {
+        const WORDS: usize = LINE_SIZE / size_of::<u64>();
+        let clock = clock_cost_ns();
+        let lines = (self.words.len() / WORDS) as u64;
+        let mut draw = self.random.draw();
+        for _ in 0..batches {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                let at = ((u128::from(draw) * u128::from(lines)) >> 64) as usize * WORDS;
+                let line =
+                    self.words[at..at + WORDS].iter().fold(0, |sum: u64, word| sum.wrapping_add(*word));
+                // The multiplier spreads the sum over all lines; the product hangs on every word.
+                draw = (line ^ draw.rotate_left(17)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            }
+            samples.record_batch(start.elapsed().as_nanos() as f64 - clock, BATCH);
+        }
+        black_box(draw);
+    }
+}
+
+/// The frames of a page's fetch, as a bare echo: one small frame out, and the page in as few frames as carry bursts of
+/// `lines_max` lines, all of one length and of a page's bytes together.
+pub fn page_shape(lines_max: usize) -> Echo {
+    let replies = PAGE_LINES.div_ceil(lines_max.max(1));
+    let reply_len = frame_len(HEADER_LEN + 1 + PAGE_BYTES / replies, Seal::PLAIN_LEN);
+    Echo { request_len: MIN_FRAME, reply_len, replies: replies as u16 }
+}
+
+impl Target {
+    /// `fetch4k`: a page's frames over the bare link. One trial.
+    pub fn fetch_trial(&mut self, count: u64, samples: &mut Samples) -> Result<(), MeasureError> {
+        let lines_max = self.port.engine().burst_read_lines_max(self.hpa);
+        self.echo_trial(page_shape(lines_max), count, samples)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_takes_the_frames_that_its_bursts_take_and_no_more_bytes() {
+        let at_1500 = page_shape(22);
+        assert_eq!((at_1500.request_len, at_1500.replies), (60, 3));
+        let payload = at_1500.reply_len - frame_len(HEADER_LEN + 1, Seal::PLAIN_LEN).min(at_1500.reply_len);
+        assert!((1300..1450).contains(&at_1500.reply_len), "{}", at_1500.reply_len);
+        assert!(3 * payload <= PAGE_BYTES, "the limit carries no more than the page");
+        let at_9000 = page_shape(64);
+        assert_eq!(at_9000.replies, 1);
+        assert!(at_9000.reply_len > PAGE_BYTES);
+        assert_eq!(page_shape(1).replies, 64);
+    }
+
+    #[test]
+    fn local_memory_is_timed() {
+        let mut local = Local { words: (0..1 << 16).collect(), random: Sequence::new(1) };
+        // Sized by the constant, so only the chase, which takes what there is, runs on this little memory.
+        let mut reads = Samples::fine("dram64");
+        local.reads(3, &mut reads);
+        reads.end_trial(None);
+        assert_eq!(reads.summary().unwrap().count, 3);
+    }
+}

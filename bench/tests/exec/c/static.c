@@ -1,0 +1,8 @@
+/* A program that no library can be loaded into. */
+#include <stdio.h>
+
+int main(void)
+{
+    puts("static");
+    return 0;
+}

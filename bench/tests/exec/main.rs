@@ -1,0 +1,58 @@
+//! Unmodified programs with remote memory, from end to end: real daemons, real frames over a virtual cable, and programs
+//! as Debian has them. Each has to give the right result, and to have at least half of what it works on evicted and
+//! fetched again. Small C programs beside them do what such programs rarely do.
+//!
+//! Runs as root; an ordinary user's agent may not follow forks and has to say so. Every wait is bounded.
+
+mod corners;
+mod programs;
+mod redis;
+#[allow(dead_code)]
+#[path = "../agent/rig.rs"]
+mod rig;
+mod run;
+mod supervision;
+
+use std::process::ExitCode;
+
+use cxloe_bench::lab::{Standing, become_private_user_namespace};
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    let standing = match become_private_user_namespace() {
+        Ok(standing) => standing,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(3);
+        }
+    };
+    macro_rules! trials {
+        ($($module:ident :: $name:ident),* $(,)?) => {
+            vec![$(Trial::test(stringify!($name), $module::$name)),*]
+        };
+    }
+    let tests = match standing {
+        Standing::Root => trials![
+            programs::python_sorts_a_list,
+            programs::sort_sorts_a_file_larger_than_its_memory,
+            programs::sqlite_keeps_a_database_in_memory,
+            programs::zstd_compresses_with_two_threads,
+            redis::a_snapshot_is_what_was_there_at_the_fork,
+            corners::forks_keep_their_meaning,
+            corners::forks_beside_threads_that_allocate,
+            corners::parts_of_mappings_are_changed,
+            corners::the_kernel_reads_and_writes_the_heap,
+            corners::programs_start_programs,
+            corners::descriptors_may_all_be_closed,
+            supervision::what_cannot_be_served_is_refused,
+            supervision::exit_codes_and_signals_pass_through,
+            supervision::the_limit_changes_while_it_runs,
+            supervision::a_killed_agent_is_taken_over_from,
+            supervision::without_a_successor_programs_end,
+        ],
+        _ => trials![supervision::an_ordinary_users_agent_says_what_it_lacks],
+    };
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(2);
+    libtest_mimic::run(&arguments, tests).exit_code()
+}

@@ -1,0 +1,93 @@
+//! Programs of other people.
+
+use std::process::Command;
+
+use crate::rig::{Outcome, ensure};
+use crate::run::{Ended, MIB, Sizes, nothing_is_left, rig, start, text};
+
+/// Without remote memory, to compare with.
+fn locally(command: &[&str]) -> Outcome<Vec<u8>> {
+    let output = Command::new(command[0]).args(&command[1..]).output()?;
+    ensure(output.status.success(), String::from_utf8_lossy(&output.stderr))?;
+    Ok(output.stdout)
+}
+
+/// Text of lines that are all different and in no order, each of `width` bytes.
+fn lines(count: u64, width: usize) -> Vec<u8> {
+    let mut text = Vec::with_capacity(count as usize * width);
+    for line in 0..count {
+        let key = line.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let filler = char::from(b'a' + (key % 26) as u8);
+        let mut line = format!("{key:016x} {line:08} ");
+        line.extend(std::iter::repeat_n(filler, width - line.len() - 1));
+        text.extend(line.into_bytes());
+        text.push(b'\n');
+    }
+    text
+}
+
+/// Runs that are in order, 120 of them, which Python's sort merges.
+const SORTING: &str = "
+import hashlib
+runs, length = 120, 4000
+numbers = [(1 << 40) + place * 1000003 + run * 7919 for run in range(runs) for place in range(length)]
+ordered = sorted(numbers)
+assert len(ordered) == runs * length and all(a <= b for a, b in zip(ordered, ordered[1:]))
+assert sum(ordered) == sum(numbers)
+print(hashlib.sha256(','.join(map(str, ordered)).encode()).hexdigest())
+";
+
+pub fn python_sorts_a_list() -> Outcome {
+    let rig = rig()?;
+    let command = ["/usr/bin/python3", "-c", SORTING];
+    let ended = start(&rig, Sizes(96, 8), &[], &command)?.wait()?.well()?.paged(16 * MIB)?;
+    ensure(ended.out == locally(&command)?, "another list than without remote memory")?;
+    nothing_is_left(&rig)
+}
+
+pub fn sort_sorts_a_file_larger_than_its_memory() -> Outcome {
+    let rig = rig()?;
+    let file = rig.path("lines");
+    std::fs::write(&file, lines(16 << 10, 1024))?;
+    let command = ["sort", "--buffer-size=48M", "--parallel=2", text(&file)];
+    let ended = start(&rig, Sizes(96, 8), &[], &command)?.wait()?.well()?.paged(16 * MIB)?;
+    let mut expected: Vec<Vec<u8>> =
+        std::fs::read(&file)?.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
+    expected.sort();
+    ensure(ended.out == expected.concat(), "the lines are not in order")
+}
+
+const QUERIES: &str = "
+CREATE TABLE entries (id INTEGER PRIMARY KEY, key INTEGER, content TEXT);
+WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 16000)
+INSERT INTO entries SELECT n, n * 7919 % 16001, printf('%d:%.1000c', n, 'x') FROM numbers;
+UPDATE entries SET content = 'even ' || content WHERE id % 2 = 0;
+CREATE INDEX by_key ON entries (key);
+DELETE FROM entries WHERE id % 5 = 0;
+SELECT count(*), sum(id), sum(length(content)) FROM entries;
+SELECT id, key, substr(content, 1, 12) FROM entries ORDER BY key LIMIT 5 OFFSET 1000;
+SELECT count(*) FROM entries WHERE content NOT LIKE '%' || id || ':%x';
+PRAGMA integrity_check;
+";
+
+pub fn sqlite_keeps_a_database_in_memory() -> Outcome {
+    let rig = rig()?;
+    let command = ["sqlite3", ":memory:", QUERIES];
+    let ended = start(&rig, Sizes(96, 6), &[], &command)?.wait()?.well()?.paged(16 * MIB)?;
+    ensure(ended.text().ends_with("\n0\nok\n"), ended.text())?;
+    ensure(ended.out == locally(&command)?, "another answer than without remote memory")
+}
+
+pub fn zstd_compresses_with_two_threads() -> Outcome {
+    let rig = rig()?;
+    let (file, packed) = (rig.path("lines"), rig.path("lines.zst"));
+    let content = lines(40 << 10, 1024);
+    std::fs::write(&file, &content)?;
+    let command = ["zstd", "-T2", "-3", "-q", "-o", text(&packed), text(&file)];
+    start(&rig, Sizes(128, 4), &[], &command)?.wait()?.well()?.paged(16 * MIB)?;
+    let unpacked = locally(&["zstd", "-dcq", text(&packed)])?;
+    ensure(unpacked == content, "what was compressed comes out otherwise")?;
+    let command = ["zstd", "-dcq", text(&packed)];
+    let ended: Ended = start(&rig, Sizes(64, 1), &[], &command)?.wait()?.well()?;
+    ensure(ended.out == content, "what was compressed comes out otherwise with remote memory")
+}

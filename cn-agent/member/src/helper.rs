@@ -1,0 +1,217 @@
+//! The helper thread of a member: obeys the agent, and finds its successor when it has died.
+//!
+//! A page that the agent orders away is one it has written to a memory node. So when the agent's connection ends, every
+//! order that had come is carried out before its successor is asked to take over, and none afterwards.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use crate::join::{As, JoinError, Joined, Keepsakes, Place, join, join_for};
+use crate::line::Line;
+use crate::socket::Socket;
+use crate::wire::{Inbox, Kind, MESSAGE_MAX, Message, PAGE_BYTES, Pages};
+
+/// The pause between two attempts to reach a successor.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// `MADV_DONTNEED_LOCKED` of `linux/mman.h`.
+const DONTNEED_LOCKED: i32 = 24;
+
+/// A member of a space, in the hands of its helper thread.
+#[derive(Debug)]
+pub struct Member<'a> {
+    place: Place,
+    line: &'a Line,
+    socket: Socket,
+    uffd: OwnedFd,
+    ledger: OwnedFd,
+    memory: Option<OwnedFd>,
+    view: u16,
+    agent: u32,
+    inbox: Inbox,
+    /// How long to wait for a successor of the agent.
+    wait: Duration,
+    /// Whose memory it is, if not this process's.
+    pid: Option<u32>,
+}
+
+/// Why a helper thread has nothing to do any more.
+#[derive(Debug)]
+pub enum Ended {
+    /// The process has left, as it wanted to.
+    Left,
+    /// The agent has died and nobody has taken over in time, or would not. The process cannot go on: what is not in its
+    /// memory cannot come back.
+    Abandoned(JoinError),
+}
+
+/// What a host wants to hear of.
+pub trait Host {
+    /// The data of these pages is lost: touching them gives SIGBUS.
+    fn lost(&mut self, pages: Pages) {
+        let _ = pages;
+    }
+
+    /// The agent has died; its successor is looked for next.
+    fn orphaned(&mut self) {}
+
+    /// A successor has taken over.
+    fn adopted(&mut self) {}
+}
+
+/// A host that wants to hear nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quiet;
+
+impl Host for Quiet {}
+
+impl<'a> Member<'a> {
+    /// A member that has joined. `uffd` is its own userfaultfd, that of `joined` for a forked child; the descriptors are
+    /// kept open for a successor of the agent.
+    pub fn new(
+        place: Place,
+        joined: Joined,
+        uffd: OwnedFd,
+        ledger: OwnedFd,
+        memory: Option<OwnedFd>,
+        line: &'a Line,
+        wait: Duration,
+    ) -> Member<'a> {
+        let Joined { socket, welcome, .. } = joined;
+        let (view, agent) = (welcome.view, welcome.agent);
+        line.connected(socket.as_fd().as_raw_fd());
+        Member { place, line, socket, uffd, ledger, memory, view, agent, inbox: Inbox::new(), wait, pid: None }
+    }
+
+    /// The same for memory of another process, which [`join_for`] was called for.
+    pub fn for_process(self, pid: u32) -> Member<'a> {
+        Member { pid: Some(pid), ..self }
+    }
+
+    /// Its view.
+    pub fn view(&self) -> u16 {
+        self.view
+    }
+
+    /// The agent's process.
+    pub fn agent(&self) -> u32 {
+        self.agent
+    }
+
+    /// The space's ledger.
+    pub fn ledger(&self) -> BorrowedFd<'_> {
+        self.ledger.as_fd()
+    }
+
+    /// Obeys until the process leaves or is abandoned.
+    pub fn run(&mut self, host: &mut impl Host) -> Ended {
+        loop {
+            self.listen(host);
+            self.line.disconnected();
+            if self.line.is_leaving() {
+                self.line.over();
+                return Ended::Left;
+            }
+            host.orphaned();
+            if let Err(error) = self.resume() {
+                self.line.over();
+                return Ended::Abandoned(error);
+            }
+            host.adopted();
+        }
+    }
+
+    /// Obeys until the agent hangs up. Every order that came before has been carried out then.
+    fn listen(&mut self, host: &mut impl Host) {
+        loop {
+            while let Ok(Some(message)) = self.inbox.next() {
+                self.obey(&message, host);
+            }
+            let mut set =
+                [libc::pollfd { fd: self.socket.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+            // SAFETY: one live entry.
+            unsafe { libc::poll(set.as_mut_ptr(), 1, -1) };
+            let room = self.inbox.room();
+            // No room: what came is no message.
+            match self.socket.try_receive(room) {
+                Ok(0) => return,
+                Ok(bytes) => self.inbox.put(bytes),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn obey(&mut self, message: &Message, host: &mut impl Host) {
+        match message.kind {
+            Kind::Drop => {
+                message.ranges().iter().for_each(|pages| self.drop_pages(*pages));
+                let mut bytes = [0; MESSAGE_MAX];
+                let length = Message::new(Kind::Dropped, &[]).encode(&mut bytes);
+                // If it has died, its successor finds the pages gone.
+                let _ = self.socket.send(&bytes[..length], &[]);
+            }
+            Kind::Lost => message.ranges().iter().for_each(|pages| host.lost(*pages)),
+            Kind::Discarded => self.line.discarded(),
+            // It hangs up next.
+            Kind::Bye | Kind::Dropped | Kind::Discard | Kind::Leave => {}
+        }
+    }
+
+    fn drop_pages(&self, Pages { first, count }: Pages) {
+        let (start, length) = (u64::from(first) * PAGE_BYTES, u64::from(count) * PAGE_BYTES);
+        if start.checked_add(length).is_some_and(|end| end <= self.place.bytes) {
+            let address = (self.place.address + start) as *mut libc::c_void;
+            // By its number: the function of this name may be one that announces discards, and waits for this thread.
+            let take = |advice: i32| {
+                // SAFETY: the pages lie in the memory that was given to the agent to page; it has their content, and
+                // gives it back to whoever touches them next.
+                unsafe { libc::syscall(libc::SYS_madvise, address, length as usize, advice) }
+            };
+            // Pages that the process has locked go only when asked for by that name.
+            if take(libc::MADV_DONTNEED) != 0 {
+                take(DONTNEED_LOCKED);
+            }
+        }
+    }
+
+    /// Finds the agent's successor, which goes on from the ledger.
+    fn resume(&mut self) -> Result<(), JoinError> {
+        let until = Instant::now() + self.wait;
+        loop {
+            let keepsakes = Keepsakes {
+                uffd: self.uffd.as_fd(),
+                ledger: self.ledger.as_fd(),
+                memory: self.memory.as_ref().map(AsFd::as_fd),
+                view: self.view,
+            };
+            let who = As::Before(keepsakes);
+            let joined = match self.pid {
+                Some(pid) => join_for(pid, &self.place, who),
+                None => join(&self.place, who),
+            };
+            match joined {
+                Ok(Joined { socket, welcome, .. }) => {
+                    self.socket = socket;
+                    self.agent = welcome.agent;
+                    self.inbox = Inbox::new();
+                    allow_reading(self.agent);
+                    self.line.connected(self.socket.as_fd().as_raw_fd());
+                    return Ok(());
+                }
+                Err(error) if error.may_pass() && Instant::now() < until && !self.line.is_leaving() => {
+                    std::thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Allows the agent to read this process's memory where the system would let parents only (Yama). Without Yama it does
+/// nothing.
+pub fn allow_reading(agent: u32) {
+    // SAFETY: plain values.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(agent), 0, 0, 0) };
+}

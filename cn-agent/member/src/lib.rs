@@ -1,0 +1,32 @@
+//! # cxloe-member: a process whose memory the compute node's agent pages
+//!
+//! ```text
+//!   program's threads                helper thread                          cn-agent
+//!      |  Line::discard  ---------------- DISCARD ----------------------------> |
+//!      |  <------------------------------ DISCARDED -------------------------- |
+//!      |                                <- DROP: these pages leave ------------ |
+//!      |                        madvise, DROPPED ->                             |
+//!      |                                hang-up: the agent has died             |
+//!      |                        connect again, Join with resume -> its successor
+//! ```
+//!
+//! * [`wire`]: the messages, for both ends.
+//! * [`socket`]: a connection to the agent, with descriptors.
+//! * [`join`]: becoming a member.
+//! * [`helper`]: what the helper thread does from then on.
+//! * [`line`]: how other threads of the process reach it.
+//! * [`uffd`]: making a userfaultfd.
+//!
+//! Nothing here allocates, and no call but [`Line::discard`](line::Line::discard) waits for another thread: it all runs
+//! in processes whose allocator's memory is the paged memory itself, where a helper thread that touched it would wait
+//! for itself.
+
+// What went wrong is told without a heap.
+#![allow(clippy::result_large_err, clippy::large_enum_variant)]
+
+pub mod helper;
+pub mod join;
+pub mod line;
+pub mod socket;
+pub mod uffd;
+pub mod wire;

@@ -1,0 +1,29 @@
+//! Making a userfaultfd for this process, by whichever way is open to it. Features and ranges are the agent's business.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// `USERFAULTFD_IOC_NEW` of `linux/userfaultfd.h`.
+const NEW: libc::Ioctl = 0xAA00;
+
+/// A userfaultfd for all faults of this process's memory, the kernel's own included: by the system call, or else by
+/// `device`, a `/dev/userfaultfd` opened by somebody who may.
+///
+/// # Errors
+/// What the kernel says: EPERM if neither way is open.
+pub fn create(device: Option<BorrowedFd<'_>>) -> io::Result<OwnedFd> {
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
+    // SAFETY: the call takes flags by value and touches no memory.
+    let mut fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) } as i32;
+    if fd < 0
+        && let Some(device) = device
+    {
+        // SAFETY: the request takes flags by value and touches no memory.
+        fd = unsafe { libc::ioctl(device.as_raw_fd(), NEW, flags) };
+    }
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,113 @@
+//! Memory for those who ask before it is known where memory comes from (the dynamic linker, and `dlsym` when it is asked
+//! for the C library's own functions), and for what a helper thread must never have in paged memory: its thread-local
+//! storage. A small arena that only grows, in this library's own data.
+
+use std::cell::UnsafeCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const BYTES: usize = 512 << 10;
+const ALIGN: usize = 16;
+
+#[repr(C, align(4096))]
+struct Arena(UnsafeCell<[u8; BYTES]>);
+
+// SAFETY: its bytes are handed out once each; the arena itself never reads or writes them but for the sizes in front of
+// what was handed out, before it is handed out.
+unsafe impl Sync for Arena {}
+
+static ARENA: Arena = Arena(UnsafeCell::new([0; BYTES]));
+static TAKEN: AtomicUsize = AtomicUsize::new(0);
+
+fn start() -> usize {
+    ARENA.0.get() as usize
+}
+
+/// Whether this came from here.
+#[inline]
+pub fn holds(pointer: *const u8) -> bool {
+    (pointer as usize).wrapping_sub(start()) < BYTES
+}
+
+/// Zeroed memory, or null when there is no more.
+pub fn take(bytes: usize, align: usize) -> *mut u8 {
+    let align = align.max(ALIGN);
+    let taken = TAKEN.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |taken| {
+        let place = place(taken, align)?;
+        place.checked_add(bytes).filter(|end| *end <= BYTES)
+    });
+    let Ok(place) = taken.map(|taken| place(taken, align).unwrap_or(BYTES)) else {
+        return std::ptr::null_mut();
+    };
+    let pointer = (start() + place) as *mut u8;
+    // SAFETY: the word before what is handed out belongs to it: `place` left room for it.
+    unsafe { pointer.cast::<usize>().sub(1).write(bytes) };
+    pointer
+}
+
+/// Where the next one lies: behind its size, and aligned.
+fn place(taken: usize, align: usize) -> Option<usize> {
+    let first = start().checked_add(taken)?.checked_add(size_of::<usize>())?;
+    Some(first.checked_next_multiple_of(align)? - start())
+}
+
+/// Bytes of something from here.
+///
+/// # Safety
+/// [`take`] gave it.
+pub unsafe fn size(pointer: *const u8) -> usize {
+    // SAFETY: `take` put it there.
+    unsafe { pointer.cast::<usize>().sub(1).read() }
+}
+
+/// How much is taken: to be given to [`rewind`].
+pub fn mark() -> usize {
+    TAKEN.load(Ordering::Acquire)
+}
+
+/// Has the next one take the place of whatever was taken after `mark`, which nobody uses any more. It may hold bytes of
+/// that, so they are zeroed.
+///
+/// # Safety
+/// Nobody uses them any more, and there is no other thread.
+pub unsafe fn rewind(mark: usize) {
+    let taken = TAKEN.load(Ordering::Acquire);
+    if let Some(bytes) = taken.checked_sub(mark) {
+        // SAFETY: inside the arena, and the caller's.
+        unsafe { ((start() + mark) as *mut u8).write_bytes(0, bytes) };
+        TAKEN.store(mark, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hands_out_zeroed_places_that_know_their_size() {
+        let first = take(100, 1);
+        let second = take(0, 64);
+        let third = take(4096, 4096);
+        for (pointer, bytes, align) in [(first, 100, 16), (second, 0, 64), (third, 4096, 4096)] {
+            assert!(holds(pointer) && (pointer as usize).is_multiple_of(align));
+            // SAFETY: `take` gave them, with so many bytes.
+            unsafe {
+                assert_eq!(size(pointer), bytes);
+                assert!((0..bytes).all(|at| pointer.add(at).read() == 0));
+                pointer.write_bytes(0xAA, bytes);
+                assert_eq!(size(pointer), bytes);
+            }
+        }
+        assert!(take(BYTES, 16).is_null());
+        assert!(take(usize::MAX, 16).is_null());
+        assert!(!holds(std::ptr::null()));
+        let mark = mark();
+        let before = take(64, 16);
+        // SAFETY: of 64 bytes, and used by nobody when rewound.
+        unsafe {
+            before.write_bytes(0xAA, 64);
+            rewind(mark);
+            let again = take(64, 16);
+            assert!(again == before && (0..64).all(|at| again.add(at).read() == 0));
+        }
+    }
+}

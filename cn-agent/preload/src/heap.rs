@@ -1,0 +1,413 @@
+//! The program's heap in the window: `malloc` and its kin.
+//!
+//! Small blocks come from arenas (dlmalloc, each over granules of its own), large ones are pages of the window for
+//! themselves, given back at once when they are freed. A thread asks its own arena first and another one rather than
+//! wait: whoever holds an arena may be waiting for a page. A block goes back to the arena whose granule it lies in.
+
+use std::ptr::null_mut;
+
+use dlmalloc::{Allocator, Dlmalloc};
+
+use crate::lock::{Held, Lock};
+use crate::sys::{PAGE, thread_hash};
+use crate::window::{GRANULE_PAGES, Window};
+
+/// Arenas of a process.
+const ARENAS: usize = 8;
+/// Blocks from this size on are pages for themselves.
+const LARGE: usize = 1 << 20;
+/// What arenas take at a time.
+const SEGMENT: usize = 1 << 20;
+/// What `malloc` aligns to.
+const ALIGN: usize = 16;
+
+/// Where an arena has its memory from.
+struct Granules {
+    window: &'static Window,
+    arena: u8,
+}
+
+// SAFETY: what is handed out is mapped, belongs to nobody else, and stays until it is given back.
+unsafe impl Allocator for Granules {
+    fn alloc(&self, size: usize) -> (*mut u8, usize, u32) {
+        match self.window.take_granules(size, self.arena) {
+            Some((address, bytes)) => (address, bytes, 0),
+            None => (null_mut(), 0, 0),
+        }
+    }
+
+    fn remap(&self, _: *mut u8, _: usize, _: usize, _: bool) -> *mut u8 {
+        null_mut()
+    }
+
+    fn free_part(&self, ptr: *mut u8, oldsize: usize, newsize: usize) -> bool {
+        self.window.give_granules(ptr as usize + newsize, oldsize - newsize);
+        true
+    }
+
+    fn free(&self, ptr: *mut u8, size: usize) -> bool {
+        self.window.give_granules(ptr as usize, size);
+        true
+    }
+
+    fn can_release_part(&self, _: u32) -> bool {
+        true
+    }
+
+    fn allocates_zeros(&self) -> bool {
+        true
+    }
+
+    fn page_size(&self) -> usize {
+        PAGE
+    }
+}
+
+/// The heap. It must not be moved once it is used: arenas point to themselves.
+pub struct Heap {
+    window: &'static Window,
+    arenas: [Lock<Dlmalloc<Granules>>; ARENAS],
+}
+
+/// What a block is.
+enum Block {
+    /// Of this arena.
+    Small(usize),
+    /// So many pages for itself.
+    Large(usize),
+}
+
+impl Heap {
+    /// An empty heap.
+    pub fn new(window: &'static Window) -> Heap {
+        let arena = |index: usize| {
+            let mut arena = Dlmalloc::new_with_allocator(Granules { window, arena: index as u8 + 1 });
+            arena.set_granularity(SEGMENT);
+            Lock::new(arena)
+        };
+        Heap { window, arenas: std::array::from_fn(arena) }
+    }
+
+    /// `memalign`; `align` is a power of two. Null when there is no room.
+    pub fn allocate(&self, bytes: usize, align: usize) -> *mut u8 {
+        if bytes.saturating_add(align) >= LARGE {
+            return self.allocate_large(bytes, align);
+        }
+        let mut arena = self.arena();
+        // SAFETY: any size, and a power of two.
+        unsafe { arena.c_memalign(align, bytes) }
+    }
+
+    /// `calloc`, of bytes. Null when there is no room.
+    pub fn allocate_zeroed(&self, bytes: usize) -> *mut u8 {
+        let block = self.allocate(bytes, ALIGN);
+        if !block.is_null() && bytes.saturating_add(ALIGN) < LARGE {
+            // SAFETY: a block of so many bytes.
+            unsafe { block.write_bytes(0, bytes) };
+        }
+        block
+    }
+
+    /// `free`.
+    ///
+    /// # Safety
+    /// The block is one of this heap, and nobody uses it any more.
+    pub unsafe fn free(&self, block: *mut u8) {
+        match self.block(block) {
+            // SAFETY: the caller's; it lies in this arena's granule.
+            Some(Block::Small(arena)) => unsafe { self.arenas[arena].lock().c_free(block) },
+            Some(Block::Large(pages)) => {
+                let first = self.window.page(block as usize);
+                self.window.set_block(first, 0);
+                self.window.give(first..first + pages);
+            }
+            None => {}
+        }
+    }
+
+    /// `realloc` of a block to more than 0 bytes. Null, and the block stays, when there is no room.
+    ///
+    /// # Safety
+    /// The block is one of this heap, and nobody uses it any more under its old address.
+    pub unsafe fn reallocate(&self, block: *mut u8, bytes: usize) -> *mut u8 {
+        match self.block(block) {
+            Some(Block::Small(arena)) if bytes.saturating_add(ALIGN) < LARGE => {
+                // SAFETY: the caller's; it lies in this arena's granule.
+                return unsafe { self.arenas[arena].lock().c_realloc(block, bytes) };
+            }
+            Some(Block::Large(pages)) if bytes.saturating_add(ALIGN) >= LARGE => {
+                if self.resize(self.window.page(block as usize), pages, bytes.div_ceil(PAGE)) {
+                    return block;
+                }
+            }
+            Some(_) => {}
+            None => return null_mut(),
+        }
+        let moved = self.allocate(bytes, ALIGN);
+        if !moved.is_null() {
+            // SAFETY: the old block has so many bytes, the new one as many as are asked for, and they are two.
+            unsafe {
+                moved.copy_from_nonoverlapping(block, self.usable(block).min(bytes));
+                self.free(block);
+            }
+        }
+        moved
+    }
+
+    /// `malloc_usable_size`.
+    ///
+    /// # Safety
+    /// The block is one of this heap.
+    pub unsafe fn usable(&self, block: *mut u8) -> usize {
+        match self.block(block) {
+            // SAFETY: the word before a block of dlmalloc is the size of its chunk, of which that word is a part, with
+            // flags in the three lowest bits.
+            Some(Block::Small(_)) => unsafe {
+                (block.cast::<usize>().sub(1).read() & !7) - size_of::<usize>()
+            },
+            Some(Block::Large(pages)) => pages * PAGE,
+            None => 0,
+        }
+    }
+
+    /// All its locks, and the window's, before a fork.
+    pub fn hold(&self) {
+        self.arenas.iter().for_each(Lock::hold);
+        self.window.hold();
+    }
+
+    /// After a fork, in the parent.
+    pub fn let_go(&self) {
+        self.window.let_go();
+        self.arenas.iter().for_each(Lock::let_go);
+    }
+
+    /// After a fork, in the child.
+    pub fn reset(&self) {
+        self.window.reset();
+        self.arenas.iter().for_each(Lock::reset);
+    }
+
+    /// An arena to take from.
+    #[inline]
+    fn arena(&self) -> Held<'_, Dlmalloc<Granules>> {
+        let own = thread_hash() % ARENAS;
+        let mut all = (own..ARENAS).chain(0..own);
+        all.find_map(|arena| self.arenas[arena].try_lock()).unwrap_or_else(|| self.arenas[own].lock())
+    }
+
+    /// What a block is; `None`: none, its owner is mistaken.
+    #[inline]
+    fn block(&self, block: *mut u8) -> Option<Block> {
+        match self.window.owner(block as usize) {
+            0 => Some(self.window.block(block as usize)).filter(|pages| *pages > 0).map(Block::Large),
+            owner => Some(Block::Small(usize::from(owner) - 1)),
+        }
+    }
+
+    fn allocate_large(&self, bytes: usize, align: usize) -> *mut u8 {
+        // Aligned blocks, and only they, may be small and yet pages for themselves.
+        let pages = bytes.div_ceil(PAGE).max(1);
+        // A granule has one owner: large blocks keep out of those that arenas may want.
+        let align = (align / PAGE).max(1);
+        let granules = pages.next_multiple_of(GRANULE_PAGES);
+        match self.window.take(granules, align.max(GRANULE_PAGES)) {
+            Some(first) => {
+                self.window.set_block(first, granules);
+                self.window.address(first)
+            }
+            None => null_mut(),
+        }
+    }
+
+    /// Makes a large block shorter, or longer where it is. Whether that could be.
+    fn resize(&self, first: usize, pages: usize, wanted: usize) -> bool {
+        let wanted = wanted.next_multiple_of(GRANULE_PAGES);
+        if wanted < pages {
+            self.window.set_block(first, wanted);
+            self.window.give(first + wanted..first + pages);
+        } else if wanted > pages {
+            if !self.window.take_at(first + pages..first + wanted) {
+                return false;
+            }
+            self.window.set_block(first, wanted);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::ops::Range;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn heap(bytes: usize) -> &'static Heap {
+        fn unannounced(_: Range<usize>) {}
+        let window = Box::leak(Box::new(Window::reserve(bytes, unannounced).unwrap()));
+        Box::leak(Box::new(Heap::new(window)))
+    }
+
+    /// Checks that a block has the bytes that `mark` made of it.
+    fn is_marked(block: *mut u8, bytes: usize, seed: u8) -> bool {
+        // SAFETY: a live block of so many bytes.
+        let content = unsafe { std::slice::from_raw_parts(block, bytes) };
+        content.iter().enumerate().all(|(at, byte)| *byte == seed ^ at as u8)
+    }
+
+    fn mark(block: *mut u8, bytes: usize, seed: u8) {
+        // SAFETY: a live block of so many bytes.
+        let content = unsafe { std::slice::from_raw_parts_mut(block, bytes) };
+        content.iter_mut().enumerate().for_each(|(at, byte)| *byte = seed ^ at as u8);
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Allocate { bytes: usize, align: u32 },
+        Zeroed { bytes: usize },
+        Reallocate { which: usize, bytes: usize },
+        Free { which: usize },
+    }
+
+    fn sizes() -> impl Strategy<Value = usize> {
+        prop_oneof![0_usize..200, 0_usize..100_000, LARGE - 100..LARGE + 100, LARGE..2 * LARGE]
+    }
+
+    fn steps() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            2 => (sizes(), 0_u32..20).prop_map(|(bytes, align)| Step::Allocate { bytes, align }),
+            1 => sizes().prop_map(|bytes| Step::Zeroed { bytes }),
+            2 => (any::<usize>(), sizes()).prop_map(|(which, bytes)| Step::Reallocate { which, bytes: bytes.max(1) }),
+            2 => any::<usize>().prop_map(|which| Step::Free { which }),
+        ]
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(24))]
+
+        /// Blocks keep what is written to them, whatever is done to others, and are as large and aligned as asked for.
+        #[test]
+        fn blocks_keep_their_bytes(steps in prop::collection::vec(steps(), 0..80)) {
+            let heap = heap(64 << 20);
+            let mut live: Vec<(*mut u8, usize, u8)> = Vec::new();
+            for (at, step) in steps.into_iter().enumerate() {
+                let seed = at as u8;
+                match step {
+                    Step::Allocate { bytes, align } => {
+                        let block = heap.allocate(bytes, 1 << align);
+                        if block.is_null() { continue }
+                        prop_assert!((block as usize).is_multiple_of(1 << align));
+                        mark(block, bytes, seed);
+                        live.push((block, bytes, seed));
+                    }
+                    Step::Zeroed { bytes } => {
+                        let block = heap.allocate_zeroed(bytes);
+                        if block.is_null() { continue }
+                        // SAFETY: a live block of so many bytes.
+                        let content = unsafe { std::slice::from_raw_parts(block, bytes) };
+                        prop_assert!(content.iter().all(|byte| *byte == 0));
+                        mark(block, bytes, seed);
+                        live.push((block, bytes, seed));
+                    }
+                    Step::Reallocate { which, bytes } if !live.is_empty() => {
+                        let which = which % live.len();
+                        let (block, before, old) = live[which];
+                        // SAFETY: a live block, not used under its old address any more.
+                        let moved = unsafe { heap.reallocate(block, bytes) };
+                        if moved.is_null() { continue }
+                        prop_assert!(is_marked(moved, before.min(bytes), old));
+                        mark(moved, bytes, seed);
+                        live[which] = (moved, bytes, seed);
+                    }
+                    Step::Free { which } if !live.is_empty() => {
+                        let (block, bytes, seed) = live.swap_remove(which % live.len());
+                        prop_assert!(is_marked(block, bytes, seed));
+                        // SAFETY: a live block, not used any more.
+                        unsafe { heap.free(block) };
+                    }
+                    _ => {}
+                }
+                for (block, bytes, _) in &live {
+                    // SAFETY: a live block.
+                    let usable = unsafe { heap.usable(*block) };
+                    prop_assert!(usable >= *bytes);
+                }
+            }
+            for (block, bytes, seed) in live {
+                prop_assert!(is_marked(block, bytes, seed));
+            }
+        }
+    }
+
+    #[test]
+    fn usable_bytes_are_usable() {
+        let heap = heap(16 << 20);
+        let blocks: Vec<(*mut u8, usize)> = (0..2000)
+            .map(|bytes| {
+                let block = heap.allocate(bytes, ALIGN);
+                // SAFETY: a live block.
+                let usable = unsafe { heap.usable(block) };
+                mark(block, usable, bytes as u8);
+                (block, usable)
+            })
+            .collect();
+        assert!(
+            blocks.iter().enumerate().all(|(seed, (block, usable))| is_marked(*block, *usable, seed as u8))
+        );
+    }
+
+    #[test]
+    fn no_room_is_null_and_freed_room_is_room_again() {
+        let heap = heap(4 << 20);
+        assert!(heap.allocate(8 << 20, 16).is_null());
+        assert!(heap.allocate(usize::MAX, 16).is_null());
+        assert!(heap.allocate(usize::MAX - 100, 4096).is_null());
+        for _ in 0..10 {
+            let mut blocks = Vec::new();
+            while let Some(block) = Some(heap.allocate(64 << 10, 16)).filter(|block| !block.is_null()) {
+                blocks.push(block);
+            }
+            assert!(blocks.len() > 40, "{} blocks", blocks.len());
+            // SAFETY: live blocks, not used any more.
+            blocks.into_iter().for_each(|block| unsafe { heap.free(block) });
+            let large = heap.allocate(2 << 20, 16);
+            assert!(!large.is_null(), "what arenas have free goes back");
+            // SAFETY: a live block, not used any more.
+            unsafe { heap.free(large) };
+        }
+    }
+
+    #[test]
+    fn threads_allocate_at_once_and_free_for_each_other() {
+        let heap = heap(64 << 20);
+        let (sender, receiver) = std::sync::mpsc::channel::<HashMap<usize, (usize, u8)>>();
+        std::thread::scope(|scope| {
+            for seed in 0..4_u8 {
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    for round in 0..50_u8 {
+                        let blocks = (0..100).map(|at| {
+                            let bytes = 1 + at * 37;
+                            let block = heap.allocate(bytes, 16);
+                            mark(block, bytes, seed ^ round);
+                            (block as usize, (bytes, seed ^ round))
+                        });
+                        sender.send(blocks.collect()).unwrap();
+                    }
+                });
+            }
+            drop(sender);
+            for blocks in receiver {
+                for (block, (bytes, seed)) in blocks {
+                    let block = block as *mut u8;
+                    assert!(is_marked(block, bytes, seed));
+                    // SAFETY: a live block, not used any more.
+                    unsafe { heap.free(block) };
+                }
+            }
+        });
+    }
+}

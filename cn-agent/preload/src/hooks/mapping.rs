@@ -1,0 +1,264 @@
+//! `mmap` and its kin: large private anonymous mappings are parts of the window, and what is done to parts of the window
+//! keeps it whole. Everything else is the kernel's, as it was.
+
+use std::ffi::{c_int, c_void};
+
+use libc::{
+    MAP_32BIT, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
+    MAP_NORESERVE, MAP_PRIVATE, MAP_STACK, MAP_TYPE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE,
+};
+
+use crate::process::{NO_MEMORY, Process, Source, source};
+use crate::sys::{self, Errno, PAGE};
+
+/// Mappings from this size on are remote.
+const LARGE: usize = 64 << 10;
+/// What keeps a mapping out of the window: a place of its own, or pages of another kind.
+const ELSEWHERE: c_int =
+    MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_STACK | MAP_GROWSDOWN | MAP_HUGETLB | MAP_32BIT;
+
+fn failed(errno: c_int) -> *mut c_void {
+    Errno::set(errno);
+    MAP_FAILED
+}
+
+fn remote() -> Option<&'static Process> {
+    match source() {
+        Source::Remote(process) => Some(process),
+        _ => None,
+    }
+}
+
+fn is_private_anonymous(flags: c_int) -> bool {
+    flags & MAP_TYPE == MAP_PRIVATE && flags & MAP_ANONYMOUS != 0
+}
+
+/// `mmap(2)`.
+///
+/// # Safety
+/// As the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap(
+    address: *mut c_void,
+    bytes: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's.
+    let kernel = || unsafe { sys::mmap(address, bytes, protection, flags, fd, offset) };
+    let Some(process) = remote() else { return kernel() };
+    let window = process.window;
+    if flags & MAP_FIXED != 0 {
+        let part = window.part(address as usize, bytes);
+        if part.is_empty() {
+            return kernel();
+        }
+        let within = part.len() == bytes.div_ceil(PAGE);
+        let ours = within && is_private_anonymous(flags) && (address as usize).is_multiple_of(PAGE);
+        if ours && window.claim(part.clone()) {
+            window.clear(part);
+            // SAFETY: the caller's: pages that are to be new ones.
+            unsafe { sys::mprotect(address, bytes, protection) };
+            return address;
+        }
+        let mapped = kernel();
+        if mapped != MAP_FAILED {
+            window.lose(part);
+        }
+        return mapped;
+    }
+    let wanted = is_private_anonymous(flags) && flags & ELSEWHERE == 0;
+    if !wanted || protection != PROT_READ | PROT_WRITE || bytes < LARGE {
+        return kernel();
+    }
+    match window.take(bytes.div_ceil(PAGE), 1) {
+        Some(first) => window.address(first).cast(),
+        // Addresses are wanted rather than memory.
+        None if flags & MAP_NORESERVE != 0 && bytes > window.bytes() => kernel(),
+        None => failed(NO_MEMORY),
+    }
+}
+
+/// `mmap(2)`.
+///
+/// # Safety
+/// As the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mmap64(
+    address: *mut c_void,
+    bytes: usize,
+    protection: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: i64,
+) -> *mut c_void {
+    // SAFETY: the caller's.
+    unsafe { mmap(address, bytes, protection, flags, fd, offset) }
+}
+
+/// Does something to what lies outside the window of a range that touches it.
+fn outside(
+    process: &Process,
+    address: usize,
+    bytes: usize,
+    mut act: impl FnMut(*mut c_void, usize) -> c_int,
+) -> c_int {
+    let (base, end) = (process.window.base(), process.window.base() + process.window.bytes());
+    let last = address.saturating_add(bytes);
+    let before = base.saturating_sub(address).min(bytes);
+    let behind = last.saturating_sub(end).min(bytes);
+    let first = if before > 0 { act(address as *mut c_void, before) } else { 0 };
+    let second = if behind > 0 { act((last - behind) as *mut c_void, behind) } else { 0 };
+    if first != 0 { first } else { second }
+}
+
+/// `munmap(2)`.
+///
+/// # Safety
+/// As the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: usize) -> c_int {
+    // SAFETY: the caller's.
+    let kernel = |address, bytes| unsafe { sys::munmap(address, bytes) };
+    let Some(process) = remote() else { return kernel(address, bytes) };
+    let part = process.window.part(address as usize, bytes);
+    if part.is_empty() || !(address as usize).is_multiple_of(PAGE) {
+        return kernel(address, bytes);
+    }
+    process.window.give(part);
+    outside(process, address as usize, bytes, kernel)
+}
+
+/// `mremap(2)`. A part of the window does not move by itself: its content is copied.
+///
+/// # Safety
+/// As the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mremap(
+    address: *mut c_void,
+    bytes: usize,
+    new_bytes: usize,
+    flags: c_int,
+    new: *mut c_void,
+) -> *mut c_void {
+    // SAFETY: the caller's.
+    let kernel = || unsafe { sys::mremap(address, bytes, new_bytes, flags, new) };
+    let Some(process) = remote() else { return kernel() };
+    let window = process.window;
+    let fixed = flags & MREMAP_FIXED != 0;
+    if !window.holds(address as usize) {
+        let over = fixed && !window.part(new as usize, new_bytes).is_empty();
+        return if over { failed(libc::EINVAL) } else { kernel() };
+    }
+    let part = window.part(address as usize, bytes);
+    let whole = part.len() == bytes.div_ceil(PAGE) && bytes > 0 && new_bytes > 0;
+    if !whole || !(address as usize).is_multiple_of(PAGE) || flags & !(MREMAP_FIXED | MREMAP_MAYMOVE) != 0 {
+        return failed(libc::EINVAL);
+    }
+    let wanted = new_bytes.div_ceil(PAGE);
+    if !fixed {
+        if wanted <= part.len() {
+            if wanted < part.len() {
+                window.give(part.start + wanted..part.end);
+            }
+            return address;
+        }
+        if window.take_at(part.end..part.start + wanted) {
+            return address;
+        }
+        if flags & MREMAP_MAYMOVE == 0 {
+            return failed(NO_MEMORY);
+        }
+    }
+    let moved = if fixed {
+        // SAFETY: the caller's: what lies there is to go.
+        unsafe {
+            mmap(new, new_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)
+        }
+    } else {
+        window.take(wanted, 1).map_or(MAP_FAILED, |first| window.address(first).cast())
+    };
+    if moved == MAP_FAILED {
+        return failed(NO_MEMORY);
+    }
+    // SAFETY: two mappings, the smaller of which has so many bytes.
+    unsafe { moved.copy_from_nonoverlapping(address, bytes.min(new_bytes)) };
+    window.give(part);
+    moved
+}
+
+/// `madvise(2)`.
+///
+/// # Safety
+/// As the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
+    // SAFETY: the caller's.
+    let kernel = |address, bytes| unsafe { sys::madvise(address, bytes, advice) };
+    let Some(process) = remote() else { return kernel(address, bytes) };
+    let part = process.window.part(address as usize, bytes);
+    if part.is_empty() || !(address as usize).is_multiple_of(PAGE) {
+        return kernel(address, bytes);
+    }
+    match advice {
+        libc::MADV_DONTNEED | libc::MADV_FREE => process.window.discard(part),
+        // What the window's pages cannot be, or become on their own account only.
+        libc::MADV_HUGEPAGE
+        | libc::MADV_NOHUGEPAGE
+        | libc::MADV_MERGEABLE
+        | libc::MADV_UNMERGEABLE
+        | libc::MADV_COLD
+        | libc::MADV_PAGEOUT
+        | libc::MADV_DONTFORK
+        | libc::MADV_DOFORK => {}
+        libc::MADV_REMOVE | libc::MADV_WIPEONFORK => {
+            Errno::set(libc::EINVAL);
+            return -1;
+        }
+        _ => return kernel(address, bytes),
+    }
+    outside(process, address as usize, bytes, kernel)
+}
+
+/// Locked pages could not leave, so none are.
+fn cannot_lock() -> c_int {
+    Errno::set(NO_MEMORY);
+    -1
+}
+
+/// `mlock(2)`.
+///
+/// # Safety
+/// As the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock(address: *const c_void, bytes: usize) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { mlock2(address, bytes, 0) }
+}
+
+/// `mlock2(2)`.
+///
+/// # Safety
+/// As the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: usize, flags: c_int) -> c_int {
+    match remote() {
+        Some(process) if !process.window.part(address as usize, bytes).is_empty() => cannot_lock(),
+        // SAFETY: the caller's.
+        _ if flags == 0 => unsafe { libc::syscall(libc::SYS_mlock, address, bytes) as c_int },
+        // SAFETY: the caller's.
+        _ => unsafe { libc::syscall(libc::SYS_mlock2, address, bytes, flags) as c_int },
+    }
+}
+
+/// `mlockall(2)`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mlockall(flags: c_int) -> c_int {
+    match remote() {
+        Some(_) => cannot_lock(),
+        // SAFETY: plain values.
+        None => unsafe { libc::syscall(libc::SYS_mlockall, flags) as c_int },
+    }
+}

@@ -1,0 +1,44 @@
+//! What is said before a process ends because its memory is out of reach.
+
+use std::ffi::c_int;
+use std::fmt::{Display, Write};
+
+use arrayvec::ArrayString;
+
+use crate::sys;
+
+/// The exit code of a process whose memory is out of reach: that of a temporary failure in `sysexits.h`.
+pub const CODE: c_int = 75;
+
+/// Ends the process and says why on its standard error.
+pub fn end(why: impl Display) -> ! {
+    let mut text = ArrayString::<1024>::new();
+    // SAFETY: cannot fail.
+    let pid = unsafe { libc::getpid() };
+    // A text too long is cut.
+    let _ = writeln!(text, "cxloe: process {pid} ends here: {why}");
+    if !text.ends_with('\n') {
+        text.pop();
+        text.push('\n');
+    }
+    say(2, &text);
+    sys::exit(CODE)
+}
+
+/// The same from a helper thread, which has descriptors of its own.
+pub fn end_from_helper(why: impl Display) -> ! {
+    // SAFETY: plain values; what cannot be had leaves the process without its last words, and no worse.
+    unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
+        let error = libc::syscall(libc::SYS_pidfd_getfd, process, 2, 0) as c_int;
+        if error >= 0 {
+            libc::dup2(error, 2);
+        }
+    }
+    end(why)
+}
+
+fn say(descriptor: c_int, text: &str) {
+    // SAFETY: the kernel reads a live text.
+    unsafe { libc::write(descriptor, text.as_ptr().cast(), text.len()) };
+}

@@ -1,0 +1,96 @@
+//! The functions that would have been called without this library.
+
+use std::ffi::{CStr, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+/// One of them, found once.
+struct Function(AtomicPtr<c_void>);
+
+impl Function {
+    const fn none() -> Function {
+        Function(AtomicPtr::new(std::ptr::null_mut()))
+    }
+
+    fn find(&self, name: &CStr) {
+        // SAFETY: a name that ends. What it allocates meanwhile comes from the boot arena.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+        self.0.store(found, Ordering::Release);
+    }
+
+    /// # Safety
+    /// `F` is its type.
+    unsafe fn get<F>(&self) -> Option<F> {
+        const { assert!(size_of::<F>() == size_of::<*mut c_void>()) };
+        let found = self.0.load(Ordering::Acquire);
+        // SAFETY: the address of a function of this type, by the caller.
+        (!found.is_null()).then(|| unsafe { std::mem::transmute_copy(&found) })
+    }
+}
+
+static MALLOC: Function = Function::none();
+static CALLOC: Function = Function::none();
+static REALLOC: Function = Function::none();
+static FREE: Function = Function::none();
+static MEMALIGN: Function = Function::none();
+static USABLE_SIZE: Function = Function::none();
+
+/// Finds them all.
+pub fn find() {
+    MALLOC.find(c"malloc");
+    CALLOC.find(c"calloc");
+    REALLOC.find(c"realloc");
+    FREE.find(c"free");
+    MEMALIGN.find(c"memalign");
+    USABLE_SIZE.find(c"malloc_usable_size");
+}
+
+type Sized = unsafe extern "C" fn(usize) -> *mut u8;
+type Counted = unsafe extern "C" fn(usize, usize) -> *mut u8;
+type Resized = unsafe extern "C" fn(*mut u8, usize) -> *mut u8;
+type Freed = unsafe extern "C" fn(*mut u8);
+type Measured = unsafe extern "C" fn(*mut u8) -> usize;
+
+/// `malloc`.
+pub fn malloc(bytes: usize) -> *mut u8 {
+    // SAFETY: its type; any size.
+    unsafe { MALLOC.get::<Sized>().map_or(std::ptr::null_mut(), |malloc| malloc(bytes)) }
+}
+
+/// `calloc`.
+pub fn calloc(count: usize, bytes: usize) -> *mut u8 {
+    // SAFETY: its type; any size.
+    unsafe { CALLOC.get::<Counted>().map_or(std::ptr::null_mut(), |calloc| calloc(count, bytes)) }
+}
+
+/// `memalign`.
+pub fn memalign(align: usize, bytes: usize) -> *mut u8 {
+    // SAFETY: its type; any size.
+    unsafe { MEMALIGN.get::<Counted>().map_or(std::ptr::null_mut(), |memalign| memalign(align, bytes)) }
+}
+
+/// `realloc`.
+///
+/// # Safety
+/// As the function.
+pub unsafe fn realloc(block: *mut u8, bytes: usize) -> *mut u8 {
+    // SAFETY: its type; the rest is the caller's.
+    unsafe { REALLOC.get::<Resized>().map_or(std::ptr::null_mut(), |realloc| realloc(block, bytes)) }
+}
+
+/// `free`.
+///
+/// # Safety
+/// As the function.
+pub unsafe fn free(block: *mut u8) {
+    // SAFETY: its type; the rest is the caller's.
+    unsafe { FREE.get::<Freed>().into_iter().for_each(|free| free(block)) };
+}
+
+/// `malloc_usable_size`.
+///
+/// # Safety
+/// As the function.
+pub unsafe fn usable(block: *mut u8) -> usize {
+    // SAFETY: its type; the rest is the caller's.
+    unsafe { USABLE_SIZE.get::<Measured>().map_or(0, |usable| usable(block)) }
+}

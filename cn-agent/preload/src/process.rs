@@ -1,0 +1,276 @@
+//! A process's way into the space: what its memory comes from, from its first instruction to its last.
+//!
+//! ```text
+//!   Early ---- environment is there ----> Starting ----> Remote   memory from the window
+//!     |                                      |   ^          |
+//!     memory from the boot arena             |   '-- fork --'     in the child only
+//!                                            '--------> Local     as without this library
+//! ```
+//!
+//! The first of two moments makes the start: this library's constructor, or the first allocation after the C library has
+//! been set up, by another library's constructor. Both are before `main` and before any thread.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int, c_void};
+use std::fmt::Display;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::time::{Duration, Instant};
+
+use cxloe_member::helper::allow_reading;
+use cxloe_member::join::{As, JoinError, Joined, Place, join, probed};
+use cxloe_member::uffd;
+use libc::MADV_DONTNEED;
+
+use crate::heap::Heap;
+use crate::helpers::{self, Membership};
+use crate::settings::Settings;
+use crate::sys::{self, Errno, PAGE};
+use crate::window::Window;
+use crate::{boot, last_words, next};
+
+/// The pause between two attempts of a forked child to join.
+const PAUSE: Duration = Duration::from_millis(20);
+
+static STAGE: AtomicU8 = AtomicU8::new(EARLY);
+const EARLY: u8 = 0;
+const STARTING: u8 = 1;
+const REMOTE: u8 = 2;
+const LOCAL: u8 = 3;
+
+/// Where memory comes from at this moment.
+pub enum Source {
+    /// The boot arena.
+    Boot,
+    /// The window.
+    Remote(&'static Process),
+    /// Whatever it would be without this library.
+    Local,
+}
+
+/// A process that is a member.
+pub struct Process {
+    /// Its window.
+    pub window: &'static Window,
+    /// Its heap, in the window.
+    pub heap: Heap,
+    place: Place,
+    wait: Duration,
+    stacks: *mut c_void,
+    /// How much of the boot arena was taken before its helpers had any.
+    boot: usize,
+}
+
+/// Something that is set once, before anybody else can look at it, and stays where it is.
+struct Once<T>(UnsafeCell<MaybeUninit<T>>);
+
+// SAFETY: it is written in the stage Starting by one thread, and read after that.
+unsafe impl<T> Sync for Once<T> {}
+
+impl<T> Once<T> {
+    const fn new() -> Once<T> {
+        Once(UnsafeCell::new(MaybeUninit::uninit()))
+    }
+
+    /// # Safety
+    /// The stage is Starting, and this is the only time.
+    unsafe fn set(&self, value: T) -> &T {
+        // SAFETY: the caller's.
+        unsafe { (*self.0.get()).write(value) }
+    }
+
+    /// # Safety
+    /// It has been set.
+    unsafe fn get(&self) -> &T {
+        // SAFETY: the caller's.
+        unsafe { (*self.0.get()).assume_init_ref() }
+    }
+}
+
+static WINDOW: Once<Window> = Once::new();
+static PROCESS: Once<Process> = Once::new();
+/// The agent's process, as far as is known.
+static AGENT: AtomicU32 = AtomicU32::new(0);
+/// Set when [`PROCESS`] is, and never taken back.
+static MEMBER: AtomicU8 = AtomicU8::new(0);
+
+unsafe extern "C" {
+    /// The C library's environment; null until it has set itself up.
+    static environ: *const *const c_char;
+}
+
+/// Where memory comes from; the start, if it is time for it.
+#[inline]
+pub fn source() -> Source {
+    match STAGE.load(Acquire) {
+        // SAFETY: it is set in this stage.
+        REMOTE => Source::Remote(unsafe { PROCESS.get() }),
+        LOCAL => Source::Local,
+        EARLY => early(),
+        _ => Source::Boot,
+    }
+}
+
+/// This process, if it is a member: whatever the stage, its blocks are its blocks.
+#[inline]
+pub fn member() -> Option<&'static Process> {
+    // SAFETY: it is set by then.
+    (MEMBER.load(Acquire) != 0).then(|| unsafe { PROCESS.get() })
+}
+
+#[cold]
+fn early() -> Source {
+    // SAFETY: a word of the C library's.
+    if unsafe { (&raw const environ).read_volatile() }.is_null() {
+        return Source::Boot;
+    }
+    start();
+    source()
+}
+
+/// The start, once.
+pub fn start() {
+    if STAGE.compare_exchange(EARLY, STARTING, Acquire, Relaxed).is_err() {
+        return;
+    }
+    let _errno = Errno::keep();
+    next::find();
+    let stage = match Settings::read() {
+        None => LOCAL,
+        Some(settings) => match enter(&settings) {
+            Ok(()) => REMOTE,
+            Err(why) if settings.foremost => last_words::end(why),
+            // Started by the program it was asked for, perhaps long after: it runs with memory of this machine.
+            Err(_) => LOCAL,
+        },
+    };
+    STAGE.store(stage, Release);
+}
+
+/// Why a process is no member.
+enum Refused {
+    Addresses(usize),
+    Userfaultfd(std::io::Error),
+    Join(JoinError),
+    Helpers,
+}
+
+impl Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Refused::Addresses(bytes) => {
+                write!(
+                    f,
+                    "no room for {bytes} bytes of addresses; look at `ulimit -v` and vm.overcommit_memory"
+                )
+            }
+            Refused::Userfaultfd(error) => write!(
+                f,
+                "no userfaultfd: {error}; run it as root, set vm.unprivileged_userfaultfd=1, or give this user \
+                 /dev/userfaultfd"
+            ),
+            Refused::Join(error) => write!(f, "it cannot have remote memory: {error}"),
+            Refused::Helpers => f.write_str("its helper threads could not be started; look at `ulimit -u`"),
+        }
+    }
+}
+
+fn enter(settings: &Settings) -> Result<(), Refused> {
+    let addresses = || Refused::Addresses(settings.bytes);
+    let window = Window::reserve(settings.bytes, helpers::announce).ok_or_else(addresses)?;
+    let stacks = helpers::stacks().ok_or_else(addresses)?;
+    // SAFETY: the number was given to us as that of an open descriptor; if it is not, what is done with it fails.
+    let device = settings.device.map(|number| unsafe { BorrowedFd::borrow_raw(number) });
+    let uffd = uffd::create(device).map_err(Refused::Userfaultfd)?;
+    let (address, bytes) = (window.base() as u64, window.bytes() as u64);
+    let place = Place { agent: settings.agent, space: settings.space, address, bytes, offset: 0 };
+    let mut joined = join(&place, As::New(uffd.as_fd())).map_err(Refused::Join)?;
+    AGENT.store(joined.welcome.agent, Relaxed);
+    allow_reading(joined.welcome.agent);
+    let boot = boot::mark();
+    let ledger = joined.ledger.take().ok_or(Refused::Join(JoinError::Protocol))?;
+    helpers::start(Membership { place, joined, uffd, ledger, wait: settings.wait }, stacks)
+        .map_err(|_| Refused::Helpers)?;
+    // SAFETY: the stage is Starting, which it is once in the life of a program.
+    unsafe {
+        let window = WINDOW.set(window);
+        let heap = Heap::new(window);
+        PROCESS.set(Process { window, heap, place, wait: settings.wait, stacks, boot });
+        libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
+    }
+    MEMBER.store(1, Release);
+    Ok(())
+}
+
+extern "C" fn before_fork() {
+    if let Some(process) = member() {
+        process.heap.hold();
+        helpers::hold();
+    }
+}
+
+extern "C" fn after_fork() {
+    if let Some(process) = member() {
+        helpers::let_go();
+        process.heap.let_go();
+    }
+}
+
+/// The child has its parent's memory as it was, and none of its threads: it joins as a view of its own before it does
+/// anything else.
+extern "C" fn in_child() {
+    let Some(process) = member() else { return };
+    let _errno = Errno::keep();
+    STAGE.store(STARTING, Release);
+    helpers::reset();
+    process.heap.reset();
+    // SAFETY: what was taken after it was its parent's helpers', which the child has not.
+    unsafe { boot::rewind(process.boot) };
+    allow_reading(AGENT.load(Relaxed));
+    let Some(view) = own_view(process.window) else {
+        last_words::end("the agent that has its memory died while it was being forked")
+    };
+    let mut joined = match join_as_child(process, view) {
+        Ok(joined) => joined,
+        Err(error) => {
+            last_words::end(format_args!("a forked child cannot have its parent's memory: {error}"))
+        }
+    };
+    AGENT.store(joined.welcome.agent, Relaxed);
+    allow_reading(joined.welcome.agent);
+    let (Some(uffd), Some(ledger)) = (joined.uffd.take(), joined.ledger.take()) else {
+        last_words::end(Refused::Join(JoinError::Protocol))
+    };
+    let membership = Membership { place: process.place, joined, uffd, ledger, wait: process.wait };
+    if helpers::start(membership, process.stacks).is_err() {
+        last_words::end(Refused::Helpers);
+    }
+    STAGE.store(REMOTE, Release);
+}
+
+fn join_as_child(process: &Process, view: u16) -> Result<Joined, JoinError> {
+    let until = Instant::now() + process.wait;
+    loop {
+        match join(&process.place, As::Child(view)) {
+            Err(error) if error.may_pass() && Instant::now() < until => std::thread::sleep(PAUSE),
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Which view the agent made of this process when it was forked: it says so in the probe page, which it fills by this
+/// process's own userfaultfd.
+fn own_view(window: &Window) -> Option<u16> {
+    let page = window.base() as *mut [u8; 16];
+    // SAFETY: the probe page is mapped and nobody's.
+    unsafe {
+        let content = page.read_volatile();
+        sys::madvise(page.cast(), PAGE, MADV_DONTNEED);
+        probed(&content)
+    }
+}
+
+/// The errno of what cannot be had.
+pub const NO_MEMORY: c_int = libc::ENOMEM;

@@ -1,0 +1,211 @@
+//! Which pages of the window are in use: one bit each, kept outside the window, so that giving pages back does not bring
+//! any in.
+//!
+//! The lowest range that fits is taken. Pages that nobody has are all zeros; whoever gives some back sees to that.
+
+use std::ops::Range;
+
+const BITS: usize = u64::BITS as usize;
+
+/// The pages of a window.
+#[derive(Debug)]
+pub struct Ranges<'a> {
+    used: &'a mut [u64],
+    pages: usize,
+    /// The number that the first page has among all of the process's, to align by.
+    first: usize,
+    /// No page before this one is free.
+    lowest: usize,
+}
+
+impl<'a> Ranges<'a> {
+    /// How many words `pages` pages need.
+    pub fn words(pages: usize) -> usize {
+        pages.div_ceil(BITS)
+    }
+
+    /// All pages free. `used` is all zeros; `first` is the number of the first page among all of the process's.
+    ///
+    /// # Panics
+    /// If `used` has another length than [`words`](Self::words).
+    pub fn new(used: &'a mut [u64], pages: usize, first: usize) -> Ranges<'a> {
+        assert_eq!(used.len(), Self::words(pages), "a bit for each page");
+        let mut ranges = Ranges { used, pages, first, lowest: 0 };
+        // What the last word has beyond the last page is nobody's.
+        ranges.fill(pages..ranges.used.len() * BITS, true);
+        ranges
+    }
+
+    /// Takes `count` pages in a row, the number of the first one among all a multiple of `align`, a power of two.
+    pub fn take(&mut self, count: usize, align: usize) -> Option<usize> {
+        let start = self.find(count, align)?;
+        self.fill(start..start + count, true);
+        if start == self.lowest {
+            self.lowest = start + count;
+        }
+        Some(start)
+    }
+
+    /// Takes these pages, if all of them are free.
+    pub fn take_at(&mut self, pages: Range<usize>) -> bool {
+        if pages.end > self.pages || self.look(&pages, true).is_some() {
+            return false;
+        }
+        self.fill(pages, true);
+        true
+    }
+
+    /// Gives pages back.
+    pub fn give(&mut self, pages: Range<usize>) {
+        debug_assert!(self.look(&pages, false).is_none(), "pages {pages:?} are given back twice");
+        self.lowest = self.lowest.min(pages.start);
+        self.fill(pages, false);
+    }
+
+    /// The first used part of a range.
+    pub fn next_used(&self, within: Range<usize>) -> Option<Range<usize>> {
+        let start = self.look(&within, true)?;
+        let rest = start..within.end;
+        Some(start..self.look(&rest, false).unwrap_or(rest.end))
+    }
+
+    fn find(&mut self, count: usize, align: usize) -> Option<usize> {
+        debug_assert!(count > 0 && align.is_power_of_two());
+        self.lowest = self.look(&(self.lowest..self.pages), false)?;
+        let mut start = self.aligned(self.lowest, align)?;
+        loop {
+            let end = start.checked_add(count).filter(|end| *end <= self.pages)?;
+            match self.look(&(start..end), true) {
+                None => return Some(start),
+                Some(used) => {
+                    start = self.aligned(self.look(&(used..self.pages), false)?, align)?;
+                }
+            }
+        }
+    }
+
+    fn aligned(&self, page: usize, align: usize) -> Option<usize> {
+        Some((self.first + page).checked_next_multiple_of(align)? - self.first)
+    }
+
+    /// The first page of a range whose bit is `used`.
+    fn look(&self, pages: &Range<usize>, used: bool) -> Option<usize> {
+        let flip = if used { 0 } else { u64::MAX };
+        let mut page = pages.start;
+        while page < pages.end {
+            let bits = (self.used[page / BITS] ^ flip) >> (page % BITS);
+            if bits != 0 {
+                return Some(page + bits.trailing_zeros() as usize).filter(|found| *found < pages.end);
+            }
+            page = (page / BITS + 1) * BITS;
+        }
+        None
+    }
+
+    fn fill(&mut self, pages: Range<usize>, used: bool) {
+        let mut page = pages.start;
+        while page < pages.end {
+            let offset = page % BITS;
+            let count = (BITS - offset).min(pages.end - page);
+            let mask = (u64::MAX >> (BITS - count)) << offset;
+            let word = &mut self.used[page / BITS];
+            *word = if used { *word | mask } else { *word & !mask };
+            page += count;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Take {
+            count: usize,
+            align: u32,
+        },
+        Grow {
+            which: usize,
+            by: usize,
+        },
+        /// The part of a range that begins and ends so many pages into it.
+        Give {
+            which: usize,
+            from: usize,
+            to: usize,
+        },
+    }
+
+    fn steps() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (1_usize..100, 0_u32..5).prop_map(|(count, align)| Step::Take { count, align }),
+            (any::<usize>(), 1_usize..50).prop_map(|(which, by)| Step::Grow { which, by }),
+            (any::<usize>(), 0_usize..100, 1_usize..100).prop_map(|(which, from, to)| Step::Give {
+                which,
+                from,
+                to
+            }),
+        ]
+    }
+
+    proptest! {
+        /// Against one boolean a page.
+        #[test]
+        fn the_lowest_range_that_fits(
+            pages in 1_usize..400,
+            first in 0_usize..1000,
+            steps in prop::collection::vec(steps(), 0..100),
+        ) {
+            let mut words = vec![0; Ranges::words(pages)];
+            let mut ranges = Ranges::new(&mut words, pages, first);
+            let mut model = vec![false; pages];
+            let mut held: Vec<Range<usize>> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Take { count, align } => {
+                        let align = 1 << align;
+                        let fits = |start: &usize| {
+                            start + count <= pages && !model[*start..start + count].contains(&true)
+                        };
+                        let expected = (0..pages).filter(|page| (first + page).is_multiple_of(align)).find(fits);
+                        prop_assert_eq!(ranges.take(count, align), expected);
+                        if let Some(start) = expected {
+                            model[start..start + count].fill(true);
+                            held.push(start..start + count);
+                        }
+                    }
+                    Step::Grow { which, by } if !held.is_empty() => {
+                        let which = which % held.len();
+                        let more = held[which].end..held[which].end + by;
+                        let free = more.end <= pages && !model[more.clone()].contains(&true);
+                        prop_assert_eq!(ranges.take_at(more.clone()), free);
+                        if free {
+                            model[more.clone()].fill(true);
+                            held[which].end = more.end;
+                        }
+                    }
+                    Step::Give { which, from, to } if !held.is_empty() => {
+                        let range = held.swap_remove(which % held.len());
+                        let start = (range.start + from).min(range.end - 1);
+                        let end = (start + to).min(range.end);
+                        ranges.give(start..end);
+                        model[start..end].fill(false);
+                        held.extend([range.start..start, end..range.end].into_iter().filter(|r| !r.is_empty()));
+                    }
+                    _ => {}
+                }
+                let mut found = Vec::new();
+                let mut at = 0;
+                while let Some(used) = ranges.next_used(at..pages) {
+                    at = used.end;
+                    found.extend(used);
+                }
+                let expected: Vec<usize> = (0..pages).filter(|page| model[*page]).collect();
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! `cn-agent cxl list`: real CXL memory of this machine, what of it can serve regions, and why the rest cannot. Looks for
+//! itself, so it needs no agent.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use cxloe_cn::cxl::inventory::{CxlMemory, CxlRegion, DaxDevice, Memdev};
+use cxloe_cn::cxl::{DEV_ROOT, SYSFS_ROOT};
+use cxloe_gmm::command_line::{Failure, new_table, output};
+use cxloe_gmm::model::ByteSize;
+
+/// Arguments of `cn-agent cxl`.
+#[derive(Debug, Args)]
+pub struct CxlArgs {
+    #[command(subcommand)]
+    command: CxlCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum CxlCommand {
+    /// List CXL memory, and what of it can serve regions
+    List(ListArgs),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A region is served by a DAX device on a committed CXL region, in devdax mode, that has room for all of it and serves no
+other. To make one of a persistent device:
+  cxl create-region -m -t pmem -d decoder0.0 mem0
+  ndctl create-namespace -m devdax -M mem -r region0
+and take one back from system RAM:
+  daxctl reconfigure-device --mode=devdax dax0.0
+
+Examples:
+  cn-agent cxl list
+  cn-agent cxl list --json")]
+struct ListArgs {
+    /// JSON for programs
+    #[arg(long)]
+    json: bool,
+    /// With --json: sizes and addresses for people
+    #[arg(short = 'u', long)]
+    human: bool,
+    /// Where the kernel shows devices
+    #[arg(long, value_name = "DIR", default_value = SYSFS_ROOT)]
+    sysfs_root: PathBuf,
+    /// Where device files are
+    #[arg(long, value_name = "DIR", default_value = DEV_ROOT)]
+    dev_root: PathBuf,
+}
+
+/// Shows what there is.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn run(args: &CxlArgs) -> Result<(), Failure> {
+    let CxlCommand::List(args) = &args.command;
+    let memory = CxlMemory::scan(&args.sysfs_root);
+    if args.json {
+        return output::print(output::value(memory)?, args.human);
+    }
+    for problem in &memory.problems {
+        eprintln!("Warning: {problem}");
+    }
+    for file in memory.dax_devices.iter().filter(|dax| dax.unfit.is_none()).map(|dax| &dax.device) {
+        if !args.dev_root.join(file).exists() {
+            eprintln!("Warning: {} is missing; is devtmpfs mounted?", args.dev_root.join(file).display());
+        }
+    }
+    let shown = text(&memory);
+    if shown.is_empty() {
+        eprintln!("Warning: no CXL memory found: {}", memory.why_none(0, &[]));
+    }
+    output::write(shown.as_bytes())
+}
+
+fn text(memory: &CxlMemory) -> String {
+    let size = |bytes: u64| ByteSize(bytes).to_string();
+    let known = |name: &Option<String>| name.clone().unwrap_or_else(|| "-".into());
+    let mut memdevs = new_table(["memory device", "volatile", "persistent", "serial", "decoding"]);
+    for Memdev { memdev, ram_size, pmem_size, serial, decoding, .. } in &memory.memdevs {
+        let serial = serial.map_or_else(|| "-".into(), |serial| format!("{serial:#x}"));
+        let decoding = if *decoding { "yes" } else { "no" };
+        memdevs.add_row([memdev.clone(), size(*ram_size), size(*pmem_size), serial, decoding.into()]);
+    }
+    let mut regions = new_table(["CXL region", "size", "address", "kind", "ways", "committed"]);
+    for CxlRegion { region, resource, size: bytes, committed, persistent, interleave_ways, .. } in
+        &memory.regions
+    {
+        let kind = persistent.map_or("-", |persistent| if persistent { "pmem" } else { "ram" });
+        let address = resource.map_or_else(|| "-".into(), |first| format!("{first:#x}"));
+        let committed = if *committed { "yes" } else { "no" };
+        let ways = interleave_ways.to_string();
+        regions.add_row([region.clone(), size(*bytes), address, kind.into(), ways, committed.into()]);
+    }
+    let mut devices = new_table(["DAX device", "size", "CXL region", "driver", "can serve regions"]);
+    for DaxDevice { device, size: bytes, region, driver, unfit, .. } in &memory.dax_devices {
+        let serves =
+            unfit.as_ref().map_or_else(|| format!("up to {}", size(*bytes)), |why| format!("no: {why}"));
+        devices.add_row([device.clone(), size(*bytes), known(region), known(driver), serves]);
+    }
+    let mut nodes = new_table(["NUMA node without CPUs", "size", "can serve regions"]);
+    for node in &memory.cpuless_nodes {
+        let bytes = node.size.map_or_else(|| "-".into(), size);
+        nodes.add_row([
+            node.node.to_string(),
+            bytes,
+            "no: it is system RAM, the kernel's to give away".into(),
+        ]);
+    }
+    let tables = [memdevs, regions, devices, nodes].into_iter().filter(|table| table.row_count() > 0);
+    let idle = memory.idle().into_iter().map(|hint| format!("{hint}\n"));
+    tables.map(|table| format!("{table}\n")).chain(idle).collect()
+}

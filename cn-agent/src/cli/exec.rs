@@ -1,0 +1,224 @@
+//! `cn-agent exec` and `cn-agent set-local`: programs whose heap and large mappings are remote.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use cxloe_cn::client;
+use cxloe_cn::exec::lease::{Lease, LeaseError};
+use cxloe_cn::exec::program::ProgramError;
+use cxloe_cn::exec::session::{self, Session};
+use cxloe_cn::exec::{library, program};
+use cxloe_cn::local::message::{MapRequest, PagingView};
+use cxloe_cn::mapping::Owner;
+use cxloe_cn::paging::Kind;
+use cxloe_gmm::command_line::{Exit, Failure, output};
+use cxloe_gmm::daemon::Span;
+use cxloe_gmm::model::{ByteSize, Name, human_bytes};
+
+use super::SocketArgs;
+use super::failure::of_agent;
+
+/// Arguments of `cn-agent exec`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+malloc and its kin, and private anonymous mappings of 64 KiB and more, come from remote memory, in the program and in all
+that it starts. Stacks, files and what programs map in other ways stay in this machine. All processes together have SIZE
+bytes of it and at most LOCAL of them resident. fork means what it always does.
+
+A program that is linked statically or runs with another user's rights is refused; one that is started by the program runs
+with memory of this machine. Remote pages cannot be locked (mlock fails) or read and written by direct I/O safely.
+
+If the agent ends, programs wait for its successor, and end with exit code 75 when none comes in time. If this command is
+killed, the program gets SIGTERM. Signals go on to the program, and its exit code is this command's; 128 and the signal's
+number if a signal ended it.
+
+Examples:
+  cn-agent exec --size 32G --local 4G -- redis-server --save ''
+  cn-agent exec --size 1G --local 64M --stats -- sort -S 1G huge.txt
+  cn-agent set-local 4711 8G              of that process and its family, from now on")]
+pub struct ExecArgs {
+    /// Bytes of remote memory: a region of this size is created for the program and destroyed after it
+    #[arg(long, value_name = "SIZE", required_unless_present = "region", conflicts_with = "region")]
+    size: Option<ByteSize>,
+    /// Use this region, which is attached here, instead of a new one; its content goes
+    #[arg(long, value_name = "NAME")]
+    region: Option<Name>,
+    /// Bytes that may be resident in this machine's memory
+    #[arg(long, value_name = "SIZE")]
+    local: ByteSize,
+    /// How long processes wait for the agent's successor if it ends
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    wait: Span,
+    /// How long memory nodes may be away before touching their pages gives SIGBUS
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    lost_wait: Span,
+    /// Fetch no pages ahead
+    #[arg(long)]
+    no_prefetch: bool,
+    /// Tell on standard error, at the end, how paging went: as text, or with =json
+    #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
+    stats: Option<Form>,
+    /// The library that programs are given [default: beside this program, or in ../lib/cxloe]
+    #[arg(long, value_name = "PATH", env = "CXLOE_PRELOAD")]
+    preload: Option<PathBuf>,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// The program and its arguments
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    command: Vec<OsString>,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+}
+
+/// Arguments of `cn-agent set-local`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cn-agent set-local 4711 8G              the program whose process this is
+  cn-agent set-local 9234115487237 512M   a space, as `cn-agent paging` shows it")]
+pub struct SetLocalArgs {
+    /// A process that has remote memory, or the number of its space
+    #[arg(value_name = "PID|SPACE")]
+    which: u64,
+    /// Bytes that may be resident from now on
+    #[arg(value_name = "SIZE")]
+    local: ByteSize,
+    #[command(flatten)]
+    socket: SocketArgs,
+}
+
+/// Runs a program with remote memory. Exits with the program's exit code if that is not 0.
+///
+/// # Errors
+/// When it cannot be run, or what was made for it is left behind.
+pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
+    let name = args.command.first().ok_or_else(|| Failure::usage("no program is named"))?;
+    let path = std::env::var_os("PATH");
+    let program = program::find(name, path.as_deref()).map_err(of_program)?;
+    let library = match &args.preload {
+        Some(path) => path.canonicalize().map_err(|error| {
+            Failure::new(Exit::NotFound, format!("the library {} is not there: {error}", path.display()))
+        })?,
+        None => library::find(&std::env::current_exe().map_err(Failure::failed)?)
+            .map_err(|error| Failure::new(Exit::NotFound, error))?,
+    };
+    if library.as_os_str().as_encoded_bytes().iter().any(|byte| b": ".contains(byte)) {
+        let why = "the dynamic linker takes no library whose path has a colon or a space";
+        return Err(Failure::usage(format!("{}: {why}; name another with --preload", library.display())));
+    }
+    let socket = args.socket.path();
+    let socket = std::path::absolute(&socket).unwrap_or(socket);
+    let lease = match (&args.region, args.size) {
+        (Some(name), _) => Lease::existing(&socket, name.clone()),
+        (None, size) => Lease::create(&socket, size.unwrap_or_default().0),
+    };
+    let lease = lease.map_err(of_lease)?;
+    let request = MapRequest {
+        region: lease.name().to_string(),
+        kind: Kind::Private,
+        limit: args.local.0,
+        prefetch: !args.no_prefetch,
+        fresh: true,
+        lost_wait_ms: args.lost_wait.0.as_millis() as u64,
+        resume: false,
+    };
+    let owner = Owner::map(&socket, request).map_err(of_agent)?;
+    let settings = session::Settings { library, agent: socket, bytes: lease.bytes(), wait: args.wait.0 };
+    let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
+    let (status, view) = session.supervise().map_err(Failure::failed)?;
+    if let Some(form) = args.stats {
+        tell(view, form)?;
+    }
+    lease.end().map_err(of_lease)?;
+    match session::exit_code(status) {
+        0 => Ok(()),
+        // Nothing is left that would have to be dropped.
+        code => std::process::exit(code),
+    }
+}
+
+/// Changes how much of a running program's memory may be resident.
+///
+/// # Errors
+/// When there is no such process or space, or the agent refuses.
+pub fn set_local(args: &SetLocalArgs) -> Result<(), Failure> {
+    let socket = args.socket.path();
+    let spaces = client::paging(&socket, None).map_err(of_agent)?;
+    let of_process =
+        |view: &PagingView| view.members.iter().any(|member| u64::from(member.pid) == args.which);
+    let space = spaces
+        .iter()
+        .find(|view| of_process(view))
+        .or_else(|| spaces.iter().find(|view| view.space == args.which))
+        .ok_or_else(|| {
+            let which = args.which;
+            let message = format!(
+                "no process {which} has remote memory, nor is there such a space; see `cn-agent paging`"
+            );
+            Failure::new(Exit::NotFound, message)
+        })?;
+    client::set_limit(&socket, space.space, args.local.0).map_err(of_agent)
+}
+
+fn tell(view: Option<PagingView>, form: Form) -> Result<(), Failure> {
+    let Some(view) = view else {
+        eprintln!("cn-agent: the agent could not say how paging went");
+        return Ok(());
+    };
+    match form {
+        Form::Json => eprintln!("{:#}", output::value(view)?),
+        Form::Text => eprint!("{}", in_words(&view)),
+    }
+    Ok(())
+}
+
+fn in_words(view: &PagingView) -> String {
+    let PagingView { counters: count, bytes, limit, .. } = view;
+    let mut text =
+        format!("remote memory: {}, at most {} resident\n", human_bytes(*bytes), human_bytes(*limit));
+    let lines: [(&str, u64); 12] = [
+        ("faults", count.faults),
+        ("  of pages never written", count.zero_fills),
+        ("  served from what was fetched ahead", count.held_hits),
+        ("first writes to clean pages", count.write_faults),
+        ("pages fetched on demand", count.fetched),
+        ("pages fetched ahead", count.prefetched),
+        ("pages evicted", count.evicted),
+        ("  and fetched again", count.refaulted),
+        ("pages written back", count.written_back),
+        ("  lines of them", count.lines_written_back),
+        ("pages discarded by the program", count.discarded),
+        ("forks", count.forks),
+    ];
+    for (what, number) in lines {
+        let _ = writeln!(text, "  {what:<38} {number:>12}");
+    }
+    text
+}
+
+fn of_program(error: ProgramError) -> Failure {
+    let exit = match &error {
+        ProgramError::NotFound(_) => Exit::NotFound,
+        ProgramError::Unusable { .. } | ProgramError::Endless(_) => Exit::Failed,
+        ProgramError::Static(_) | ProgramError::Foreign { .. } | ProgramError::OtherRights(_) => {
+            Exit::Refused
+        }
+    };
+    Failure::new(exit, error)
+}
+
+/// What a region for the occasion failed of.
+pub fn of_lease(error: LeaseError) -> Failure {
+    match error {
+        LeaseError::Agent(error) => of_agent(error),
+        LeaseError::Manager(error) => error.into(),
+        LeaseError::NotAttached { .. } => Failure::new(Exit::NotFound, error),
+        LeaseError::Node(_) | LeaseError::System(_) => Failure::failed(error),
+    }
+}

@@ -1,0 +1,89 @@
+//! `cn-agent nbd`: a region as a block device, on a Unix socket, until it is told to end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::Args;
+use cxloe_cn::local::default_socket;
+use cxloe_cn::nbd::port::{Place, PortError};
+use cxloe_cn::nbd::server::{Options, Server};
+use cxloe_gmm::command_line::{Exit, Failure};
+use cxloe_gmm::daemon::{Bound, Ending, LogFormat, Span, log};
+use cxloe_gmm::model::Name;
+use tracing::info;
+
+use super::failure::of_agent;
+
+/// Arguments of `cn-agent nbd`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A write is answered once the memory node has it, so that nothing that was answered is lost with this server or the
+agent. TRIM is accepted and frees nothing: a region has its bytes as long as it is there.
+
+Examples:
+  cn-agent nbd --region scratch --socket /run/cxloe/scratch.nbd
+  nbdinfo 'nbd+unix:///?socket=/run/cxloe/scratch.nbd'
+  nbdcopy disk.img 'nbd+unix:///?socket=/run/cxloe/scratch.nbd'
+  qemu-system-x86_64 … -drive file='nbd+unix:///scratch?socket=/run/cxloe/scratch.nbd',format=raw,if=virtio
+  nbd-client -unix /run/cxloe/scratch.nbd /dev/nbd0 -b 4096 -N scratch     as root, after modprobe nbd")]
+pub struct NbdArgs {
+    /// The region; its name is that of the export as well
+    #[arg(short, long, value_name = "NAME")]
+    region: Name,
+    /// Where to listen: a Unix socket, for its own user and group
+    #[arg(short, long, value_name = "PATH")]
+    socket: PathBuf,
+    /// Refuse writes
+    #[arg(long)]
+    read_only: bool,
+    /// Clients at a time; each takes a port of the agent
+    #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    connections: u16,
+    /// How long a request waits for an agent or a memory node that is away, before it fails with EIO
+    #[arg(long, default_value = "5s", value_name = "TIME")]
+    wait: Span,
+    /// The agent's socket [default: /run/cxloe/cn-agent.sock as root, else below $XDG_RUNTIME_DIR]
+    #[arg(long, env = "CXLOE_AGENT", value_name = "PATH")]
+    agent: Option<PathBuf>,
+    /// What to log: error, warn, info, debug, trace, or per part as in cxloe_cn=debug
+    #[arg(long, default_value = log::FILTER_DEFAULT, value_name = "FILTER")]
+    log: String,
+    /// How log lines look
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// When the region is not attached, or the socket is not to be had.
+pub fn run(args: &NbdArgs) -> Result<(), Failure> {
+    log::start(&args.log, args.log_format);
+    let ending = Ending::watch().map_err(Failure::failed)?;
+    let place = Place {
+        agent: args.agent.clone().unwrap_or_else(default_socket),
+        region: args.region.to_string(),
+        patience: args.wait.0,
+        ending: Arc::new(AtomicBool::new(false)),
+    };
+    // A wrong name is told at once; whatever happens later is told to clients.
+    let size = place.clone().open().map_err(of_port)?.size();
+    let socket = Bound::bind(&args.socket, 0o660, "NBD server").map_err(Failure::failed)?;
+    let options =
+        Options { place, read_only: args.read_only, connections_max: usize::from(args.connections) };
+    let server = Server::start(socket, options).map_err(Failure::failed)?;
+    info!(region = %args.region, size, socket = %args.socket.display(), read_only = args.read_only, "serving");
+    ending.wait();
+    drop(server);
+    info!("ended");
+    Ok(())
+}
+
+fn of_port(error: PortError) -> Failure {
+    match error {
+        PortError::Agent(error) => of_agent(error),
+        PortError::NoRegion { .. } => Failure::new(Exit::NotFound, error),
+        PortError::Moved { .. } | PortError::Ending => Failure::failed(error),
+    }
+}

@@ -1,0 +1,37 @@
+//! `cn-agent paging`: which regions programs have mapped, and how paging goes.
+
+use clap::Args;
+use cxloe_cn::client;
+use cxloe_gmm::command_line::{Failure, output};
+
+use super::SocketArgs;
+use super::failure::of_agent;
+
+/// Arguments of `cn-agent paging`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  cn-agent paging              each mapped region: limit, resident bytes, processes, what was counted
+  cn-agent paging -u           the same, sizes for people")]
+pub struct PagingArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// Sizes for people
+    #[arg(short = 'u', long)]
+    human: bool,
+    /// As JSON, which it always is; accepted for scripts that ask every command for it
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows mapped regions.
+///
+/// # Errors
+/// When the agent cannot be asked, or standard output is closed.
+pub fn paging(args: &PagingArgs) -> Result<(), Failure> {
+    let views = client::paging(&args.socket.path(), None).map_err(of_agent)?;
+    if views.is_empty() && !args.json {
+        eprintln!("Warning: no mapped regions found");
+    }
+    output::print(output::value(views)?, args.human)
+}

@@ -1,0 +1,348 @@
+//! `cn-agent vm` and `cn-agent serve-uffd`: virtual machines whose memory is remote.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use cxloe_cn::client::{self, Client};
+use cxloe_cn::exec::session::{self, Session, has_hung_up};
+use cxloe_cn::exec::{lease::Lease, library};
+use cxloe_cn::local::default_socket;
+use cxloe_cn::local::message::MapRequest;
+use cxloe_cn::mapping::Owner;
+use cxloe_cn::pager::PAGE_BYTES;
+use cxloe_cn::paging::Kind;
+use cxloe_cn::vm::guard::Guard;
+use cxloe_cn::vm::handover::{self, Machine};
+use cxloe_cn::vm::launch::{self, LIBRARY, LaunchError};
+use cxloe_cn::vm::pieces::{Doom, OnDoom, Pieces, Source};
+use cxloe_cn::vm::snapshot::{self, LoadError};
+use cxloe_gmm::command_line::{Exit, Failure};
+use cxloe_gmm::daemon::{Bound, Ending, LogFormat, Span, log};
+use cxloe_gmm::model::{ByteSize, Name};
+use cxloe_member::socket::SocketPath;
+use cxloe_member::wire::Pages;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tracing::{error, info, warn};
+
+use super::SocketArgs;
+use super::exec::of_lease;
+use super::failure::{of_agent, of_operation};
+
+/// How often `serve-uffd` looks whether it is to end while no machine has come, in milliseconds.
+const LOOK_MS: u8 = 100;
+/// The exit code when a machine had to be ended: that of a temporary failure in `sysexits.h`.
+const MACHINE_ENDED: i32 = 75;
+
+/// Arguments of `cn-agent vm`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+In the command, @memory@ stands for the path of a file that is the region's memory, and @size@ for its bytes. The monitor
+has to map it shared, must not touch it in advance, and has to be linked dynamically.
+
+If the agent ends, the machine's vCPUs wait for its successor; when none comes in time the monitor ends with exit code 75.
+If this command is killed, the monitor gets SIGTERM. Signals go on to the monitor, and its exit code is this command's.
+
+Examples:
+  All memory of a machine, 2 GiB of its 16 here at a time:
+    cn-agent vm --size 16G --local 2G -- qemu-system-x86_64 -machine q35,memory-backend=ram -m 16G \\
+      -object memory-backend-file,id=ram,share=on,prealloc=off,mem-path=@memory@,size=@size@ …
+
+  A second NUMA node without processors, beside 4 GiB of local memory:
+    cn-agent vm --size 12G --local 1G -- qemu-system-x86_64 -m 16G -smp 4 \\
+      -object memory-backend-ram,id=near,size=4G -numa node,nodeid=0,cpus=0-3,memdev=near \\
+      -object memory-backend-file,id=far,share=on,prealloc=off,mem-path=@memory@,size=@size@ \\
+      -numa node,nodeid=1,memdev=far …")]
+pub struct VmArgs {
+    /// Bytes of remote memory: a region of this size is created for the machine and destroyed after it
+    #[arg(long, value_name = "SIZE", required_unless_present = "region", conflicts_with = "region")]
+    size: Option<ByteSize>,
+    /// Use this region, which is attached here, instead of a new one
+    #[arg(long, value_name = "NAME")]
+    region: Option<Name>,
+    /// Start with what the region holds; otherwise its memory is zeros at the start
+    #[arg(long, requires = "region")]
+    keep: bool,
+    /// Bytes that may be resident in this machine's memory
+    #[arg(long, value_name = "SIZE")]
+    local: ByteSize,
+    /// How long the machine waits for the agent's successor if it ends
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    wait: Span,
+    /// How long memory nodes may be away before touching their pages gives SIGBUS
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    lost_wait: Span,
+    /// Fetch no pages ahead
+    #[arg(long)]
+    no_prefetch: bool,
+    /// The library that the monitor is given [default: beside this program, or in ../lib/cxloe]
+    #[arg(long, value_name = "PATH", env = "CXLOE_VM_PRELOAD")]
+    preload: Option<PathBuf>,
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// The monitor and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Arguments of `cn-agent serve-uffd`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Serves one machine, and ends when it ends. The region is the snapshot: pages are read from it when they are touched, and
+nothing is written back. Pages that a balloon gives up read as zeros afterwards.
+
+If the agent ends, the machine waits for its successor. When none comes in time, when memory is lost, or when this command
+ends before the machine, the machine's monitor is ended by SIGKILL, for its vCPUs would wait for ever: exit code 75.
+
+Example:
+  cn-agent serve-uffd --region snapshot --socket /run/cxloe/vm.uffd --load mem.file &
+  curl --unix-socket firecracker.sock -X PUT http://localhost/snapshot/load -d '{\"snapshot_path\":\"vm.state\",
+    \"mem_backend\":{\"backend_type\":\"Uffd\",\"backend_path\":\"/run/cxloe/vm.uffd\"},\"resume_vm\":true}'")]
+pub struct ServeUffdArgs {
+    /// The region that holds the machine's memory
+    #[arg(short, long, value_name = "NAME")]
+    region: Name,
+    /// Where the monitor is to connect: a Unix socket, for its own user and group
+    #[arg(short, long, value_name = "PATH")]
+    socket: PathBuf,
+    /// First write a snapshot's memory file to the region
+    #[arg(long, value_name = "FILE")]
+    load: Option<PathBuf>,
+    /// How long the machine waits for the agent's successor if it ends
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    wait: Span,
+    /// How long memory nodes may be away before the memory counts as lost
+    #[arg(long, default_value = "30s", value_name = "TIME")]
+    lost_wait: Span,
+    /// The agent's socket [default: /run/cxloe/cn-agent.sock as root, else below $XDG_RUNTIME_DIR]
+    #[arg(long, env = "CXLOE_AGENT", value_name = "PATH")]
+    agent: Option<PathBuf>,
+    /// What to log: error, warn, info, debug, trace, or per part as in cxloe_cn=debug
+    #[arg(long, default_value = log::FILTER_DEFAULT, value_name = "FILTER")]
+    log: String,
+    /// How log lines look
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+/// Runs a virtual machine monitor with remote memory. Exits with its exit code if that is not 0.
+///
+/// # Errors
+/// When it cannot be run, or what was made for it is left behind.
+pub fn vm(args: &VmArgs) -> Result<(), Failure> {
+    let not_found = |error: &dyn ToString| Failure::new(Exit::NotFound, error.to_string());
+    let library = match &args.preload {
+        Some(path) => path
+            .canonicalize()
+            .map_err(|error| not_found(&format!("the library {} is not there: {error}", path.display())))?,
+        None => library::find_called(&std::env::current_exe().map_err(Failure::failed)?, LIBRARY)
+            .map_err(|error| not_found(&error))?,
+    };
+    let socket = args.socket.path();
+    let socket = std::path::absolute(&socket).unwrap_or(socket);
+    let lease = match (&args.region, args.size) {
+        (Some(name), _) => Lease::existing(&socket, name.clone()),
+        (None, size) => Lease::create(&socket, size.unwrap_or_default().0),
+    };
+    let lease = lease.map_err(of_lease)?;
+    let request = MapRequest {
+        region: lease.name().to_string(),
+        kind: Kind::Shared,
+        limit: args.local.0,
+        prefetch: !args.no_prefetch,
+        fresh: !args.keep,
+        lost_wait_ms: args.lost_wait.0.as_millis() as u64,
+        resume: false,
+    };
+    let owner = Owner::map(&socket, request).map_err(of_agent)?;
+    let bytes = u64::from(owner.pages()) * PAGE_BYTES as u64;
+    let settings = launch::Settings { library: &library, agent: &socket, bytes, wait: args.wait.0 };
+    let command = launch::command(&args.command, &owner, &settings).map_err(|error| match error {
+        LaunchError::NoMemory => Failure::usage(error),
+        LaunchError::NoFile | LaunchError::System(_) => Failure::failed(error),
+    })?;
+    let monitor = PathBuf::from(command.get_program());
+    let session = Session::spawn(command, monitor, owner, args.wait.0).map_err(Failure::failed)?;
+    let (status, _) = session.supervise().map_err(Failure::failed)?;
+    lease.end().map_err(of_lease)?;
+    match session::exit_code(status) {
+        0 => Ok(()),
+        // Nothing is left that would have to be dropped.
+        code => std::process::exit(code),
+    }
+}
+
+/// Serves the memory of one machine that its monitor hands over.
+///
+/// # Errors
+/// When the region is not attached, the socket is not to be had, or what is handed over cannot be served.
+pub fn serve_uffd(args: &ServeUffdArgs) -> Result<(), Failure> {
+    log::start(&args.log, args.log_format);
+    let ending = Ending::watch().map_err(Failure::failed)?;
+    let stop = AtomicBool::new(false);
+    let done = ending.worker();
+    let outcome = thread::scope(|scope| {
+        let body = || {
+            let outcome = handle(args, &stop);
+            done();
+            outcome
+        };
+        let thread = thread::Builder::new().name("uffd".into()).spawn_scoped(scope, body);
+        let thread = thread.map_err(Failure::failed)?;
+        ending.wait();
+        stop.store(true, Ordering::Relaxed);
+        thread.join().map_err(|_| Failure::failed("the thread that serves the machine has panicked"))?
+    });
+    match outcome? {
+        Fate::Ended => Ok(()),
+        // Nothing is left that would have to be dropped.
+        Fate::Killed => std::process::exit(MACHINE_ENDED),
+    }
+}
+
+/// What became of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It ended, or none came.
+    Ended,
+    /// It could not go on.
+    Killed,
+}
+
+fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<Fate, Failure> {
+    let agent = args.agent.clone().unwrap_or_else(default_socket);
+    let agent = std::path::absolute(&agent).unwrap_or(agent);
+    let path = SocketPath::new(agent.as_os_str().as_encoded_bytes())
+        .ok_or_else(|| Failure::usage("the path of the agent's socket has more than 107 bytes"))?;
+    if let Some(file) = &args.load {
+        load(file, &agent, args.region.as_str())?;
+    }
+    let request = MapRequest {
+        region: args.region.to_string(),
+        kind: Kind::Foreign,
+        // Pages do not leave.
+        limit: u64::MAX,
+        prefetch: true,
+        fresh: false,
+        lost_wait_ms: args.lost_wait.0.as_millis() as u64,
+        resume: false,
+    };
+    let mut owner = Owner::map(&agent, request).map_err(of_agent)?;
+    let room = u64::from(owner.pages()) * PAGE_BYTES as u64;
+    let socket =
+        Bound::bind(&args.socket, 0o660, "handler of a machine's memory").map_err(Failure::failed)?;
+    info!(region = %args.region, bytes = room, socket = %args.socket.display(), "waiting for a machine");
+    let Some(machine) = next_machine(&socket, room, stop) else { return Ok(Fate::Ended) };
+    // One machine only: whoever comes later finds nobody.
+    drop(socket);
+    // Before there are connections to the agent that the guard would keep open.
+    let guard = Guard::post(&machine.process).map_err(Failure::failed)?;
+    let source = Source { agent: path, space: owner.space(), wait: args.wait.0 };
+    let doomed = Arc::new(Mutex::new(None));
+    let doom: OnDoom = {
+        let doomed = Arc::clone(&doomed);
+        Arc::new(move |doom| {
+            first(&doomed).get_or_insert(doom);
+        })
+    };
+    let pieces = match Pieces::serve(&machine, &source, &doom) {
+        Ok(pieces) => pieces,
+        Err(error) => {
+            handover::kill(&machine.process);
+            return Err(Failure::failed(format!("{error}; the virtual machine is ended")));
+        }
+    };
+    info!(pid = machine.pid, pieces = machine.pieces.len(), "serving a machine");
+    let fate = watch(&machine, &mut owner, &doomed, stop);
+    drop(pieces);
+    drop(guard);
+    Ok(fate)
+}
+
+/// What is there first counts; a panic elsewhere leaves it whole.
+fn first(doomed: &Mutex<Option<Doom>>) -> MutexGuard<'_, Option<Doom>> {
+    doomed.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits until the machine ends, or has to.
+fn watch(machine: &Machine, owner: &mut Owner, doomed: &Mutex<Option<Doom>>, stop: &AtomicBool) -> Fate {
+    loop {
+        let mut set = [PollFd::new(machine.process.as_fd(), PollFlags::POLLIN)];
+        if poll(&mut set, PollTimeout::from(LOOK_MS)).is_ok_and(|ready| ready > 0) {
+            info!(pid = machine.pid, "the machine has ended");
+            return Fate::Ended;
+        }
+        match first(doomed).take() {
+            Some(Doom::Lost(Pages { first, count })) => {
+                error!(first, count, "pages of the machine's memory are lost; the machine is ended")
+            }
+            Some(Doom::Abandoned(error)) => {
+                error!(%error, "nobody serves the machine's memory any more; the machine is ended");
+            }
+            None if stop.load(Ordering::Relaxed) => warn!("told to end; the machine is ended"),
+            None => {
+                // What it says is of no interest here; that it is there keeps the region from others.
+                if has_hung_up(owner.as_fd()) {
+                    let _ = owner.resume();
+                }
+                continue;
+            }
+        }
+        handover::kill(&machine.process);
+        return Fate::Killed;
+    }
+}
+
+/// The first machine that is handed over as it should be.
+fn next_machine(socket: &Bound, room: u64, stop: &AtomicBool) -> Option<Machine> {
+    while !stop.load(Ordering::Relaxed) {
+        let mut set = [PollFd::new(socket.listener().as_fd(), PollFlags::POLLIN)];
+        let _ = poll(&mut set, PollTimeout::from(LOOK_MS));
+        let machine = match socket.listener().accept() {
+            Ok((stream, _)) => handover::receive(stream, room),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => Err(error.into()),
+        };
+        match machine {
+            Ok(machine) => return Some(machine),
+            Err(error) => {
+                warn!(%error, "no machine was handed over");
+                thread::sleep(Duration::from_millis(LOOK_MS.into()));
+            }
+        }
+    }
+    None
+}
+
+/// Writes a snapshot's memory to the region.
+fn load(file: &Path, agent: &Path, name: &str) -> Result<(), Failure> {
+    let regions = client::regions(agent).map_err(of_agent)?;
+    let region = regions.into_iter().find(|region| region.region == name).ok_or_else(|| {
+        let text = format!("no region {name} is attached; `cn-agent list` shows those that are");
+        Failure::new(Exit::NotFound, text)
+    })?;
+    let mut port = Client::connect(agent).map_err(of_agent)?;
+    let mut shown = 0;
+    let progress = |done: u64, all: u64| {
+        let percent = done * 100 / all.max(1);
+        if percent >= shown + 10 {
+            shown = percent;
+            info!(percent, bytes = done, "loading");
+        }
+    };
+    let room = region.size.saturating_sub(region.beyond_window);
+    match snapshot::load(file, &mut port, region.hpa, room, progress) {
+        Ok(bytes) => {
+            info!(bytes, file = %file.display(), "loaded");
+            Ok(())
+        }
+        Err(LoadError::Agent(error)) => Err(of_operation(error, agent)),
+        Err(error) => Err(Failure::failed(error)),
+    }
+}

@@ -1,0 +1,203 @@
+//! What control knows of this node's regions, in one place: remembered in the state file, given to the worker, shown to
+//! whoever asks. The link to the manager comes here with the manager's news, the thread that looks for CXL devices with
+//! its answers; each change is remembered before it is carried out.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cxloe_gmm::api::ReleasedRegion;
+use cxloe_gmm::daemon::StateError;
+use cxloe_gmm::model::{LogicalDevice, Name, Region};
+
+use crate::attachments::{Attachments, Change, Question};
+use crate::cxl::backing::{Backing, Preference, Served};
+use crate::cxl::news::Nudge;
+use crate::daemon::{LetGo, Order, Orders, OrdersGone};
+use crate::local::message::{AttachedRegion, NodeView};
+use crate::state_file::StateFile;
+
+/// Why something told could not be followed.
+#[derive(Debug, thiserror::Error)]
+pub enum DeskError {
+    /// It could not be remembered; nothing has changed.
+    #[error(transparent)]
+    State(#[from] StateError),
+    /// No worker.
+    #[error(transparent)]
+    Worker(#[from] OrdersGone),
+}
+
+/// What is attached, as others may look at it.
+#[derive(Clone, Debug, Default)]
+pub struct Listing(Arc<Mutex<(Vec<AttachedRegion>, NodeView)>>);
+
+impl Listing {
+    /// The regions.
+    pub fn regions(&self) -> Vec<AttachedRegion> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).0.clone()
+    }
+
+    /// How this node stands.
+    pub fn node(&self) -> NodeView {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    fn show(&self, attachments: &Attachments) {
+        let mut shown = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (regions, node) = &mut *shown;
+        *regions = attachments.list();
+        (node.held, node.devices) = (attachments.held(), attachments.devices());
+    }
+}
+
+/// The desk; its copies are one.
+#[derive(Clone, Debug)]
+pub struct Desk {
+    inner: Arc<Mutex<Inner>>,
+    listing: Listing,
+}
+
+#[derive(Debug)]
+struct Inner {
+    attachments: Attachments,
+    state: StateFile,
+    orders: Orders,
+    let_go: LetGo,
+    /// Whom to ask about regions that CXL devices may serve.
+    looker: Option<Nudge>,
+}
+
+impl Desk {
+    /// The desk of `node`, with what `state` remembers, which the worker attaches. New regions are served by `preference`;
+    /// `looker` is asked where that takes looking.
+    ///
+    /// # Errors
+    /// [`OrdersGone`].
+    pub fn open(
+        node: NodeView,
+        state: StateFile,
+        preference: Preference,
+        looker: Option<Nudge>,
+        orders: Orders,
+        let_go: LetGo,
+    ) -> Result<Desk, OrdersGone> {
+        let mut attachments = state.load().unwrap_or_else(|error| {
+            tracing::warn!(%error, "starting without remembered regions");
+            Attachments::default()
+        });
+        attachments.prefer(preference);
+        let changes = attachments.begin();
+        let inner = Inner { attachments, state, orders, let_go, looker };
+        let listing = Listing(Arc::new(Mutex::new((Vec::new(), node))));
+        inner.give(changes)?;
+        listing.show(&inner.attachments);
+        Ok(Desk { inner: Arc::new(Mutex::new(inner)), listing })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is attached.
+    pub fn listing(&self) -> Listing {
+        self.listing.clone()
+    }
+
+    /// Takes over what the manager tells: remembered first, so that an address once shown stays.
+    ///
+    /// # Errors
+    /// Any [`DeskError`].
+    pub fn follow(&self, regions: &[Region], devices: &[LogicalDevice], held: bool) -> Result<(), DeskError> {
+        self.change(|attachments| {
+            let changes = attachments.follow(regions, held);
+            attachments.follow_devices(devices);
+            changes
+        })
+    }
+
+    /// What serves the region of `question` from now on.
+    ///
+    /// # Errors
+    /// Any [`DeskError`].
+    pub fn answer(&self, question: &Question, backing: Backing) -> Result<(), DeskError> {
+        self.change(|attachments| attachments.answer(question, backing))
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Attachments) -> Vec<Change>) -> Result<(), DeskError> {
+        let mut inner = self.lock();
+        let mut next = inner.attachments.clone();
+        let changes = change(&mut next);
+        if next != inner.attachments {
+            inner.state.store(&next)?;
+            inner.attachments = next;
+        }
+        inner.give(changes)?;
+        self.listing.show(&inner.attachments);
+        if let Some(looker) = inner.looker.as_ref().filter(|_| !inner.attachments.questions().is_empty()) {
+            looker.nudge();
+        }
+        Ok(())
+    }
+
+    /// The regions of which somebody has to say what serves them.
+    pub fn questions(&self) -> Vec<Question> {
+        self.lock().attachments.questions()
+    }
+
+    /// The regions that devices serve.
+    pub fn served(&self) -> Vec<(Name, Served)> {
+        let inner = self.lock();
+        let served = |(name, _, backing): (&Name, u64, &Backing)| match backing {
+            Backing::Device(served) => Some((name.clone(), served.clone())),
+            Backing::Ethernet | Backing::Undecided => None,
+        };
+        inner.attachments.backings().filter_map(served).collect()
+    }
+
+    /// The regions that memory nodes serve, and their sizes.
+    pub fn on_ethernet(&self) -> Vec<(Name, u64)> {
+        let inner = self.lock();
+        let own = inner.attachments.backings().filter(|(_, _, backing)| **backing == Backing::Ethernet);
+        own.map(|(name, bytes, _)| (name.clone(), bytes)).collect()
+    }
+
+    /// Says something about what serves a region, or that there is nothing to say; whether that is new.
+    pub fn explain(&self, region: &Name, note: Option<String>) -> bool {
+        let mut inner = self.lock();
+        let new = inner.attachments.explain(region, note);
+        if new {
+            self.listing.show(&inner.attachments);
+        }
+        new
+    }
+
+    /// Takes note of what the worker has let go of.
+    pub fn hear_worker(&self) {
+        let mut inner = self.lock();
+        let mut news = false;
+        while let Some(ticket) = inner.let_go.next() {
+            if let Some(region) = inner.attachments.let_go(ticket) {
+                tracing::info!(%region, "let go of a region: what was modified is written back");
+                news = true;
+            }
+        }
+        if news {
+            self.listing.show(&inner.attachments);
+        }
+    }
+
+    /// Whether the worker is letting go of something.
+    pub fn is_letting_go(&self) -> bool {
+        self.lock().attachments.is_letting_go()
+    }
+
+    /// What the manager wants back and nothing is left of here.
+    pub fn released(&self) -> Vec<ReleasedRegion> {
+        self.lock().attachments.released()
+    }
+}
+
+impl Inner {
+    fn give(&self, changes: Vec<Change>) -> Result<(), OrdersGone> {
+        changes.into_iter().try_for_each(|change| self.orders.give(Order::Follow(Box::new(change))))
+    }
+}

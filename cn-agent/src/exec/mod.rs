@@ -1,0 +1,27 @@
+//! Unmodified programs with remote memory: `cn-agent exec`.
+//!
+//! ```text
+//!   cn-agent exec                                   program, and all that it starts
+//!     Program: can it be served?                      libcxloe_preload.so, by LD_PRELOAD
+//!     Lease: a region for it ---> manager               |  malloc, mmap: memory of its window
+//!     Owner: maps the region ---> agent <--- Join ------'  faults, forks
+//!     Session: starts it, passes signals on, finds the agent's successor, waits
+//!     counters, then all of it is given back
+//! ```
+//!
+//! The region is a pool of pages: every process below gets a view of its own, a forked child that of its parent as it
+//! stood. The supervisor holds the region from before the program starts until after its end; processes that go on in the
+//! background after that keep their memory as long as they live, except that a temporary region is not destroyed under
+//! them: the supervisor waits for them.
+//!
+//! If the supervisor is killed, the program gets SIGTERM: what nobody watches over any more ends, in the way a program is
+//! usually asked to. Its memory stays whole until its last process has ended; only the temporary region is left behind
+//! then, under a name that begins with `exec-`, for `gmm destroy-region`.
+
+pub mod lease;
+pub mod library;
+pub mod program;
+pub mod session;
+
+/// The exit code of a process whose memory has gone out of reach: that of a temporary failure in `sysexits.h`.
+pub const OUT_OF_REACH: i32 = 75;

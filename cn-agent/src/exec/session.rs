@@ -1,0 +1,285 @@
+//! A program under supervision: from its start to the end of its last process.
+//!
+//! Signals that are sent to the supervisor go on to the program. Those of a terminal reach both by themselves, and the
+//! supervisor leaves them to the program: it ends when that does.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::unistd::{Pid, getpid, getppid};
+
+use crate::client::ClientError;
+use crate::local::message::PagingView;
+use crate::mapping::Owner;
+
+/// Signals that go on to the program.
+const PASSED_ON: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+];
+/// The pause between two attempts to reach the agent's successor, and between two looks at processes in the background.
+const PAUSE_MS: u16 = 100;
+
+/// Why a program could not be supervised.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// It could not be started.
+    #[error("{} could not be started: {source}", .path.display())]
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The system.
+    #[error("the program cannot be supervised: {0}")]
+    System(#[from] Errno),
+}
+
+/// What a program is given.
+#[derive(Debug)]
+pub struct Settings {
+    /// The library.
+    pub library: PathBuf,
+    /// The agent's socket, as a whole path.
+    pub agent: PathBuf,
+    /// Bytes of each process's window.
+    pub bytes: u64,
+    /// How long processes wait for an agent that has ended.
+    pub wait: Duration,
+}
+
+/// A running program.
+#[derive(Debug)]
+pub struct Session {
+    child: Child,
+    owner: Owner,
+    wait: Duration,
+    signals: SignalFd,
+    /// Since when the agent has been away.
+    away: Option<Instant>,
+    /// Whether its successor was given up on.
+    abandoned: bool,
+}
+
+impl Session {
+    /// Starts the program with the memory that `owner` holds.
+    ///
+    /// # Errors
+    /// Any [`SessionError`].
+    pub fn start(
+        program: PathBuf,
+        arguments: &[OsString],
+        owner: Owner,
+        settings: &Settings,
+    ) -> Result<Session, SessionError> {
+        let name = arguments.first().cloned().unwrap_or_default();
+        let mut command = Command::new(&program);
+        command.arg0(name).args(arguments.iter().skip(1));
+        command
+            .env("LD_PRELOAD", preload(&settings.library, std::env::var_os("LD_PRELOAD").as_deref()))
+            .env("CXLOE_EXEC_AGENT", &settings.agent)
+            .env("CXLOE_EXEC_SPACE", owner.space().to_string())
+            .env("CXLOE_EXEC_BYTES", settings.bytes.to_string())
+            .env("CXLOE_EXEC_WAIT_MS", settings.wait.as_millis().to_string())
+            .env("CXLOE_EXEC_SUPERVISOR", getpid().to_string());
+        if let Some(device) = owner.device() {
+            // For whoever is started below, too: they make a userfaultfd each.
+            fcntl(device, FcntlArg::F_SETFD(FdFlag::empty()))?;
+            command.env("CXLOE_EXEC_DEVICE", device.as_raw_fd().to_string());
+        }
+        Self::spawn(command, program, owner, settings.wait)
+    }
+
+    /// Starts `command`, which has been given what it needs to know of the memory that `owner` holds.
+    ///
+    /// # Errors
+    /// Any [`SessionError`]; `program` is how it names the command.
+    pub fn spawn(
+        mut command: Command,
+        program: PathBuf,
+        owner: Owner,
+        wait: Duration,
+    ) -> Result<Session, SessionError> {
+        let mut all: SigSet = PASSED_ON.into_iter().collect();
+        all.add(Signal::SIGCHLD);
+        let mut before = SigSet::empty();
+        sigprocmask(SigmaskHow::SIG_BLOCK, Some(&all), Some(&mut before))?;
+        let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
+        let supervisor = getpid();
+        let prepare = move || {
+            sigprocmask(SigmaskHow::SIG_SETMASK, Some(&before), None)?;
+            prctl::set_pdeathsig(Signal::SIGTERM)?;
+            if getppid() == supervisor { Ok(()) } else { Err(Errno::ESRCH.into()) }
+        };
+        // SAFETY: system calls only, on values of this function.
+        unsafe { command.pre_exec(prepare) };
+        let child = command.spawn().map_err(|source| SessionError::Start { path: program, source })?;
+        Ok(Session { child, owner, wait, signals, away: None, abandoned: false })
+    }
+
+    /// The program's process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Supervises until the program has ended, and every process with a part of its memory. How the program ended, and how
+    /// its memory stood at the end, if the agent could say.
+    ///
+    /// # Errors
+    /// [`SessionError::System`].
+    pub fn supervise(mut self) -> Result<(ExitStatus, Option<PagingView>), SessionError> {
+        let mut ended = None;
+        loop {
+            self.pass_signals_on(ended.is_some())?;
+            if ended.is_none() {
+                ended = self.child.try_wait().map_err(|error| {
+                    SessionError::System(Errno::from_raw(error.raw_os_error().unwrap_or_default()))
+                })?;
+            }
+            self.follow_agent();
+            let mut polled = false;
+            if let Some(status) = ended {
+                let view = if self.away.is_none() { self.owner.paging() } else { Err(gone(&self.owner)) };
+                match view {
+                    Ok(view) if view.members.is_empty() => return Ok((status, Some(view))),
+                    Ok(_) => polled = true,
+                    Err(_) if self.abandoned => return Ok((status, None)),
+                    Err(ClientError::Refused { .. } | ClientError::Protocol { .. }) => {
+                        return Ok((status, None));
+                    }
+                    Err(_) => self.away = self.away.or_else(|| Some(Instant::now())),
+                }
+            }
+            self.sleep(polled)?;
+        }
+    }
+
+    /// Sleeps until there is a signal, the agent hangs up, or it is time to look again.
+    fn sleep(&self, soon: bool) -> Result<(), SessionError> {
+        let mut set = [
+            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
+            PollFd::new(self.owner.as_fd(), PollFlags::POLLIN),
+        ];
+        let quiet = self.away.is_some() || self.abandoned;
+        let limit = if soon || quiet { PollTimeout::from(PAUSE_MS) } else { PollTimeout::NONE };
+        // A connection that has ended is readable for ever.
+        let watched = if quiet { &mut set[..1] } else { &mut set[..] };
+        match poll(watched, limit) {
+            Ok(_) | Err(Errno::EINTR) => Ok(()),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    fn pass_signals_on(&mut self, ended: bool) -> Result<(), SessionError> {
+        while let Some(came) = self.signals.read_signal()? {
+            let Ok(signal) = Signal::try_from(came.ssi_signo as i32) else { continue };
+            // A terminal's come from the kernel, and to the program as well.
+            if signal == Signal::SIGCHLD || came.ssi_code > 0 {
+                continue;
+            }
+            let mut background = || self.owner.paging().map(|view| view.members).unwrap_or_default();
+            let processes: Vec<u32> = if ended {
+                background().into_iter().map(|member| member.pid).filter(|pid| *pid > 0).collect()
+            } else {
+                vec![self.child.id()]
+            };
+            for process in processes {
+                match kill(Pid::from_raw(process as i32), signal) {
+                    Ok(()) | Err(Errno::ESRCH) => {}
+                    Err(errno) => return Err(errno.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Notices when the agent has gone, and finds its successor.
+    fn follow_agent(&mut self) {
+        if self.abandoned {
+            return;
+        }
+        let Some(since) = self.away else {
+            if has_hung_up(self.owner.as_fd()) {
+                self.away = Some(Instant::now());
+                self.follow_agent();
+            }
+            return;
+        };
+        match self.owner.resume() {
+            Ok(()) => self.away = None,
+            // The program's processes notice as well, and end.
+            Err(_) if since.elapsed() > self.wait => self.abandoned = true,
+            Err(_) => {}
+        }
+    }
+}
+
+fn gone(owner: &Owner) -> ClientError {
+    ClientError::AgentGone(owner.path().into())
+}
+
+/// Whether the other end of a connection on which nothing is expected has closed it.
+pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
+    let mut byte = [0];
+    let flags = nix::sys::socket::MsgFlags::MSG_DONTWAIT | nix::sys::socket::MsgFlags::MSG_PEEK;
+    match nix::sys::socket::recv(socket.as_raw_fd(), &mut byte, flags) {
+        Ok(0) => true,
+        Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => false,
+        Err(_) => true,
+    }
+}
+
+/// The value of LD_PRELOAD with the library in front of what is there.
+pub fn preload(library: &std::path::Path, there: Option<&OsStr>) -> OsString {
+    let mut value = library.as_os_str().to_owned();
+    if let Some(there) = there.filter(|there| !there.as_bytes().is_empty()) {
+        value.push(":");
+        value.push(there);
+    }
+    value
+}
+
+/// What a supervisor exits with for a program that ended like this, as shells have it: its exit code, or 128 and the
+/// number of the signal that ended it.
+pub fn exit_code(status: ExitStatus) -> i32 {
+    status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn libraries_of_others_stay() {
+        let library = Path::new("/lib/ours.so");
+        assert_eq!(preload(library, None), "/lib/ours.so");
+        assert_eq!(preload(library, Some(OsStr::new(""))), "/lib/ours.so");
+        assert_eq!(preload(library, Some(OsStr::new("/lib/theirs.so"))), "/lib/ours.so:/lib/theirs.so");
+    }
+
+    #[test]
+    fn exit_codes_are_those_of_shells() {
+        assert_eq!(exit_code(ExitStatus::from_raw(7 << 8)), 7);
+        assert_eq!(exit_code(ExitStatus::from_raw(15)), 143);
+    }
+}

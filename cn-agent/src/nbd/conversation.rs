@@ -1,0 +1,448 @@
+//! One connection of an NBD client, as a state machine without I/O: bytes go in by [`Conversation::receive`], what they
+//! ask for comes out of [`Conversation::step`], and what is to be sent is in [`Conversation::output`].
+//!
+//! ```text
+//!   greeting --> client's flags --> options --GO, EXPORT_NAME--> requests --DISC--> over
+//!                                      | ABORT, no such export by EXPORT_NAME         ^
+//!                                      +----------------------------------------------+
+//! ```
+//!
+//! Everything that can be decided from the protocol alone is answered here: options, requests beyond the end, writes
+//! to what is read-only, what is not known. A client can make it keep one request's payload, and no more.
+
+use super::wire::{
+    Abilities, CHUNK_ERROR, CHUNK_OFFSET_DATA, Errno, GREETING, Handshake, Info, Kind, OPTION, OPTION_HEADER,
+    Opt, OptReply, REQUEST_HEADER, RequestHeader, Wishes, parse_info, parse_option, put_chunk,
+    put_option_reply, put_simple,
+};
+
+/// The longest read, and the longest payload of a write, in bytes: what clients may take for granted.
+pub const LENGTH_MAX: u32 = 32 << 20;
+/// The smallest request a client should make, in bytes: a sector. Smaller ones are served all the same.
+const BLOCK_MIN: u32 = 512;
+/// The preferred multiple of requests, in bytes: a page.
+const BLOCK_PREFERRED: u32 = 4096;
+/// The longest data of an option, in bytes: a name of 4,096 bytes, and much that is asked about it.
+const OPTION_DATA_MAX: u32 = 16 << 10;
+/// Options before an export is chosen.
+const OPTIONS_MAX: u32 = 256;
+/// The longest text of an error, in bytes.
+const TEXT_MAX: usize = 1024;
+
+/// What is to be had.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// The name of the export; a client that names none gets it too.
+    pub name: String,
+    /// Its bytes, or why it is not to be had at present.
+    pub size: Result<u64, String>,
+    /// Whether writes are refused.
+    pub read_only: bool,
+}
+
+/// A request that has to be carried out, within the bounds of the export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// By which the client knows the answer.
+    pub cookie: u64,
+    /// What is asked for.
+    pub command: Command,
+}
+
+/// What a client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// So many bytes from an offset on.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// Bytes, up to [`LENGTH_MAX`].
+        length: u32,
+    },
+    /// To write these bytes.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// The bytes, up to [`LENGTH_MAX`].
+        data: Vec<u8>,
+    },
+    /// To make so many bytes zero.
+    WriteZeroes {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u32,
+    },
+    /// That so many bytes are of no use any more.
+    Trim {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u32,
+    },
+    /// To bring what was written to where it lasts.
+    Flush,
+}
+
+/// What comes next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Step {
+    /// At least so many further bytes are needed, never 0. What is in the output should be sent first.
+    Receive(usize),
+    /// A request, to be answered by its cookie.
+    Carry(Request),
+    /// The client leaves: send what is in the output, and hang up.
+    Leave,
+}
+
+/// Why a client has to be hung up on: what follows in its bytes cannot be told any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    /// It does not speak the fixed newstyle protocol, or says what nobody knows.
+    #[error(
+        "the client answered the greeting with flags {0:#x}; it has to speak the fixed newstyle protocol"
+    )]
+    Flags(u32),
+    /// Not an option.
+    #[error("the client sent something else where an option has to begin")]
+    NoOption,
+    /// An option that is too long.
+    #[error("the client sent option {option} with {length} bytes of data; it may have {OPTION_DATA_MAX}")]
+    LongOption {
+        /// Its number.
+        option: u32,
+        /// Its data in bytes.
+        length: u32,
+    },
+    /// Too many options.
+    #[error("the client sent more than {OPTIONS_MAX} options without choosing an export")]
+    ManyOptions,
+    /// Not a request.
+    #[error("the client sent something else where a request has to begin")]
+    NoRequest,
+    /// A payload that is too long.
+    #[error("the client announced a write of {0} bytes; it may have {LENGTH_MAX}")]
+    LongPayload(u32),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The client's flags are due.
+    Greeted,
+    Options,
+    Requests {
+        size: u64,
+    },
+    Over,
+}
+
+/// A connection of a client. See the [module](self).
+#[derive(Debug)]
+pub struct Conversation {
+    offer: Offer,
+    phase: Phase,
+    handshake: Handshake,
+    structured: bool,
+    options: u32,
+    input: Vec<u8>,
+    /// Bytes at the beginning of `input` that are done with.
+    taken: usize,
+    output: Vec<u8>,
+}
+
+impl Conversation {
+    /// A client has connected: the greeting is in the output.
+    pub fn new(offer: Offer) -> Conversation {
+        let mut output = Vec::new();
+        output.extend(GREETING.to_be_bytes());
+        output.extend(OPTION.to_be_bytes());
+        output.extend((Handshake::all().bits() as u16).to_be_bytes());
+        Conversation {
+            offer,
+            phase: Phase::Greeted,
+            handshake: Handshake::empty(),
+            structured: false,
+            options: 0,
+            input: Vec::new(),
+            taken: 0,
+            output,
+        }
+    }
+
+    /// Whether no export has been chosen yet.
+    pub fn is_negotiating(&self) -> bool {
+        matches!(self.phase, Phase::Greeted | Phase::Options)
+    }
+
+    /// What is to be sent; whoever sends it takes it out.
+    pub fn output(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// The client sent `bytes`, in pieces of any length.
+    pub fn receive(&mut self, bytes: &[u8]) {
+        self.input.drain(..self.taken);
+        self.taken = 0;
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// Goes on with what was received, to the next thing that others have to do.
+    ///
+    /// # Errors
+    /// Any [`Violation`]; the client has to be hung up on, and the conversation is over.
+    pub fn step(&mut self) -> Result<Step, Violation> {
+        let outcome = loop {
+            let outcome = match self.phase {
+                Phase::Greeted => self.flags(),
+                Phase::Options => self.option(),
+                Phase::Requests { size } => self.request(size),
+                Phase::Over => Ok(Some(Step::Leave)),
+            };
+            if let Some(outcome) = outcome.transpose() {
+                break outcome;
+            }
+        };
+        if outcome.is_err() {
+            self.phase = Phase::Over;
+        }
+        outcome
+    }
+
+    /// The read with this cookie, of the bytes from `offset` on, gave `data`.
+    pub fn answer_data(&mut self, cookie: u64, offset: u64, data: &[u8]) {
+        if self.structured {
+            put_chunk(&mut self.output, cookie, CHUNK_OFFSET_DATA, &[&offset.to_be_bytes(), data]);
+        } else {
+            put_simple(&mut self.output, cookie, None);
+            self.output.extend_from_slice(data);
+        }
+    }
+
+    /// The request with this cookie, other than a read, is done.
+    pub fn answer_done(&mut self, cookie: u64) {
+        put_simple(&mut self.output, cookie, None);
+    }
+
+    /// The request with this cookie failed of `error`; clients that can hear it are told `why`.
+    pub fn answer_error(&mut self, cookie: u64, error: Errno, why: &str) {
+        if !self.structured {
+            return put_simple(&mut self.output, cookie, Some(error));
+        }
+        let why = clipped(why).as_bytes();
+        let parts = [&(error as u32).to_be_bytes()[..], &(why.len() as u16).to_be_bytes(), why];
+        put_chunk(&mut self.output, cookie, CHUNK_ERROR, &parts);
+    }
+
+    fn rest(&self) -> &[u8] {
+        &self.input[self.taken..]
+    }
+
+    /// How many bytes are missing to have `length`; `None` if they are there.
+    fn missing(&self, length: usize) -> Option<Step> {
+        length.checked_sub(self.rest().len()).filter(|missing| *missing > 0).map(Step::Receive)
+    }
+
+    fn flags(&mut self) -> Result<Option<Step>, Violation> {
+        let Some(bytes) = self.rest().first_chunk() else { return Ok(self.missing(4)) };
+        let flags = u32::from_be_bytes(*bytes);
+        self.handshake = Handshake::from_bits(flags)
+            .filter(|known| known.contains(Handshake::FIXED_NEWSTYLE))
+            .ok_or(Violation::Flags(flags))?;
+        self.taken += 4;
+        self.phase = Phase::Options;
+        Ok(None)
+    }
+
+    fn option(&mut self) -> Result<Option<Step>, Violation> {
+        let Some(header) = self.rest().first_chunk() else { return Ok(self.missing(OPTION_HEADER)) };
+        let (option, length) = parse_option(header).ok_or(Violation::NoOption)?;
+        if length > OPTION_DATA_MAX {
+            return Err(Violation::LongOption { option, length });
+        }
+        let end = OPTION_HEADER + length as usize;
+        if let Some(missing) = self.missing(end) {
+            return Ok(Some(missing));
+        }
+        self.options += 1;
+        if self.options > OPTIONS_MAX {
+            return Err(Violation::ManyOptions);
+        }
+        let data = self.rest()[OPTION_HEADER..end].to_vec();
+        self.taken += end;
+        match Opt::from(option) {
+            Opt::ExportName => self.export_name(&data),
+            Opt::Abort => {
+                self.reply(option, OptReply::Ack, &[]);
+                self.phase = Phase::Over;
+            }
+            Opt::List if data.is_empty() => {
+                if self.offer.size.is_ok() {
+                    let (name, text) = (self.offer.name.clone(), self.description());
+                    let length = (name.len() as u32).to_be_bytes();
+                    self.reply(option, OptReply::Server, &[&length, name.as_bytes(), text.as_bytes()]);
+                }
+                self.reply(option, OptReply::Ack, &[]);
+            }
+            Opt::Info | Opt::Go => self.info(option, &data),
+            Opt::StructuredReply if data.is_empty() => {
+                self.structured = true;
+                self.reply(option, OptReply::Ack, &[]);
+            }
+            Opt::List | Opt::StructuredReply => {
+                self.refuse(option, OptReply::Invalid, "this option has no data")
+            }
+            Opt::Other(_) => {
+                self.refuse(option, OptReply::Unsupported, "this server does not know the option")
+            }
+        }
+        Ok(None)
+    }
+
+    /// Chooses an export the old way, in which nothing can be said against it.
+    fn export_name(&mut self, name: &[u8]) {
+        match self.offer.size {
+            Ok(size) if self.is_offered(name) => {
+                self.output.extend(size.to_be_bytes());
+                self.output.extend(self.abilities().bits().to_be_bytes());
+                if !self.handshake.contains(Handshake::NO_ZEROES) {
+                    self.output.extend([0; 124]);
+                }
+                self.phase = Phase::Requests { size };
+            }
+            _ => self.phase = Phase::Over,
+        }
+    }
+
+    /// Tells about an export, and chooses it if that is asked for.
+    fn info(&mut self, option: u32, data: &[u8]) {
+        let Some((name, asked)) = parse_info(data) else {
+            return self.refuse(option, OptReply::Invalid, "the data of the option does not add up");
+        };
+        if !self.is_offered(name) {
+            return self.refuse(option, OptReply::Unknown, "no such export; ask for the list, or name none");
+        }
+        let size = match self.offer.size.clone() {
+            Ok(size) => size,
+            Err(why) => return self.refuse(option, OptReply::Shutdown, &why),
+        };
+        let kind = |info: Info| (info as u16).to_be_bytes();
+        let abilities = self.abilities().bits().to_be_bytes();
+        self.reply(option, OptReply::Info, &[&kind(Info::Export), &size.to_be_bytes(), &abilities]);
+        let sizes = [BLOCK_MIN, BLOCK_PREFERRED, LENGTH_MAX].map(u32::to_be_bytes);
+        self.reply(option, OptReply::Info, &[&kind(Info::BlockSize), sizes.as_flattened()]);
+        if asked.contains(&(Info::Name as u16)) {
+            let name = self.offer.name.clone();
+            self.reply(option, OptReply::Info, &[&kind(Info::Name), name.as_bytes()]);
+        }
+        if asked.contains(&(Info::Description as u16)) {
+            let text = self.description();
+            self.reply(option, OptReply::Info, &[&kind(Info::Description), text.as_bytes()]);
+        }
+        self.reply(option, OptReply::Ack, &[]);
+        if Opt::from(option) == Opt::Go {
+            self.phase = Phase::Requests { size };
+        }
+    }
+
+    /// A text for people.
+    fn description(&self) -> String {
+        format!("region {} in remote memory (CXL over Ethernet)", self.offer.name)
+    }
+
+    fn is_offered(&self, name: &[u8]) -> bool {
+        name.is_empty() || name == self.offer.name.as_bytes()
+    }
+
+    fn abilities(&self) -> Abilities {
+        let writing = if self.offer.read_only {
+            Abilities::READ_ONLY
+        } else {
+            Abilities::FUA | Abilities::TRIM | Abilities::WRITE_ZEROES
+        };
+        let df = if self.structured { Abilities::DF } else { Abilities::empty() };
+        Abilities::HAS_FLAGS | Abilities::FLUSH | Abilities::MULTI_CONN | writing | df
+    }
+
+    fn reply(&mut self, option: u32, reply: OptReply, data: &[&[u8]]) {
+        put_option_reply(&mut self.output, option, reply, data);
+    }
+
+    fn refuse(&mut self, option: u32, reply: OptReply, why: &str) {
+        self.reply(option, reply, &[clipped(why).as_bytes()]);
+    }
+
+    fn request(&mut self, size: u64) -> Result<Option<Step>, Violation> {
+        let Some(header) = self.rest().first_chunk() else { return Ok(self.missing(REQUEST_HEADER)) };
+        let header = RequestHeader::parse(header).ok_or(Violation::NoRequest)?;
+        let payload = if header.kind == Kind::Write { header.length } else { 0 };
+        if payload > LENGTH_MAX {
+            return Err(Violation::LongPayload(payload));
+        }
+        let end = REQUEST_HEADER + payload as usize;
+        if let Some(missing) = self.missing(end) {
+            return Ok(Some(missing));
+        }
+        let payload = self.taken + REQUEST_HEADER..self.taken + end;
+        self.taken += end;
+        if header.kind == Kind::Disconnect {
+            self.phase = Phase::Over;
+            return Ok(None);
+        }
+        if let Some((error, why)) = self.objection(&header, size) {
+            self.answer_error(header.cookie, error, why);
+            return Ok(None);
+        }
+        let RequestHeader { cookie, offset, length, .. } = header;
+        let command = match header.kind {
+            Kind::Read => Command::Read { offset, length },
+            Kind::Write => Command::Write { offset, data: self.input[payload].to_vec() },
+            Kind::WriteZeroes => Command::WriteZeroes { offset, length },
+            Kind::Trim => Command::Trim { offset, length },
+            Kind::Flush => Command::Flush,
+            // An objection was made above.
+            Kind::Disconnect | Kind::Other(_) => return Ok(None),
+        };
+        Ok(Some(Step::Carry(Request { cookie, command })))
+    }
+
+    /// What speaks against a request.
+    fn objection(&self, header: &RequestHeader, size: u64) -> Option<(Errno, &'static str)> {
+        let writes = matches!(header.kind, Kind::Write | Kind::WriteZeroes | Kind::Trim);
+        let known = match header.kind {
+            Kind::Read => Wishes::DF | Wishes::FUA,
+            Kind::WriteZeroes => Wishes::FUA | Wishes::NO_HOLE,
+            Kind::Write | Kind::Trim | Kind::Flush => Wishes::FUA,
+            Kind::Disconnect | Kind::Other(_) => {
+                return Some((Errno::Invalid, "this server does not know the request"));
+            }
+        };
+        let beyond = header.offset.checked_add(header.length.into()).is_none_or(|end| end > size);
+        if writes && self.offer.read_only {
+            Some((Errno::NotPermitted, "the export is read-only"))
+        } else if header.strange || !known.contains(header.wishes) {
+            Some((Errno::Invalid, "the request has flags that this server does not know"))
+        } else if header.kind == Kind::Read && header.length > LENGTH_MAX {
+            Some((Errno::Overflow, "the read is longer than 32 MiB"))
+        } else if header.kind == Kind::Flush && (header.offset, header.length) != (0, 0) {
+            Some((Errno::Invalid, "a flush has neither offset nor length"))
+        } else if beyond && writes {
+            Some((Errno::NoSpace, "the export ends before that"))
+        } else if beyond {
+            Some((Errno::Invalid, "the export ends before that"))
+        } else {
+            None
+        }
+    }
+}
+
+/// As much of a text as is sent.
+fn clipped(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests;

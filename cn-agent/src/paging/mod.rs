@@ -1,0 +1,108 @@
+//! Paging: mapped regions, whose pages come from memory nodes when programs touch them.
+//!
+//! ```text
+//!   program --fault--> userfaultfd --+                          +--> Transfers --bursts--> Engine
+//!   program <--page--- ioctls <----- Space: Pager, Memory, members                            |
+//!   helper  <--------> socket <------+                          +<--- Sink <-----------------+
+//! ```
+//!
+//! A [`Space`] is one region being paged: its [`Pager`](crate::pager::Pager), the kernel's side of it ([`memory`]), its
+//! [`Ledger`](ledger::Ledger), and the processes that have it mapped ([`member`]). [`Spaces`] are all of them, beside
+//! one engine; whoever drives the engine calls [`Spaces::serve`] in each of its rounds. No thread but that one is
+//! involved in a fault, and none of its steps waits.
+
+mod ending;
+mod joining;
+pub mod ledger;
+pub mod member;
+pub mod memory;
+mod space;
+mod spaces;
+mod takeover;
+pub mod transfers;
+pub mod watchdog;
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::pager::PAGE_BYTES;
+
+pub use space::{Made, MakeError, Space};
+pub use spaces::{Found, Joining, Spaces, is_paging};
+
+/// Spaces there can be at a time.
+pub const SPACES_MAX: usize = 256;
+/// How long memory nodes may be away unless told otherwise.
+pub const LOST_WAIT_DEFAULT: Duration = Duration::from_secs(30);
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u64)]
+pub enum Kind {
+    /// Memory that processes share: each page of the region is one page of it.
+    Shared = 0,
+    /// Anonymous memory of processes: the region is a pool of pages.
+    Private = 1,
+    /// Memory of a virtual machine, whose monitor has handed over its userfaultfd: pages come, and never leave.
+    Foreign = 2,
+}
+
+impl Kind {
+    fn of(number: u64) -> Option<Kind> {
+        [Kind::Shared, Kind::Private, Kind::Foreign].into_iter().find(|kind| *kind as u64 == number)
+    }
+}
+
+/// What a space is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpaceOptions {
+    /// Its number: random, so that it cannot be guessed.
+    pub id: u64,
+    /// The region.
+    pub region: String,
+    /// Whose memory it is.
+    pub kind: Kind,
+    /// Where the region begins.
+    pub hpa: u64,
+    /// Pages of the region.
+    pub pages: u32,
+    /// Pages resident at most.
+    pub limit: u32,
+    /// Whether pages are fetched ahead.
+    pub prefetch: bool,
+    /// Whether the region was never written.
+    pub fresh: bool,
+    /// How long memory nodes may be away before pages count as lost.
+    pub lost_wait: Duration,
+}
+
+/// So many bytes in pages; of a region that fits, all and what the pager keeps free besides.
+pub fn limit_pages(bytes: u64, region: u32) -> u32 {
+    let all = region.saturating_add((region / 8).clamp(16, 2048));
+    if bytes >= u64::from(region) * PAGE_BYTES as u64 { all } else { (bytes / PAGE_BYTES as u64) as u32 }
+}
+
+/// Pages that a view of private memory has more than its region: for the probe page, and for windows that begin where
+/// it suits their allocators.
+const PRIVATE_SPARE: u32 = 32;
+
+impl SpaceOptions {
+    /// Pages that a view has room for.
+    pub fn view_pages(&self) -> u32 {
+        match self.kind {
+            Kind::Private => self.pages + PRIVATE_SPARE,
+            Kind::Shared | Kind::Foreign => self.pages,
+        }
+    }
+}
+
+/// As much of a text as has room in a [`Welcome`](cxloe_member::wire::Welcome).
+pub(crate) fn cut(text: &str) -> &str {
+    let mut end = text.len().min(cxloe_member::wire::TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

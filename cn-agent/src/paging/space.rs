@@ -1,0 +1,474 @@
+//! One region being paged: faults and other events in, pages and orders out.
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use cxloe_member::wire::PROBE_MAGIC;
+use cxloe_wire::time::Time;
+
+use super::ending::Clean;
+use super::ledger::{self, Ledger, LedgerError, Record};
+use super::member::{Said, ranges};
+use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared, access};
+use super::takeover::TakeOver;
+use super::transfers::{Desk, Ended, Transfers};
+use super::watchdog::Watchdog;
+use super::{Kind, SpaceOptions};
+use crate::pager::{
+    Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
+    ViewId,
+};
+use crate::uffd::{Access, Event, EventBuffer, Uffd};
+
+/// The view of a space that has only one.
+pub(super) const ONLY: ViewId = ViewId(0);
+/// Resident pages for which everything is set aside at the start: 256 MiB. Beyond, room is taken as it is needed.
+const RESERVE_MAX: u32 = 1 << 16;
+/// Reads of one userfaultfd in one round.
+const READS_MAX: usize = 8;
+
+/// Why there is no space.
+#[derive(Debug, thiserror::Error)]
+pub enum MakeError {
+    /// The system refuses.
+    #[error("memory for paging could not be made: {0}")]
+    Io(#[from] io::Error),
+    /// What a predecessor left behind is of no use.
+    #[error(transparent)]
+    Ledger(#[from] LedgerError),
+    /// The space cannot be taken over.
+    #[error("the memory of the region did not come with its ledger")]
+    NoMemory,
+}
+
+/// What whoever maps a region gets of its space.
+#[derive(Debug)]
+pub struct Made {
+    /// The space's number.
+    pub id: u64,
+    /// Pages of the region.
+    pub pages: u32,
+    /// The ledger, to keep for the agent's successor.
+    pub ledger: OwnedFd,
+    /// The memory, if processes share it.
+    pub memory: Option<OwnedFd>,
+}
+
+/// A region being paged.
+#[derive(Debug)]
+pub struct Space {
+    pub(super) options: SpaceOptions,
+    /// Its place among all spaces.
+    pub(super) place: u16,
+    pub(super) pager: Pager,
+    pub(super) memory: KernelMemory,
+    pub(super) ledger: Ledger,
+    pub(super) owners: u32,
+    pub(super) takeover: Option<TakeOver>,
+    pub(super) cleans: Vec<Clean>,
+    /// Since when nobody has it, and when what cannot be written back is given up.
+    pub(super) ending: Option<Time>,
+    /// Whether anybody has had it yet.
+    pub(super) used: bool,
+    /// Whether its descriptors are others than before.
+    pub(super) changed: bool,
+    /// Those that are of no use any more, until nobody waits on them.
+    pub(super) parted: Vec<Mapped>,
+}
+
+/// A pager and all it acts through.
+macro_rules! with_io {
+    ($space:expr, $transfers:expr, |$pager:ident, $io:ident| $body:expr) => {{
+        let Space { options, place, pager: $pager, memory, .. } = $space;
+        let mut desk =
+            Desk { transfers: $transfers, space: *place, hpa: options.hpa, patience: options.lost_wait };
+        let $io = &mut Io { memory: memory.as_memory(), store: &mut desk };
+        $body
+    }};
+}
+pub(super) use with_io;
+
+impl Space {
+    /// A new space. Takes time and memory: not for the thread that serves.
+    ///
+    /// # Errors
+    /// Any [`MakeError`].
+    pub fn create(options: SpaceOptions) -> Result<Space, MakeError> {
+        let ledger = Ledger::create(&options)?;
+        let memory = match options.kind {
+            Kind::Shared => KernelMemory::Shared(Shared::create(options.pages)?),
+            Kind::Private => KernelMemory::Private(Private::new(Watchdog::start()?)),
+            Kind::Foreign => KernelMemory::Foreign(Foreign::default()),
+        };
+        let mut space = Space::over(options, memory, ledger);
+        if space.options.kind != Kind::Private {
+            let table = space.empty_table(ONLY)?;
+            space.pager.add_view(table, true).map_err(io::Error::other)?;
+        }
+        Ok(space)
+    }
+
+    /// What a predecessor has left behind: `ledger` and, if the memory is shared, that. `hpa` is found by the region's
+    /// name.
+    ///
+    /// # Errors
+    /// Any [`MakeError`].
+    pub fn adopt(
+        ledger: OwnedFd,
+        memory: Option<OwnedFd>,
+        hpa: impl FnOnce(&str) -> Option<u64>,
+    ) -> Result<Option<Space>, MakeError> {
+        let (ledger, options) = Ledger::adopt(ledger)?;
+        let Some(hpa) = hpa(&options.region) else { return Ok(None) };
+        let options = SpaceOptions { hpa, ..options };
+        let memory = match options.kind {
+            Kind::Shared => {
+                KernelMemory::Shared(Shared::adopt(memory.ok_or(MakeError::NoMemory)?, options.pages)?)
+            }
+            Kind::Private => KernelMemory::Private(Private::new(Watchdog::start()?)),
+            Kind::Foreign => KernelMemory::Foreign(Foreign::default()),
+        };
+        let mut space = Space::over(options, memory, ledger);
+        space.take_over()?;
+        Ok(Some(space))
+    }
+
+    fn over(options: SpaceOptions, memory: KernelMemory, ledger: Ledger) -> Space {
+        let SpaceOptions { kind, pages, limit, prefetch, fresh, .. } = options;
+        let room = options.view_pages();
+        let slots = match kind {
+            Kind::Private => Slots::pool(pages, fresh),
+            Kind::Shared | Kind::Foreign => Slots::own(pages, fresh),
+        };
+        let pager = PagerOptions { pages: room, limit, prefetch, evict: kind != Kind::Foreign };
+        let mut pager = Pager::new(pager, slots);
+        if limit <= RESERVE_MAX {
+            pager.reserve();
+        }
+        Space {
+            options,
+            place: 0,
+            pager,
+            memory,
+            ledger,
+            owners: 0,
+            takeover: None,
+            cleans: Vec::new(),
+            ending: None,
+            used: false,
+            changed: true,
+            parted: Vec::new(),
+        }
+    }
+
+    /// What it is made of.
+    pub fn options(&self) -> &SpaceOptions {
+        &self.options
+    }
+
+    /// How many have it mapped, by connections of their own.
+    pub fn owners(&self) -> u32 {
+        self.owners
+    }
+
+    /// What those who map it get.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn made(&self) -> io::Result<Made> {
+        let memory = match &self.memory {
+            KernelMemory::Shared(shared) => Some(shared.descriptor().try_clone_to_owned()?),
+            _ => None,
+        };
+        Ok(Made { id: self.options.id, pages: self.options.pages, ledger: self.ledger.share()?, memory })
+    }
+
+    /// The ledger's table of a view, its pages as those of a new view.
+    pub(super) fn empty_table(&self, view: ViewId) -> io::Result<PageTable> {
+        let table = self.ledger.table(view.0)?;
+        let own = self.options.kind != Kind::Private && !self.options.fresh;
+        (0..table.len()).for_each(|page| {
+            table.set(page, Entry::absent(if own { page } else { NO_SLOT }));
+        });
+        Ok(table)
+    }
+
+    #[inline]
+    pub(super) fn frames(&mut self) -> &mut Frames {
+        self.pager.frames()
+    }
+
+    /// Reads what has happened in a mapping; how much.
+    #[inline]
+    pub(super) fn read_events(
+        &mut self,
+        id: MappingId,
+        buffer: &mut EventBuffer,
+        transfers: &mut Transfers,
+    ) -> usize {
+        let mut count = 0;
+        for _ in 0..READS_MAX {
+            let Some(mapped) = self.memory.mappings().get(id) else { return count };
+            let before = count;
+            match mapped.uffd.events(buffer) {
+                Ok(events) => events.for_each(|event| {
+                    count += 1;
+                    self.happened(id, event, transfers);
+                }),
+                Err(error) => {
+                    tracing::error!(%error, space = self.options.region, "a process's faults cannot be read");
+                    self.part(id);
+                    return count;
+                }
+            }
+            if count == before {
+                return count;
+            }
+        }
+        count
+    }
+
+    #[inline]
+    fn happened(&mut self, id: MappingId, event: Event, transfers: &mut Transfers) {
+        match event {
+            Event::Fault { address, write, wp, minor, .. } => {
+                let found = match &self.memory {
+                    KernelMemory::Foreign(memory) => memory.find(address),
+                    memory => memory.mappings().get(id).and_then(|m| Some((id, m.page_at(address)?))),
+                };
+                let Some((mapping, page)) = found else { return };
+                if page == 0 && self.options.kind == Kind::Private {
+                    self.answer_probe(mapping);
+                    return;
+                }
+                let write = write || self.options.kind == Kind::Foreign;
+                let fault = Fault { mapping, page, access: access(wp, minor), write };
+                with_io!(self, transfers, |pager, io| pager.fault(fault, io));
+            }
+            Event::Fork(child) => self.forked(id, child),
+            Event::Remove { start, end } => {
+                let KernelMemory::Foreign(memory) = &self.memory else { return };
+                for address in (start..end).step_by(PAGE_BYTES) {
+                    if let Some((_, page)) = memory.find(address) {
+                        self.pager.discarded(ONLY, page..page + 1);
+                    }
+                }
+            }
+            Event::Unmap { .. } | Event::Remap { .. } => {}
+        }
+    }
+
+    /// A process wants to know which view it has.
+    #[cold]
+    fn answer_probe(&self, id: MappingId) {
+        let (Some(mapped), Some(view)) = (self.memory.mappings().get(id), self.pager.view_of(id)) else {
+            return;
+        };
+        let mut page: Page = [0; PAGE_BYTES];
+        page[..8].copy_from_slice(&PROBE_MAGIC);
+        page[8..10].copy_from_slice(&view.0.to_le_bytes());
+        if mapped.uffd.copy(mapped.address, &page, Access::Writable).is_err() {
+            mapped.wake(0);
+        }
+    }
+
+    /// A process has forked; its child has not said yet who it is.
+    #[cold]
+    fn forked(&mut self, parent: MappingId, child: OwnedFd) {
+        let Some(view) = self.pager.view_of(parent) else { return };
+        let Some((address, pages)) = self.memory.mappings().get(parent).map(|m| (m.address, m.pages)) else {
+            return;
+        };
+        let made = Uffd::from_fd(child).map_err(|error| error.to_string()).and_then(|uffd| {
+            let expected = self.free_view();
+            let table = self.ledger.table(expected.0).map_err(|error| error.to_string())?;
+            // Stale entries are nobody's.
+            (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
+            let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
+            debug_assert_eq!(view, expected, "views are numbered alike here and there");
+            let mapping = self.pager.add_mapping(view).map_err(|error| error.to_string())?;
+            Ok((view, mapping, uffd))
+        });
+        match made {
+            Ok((view, mapping, uffd)) => {
+                let KernelMemory::Private(memory) = &mut self.memory else { return };
+                memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
+                self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
+                self.changed = true;
+                tracing::debug!(space = self.options.region, view = view.0, "a process has forked");
+            }
+            // Its probe page reads as zeros, by which it knows.
+            Err(error) => {
+                tracing::error!(%error, space = self.options.region, "a forked process is not followed");
+            }
+        }
+    }
+
+    /// The view that the pager will give out next.
+    pub(super) fn free_view(&self) -> ViewId {
+        let free = |view: &u16| self.pager.look(ViewId(*view), 0).is_none();
+        ViewId((0..u16::MAX).find(free).unwrap_or_default())
+    }
+
+    /// Hears what members say; how much.
+    #[inline]
+    pub(super) fn listen(&mut self, id: MappingId, transfers: &mut Transfers) -> usize {
+        let mut count = 0;
+        while let Some(link) = self.memory.mappings_mut().get_mut(id).and_then(|mapped| mapped.link.as_mut())
+        {
+            let said = link.hear();
+            let Some(view) = self.pager.view_of(id) else { return count };
+            count += 1;
+            match said {
+                Said::Nothing => return count - 1,
+                Said::Dropped(order) => {
+                    let options = *self.pager.options();
+                    with_io!(self, transfers, |pager, io| {
+                        ranges(&order, &options).for_each(|pages| pager.dropped(view, pages, io));
+                    });
+                }
+                Said::Discard(message) => {
+                    let options = *self.pager.options();
+                    let first = u32::from(self.options.kind == Kind::Private);
+                    for pages in ranges(&message, &options) {
+                        self.pager.discarded(view, pages.start.max(first)..pages.end.max(first));
+                    }
+                    if let Some(link) =
+                        self.memory.mappings_mut().get_mut(id).and_then(|mapped| mapped.link.as_mut())
+                    {
+                        link.discarded();
+                    }
+                }
+                Said::Leave => {
+                    self.end(id);
+                    return count;
+                }
+                Said::Gone => {
+                    self.hang_up(id, transfers);
+                    return count;
+                }
+            }
+        }
+        count
+    }
+
+    /// A member's connection has ended. If its process lives, it goes on being served: it may come again.
+    #[cold]
+    fn hang_up(&mut self, id: MappingId, transfers: &mut Transfers) {
+        let Some(view) = self.pager.view_of(id) else { return };
+        let Some(mut link) = self.memory.mappings_mut().get_mut(id).and_then(|mapped| mapped.link.take())
+        else {
+            return;
+        };
+        self.changed = true;
+        // Whether they were carried out is found when somebody touches the pages.
+        let options = *self.pager.options();
+        for order in link.take_ordered() {
+            with_io!(&mut *self, &mut *transfers, |pager, io| {
+                ranges(&order, &options).for_each(|pages| pager.dropped(view, pages, io));
+            });
+        }
+        match self.options.kind {
+            Kind::Private => self.pager.set_droppable(view, false),
+            Kind::Shared => {}
+            // Who handed it over says when it is over.
+            Kind::Foreign => self.end(id),
+        }
+        self.look_after();
+    }
+
+    /// Ends a mapping, and a view that was its alone.
+    pub(super) fn end(&mut self, id: MappingId) {
+        let view = self.pager.view_of(id);
+        match (&mut self.memory, view) {
+            (KernelMemory::Private(memory), Some(view)) => {
+                memory.forget(id);
+                self.pager.end_view(view);
+            }
+            _ => self.pager.end_mapping(id),
+        }
+        self.part(id);
+    }
+
+    fn part(&mut self, id: MappingId) {
+        if let Some(mapped) = self.memory.mappings_mut().remove(id) {
+            tracing::debug!(space = self.options.region, pid = mapped.pid, "a process has left");
+            self.ledger.set_record(id.0, None);
+            self.changed = true;
+            self.parted.push(mapped);
+        }
+    }
+
+    /// Parts with processes that have ended without a word.
+    pub(super) fn look_after(&mut self) {
+        let shared = self.options.kind == Kind::Shared;
+        let gone = |(id, mapped): (MappingId, &Mapped)| {
+            if mapped.link.is_none() {
+                match (shared, mapped.pid) {
+                    (true, pid) if ledger::started(pid).is_none() => return Some(id),
+                    (true, _) => {}
+                    (false, _) => mapped.look(),
+                }
+            }
+            mapped.is_gone().then_some(id)
+        };
+        let gone: Vec<MappingId> = self.memory.mappings().iter().filter_map(gone).collect();
+        gone.into_iter().for_each(|id| self.end(id));
+    }
+
+    /// A transfer has ended.
+    #[inline]
+    pub(super) fn transferred(&mut self, ended: Ended, transfers: &mut Transfers) {
+        let Ended { frame, fetch, outcome, .. } = ended;
+        with_io!(self, transfers, |pager, io| {
+            if fetch { pager.fetched(frame, outcome, io) } else { pager.written(frame, outcome, io) }
+        });
+    }
+
+    /// Goes on with what nobody waits for in particular; how much was done.
+    #[inline]
+    pub(super) fn turn(&mut self, transfers: &mut Transfers) -> usize {
+        let mut work = 0;
+        if self.pager.has_work() {
+            work += with_io!(&mut *self, &mut *transfers, |pager, io| pager.turn(io));
+        }
+        if !self.cleans.is_empty() {
+            work += self.clean(transfers);
+        }
+        let mut some_gone = false;
+        while let Some(id) = self.pager.take_ended() {
+            some_gone |= self.memory.mappings().get(id).is_some_and(Mapped::is_gone);
+        }
+        if some_gone {
+            self.look_after();
+        }
+        work
+    }
+
+    /// Whether it has something to do that no event will bring.
+    #[inline]
+    pub(super) fn is_held(&self) -> bool {
+        self.pager.has_work() || !self.cleans.is_empty()
+    }
+
+    /// Whether the agent's answer depends on what members say.
+    #[inline]
+    pub(super) fn waits_for_members(&self) -> bool {
+        let waits =
+            |(_, mapped): (MappingId, &Mapped)| mapped.link.as_ref().is_some_and(|link| link.is_busy());
+        self.options.kind == Kind::Private && self.memory.mappings().iter().any(waits)
+    }
+
+    /// Says to everybody that the agent ends.
+    pub(super) fn bye(&mut self) {
+        let links = self.memory.mappings_mut().iter_mut().filter_map(|(_, mapped)| mapped.link.as_mut());
+        links.for_each(|link| link.bye());
+    }
+
+    /// Changes how many pages may be resident.
+    pub(super) fn set_limit(&mut self, pages: u32) {
+        self.options.limit = pages;
+        self.ledger.set_limit(pages);
+        self.pager.set_limit(pages);
+    }
+}

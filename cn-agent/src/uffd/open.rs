@@ -1,0 +1,107 @@
+//! Getting a userfaultfd and agreeing on its features.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{O_CLOEXEC, O_NONBLOCK, c_int};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
+use nix::sys::stat::Mode;
+
+use super::{Features, Ioctls, OpenError, Uffd, abi, probe};
+
+/// The device that hands out userfaultfds to those who may open it (Linux 6.1).
+const DEVICE: &str = "/dev/userfaultfd";
+
+impl Uffd {
+    /// A userfaultfd for the memory of this process and for all faults, those that the kernel takes on its behalf
+    /// included: by the system call, or else by `/dev/userfaultfd`.
+    pub fn create() -> Result<Uffd, OpenError> {
+        let call = match by_call(0) {
+            Err(errno @ (Errno::EPERM | Errno::ENOSYS)) => errno,
+            Err(errno) => return Err(OpenError::Os { doing: "userfaultfd(2)", errno }),
+            Ok(uffd) => return Ok(uffd),
+        };
+        match open(DEVICE, OFlag::O_RDWR | OFlag::O_CLOEXEC, Mode::empty()) {
+            Ok(device) => Uffd::create_from(device.as_fd()),
+            Err(_) if call == Errno::ENOSYS => Err(OpenError::NoKernelSupport),
+            Err(device) => Err(OpenError::Forbidden { device, call }),
+        }
+    }
+
+    /// A userfaultfd for the memory of this process that serves faults of user mode alone, which needs no privilege:
+    /// a system call that meets an absent page fails with EFAULT.
+    pub fn create_user_only() -> Result<Uffd, OpenError> {
+        by_call(abi::USER_MODE_ONLY).map_err(|errno| match errno {
+            Errno::ENOSYS => OpenError::NoKernelSupport,
+            errno => OpenError::Os { doing: "userfaultfd(2) with UFFD_USER_MODE_ONLY", errno },
+        })
+    }
+
+    /// A userfaultfd for the memory of this process and for all faults from an open `/dev/userfaultfd`, which may
+    /// have been opened by another process with the right to do so, and passed to this one.
+    pub fn create_from(device: BorrowedFd<'_>) -> Result<Uffd, OpenError> {
+        let flags = O_CLOEXEC | O_NONBLOCK;
+        // SAFETY: the request takes flags by value and touches no memory.
+        let made = unsafe { libc::ioctl(device.as_raw_fd(), abi::NEW, flags) };
+        match Errno::result(made) {
+            // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+            Ok(fd) => Ok(Uffd { fd: unsafe { OwnedFd::from_raw_fd(fd) } }),
+            Err(errno) => Err(OpenError::Os { doing: "USERFAULTFD_IOC_NEW on /dev/userfaultfd", errno }),
+        }
+    }
+
+    /// A userfaultfd that another process made, or that came with a fork event. It is set not to block.
+    pub fn from_fd(fd: OwnedFd) -> Result<Uffd, OpenError> {
+        let failed = |errno| OpenError::Os { doing: "setting a userfaultfd not to block", errno };
+        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL).map_err(failed)?);
+        if !flags.contains(OFlag::O_NONBLOCK) {
+            fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(failed)?;
+        }
+        Ok(Uffd { fd })
+    }
+
+    /// Agrees with the kernel on `features`; comes first, and once. Whoever hands over its userfaultfd has done it, and
+    /// that of a fork event has its parent's. What comes back is what may be done to the descriptor itself.
+    pub fn handshake(&self, features: Features) -> Result<Ioctls, OpenError> {
+        let mut api = abi::Api { api: abi::API_VERSION, features: features.bits(), ioctls: 0 };
+        // SAFETY: the request reads and writes nothing but its argument.
+        match unsafe { abi::ioctl(self.as_fd(), abi::API, &mut api) } {
+            Ok(_) => Ok(Ioctls::from_bits_retain(api.ioctls)),
+            Err(Errno::EPERM) if features.contains(Features::EVENT_FORK) => Err(OpenError::ForkNeedsPtrace),
+            Err(errno @ (Errno::EINVAL | Errno::ENOTTY)) => match probe() {
+                Ok(probe) if !probe.features.contains(features) => {
+                    Err(OpenError::Missing { missing: features - probe.features, present: probe.features })
+                }
+                _ => Err(OpenError::NotFresh(errno)),
+            },
+            Err(errno) => Err(OpenError::Os { doing: "the handshake with userfaultfd (UFFDIO_API)", errno }),
+        }
+    }
+
+    /// A handshake that wants nothing: says what the kernel has, and leaves the userfaultfd agreed on no feature.
+    pub(super) fn ask(&self) -> Result<(Features, Ioctls), OpenError> {
+        let mut api = abi::Api { api: abi::API_VERSION, features: 0, ioctls: 0 };
+        // SAFETY: the request reads and writes nothing but its argument.
+        match unsafe { abi::ioctl(self.as_fd(), abi::API, &mut api) } {
+            Ok(_) => Ok((Features::from_bits_retain(api.features), Ioctls::from_bits_retain(api.ioctls))),
+            Err(errno) => {
+                Err(OpenError::Os { doing: "asking userfaultfd for its features (UFFDIO_API)", errno })
+            }
+        }
+    }
+
+    /// Another descriptor of the same userfaultfd.
+    pub fn try_clone(&self) -> Result<Uffd, OpenError> {
+        let copied = fcntl(&self.fd, FcntlArg::F_DUPFD_CLOEXEC(3));
+        let fd = copied.map_err(|errno| OpenError::Os { doing: "duplicating a userfaultfd", errno })?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+        Ok(Uffd { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+    }
+}
+
+fn by_call(flags: c_int) -> Result<Uffd, Errno> {
+    // SAFETY: the call takes flags by value and touches no memory.
+    let made = unsafe { libc::syscall(libc::SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags) };
+    // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
+    Errno::result(made).map(|fd| Uffd { fd: unsafe { OwnedFd::from_raw_fd(fd as c_int) } })
+}

@@ -1,0 +1,102 @@
+//! Memory of a test, touched by address: what an optimiser may not reason about, another thread fills in.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use crate::uffd::PAGE;
+
+/// A mapping.
+pub struct Memory {
+    start: NonNull<libc::c_void>,
+    pages: u64,
+}
+
+// SAFETY: a mapping belongs to the process; all access is volatile, by address.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+const PROTECTION: ProtFlags = ProtFlags::PROT_READ.union(ProtFlags::PROT_WRITE);
+
+fn bytes(pages: u64) -> NonZeroUsize {
+    NonZeroUsize::new((pages * PAGE) as usize).unwrap()
+}
+
+impl Memory {
+    /// Private anonymous memory, in small pages.
+    pub fn anonymous(pages: u64) -> Memory {
+        // SAFETY: a new mapping where the kernel likes.
+        let start = unsafe { mmap_anonymous(None, bytes(pages), PROTECTION, MapFlags::MAP_PRIVATE) }.unwrap();
+        // SAFETY: the mapping just made.
+        unsafe { madvise(start, bytes(pages).get(), MmapAdvise::MADV_NOHUGEPAGE) }.unwrap();
+        Memory { start, pages }
+    }
+
+    /// A file in memory, and two mappings of it.
+    pub fn shared(pages: u64) -> (Memory, Memory, OwnedFd) {
+        let file = memfd_create("uffd-test", MFdFlags::MFD_CLOEXEC).unwrap();
+        nix::unistd::ftruncate(&file, (pages * PAGE) as i64).unwrap();
+        (Memory::map(file.as_fd(), pages), Memory::map(file.as_fd(), pages), file)
+    }
+
+    fn map(file: std::os::fd::BorrowedFd<'_>, pages: u64) -> Memory {
+        // SAFETY: a new mapping where the kernel likes.
+        let start = unsafe { mmap(None, bytes(pages), PROTECTION, MapFlags::MAP_SHARED, file, 0) }.unwrap();
+        Memory { start, pages }
+    }
+
+    /// Address of a page, or of the end.
+    pub fn at(&self, page: u64) -> u64 {
+        assert!(page <= self.pages);
+        self.start.as_ptr() as u64 + page * PAGE
+    }
+
+    /// The addresses of one page.
+    pub fn page(&self, page: u64) -> Range<u64> {
+        self.at(page)..self.at(page + 1)
+    }
+
+    /// All addresses.
+    pub fn all(&self) -> Range<u64> {
+        self.at(0)..self.at(self.pages)
+    }
+
+    /// Reads a byte from the middle of a page.
+    pub fn read(&self, page: u64) -> u8 {
+        // SAFETY: inside the mapping.
+        unsafe { ((self.at(page) + PAGE / 2) as *const u8).read_volatile() }
+    }
+
+    /// Writes a byte to the middle of a page.
+    pub fn write(&self, page: u64, byte: u8) {
+        // SAFETY: inside the mapping.
+        unsafe { ((self.at(page) + PAGE / 2) as *mut u8).write_volatile(byte) }
+    }
+
+    /// Drops pages with `madvise(2)`.
+    pub fn advise(&self, page: u64, pages: u64, advice: MmapAdvise) {
+        let start = NonNull::new(self.at(page) as *mut libc::c_void).unwrap();
+        // SAFETY: inside the mapping, whose contents nobody relies on.
+        unsafe { madvise(start, bytes(pages).get(), advice) }.unwrap();
+    }
+
+    /// Unmaps the last pages.
+    pub fn shorten(&mut self, pages: u64) {
+        let start = NonNull::new(self.at(pages) as *mut libc::c_void).unwrap();
+        // SAFETY: the end of the mapping, which nothing refers to from now on.
+        unsafe { munmap(start, bytes(self.pages - pages).get()) }.unwrap();
+        self.pages = pages;
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's, and nothing else refers to it.
+        let _ = unsafe { munmap(self.start, bytes(self.pages).get()) };
+    }
+}

@@ -1,0 +1,292 @@
+//! Other processes, and the signal that a fault can be. A forked child of a test does only what a signal handler may
+//! do, and ends by `_exit`: that everything here works in it is part of the test.
+
+use std::cell::UnsafeCell;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
+use std::thread;
+
+use nix::cmsg_space;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use nix::sys::socket::{
+    AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg,
+    socketpair,
+};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, fork};
+
+use super::memory::Memory;
+use super::*;
+
+/// Forks a child that runs `body` and exits with what it returns.
+fn child(body: impl FnOnce() -> u8) -> Pid {
+    // SAFETY: the child does what a signal handler may do, and nothing else.
+    match unsafe { fork() }.unwrap() {
+        ForkResult::Parent { child } => child,
+        ForkResult::Child => {
+            let status = body();
+            // SAFETY: ends the process, without running anything of the parent's.
+            unsafe { libc::_exit(i32::from(status)) }
+        }
+    }
+}
+
+/// Status values of a child that could not do what it was to do.
+const NO_FEATURE: u8 = 200;
+const FAILED: u8 = 201;
+
+fn exit_code(pid: Pid) -> u8 {
+    match waitpid(pid, None).unwrap() {
+        WaitStatus::Exited(_, code) => code as u8,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_poisoned_page_ends_in_sigbus() {
+    if uffd(Features::POISON).is_none() {
+        return;
+    }
+    let memory = Memory::anonymous(2);
+    let touches = child(|| {
+        // The test runner's own handler of this signal is for stacks.
+        // SAFETY: the default action.
+        let _ = unsafe {
+            sigaction(Signal::SIGBUS, &SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty()))
+        };
+        let Ok(uffd) = Uffd::create_user_only() else { return FAILED };
+        if uffd.handshake(Features::POISON).is_err() {
+            return NO_FEATURE;
+        }
+        // SAFETY: the test's own memory, touched by address alone.
+        if unsafe { uffd.register(memory.all(), Modes::MISSING) }.is_err() {
+            return FAILED;
+        }
+        if uffd.copy(memory.at(0), &page_of(1), Access::Writable) != Ok(4096)
+            || uffd.poison(memory.page(1)) != Ok(4096)
+            || uffd.poison(memory.page(0)) != Err(UffdError::Exists)
+            || memory.read(0) != 1
+        {
+            return FAILED;
+        }
+        memory.read(1)
+    });
+    match waitpid(touches, None).unwrap() {
+        WaitStatus::Signaled(_, Signal::SIGBUS, _) => {}
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What the handler below works with. One process, one handler: the child that installs it.
+static FD: AtomicU64 = AtomicU64::new(u64::MAX);
+static SOURCE: AtomicPtr<u8> = AtomicPtr::new(null_mut());
+static SERVED: AtomicU64 = AtomicU64::new(0);
+static UNPROTECTED: AtomicU64 = AtomicU64::new(0);
+
+/// Serves a fault where it happens.
+extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    // SAFETY: the kernel's record of this very signal; for SIGBUS it has an address.
+    let address = unsafe { (*info).si_addr() } as u64 & !(PAGE - 1);
+    // SAFETY: the descriptor that the child keeps open while faults can happen; ManuallyDrop leaves it so.
+    let fd = unsafe { OwnedFd::from_raw_fd(FD.load(Ordering::Relaxed) as RawFd) };
+    let uffd = std::mem::ManuallyDrop::new(Uffd { fd });
+    // SAFETY: a page that outlives the child.
+    let page = unsafe { std::slice::from_raw_parts(SOURCE.load(Ordering::Relaxed), PAGE as usize) };
+    match uffd.copy(address, page, Access::Protected) {
+        Ok(_) => SERVED.fetch_add(1, Ordering::Relaxed),
+        Err(UffdError::Exists) => {
+            // There, and protected: this was a write.
+            match uffd.unprotect(address..address + PAGE, false) {
+                Ok(()) => UNPROTECTED.fetch_add(1, Ordering::Relaxed),
+                // SAFETY: ends the process; going on would only bring the signal again.
+                Err(_) => unsafe { libc::_exit(i32::from(FAILED)) },
+            }
+        }
+        // SAFETY: as above.
+        Err(_) => unsafe { libc::_exit(i32::from(FAILED)) },
+    };
+}
+
+struct Page(UnsafeCell<[u8; PAGE as usize]>);
+
+// SAFETY: written by nobody.
+unsafe impl Sync for Page {}
+
+static FULL_OF_NINES: Page = Page(UnsafeCell::new([9; PAGE as usize]));
+
+#[test]
+fn a_fault_is_served_by_the_faulting_thread_in_its_signal_handler() {
+    if uffd(Features::SIGBUS | Features::WRITE_PROTECT).is_none() {
+        return;
+    }
+    let memory = Memory::anonymous(3);
+    let serves_itself = child(|| {
+        let Ok(uffd) = Uffd::create_user_only() else { return FAILED };
+        if uffd.handshake(Features::SIGBUS | Features::WRITE_PROTECT).is_err() {
+            return NO_FEATURE;
+        }
+        // SAFETY: the test's own memory, touched by address alone.
+        if unsafe { uffd.register(memory.all(), Modes::MISSING | Modes::WRITE_PROTECT) }.is_err() {
+            return FAILED;
+        }
+        FD.store(uffd.fd.as_raw_fd() as u64, Ordering::Relaxed);
+        SOURCE.store(FULL_OF_NINES.0.get().cast(), Ordering::Relaxed);
+        let action = SigAction::new(
+            SigHandler::SigAction(on_sigbus),
+            SaFlags::SA_SIGINFO | SaFlags::SA_NODEFER,
+            SigSet::empty(),
+        );
+        // SAFETY: the handler does what a handler may do.
+        if unsafe { sigaction(Signal::SIGBUS, &action) }.is_err() {
+            return FAILED;
+        }
+        // A read, a write to the page that is there then, and a write to an absent page: two pages, two unprotected.
+        if memory.read(0) != 9 {
+            return 1;
+        }
+        memory.write(0, 4);
+        memory.write(1, 5);
+        if (memory.read(0), memory.read(1)) != (4, 5) {
+            return 2;
+        }
+        if SERVED.load(Ordering::Relaxed) != 2 || UNPROTECTED.load(Ordering::Relaxed) != 2 {
+            return 3;
+        }
+        // The kernel's own access to an absent page fails.
+        let mut null = [0_i32; 2];
+        // SAFETY: two descriptors; the buffer is one byte of the mapping.
+        let read = unsafe {
+            libc::pipe(null.as_mut_ptr());
+            libc::write(null[1], FULL_OF_NINES.0.get().cast(), 1);
+            libc::read(null[0], memory.at(2) as *mut libc::c_void, 1)
+        };
+        if read == -1 && nix::errno::Errno::last() == nix::errno::Errno::EFAULT { 0 } else { 4 }
+    });
+    assert_eq!(exit_code(serves_itself), 0);
+}
+
+#[test]
+fn system_calls_wait_for_pages_as_programs_do() {
+    let Ok(uffd) = Uffd::create() else {
+        eprintln!("not tested here: faults of the kernel need privilege");
+        return;
+    };
+    uffd.handshake(Features::empty()).unwrap();
+    let memory = Memory::anonymous(1);
+    register(&uffd, &memory, Modes::MISSING);
+    let (reading, writing) = nix::unistd::pipe().unwrap();
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            // SAFETY: a page of the mapping, which the kernel reads.
+            let page = unsafe { std::slice::from_raw_parts(memory.at(0) as *const u8, 16) };
+            nix::unistd::write(&writing, page)
+        });
+        expect_fault(&uffd, memory.at(0), false, false);
+        uffd.copy(memory.at(0), &page_of(77), Access::Writable).unwrap();
+        assert_eq!(writer.join().unwrap(), Ok(16));
+    });
+    let mut bytes = [0; 16];
+    nix::unistd::read(&reading, &mut bytes).unwrap();
+    assert_eq!(bytes, [77; 16]);
+}
+
+#[test]
+fn a_forked_child_faults_on_its_own_userfaultfd() {
+    let uffd = Uffd::create().or_else(|_| Uffd::create_user_only()).unwrap();
+    match uffd.handshake(Features::EVENT_FORK) {
+        Ok(_) => {}
+        Err(error @ OpenError::ForkNeedsPtrace) => {
+            eprintln!("not tested here: {error}");
+            return;
+        }
+        Err(other) => panic!("{other}"),
+    }
+    let memory = Memory::anonymous(3);
+    register(&uffd, &memory, Modes::MISSING);
+    uffd.copy(memory.at(0), &page_of(1), Access::Writable).unwrap();
+    thread::scope(|scope| {
+        let forker = scope.spawn(|| {
+            exit_code(child(|| {
+                let inherited = memory.read(0);
+                memory.write(0, 50);
+                inherited + memory.read(1) + memory.read(0)
+            }))
+        });
+        let event = next(&uffd);
+        let Event::Fork(fd) = event else { panic!("{event:?}") };
+        let theirs = Uffd::from_fd(fd).unwrap();
+        expect_fault(&theirs, memory.at(1), false, false);
+        theirs.copy(memory.at(1), &page_of(100), Access::Writable).unwrap();
+        assert_eq!(forker.join().unwrap(), 1 + 100 + 50);
+        assert_eq!(theirs.copy(memory.at(2), &page_of(1), Access::Writable), Err(UffdError::Gone));
+        assert_eq!(theirs.unprotect(memory.page(2), true), Err(UffdError::Gone));
+    });
+    assert_eq!(memory.read(0), 1, "the child wrote to a copy");
+    uffd.copy(memory.at(1), &page_of(2), Access::Writable).unwrap();
+    assert_eq!(memory.read(1), 2, "the parent's absent page is its own");
+}
+
+#[test]
+fn a_page_shared_with_a_forked_child_does_not_move() {
+    let Some(uffd) = uffd(Features::MOVE) else { return };
+    let (memory, staging) = (Memory::anonymous(1), Memory::anonymous(1));
+    memory.write(0, 3);
+    register(&uffd, &staging, Modes::MISSING);
+    assert_eq!(exit_code(child(|| memory.read(0))), 3);
+    // SAFETY: both are the test's own and touched by address alone.
+    let moved = unsafe { uffd.move_(staging.at(0), memory.at(0), PAGE) };
+    assert_eq!(moved, Err(UffdError::Busy));
+    assert_eq!(memory.read(0), 3);
+}
+
+/// Sends a descriptor over a socket.
+fn send_fd(socket: RawFd, fd: RawFd) -> nix::Result<usize> {
+    let fds = [fd];
+    let message = [ControlMessage::ScmRights(&fds)];
+    sendmsg::<()>(socket, &[IoSlice::new(b"u")], &message, MsgFlags::empty(), None)
+}
+
+fn receive_fd(socket: RawFd) -> OwnedFd {
+    let (mut byte, mut room) = ([0], cmsg_space!([RawFd; 1]));
+    let mut bytes = [IoSliceMut::new(&mut byte)];
+    let received = recvmsg::<()>(socket, &mut bytes, Some(&mut room), MsgFlags::MSG_CMSG_CLOEXEC).unwrap();
+    for message in received.cmsgs().unwrap() {
+        if let ControlMessageOwned::ScmRights(fds) = message {
+            // SAFETY: the kernel has just made it for us.
+            return unsafe { OwnedFd::from_raw_fd(fds[0]) };
+        }
+    }
+    panic!("no descriptor came");
+}
+
+#[test]
+fn another_process_is_paged_through_the_descriptor_that_it_handed_over() {
+    let memory = Memory::anonymous(2);
+    let (ours, theirs) =
+        socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC).unwrap();
+    let paged = child(|| {
+        let Ok(uffd) = Uffd::create_user_only() else { return FAILED };
+        // Handing over one that may block: the other side sees to that.
+        // SAFETY: flags by value, on an own descriptor.
+        let set = unsafe { libc::fcntl(uffd.fd.as_raw_fd(), libc::F_SETFL, libc::O_RDONLY) };
+        if set != 0 || send_fd(theirs.as_raw_fd(), uffd.fd.as_raw_fd()).is_err() {
+            return FAILED;
+        }
+        let mut go = [0];
+        match nix::unistd::read(&theirs, &mut go) {
+            Ok(1) => memory.read(1),
+            _ => FAILED,
+        }
+    });
+    let uffd = Uffd::from_fd(receive_fd(ours.as_raw_fd())).unwrap();
+    uffd.handshake(Features::empty()).unwrap();
+    register(&uffd, &memory, Modes::MISSING);
+    assert_eq!(nix::unistd::write(&ours, &[1]), Ok(1));
+    expect_fault(&uffd, memory.at(1), false, false);
+    uffd.copy(memory.at(1), &page_of(66), Access::Writable).unwrap();
+    assert_eq!(exit_code(paged), 66);
+    assert_eq!(uffd.copy(memory.at(0), &page_of(1), Access::Writable), Err(UffdError::Gone));
+    assert_eq!(memory.read(1), 0, "this process's own memory was never touched");
+}

@@ -1,0 +1,22 @@
+//! # cxloe-vm-preload: guest memory that lies in memory nodes, for virtual machine monitors that do not know of it
+//!
+//! `cn-agent vm` has the dynamic linker load this library into QEMU, and gives it a file that stands for a region. Where
+//! the monitor maps that file, this library makes the mapping a member of the region's space: from then on the agent
+//! serves the guest's page faults and takes pages away again.
+//!
+//! ```text
+//!   monitor --mmap--------> hooks ---> mappings: userfaultfd, Join, a helper thread ---> agent
+//!           --madvise-----> hooks ---> discard first, then the call   (a balloon gives pages back)
+//!           --fallocate---> hooks ---'
+//!           --munmap------> hooks ---> the call, then leave
+//! ```
+//!
+//! Everything else the monitor does passes through untouched, and so does everything in a process without the
+//! environment that `cn-agent vm` gives. Where mapping fails, the reason is on standard error and the monitor sees its
+//! mmap fail.
+
+#[cfg(not(test))]
+mod hooks;
+mod mappings;
+mod settings;
+mod spans;
