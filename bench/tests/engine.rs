@@ -7,8 +7,8 @@ use cxloe_bench::sim::register::{Origin, Shape, content};
 use cxloe_bench::sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{
-    BurstRead, Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target, Unmapped,
-    Walk, Write,
+    BurstRead, Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target,
+    Unmapped, Walk, Write,
 };
 use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};

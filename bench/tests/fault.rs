@@ -56,7 +56,7 @@ fn everything_is_measured(privileged: bool) -> Outcome {
     let report = run(&[
         "--trials",
         &TRIALS.to_string(),
-        "--faults",
+        "--operations",
         &FAULTS.to_string(),
         "--pages",
         "512",

@@ -15,6 +15,7 @@
 use std::path::Path;
 use std::time::Instant;
 
+use clap::{ArgMatches, FromArgMatches};
 use cxloe_cn::client::{Client, regions};
 use cxloe_gmm::api::CreateRegion;
 use cxloe_gmm::model::{CnId, Mac, Name};
@@ -45,7 +46,7 @@ use crate::report::{Report, Samples, Statistic};
 #[derive(clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    link: Option<LinkArgs>,
+    link: OptionalLink,
     #[command(flatten)]
     region: RegionArgs,
 
@@ -55,7 +56,7 @@ pub struct Args {
 
     /// Faults of each kind in a trial
     #[arg(long, value_name = "N", default_value_t = 2_000, value_parser = clap::value_parser!(u64).range(1..=FAULTS_MAX))]
-    faults: u64,
+    operations: u64,
 
     /// Pages read in order in a trial
     #[arg(long, value_name = "N", default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..))]
@@ -81,15 +82,45 @@ pub struct Args {
     output: OutputArgs,
 }
 
+/// A link that is there, if one is named.
+struct OptionalLink(Option<LinkArgs>);
+
+impl clap::Args for OptionalLink {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        let known: Vec<_> = command.get_arguments().map(|arg| arg.get_id().clone()).collect();
+        LinkArgs::augment_args(command).mut_args(|arg| match arg.get_id().as_str() {
+            "interface" => arg.required(false),
+            _ if known.contains(arg.get_id()) => arg,
+            _ => arg.requires("interface"),
+        })
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for OptionalLink {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let is_named = matches.contains_id("interface");
+        Ok(OptionalLink(is_named.then(|| LinkArgs::from_arg_matches(matches)).transpose()?))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
 impl Args {
     /// Whether it makes a lab, for which the process needs namespaces of its own.
     pub fn makes_lab(&self) -> bool {
-        self.link.is_none()
+        self.link.0.is_none()
     }
 }
 
 pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
-    let Some(link) = &args.link else { return in_lab(args, interrupt) };
+    let Some(link) = &args.link.0 else { return in_lab(args, interrupt) };
     let session = Session::open(link, &args.region, interrupt)?;
     let agent = args.agent.clone().zip(args.agent_region.clone());
     let agent = agent.map(|(socket, region)| Agent { socket, region, processes: Vec::new() });
@@ -246,7 +277,7 @@ fn timed(args: &Args, session: Session, agent: Option<Agent>) -> Result<(Session
     let progress = bar(u64::from(args.trials) * STEPS, Unit::Steps);
     let plan = FaultPlan {
         trials: args.trials,
-        faults: args.faults,
+        faults: args.operations,
         pages: usize::try_from(args.pages)?,
         pager_cpu: args.pager_cpu,
         agent,

@@ -132,7 +132,7 @@ fn in_lab(
         machine::pin(ours)?;
     }
     let connected = Connected::open(&ConnectOptions {
-            name: "bench".into(),
+        name: "bench".into(),
         link: LinkConfig { backend: args.link, busy_poll: wait == WaitStyle::Busy, ..LinkConfig::new("cn0") },
         extras: Extras::default(),
         wait,

@@ -86,7 +86,9 @@ pub enum MeasureError {
         wrong: u64,
     },
     /// A page of mapped memory is not what was written.
-    #[error("wrong data: page {page} of the mapped region begins with {found:#x}, which was not written there")]
+    #[error(
+        "wrong data: page {page} of the mapped region begins with {found:#x}, which was not written there"
+    )]
     WrongPage {
         /// The page.
         page: usize,

@@ -5,6 +5,7 @@
 //! Runs as root; an ordinary user's agent may not follow forks and has to say so. Every wait is bounded.
 
 mod corners;
+mod figures;
 mod programs;
 mod redis;
 #[allow(dead_code)]
@@ -31,7 +32,7 @@ fn main() -> ExitCode {
             vec![$(Trial::test(stringify!($name), $module::$name)),*]
         };
     }
-    let tests = match standing {
+    let mut tests = match standing {
         Standing::Root => trials![
             programs::python_sorts_a_list,
             programs::sort_sorts_a_file_larger_than_its_memory,
@@ -52,6 +53,10 @@ fn main() -> ExitCode {
         ],
         _ => trials![supervision::an_ordinary_users_agent_says_what_it_lacks],
     };
+    if standing == Standing::Root {
+        let figure = Trial::test("redis_with_half_its_data_local", figures::redis_with_half_its_data_local);
+        tests.push(figure.with_ignored_flag(true));
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
     libtest_mimic::run(&arguments, tests).exit_code()

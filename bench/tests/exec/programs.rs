@@ -26,10 +26,10 @@ fn lines(count: u64, width: usize) -> Vec<u8> {
     text
 }
 
-/// Runs that are in order, 120 of them, which Python's sort merges.
+/// Runs that are in order, 64 of them, which Python's sort merges.
 const SORTING: &str = "
 import hashlib
-runs, length = 120, 4000
+runs, length = 64, 2500
 numbers = [(1 << 40) + place * 1000003 + run * 7919 for run in range(runs) for place in range(length)]
 ordered = sorted(numbers)
 assert len(ordered) == runs * length and all(a <= b for a, b in zip(ordered, ordered[1:]))
@@ -40,7 +40,7 @@ print(hashlib.sha256(','.join(map(str, ordered)).encode()).hexdigest())
 pub fn python_sorts_a_list() -> Outcome {
     let rig = rig()?;
     let command = ["/usr/bin/python3", "-c", SORTING];
-    let ended = start(&rig, Sizes(96, 8), &[], &command)?.wait()?.well()?.paged(16 * MIB)?;
+    let ended = start(&rig, Sizes(64, 4), &[], &command)?.wait()?.well()?.paged(8 * MIB)?;
     ensure(ended.out == locally(&command)?, "another list than without remote memory")?;
     nothing_is_left(&rig)
 }
@@ -48,9 +48,9 @@ pub fn python_sorts_a_list() -> Outcome {
 pub fn sort_sorts_a_file_larger_than_its_memory() -> Outcome {
     let rig = rig()?;
     let file = rig.path("lines");
-    std::fs::write(&file, lines(16 << 10, 1024))?;
-    let command = ["sort", "--buffer-size=48M", "--parallel=2", text(&file)];
-    let ended = start(&rig, Sizes(96, 8), &[], &command)?.wait()?.well()?.paged(16 * MIB)?;
+    std::fs::write(&file, lines(12 << 10, 1024))?;
+    let command = ["sort", "--buffer-size=40M", "--parallel=2", text(&file)];
+    let ended = start(&rig, Sizes(64, 6), &[], &command)?.wait()?.well()?.paged(12 * MIB)?;
     let mut expected: Vec<Vec<u8>> =
         std::fs::read(&file)?.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect();
     expected.sort();
@@ -59,8 +59,8 @@ pub fn sort_sorts_a_file_larger_than_its_memory() -> Outcome {
 
 const QUERIES: &str = "
 CREATE TABLE entries (id INTEGER PRIMARY KEY, key INTEGER, content TEXT);
-WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 16000)
-INSERT INTO entries SELECT n, n * 7919 % 16001, printf('%d:%.1000c', n, 'x') FROM numbers;
+WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 10000)
+INSERT INTO entries SELECT n, n * 7919 % 10007, printf('%d:%.1000c', n, 'x') FROM numbers;
 UPDATE entries SET content = 'even ' || content WHERE id % 2 = 0;
 CREATE INDEX by_key ON entries (key);
 DELETE FROM entries WHERE id % 5 = 0;
@@ -73,7 +73,7 @@ PRAGMA integrity_check;
 pub fn sqlite_keeps_a_database_in_memory() -> Outcome {
     let rig = rig()?;
     let command = ["sqlite3", ":memory:", QUERIES];
-    let ended = start(&rig, Sizes(96, 6), &[], &command)?.wait()?.well()?.paged(16 * MIB)?;
+    let ended = start(&rig, Sizes(64, 4), &[], &command)?.wait()?.well()?.paged(10 * MIB)?;
     ensure(ended.text().ends_with("\n0\nok\n"), ended.text())?;
     ensure(ended.out == locally(&command)?, "another answer than without remote memory")
 }
@@ -81,10 +81,10 @@ pub fn sqlite_keeps_a_database_in_memory() -> Outcome {
 pub fn zstd_compresses_with_two_threads() -> Outcome {
     let rig = rig()?;
     let (file, packed) = (rig.path("lines"), rig.path("lines.zst"));
-    let content = lines(40 << 10, 1024);
+    let content = lines(20 << 10, 1024);
     std::fs::write(&file, &content)?;
     let command = ["zstd", "-T2", "-3", "-q", "-o", text(&packed), text(&file)];
-    start(&rig, Sizes(128, 4), &[], &command)?.wait()?.well()?.paged(16 * MIB)?;
+    start(&rig, Sizes(96, 8), &[], &command)?.wait()?.well()?.paged(10 * MIB)?;
     let unpacked = locally(&["zstd", "-dcq", text(&packed)])?;
     ensure(unpacked == content, "what was compressed comes out otherwise")?;
     let command = ["zstd", "-dcq", text(&packed)];

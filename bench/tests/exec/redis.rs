@@ -9,7 +9,7 @@ use std::time::Duration;
 use cxloe_bench::lab::Process;
 
 use crate::rig::{LIMIT, Outcome, Rig, ensure, eventually};
-use crate::run::{Sizes, nothing_is_left, rig, start, text};
+use crate::run::{Running, Sizes, nothing_is_left, rig, start, text};
 
 /// Keys, and bytes of each one's value.
 const KEYS: usize = 16_000;
@@ -18,19 +18,19 @@ const VALUE: usize = 1000;
 const BATCH: usize = 200;
 
 /// A connection to a server.
-struct Redis {
+pub struct Redis {
     stream: BufReader<UnixStream>,
 }
 
 impl Redis {
-    fn connect(socket: &Path) -> Option<Redis> {
+    pub fn connect(socket: &Path) -> Option<Redis> {
         let stream = UnixStream::connect(socket).ok()?;
         stream.set_read_timeout(Some(LIMIT)).ok()?;
         let mut redis = Redis { stream: BufReader::new(stream) };
         redis.ask(&[b"PING"]).is_ok_and(|answer| answer == b"PONG").then_some(redis)
     }
 
-    fn send(&mut self, words: &[&[u8]]) -> Outcome {
+    pub fn send(&mut self, words: &[&[u8]]) -> Outcome {
         let mut request = format!("*{}\r\n", words.len()).into_bytes();
         for word in words {
             request.extend(format!("${}\r\n", word.len()).into_bytes());
@@ -41,7 +41,7 @@ impl Redis {
     }
 
     /// A simple or bulk answer.
-    fn receive(&mut self) -> Outcome<Vec<u8>> {
+    pub fn receive(&mut self) -> Outcome<Vec<u8>> {
         let mut line = String::new();
         self.stream.read_line(&mut line)?;
         let (kind, rest) = line.trim_end().split_at_checked(1).ok_or("the server has hung up")?;
@@ -58,7 +58,7 @@ impl Redis {
         }
     }
 
-    fn ask(&mut self, words: &[&[u8]]) -> Outcome<Vec<u8>> {
+    pub fn ask(&mut self, words: &[&[u8]]) -> Outcome<Vec<u8>> {
         self.send(words)?;
         self.receive()
     }
@@ -94,7 +94,7 @@ impl Redis {
         Ok(())
     }
 
-    fn info(&mut self, field: &str) -> Outcome<String> {
+    pub fn info(&mut self, field: &str) -> Outcome<String> {
         let info = String::from_utf8(self.ask(&[b"INFO", b"everything"])?)?;
         let found = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         Ok(found.ok_or_else(|| format!("no {field} in {info}"))?.to_string())
@@ -112,13 +112,13 @@ fn value(key: usize, generation: usize) -> Vec<u8> {
     value
 }
 
-fn arguments(folder: &str, socket: &str) -> Vec<String> {
+pub fn arguments(folder: &str, socket: &str) -> Vec<String> {
     let fixed = ["--port", "0", "--save", "", "--appendonly", "no", "--dir", folder, "--unixsocket", socket];
     fixed.into_iter().map(Into::into).collect()
 }
 
 /// A server without remote memory, that has loaded what is in `folder`.
-fn local(rig: &Rig, folder: &Path) -> Outcome<(Process, Redis)> {
+pub fn local(rig: &Rig, folder: &Path) -> Outcome<(Process, Redis)> {
     let socket = rig.path("local.sock");
     let mut server = Command::new("redis-server");
     server.args(arguments(text(folder), text(&socket))).stdin(Stdio::null());
@@ -128,16 +128,22 @@ fn local(rig: &Rig, folder: &Path) -> Outcome<(Process, Redis)> {
     Ok((process, redis))
 }
 
+/// A server with remote memory.
+pub fn remote(rig: &Rig, folder: &Path, sizes: Sizes) -> Outcome<(Running, Redis)> {
+    let socket = rig.path("redis.sock");
+    let given = arguments(text(folder), text(&socket));
+    let command: Vec<&str> = ["redis-server"].into_iter().chain(given.iter().map(String::as_str)).collect();
+    let running = start(rig, sizes, &[], &command)?;
+    let answers = eventually("the server answers", || Redis::connect(&socket));
+    let redis = answers.map_err(|error| format!("{error:?}; it said: {}", running.err()))?;
+    Ok((running, redis))
+}
+
 pub fn a_snapshot_is_what_was_there_at_the_fork() -> Outcome {
     let rig = rig()?;
     let folder = rig.path("redis");
     std::fs::create_dir(&folder)?;
-    let socket = rig.path("redis.sock");
-    let given = arguments(text(&folder), text(&socket));
-    let command: Vec<&str> = ["redis-server"].into_iter().chain(given.iter().map(String::as_str)).collect();
-    let running = start(&rig, Sizes(128, 8), &[], &command)?;
-    let answers = eventually("the server answers", || Redis::connect(&socket));
-    let mut redis = answers.map_err(|error| format!("{error:?}; it said: {}", running.err()))?;
+    let (running, mut redis) = remote(&rig, &folder, Sizes(128, 8))?;
 
     redis.set_all(1)?;
     redis.check_all(1)?;

@@ -51,7 +51,10 @@ pub struct Sizes(pub u64, pub u64);
 pub fn start(rig: &Rig, sizes: Sizes, more: &[&str], command: &[&str]) -> Outcome<Running> {
     let [size, local] = [sizes.0, sizes.1].map(|mib| (mib * MIB).to_string());
     let mut exec = Command::new(program("cn-agent")?);
-    exec.args(["exec", "--size", &size, "--local", &local, "--stats=json"]).args(more).arg("--").args(command);
+    exec.args(["exec", "--size", &size, "--local", &local, "--stats=json"])
+        .args(more)
+        .arg("--")
+        .args(command);
     exec.env("CXLOE_AGENT", rig.socket()).current_dir(rig.dir.path());
     let number = std::fs::read_dir(rig.dir.path())?.count();
     let (out, err) = (rig.path(&format!("{number}.out")), rig.path(&format!("{number}.err")));

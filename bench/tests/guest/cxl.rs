@@ -11,11 +11,11 @@ const USE: &str = r#"
     shows() { [ "$(carriers)" = "$1" ]; }
     use_region() {
         $agent write $1 --file /run/image --flush
-        $agent read $1 --lines 4096 --raw | cmp - /run/image
+        $agent read $1 --lines 1024 --raw | cmp - /run/image
         $agent write $1+1M --text 'lines of a region' --flush
         $agent read $1+1M | grep -o 'lines of a reg'
     }
-    head -c 256K /dev/urandom >/run/image
+    head -c 64K /dev/urandom >/run/image
 "#;
 
 /// Without the device, with it, after the agent was killed, and when the kernel takes the device back.
@@ -47,9 +47,9 @@ pub fn device_serves_what_fits() -> Outcome {
         $agent run --name cn0 -i cn0 --link packet --wait sleep --manager $CXLOE_MANAGER --socket $CXLOE_AGENT \
             --data-dir $FABRIC/agent --backend auto >$FABRIC/agent.2.log 2>&1 &
         until_true 60 $agent read second
-        $agent read second --lines 4096 --raw | cmp - /run/image
+        $agent read second --lines 1024 --raw | cmp - /run/image
         until_true 60 $agent read scratch
-        $agent read scratch --lines 4096 --raw | cmp - /run/image
+        $agent read scratch --lines 1024 --raw | cmp - /run/image
         echo after: $(carriers)
 
         daxctl reconfigure-device --mode=system-ram --no-online dax0.0 >/dev/null 2>&1 || true
@@ -59,7 +59,7 @@ pub fn device_serves_what_fits() -> Outcome {
         $agent read second 2>&1 | grep -o 'the CXL device that serves HPA .* is gone'
         $agent read scratch+1M | grep -o 'lines of a reg'
     "#;
-    let options = ["--cxl", "256M", "--timeout", "200"];
+    let options = ["--cxl", "256M", "--timeout", "300"];
     let said = ended(guest_with_fabric(&options, &command)?, 0)?;
     for line in [
         "without: ethernet",
@@ -72,5 +72,5 @@ pub fn device_serves_what_fits() -> Outcome {
     let lines = said.lines().filter(|line| *line == "lines of a reg").count();
     ensure(lines == 3 && said.contains("the CXL device that serves HPA"), said.clone())?;
     let local = said.lines().find_map(|line| line.strip_prefix("\"local_writes\":"));
-    ensure(local.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n > 4096), said)
+    ensure(local.and_then(|n| n.parse::<u64>().ok()).is_some_and(|n| n > 1024), said)
 }

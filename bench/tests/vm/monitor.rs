@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use cxloe_bench::lab::{Lab, Process};
@@ -17,7 +18,7 @@ use cxloe_cn::local::memory::send_with_descriptor;
 use cxloe_cn::uffd::{Features, Modes, Uffd};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
-use super::rig::{Outcome, ensure};
+use super::rig::{LIMIT, Outcome, ensure};
 
 /// Environment variable with the socket that a copy of this program, playing the monitor, connects to.
 pub const ROLE: &str = "CXLOE_TEST_MONITOR";
@@ -42,7 +43,7 @@ pub fn snapshot() -> Vec<u8> {
 /// The monitor's process, as a test has it.
 pub struct Monitor {
     process: Process,
-    answers: BufReader<std::process::ChildStdout>,
+    answers: Receiver<String>,
 }
 
 impl Monitor {
@@ -51,7 +52,9 @@ impl Monitor {
         let mut command = Command::new(std::env::current_exe()?);
         command.env(ROLE, socket).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = lab.spawn("cn", command)?;
-        let answers = BufReader::new(process.child_mut().stdout.take().ok_or("no output")?);
+        let output = BufReader::new(process.child_mut().stdout.take().ok_or("no output")?);
+        let (tell, answers) = channel();
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| tell.send(line)));
         let mut monitor = Monitor { process, answers };
         ensure(monitor.answer()? == "ok", "the monitor has handed its memory over")?;
         Ok(monitor)
@@ -64,11 +67,12 @@ impl Monitor {
         Ok(input.flush()?)
     }
 
-    /// What it answers; empty when it has ended. (Whoever serves it ends it if it would wait for ever.)
+    /// What it answers.
     pub fn answer(&mut self) -> Outcome<String> {
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        Ok(line.trim_end().to_owned())
+        Ok(self
+            .answers
+            .recv_timeout(LIMIT)
+            .map_err(|error| format!("the machine gives no answer: {error}"))?)
     }
 
     /// Has it do something; it has to succeed.
@@ -143,7 +147,8 @@ impl Machine {
                 "read" => self.touch(pages, word),
                 "zeros" => self.touch(pages, |_| 0),
                 "write" => {
-                    (pages.start * PAGE / 8..pages.end * PAGE / 8).for_each(|index| self.set(index, !word(index)));
+                    (pages.start * PAGE / 8..pages.end * PAGE / 8)
+                        .for_each(|index| self.set(index, !word(index)));
                     Ok(())
                 }
                 "written" => self.touch(pages, |index| !word(index)),
@@ -172,7 +177,11 @@ impl Machine {
     }
 
     /// Compares every word of some pages, by several threads at once that begin at different places.
-    fn touch(self, pages: std::ops::Range<usize>, expected: impl Fn(usize) -> u64 + Sync) -> Result<(), String> {
+    fn touch(
+        self,
+        pages: std::ops::Range<usize>,
+        expected: impl Fn(usize) -> u64 + Sync,
+    ) -> Result<(), String> {
         let expected = &expected;
         thread::scope(|scope| {
             let look = |thread: usize| {
@@ -200,6 +209,7 @@ impl Machine {
     fn remove(self, pages: std::ops::Range<usize>) -> Result<(), String> {
         let start = std::ptr::NonNull::new(self.place(pages.start * PAGE / 8)).ok_or("null")?;
         // SAFETY: pages of one piece, whose content is given up.
-        unsafe { madvise(start.cast(), pages.len() * PAGE, MmapAdvise::MADV_DONTNEED) }.map_err(|e| e.to_string())
+        unsafe { madvise(start.cast(), pages.len() * PAGE, MmapAdvise::MADV_DONTNEED) }
+            .map_err(|e| e.to_string())
     }
 }

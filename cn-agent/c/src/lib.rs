@@ -83,7 +83,9 @@ extern "C" fn cxloe_map(name: *const c_char, options: *const Options, error: *mu
     let options = given(options).unwrap_or(&usual);
     let mapped = text(name, "the region's name").and_then(|name| {
         let socket = match options.agent.is_null() {
-            true => std::env::var_os("CXLOE_AGENT").map_or_else(cxloe_cn::local::default_socket, PathBuf::from),
+            true => {
+                std::env::var_os("CXLOE_AGENT").map_or_else(cxloe_cn::local::default_socket, PathBuf::from)
+            }
             false => PathBuf::from(text(options.agent, "the agent's socket")?),
         };
         Region::by_agent(&socket, name, options)

@@ -81,7 +81,19 @@ impl<'a> Member<'a> {
         let Joined { socket, welcome, .. } = joined;
         let (view, agent) = (welcome.view, welcome.agent);
         line.connected(socket.as_fd().as_raw_fd());
-        Member { place, line, socket, uffd, ledger, memory, view, agent, inbox: Inbox::new(), wait, pid: None }
+        Member {
+            place,
+            line,
+            socket,
+            uffd,
+            ledger,
+            memory,
+            view,
+            agent,
+            inbox: Inbox::new(),
+            wait,
+            pid: None,
+        }
     }
 
     /// The same for memory of another process, which [`join_for`] was called for.

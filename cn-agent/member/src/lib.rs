@@ -14,7 +14,7 @@
 //! * [`socket`]: a connection to the agent, with descriptors.
 //! * [`join`]: becoming a member.
 //! * [`helper`]: what the helper thread does from then on.
-//! * [`line`]: how other threads of the process reach it.
+//! * [`line`](mod@line): how other threads of the process reach it.
 //! * [`uffd`]: making a userfaultfd.
 //!
 //! Nothing here allocates, and no call but [`Line::discard`](line::Line::discard) waits for another thread: it all runs

@@ -5,13 +5,15 @@ use std::fmt::{Display, Write};
 
 use arrayvec::ArrayString;
 
-use crate::sys;
+use crate::{process, sys};
 
 /// The exit code of a process whose memory is out of reach: that of a temporary failure in `sysexits.h`.
 pub const CODE: c_int = 75;
 
 /// Ends the process and says why on its standard error.
 pub fn end(why: impl Display) -> ! {
+    // Some reasons are told with the help of the heap, which cannot be reached any more.
+    process::leave_window();
     let mut text = ArrayString::<1024>::new();
     // SAFETY: cannot fail.
     let pid = unsafe { libc::getpid() };

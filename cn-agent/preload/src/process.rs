@@ -7,6 +7,8 @@
 //!                                            '--------> Local     as without this library
 //! ```
 //!
+//! Who ends for want of its memory says so with memory of the boot arena.
+//!
 //! The first of two moments makes the start: this library's constructor, or the first allocation after the C library has
 //! been set up, by another library's constructor. Both are before `main` and before any thread.
 
@@ -118,6 +120,11 @@ pub fn source() -> Source {
 pub fn member() -> Option<&'static Process> {
     // SAFETY: it is set by then.
     (MEMBER.load(Acquire) != 0).then(|| unsafe { PROCESS.get() })
+}
+
+/// Has memory come from the boot arena again: this process is about to end.
+pub fn leave_window() {
+    STAGE.store(STARTING, Release);
 }
 
 #[cold]

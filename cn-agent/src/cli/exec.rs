@@ -190,7 +190,7 @@ fn in_words(view: &PagingView) -> String {
         ("pages fetched on demand", count.fetched),
         ("pages fetched ahead", count.prefetched),
         ("pages evicted", count.evicted),
-        ("  and fetched again", count.refaulted),
+        ("  and wanted again soon after", count.refaulted),
         ("pages written back", count.written_back),
         ("  lines of them", count.lines_written_back),
         ("pages discarded by the program", count.discarded),
@@ -202,7 +202,8 @@ fn in_words(view: &PagingView) -> String {
     text
 }
 
-fn of_program(error: ProgramError) -> Failure {
+/// What a program that cannot be served is refused with.
+pub fn of_program(error: ProgramError) -> Failure {
     let exit = match &error {
         ProgramError::NotFound(_) => Exit::NotFound,
         ProgramError::Unusable { .. } | ProgramError::Endless(_) => Exit::Failed,

@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Args;
 use cxloe_cn::client::{self, Client};
 use cxloe_cn::exec::session::{self, Session, has_hung_up};
-use cxloe_cn::exec::{lease::Lease, library};
+use cxloe_cn::exec::{lease::Lease, library, program};
 use cxloe_cn::local::default_socket;
 use cxloe_cn::local::message::MapRequest;
 use cxloe_cn::mapping::Owner;
@@ -32,7 +32,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{error, info, warn};
 
 use super::SocketArgs;
-use super::exec::of_lease;
+use super::exec::{of_lease, of_program};
 use super::failure::{of_agent, of_operation};
 
 /// How often `serve-uffd` looks whether it is to end while no machine has come, in milliseconds.
@@ -136,6 +136,9 @@ pub struct ServeUffdArgs {
 /// # Errors
 /// When it cannot be run, or what was made for it is left behind.
 pub fn vm(args: &VmArgs) -> Result<(), Failure> {
+    let name = args.command.first().ok_or_else(|| Failure::usage("no command is named"))?;
+    // A monitor that cannot be given the library would run without remote memory, and nobody would know.
+    program::find(name, std::env::var_os("PATH").as_deref()).map_err(of_program)?;
     let not_found = |error: &dyn ToString| Failure::new(Exit::NotFound, error.to_string());
     let library = match &args.preload {
         Some(path) => path
@@ -274,9 +277,10 @@ fn first(doomed: &Mutex<Option<Doom>>) -> MutexGuard<'_, Option<Doom>> {
 fn watch(machine: &Machine, owner: &mut Owner, doomed: &Mutex<Option<Doom>>, stop: &AtomicBool) -> Fate {
     loop {
         let mut set = [PollFd::new(machine.process.as_fd(), PollFlags::POLLIN)];
-        if poll(&mut set, PollTimeout::from(LOOK_MS)).is_ok_and(|ready| ready > 0) {
-            info!(pid = machine.pid, "the machine has ended");
-            return Fate::Ended;
+        let over = poll(&mut set, PollTimeout::from(LOOK_MS)).is_ok_and(|ready| ready > 0);
+        if over {
+            // It may have ended of what is about to be told.
+            thread::sleep(Duration::from_millis(LOOK_MS.into()));
         }
         match first(doomed).take() {
             Some(Doom::Lost(Pages { first, count })) => {
@@ -284,6 +288,10 @@ fn watch(machine: &Machine, owner: &mut Owner, doomed: &Mutex<Option<Doom>>, sto
             }
             Some(Doom::Abandoned(error)) => {
                 error!(%error, "nobody serves the machine's memory any more; the machine is ended");
+            }
+            None if over => {
+                info!(pid = machine.pid, "the machine has ended");
+                return Fate::Ended;
             }
             None if stop.load(Ordering::Relaxed) => warn!("told to end; the machine is ended"),
             None => {

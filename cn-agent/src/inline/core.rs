@@ -5,7 +5,7 @@ use std::time::Duration;
 use cxloe_wire::link::Link;
 use cxloe_wire::time::Time;
 
-use super::counter::{Counter, Outcome, Wish};
+use super::counter::{Counter, End, Outcome, Wish};
 use super::lock::SpinLock;
 use crate::engine::{EngineError, Sink};
 use crate::pager::{self, Access, Fault, Frames, Io, MappingId, Memory, Pager, ViewId};
@@ -45,9 +45,9 @@ impl Core {
         }
     }
 
-    /// Serves the fault of the calling thread, within a signal handler.
+    /// Serves the fault of the calling thread, within a signal handler; whether it can be.
     #[inline]
-    pub fn serve(&self, page: u32, write: bool) {
+    pub fn serve(&self, page: u32, write: bool) -> End {
         let mut spins = 0;
         let place = loop {
             if let Some(place) = self.counter.ask(page, write) {
@@ -56,21 +56,24 @@ impl Core {
             self.state.try_with(|state| state.round(&self.counter));
             relax(&mut spins);
         };
-        while !self.counter.take(place) {
+        loop {
+            if let Some(end) = self.counter.take(place) {
+                return end;
+            }
             // As long as the lock is ours, everybody is served.
             let served = self.state.try_with(|state| {
                 for _ in 0..PATIENCE {
                     state.round(&self.counter);
-                    if self.counter.take(place) {
-                        return true;
+                    if let Some(end) = self.counter.take(place) {
+                        return Some(end);
                     }
                 }
-                false
+                None
             });
             match served {
-                Some(true) => return,
+                Some(Some(end)) => return end,
                 // It takes long: perhaps who is to answer wants this core.
-                Some(false) => drop(nix::sched::sched_yield()),
+                Some(None) => drop(nix::sched::sched_yield()),
                 None => relax(&mut spins),
             }
         }
@@ -244,27 +247,25 @@ impl State {
     #[inline]
     fn consider(&mut self, Wish { page, write, told }: Wish) -> Outcome {
         let (view, mapping) = (self.view, self.mapping);
-        let Some(entry) = self.pager.look(view, page) else { return Outcome::Served };
+        let Some(entry) = self.pager.look(view, page) else { return Outcome::Ended(End::Served) };
         use pager::State::*;
         let access = match entry.state() {
             Absent | Fetching | Held | Installing => Access::Missing,
-            // Poisoned, the access ends with a signal that is not ours.
-            Lost => {
-                let _ = self.memory.poison(mapping, page);
-                return Outcome::Served;
-            }
-            Dirty if told => return Outcome::Served,
-            Clean if told && !write => return Outcome::Served,
+            Lost => return Outcome::Ended(End::Lost),
+            Dirty if told => return Outcome::Ended(End::Served),
+            Clean if told && !write => return Outcome::Ended(End::Served),
             // There, but perhaps not in the page table.
-            Clean if !write && self.memory.map(mapping, page, true).is_ok() => return Outcome::Served,
+            Clean if !write && self.memory.map(mapping, page, true).is_ok() => {
+                return Outcome::Ended(End::Served);
+            }
             Clean if write => Access::Protected,
             Cleaning if write => Access::Protected,
-            Clean | Cleaning => return Outcome::Served,
+            Clean | Cleaning => return Outcome::Ended(End::Served),
             Dirty => {
                 if self.memory.map(mapping, page, false).is_err() {
                     let _ = self.memory.unprotect(mapping, page);
                 }
-                return Outcome::Served;
+                return Outcome::Ended(End::Served);
             }
             Dropping => return Outcome::Told,
         };

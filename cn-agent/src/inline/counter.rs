@@ -11,6 +11,7 @@ const WANTED: u64 = 1 << 63;
 /// The wish is the pager's; what is left is to see it fulfilled.
 const TOLD: u64 = 1 << 61;
 const SERVED: u64 = 1;
+const LOST: u64 = 2;
 
 /// A page that a thread wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,14 +43,16 @@ impl Counter {
         })
     }
 
-    /// Whether the wish is fulfilled; the place is free then.
+    /// What became of the wish, once that is known; the place is free then.
     #[inline]
-    pub fn take(&self, place: usize) -> bool {
-        let served = self.0[place].load(Ordering::Acquire) == SERVED;
-        if served {
-            self.0[place].store(FREE, Ordering::Release);
-        }
-        served
+    pub fn take(&self, place: usize) -> Option<End> {
+        let end = match self.0[place].load(Ordering::Acquire) {
+            SERVED => End::Served,
+            LOST => End::Lost,
+            _ => return None,
+        };
+        self.0[place].store(FREE, Ordering::Release);
+        Some(end)
     }
 
     /// Goes through all wishes, with the lock: what `serve` says of one is noted.
@@ -64,7 +67,8 @@ impl Counter {
             wishes += 1;
             let wish = Wish { page: (found >> 8) as u32, write: found & WRITE != 0, told: found & TOLD != 0 };
             match serve(wish) {
-                Outcome::Served => place.store(SERVED, Ordering::Release),
+                Outcome::Ended(End::Served) => place.store(SERVED, Ordering::Release),
+                Outcome::Ended(End::Lost) => place.store(LOST, Ordering::Release),
                 Outcome::Told => place.store(found | TOLD, Ordering::Release),
             }
         }
@@ -75,10 +79,19 @@ impl Counter {
 /// What became of a wish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The thread can go on.
-    Served,
+    /// There is nothing to wait for.
+    Ended(End),
     /// The pager knows.
     Told,
+}
+
+/// How a wish ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The thread can go on.
+    Served,
+    /// The page's data is lost.
+    Lost,
 }
 
 #[cfg(test)]
@@ -97,8 +110,9 @@ mod tests {
         assert_eq!(told, 2);
         assert_eq!(seen[0], Wish { page: 7, write: false, told: false });
         assert_eq!(seen[1], Wish { page: u32::MAX - 1, write: true, told: false });
-        counter.each(|wish| if wish.page == 7 && wish.told { Outcome::Served } else { Outcome::Told });
-        assert!(counter.take(a) && !counter.take(b));
+        let end = |wish: Wish| if wish.told { Outcome::Ended(End::Served) } else { Outcome::Told };
+        counter.each(|wish| if wish.page == 7 { end(wish) } else { Outcome::Told });
+        assert_eq!((counter.take(a), counter.take(b)), (Some(End::Served), None));
         assert_eq!(counter.each(|_| Outcome::Told), 1);
         let taken: Vec<_> = std::iter::from_fn(|| counter.ask(1, false)).collect();
         assert_eq!(taken.len(), PLACES - 1);

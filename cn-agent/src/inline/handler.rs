@@ -9,6 +9,7 @@ use memmap2::MmapRaw;
 
 use super::InlineError;
 use super::core::Core;
+use super::counter::End;
 
 /// Mappings with inline faults of one process.
 const SEATS: usize = 16;
@@ -147,12 +148,14 @@ fn serve(address: u64, write: bool) -> bool {
         }
         entry.inside.fetch_add(1, Ordering::SeqCst);
         let core = entry.core.load(Ordering::SeqCst);
+        let mut served = false;
         if !core.is_null() {
             // SAFETY: whoever takes the core out of the entry waits until nobody is inside before it lets go of it.
-            unsafe { &*core }.serve(((address - start) / crate::uffd::PAGE) as u32, write);
+            served =
+                unsafe { &*core }.serve(((address - start) / crate::uffd::PAGE) as u32, write) == End::Served;
         }
         entry.inside.fetch_sub(1, Ordering::SeqCst);
-        return !core.is_null();
+        return served;
     }
     false
 }

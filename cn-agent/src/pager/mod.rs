@@ -186,7 +186,8 @@ impl Pager {
     pub fn set_limit(&mut self, limit: u32) {
         let limit = limit.max(LIMIT_MIN);
         self.options.limit = limit;
-        self.frames.set_limit(limit.saturating_add(FRAMES_IN_FLIGHT));
+        // Pages beyond still have their twins, and need frames to leave.
+        self.frames.set_limit(limit.max(self.resident).saturating_add(FRAMES_IN_FLIGHT));
         self.order.set_limit(limit);
     }
 

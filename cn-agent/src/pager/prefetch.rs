@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn even_steps_are_followed_in_both_directions() {
         for (name, pages) in [
-            ("forward", Box::new(0..10_000) as Box<dyn Iterator<Item = u32>>),
+            ("forward", Box::new(0..10_000_u32) as Box<dyn Iterator<Item = u32>>),
             ("backward", Box::new((0..10_000).rev())),
             ("every third", Box::new((0..30_000).step_by(3))),
         ] {

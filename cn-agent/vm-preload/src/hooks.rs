@@ -51,8 +51,8 @@ pub unsafe extern "C" fn mmap(
     offset: i64,
 ) -> *mut c_void {
     // SAFETY: the caller's.
-    let mapped =
-        unsafe { libc::syscall(libc::SYS_mmap, address, length, protection, flags, fd, offset) } as *mut c_void;
+    let mapped = unsafe { libc::syscall(libc::SYS_mmap, address, length, protection, flags, fd, offset) }
+        as *mut c_void;
     let shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
     if mapped == libc::MAP_FAILED || !shared || fd < 0 || protection == libc::PROT_NONE {
         return mapped;

@@ -138,7 +138,9 @@ impl Host for Watcher {
     }
 
     fn orphaned(&mut self) {
-        eprintln!("cxloe: the agent has ended; pages of guest memory that are not here wait for its successor");
+        eprintln!(
+            "cxloe: the agent has ended; pages of guest memory that are not here wait for its successor"
+        );
     }
 
     fn adopted(&mut self) {

@@ -196,7 +196,9 @@ impl ComputeNode {
                 let piece = self.engine.piece(hpa, lines);
                 match self.engine.burst_read(&piece, user, now, tx)? {
                     BurstRead::Sent => Ok(None),
-                    BurstRead::Alike(_) | BurstRead::Here(_) => Err(Broken::at(self.mac, op, "somebody maps it").into()),
+                    BurstRead::Alike(_) | BurstRead::Here(_) => {
+                        Err(Broken::at(self.mac, op, "somebody maps it").into())
+                    }
                 }
             }
             Kind::Write(value) => match self.engine.write(hpa, &content(value), user, now, tx)? {
