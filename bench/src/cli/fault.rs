@@ -13,7 +13,7 @@
 //! run at a time.
 
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, FromArgMatches};
 use cxloe_cn::client::{Client, regions};
@@ -134,7 +134,7 @@ fn in_lab(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let state = tempfile::Builder::new().prefix("cxloe-fault-").tempdir()?;
     let result = in_lab_at(args, &interrupt, state.path());
     if result.is_err() && interrupt.check().is_ok() {
-        quickstart::show_logs(state.path());
+        ["", "mn1", "mn2"].iter().for_each(|part| quickstart::show_logs(&state.path().join(part)));
     }
     result
 }
@@ -156,12 +156,14 @@ fn in_lab_at(args: &Args, interrupt: &Interrupt, state: &Path) -> Result<(), Fai
         c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
     let memory_node = |interface: &str, name: &str| {
-        quickstart::start(&lab, "mn", state, "mn-server", |c| {
+        // Two programs of one name, each with its own log.
+        let state = state.join(name);
+        std::fs::create_dir(&state)?;
+        quickstart::start(&lab, "mn", &state, "mn-server", |c| {
             c.args(["-i", interface, "--name", name, "--manager", MANAGER, "--echo"]);
             c.args(["--wait", &wait.to_string()]);
             c.arg("--pool-size").arg((args.region.size.0 + (32 << 20)).to_string());
-            c.arg("--data-dir").arg(state.join(name));
-            c.arg("--socket").arg(state.join(format!("{name}.sock")));
+            c.arg("--data-dir").arg(state.join("data")).arg("--socket").arg(state.join("socket"));
             if let Some((_, theirs)) = pair {
                 c.args(["--cpus", &theirs.to_string()]);
             }
@@ -182,7 +184,7 @@ fn in_lab_at(args: &Args, interrupt: &Interrupt, state: &Path) -> Result<(), Fai
             None
         }
     };
-    region(&Name::new("bench")?, "cn0", &Name::new("mn1")?, args.region.size.0)?;
+    region("bench", "cn0", "mn1", args.region.size.0, interrupt)?;
 
     let link = LinkArgs {
         interface: "cn0".into(),
@@ -220,13 +222,27 @@ fn pid(process: &Process) -> Pid {
     Pid::from_raw(process.id().cast_signed())
 }
 
-/// Creates a region for the node behind `interface` on the memory node `on`.
-fn region(name: &Name, interface: &str, on: &Name, size: u64) -> Result<(), Failure> {
+/// Creates a region for the node behind `interface` on the memory node `on`, as soon as that has registered.
+fn region(name: &str, interface: &str, on: &str, size: u64, interrupt: &Interrupt) -> Result<(), Failure> {
     let address = std::fs::read_to_string(format!("/sys/class/net/{interface}/address"))?;
     let owner = CnId::new(address.trim().parse::<Mac>()?)?;
+    let (name, on) = (Name::new(name)?, Name::new(on)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let create = CreateRegion { on: vec![on.clone()], ..CreateRegion::new(name.clone(), size, owner) };
-    runtime.block_on(cxloe_gmm::Client::new(MANAGER)?.create_region(&create))?;
+    let manager = cxloe_gmm::Client::new(MANAGER)?;
+    let started = Instant::now();
+    loop {
+        let nodes = runtime.block_on(manager.memory_nodes())?;
+        if nodes.iter().any(|status| status.node.name == on) {
+            break;
+        }
+        interrupt.check()?;
+        if started.elapsed() > READY {
+            return Err(format!("mn-server {on} has not registered with the manager").into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let create = CreateRegion { on: vec![on], ..CreateRegion::new(name, size, owner) };
+    runtime.block_on(manager.create_region(&create))?;
     Ok(())
 }
 
@@ -247,16 +263,8 @@ fn start_agent(
             c.args(["--cpu", &cpu.to_string()]);
         }
     })?;
+    region("mapped", "cn1", "mn2", size, interrupt)?;
     let started = Instant::now();
-    let late = || started.elapsed() > READY;
-    // Two memory nodes register, and the agent: whichever is last.
-    while let Err(e) = region(&Name::new("mapped")?, "cn1", &Name::new("mn2")?, size) {
-        interrupt.check()?;
-        if late() {
-            return Err(e);
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    }
     loop {
         interrupt.check()?;
         let attached = regions(&socket).unwrap_or_default();
@@ -266,10 +274,10 @@ fn start_agent(
             let processes = vec![pid(&process), pid(memory_node)];
             return Ok((process, Agent { socket, region: "mapped".into(), processes }));
         }
-        if late() {
+        if started.elapsed() > READY {
             return Err("cn-agent has not attached its region".into());
         }
-        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

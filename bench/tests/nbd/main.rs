@@ -145,7 +145,7 @@ fn nbdinfo_shows_the_region() -> Outcome {
     let other = tool("nbdinfo", &[&disk.uri("other")])?;
     ensure(!other.status.success(), "another export is not there")?;
     let said = String::from_utf8_lossy(&other.stderr).into_owned();
-    ensure(said.contains("no such export"), said)
+    ensure(said.contains("for export: other"), said)
 }
 
 fn nbdcopy_copies_in_and_out() -> Outcome {

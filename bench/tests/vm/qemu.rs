@@ -30,7 +30,7 @@ fn emulator(rig: &Rig, size: &str, local: &str) -> Outcome<String> {
     let agent: PathBuf = program("cn-agent")?;
     let (agent, socket) = (agent.display(), rig.socket());
     Ok(format!(
-        "{agent} vm --socket {} --size {size} --local {local} -- qemu-system-x86_64",
+        "{agent} vm --socket {} --size {size} --local {local} --lost-wait 5s -- qemu-system-x86_64",
         socket.display()
     ))
 }
@@ -97,7 +97,7 @@ pub fn wrong_commands_are_told() -> Outcome {
     let none = rig.cli(&["vm", "--size", "4M", "--local", "1M", "--", "qemu-system-x86_64", "-m", "4"])?;
     failed_with(&none, 2, &["@memory@", "memory-backend-file"])?;
     let missing = rig.cli(&["vm", "--size", "4M", "--local", "1M", "--", "/no/such/qemu", "@memory@"])?;
-    failed_with(&missing, 4, &["/no/such/qemu"])?;
+    failed_with(&missing, 1, &["/no/such/qemu"])?;
     let region = rig.cli(&["vm", "--region", "other", "--local", "1M", "--", "true", "@memory@"])?;
     failed_with(&region, 4, &["other"])?;
     let passed = rig.cli(&[

@@ -10,7 +10,7 @@
 //!
 //! They have a table of descriptors of their own, with the connection and what a successor of the agent needs and nothing
 //! else: a program may close all descriptors it finds, or count them, and never meets these. They touch no paged memory:
-//! their stacks and thread-local storage lie elsewhere ([`boot`]), and what runs in them does not allocate.
+//! their stacks and thread-local storage lie elsewhere ([`boot`](crate::boot)), and what runs in them does not allocate.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};

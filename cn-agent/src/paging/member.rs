@@ -158,6 +158,7 @@ pub fn ranges(message: &Message, options: &PagerOptions) -> impl Iterator<Item =
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range of pages is meant")]
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;

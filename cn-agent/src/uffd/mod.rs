@@ -17,10 +17,10 @@
 //! Everything but the set-up (`create`, `probe`) may run in a signal handler: no call allocates or takes a lock, each
 //! is one system call on a descriptor and values of the caller. A handler saves `errno` and puts it back, as always.
 //!
-//! The structures and request numbers of the kernel stand in [`abi`], up to those of Linux 6.8, so that what this
-//! program can do depends on the kernel it runs on and not on the headers of the machine that built it. (The crate
-//! `userfaultfd` takes them from the build machine's headers through libclang, and has no write-protecting copy, no
-//! move and no poison.) Which of it a kernel has is asked at run time: [`probe`](probe()).
+//! The structures and request numbers of the kernel stand in the module `abi`, up to those of Linux 6.8, so that what
+//! this program can do depends on the kernel it runs on and not on the headers of the machine that built it. (The
+//! crate `userfaultfd` takes them from the build machine's headers through libclang, and has no write-protecting copy,
+//! no move and no poison.) Which of it a kernel has is asked at run time: [`probe`](probe()).
 
 mod abi;
 mod error;

@@ -39,6 +39,7 @@ pub struct Source {
 
 /// Why a machine cannot go on.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Doom {
     /// Pages of its memory are lost.
     Lost(Pages),

@@ -144,7 +144,7 @@ impl Run {
         match ended {
             Ended::Fetched { frame, page, lost } => {
                 if !lost {
-                    *self.pager.frames().page_mut(frame) = page;
+                    *self.pager.frames().page_mut(frame) = *page;
                 }
                 let mut io = Io { memory: &mut self.world, store: &mut self.nodes };
                 self.pager.fetched(frame, outcome(lost), &mut io);

@@ -19,7 +19,7 @@ struct Transfer {
 pub enum Ended {
     Fetched {
         frame: FrameId,
-        page: Page,
+        page: Box<Page>,
         lost: bool,
     },
     /// To be applied by the caller, who has the frame.
@@ -95,7 +95,7 @@ impl Nodes {
         let lost = self.random.random_range(0..1000) < self.failing;
         Some(match lines {
             Some(lines) => Ended::Written { frame, slot, lines, lost },
-            None => Ended::Fetched { frame, page: self.page(slot), lost },
+            None => Ended::Fetched { frame, page: Box::new(self.page(slot)), lost },
         })
     }
 

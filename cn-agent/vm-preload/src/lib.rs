@@ -15,6 +15,8 @@
 //! environment that `cn-agent vm` gives. Where mapping fails, the reason is on standard error and the monitor sees its
 //! mmap fail.
 
+#![cfg_attr(test, allow(dead_code, reason = "what hooks use is there for them alone"))]
+
 #[cfg(not(test))]
 mod hooks;
 mod mappings;

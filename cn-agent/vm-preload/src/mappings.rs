@@ -31,7 +31,7 @@ static MAPPINGS: Mutex<Vec<Mapping>> = Mutex::new(Vec::new());
 #[derive(Debug)]
 enum Failed {
     Uffd(std::io::Error),
-    Join(JoinError),
+    Join(Box<JoinError>),
     System(std::io::Error),
 }
 
@@ -72,8 +72,8 @@ fn start(settings: &'static Settings, span: Span) -> Result<Arc<Line>, Failed> {
     let uffd = uffd::create(settings.device.as_ref().map(AsFd::as_fd)).map_err(Failed::Uffd)?;
     let Span { address, bytes, offset } = span;
     let place = Place { agent: settings.agent, space: settings.space, address, bytes, offset };
-    let mut joined = join(&place, As::New(uffd.as_fd())).map_err(Failed::Join)?;
-    let ledger = joined.ledger.take().ok_or(Failed::Join(JoinError::Protocol))?;
+    let mut joined = join(&place, As::New(uffd.as_fd())).map_err(|error| Failed::Join(Box::new(error)))?;
+    let ledger = joined.ledger.take().ok_or_else(|| Failed::Join(Box::new(JoinError::Protocol)))?;
     let memory = settings.memory.try_clone().map_err(Failed::System)?;
     let line = Arc::new(Line::new());
     let ready = Arc::new(Barrier::new(2));

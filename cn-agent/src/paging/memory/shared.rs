@@ -146,6 +146,7 @@ impl Memory for Shared {
 }
 
 #[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range of pages is meant")]
 mod tests {
     use super::*;
 
