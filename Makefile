@@ -8,7 +8,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # A checker goes by the lock file as it is; a developer's build may bring it up to date.
 LOCKED := $(if $(CI),--locked)
 NEED := deploy/install/need.sh
-PROGRAMS := -p cxloe-gmm -p cxloe-mn -p cxloe-cn -p cxloe-bench --bins
+PROGRAMS := -p cxloe-gmm -p cxloe-mn -p cxloe-cn -p cxloe-bench --bins -p cxloe-preload -p cxloe-vm-preload -p cxloe-c --lib
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # How long each fuzz target runs (make fuzz).
@@ -49,7 +49,7 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 # Tests of the whole system start the programs that lie beside them, so these are built with them.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc ip unshare setpriv etcd
+	@$(NEED) rust cc ip unshare setpriv etcd programs nbd qemu cxl
 	cargo build --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the

@@ -31,7 +31,7 @@ need_rust() {
 tools_of() {
     case $1 in
         qemu) echo qemu-system-x86_64 busybox cpio depmod ;;
-        nbd) echo nbdinfo nbdcopy qemu-img ;;
+        nbd) echo nbdinfo nbdcopy qemu-img qemu-io nbd-client mkfs.ext2 ;;
         cxl) echo cxl ndctl daxctl ;;
         programs) echo python3 redis-server sqlite3 zstd ;;
         *) echo "$1" ;;
@@ -59,7 +59,9 @@ packages_of() {
         cxl | ndctl) echo ndctl ;;
         daxctl) echo daxctl ;;
         python3 | redis-server | sqlite3 | zstd) echo "$1" ;;
-        qemu-img) echo qemu-utils ;;
+        qemu-img | qemu-io) echo qemu-utils ;;
+        nbd-client) echo nbd-client ;;
+        mkfs.ext2) echo e2fsprogs ;;
         *) fail "need.sh does not know which package brings $1: add it to packages_of" ;;
     esac
 }

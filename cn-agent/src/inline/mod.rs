@@ -10,7 +10,7 @@
 //!   keeper (eviction, sessions) --------------+    the lock: Core -+--> UFFDIO_COPY, CONTINUE, WRITEPROTECT
 //! ```
 //!
-//! Threads that fault at once leave their wishes at the [`Counter`](counter); one of them has the lock and serves all.
+//! Threads that fault at once leave their wishes at the counter (`counter.rs`); one of them has the lock and serves all.
 //!
 //! # Why the handler may run anywhere
 //!
