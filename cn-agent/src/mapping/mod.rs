@@ -6,7 +6,8 @@
 //! let options = MapOptions { limit: 256 << 20, ..MapOptions::default() };
 //! let mut memory = Mapping::open(&cxloe_cn::local::default_socket(), "scratch", options)?;
 //! // SAFETY: no other process writes to the region, and no other thread to these bytes.
-//! unsafe { memory.as_mut_slice() }[..5].copy_from_slice(b"hello");
+//! let bytes = unsafe { memory.as_mut_slice() };
+//! bytes[..5].copy_from_slice(b"hello");
 //! memory.flush()?;
 //! # Ok::<(), cxloe_cn::mapping::MapError>(())
 //! ```
