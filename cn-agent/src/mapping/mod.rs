@@ -306,12 +306,13 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // Unmapped first: nothing can be written after the agent has been told.
-        self.memory = None;
+        // Unmapped last, when the agent has hung up: until then it may put pages at these addresses, which the kernel lets
+        // it do also where another mapping with a userfaultfd of its own lies by now.
         self.line.leave();
         if let Some(helper) = self.helper.take() {
             let _ = helper.join();
         }
+        self.memory = None;
     }
 }
 
