@@ -47,6 +47,7 @@ fetch() {
 packages_of() {
     case $1 in
         cc) echo gcc libc6-dev ;;
+        c++) echo g++ ;;
         ip) echo iproute2 ;;
         unshare | setpriv) echo util-linux ;;
         etcd) echo etcd-server ;;
