@@ -27,9 +27,10 @@ const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const HPA: u64 = 1 << 32;
 const PAGE: usize = 4096;
-/// The region, and the part of it that may be here.
+/// The region, and the part of it that may be here: the least there can be, so that pages often leave before whoever
+/// wanted them has looked.
 const BYTES: u64 = 8 << 20;
-const LOCAL: u64 = 512 << 10;
+const LOCAL: u64 = 64 << 10;
 const WORDS: usize = BYTES as usize / 8;
 const WORDS_PER_PAGE: usize = PAGE / 8;
 

@@ -7,7 +7,7 @@ use cxloe_wire::time::Time;
 
 use super::counter::{Counter, End, Outcome, Wish};
 use super::lock::SpinLock;
-use crate::engine::{EngineError, Sink};
+use crate::engine::{EngineError, EngineEvent, Sink};
 use crate::pager::{self, Access, Fault, Frames, Io, MappingId, Memory, Pager, ViewId};
 use crate::paging::memory::Shared;
 use crate::paging::transfers::{Desk, Ended, FrameSource, PAGING, Transfers};
@@ -212,14 +212,17 @@ impl State {
     /// A round between faults; whether another may be worth while.
     pub fn round_of_keeper(&mut self) -> bool {
         let nobody = Counter::new();
-        if let Some(Parts { clock, engine, .. }) = &mut self.port {
+        if let Some(Parts { clock, .. }) = &mut self.port {
             self.now = clock.now();
-            while let Some(event) = engine.poll_event() {
-                crate::events::log(&event);
-            }
         }
         let worked = self.round(&nobody);
         worked || self.transfers.count() > 0
+    }
+
+    /// What happened to the sessions, to be logged without the lock: whoever has it may not allocate, because a thread
+    /// that faults within the allocator waits for it.
+    pub fn event(&mut self) -> Option<EngineEvent> {
+        self.port.as_mut()?.engine.poll_event()
     }
 
     fn turn(&mut self) -> usize {
@@ -250,16 +253,19 @@ impl State {
         let Some(entry) = self.pager.look(view, page) else { return Outcome::Ended(End::Served) };
         use pager::State::*;
         let access = match entry.state() {
-            Absent | Fetching | Held | Installing => Access::Missing,
             Lost => return Outcome::Ended(End::Lost),
-            Dirty if told => return Outcome::Ended(End::Served),
-            Clean if told && !write => return Outcome::Ended(End::Served),
+            // A wish that the pager has served, or has let go of because the page left again in the same breath: the
+            // thread looks for itself, and asks anew if need be. It would wait for ever otherwise.
+            _ if told => {
+                let waits = self.pager.owes(mapping, page);
+                return if waits { Outcome::Told } else { Outcome::Ended(End::Served) };
+            }
+            Absent | Fetching | Held | Installing | Dropping => Access::Missing,
             // There, but perhaps not in the page table.
             Clean if !write && self.memory.map(mapping, page, true).is_ok() => {
                 return Outcome::Ended(End::Served);
             }
-            Clean if write => Access::Protected,
-            Cleaning if write => Access::Protected,
+            Clean | Cleaning if write => Access::Protected,
             Clean | Cleaning => return Outcome::Ended(End::Served),
             Dirty => {
                 if self.memory.map(mapping, page, false).is_err() {
@@ -267,11 +273,7 @@ impl State {
                 }
                 return Outcome::Ended(End::Served);
             }
-            Dropping => return Outcome::Told,
         };
-        if told {
-            return Outcome::Told;
-        }
         let State { pager, memory, transfers, hpa, patience, .. } = self;
         let mut desk = Desk { transfers, space: SPACE, hpa: *hpa, patience: *patience };
         pager.fault(Fault { mapping, page, access, write }, &mut Io { memory, store: &mut desk });

@@ -270,6 +270,9 @@ fn keep(core: &Core, stop: &AtomicBool) {
     let mut idle = 0_u32;
     while !stop.load(Ordering::Acquire) {
         let worked = core.with(State::round_of_keeper);
+        while let Some(event) = core.with(State::event) {
+            crate::events::log(&event);
+        }
         idle = if worked { 0 } else { idle.saturating_add(1) };
         if idle > 64 {
             thread::sleep(REST);

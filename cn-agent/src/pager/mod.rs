@@ -379,6 +379,16 @@ impl Pager {
         all.into_iter().take(count).chain(rest.into_iter().flatten())
     }
 
+    /// Whether a fault at this page that was [told](Self::fault) is still to be served: a later [`Memory::wake`], or the
+    /// page's coming, will say that it was. For those whom the kernel does not wake.
+    #[inline]
+    pub fn owes(&self, mapping: MappingId, page: u32) -> bool {
+        let Some(entry) = self.view_of(mapping).and_then(|view| self.look(view, page)) else { return false };
+        let under_way = matches!(entry.state(), State::Fetching | State::Cleaning | State::Dropping);
+        (under_way && entry.is(Flags::WANTED))
+            || self.waiting.iter().any(|fault| (fault.mapping, fault.page) == (mapping, page))
+    }
+
     /// Has whoever waits for a page try again.
     fn wake(&self, view: ViewId, page: u32, io: &mut Io<'_>) {
         self.mappings_of(view).for_each(|mapping| io.memory.wake(mapping, page));
