@@ -1,6 +1,6 @@
 //! Where faulting threads leave what they want, for whoever has the lock.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Threads that can wait at once; further ones wait for a place.
 const PLACES: usize = 128;
@@ -26,32 +26,40 @@ pub struct Wish {
 
 /// The places.
 #[derive(Debug)]
-pub struct Counter([AtomicU64; PLACES]);
+pub struct Counter {
+    places: [AtomicU64; PLACES],
+    /// Places from here on were never taken: few threads, few looks.
+    end: AtomicUsize,
+}
 
 impl Counter {
     pub fn new() -> Counter {
-        Counter([const { AtomicU64::new(FREE) }; PLACES])
+        Counter { places: [const { AtomicU64::new(FREE) }; PLACES], end: AtomicUsize::new(0) }
     }
 
     /// Takes a place, if one is free.
     #[inline]
     pub fn ask(&self, page: u32, write: bool) -> Option<usize> {
         let wish = WANTED | u64::from(page) << 8 | if write { WRITE } else { 0 };
-        self.0.iter().position(|place| {
+        let taken = self.places.iter().position(|place| {
             place.load(Ordering::Relaxed) == FREE
                 && place.compare_exchange(FREE, wish, Ordering::AcqRel, Ordering::Relaxed).is_ok()
-        })
+        })?;
+        if taken >= self.end.load(Ordering::Relaxed) {
+            self.end.fetch_max(taken + 1, Ordering::Release);
+        }
+        Some(taken)
     }
 
     /// What became of the wish, once that is known; the place is free then.
     #[inline]
     pub fn take(&self, place: usize) -> Option<End> {
-        let end = match self.0[place].load(Ordering::Acquire) {
+        let end = match self.places[place].load(Ordering::Acquire) {
             SERVED => End::Served,
             LOST => End::Lost,
             _ => return None,
         };
-        self.0[place].store(FREE, Ordering::Release);
+        self.places[place].store(FREE, Ordering::Release);
         Some(end)
     }
 
@@ -59,7 +67,7 @@ impl Counter {
     #[inline]
     pub fn each(&self, mut serve: impl FnMut(Wish) -> Outcome) -> usize {
         let mut wishes = 0;
-        for place in &self.0 {
+        for place in &self.places[..self.end.load(Ordering::Acquire)] {
             let found = place.load(Ordering::Acquire);
             if found & WANTED == 0 {
                 continue;

@@ -280,6 +280,13 @@ impl Run {
         if let Some(trouble) = &self.world.trouble {
             panic!("{what}: {trouble}");
         }
+        // Who is not woken by the kernel asks the pager whether to go on waiting.
+        for (mapping, page) in self.world.told() {
+            assert!(
+                self.pager.owes(mapping, page),
+                "{what}: nobody is to wake those who wait for page {page}"
+            );
+        }
     }
 }
 

@@ -537,6 +537,17 @@ impl World {
             .count()
     }
 
+    /// Pages that threads are stopped at, the agent having heard of it.
+    pub fn told(&self) -> impl Iterator<Item = (MappingId, u32)> {
+        self.threads.iter().filter_map(|thread| {
+            let Doing::Stopped { page, .. } = thread.doing else { return None };
+            let of = &self.processes[thread.process];
+            let untold =
+                of.events.iter().any(|event| matches!(event, Event::Fault { page: at, .. } if *at == page));
+            (of.alive && of.joined && !untold).then_some((of.mapping, page))
+        })
+    }
+
     /// Who is stopped where, for a run that does not end.
     pub fn describe(&self) -> String {
         let threads = self.threads.iter().map(|thread| format!("{thread:?}\n"));

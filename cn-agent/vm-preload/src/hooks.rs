@@ -6,6 +6,8 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void};
 
+use cxloe_member::wire::PAGE_BYTES;
+
 use crate::mappings;
 use crate::settings::settings;
 
@@ -97,10 +99,15 @@ pub unsafe extern "C" fn mmap64(
 /// That of the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, length: usize) -> c_int {
+    let (start, length_up) = (address as u64, (length as u64).checked_next_multiple_of(PAGE_BYTES));
+    let addresses = start..start.saturating_add(length_up.unwrap_or(0));
+    // Before the addresses are free: what the agent still brings would land in whatever is mapped there next.
+    let aligned = start.is_multiple_of(PAGE_BYTES);
+    let left = aligned.then(|| beside(|| mappings::leave(&addresses))).flatten();
     // SAFETY: the caller's.
     let done = unsafe { libc::syscall(libc::SYS_munmap, address, length) };
-    if done == 0 {
-        beside(|| mappings::unmapped(&(address as u64..address as u64 + length as u64)));
+    if done != 0 && left.is_some_and(|left| left > 0) {
+        mappings::give_up("it could not be unmapped, and its agent has let go of it");
     }
     done as c_int
 }

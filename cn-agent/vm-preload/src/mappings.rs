@@ -112,15 +112,18 @@ pub fn parts(addresses: &Range<u64>) -> Vec<Range<u64>> {
     mappings().iter().filter_map(|mapping| mapping.span.part(addresses)).collect()
 }
 
-/// What was mapped at `addresses` is not any more: members that are gone wholly leave.
-pub fn unmapped(addresses: &Range<u64>) {
-    mappings().retain(|mapping| {
-        let gone = mapping.span.is_within(addresses);
-        if gone {
+/// What is mapped at `addresses` will not be any more: members that go wholly leave. How many did.
+pub fn leave(addresses: &Range<u64>) -> usize {
+    let mut mappings = mappings();
+    let before = mappings.len();
+    mappings.retain(|mapping| {
+        let goes = mapping.span.is_within(addresses);
+        if goes {
             mapping.line.leave();
         }
-        !gone
+        !goes
     });
+    before - mappings.len()
 }
 
 /// The span of a mapping, if it is one of whole pages.
@@ -150,8 +153,8 @@ impl Host for Watcher {
 
 /// What is not here cannot come any more: vCPUs would wait for it for ever.
 #[cold]
-fn give_up(error: &JoinError) {
-    eprintln!("cxloe: this virtual machine ends here: nobody serves its memory any more: {error}");
+pub fn give_up(why: impl std::fmt::Display) -> ! {
+    eprintln!("cxloe: this virtual machine ends here: nobody serves its memory any more: {why}");
     // SAFETY: ends the process, without what the monitor would do at its end, which may touch the guest's memory.
     unsafe { libc::_exit(OUT_OF_REACH) }
 }
