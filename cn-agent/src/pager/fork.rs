@@ -21,7 +21,15 @@ impl Pager {
             let slot = entry.slot().filter(|slot| self.slots.share(*slot));
             let shared = slot.is_some() == entry.slot().is_some();
             let inherited = Entry::absent(slot.unwrap_or(NO_SLOT));
+            // Discarded while it was on its way: what its slot holds is nobody's. Whether it is still in memory the first
+            // access or the first attempt to send it shows.
+            let zapped = entry.is(Flags::ZAPPED);
             let inherited = match entry.state() {
+                State::Fetching | State::Dropping if zapped => {
+                    slot.into_iter().for_each(|slot| self.slots.give(slot));
+                    let none = Entry::absent(NO_SLOT);
+                    if entry.state() == State::Dropping { none.to(State::Dirty) } else { none }
+                }
                 State::Absent | State::Fetching | State::Held | State::Dropping if shared => inherited,
                 State::Clean if shared => inherited.to(State::Clean),
                 State::Lost => inherited.to(State::Lost),

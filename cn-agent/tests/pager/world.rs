@@ -529,12 +529,7 @@ impl World {
 
     /// Whether everybody who is stopped is so for good.
     pub fn stopped(&self) -> usize {
-        let alive = self.threads.iter().filter(|t| self.processes[t.process].alive);
-        alive
-            .filter(|t| {
-                t.doing != Doing::Idle && !matches!(t.doing, Doing::Discarding { answered: true, .. })
-            })
-            .count()
+        self.threads.iter().filter(|t| self.processes[t.process].alive && t.doing != Doing::Idle).count()
     }
 
     /// Pages that threads are stopped at, the agent having heard of it.
