@@ -29,7 +29,8 @@ export function open(kind, id, overview) {
 }
 
 dialog.addEventListener("close", () => {
-  subject = null;
+  // Told late: it may be open again, on something else.
+  if (!dialog.open) subject = null;
 });
 // A click beside the dialog is one on the dialog itself.
 dialog.addEventListener("click", (event) => {
@@ -141,7 +142,7 @@ async function memoryNode(name, overview) {
   if (!node) return { title: name, parts: [h("p", {}, "It is gone.")] };
   const [devices, sessions, nodes] = await Promise.all([ask("logical-devices"), ask("sessions"), ask("memory-nodes")]);
   const { macs, mtu, index, extent_bytes } = nodes.find((known) => known.name === name) ?? {};
-  const used = node.pool_bytes - node.free_bytes;
+  const used = node.pool_bytes - node.free_bytes - node.draining_bytes;
   const shares = node.owners.map((share) => [
     h("span", {}, h("i", { class: `key owner c${colourOf(share.compute_node)}` }), whoIs(overview, share.compute_node)),
     bytes(share.bytes),

@@ -4,7 +4,7 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const COUNTS = ["", " k", " M", " G", " T"];
 const number = new Intl.NumberFormat("en");
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const calendar = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+const calendar = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 
 function scaled(value, step, units) {
   let index = 0;

@@ -25,6 +25,8 @@ const state = {
   /** The last answer, and when it came by this machine's clock. */
   overview: null,
   answeredMs: 0,
+  /** What compute nodes are called, by CN id. */
+  names: new Map(),
   /** The newest event that the log and the regions on show contain. */
   seenEvent: null,
   /** Since when rounds fail: the time of the last answer, or of the page's opening. */
@@ -34,6 +36,7 @@ const state = {
 
 const actions = {
   overview: () => state.overview,
+  who: (cnId) => state.names.get(cnId) ?? cnId,
   now: () => state.overview.time_ms,
   open: (kind, id) => attempt(() => details.open(kind, id, state.overview)),
   again: () => showNodes(),
@@ -44,11 +47,6 @@ const [curve, drawCurve] = sparkline();
 byId("traffic-curve").append(curve);
 const totals = [];
 
-function whoIs(cnId) {
-  const node = state.overview.compute_nodes.find((known) => known.cn_id === cnId);
-  return node ? nodes.nameOf(node) : cnId;
-}
-
 /** One round: ask, show, and say whether it worked. */
 async function round() {
   const overview = await ask("overview");
@@ -56,12 +54,13 @@ async function round() {
   const anew = state.seenEvent === null || overview.newest_event < state.seenEvent;
   const happened = anew || overview.newest_event !== state.seenEvent;
   state.overview = overview;
+  state.names = new Map(overview.compute_nodes.map((node) => [node.cn_id, nodes.nameOf(node)]));
   nodes.feed(overview);
   if (happened) {
     const after = anew ? Math.max(0, overview.newest_event - events.EVENTS_MAX) : state.seenEvent;
     const [page] = await Promise.all([ask("events", { after }), regions.fetchPage(), details.refresh(overview)]);
     events.take(page, anew);
-    events.show(whoIs);
+    events.show(actions.who);
     state.seenEvent = page.through;
   } else {
     await Promise.all([regions.isMoving() ? regions.fetchPage() : null, details.refresh(overview)]);
@@ -175,22 +174,24 @@ function showStanding(error) {
   text(byId("banner-text"), `${reason}${shown}${comfort}`);
 }
 
-/** Does something that asks the manager; a failure is shown. */
+/** Does something that asks the manager; a failure is shown. Returns whether it worked. */
 async function attempt(work) {
   try {
     await work();
     state.failingSince = null;
     showStanding();
+    return true;
   } catch (error) {
     if (error instanceof Moved) {
       // The address leads to the one that leads now.
       location.reload();
-      return;
+      return false;
     }
     state.failingSince ??= state.answeredMs || Date.now();
     showStanding(error);
     // A mistake of this page, not of the manager, is for its developers too.
     if (error instanceof TypeError || error instanceof ReferenceError) console.error(error);
+    return false;
   }
 }
 
@@ -257,9 +258,9 @@ async function go() {
   going = true;
   clearTimeout(waiting);
   const begun = performance.now();
-  await attempt(round);
+  const worked = await attempt(round);
   going = false;
-  const took = performance.now() - begun;
+  const took = worked ? performance.now() - begun : 0;
   // A page that nobody looks at asks nothing.
   if (!document.hidden) waiting = setTimeout(go, Math.max(ROUND_MS, Math.min(took * SHARE, 30_000)));
 }

@@ -33,8 +33,18 @@ export function fillBar(bar, label, whole, parts) {
   });
 }
 
+/** A line of short phrases, each kept together where the line breaks. */
+function phrases(line, said) {
+  keyed(line, said.map((phrase, index) => ({ phrase, index })), ({ index }) => index, () => {
+    const part = h("span");
+    return [part, ({ phrase }) => text(part, phrase)];
+  });
+}
+
 /** Takes in the counters of all nodes. */
 export function feed(overview) {
+  // In the manager's order, so that the first few have the clearest colours.
+  for (const node of overview.compute_nodes) colourOf(node.cn_id);
   for (const node of overview.memory_nodes) {
     const { rx_bytes, tx_bytes, requests } = node.traffic ?? {};
     const counts = node.traffic && node.health === "reachable" ? { rx_bytes, tx_bytes, requests } : null;
@@ -74,7 +84,10 @@ function showMore(kind, button, found, noun, again) {
   };
 }
 
-/** Shows memory nodes that fit `filter`. `actions`: `open(kind, id)`, `narrow(field, id, label)`, `again()`. */
+/**
+ * Shows memory nodes that fit `filter`. `actions`: `open(kind, id)`, `narrow(field, id, label)`,
+ * `again()`, `overview()`, `who(cnId)`.
+ */
 export function showMemoryNodes(overview, filter, actions) {
   const all = overview.memory_nodes;
   const found = all.filter((node) => matches([node.name], filter));
@@ -85,15 +98,15 @@ export function showMemoryNodes(overview, filter, actions) {
   const hint = `None yet. One comes with: mn-server -i INTERFACE --pool-size 16G --manager ${location.origin}`;
   text(empty, all.length ? "No memory node fits the search." : hint);
   const first = ordered(found, (node) => node.health === "reachable", (node) => node.name).slice(0, shown.memory);
-  keyed(byId("memory-nodes"), first, (node) => node.name, (node) => memoryNode(node, overview, actions));
+  keyed(byId("memory-nodes"), first, (node) => node.name, (node) => memoryNode(node, actions));
   showMore("memory", byId("more-memory-nodes"), found.length, "memory node", actions.again);
 }
 
-function memoryNode({ name }, _overview, actions) {
+function memoryNode({ name }, actions) {
   const standing = h("span", { class: "badges" });
   const bar = h("div", { class: "bar", role: "img" });
-  const use = h("p", { class: "use" });
-  const rate = h("p", { class: "rate" });
+  const use = h("p", { class: "use phrases" });
+  const rate = h("p", { class: "rate phrases" });
   const regions = h("button", { class: "link", onclick: () => actions.narrow("memory_node", name, `on ${name}`) });
   const rest = h("span", { class: "quiet" });
   const [curve, draw] = sparkline();
@@ -111,10 +124,9 @@ function memoryNode({ name }, _overview, actions) {
     if (node.traffic?.congested) badges.push(["warn", "congested"]);
     if (node.pending_commands) badges.push(["plain", `${node.pending_commands} pending`]);
     keyed(standing, badges, ([kind, label]) => `${kind} ${label}`, ([kind, label]) => [badge(kind, label), () => {}]);
-    const used = node.pool_bytes - node.free_bytes;
-    const names = new Map(overview.compute_nodes.map((cn) => [cn.cn_id, nameOf(cn)]));
+    const used = node.pool_bytes - node.free_bytes - node.draining_bytes;
     const owners = node.owners.toSorted((a, b) => b.bytes - a.bytes);
-    const told = owners.map((share) => `${names.get(share.compute_node) ?? share.compute_node} ${bytes(share.bytes)}`);
+    const told = owners.map((share) => `${actions.who(share.compute_node)} ${bytes(share.bytes)}`);
     const label = `${bytes(used)} of ${bytes(node.pool_bytes)} in use${told.length ? `: ${told.join(", ")}` : ""}`;
     bar.title = label;
     const parts = owners.map((share) => [`owner c${colourOf(share.compute_node)} of-${share.compute_node}`, share.bytes]);
@@ -123,9 +135,9 @@ function memoryNode({ name }, _overview, actions) {
       node.reserved_bytes ? `${bytes(node.reserved_bytes)} set aside` : "",
       node.draining_bytes ? `${bytes(node.draining_bytes)} draining` : "",
     ].filter(Boolean);
-    text(use, [`${bytes(used)} of ${bytes(node.pool_bytes)} in use, ${percent(used, node.pool_bytes)}`, ...extra].join(" · "));
+    phrases(use, [`${bytes(used)} of ${bytes(node.pool_bytes)} in use, ${percent(used, node.pool_bytes)}`, ...extra]);
     const rates = traffic.memory.of(node.name);
-    text(rate, flow(node, rates?.now));
+    phrases(rate, flow(node, rates?.now));
     draw(rates?.curve ?? []);
     text(regions, some(node.regions, "region"));
     const age = node.reported_ms === null ? null : overview.time_ms - node.reported_ms;
@@ -136,10 +148,10 @@ function memoryNode({ name }, _overview, actions) {
 }
 
 function flow(node, now) {
-  if (node.health !== "reachable") return "Traffic unknown: it does not report";
-  if (!node.traffic) return "It reports no traffic";
-  if (!now) return "Measuring…";
-  return `in ${bytes(now.rx_bytes)}/s · out ${bytes(now.tx_bytes)}/s · ${short(now.requests)} requests/s`;
+  if (node.health !== "reachable") return ["Traffic unknown: it does not report"];
+  if (!node.traffic) return ["It reports no traffic"];
+  if (!now) return ["Measuring…"];
+  return [`in ${bytes(now.rx_bytes)}/s`, `out ${bytes(now.tx_bytes)}/s`, `${short(now.requests)} requests/s`];
 }
 
 /** Shows compute nodes that fit `filter`; `actions` as for memory nodes. */

@@ -6,7 +6,8 @@ import { badge, byId, h, keyed, text } from "./dom.js";
 import { bytes, moment, some, span } from "./format.js";
 import { colourOf } from "./nodes.js";
 
-const STEP = 100;
+/** Rows that come at a time: fewer where each takes more room. */
+const STEP = matchMedia("(max-width: 700px)").matches ? 25 : 100;
 /** The most a manager gives in one answer. */
 const ROWS_MAX = 1000;
 /** Memory nodes named in a row. */
@@ -83,7 +84,8 @@ function cell(label, ...children) {
 }
 
 function row({ name, owner }, actions) {
-  const state = cell("State");
+  const standing = badge("plain", "");
+  const state = cell("State", standing);
   const whose = h("button", { class: "link", onclick: () => actions.open("compute_node", owner) });
   const size = cell("Size");
   size.className = "number";
@@ -91,16 +93,18 @@ function row({ name, owner }, actions) {
   const on = cell("On");
   const age = cell("Age");
   age.className = "number";
+  const reason = h("span", { class: "reason" });
   const line = h("tr", { role: "row" },
     h("th", { role: "rowheader", scope: "row" },
-      h("button", { class: "link title", onclick: () => actions.open("region", name) }, name)),
+      h("button", { class: "link title", onclick: () => actions.open("region", name) }, name), reason),
     state,
     cell("Owner", h("i", { class: `key owner c${colourOf(owner)}` }), whose),
     size, interleave, on, age);
   const update = (region) => {
     const percent = region.zeroed_percent === undefined ? "" : ` ${region.zeroed_percent} %`;
-    state.replaceChildren(badge(STATES[region.state] ?? "plain", `${region.state}${percent}`));
-    if (region.failure) state.append(h("span", { class: "reason" }, region.failure));
+    standing.className = `badge ${STATES[region.state] ?? "plain"}`;
+    text(standing, `${region.state}${percent}`);
+    text(reason, region.failure ?? "");
     text(whose, region.owner_name ?? region.owner);
     text(size, region.growing ? `${bytes(region.size)} + ${bytes(region.growing)}` : bytes(region.size));
     const decoders = region.decoders > 1 ? `, ${region.decoders} decoders` : "";

@@ -1,34 +1,36 @@
-//! The web view of the fabric, looked at with a real browser.
+//! The manager's web view of a fabric of real daemons, looked at with a real browser: what it shows at once and what it
+//! shows as things happen, without being loaded again; that it says when the manager is gone; that text stays text; and
+//! that it can be used on a phone and by keyboard.
+//!
+//! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
 #[path = "../common/browser.rs"]
 mod browser;
+#[path = "../fabric/rig.rs"]
+#[allow(dead_code, reason = "the tests of the fabric use the rest")]
+mod rig;
+mod scripted;
+mod view;
 
 use std::process::ExitCode;
 
-use browser::Browser;
-use libtest_mimic::{Arguments, Failed, Trial};
+use cxloe_bench::lab::become_private_user_namespace;
+use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
-    if let Err(error) = cxloe_bench::lab::become_private_user_namespace() {
+    if let Err(error) = become_private_user_namespace() {
         eprintln!("{error}");
         return ExitCode::from(3);
     }
+    macro_rules! trials {
+        ($($module:ident::$name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $module::$name)),*] };
+    }
+    let tests = trials![
+        view::the_page_shows_the_fabric_as_it_changes,
+        view::a_manager_that_is_gone_is_missed_and_welcomed_back,
+        view::text_stays_text_and_many_regions_are_searched,
+    ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, vec![Trial::test("smoke", smoke)]).exit_code()
-}
-
-fn smoke() -> Result<(), Failed> {
-    let lab = cxloe_bench::lab::Lab::builder().namespace("a").build()?;
-    for b in [Browser::start_in(lab.namespace("a")?)?, Browser::start()?] {
-        b.open("data:text/html,<h1>hello</h1><button onclick=\"document.title='x'\">go</button><input><script>console.error('e1');throw new Error('e2')</script>")?;
-        b.shows("h1", "hello")?;
-        b.click("button")?;
-        b.fill("input", "abc")?;
-        b.until("document.querySelector('input').value === 'abc'")?;
-        b.viewport(390, 844, true)?;
-        println!("{} {:?} {:?}", b.overflow()?, b.run("return [innerWidth, document.title]")?, b.errors()?);
-        b.screenshot(std::path::Path::new("/tmp/w/web-smoke.png"))?;
-    }
-    Ok(())
+    libtest_mimic::run(&arguments, tests).exit_code()
 }

@@ -57,3 +57,36 @@ fn content(kind: &str, text: &'static str) -> Response {
     ];
     (headers, text).into_response()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What stands between `before` and the next quotation mark, wherever `before` stands.
+    fn after<'a>(text: &'a str, before: &'a str) -> impl Iterator<Item = &'a str> {
+        text.split(before).skip(1).filter_map(|rest| rest.split('"').next())
+    }
+
+    #[test]
+    fn what_the_page_includes_is_served_and_nothing_else() {
+        let mut included: BTreeSet<String> =
+            ["src=\"/ui/", "href=\"/ui/"].iter().flat_map(|at| after(PAGE, at)).map(str::to_owned).collect();
+        for (_, _, text) in PARTS.iter().filter(|(path, ..)| path.ends_with(".js")) {
+            included.extend(after(text, "from \"./").map(str::to_owned));
+        }
+        let served: BTreeSet<String> =
+            PARTS.iter().map(|(path, ..)| path.trim_start_matches("/ui/").to_owned()).collect();
+        assert_eq!(included, served);
+    }
+
+    #[test]
+    fn nothing_is_inline_and_nothing_comes_from_elsewhere() {
+        assert!(!PAGE.contains("style=") && !PAGE.contains("<script>") && !PAGE.contains(" onclick"));
+        for (path, _, text) in PARTS.iter().chain([&("/", "text/html", PAGE)]) {
+            let elsewhere = text.replace("http://www.w3.org/2000/svg", "").contains("://");
+            assert!(!elsewhere, "{path} names another place");
+        }
+    }
+}
