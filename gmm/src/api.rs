@@ -27,6 +27,8 @@
 //! | `GET /v1/sessions` | - | array of [`Session`] |
 //! | `GET /v1/events?after=&limit=&wait_ms=&since_ms=&kind=&node=&region=` | - | [`Events`] |
 //! | `GET /v1/events/stream?…` | - | server-sent events: each an [`Event`](crate::model::Event), or `gap` with an [`EventsGap`] |
+//! | `GET /v1/overview` | - | [`Overview`]: the fabric at a glance |
+//! | `GET /v1/overview/regions?text=&state=&owner=&memory_node=&sort=&limit=` | - | [`RegionsPage`] |
 //! | `GET /v1/health` | - | [`ManagerHealth`] |
 //! | `GET /v1/openapi.json` | - | this interface as an OpenAPI 3.1 document |
 //!
@@ -38,6 +40,7 @@
 mod devices;
 mod error;
 mod events;
+mod overview;
 mod sessions;
 
 use schemars::JsonSchema;
@@ -46,6 +49,10 @@ use serde::{Deserialize, Serialize};
 pub use devices::{Bind, LogicalDeviceStatus, SetLdAllocations, Unbind};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Events, EventsGap, EventsQuery};
+pub use overview::{
+    ComputeNodeOverview, MemoryNodeOverview, Overview, REGIONS_PER_PAGE_DEFAULT, REGIONS_PER_PAGE_MAX,
+    RegionOrder, RegionSummary, RegionTotal, RegionsPage, RegionsQuery, Share, Traffic,
+};
 pub use sessions::Session;
 
 use crate::model::{

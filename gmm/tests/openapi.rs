@@ -264,6 +264,9 @@ async fn what_is_answered_is_what_is_described() {
         (get.clone(), "/v1/events", "/v1/events", None),
         (get.clone(), "/v1/events", "/v1/events?kind=none", None),
         (get.clone(), "/v1/events/stream", "/v1/events/stream?kind=none", None),
+        (get.clone(), "/v1/overview", "/v1/overview", None),
+        (get.clone(), "/v1/overview/regions", "/v1/overview/regions?text=S&sort=size&limit=5", None),
+        (get.clone(), "/v1/overview/regions", "/v1/overview/regions?state=none", None),
         (get.clone(), "/v1/health", "/v1/health", None),
         (get.clone(), "/v1/openapi.json", "/v1/openapi.json", None),
         (delete.clone(), "/v1/memory-nodes/{name}", "/v1/memory-nodes/none", None),
@@ -274,7 +277,7 @@ async fn what_is_answered_is_what_is_described() {
     }
     let expected = [
         200, 404, 201, 409, 200, 204, 404, 200, 200, 404, 200, 404, 200, 200, 404, 200, 200, 200, 200, 400,
-        400, 200, 200, 404,
+        400, 200, 200, 400, 200, 200, 404,
     ];
     assert_eq!(statuses, expected);
     // Silent since it registered: it is forgotten as soon as that is noticed.

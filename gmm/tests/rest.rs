@@ -6,8 +6,8 @@ use common::patient::{PatientAgent, PatientNode};
 use common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
 use cxloe_gmm::Client;
 use cxloe_gmm::api::{
-    Bind, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, EventsQuery, GrowRegion, Owner,
-    SetLdAllocations, Unbind,
+    Bind, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, EventsQuery, GrowRegion, Overview, Owner,
+    RegionsPage, SetLdAllocations, Unbind,
 };
 use cxloe_gmm::client::{Destroyed, Unbound};
 use cxloe_gmm::model::{ByteSize, EventKind, RegionState, UnbindOption};
@@ -412,4 +412,98 @@ async fn a_stream_says_what_is_no_longer_kept() {
     assert_eq!((id, kind.as_str()), (None, "gap"));
     assert_eq!((gap["first"].as_u64(), gap["last"].as_u64()), (Some(3), Some(oldest - 1)));
     assert_eq!(stream.next().await.0, Some(oldest));
+}
+
+#[tokio::test]
+async fn the_overview_says_who_has_what_and_finds_regions() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let first = PatientNode::start(client.clone(), memory_node("mn-a", 0, 1024)).await;
+    let _second = PatientNode::start(client.clone(), memory_node("mn-b", 1, 64)).await;
+    client.register_compute_node(&compute_node("Alpha", 1)).await.unwrap();
+    let create = |region: &str, extents: u64, owner: u8, on: &[&str]| CreateRegion {
+        on: on.iter().copied().map(name).collect(),
+        ways: on.len() as u32,
+        ..CreateRegion::new(name(region), extents * EXTENT, cn(owner))
+    };
+    for region in [
+        create("heap", 4, 1, &["mn-a", "mn-b"]),
+        create("Heap-2", 10, 2, &["mn-a"]),
+        create("x", 6, 2, &["mn-b"]),
+    ] {
+        client.create_region(&region).await.unwrap();
+    }
+    let worker = |executed: u64| {
+        let session = serde_json::json!({"cn": cn(2), "counters": {"executed": executed}});
+        serde_json::json!({"link": {"rx_bytes": 100}, "requests": {"executed": executed}, "sessions": [session]})
+    };
+    first.orders().stats = serde_json::json!([worker(5), worker(7)]);
+
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let ask = async |query: &str| {
+        let url = format!("{}/v1/overview{query}", served.url);
+        http.get(url).send().await.unwrap().error_for_status().unwrap()
+    };
+    let overview = eventually("its report", || async {
+        let overview: Overview = ask("").await.json().await.unwrap();
+        overview.memory_nodes[0].traffic.is_some().then_some(overview)
+    })
+    .await;
+    let [a, b] = &overview.memory_nodes[..] else { panic!("{overview:?}") };
+    assert_eq!((a.name.as_str(), a.regions, a.free_bytes), ("mn-a", 2, (1024 - 12) * EXTENT));
+    let shares = [(cn(1), 2 * EXTENT), (cn(2), 10 * EXTENT)];
+    assert_eq!(a.owners.iter().map(|share| (share.compute_node, share.bytes)).collect::<Vec<_>>(), shares);
+    let traffic = a.traffic.unwrap();
+    assert_eq!((traffic.requests, traffic.rx_bytes, traffic.sessions), (12, 200, 2));
+    assert!(a.reported_ms.unwrap() <= overview.time_ms && b.traffic.is_none());
+    let nodes: Vec<_> =
+        overview.compute_nodes.iter().map(|node| (node.cn_id, node.bytes, node.requests)).collect();
+    assert_eq!(nodes, [(cn(1), 4 * EXTENT, None), (cn(2), 16 * EXTENT, Some(12))]);
+    let [total] = overview.regions[..] else { panic!("{overview:?}") };
+    assert_eq!((total.state, total.regions, total.bytes), (RegionState::Active, 3, 20 * EXTENT));
+
+    let table: [(&str, u64, &[&str]); 11] = [
+        ("", 3, &["Heap-2", "heap", "x"]),
+        ("?sort=size", 3, &["Heap-2", "x", "heap"]),
+        ("?sort=size&limit=1", 3, &["Heap-2"]),
+        ("?text=HEAP", 2, &["Heap-2", "heap"]),
+        ("?text=alph", 1, &["heap"]),
+        ("?text=mn-B", 2, &["heap", "x"]),
+        ("?text=02:00:00:00:01:02", 2, &["Heap-2", "x"]),
+        ("?owner=Alpha", 1, &["heap"]),
+        ("?owner=nobody", 0, &[]),
+        ("?memory_node=mn-a&text=-2", 1, &["Heap-2"]),
+        ("?state=lost", 0, &[]),
+    ];
+    for (query, matching, names) in table {
+        let page: RegionsPage = ask(&format!("/regions{query}")).await.json().await.unwrap();
+        let found: Vec<_> = page.regions.iter().map(|region| region.name.as_str()).collect();
+        assert_eq!((page.matching, &found[..]), (matching, names), "{query}");
+    }
+}
+
+#[tokio::test]
+async fn the_page_comes_with_a_policy_that_lets_nothing_else_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    for (path, kind) in
+        [("/", "text/html"), ("/ui/main.js", "text/javascript"), ("/ui/style.css", "text/css")]
+    {
+        let answer = http.get(format!("{}{path}", served.url)).send().await.unwrap();
+        assert_eq!(answer.status(), 200, "{path}");
+        let header = |name: &str| answer.headers()[name].to_str().unwrap().to_owned();
+        assert_eq!(header("content-type"), format!("{kind}; charset=utf-8"));
+        assert_eq!(header("x-content-type-options"), "nosniff");
+        let policy = header("content-security-policy");
+        for part in
+            ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "require-trusted-types-for"]
+        {
+            assert!(policy.contains(part), "{policy}");
+        }
+        assert!(!policy.contains("unsafe") && !answer.text().await.unwrap().is_empty());
+    }
+    let missing = http.get(format!("{}/ui/none.js", served.url)).send().await.unwrap();
+    assert_eq!(missing.status(), 404);
 }

@@ -283,7 +283,7 @@ async fn requests_that_make_no_sense_are_answered_as_errors() {
         request.header("content-type", "application/json").body(body)
     };
     let table = [
-        (http.get(url("/")), 404, "not_found"),
+        (http.get(url("/none")), 404, "not_found"),
         (http.get(url("/v1/regions/none")), 404, "not_found"),
         (http.get(url("/v1/regions/%20")), 400, "bad_request"),
         (http.patch(url("/v1/regions")), 405, "method_not_allowed"),

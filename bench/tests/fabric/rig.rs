@@ -125,7 +125,9 @@ impl Rig {
 
     pub fn start_gmm(&self, options: &[&str]) -> Outcome {
         let (store, socket) = (self.path("gmm.redb"), self.path("gmm.sock"));
-        let usual = ["serve", "--listen", "127.0.0.1:0", "--node-timeout-ms", "1000"];
+        let anywhere = ["--listen", "127.0.0.1:0"];
+        let listen = if options.contains(&"--listen") { &[][..] } else { &anywhere };
+        let usual = [&["serve", "--node-timeout-ms", "1000"], listen].concat();
         let places = ["--store", text(&store), "--socket", text(&socket)];
         self.start("gmm", "switch", "gmm", &[&usual[..], &places, options].concat())?;
         eventually("the manager answers", || self.ask(self.manager.health()).ok())

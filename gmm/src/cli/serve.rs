@@ -53,6 +53,8 @@ for the time of its lease. Clients and nodes are then given the URLs of all of t
 Have etcd forget its past, which this store has no use for: etcd --auto-compaction-mode periodic
 --auto-compaction-retention 1h.
 
+A browser shows the fabric when it opens the address listened on: http://127.0.0.1:7440/
+
 There is no authentication: listen on the loopback interface or a network whose users may manage all memory.
 
 Examples:

@@ -111,6 +111,11 @@ impl Index {
         self.used.get(node).and_then(|used| used.get(&cn)).copied().unwrap_or_default()
     }
 
+    /// Who has how many bytes of `node`, those being zeroed included.
+    pub fn used_by(&self, node: &Name) -> impl Iterator<Item = (CnId, u64)> {
+        self.used.get(node).into_iter().flatten().map(|(cn, bytes)| (*cn, *bytes))
+    }
+
     /// Bytes of all regions of `cn` that are not being taken down.
     pub fn bytes_of(&self, cn: CnId) -> u64 {
         self.bytes_of.get(&cn).copied().unwrap_or_default()

@@ -12,6 +12,7 @@ use crate::model::{
 };
 
 use super::liveness::NodeKey;
+use super::overview::Report;
 use super::pool::FreeExtents;
 use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 
@@ -54,7 +55,7 @@ impl Manager {
             reserved_bytes: self.index.idle(&node.name),
             draining_bytes: self.draining_bytes(&node.name),
             pending_commands: self.state.commands_of(&node.name).count() as u64,
-            stats: self.stats.get(&node.name).cloned().unwrap_or_default(),
+            stats: self.stats_of(&node.name).cloned().unwrap_or_default(),
             node: node.clone(),
         };
         self.state.memory_nodes.values().map(status).collect()
@@ -62,7 +63,7 @@ impl Manager {
 
     /// What a memory node said of itself last.
     pub fn stats_of(&self, name: &Name) -> Option<&serde_json::Value> {
-        self.stats.get(name)
+        self.reports.get(name).map(|report| &report.stats)
     }
 
     /// Every leg that lies on `node`, with its region.
@@ -252,7 +253,7 @@ impl Manager {
         };
         self.check_results(&node, &sync)?;
         self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
-        self.stats.insert(name.clone(), sync.stats);
+        self.reports.insert(name.clone(), Report { at_ms: self.now_ms, stats: sync.stats });
         match sync.progress {
             Some(progress) => drop(self.progress.insert(name.clone(), progress)),
             None => drop(self.progress.remove(name)),
@@ -396,7 +397,7 @@ impl Manager {
         }
         self.put(Change::MemoryNodeGone(name.clone()));
         self.free.remove(name);
-        self.stats.remove(name);
+        self.reports.remove(name);
         self.progress.remove(name);
         self.liveness.forget(&NodeKey::Memory(name.clone()));
         self.event(EventKind::MemoryNodeForgotten { memory_node: name.clone() });

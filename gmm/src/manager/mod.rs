@@ -22,6 +22,7 @@ pub mod liveness;
 mod memory_nodes;
 mod operations;
 mod options;
+mod overview;
 mod placement;
 pub mod pool;
 mod regions;
@@ -44,6 +45,7 @@ use crate::model::{
 };
 use index::Index;
 use liveness::{Liveness, NodeKey};
+use overview::Report;
 use pool::FreeExtents;
 
 /// Most memory nodes of a fabric.
@@ -179,7 +181,7 @@ pub struct Manager {
     /// Free extents of each memory node: follows from the state, kept because it is asked for often.
     free: BTreeMap<Name, FreeExtents>,
     /// What memory nodes said of themselves last; not part of the state.
-    stats: BTreeMap<Name, serde_json::Value>,
+    reports: BTreeMap<Name, Report>,
     /// How far memory nodes have come with what they are at; not part of the state.
     progress: BTreeMap<Name, Progress>,
     index: Index,
@@ -208,9 +210,9 @@ impl Manager {
         for node in state.compute_nodes.values().filter(|node| node.health == Health::Reachable) {
             liveness.heard(NodeKey::Compute(node.cn_id), now_ms);
         }
-        let stats = BTreeMap::new();
+        let reports = BTreeMap::new();
         let (progress, journal) = (BTreeMap::new(), Vec::new());
-        let mut manager = Self { state, free, stats, progress, index, liveness, options, now_ms, journal };
+        let mut manager = Self { state, free, reports, progress, index, liveness, options, now_ms, journal };
         let mut meta = manager.state.meta;
         meta.watermark.term += 1;
         manager.put(Change::Meta(meta));

@@ -3,7 +3,8 @@
 //!
 //! ```text
 //!   listener (connections) --> seat (who leads?) --> routes (requests) --> core (one thread: manager + store)
-//!                                                    `------------ a reign: while this process leads ------------'
+//!                                |                   `------------ a reign: while this process leads ------------'
+//!                                `-> web (the page that shows the fabric, whoever leads)
 //! ```
 
 mod clock;
@@ -16,6 +17,7 @@ mod reign;
 mod routes;
 mod seat;
 mod topics;
+mod web;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -10,10 +10,12 @@ use axum::extract::{Request, State};
 use axum::http::HeaderValue;
 use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use tower_service::Service;
 
 use super::error::ApiError;
 use super::routes::BODY_BYTES_MAX;
+use super::web;
 use crate::api::ErrorCode;
 use crate::store::Tenure;
 
@@ -68,7 +70,7 @@ impl Seat {
 
     /// What a listener serves.
     pub fn router(&self) -> Router {
-        Router::new().fallback(answer).with_state(self.clone())
+        web::parts().route("/", get(view)).fallback(answer).with_state(self.clone())
     }
 
     fn role(&self) -> Role {
@@ -93,6 +95,14 @@ async fn answer(State(seat): State<Seat>, request: Request) -> Response {
         Role::Leading(..) => nobody("this manager has just lost the lead"),
         Role::Following(url) => elsewhere(&url, request).await,
         Role::Waiting(reason) => nobody(&reason),
+    }
+}
+
+/// The web view: at the leader, and at a manager that knows none, for it says so.
+async fn view(State(seat): State<Seat>, request: Request) -> Response {
+    match seat.role() {
+        Role::Following(url) => elsewhere(&url, request).await,
+        Role::Leading(..) | Role::Waiting(_) => web::page(),
     }
 }
 

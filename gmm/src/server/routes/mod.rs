@@ -10,6 +10,7 @@ mod health;
 mod logical_devices;
 mod memory_nodes;
 mod openapi;
+mod overview;
 mod regions;
 mod sessions;
 mod wait;
@@ -56,6 +57,7 @@ fn resources() -> ApiRouter<Core> {
         .merge(logical_devices::routes())
         .merge(sessions::routes())
         .merge(events::routes())
+        .merge(overview::routes())
         .merge(health::routes())
 }
 
