@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use cxloe_gmm::Client;
 use cxloe_gmm::command_line::Failure;
-use cxloe_gmm::daemon::{LogFormat, log, options};
+use cxloe_gmm::daemon::{LogFormat, Supervisor, log, options};
 use cxloe_gmm::fm::header::Dialect;
 use cxloe_gmm::fm::listener::{FmConfig, SWITCHES_MAX};
 use cxloe_gmm::manager::Initialisation;
@@ -225,17 +225,33 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let port_file = config.port_file.clone();
     let server = Server::start(config).await.map_err(Failure::failed)?;
+    let supervisor = Supervisor::of_this_process();
+    supervisor.ready(&format!("serving on {}", server.address()));
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
         () = server.failed() => tracing::error!("cannot go on: ending"),
+        () = watch(&server, supervisor) => {}
     }
+    supervisor.stopping("closing the store");
     if let Some(path) = port_file
         && let Err(error) = std::fs::remove_file(&path)
     {
         tracing::warn!(path = %path.display(), %error, "cannot remove the port file");
     }
     server.stop().await.map_err(Failure::failed)
+}
+
+/// Tells the service manager again and again that requests are answered. Never ends.
+async fn watch(server: &Server, supervisor: Supervisor) {
+    let Some((every, patience)) = supervisor.looks() else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(every).await;
+        supervisor.tell(match server.answers(patience).await {
+            true => Ok(format!("serving on {}", server.address())),
+            false => Err(format!("requests have not been answered for {patience:?}")),
+        });
+    }
 }
 
 #[cfg(test)]
