@@ -2,7 +2,7 @@
 //! the configuration file, else it is the default.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -200,15 +200,45 @@ fn is_url(url: &str) -> bool {
     url.starts_with("http://") && !url.contains(',') && Client::new(url).is_ok()
 }
 
+impl ServeArgs {
+    /// Whether a file or an address is given.
+    pub fn is_given(&self) -> bool {
+        self.config.is_some() || self.settings.listen.is_some()
+    }
+
+    /// The configuration file.
+    pub fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// Takes `file` for the configuration file.
+    pub fn set_file(&mut self, file: PathBuf) {
+        self.config = Some(file);
+    }
+
+    /// The options in effect.
+    fn settings(self) -> Result<Settings, Failure> {
+        Ok(match &self.config {
+            Some(path) => self.settings.over(options::read(path).map_err(Failure::usage)?),
+            None => self.settings,
+        })
+    }
+
+    /// The options in effect, checked.
+    ///
+    /// # Errors
+    /// When they cannot be read, or do not work together.
+    pub fn resolve(self) -> Result<Config, Failure> {
+        self.settings()?.into_config()
+    }
+}
+
 /// Runs the manager.
 ///
 /// # Errors
 /// When the configuration does not work or the manager cannot serve.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
-    let settings = match &args.config {
-        Some(path) => args.settings.over(options::read(path).map_err(Failure::usage)?),
-        None => args.settings,
-    };
+    let settings = args.settings()?;
     let filter = std::env::var("CXLOE_LOG").unwrap_or_else(|_| log::FILTER_DEFAULT.into());
     log::start(&filter, settings.log.unwrap_or_default());
     let config = settings.into_config()?;
