@@ -38,9 +38,7 @@ Exit codes:
 Examples:
   mn-server doctor                                as it is installed
   mn-server doctor --config mn.toml --json | jq '.checks[] | select(.level != \"ok\")'
-  mn-server doctor -i enp3s0f0 --manager http://10.0.0.1:7440 --wait busy --cpus 2
-  setpriv --reuid cxloe --regid cxloe --clear-groups --inh-caps=-all --ambient-caps=-all \\
-          mn-server doctor                        as another user")]
+  mn-server doctor -i enp3s0f0 --manager http://10.0.0.1:7440 --wait busy --cpus 2")]
 pub struct DoctorArgs {
     /// Read options from FILE, as the node does
     #[arg(short, long, value_name = "FILE")]
