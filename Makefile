@@ -17,7 +17,7 @@ SECONDS_EACH ?= 20
 RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
-.PHONY: help build quickstart test test-all fmt lint doc man fuzz bench licences clean
+.PHONY: help build quickstart test test-all fmt lint doc man deb fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
@@ -49,7 +49,7 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 # Tests of the whole system start the programs that lie beside them, so these are built with them.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc c++ ip unshare setpriv etcd programs nbd qemu cxl chromium
+	@$(NEED) rust cc c++ ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb
 	cargo build --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the
@@ -83,6 +83,11 @@ man: ## Manual pages of all programs, in target/man
 	cargo build $(LOCKED) $(PROGRAMS)
 	for program in gmm mn-server cn-agent cxloe-bench; do $(TARGET)/debug/$$program man --dir $(TARGET)/man || exit; done
 	@echo 'Read one with: man -l $(TARGET)/man/gmm.1'
+
+deb: build ## Debian packages of all programs, in target/deb
+	@$(NEED) deb
+	deploy/debian/build $(TARGET)/release $(TARGET)/deb
+	@echo 'Install them with: apt-get install ./$(TARGET)/deb/cxloe-*.deb ./$(TARGET)/deb/libcxloe0_*.deb'
 
 fuzz: ## Random and mutated frames against every parser (SECONDS_EACH=20)
 	@$(NEED) rust cc

@@ -34,6 +34,8 @@ tools_of() {
         nbd) echo nbdinfo nbdcopy qemu-img qemu-io nbd-client mkfs.ext2 ;;
         cxl) echo cxl ndctl daxctl ;;
         chromium) echo chromium chromedriver ;;
+        deploy) echo systemd-analyze strace ;;
+        deb) echo dpkg-deb dpkg-shlibdeps patchelf strip lintian ;;
         programs) echo python3 redis-server sqlite3 zstd ;;
         *) echo "$1" ;;
     esac
@@ -56,6 +58,11 @@ packages_of() {
         busybox) echo busybox-static ;;
         cpio) echo cpio ;;
         depmod) echo kmod ;;
+        systemd-analyze | systemd-sysusers) echo systemd ;;
+        dpkg-deb) echo dpkg ;;
+        dpkg-shlibdeps) echo dpkg-dev ;;
+        strip) echo binutils ;;
+        strace | patchelf | lintian) echo "$1" ;;
         nbdinfo | nbdcopy) echo libnbd-bin ;;
         # Debian has the command cxl in the package of ndctl.
         cxl | ndctl) echo ndctl ;;

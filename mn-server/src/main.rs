@@ -11,13 +11,13 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cxloe_gmm::command_line::{Exit, finish, output};
-use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, log, read_key};
+use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_gmm::model::Watermark;
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
 use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
-use cxloe_mn::pool::{Host, Pool};
+use cxloe_mn::pool::{ByteSize, Host, Pool};
 use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_wire::frame::Mac;
@@ -59,10 +59,11 @@ const REPORT_MAX: Duration = Duration::from_millis(1500);
 
 fn run(config: &Config) -> Result<(), Failure> {
     let ending = Ending::watch()?;
+    let supervisor = Supervisor::of_this_process();
 
     let socket = bind_socket(config)?;
     let state = StateFile::at(config.state_path())?;
-    let pool = open_pool(config)?;
+    let pool = open_pool(config, supervisor)?;
     let seen = state.load().unwrap_or_else(|e| {
         tracing::warn!("{e}");
         Watermark::default()
@@ -140,7 +141,10 @@ fn run(config: &Config) -> Result<(), Failure> {
     let admin = socket.map(|socket| Server::start(socket, status_of(config, &workers))).transpose()?;
     info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
 
-    ending.wait();
+    let serving = format!("serving {} on {}", ByteSize(pool.bytes()).approximate(), config.interface);
+    supervisor.ready(&serving);
+    supervisor.watch(&ending, look_at(&workers, serving));
+    supervisor.stopping("telling compute nodes");
     drop(admin);
     // Mappings must not change any more, then nobody may touch the pool any more, then it is closed.
     let stopped = manager.map(ManagerLink::stop);
@@ -188,14 +192,32 @@ fn status_of(config: &Config, workers: &[WorkerHandle]) -> impl Fn() -> NodeStat
     }
 }
 
-fn open_pool(config: &Config) -> Result<Arc<Pool>, Failure> {
+/// Whether every worker comes by to report, as told to the service manager.
+fn look_at(workers: &[WorkerHandle], serving: String) -> impl FnMut(Duration) -> Result<String, String> {
+    let reporters: Vec<_> = workers.iter().map(WorkerHandle::patient_reporter).collect();
+    move |patience| {
+        let (asked, mut sessions) = (Instant::now(), 0);
+        for (worker, report) in reporters.iter().enumerate() {
+            match report(asked + patience) {
+                Some((report, age)) if age <= asked.elapsed() => sessions += report.sessions.len(),
+                Some((_, age)) => return Err(format!("worker {worker} has not come by for {age:.1?}")),
+                None => return Err(format!("worker {worker} has never come by")),
+            }
+        }
+        Ok(format!("{serving}, {sessions} sessions"))
+    }
+}
+
+fn open_pool(config: &Config, supervisor: Supervisor) -> Result<Arc<Pool>, Failure> {
     let started = Instant::now();
     let told = Mutex::new(started);
     let progress = |done: u64, of: u64| {
         let Ok(mut told) = told.try_lock() else { return };
         if told.elapsed() > Duration::from_secs(2) {
             *told = Instant::now();
-            info!(percent = done * 100 / of.max(1), "bringing the pool in");
+            let percent = done * 100 / of.max(1);
+            info!(percent, "bringing the pool in");
+            supervisor.status(&format!("bringing the pool in: {percent} %"));
         }
     };
     let pool = Pool::open(&config.pool, &Host::default(), &progress)?;

@@ -1,6 +1,7 @@
 //! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
 
 mod cxl;
+mod doctor;
 mod exec;
 mod failure;
 mod lines;
@@ -30,6 +31,7 @@ Examples:
   cn-agent cxl list                                         CXL memory of this machine, and what it can serve
   cn-agent sessions                                         windows, round trips, losses, pace
   cn-agent exec --size 4G --local 1G -- sort huge.txt       a program whose memory is remote
+  cn-agent doctor                                           is this machine ready, and what is to do?
   cn-agent flush                                            until memory nodes have it
   cn-agent nbd --region scratch --socket /run/scratch.nbd   a region as a block device
 
@@ -53,6 +55,8 @@ pub struct Args {
 enum Command {
     /// Run the agent
     Run(Box<RunArgs>),
+    /// Look whether this machine is ready for an agent, and say what to do
+    Doctor(Box<doctor::DoctorArgs>),
     /// List attached regions and where they are, and logical devices bound to this node
     List(list::ListArgs),
     /// Real CXL memory of this machine
@@ -106,11 +110,16 @@ impl SocketArgs {
 
 /// Parses the arguments and does what they say.
 pub fn run() -> ExitCode {
-    finish("cn-agent", dispatch(Args::parse().command))
+    match Args::parse().command {
+        Command::Doctor(args) => doctor::run(*args),
+        command => finish("cn-agent", dispatch(command)),
+    }
 }
 
 fn dispatch(command: Command) -> Result<(), Failure> {
     match command {
+        // Ends with a code of its own.
+        Command::Doctor(_) => Ok(()),
         Command::Run(args) => run::run(&args),
         Command::List(args) => list::list(&args),
         Command::Cxl(args) => cxl::run(&args),

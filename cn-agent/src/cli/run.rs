@@ -19,7 +19,7 @@ use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
 use cxloe_cn::signals::Signals;
 use cxloe_cn::state_file::StateFile;
 use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::daemon::{Ending, log, read_key};
+use cxloe_gmm::daemon::{Ending, Supervisor, log, read_key};
 use cxloe_gmm::model::{CnId, Mac};
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Extras, LinkConfig, open_with};
@@ -100,7 +100,15 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::start(socket, backstage)?;
     info!(name = %config.name, %cn, interface = %config.interface, socket = %config.socket.display(), "serving");
 
-    ending.wait();
+    let supervisor = Supervisor::of_this_process();
+    let serving = format!("serving on {}", config.interface);
+    supervisor.ready(&serving);
+    let orders = worker.orders();
+    supervisor.watch(&ending, |patience| match orders.is_alive(patience) {
+        true => Ok(serving.clone()),
+        false => Err(format!("the worker has not come by for {patience:?}")),
+    });
+    supervisor.stopping("writing back what is modified");
     // No new programs, then no more changes, then everything modified goes back.
     drop(server);
     drop(hand_over);

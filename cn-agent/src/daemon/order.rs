@@ -23,6 +23,8 @@ pub enum Order {
     Follow(Box<Change>),
     /// Serve a client.
     Serve(Box<Client>),
+    /// Say that the worker is alive.
+    Sign(Sender<()>),
     /// Tell how things stand.
     Report(oneshot::Sender<Report>),
     /// Do something with mapped regions.
@@ -101,6 +103,12 @@ impl Orders {
         let given = self.sender.try_send(order);
         self.bell.ring();
         given.map_err(|_| OrdersGone)
+    }
+
+    /// Whether the worker comes by within `patience`.
+    pub fn is_alive(&self, patience: Duration) -> bool {
+        let (sign, seen) = bounded(1);
+        self.try_give(Order::Sign(sign)).is_ok() && seen.recv_timeout(patience).is_ok()
     }
 
     /// Wakes the worker without an order.

@@ -277,6 +277,7 @@ impl Worker {
             Order::Follow(change) => self.follow(*change),
             Order::Serve(client) => self.parties.clients.add(client),
             // Who asked may have gone.
+            Order::Sign(sign) => drop(sign.try_send(())),
             Order::Report(answer) => drop(answer.send(self.report())),
             Order::Paging(PagingOrder(order)) => order(&mut self.parties.spaces),
         }

@@ -1,6 +1,7 @@
 //! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
 
 mod bindings;
+mod doctor;
 mod fabric_file;
 mod fm;
 mod lifecycle;
@@ -30,6 +31,7 @@ Examples:
   gmm list -R                                        regions as JSON
   gmm destroy-region scratch                         give the memory back, zeroed
   gmm monitor                                        follow what happens
+  gmm doctor                                         is this machine ready for a manager?
 
 Exit codes:
   0  done                        3  manager unreachable
@@ -56,6 +58,8 @@ pub struct Args {
 enum Command {
     /// Run the manager
     Serve(Box<serve::ServeArgs>),
+    /// Look whether this machine is ready for a manager, and say what to do
+    Doctor(Box<doctor::DoctorArgs>),
     /// List memory nodes, compute nodes, regions, decoders, bindings, sessions, events
     List(Box<list::ListArgs>),
     /// Create a region for a compute node
@@ -103,7 +107,10 @@ enum Command {
 
 /// Parses the arguments and does what they say.
 pub fn run() -> ExitCode {
-    finish("gmm", dispatch(Args::parse()))
+    match Args::parse() {
+        Args { command: Command::Doctor(doctor), .. } => doctor::run(*doctor),
+        args => finish("gmm", dispatch(args)),
+    }
 }
 
 fn dispatch(args: Args) -> Result<(), Failure> {
@@ -140,7 +147,7 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::Fm(fm) => fm::run(*fm).await,
             Command::Monitor(monitor) => monitor::run(&client, monitor).await,
             Command::Status(status) => status::run(&client, status).await,
-            Command::Serve(_) | Command::Completions { .. } | Command::Man(_) => Ok(()),
+            Command::Serve(_) | Command::Doctor(_) | Command::Completions { .. } | Command::Man(_) => Ok(()),
         }
     })
 }

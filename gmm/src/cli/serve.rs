@@ -2,13 +2,13 @@
 //! the configuration file, else it is the default.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
 use cxloe_gmm::Client;
 use cxloe_gmm::command_line::Failure;
-use cxloe_gmm::daemon::{LogFormat, log, options};
+use cxloe_gmm::daemon::{LogFormat, Supervisor, log, options};
 use cxloe_gmm::fm::header::Dialect;
 use cxloe_gmm::fm::listener::{FmConfig, SWITCHES_MAX};
 use cxloe_gmm::manager::Initialisation;
@@ -202,15 +202,45 @@ fn is_url(url: &str) -> bool {
     url.starts_with("http://") && !url.contains(',') && Client::new(url).is_ok()
 }
 
+impl ServeArgs {
+    /// Whether a file or an address is given.
+    pub fn is_given(&self) -> bool {
+        self.config.is_some() || self.settings.listen.is_some()
+    }
+
+    /// The configuration file.
+    pub fn file(&self) -> Option<&Path> {
+        self.config.as_deref()
+    }
+
+    /// Takes `file` for the configuration file.
+    pub fn set_file(&mut self, file: PathBuf) {
+        self.config = Some(file);
+    }
+
+    /// The options in effect.
+    fn settings(self) -> Result<Settings, Failure> {
+        Ok(match &self.config {
+            Some(path) => self.settings.over(options::read(path).map_err(Failure::usage)?),
+            None => self.settings,
+        })
+    }
+
+    /// The options in effect, checked.
+    ///
+    /// # Errors
+    /// When they cannot be read, or do not work together.
+    pub fn resolve(self) -> Result<Config, Failure> {
+        self.settings()?.into_config()
+    }
+}
+
 /// Runs the manager.
 ///
 /// # Errors
 /// When the configuration does not work or the manager cannot serve.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
-    let settings = match &args.config {
-        Some(path) => args.settings.over(options::read(path).map_err(Failure::usage)?),
-        None => args.settings,
-    };
+    let settings = args.settings()?;
     let filter = std::env::var("CXLOE_LOG").unwrap_or_else(|_| log::FILTER_DEFAULT.into());
     log::start(&filter, settings.log.unwrap_or_default());
     let config = settings.into_config()?;
@@ -227,17 +257,33 @@ async fn serve(config: Config) -> Result<(), Failure> {
     let mut interrupt = signal(SignalKind::interrupt()).map_err(no_signals)?;
     let port_file = config.port_file.clone();
     let server = Server::start(config).await.map_err(Failure::failed)?;
+    let supervisor = Supervisor::of_this_process();
+    supervisor.ready(&format!("serving on {}", server.address()));
     tokio::select! {
         _ = terminate.recv() => tracing::info!("SIGTERM: ending"),
         _ = interrupt.recv() => tracing::info!("SIGINT: ending"),
         () = server.failed() => tracing::error!("cannot go on: ending"),
+        () = watch(&server, supervisor) => {}
     }
+    supervisor.stopping("closing the store");
     if let Some(path) = port_file
         && let Err(error) = std::fs::remove_file(&path)
     {
         tracing::warn!(path = %path.display(), %error, "cannot remove the port file");
     }
     server.stop().await.map_err(Failure::failed)
+}
+
+/// Tells the service manager again and again that requests are answered. Never ends.
+async fn watch(server: &Server, supervisor: Supervisor) {
+    let Some((every, patience)) = supervisor.looks() else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep(every).await;
+        supervisor.tell(match server.answers(patience).await {
+            true => Ok(format!("serving on {}", server.address())),
+            false => Err(format!("requests have not been answered for {patience:?}")),
+        });
+    }
 }
 
 #[cfg(test)]

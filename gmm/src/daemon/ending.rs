@@ -2,7 +2,8 @@
 //! main thread, which then takes the daemon apart in order; no signal handler runs.
 
 use std::io;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
@@ -50,9 +51,27 @@ impl Ending {
 
     /// Waits for the end.
     pub fn wait(&self) {
-        if let Ok(End::Signal(signal)) = self.told.recv() {
-            tracing::info!(signal = signal as i32, "ending");
+        if let Ok(end) = self.told.recv() {
+            note(&end);
         }
+    }
+
+    /// Waits for the end, at most for `time`. Returns whether it has come.
+    pub fn wait_for(&self, time: Duration) -> bool {
+        match self.told.recv_timeout(time) {
+            Ok(end) => {
+                note(&end);
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => false,
+            Err(RecvTimeoutError::Disconnected) => true,
+        }
+    }
+}
+
+fn note(end: &End) {
+    if let End::Signal(signal) = end {
+        tracing::info!(signal = *signal as i32, "ending");
     }
 }
 
@@ -65,7 +84,8 @@ mod tests {
         let ending = Ending::watch().unwrap();
         let ended = ending.worker();
         std::thread::spawn(ended).join().unwrap();
-        ending.wait();
+        assert!(ending.wait_for(Duration::from_secs(60)));
+        assert!(!ending.wait_for(Duration::from_millis(1)), "only once");
         assert!(ending.told.try_recv().is_err(), "told once");
     }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   flags, TOML file --> options --> a daemon's own Config
-//!   SIGTERM, SIGINT  --> Ending  --> its main thread
+//!   SIGTERM, SIGINT  --> Ending  --> its main thread --> Supervisor: what systemd is told
 //!   manager  <-- HTTP -- ManagerLink (a thread) --> its own registration
 //!   operator <-- Unix socket -- Bound           --> its own answers
 //! ```
@@ -24,6 +24,7 @@ mod span;
 mod spelling;
 mod state_file;
 mod stop;
+mod supervisor;
 mod switch;
 
 pub use backoff::Backoff;
@@ -38,4 +39,5 @@ pub use socket::{Bound, SocketError};
 pub use span::Span;
 pub use state_file::{Remembered, StateError, StateFile};
 pub use stop::{Stop, Stopped};
+pub use supervisor::Supervisor;
 pub use switch::Switch;

@@ -22,9 +22,13 @@ mod web;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tower_service::Service;
 
 pub use config::{CONNECTIONS_DEFAULT, Config, NODE_TIMEOUT_MIN, PORT_DEFAULT, STORE_DEFAULT};
 pub use fm::FmAddress;
@@ -106,6 +110,7 @@ pub struct Server {
     socket: Option<Bound>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
+    router: Router,
     abdicate: watch::Sender<bool>,
     reigning: JoinHandle<Result<(), ServerError>>,
 }
@@ -148,13 +153,14 @@ impl Server {
             }
         };
         let (stop, stopped) = watch::channel(false);
+        let router = seat.router();
         let serving = tokio::spawn(listener::serve(
             Listeners { tcp, unix },
-            seat.router(),
+            router.clone(),
             config.connections_max,
             stopped,
         ));
-        let server = Self { address, socket, stop, serving, abdicate, reigning };
+        let server = Self { address, socket, stop, serving, router, abdicate, reigning };
         tracing::info!("listening on {address}");
         if let Some(path) = config.port_file {
             let written = write_port_file(&path, address);
@@ -177,6 +183,14 @@ impl Server {
         while !self.reigning.is_finished() {
             pause.tick().await;
         }
+    }
+
+    /// Whether this process still does its work, within `patience`: whoever leads, a request gets an answer; and while
+    /// this one does, the answer comes from the thread that decides.
+    pub async fn answers(&self, patience: std::time::Duration) -> bool {
+        let request = Request::get("/v1/health").body(Body::empty()).unwrap_or_default();
+        let mut router = self.router.clone();
+        tokio::time::timeout(patience, router.call(request)).await.is_ok()
     }
 
     /// Gives up the lead and closes the store, answers requests under way, and stops accepting.

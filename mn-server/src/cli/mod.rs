@@ -1,6 +1,7 @@
 //! The command line: to be a memory node, or to look into one that runs.
 
 mod counters;
+mod doctor;
 mod sessions;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ Without a command, the options are those of `run`.
 Look into a running node:
     mn-server sessions                      its compute nodes, and how each is doing
     mn-server counters --json | jq .        what its workers have counted
+    mn-server doctor                        is this machine ready, and what is to do?
 
 Exit codes:
   0  done                        2  wrong arguments
@@ -49,6 +51,8 @@ pub struct Args {
 enum Command {
     /// Run the memory node; the same as no command
     Run(Box<RunArgs>),
+    /// Look whether this machine is ready for a memory node, and say what to do
+    Doctor(Box<doctor::DoctorArgs>),
     /// Show the sessions with compute nodes
     Sessions(ShowArgs),
     /// Show what the workers have counted
@@ -89,6 +93,7 @@ pub fn parse() -> Task {
     let shown = match command {
         None => return Task::Run(Box::new(run)),
         Some(Command::Run(run)) => return Task::Run(run),
+        Some(Command::Doctor(args)) => return Task::Done(doctor::run(*args)),
         Some(Command::Sessions(args)) => show(&args, sessions::json, sessions::text),
         Some(Command::Counters(args)) => show(&args, counters::json, counters::text),
         Some(Command::Completions { shell }) => {

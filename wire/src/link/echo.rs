@@ -18,6 +18,9 @@ pub const REPLIES_MAX: u16 = 64;
 
 /// Frames taken from the ring before the answers are sent.
 const BATCH: usize = 64;
+/// The longest that [`serve`] stays, and after how many looks at the link it looks at the clock.
+const SERVE_MAX: Duration = Duration::from_secs(1);
+const CLOCK_EVERY: u32 = 4096;
 
 /// Whether `frame` is an Echo request.
 #[inline]
@@ -84,13 +87,19 @@ pub fn answer(frame: &[u8], own: Mac, tx: &mut dyn Transmit) -> bool {
     true
 }
 
-/// Answers requests, spinning, until none has come for `idle`. Frames that are no echo are dropped
-/// meanwhile, as a full ring would drop them. Returns the number of requests answered.
+/// Answers requests, spinning, until none has come for `idle`, or for a second at most: who serves is to look after
+/// other things too. Frames that are no echo are dropped meanwhile, as a full ring would drop them. Returns the number
+/// of requests answered.
 pub fn serve(link: &mut dyn Link, idle: Duration) -> Result<u64, LinkError> {
     let own = link.info().mac;
     let (mut served, mut seen, mut spins) = (0, 0, 0_u32);
-    let mut last = Instant::now();
+    let started = Instant::now();
+    let (mut last, mut rounds) = (started, 0_u32);
     loop {
+        rounds = rounds.wrapping_add(1);
+        if rounds.is_multiple_of(CLOCK_EVERY) && started.elapsed() > SERVE_MAX {
+            return Ok(served);
+        }
         let received = link.receive(BATCH, &mut |frame, tx| served += u64::from(answer(frame, own, tx)))?;
         link.flush()?;
         if received > 0 && served != seen {

@@ -1,0 +1,143 @@
+//! The daemons under exactly the rights of their units: the capabilities they name and no others, as a user of their own,
+//! unable to gain any. Lines and pages have to get through, for programs of yet another user too.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::Path;
+use std::process::Command;
+
+use cxloe_bench::lab::{Lab, Process, program};
+use nix::sys::signal::Signal;
+
+use crate::is_root;
+use crate::rig::{CN, LIMIT, MN, Outcome, ensure, eventually, run, saying, succeeded};
+use crate::unit::Unit;
+
+/// Who runs the daemons and who a program, both without a name; and their group.
+const DAEMON: &str = "65534";
+const PERSON: &str = "65533";
+const GROUP: &str = "65534";
+
+/// `program`, to be run with the rights of `unit`.
+fn restricted(unit: &str, program: &Path) -> Outcome<Command> {
+    let capabilities = Unit::read(unit)?.capabilities();
+    let list = |prefix: &str| {
+        let all = capabilities.iter().map(|name| format!(",{prefix}{name}")).collect::<String>();
+        format!("-all{all}")
+    };
+    let mut command = Command::new("setpriv");
+    if is_root() {
+        command.args(["--reuid", DAEMON, "--regid", GROUP, "--clear-groups"]);
+    }
+    let kept = list("+");
+    for set in ["--bounding-set", "--inh-caps", "--ambient-caps"] {
+        command.args([set, &kept]);
+    }
+    command.args(["--no-new-privs", "--"]).arg(program);
+    Ok(command)
+}
+
+pub fn the_rights_of_the_units_suffice() -> Outcome {
+    let lab = Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0");
+    let lab = lab.mac("cn0", CN).mac("mn0", MN).build()?;
+    let dir = tempfile::tempdir()?;
+    // Where the daemons' user may read and write, as it may in the folders that systemd makes for it.
+    for folder in ["", "bin", "lib", "lib/cxloe"] {
+        let folder = dir.path().join(folder);
+        fs::create_dir_all(&folder)?;
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o755))?;
+    }
+    let state = dir.path().join("state");
+    fs::create_dir(&state)?;
+    if is_root() {
+        chown(&state, Some(DAEMON.parse()?), Some(GROUP.parse()?))?;
+    }
+    for name in ["gmm", "mn-server", "cn-agent"] {
+        fs::copy(program(name)?, dir.path().join("bin").join(name))?;
+    }
+    fs::copy(program("libcxloe_preload.so")?, dir.path().join("lib/cxloe/libcxloe_preload.so"))?;
+    let path = |name: &str| state.join(name).display().to_string();
+    let manager = format!("unix:{}", path("gmm.sock"));
+    let start = |namespace: &str, daemon: &str, arguments: &[&str]| -> Outcome<Process> {
+        let mut command = restricted(daemon, &dir.path().join("bin").join(daemon))?;
+        command.args(arguments);
+        let mut command = with_device(command, dir.path())?;
+        Process::log_to(&mut command, &dir.path().join(format!("{daemon}.log")))?;
+        Ok(lab.spawn(namespace, command)?)
+    };
+    let log = |daemon: &str| dir.path().join(format!("{daemon}.log"));
+    let said = |daemon: &str| fs::read_to_string(log(daemon)).unwrap_or_default();
+
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--store", &path("gmm.redb"), "--socket", &path("gmm.sock")];
+    let gmm = start("mn", "gmm", &serve)?;
+    let ask = |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);
+    eventually("the manager answers", || ask(&["status"]).ok()).map_err(|_| said("gmm"))?;
+    let usual = ["--wait", "sleep", "--manager", &manager, "--data-dir", &path("data")];
+    let node = ["-i", "mn0", "--name", "mn0", "--pool-size", "128M", "--socket", &path("mn.sock")];
+    let mn = start("mn", "mn-server", &[&node[..], &usual].concat())?;
+    eventually("the memory node registers", || saying(&log("mn-server"), "registered")).map_err(|_| said("mn-server"))?;
+    let socket = path("agent.sock");
+    let own = ["run", "-i", "cn0", "--name", "cn0", "--session-timeout", "5s", "--socket", &socket];
+    let agent = start("cn", "cn-agent", &[&own[..], &usual].concat())?;
+    eventually("the agent serves", || saying(&log("cn-agent"), "serving")).map_err(|_| said("cn-agent"))?;
+
+    ask(&["create-region", "-s", "4M", "--owner", CN, "scratch"])?;
+    let cli = |arguments: &[&str]| run("cn-agent", arguments, Some(Path::new(&socket)));
+    eventually("a line is written", || {
+        cli(&["write", "scratch", "--text", "hello", "--flush"]).ok().filter(|output| output.status.success())
+    })
+    .map_err(|_| said("cn-agent"))?;
+    if is_root() {
+        // Of the links there are, it is the one that takes the most rights.
+        let counters = succeeded(cli(&["counters"])?)?;
+        ensure(counters.contains("\"xdp\""), format!("{counters}\n{}", said("cn-agent")))?;
+        a_program_of_somebody_else(&lab, dir.path(), &socket)?;
+    }
+    for mut daemon in [agent, mn, gmm] {
+        daemon.signal(Signal::SIGTERM)?;
+        let status = daemon.wait(LIMIT)?;
+        ensure(status.success(), format!("ended with {status}: {}", said("cn-agent")))?;
+    }
+    Ok(())
+}
+
+/// `command`, for which the rule of udev has let the group in to /dev/userfaultfd; it sees a device of its own there.
+fn with_device(command: Command, dir: &Path) -> Outcome<Command> {
+    let device = Path::new("/dev/userfaultfd");
+    if !is_root() || !device.exists() {
+        return Ok(command);
+    }
+    let copy = dir.join("userfaultfd");
+    if !copy.exists() {
+        succeeded(Command::new("cp").arg("-a").arg(device).arg(&copy).output()?)?;
+        chown(&copy, None, Some(GROUP.parse()?))?;
+        fs::set_permissions(&copy, fs::Permissions::from_mode(0o660))?;
+    }
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "mount --bind \"$1\" /dev/userfaultfd && shift && exec \"$@\"", "sh"]).arg(copy);
+    shell.arg(command.get_program()).args(command.get_args());
+    Ok(shell)
+}
+
+/// Sorts more than may be resident, as a user who has nothing but the group in common with the agent.
+fn a_program_of_somebody_else(lab: &Lab, dir: &Path, socket: &str) -> Outcome {
+    let numbers: Vec<u64> = (0..200_000_u64).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20).collect();
+    let text = |numbers: &[u64]| numbers.iter().map(|n| format!("{n:016}\n")).collect::<String>();
+    fs::write(dir.join("numbers"), text(&numbers))?;
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", PERSON, "--regid", GROUP, "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--"]);
+    command.arg(dir.join("bin/cn-agent")).args(["exec", "--size", "64M", "--local", "4M", "--stats=json", "--"]);
+    command.args(["sort", "-S", "24M", "--parallel=1"]).arg(dir.join("numbers"));
+    command.env("CXLOE_AGENT", socket).env("LC_ALL", "C").current_dir("/");
+    let (out, err) = (dir.join("sorted"), dir.join("sort.err"));
+    command.stdout(fs::File::create(&out)?).stderr(fs::File::create(&err)?);
+    let status = lab.spawn("cn", command)?.wait(LIMIT)?;
+    let said = fs::read_to_string(&err)?;
+    ensure(status.success(), format!("{status}: {said}"))?;
+    let mut sorted = numbers;
+    sorted.sort_unstable();
+    ensure(fs::read_to_string(&out)? == text(&sorted), format!("not what was to be sorted: {said}"))?;
+    let statistics = said.lines().find(|line| line.starts_with('{')).ok_or_else(|| said.clone())?;
+    let evicted = serde_json::from_str::<serde_json::Value>(statistics)?;
+    ensure(evicted.to_string().contains("evict"), format!("nothing tells of evictions: {said}"))
+}

@@ -1,0 +1,107 @@
+//! Whether programs can have remote memory mapped: what the kernel offers of userfaultfd, and whose pages may be served.
+//! Lines are read and written without any of this.
+
+use cxloe_cn::paging::Kind;
+use cxloe_cn::paging::memory::wanted;
+use cxloe_cn::uffd::{Features, OpenError, Probe, Way, probe};
+use cxloe_doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};
+use cxloe_doctor::{Check, Group};
+
+/// Where the kernel says who may handle faults of its own.
+const SYSCTL: &str = "vm.unprivileged_userfaultfd";
+
+/// Asks the kernel, and judges.
+pub fn examine(process: &Process) -> Vec<Check> {
+    vec![judge_faults(&probe()), judge_others(process.lacks(&[SYS_PTRACE, DAC_READ_SEARCH]))]
+}
+
+/// Judges what the kernel offers this user.
+fn judge_faults(found: &Result<Probe, OpenError>) -> Check {
+    let (group, name) = (Group::Permissions, "page faults");
+    let probe = match found {
+        Ok(probe) => probe,
+        Err(error @ OpenError::Forbidden { .. }) => {
+            let advice = format!(
+                "without it no program has remote memory mapped. Start it as the service cn-agent, whose user may open \
+                 /dev/userfaultfd (udev rule 60-cxloe.rules), or: setfacl -m u:USER:rw /dev/userfaultfd; or for everybody: \
+                 sysctl -w {SYSCTL}=1"
+            );
+            return Check::warn(group, name, error.to_string(), advice);
+        }
+        Err(error) => {
+            let advice =
+                "without it no program has remote memory mapped; use a kernel with CONFIG_USERFAULTFD";
+            return Check::warn(group, name, error.to_string(), advice);
+        }
+    };
+    let all = wanted(Kind::Shared).0 | wanted(Kind::Private).0 | Features::SIGBUS;
+    if let Err(missing) = probe.require(all) {
+        let advice = "mapped regions, `exec` or virtual machines do not work in part; a newer kernel has what is missing";
+        return Check::warn(group, name, missing.to_string(), advice);
+    }
+    match probe.way {
+        Way::AllFaults => Check::ok(group, name, "userfaultfd, with all that paging takes"),
+        Way::UserFaultsOnly => {
+            let advice = format!(
+                "system calls on mapped pages that are not here fail with EFAULT: let this user open /dev/userfaultfd \
+                 (setfacl -m u:USER:rw /dev/userfaultfd), or sysctl -w {SYSCTL}=1"
+            );
+            Check::warn(group, name, "userfaultfd for faults of user mode alone", advice)
+        }
+    }
+}
+
+/// Judges whether programs of other users can be served; `lacking`: the capabilities that are not there.
+fn judge_others(lacking: Option<String>) -> Check {
+    let (group, name) = (Group::Permissions, "programs of others");
+    match lacking {
+        None => Check::ok(group, name, "SYS_PTRACE, DAC_READ_SEARCH"),
+        Some(missing) => Check::warn(
+            group,
+            name,
+            format!("{missing} missing"),
+            "memory of `cn-agent exec` is served for programs of the agent's own user alone: start it as the service \
+             cn-agent, whose unit gives it these, or as root",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cxloe_cn::uffd::Ioctls;
+    use cxloe_doctor::Level;
+    use nix::errno::Errno;
+
+    fn offering(features: Features, way: Way) -> Result<Probe, OpenError> {
+        Ok(Probe { features, ioctls: Ioctls::empty(), way, limit: None, scan: true })
+    }
+
+    #[test]
+    fn all_faults_with_all_features_are_well() {
+        let all = Features::all();
+        assert_eq!(judge_faults(&offering(all, Way::AllFaults)).level, Level::Ok);
+        let limited = judge_faults(&offering(all, Way::UserFaultsOnly));
+        assert_eq!(limited.level, Level::Warn);
+        assert!(limited.advice.unwrap().contains("/dev/userfaultfd"));
+    }
+
+    #[test]
+    fn what_is_missing_is_named_with_the_kernel_that_has_it() {
+        let old = judge_faults(&offering(Features::all() - Features::WRITE_PROTECT_SHMEM, Way::AllFaults));
+        assert_eq!(old.level, Level::Warn);
+        assert!(old.found.contains("WRITE_PROTECT_SHMEM") && old.found.contains("5.19"), "{}", old.found);
+        let forbidden = OpenError::Forbidden { device: Errno::EACCES, call: Errno::EPERM };
+        assert!(judge_faults(&Err(forbidden)).advice.unwrap().contains("vm.unprivileged_userfaultfd=1"));
+        assert!(
+            judge_faults(&Err(OpenError::NoKernelSupport)).advice.unwrap().contains("CONFIG_USERFAULTFD")
+        );
+    }
+
+    #[test]
+    fn programs_of_others_take_capabilities() {
+        assert_eq!(judge_others(None).level, Level::Ok);
+        let lacking = judge_others(Some("CAP_SYS_PTRACE".into()));
+        assert_eq!((lacking.level, lacking.found.as_str()), (Level::Warn, "CAP_SYS_PTRACE missing"));
+    }
+}

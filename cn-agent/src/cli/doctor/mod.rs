@@ -1,0 +1,163 @@
+//! `cn-agent doctor`: whether this machine is ready for an agent with these options, whether one runs, and whether the
+//! memory nodes answer. Facts are gathered here; what they mean is judged by functions that ask nobody.
+
+mod faults;
+mod peers;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use cxloe_cn::client::{self, ClientError};
+use cxloe_cn::config::{Config, RunArgs, Settings};
+use cxloe_cn::local::message::Session;
+use cxloe_doctor::machine::{Machine, Use};
+use cxloe_doctor::nic::{Demand, Nic};
+use cxloe_doctor::permissions::{Process, Xdp};
+use cxloe_doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
+use cxloe_gmm::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::link::{Backend, ETHERNET_HEADER};
+
+/// Where an installed agent's options are.
+const INSTALLED: &str = "/etc/cxloe/cn-agent.toml";
+/// The longest trailer of a frame.
+const TRAILER_MAX: usize = 16;
+/// Slots of a link's receive ring.
+const RING: u32 = 1024;
+
+/// Arguments of `cn-agent doctor`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Without options, those of /etc/cxloe/cn-agent.toml are judged, if it is there.
+While no agent runs, memory nodes are asked by frames whether they answer.
+
+Exit codes:
+  0  all is well        1  something could be better        2  something does not work
+
+Examples:
+  cn-agent doctor                                as it is installed
+  cn-agent doctor --config cn.toml --json | jq '.checks[] | select(.level != \"ok\")'
+  cn-agent doctor -i enp3s0f0 --manager http://10.0.0.1:7440 --wait busy --cpu 2")]
+pub struct DoctorArgs {
+    /// Read options from FILE, as the agent does
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// The report as JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Examines, and tells.
+pub fn run(args: DoctorArgs) -> ExitCode {
+    let DoctorArgs { config, json, settings } = args;
+    let given = config.is_some() || settings.interface.is_some();
+    let config = config.or_else(|| installed_config(Path::new(INSTALLED), given));
+    let (interface, from) = (settings.interface.clone(), config.clone());
+    let resolved = RunArgs { config, print_config: false, settings }.resolve();
+    let error = resolved.as_ref().err().map(ToString::to_string);
+    let mut checks = vec![judge_options(from.as_deref(), error)];
+    let host = Host::default();
+    let process = Process::read(&host);
+    match resolved {
+        Ok(config) => checks.extend(examine(&config, &host, &process)),
+        Err(_) => {
+            checks.extend(Machine::read(&host).judge());
+            checks.extend(process.judge_links("cn-agent", Xdp::May, 1));
+            let judge = |name: String| Nic::read(&host, &name).judge(&demand(Backend::Auto, false, None));
+            checks.extend(interface.into_iter().flat_map(judge));
+        }
+    }
+    checks.extend(faults::examine(&process));
+    let output = if json { Output::Json } else { Output::Table };
+    Report::new("cn-agent", env!("CARGO_PKG_VERSION"), checks).print(output)
+}
+
+fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
+    let spinning = config.wait == WaitStyle::Busy;
+    let nic = Nic::read(host, &config.interface);
+    let machine = Machine::read(host);
+    let mut checks = machine.judge();
+    checks.extend(machine.judge_cpus(&Use {
+        workers: 1,
+        spinning,
+        pinned: config.cpu.into_iter().collect(),
+        flag: "--cpu",
+        near: nic.numa_node,
+    }));
+    checks.extend(process.judge_links("cn-agent", xdp(config.backend), 1));
+    checks.extend(nic.judge(&demand(config.backend, spinning, config.priority)));
+    checks.extend(config.key_file.as_deref().map(|path| secret("key", path)));
+    checks.push(folder_for_files("state", &config.data_dir, 1 << 20, "--data-dir"));
+
+    let sessions = client::sessions(&config.socket);
+    checks.push(judge_daemon(&sessions));
+    let asked = Asked::at(&config.manager);
+    checks.push(asked.judge_manager(&config.manager, env!("CARGO_PKG_VERSION")));
+    if asked.health.is_ok() {
+        checks.extend(peers::judge_nodes(&asked.memory_nodes, nic.mtu));
+        let answers = match &sessions {
+            Ok(sessions) => peers::from_agent(sessions),
+            Err(ClientError::NoAgent { .. }) => peers::ask(config, &asked.memory_nodes),
+            Err(_) => Vec::new(),
+        };
+        checks.extend(answers.iter().map(peers::Answer::judge));
+    }
+    checks
+}
+
+fn xdp(backend: Backend) -> Xdp {
+    match backend {
+        Backend::Xdp => Xdp::Must,
+        Backend::Auto => Xdp::May,
+        Backend::Packet | Backend::Pnet => Xdp::Not,
+    }
+}
+
+fn demand(backend: Backend, spinning: bool, priority: Option<u8>) -> Demand {
+    Demand {
+        mtu_min: HEADER_LEN + LINE_SIZE + TRAILER_MAX - ETHERNET_HEADER,
+        mtu_page: MAX_FRAME_LIMIT - ETHERNET_HEADER,
+        workers: 1,
+        ring: RING,
+        spinning,
+        xdp: xdp(backend),
+        priority,
+    }
+}
+
+/// Judges what a running agent tells of itself.
+fn judge_daemon(sessions: &Result<Vec<Session>, ClientError>) -> Check {
+    let (group, name) = (Group::Daemon, "agent");
+    match sessions {
+        Ok(sessions) => Check::ok(group, name, format!("runs, with {} sessions", sessions.len())),
+        Err(ClientError::NoAgent { .. }) => Check::ok(group, name, "not running"),
+        Err(error) => Check::fail(
+            group,
+            name,
+            error.to_string(),
+            "see its log (journalctl -u cn-agent); users of it belong to the group cxloe",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cxloe_doctor::Level;
+
+    #[test]
+    fn an_agent_that_does_not_run_is_no_failure_and_a_silent_one_is() {
+        let gone = client::sessions(Path::new("/nonexistent/agent.sock"));
+        assert_eq!(
+            (judge_daemon(&gone).level, judge_daemon(&gone).found.as_str()),
+            (Level::Ok, "not running")
+        );
+        assert_eq!(judge_daemon(&Ok(vec![])).level, Level::Ok);
+        let silent = ClientError::Silent { path: "/x".into() };
+        assert_eq!(judge_daemon(&Err(silent)).level, Level::Fail);
+    }
+}

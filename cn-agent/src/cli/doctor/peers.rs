@@ -1,0 +1,215 @@
+//! The memory nodes: as the manager knows them, and whether frames to them are answered. A running agent knows; else a
+//! session is opened with each for a moment, by packet rings, and closed again. A memory node that still serves an agent
+//! with this address refuses that, which is an answer too.
+
+use std::time::Duration;
+
+use cxloe_cn::attach::Station;
+use cxloe_cn::cache::CacheConfig;
+use cxloe_cn::config::Config;
+use cxloe_cn::engine::Engine;
+use cxloe_cn::events;
+use cxloe_cn::local::message::Session;
+use cxloe_cn::port::Port;
+use cxloe_doctor::{Check, Group};
+use cxloe_gmm::api::MemoryNodeStatus;
+use cxloe_gmm::daemon::read_key;
+use cxloe_gmm::model::Health;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::link::{Backend, LinkConfig, open};
+
+/// How long memory nodes may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Judges the memory nodes by what the manager says of them; `mtu` is that of the interface here.
+pub fn judge_nodes(nodes: &[MemoryNodeStatus], mtu: usize) -> Vec<Check> {
+    let (group, name) = (Group::Peers, "memory nodes");
+    if nodes.is_empty() {
+        let advice = "start one: systemctl start mn-server, on the machine that lends memory";
+        return vec![Check::warn(group, name, "the manager knows none", advice)];
+    }
+    let silent: Vec<&str> = nodes
+        .iter()
+        .filter(|status| status.node.health != Health::Reachable)
+        .map(|status| status.node.name.as_str())
+        .collect();
+    let mut checks = vec![if silent.is_empty() {
+        Check::ok(group, name, format!("{} reachable for the manager", nodes.len()))
+    } else {
+        let advice = "start them, or `gmm forget` those that are gone for good";
+        Check::warn(group, name, format!("not reachable for the manager: {}", silent.join(", ")), advice)
+    }];
+    let other: Vec<String> = nodes
+        .iter()
+        .filter(|status| mtu > 0 && status.node.mtu as usize != mtu)
+        .map(|status| format!("{} {}", status.node.name, status.node.mtu))
+        .collect();
+    if !other.is_empty() {
+        let advice =
+            "frames are as large as the smaller end allows: set the same on all nodes, and on the switch";
+        checks.push(Check::warn(group, "MTU of peers", format!("here {mtu}, {}", other.join(", ")), advice));
+    }
+    checks
+}
+
+/// What became of calling a memory node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    node: String,
+    outcome: Outcome,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// There is a session.
+    Open,
+    /// It answered that it will not, for this reason.
+    Refused(String),
+    /// It did not answer.
+    Silent,
+    /// Nobody could be asked, for this reason.
+    NotAsked(String),
+}
+
+impl Answer {
+    /// Judges it.
+    pub fn judge(&self) -> Check {
+        let (group, name) = (Group::Peers, format!("frames to {}", self.node));
+        match &self.outcome {
+            Outcome::Open => Check::ok(group, name, "answered"),
+            Outcome::Refused(why) => {
+                Check::warn(group, name, why, "it answers, so the network is well; see to what it says")
+            }
+            Outcome::Silent => Check::fail(
+                group,
+                name,
+                format!("no answer within {PATIENCE:?}"),
+                "both have to be on one Ethernet segment (frames pass no router) and use the same EtherType; look for \
+                 frames on both sides: tcpdump -e -i INTERFACE ether proto 0x88b5",
+            ),
+            Outcome::NotAsked(why) => {
+                Check::warn(group, name, "not asked", format!("no frame can be sent from here: {why}"))
+            }
+        }
+    }
+}
+
+/// What a running agent knows.
+pub fn from_agent(sessions: &[Session]) -> Vec<Answer> {
+    let outcome = |session: &Session| match (&session.refusal, session.status.state.as_str()) {
+        (_, "open") => Outcome::Open,
+        (Some(why), _) => Outcome::Refused(why.clone()),
+        (None, _) => Outcome::Silent,
+    };
+    let answer = |session: &Session| Answer { node: session.status.peer.clone(), outcome: outcome(session) };
+    sessions.iter().map(answer).collect()
+}
+
+/// Calls each memory node that the manager reaches.
+pub fn ask(config: &Config, nodes: &[MemoryNodeStatus]) -> Vec<Answer> {
+    let called: Vec<(String, Mac)> = nodes
+        .iter()
+        .filter(|status| status.node.health == Health::Reachable)
+        .filter_map(|status| Some((status.node.name.to_string(), Mac(status.node.macs.first()?.0))))
+        .collect();
+    if called.is_empty() {
+        return Vec::new();
+    }
+    match call(config, &called) {
+        Ok(answers) => answers,
+        Err(why) => {
+            let answer = |(node, _): (String, Mac)| Answer { node, outcome: Outcome::NotAsked(why.clone()) };
+            called.into_iter().map(answer).collect()
+        }
+    }
+}
+
+fn call(config: &Config, called: &[(String, Mac)]) -> Result<Vec<Answer>, String> {
+    // An XDP program on the interface can reset it: that is the agent's to do, not the doctor's.
+    let link = LinkConfig {
+        backend: Backend::Packet,
+        ethertype: config.ethertype,
+        priority: config.priority,
+        ..LinkConfig::new(&config.interface)
+    };
+    let link = open(&link).map_err(|error| error.to_string())?;
+    let key = config.key_file.as_deref().map(read_key).transpose().map_err(|error| error.to_string())?;
+    let station = Station {
+        own: link.info().mac,
+        ethertype: config.ethertype,
+        max_frame: link.info().max_frame,
+        streams: config.streams,
+        instance: rand::random(),
+        key,
+        timing: config.timing(),
+    };
+    let mut port = Port::new(link, Engine::new(CacheConfig::OFF), WaitStyle::Sleep);
+    let now = port.clock().now();
+    let peers: Vec<usize> =
+        called.iter().map(|(_, mac)| port.engine().add_peer(station.requester(*mac), now)).collect();
+    let until = now + PATIENCE;
+    let mut refusals: Vec<(String, String)> = Vec::new();
+    while !port.engine().is_connected() && port.clock().now() < until {
+        port.idle().map_err(|error| error.to_string())?;
+        while let Some(event) = port.engine().poll_event() {
+            if let (Some(why), cxloe_cn::engine::EngineEvent::Session { mac, .. }) =
+                (events::refusal(&event), &event)
+            {
+                refusals.push((mac.to_string(), why));
+            }
+        }
+    }
+    let answers = called.iter().zip(peers).map(|((node, mac), peer)| {
+        let refused = refusals.iter().rev().find(|(from, _)| *from == mac.to_string());
+        let outcome = match (port.engine().is_peer_connected(peer), refused) {
+            (true, _) => Outcome::Open,
+            (false, Some((_, why))) => Outcome::Refused(why.clone()),
+            (false, None) => Outcome::Silent,
+        };
+        Answer { node: node.clone(), outcome }
+    });
+    let answers = answers.collect();
+    // Nothing was modified; what is not closed in order is forgotten by its memory node.
+    drop(port.close());
+    Ok(answers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cxloe_doctor::Level;
+
+    fn node(name: &str, mtu: u32, health: &str) -> MemoryNodeStatus {
+        let value = serde_json::json!({
+            "name": name, "index": 0, "kind": "sld", "macs": ["02:00:00:00:00:09"], "pool_bytes": 1 << 30,
+            "extent_bytes": 2 << 20, "incarnation": 1, "instance_id": 1, "mtu": mtu, "registration": 1,
+            "health": health, "last_seq": 0, "acked_seq": 0, "free_bytes": 0, "draining_bytes": 0,
+            "pending_commands": 0,
+        });
+        serde_json::from_value(value).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn nodes_are_judged_by_reach_and_mtu() {
+        assert_eq!(judge_nodes(&[], 1500)[0].level, Level::Warn);
+        let well = judge_nodes(&[node("mn0", 9000, "reachable")], 9000);
+        assert_eq!((well.len(), well[0].level), (1, Level::Ok));
+        let mixed = judge_nodes(&[node("mn0", 1500, "reachable"), node("mn1", 9000, "unreachable")], 9000);
+        assert!(mixed[0].found.ends_with("mn1") && mixed[0].level == Level::Warn);
+        assert_eq!((mixed[1].level, mixed[1].found.as_str()), (Level::Warn, "here 9000, mn0 1500"));
+        assert_eq!(
+            judge_nodes(&[node("mn0", 1500, "reachable")], 0).len(),
+            1,
+            "an MTU nobody knows differs from none"
+        );
+    }
+
+    #[test]
+    fn an_answer_is_an_answer_even_if_it_is_no() {
+        let level = |outcome| Answer { node: "mn0".into(), outcome }.judge().level;
+        assert_eq!((level(Outcome::Open), level(Outcome::Silent)), (Level::Ok, Level::Fail));
+        assert_eq!(level(Outcome::Refused("version 7".into())), Level::Warn);
+        assert_eq!(level(Outcome::NotAsked("no".into())), Level::Warn);
+    }
+}

@@ -1,0 +1,195 @@
+//! `gmm doctor`: whether this machine is ready for a manager with these options, and whether one runs. What is found is
+//! judged in functions of their own, without asking anybody.
+
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use cxloe_doctor::permissions::Process;
+use cxloe_doctor::{Check, Group, Host, Output, Report, folder_for_files, machine::Machine};
+use cxloe_gmm::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_gmm::server::Config;
+use cxloe_gmm::store::StorePlace;
+
+use super::serve::ServeArgs;
+
+/// Where an installed manager's options are.
+const INSTALLED: &str = "/etc/cxloe/gmm.toml";
+/// Room that a store should have: it is compacted by writing it anew.
+const STORE_BYTES: u64 = 256 << 20;
+/// How long a member of an etcd cluster may take to accept a connection.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Arguments of `gmm doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without options, those of /etc/cxloe/gmm.toml are judged, if it is there.
+
+Exit codes:
+  0  all is well        1  something could be better        2  something does not work
+
+Examples:
+  gmm doctor                                 as it is installed
+  gmm doctor --config /etc/cxloe/gmm.toml --json | jq '.checks[] | select(.level != \"ok\")'
+  gmm doctor --listen 10.0.0.1:7440          before it is started so")]
+pub struct DoctorArgs {
+    #[command(flatten)]
+    serve: ServeArgs,
+    /// The report as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Examines, and tells.
+pub fn run(args: DoctorArgs) -> ExitCode {
+    let DoctorArgs { mut serve, json } = args;
+    if let Some(file) = installed_config(Path::new(INSTALLED), serve.is_given()) {
+        serve.set_file(file);
+    }
+    let from = serve.file().map(PathBuf::from);
+    let mut checks = vec![Machine::read(&Host::default()).judge_clock()];
+    match serve.resolve() {
+        Ok(config) => {
+            checks.push(judge_options(from.as_deref(), None));
+            checks.extend(examine(&config));
+        }
+        Err(failure) => checks.push(judge_options(from.as_deref(), Some(failure.message))),
+    }
+    let output = if json { Output::Json } else { Output::Table };
+    Report::new("gmm", env!("CARGO_PKG_VERSION"), checks).print(output)
+}
+
+fn examine(config: &Config) -> Vec<Check> {
+    let mut checks = Vec::new();
+    // Connections, and what the store and the runtime take.
+    checks.push(Process::read(&Host::default()).judge_files(config.connections_max as u64 + 64));
+    match &config.store {
+        StorePlace::File(path) => {
+            let folder =
+                path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            checks.push(folder_for_files("store", folder, STORE_BYTES, "--data-dir"));
+        }
+        StorePlace::Etcd(place) => {
+            let silent: Vec<&str> =
+                place.hosts().iter().map(String::as_str).filter(|host| !answers(host)).collect();
+            checks.push(judge_etcd(place.hosts().len(), &silent));
+        }
+    }
+    let bound = TcpListener::bind(config.listen).map(drop).map_err(|error| error.kind());
+    let url = format!("http://{}", reachable(config.listen));
+    let asked = matches!(bound, Err(ErrorKind::AddrInUse)).then(|| Asked::at(&url));
+    let running = asked.as_ref().is_some_and(|asked| asked.health.is_ok());
+    checks.push(judge_address(config.listen, bound, running));
+    checks.push(match &asked {
+        Some(asked) if running => asked.judge_manager(&url, env!("CARGO_PKG_VERSION")),
+        _ => Check::ok(Group::Daemon, "manager", "not running"),
+    });
+    checks
+}
+
+/// An address of this machine at which what listens on `address` is reached.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(if address.is_ipv4() {
+            [127, 0, 0, 1].into()
+        } else {
+            std::net::Ipv6Addr::LOCALHOST.into()
+        });
+    }
+    address
+}
+
+/// Whether somebody accepts connections at `host`.
+fn answers(host: &str) -> bool {
+    let addresses = host.to_socket_addrs().into_iter().flatten();
+    addresses.into_iter().any(|address| TcpStream::connect_timeout(&address, PATIENCE).is_ok())
+}
+
+fn judge_etcd(members: usize, silent: &[&str]) -> Check {
+    let (group, name) = (Group::Peers, "store");
+    if silent.is_empty() {
+        return Check::ok(group, name, format!("{members} members of etcd answer"));
+    }
+    let found = format!("{} of {members} members of etcd do not answer: {}", silent.len(), silent.join(", "));
+    let advice =
+        "start them, or see whether their addresses in `store` are right and a firewall is in between";
+    // A majority is what etcd needs to write.
+    if (members - silent.len()) * 2 > members {
+        Check::warn(group, name, found, advice)
+    } else {
+        Check::fail(group, name, found, advice)
+    }
+}
+
+/// Judges the address to listen on by what came of trying, and whether a manager answers there.
+fn judge_address(address: SocketAddr, bound: Result<(), ErrorKind>, running: bool) -> Check {
+    let (group, name) = (Group::Interface, "address");
+    match bound {
+        Err(ErrorKind::AddrInUse) if !running => Check::fail(
+            group,
+            name,
+            format!("{address} is taken, and not by a manager that answers"),
+            format!(
+                "see who listens there (ss -ltnp 'sport = :{}'), or choose another with --listen",
+                address.port()
+            ),
+        ),
+        Err(ErrorKind::AddrInUse) | Ok(()) if address.ip().is_unspecified() => Check::warn(
+            group,
+            name,
+            format!("{address}: every address of this machine"),
+            "whoever reaches one of them can manage all memory: listen on that of the fabric's own network",
+        ),
+        Err(ErrorKind::AddrInUse) | Ok(()) => Check::ok(group, name, address.to_string()),
+        Err(ErrorKind::AddrNotAvailable) => Check::fail(
+            group,
+            name,
+            format!("{address} is no address of this machine"),
+            "choose one that `ip address` lists, with --listen",
+        ),
+        Err(kind) => {
+            Check::fail(group, name, format!("{address}: {kind}"), "choose another address with --listen")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cxloe_doctor::Level;
+
+    #[test]
+    fn an_address_is_free_or_the_managers_own() {
+        let level =
+            |address: &str, bound, running| judge_address(address.parse().unwrap(), bound, running).level;
+        assert_eq!(level("127.0.0.1:7440", Ok(()), false), Level::Ok);
+        assert_eq!(level("127.0.0.1:7440", Err(ErrorKind::AddrInUse), true), Level::Ok);
+        assert_eq!(level("127.0.0.1:7440", Err(ErrorKind::AddrInUse), false), Level::Fail);
+        assert_eq!(level("0.0.0.0:7440", Ok(()), false), Level::Warn);
+        assert_eq!(level("[::]:7440", Err(ErrorKind::AddrInUse), true), Level::Warn);
+        for error in [ErrorKind::AddrNotAvailable, ErrorKind::PermissionDenied] {
+            assert_eq!(level("10.0.0.1:7440", Err(error), false), Level::Fail);
+        }
+    }
+
+    #[test]
+    fn etcd_needs_a_majority() {
+        let level = |members, silent: &[&str]| judge_etcd(members, silent).level;
+        assert_eq!(
+            (level(3, &[]), level(3, &["a"]), level(3, &["a", "b"])),
+            (Level::Ok, Level::Warn, Level::Fail)
+        );
+        assert_eq!((level(1, &["a"]), level(2, &["a"])), (Level::Fail, Level::Fail));
+        assert!(!answers("127.0.0.1:1"));
+    }
+
+    #[test]
+    fn what_listens_everywhere_is_asked_here() {
+        assert_eq!(reachable("0.0.0.0:1".parse().unwrap()).to_string(), "127.0.0.1:1");
+        assert_eq!(reachable("[::]:1".parse().unwrap()).to_string(), "[::1]:1");
+        assert_eq!(reachable("10.0.0.1:1".parse().unwrap()).to_string(), "10.0.0.1:1");
+    }
+}
