@@ -10,18 +10,19 @@ const SHELLS: [&str; 6] = ["", "sh", "bash", "console", "ini", "yaml"];
 const BEFORE: [&str; 14] =
     ["$", "#", "sudo", "until", "while", "if", "!", "do", "then", "time", "nohup", "exec", "-", "{"];
 /// Options of other programs that are named by themselves.
-const FOREIGN: [&str; 2] = ["--auto-compaction-retention", "--auto-compaction-mode"];
+const FOREIGN: [&str; 3] = ["--auto-compaction-retention", "--auto-compaction-mode", "--share"];
 
 /// Commands and options that no program has.
 pub fn faults(page: &Page) -> Faults {
     let mut faults = Faults::new();
     for block in page.blocks().iter().filter(|block| SHELLS.contains(&block.language.as_str())) {
-        for line in whole(&block.lines) {
-            for command in split(&line.text) {
-                faults.extend(wrong(&command).map(|why| format!("{}: {}: {why}", line.place, line.text.trim())));
-            }
-        }
+        // Where no language is named, what is set in is what a program wrote.
+        let written = |line: &Line| block.language.is_empty() && line.text.starts_with(' ');
+        faults.extend(whole(&block.lines).iter().filter(|line| !written(line)).flat_map(of_line));
     }
+    let indented: Vec<Line> =
+        page.prose().into_iter().filter(|line| line.text.starts_with("    ")).cloned().collect();
+    faults.extend(whole(&indented).iter().flat_map(of_line));
     for (place, span) in page.spans() {
         let why = match span.strip_prefix("--") {
             Some(_) => option_of_none(&span),
@@ -30,6 +31,14 @@ pub fn faults(page: &Page) -> Faults {
         faults.extend(why.map(|why| format!("{place}: `{span}`: {why}")));
     }
     faults
+}
+
+fn of_line(line: &Line) -> Faults {
+    let commands = split(&line.text).into_iter();
+    commands
+        .filter_map(|c| wrong(&c))
+        .map(|why| format!("{}: {}: {why}", line.place, line.text.trim()))
+        .collect()
 }
 
 /// Lines with those that go on behind a backslash put together.
@@ -88,7 +97,9 @@ fn wrong(words: &[String]) -> Option<String> {
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     loop {
         let first = *words.first()?;
-        if let Some(command) = first.strip_prefix("ExecStart=").or_else(|| first.strip_prefix("ExecStartPre=")) {
+        if let Some(command) =
+            first.strip_prefix("ExecStart=").or_else(|| first.strip_prefix("ExecStartPre="))
+        {
             words[0] = command;
         } else if words.starts_with(&["ip", "netns", "exec"]) {
             words.drain(..4.min(words.len()));
@@ -114,11 +125,17 @@ fn check(program: &str, words: &[&str]) -> Option<String> {
     let mut help = help::of(&path);
     let mut words = words.iter();
     while let Some(word) = words.next() {
-        if *word == "--" || word.starts_with('>') || word.starts_with("2>") || *word == "<" || word.contains('…') {
+        if *word == "--"
+            || word.starts_with('>')
+            || word.starts_with("2>")
+            || *word == "<"
+            || word.contains('…')
+        {
             return None;
         }
         if let Some(long) = word.strip_prefix("--") {
-            let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
+            let (name, value) =
+                long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
             match help.options.get(&format!("--{name}")) {
                 None => return Some(format!("`{}` has no option --{name}", path.join(" "))),
                 Some(true) if value.is_none() => drop(words.next()),

@@ -81,7 +81,8 @@ fn a_help_text_is_read() {
          counters\n  -v, --verbose...  more\n",
     );
     assert_eq!(help.commands, ["run", "help"]);
-    let options = [("-i", true), ("--interface", true), ("--nic", true), ("--json", false), ("--stats", false)];
+    let options =
+        [("-i", true), ("--interface", true), ("--nic", true), ("--json", false), ("--stats", false)];
     for (name, value) in options.into_iter().chain([("-v", false), ("--verbose", false)]) {
         assert_eq!(help.options.get(name), Some(&value), "{name}");
     }

@@ -9,7 +9,8 @@ use crate::page::Page;
 use crate::{Faults, tree};
 
 /// The crates whose errors operators and users see.
-const CRATES: [&str; 5] = ["wire/src/", "gmm/src/", "mn-server/src/", "cn-agent/src/", "cn-agent/member/src/"];
+const CRATES: [&str; 5] =
+    ["wire/src/", "gmm/src/", "mn-server/src/", "cn-agent/src/", "cn-agent/member/src/"];
 /// Their files whose errors nobody sees: links of simulations.
 const UNSEEN: [&str; 1] = ["wire/src/link/sim.rs"];
 
@@ -70,7 +71,10 @@ fn listed(page: &Page) -> Vec<(String, String)> {
 /// The messages of `#[error("…")]`; those that are transparent or nothing but another error have none of their own.
 fn errors(source: &str) -> impl Iterator<Item = String> {
     let attributes = source.split("#[error(").skip(1).filter(|rest| !rest.starts_with("transparent"));
-    attributes.filter_map(|rest| literals(rest).next()).map(|literal| shape(&literal)).filter(|message| message != "…")
+    attributes
+        .filter_map(|rest| literals(rest).next())
+        .map(|literal| shape(&literal))
+        .filter(|message| message != "…")
 }
 
 /// A message without what changes: `{…}` becomes `…`.

@@ -10,7 +10,8 @@ const FOLDERS: [&str; 8] = ["wire/", "cc/", "gmm/", "mn-server/", "cn-agent/", "
 /// Names of things that are not there.
 pub fn faults(page: &Page) -> Faults {
     let mut faults = Faults::new();
-    let shells = page.blocks().into_iter().filter(|block| ["", "sh", "bash"].contains(&block.language.as_str()));
+    let shells =
+        page.blocks().into_iter().filter(|block| ["", "sh", "bash"].contains(&block.language.as_str()));
     let lines = shells.flat_map(|block| block.lines).map(|line| (line.place, line.text));
     for (place, text) in page.spans().into_iter().chain(lines) {
         faults.extend(text.split_whitespace().filter_map(missing).map(|why| format!("{place}: {why}")));
@@ -27,11 +28,16 @@ pub fn faults(page: &Page) -> Faults {
 
 fn missing(word: &str) -> Option<String> {
     let word = word.trim_matches(|c: char| "'\"(),;:".contains(c)).trim_start_matches("./");
-    let name: String = word.chars().take_while(|c| c.is_ascii_alphanumeric() || "_-./".contains(*c)).collect();
+    let name: String =
+        word.chars().take_while(|c| c.is_ascii_alphanumeric() || "_-./".contains(*c)).collect();
     let name = name.trim_end_matches(['.', '/']);
     if FOLDERS.iter().any(|folder| name.starts_with(folder)) {
         // A pattern, as in bench/tests/*.rs, names the folder before it.
-        let path = if name.len() < word.trim_end_matches(['.', '/']).len() { name.rsplit_once('/')?.0 } else { name };
+        let path = if name.len() < word.trim_end_matches(['.', '/']).len() {
+            name.rsplit_once('/')?.0
+        } else {
+            name
+        };
         return (!tree::has(path)).then(|| format!("{path} is not in the tree"));
     }
     let known = ["CXLOE_", "cxloe_", "/v1/"].iter().any(|start| name.starts_with(start));
@@ -53,16 +59,22 @@ fn said(name: &str) -> bool {
 
 fn has_target(target: &str) -> bool {
     let makefile = tree::sources().iter().filter(|(path, _)| path.ends_with("Makefile"));
-    let names = |line: &str| line.split_once(':').is_some_and(|(names, _)| names.split(' ').any(|name| name == target));
+    let names = |line: &str| {
+        line.split_once(':').is_some_and(|(names, _)| names.split(' ').any(|name| name == target))
+    };
     makefile.into_iter().any(|(_, text)| text.lines().any(names))
 }
 
 #[test]
 fn what_is_missing_is_found() {
-    for there in ["wire/PROTOCOL.md", "deploy/install/need.sh:12", "CXLOE_MANAGER=x", "bench/tests/*.rs", "target/x"] {
+    for there in
+        ["wire/PROTOCOL.md", "deploy/install/need.sh:12", "CXLOE_MANAGER=x", "bench/tests/*.rs", "target/x"]
+    {
         assert_eq!(missing(there), None, "{there}");
     }
-    for gone in ["wire/NOTHING.md", "deploy/nowhere/x", concat!("CXLOE", "_NOTHING"), concat!("/v1", "/nothing")] {
+    for gone in
+        ["wire/NOTHING.md", "deploy/nowhere/x", concat!("CXLOE", "_NOTHING"), concat!("/v1", "/nothing")]
+    {
         assert!(missing(gone).is_some(), "{gone}");
     }
     assert!(has_target("quickstart") && !has_target("nothing"));

@@ -89,7 +89,9 @@ impl Page {
                 let path = folder.join(entry.file_name());
                 if entry.path().is_dir() {
                     folders.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "md") && !listed.contains(&path) {
+                } else if path.extension().is_some_and(|extension| extension == "md")
+                    && !listed.contains(&path)
+                {
                     faults.push(format!("{}: not in SUMMARY.md", path.display()));
                 }
             }
@@ -106,7 +108,7 @@ impl Page {
             }
             let (file, heading) = target.split_once('#').unwrap_or((target, ""));
             let path = if file.is_empty() { self.path.clone() } else { normal(&folder.join(file)) };
-            if !path.starts_with(BOOK) {
+            if self.path.starts_with(BOOK) && !path.starts_with(BOOK) {
                 return Some("lies outside the book; write its path as code".into());
             }
             if !tree::has(&path.to_string_lossy()) {
@@ -140,7 +142,7 @@ impl Page {
         blocks
     }
 
-    /// Lines outside of fenced blocks, and those of blocks that are indented instead.
+    /// Lines outside of fenced blocks; those of blocks that are indented instead begin with four blanks.
     pub fn prose(&self) -> Vec<&Line> {
         let mut inside = false;
         let outside = |line: &&Line| {
@@ -153,7 +155,9 @@ impl Page {
 
     /// Code within lines, between backticks.
     pub fn spans(&self) -> Vec<(String, String)> {
-        let of = |line: &Line| spans(&line.text).into_iter().map(|span| (line.place.clone(), span)).collect::<Vec<_>>();
+        let of = |line: &Line| {
+            spans(&line.text).into_iter().map(|span| (line.place.clone(), span)).collect::<Vec<_>>()
+        };
         self.prose().into_iter().flat_map(of).collect()
     }
 
