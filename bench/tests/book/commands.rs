@@ -1,5 +1,7 @@
 //! Command lines in the documentation: each command and each option of this project's programs has to exist.
 
+use std::collections::{BTreeSet, HashSet};
+
 use crate::page::{Line, Page};
 use crate::{Faults, help};
 
@@ -9,6 +11,8 @@ const SHELLS: [&str; 6] = ["", "sh", "bash", "console", "ini", "yaml"];
 /// Words that may stand before a command; `ip netns exec NAME` and settings of variables are taken off as well.
 const BEFORE: [&str; 14] =
     ["$", "#", "sudo", "until", "while", "if", "!", "do", "then", "time", "nohup", "exec", "-", "{"];
+/// Commands that every program has.
+const EVERYWHERE: [&str; 3] = ["help", "completions", "man"];
 /// Options of other programs that are named by themselves.
 const FOREIGN: [&str; 3] = ["--auto-compaction-retention", "--auto-compaction-mode", "--share"];
 
@@ -94,6 +98,11 @@ fn split(line: &str) -> Vec<Vec<String>> {
 
 /// What is wrong with a command, if it is one of this project's programs.
 fn wrong(words: &[String]) -> Option<String> {
+    check(&ours(words)?).err()
+}
+
+/// The words of a command from the program on, if it is one of this project's.
+fn ours(words: &[String]) -> Option<Vec<&str>> {
     let mut words: Vec<&str> = words.iter().map(String::as_str).collect();
     loop {
         let first = *words.first()?;
@@ -110,8 +119,8 @@ fn wrong(words: &[String]) -> Option<String> {
         }
     }
     let program = words.first()?.rsplit('/').next()?;
-    let program = *PROGRAMS.iter().find(|name| **name == program)?;
-    check(program, &words[1..])
+    words[0] = PROGRAMS.iter().find(|name| **name == program)?;
+    Some(words)
 }
 
 fn is_setting(word: &str) -> bool {
@@ -120,10 +129,11 @@ fn is_setting(word: &str) -> bool {
     })
 }
 
-fn check(program: &str, words: &[&str]) -> Option<String> {
-    let mut path = vec![program];
+/// The program and its command, as in `cn-agent cxl list`; or what of it does not exist.
+fn check(words: &[&str]) -> Result<String, String> {
+    let mut path = vec![words[0]];
     let mut help = help::of(&path);
-    let mut words = words.iter();
+    let mut words = words[1..].iter();
     while let Some(word) = words.next() {
         if *word == "--"
             || word.starts_with('>')
@@ -131,20 +141,21 @@ fn check(program: &str, words: &[&str]) -> Option<String> {
             || *word == "<"
             || word.contains('…')
         {
-            return None;
+            break;
         }
+        let unknown = |option: String| format!("`{}` has no option {option}", path.join(" "));
         if let Some(long) = word.strip_prefix("--") {
             let (name, value) =
                 long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
             match help.options.get(&format!("--{name}")) {
-                None => return Some(format!("`{}` has no option --{name}", path.join(" "))),
+                None => return Err(unknown(format!("--{name}"))),
                 Some(true) if value.is_none() => drop(words.next()),
                 Some(_) => {}
             }
         } else if let Some(short) = word.strip_prefix('-').filter(|short| !short.is_empty()) {
             for (at, letter) in short.char_indices() {
                 match help.options.get(&format!("-{letter}")) {
-                    None => return Some(format!("`{}` has no option -{letter}", path.join(" "))),
+                    None => return Err(unknown(format!("-{letter}"))),
                     Some(true) => {
                         if at + letter.len_utf8() == short.len() {
                             words.next();
@@ -156,16 +167,42 @@ fn check(program: &str, words: &[&str]) -> Option<String> {
             }
         } else if !help.commands.is_empty() {
             if word.starts_with(['<', '[', '@', '{', '"']) || word.chars().all(|c| !c.is_lowercase()) {
-                return None;
+                break;
             }
             if !help.commands.iter().any(|command| command == word) {
-                return Some(format!("`{}` has no command {word}", path.join(" ")));
+                return Err(format!("`{}` has no command {word}", path.join(" ")));
             }
             path.push(word);
             help = help::of(&path);
         }
     }
-    None
+    Ok(path.join(" "))
+}
+
+/// Commands that no page names.
+pub fn unnamed(pages: &[Page]) -> Faults {
+    let lines =
+        |page: &Page| page.blocks().into_iter().flat_map(|block| whole(&block.lines)).collect::<Vec<_>>();
+    let texts = |page: &Page| {
+        let spans = page.spans().into_iter().map(|(_, span)| span);
+        lines(page).into_iter().map(|line| line.text).chain(spans).collect::<Vec<_>>()
+    };
+    let commands: Vec<_> = pages.iter().flat_map(texts).flat_map(|text| split(&text)).collect();
+    let named: HashSet<String> = commands.iter().filter_map(|words| check(&ours(words)?).ok()).collect();
+    let mut faults = Faults::new();
+    for program in PROGRAMS {
+        let mut paths = vec![program.to_string()];
+        while let Some(path) = paths.pop() {
+            if !named.contains(&path) {
+                faults.push(format!("no page names `{path}`"));
+            }
+            let below = help::of(&path.split(' ').collect::<Vec<_>>()).commands;
+            let below: BTreeSet<_> =
+                below.into_iter().filter(|command| !EVERYWHERE.contains(&command.as_str())).collect();
+            paths.extend(below.into_iter().map(|command| format!("{path} {command}")));
+        }
+    }
+    faults
 }
 
 /// An option named by itself, without a command: some program has to have it.

@@ -54,6 +54,11 @@ fn commands_and_options_are_those_of_the_programs() {
 }
 
 #[test]
+fn every_command_is_in_the_book() {
+    none(commands::unnamed(&Page::book()));
+}
+
+#[test]
 fn messages_are_those_of_the_sources() {
     none(messages::invented(&Page::book()));
 }
