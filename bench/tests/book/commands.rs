@@ -6,6 +6,8 @@ use crate::page::{Line, Page};
 use crate::{Faults, help};
 
 const PROGRAMS: [&str; 4] = ["gmm", "mn-server", "cn-agent", "cxloe-bench"];
+/// Programs that are scripts of the tree; their help is text without a fixed form.
+const SCRIPTS: [&str; 3] = ["deploy/lab/lab", "deploy/tune/nic", "deploy/vm/guest/guest"];
 /// Languages of blocks in which command lines stand.
 const SHELLS: [&str; 6] = ["", "sh", "bash", "console", "ini", "yaml"];
 /// Words that may stand before a command; `ip netns exec NAME` and settings of variables are taken off as well.
@@ -118,6 +120,9 @@ fn ours(words: &[String]) -> Option<Vec<&str>> {
             break;
         }
     }
+    if SCRIPTS.contains(words.first()?) {
+        return Some(words);
+    }
     let program = words.first()?.rsplit('/').next()?;
     words[0] = PROGRAMS.iter().find(|name| **name == program)?;
     Some(words)
@@ -131,6 +136,9 @@ fn is_setting(word: &str) -> bool {
 
 /// The program and its command, as in `cn-agent cxl list`; or what of it does not exist.
 fn check(words: &[&str]) -> Result<String, String> {
+    if SCRIPTS.contains(&words[0]) {
+        return check_script(words[0], &words[1..]);
+    }
     let mut path = vec![words[0]];
     let mut help = help::of(&path);
     let mut words = words[1..].iter();
@@ -177,6 +185,22 @@ fn check(words: &[&str]) -> Result<String, String> {
         }
     }
     Ok(path.join(" "))
+}
+
+/// The same for a script: what its help does not have, it does not know.
+fn check_script(script: &str, words: &[&str]) -> Result<String, String> {
+    let help = help::text_of(script).ok_or_else(|| format!("{script} is not in the tree"))?;
+    let known =
+        |word: &str| help.split(|c: char| c.is_whitespace() || "[],|=".contains(c)).any(|part| part == word);
+    let options = words.iter().take_while(|word| **word != "--");
+    // What quotes hold together is a value.
+    let options = options.filter(|word| word.starts_with('-') && !word.contains(' '));
+    for option in options.map(|option| option.split('=').next().unwrap_or(option)) {
+        if !known(option) {
+            return Err(format!("{script} has no option {option}"));
+        }
+    }
+    Ok(script.into())
 }
 
 /// Commands that no page names.

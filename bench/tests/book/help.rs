@@ -38,6 +38,14 @@ fn ask(program: &Path, commands: &[&str]) -> Option<Help> {
     output.status.success().then(|| read(&String::from_utf8_lossy(&output.stdout)))
 }
 
+/// What a script of the tree says to `--help`.
+pub fn text_of(script: &str) -> Option<String> {
+    let found = tree::trees().into_iter().map(|tree| tree.join(script)).find(|path| path.exists())?;
+    let output = Command::new(&found).arg("--help").output();
+    let output = output.unwrap_or_else(|error| panic!("{}: {error}", found.display()));
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
 /// Reads a help text as clap writes it.
 pub fn read(text: &str) -> Help {
     let mut help = Help::default();
