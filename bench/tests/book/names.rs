@@ -1,6 +1,9 @@
 //! Other names in the documentation: files of the tree, make's targets, environment variables, metrics, paths of the REST
 //! interface.
 
+use std::collections::HashMap;
+use std::sync::{LazyLock, Mutex, PoisonError};
+
 use crate::page::Page;
 use crate::{Faults, tree};
 
@@ -45,16 +48,22 @@ fn missing(word: &str) -> Option<String> {
     (known && name.len() > 6 && !name.ends_with('_') && !said(name)).then(|| format!("no source has {name}"))
 }
 
-/// Metrics of daemons are put together from their parts, a prefix among them.
+/// Whether a source has the name. Metrics of daemons may be put together from their parts, a prefix among them.
 fn said(name: &str) -> bool {
+    static KNOWN: LazyLock<Mutex<HashMap<String, bool>>> = LazyLock::new(Mutex::default);
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    *known.entry(name.into()).or_insert_with(|| look_for(name))
+}
+
+fn look_for(name: &str) -> bool {
     let parts: Vec<&str> = ["cxloe_gmm_", "cxloe_mn_", "cxloe_cn_"]
         .iter()
         .filter_map(|prefix| name.strip_prefix(prefix))
         .chain([name])
         .flat_map(|name| [name, name.strip_suffix("_total").unwrap_or(name)])
         .collect();
-    let literal = |text: &str| parts.iter().any(|part| text.contains(&format!("\"{part}")));
-    tree::sources().values().any(|text| text.contains(name) || literal(text))
+    let quoted: Vec<String> = parts.iter().map(|part| format!("\"{part}")).collect();
+    tree::sources().values().any(|text| text.contains(name) || quoted.iter().any(|part| text.contains(part)))
 }
 
 fn has_target(target: &str) -> bool {
