@@ -18,6 +18,7 @@ RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
 .PHONY: help build quickstart test test-all fmt lint doc man deb fuzz bench licences clean
+.PHONY: help build quickstart test test-all fmt lint doc book man fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
@@ -77,6 +78,10 @@ lint: ## Form, clippy and the documentation's own checks, every warning an error
 doc: ## The documentation of the crates, in target/doc
 	cargo doc --workspace --no-deps $(LOCKED)
 	@echo 'Open $(TARGET)/doc/cxloe_wire/index.html'
+
+book: ## The book: use it, run it, measure it, change it; in target/book
+	@$(NEED) rust cc
+	@deploy/book/build $(TARGET)
 
 man: ## Manual pages of all programs, in target/man
 	@$(NEED) rust cc

@@ -1,0 +1,87 @@
+//! The documentation held against what it speaks of, so that it cannot rot: the book under `deploy/book`, and the pages
+//! beside the code.
+//!
+//! ```text
+//!   pages --Page--> command lines ----> `--help` of the programs: do commands and options exist?
+//!                   messages ---------> string literals of the sources: does any program say that?
+//!                   links, includes --> files, headings
+//!                   other code -------> files, make's targets, environment variables, metrics
+//!   start/by-hand.md --its sh blocks--> bash, in namespaces of its own: does it work?
+//! ```
+//!
+//! Every fault is named with file and line, all of them in one run. Where parts of the project are built and kept apart,
+//! `CXLOE_BOOK_PROGRAMS` and `CXLOE_BOOK_TREES` name more folders to look in, separated by colons.
+
+mod commands;
+mod help;
+mod messages;
+mod names;
+mod page;
+mod steps;
+mod tree;
+
+use page::Page;
+
+/// What is wrong where.
+type Faults = Vec<String>;
+
+/// The pages beside the code that name commands too, from the root of the project.
+const BESIDE_THE_CODE: [&str; 8] = [
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "wire/PROTOCOL.md",
+    "gmm/FABRIC.md",
+    "deploy/vm/README.md",
+    "deploy/vm/guest/README.md",
+];
+
+/// The book's pages, and those beside the code.
+fn everything() -> Vec<Page> {
+    let mut pages = Page::book();
+    pages.extend(BESIDE_THE_CODE.iter().map(|path| Page::load(path).expect("a page beside the code")));
+    pages
+}
+
+fn none(faults: Faults) {
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
+
+#[test]
+fn commands_and_options_are_those_of_the_programs() {
+    none(everything().iter().flat_map(commands::faults).collect());
+}
+
+#[test]
+fn every_command_is_in_the_book() {
+    none(commands::unnamed(&Page::book()));
+}
+
+#[test]
+fn messages_are_those_of_the_sources() {
+    none(messages::invented(&Page::book()));
+}
+
+#[test]
+fn every_error_of_nodes_and_manager_is_in_the_book() {
+    none(messages::missing(
+        &Page::load("deploy/book/src/operate/messages.md").expect("the page of messages"),
+    ));
+}
+
+#[test]
+fn pages_links_and_included_files_are_there() {
+    none(Page::faults_of_the_summary());
+    none(everything().iter().flat_map(Page::broken_links).collect());
+}
+
+#[test]
+fn files_targets_variables_and_metrics_exist() {
+    none(everything().iter().flat_map(names::faults).collect());
+}
+
+#[test]
+fn the_first_steps_work() {
+    steps::run(&Page::load("deploy/book/src/start/by-hand.md").expect("the first steps"));
+}
