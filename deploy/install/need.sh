@@ -36,6 +36,7 @@ tools_of() {
         chromium) echo chromium chromedriver ;;
         deploy) echo systemd-analyze strace ;;
         deb) echo dpkg-deb dpkg-shlibdeps patchelf strip lintian ;;
+        tshark) echo tshark dumpcap ;;
         programs) echo python3 redis-server sqlite3 zstd ;;
         *) echo "$1" ;;
     esac
@@ -69,6 +70,8 @@ packages_of() {
         daxctl) echo daxctl ;;
         chromium) echo chromium ;;
         chromedriver) echo chromium-driver ;;
+        tshark) echo tshark ;;
+        dumpcap) echo wireshark-common ;;
         python3 | redis-server | sqlite3 | zstd) echo "$1" ;;
         qemu-img | qemu-io) echo qemu-utils ;;
         nbd-client) echo nbd-client ;;

@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
+use cxloe_bench::lab::Lab;
+use libtest_mimic::Failed;
 use nix::libc;
 use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -47,6 +49,11 @@ impl Raw {
         // SAFETY: pointer and length describe `address`, which outlives the call.
         let rc = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
         if rc == 0 { Ok(Raw { socket }) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Opens one on `interface` of the lab.
+    pub fn open_in(lab: &Lab, interface: &str) -> Result<Raw, Failed> {
+        Ok(lab.home_of(interface)?.enter(|| Raw::open(interface))??)
     }
 
     /// Sends a frame as it is. One for which there is no room at the moment is given up, as a wire would.
