@@ -33,6 +33,7 @@ tools_of() {
         qemu) echo qemu-system-x86_64 busybox cpio depmod ;;
         nbd) echo nbdinfo nbdcopy qemu-img qemu-io nbd-client mkfs.ext2 ;;
         cxl) echo cxl ndctl daxctl ;;
+        chromium) echo chromium chromedriver ;;
         programs) echo python3 redis-server sqlite3 zstd ;;
         *) echo "$1" ;;
     esac
@@ -59,6 +60,8 @@ packages_of() {
         # Debian has the command cxl in the package of ndctl.
         cxl | ndctl) echo ndctl ;;
         daxctl) echo daxctl ;;
+        chromium) echo chromium ;;
+        chromedriver) echo chromium-driver ;;
         python3 | redis-server | sqlite3 | zstd) echo "$1" ;;
         qemu-img | qemu-io) echo qemu-utils ;;
         nbd-client) echo nbd-client ;;
