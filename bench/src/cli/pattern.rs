@@ -220,7 +220,7 @@ impl Args {
             time: self.time,
             seed: self.seed,
             depth: self.depth,
-            rates: (!self.rates.is_empty()).then(|| distinct(self.rates.clone())),
+            rates: (!self.rates.is_empty()).then(|| distinct(self.rates.iter().map(|r| r.round()).collect())),
             spacing: self.arrivals,
             traffic: self.traffic,
             mixes: distinct(self.mixes.clone()),
@@ -268,7 +268,12 @@ fn at(args: &Args, place: Place) -> Result<(), Failure> {
             eprintln!("memory mapped through an agent is left out: {error}");
             None
         }
-        (None, _) => None,
+        (None, (wanted, _)) => {
+            if wanted {
+                eprintln!("memory mapped through an agent is left out: no agent is named with --agent");
+            }
+            None
+        }
     };
     let mut session = place.session;
     let bounce = session.target.bounce();

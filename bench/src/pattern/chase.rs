@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use cxloe_cn::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
+use super::flow::LEAST;
 use super::ledger::fill;
 use super::memory::{LINE_BYTES, Memory};
 use super::order::Scatter;
@@ -81,7 +82,8 @@ impl Chase {
         let last_line = memory.lines() - 1;
         let start = Instant::now();
         let (mut before, end) = (start, self.steps.saturating_add(most));
-        while before - start < time && self.steps < end {
+        let least = self.steps + LEAST;
+        while (before - start < time || self.steps < least) && self.steps < end {
             if self.steps.is_multiple_of(LOOK_EVERY) {
                 memory.check()?;
             }

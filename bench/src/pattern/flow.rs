@@ -44,7 +44,7 @@ pub enum Next {
     End,
 }
 
-/// For how long accesses are wanted: until one of both is reached.
+/// For how long accesses are wanted: until one of both is reached, but [`LEAST`] of them however long they take.
 #[derive(Clone, Copy, Debug)]
 pub struct Extent {
     /// Nanoseconds.
@@ -78,6 +78,8 @@ impl Counts {
     }
 }
 
+/// However slow the machine is just then, so many accesses are made: fewer are no measurement.
+pub const LEAST: u64 = 8;
 /// An open loop that is behind by this many times its extent is given up.
 const PATIENCE: u64 = 2;
 
@@ -113,7 +115,7 @@ impl<'f> Flow<'f> {
             return Next::End;
         }
         let since_ns = match &mut self.arrivals {
-            None if now_ns >= self.extent.ns => return Next::End,
+            None if now_ns >= self.extent.ns && self.begun >= LEAST => return Next::End,
             None => now_ns,
             Some(arrivals) => {
                 let at = arrivals.next_ns();
@@ -123,7 +125,7 @@ impl<'f> Flow<'f> {
                 if at > now_ns {
                     return Next::NotYet;
                 }
-                if now_ns >= self.extent.ns.saturating_mul(PATIENCE) {
+                if now_ns >= self.extent.ns.saturating_mul(PATIENCE) && self.begun >= LEAST {
                     self.give_up(now_ns);
                     return Next::End;
                 }
@@ -226,6 +228,8 @@ mod tests {
         assert_eq!((ledger.checked, ledger.wrong), (500, 0));
         let (counts, ..) = serve(None, 1000, Extent { ns: SECOND, accesses: 7 });
         assert_eq!(counts.done(), 7);
+        let (counts, ..) = serve(None, SECOND, Extent { ns: 10, accesses: u64::MAX });
+        assert_eq!(counts.done(), LEAST, "however slow it is");
     }
 
     #[test]

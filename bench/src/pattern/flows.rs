@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::arrivals::Arrivals;
-use super::flow::{Counts, Extent, Flow};
+use super::flow::{Counts, Extent, Flow, LEAST};
 use super::ledger::Ledger;
 use super::memory::{LINE_BYTES, Memory};
 use super::mix::Mix;
@@ -69,7 +69,9 @@ impl Flows<'_> {
     ) -> Result<Counts, MeasureError> {
         let mut samples = Samples::new(&conditions.name);
         let before = (self.ledger.checked, self.ledger.wrong);
-        let extent = Extent { ns: nanoseconds(plan.time), accesses: u64::MAX };
+        // Long enough for some arrivals, however rare they are.
+        let arrivals_ns = conditions.offered_per_s.map_or(0, |rate| (2.0 * LEAST as f64 * 1e9 / rate) as u64);
+        let extent = Extent { ns: nanoseconds(plan.time).max(arrivals_ns), accesses: u64::MAX };
         let counts = self.serve(traffic, extent, &mut samples)?;
         conditions.operations = counts.done();
         conditions.checked = self.ledger.checked - before.0;
@@ -98,10 +100,11 @@ impl Flows<'_> {
         let closed = setting.conditions(Pattern::LoadLatency, "load_closed", self.memory);
         let counts = self.measure(&mut traffic, plan, closed, results)?;
         let most = counts.done() as f64 * 1e9 / counts.last_ns.max(1) as f64;
-        let rates = match &plan.rates {
+        let mut rates = match &plan.rates {
             Some(rates) => rates.clone(),
-            None => STEPS.map(|share| (share * most).max(1.0)).to_vec(),
+            None => STEPS.map(|share| (share * most).round().max(1.0)).to_vec(),
         };
+        rates.dedup();
         let mut points = Vec::new();
         let mut saturated = 0;
         for rate in rates {
@@ -213,7 +216,7 @@ fn load_plot(memory: &dyn Memory, setting: &Setting, points: &[String], results:
     }
     Plot {
         pattern: Pattern::LoadLatency.name().into(),
-        title: format!("over {}, {} resident", memory.over(), setting.share),
+        title: format!("over {}, {} % resident", memory.over(), setting.share.label()),
         x: Scale { label: "accesses done".into(), unit: Unit::OpsPerS, logarithmic: false },
         y: Scale { label: "time from when it was wanted".into(), unit: Unit::Ns, logarithmic: true },
         curves: curves.to_vec(),
@@ -230,7 +233,7 @@ pub fn hot_cold_plot(over: &str, shares: &[Share], results: &Results) -> Plot {
             let samples = results.samples.iter().find(|samples| samples.name() == conditions.name)?;
             Some((conditions.hot?, samples.summary()?.mean))
         });
-        Curve { name: format!("{share} resident"), points: points.collect() }
+        Curve { name: format!("{} % resident", share.label()), points: points.collect() }
     };
     Plot {
         pattern: Pattern::HotCold.name().into(),

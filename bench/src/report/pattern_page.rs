@@ -66,11 +66,11 @@ impl Measured<'_> {
         if label.is_empty() { format!("{} {}", c.over, percent(c.resident)) } else { label }
     }
 
-    fn row(&self) -> String {
+    fn cells(&self) -> [String; HEADER.len()] {
         let c = self.conditions;
         let time = |of: fn(&Latency) -> f64| self.times.map_or_else(String::new, |t| units::time(of(t)));
         let rate = |of: fn(&Throughput) -> String| self.rate.map_or_else(String::new, of);
-        let cells = [
+        [
             escape(&c.name),
             c.offered_per_s.map_or_else(String::new, units::operations),
             rate(|r| units::operations(r.ops_per_s)),
@@ -83,8 +83,7 @@ impl Measured<'_> {
             time(|t| t.max),
             units::count(c.checked),
             units::count(c.wrong),
-        ];
-        format!("<tr>{}</tr>\n", cells.map(|cell| format!("<td>{cell}</td>")).concat())
+        ]
     }
 }
 
@@ -171,10 +170,23 @@ impl Report {
             _ => {}
         }
         part.push_str("</div>\n<details open>\n<summary>All figures</summary>\n");
-        part.push_str(&table(&HEADER, measured.iter().map(Measured::row)));
+        part.push_str(&figures(&measured));
         part.push_str("</details>\n</section>\n");
         Ok(part)
     }
+}
+
+/// The table of all figures, without columns that have none.
+fn figures(measured: &[Measured<'_>]) -> String {
+    let rows: Vec<_> = measured.iter().map(Measured::cells).collect();
+    let columns: Vec<usize> =
+        (0..HEADER.len()).filter(|column| rows.iter().any(|row| !row[*column].is_empty())).collect();
+    let header: Vec<&str> = columns.iter().map(|column| HEADER[*column]).collect();
+    let row = |row: &[String; HEADER.len()]| {
+        let cells: String = columns.iter().map(|column| format!("<td>{}</td>", row[*column])).collect();
+        format!("<tr>{cells}</tr>\n")
+    };
+    table(&header, rows.iter().map(row))
 }
 
 fn bars<'m>(
@@ -261,6 +273,7 @@ mod tests {
         assert_eq!(page.matches("<svg width").count(), 4, "{page}");
         assert!(page.contains("<h3>over &lt;port&gt;</h3>"));
         assert!(page.contains("<td>gups_port_r0</td>"));
+        assert!(!page.contains("<th>offered</th>"), "a column of nothing");
         assert!(page.contains("class=\"good\">500 values compared"), "{page}");
     }
 

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         Trial::test("curves_go_through_the_results", results::curves_agree),
         Trial::test("the_page_is_drawn_and_stands_alone", page::is_drawn),
         Trial::test("the_page_is_readable_on_a_phone", page::is_readable_on_a_phone),
+        Trial::test("rates_lead_up_to_more_than_there_is", run::steps_of_load),
         Trial::test("wrong_usage_is_explained", run::wrong_usage),
         Trial::test("interrupt_in_the_middle_cleans_up", run::interrupted),
     ];

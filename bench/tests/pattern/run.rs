@@ -17,7 +17,7 @@ use crate::common::{self, Outcome, ensure, eventually};
 /// A whole run, on a busy machine, in a build that is not optimised.
 const RUN_LIMIT: Duration = Duration::from_secs(240);
 /// Bytes gone through in the run of everything.
-pub const WORKING_SET: u64 = 4 << 20;
+pub const WORKING_SET: u64 = 2 << 20;
 /// Iterations of STREAM in it.
 pub const ITERATIONS: u64 = 2;
 
@@ -56,16 +56,24 @@ pub fn ways() -> &'static [&'static str] {
 /// Runs everything, the first time it is asked for.
 pub fn everything() -> Result<&'static Everything, Failed> {
     static RUN: OnceLock<Result<Everything, String>> = OnceLock::new();
-    let run = RUN.get_or_init(|| measure().map_err(|failed| failed.message().unwrap_or("it failed").to_owned()));
+    let run =
+        RUN.get_or_init(|| measure().map_err(|failed| failed.message().unwrap_or("it failed").to_owned()));
     run.as_ref().map_err(|message| message.clone().into())
 }
 
 fn measure() -> Result<Everything, Failed> {
     let folder = tempfile::tempdir()?;
     let mut command = Command::new(lab::program("cxloe-bench")?);
-    command.args(["pattern", "all", "--size", "4M", "--time", "15ms", "--over", &ways().join(",")]);
-    command.args(["--iterations", &ITERATIONS.to_string(), "--mixes", "reads,2:1,writes", "--traffic", "3:1"]);
-    command.args(["--hot", "5%,25%"]);
+    command.args(["pattern", "all", "--size", "2M", "--time", "10ms", "--over", &ways().join(",")]);
+    command.args([
+        "--iterations",
+        &ITERATIONS.to_string(),
+        "--mixes",
+        "reads,2:1,writes",
+        "--traffic",
+        "3:1",
+    ]);
+    command.args(["--hot", "5%,25%", "--rates", "2k,10k,1M"]);
     for kind in ["json", "csv", "html", "hdr"] {
         command.arg(format!("--{kind}")).arg(folder.path().join(kind));
     }
@@ -103,7 +111,8 @@ fn end(child: &mut Child) -> Result<ExitStatus, Failed> {
 fn to_the_end(command: Command, folder: &Path) -> Result<(ExitStatus, String), Failed> {
     let status = end(&mut start(command, folder)?);
     let said = fs::read_to_string(folder.join("log"))?;
-    let status = status.map_err(|error| format!("{}; it said: {said}", error.message().unwrap_or_default()))?;
+    let status =
+        status.map_err(|error| format!("{}; it said: {said}", error.message().unwrap_or_default()))?;
     let left: Vec<_> = fs::read_dir(folder.join("tmp"))?.flatten().map(|entry| entry.path()).collect();
     ensure(left.is_empty(), format!("left behind: {left:?}"))?;
     Ok((status, said))
@@ -118,7 +127,11 @@ pub fn wrong_usage() -> Outcome {
         (&["mix", "--mixes", "3-1"], 2, "for example 3:1"),
         (&["load-latency", "--rates", "1G"], 2, "for example 150k"),
         (&["chase", "--agent", "/x", "--agent-region", "y"], 2, "--interface"),
-        (&["chase", "--over", "port", "--size", "4M", "--working-set", "8M"], 1, "make it larger with --size"),
+        (
+            &["chase", "--over", "port", "--size", "4M", "--working-set", "8M"],
+            1,
+            "make it larger with --size",
+        ),
         (&["chase", "--over", "port", "--size", "4M", "--working-set", "64K"], 1, "at least 1048576 bytes"),
     ];
     for (arguments, code, words) in cases {
@@ -129,6 +142,22 @@ pub fn wrong_usage() -> Outcome {
         ensure(said.contains(words), format!("{arguments:?}: no `{words}` in: {said}"))?;
     }
     Ok(())
+}
+
+/// Without rates named, they lead in steps from little to more than there is.
+pub fn steps_of_load() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let json = folder.path().join("json");
+    let mut command = Command::new(lab::program("cxloe-bench")?);
+    command.args(["pattern", "load-latency", "--over", "local", "--size", "2M", "--time", "5ms"]);
+    command.args(["--arrivals", "even", "--json"]).arg(&json);
+    let (status, said) = to_the_end(command, folder.path())?;
+    ensure(status.success(), format!("{status}; it said: {said}"))?;
+    let report = Report::read_json(&json)?;
+    let offered: Vec<f64> = report.conditions.iter().filter_map(|c| c.offered_per_s).collect();
+    ensure((2..=13).contains(&offered.len()) && offered.is_sorted_by(|a, b| a < b), format!("{offered:?}"))?;
+    let most = report.rate("load_closed_local_r100").ok_or("no closed loop")?.ops_per_s;
+    ensure((offered[0] - 0.05 * most).abs() <= 1.0, format!("{offered:?} of {most}"))
 }
 
 pub fn interrupted() -> Outcome {
@@ -166,7 +195,10 @@ pub fn ordinary_user() -> Outcome {
         ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
     }
     let is_left_out = said.contains("left out");
-    ensure(is_left_out != said.contains("chase_mapped_r50"), format!("neither measured nor left out: {said}"))?;
+    ensure(
+        is_left_out != said.contains("chase_mapped_r50"),
+        format!("neither measured nor left out: {said}"),
+    )?;
     // Named, what cannot be measured is an error.
     if is_left_out {
         let mut command = common::as_nobody(programs.path(), &program, &[])?;

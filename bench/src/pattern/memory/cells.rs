@@ -12,6 +12,8 @@ use crate::measure::MeasureError;
 use crate::pattern::Share;
 use crate::pattern::flow::{Flow, Next};
 
+/// What is resident is counted in pages.
+const PAGE_BYTES: u64 = cxloe_cn::pager::PAGE_BYTES as u64;
 const LINE_WORDS: usize = LINE_SIZE / size_of::<u64>();
 /// Accesses between two looks at whether the user wants to end.
 const LOOK_EVERY: u32 = 1024;
@@ -77,7 +79,7 @@ impl<B: Backing> Memory for Direct<B> {
     }
 
     fn set_resident(&mut self, share: Share) -> Result<u64, MeasureError> {
-        self.backing.set_resident(share.of(self.lines * LINE_BYTES))
+        self.backing.set_resident(share.of(self.lines * LINE_BYTES) / PAGE_BYTES * PAGE_BYTES)
     }
 
     #[inline]
