@@ -239,6 +239,28 @@ impl Port {
         }
     }
 
+    /// Begins reading the line at `hpa`, for callers that keep many requests under way themselves: the sink of a later
+    /// [`turn`](Self::turn) hears of it under `user`, which is below 2^32 so that it is none of a call's. What is sent
+    /// leaves with the next flush of the [`link`](Self::link).
+    ///
+    /// # Errors
+    /// As [`Engine::read`]: [`EngineError::Busy`] to try again after a turn.
+    #[inline]
+    pub fn start_read(&mut self, hpa: u64, user: u64) -> Result<Read, EngineError> {
+        debug_assert!(user >> REQUEST_BITS == 0, "user values from 2^32 on are the port's own");
+        self.engine.read(hpa, user, self.clock.now(), self.link.transmit())
+    }
+
+    /// Begins writing the line at `hpa`, as [`start_read`](Self::start_read) begins reading.
+    ///
+    /// # Errors
+    /// As [`Engine::write`]: [`EngineError::Busy`] to try again after a turn.
+    #[inline]
+    pub fn start_write(&mut self, hpa: u64, line: &Line, user: u64) -> Result<Write, EngineError> {
+        debug_assert!(user >> REQUEST_BITS == 0, "user values from 2^32 on are the port's own");
+        self.engine.write(hpa, line, user, self.clock.now(), self.link.transmit())
+    }
+
     /// Reads the lines at `hpas` into `out`, as many in flight as [`set_depth`](Self::set_depth) allows.
     /// The first error is returned once all have ended.
     ///

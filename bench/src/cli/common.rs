@@ -122,6 +122,10 @@ pub struct OutputArgs {
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub json: Option<PathBuf>,
 
+    /// Write the results as CSV, a row each
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub csv: Option<PathBuf>,
+
     /// Write a page with pictures
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub html: Option<PathBuf>,
@@ -138,6 +142,10 @@ impl OutputArgs {
         if let Some(path) = &self.json {
             report.write_json(path)?;
             println!("results:    {}", path.display());
+        }
+        if let Some(path) = &self.csv {
+            write(path, report.csv().as_bytes())?;
+            println!("table:      {}", path.display());
         }
         if let Some(path) = &self.html {
             write(path, report.html()?.as_bytes())?;

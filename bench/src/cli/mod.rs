@@ -9,6 +9,8 @@ mod fabric;
 mod fault;
 mod figures;
 mod latency;
+mod pair;
+mod pattern;
 mod quickstart;
 mod sim;
 mod verify;
@@ -59,6 +61,8 @@ enum Command {
     Latency(latency::Args),
     /// Time page faults and what they are made of, by turns
     Fault(fault::Args),
+    /// Measure access patterns: load-latency, pointer chase, GUPS, STREAM, mixes, hot and cold pages
+    Pattern(Box<pattern::Args>),
     /// Measure streams of lines and bursts beside a pipelined bare echo
     Bandwidth(bandwidth::Args),
     /// Write a pattern over a whole region and compare every byte read back
@@ -93,6 +97,7 @@ pub fn run() -> ExitCode {
     let makes_lab = match &cli.command {
         Command::Quickstart(_) => true,
         Command::Fault(args) => args.makes_lab(),
+        Command::Pattern(args) => args.makes_lab(),
         _ => false,
     };
     let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
@@ -117,6 +122,7 @@ pub fn run() -> ExitCode {
         Command::Echo(args) => echo::run(&args, interrupt),
         Command::Latency(args) => latency::run(&args, interrupt),
         Command::Fault(args) => fault::run(&args, interrupt),
+        Command::Pattern(args) => pattern::run(&args, interrupt),
         Command::Bandwidth(args) => bandwidth::run(&args, interrupt),
         Command::Verify(args) => verify::run(&args, interrupt),
         Command::Figures(args) => figures::run(&args),

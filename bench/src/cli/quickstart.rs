@@ -176,7 +176,7 @@ fn in_lab(
     let output = OutputArgs {
         json: Some(args.output.join("report.json")),
         html: Some(args.output.join("report.html")),
-        hdr: None,
+        ..OutputArgs::default()
     };
     let all: Vec<&Samples> = samples.iter().collect();
     output.write(&report, &all)

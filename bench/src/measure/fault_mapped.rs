@@ -3,7 +3,7 @@
 //! The agent has a link and a memory node of its own, since bare frames need the port's. Where both memory nodes are
 //! ours, whichever is not measured is stopped: on two cores there is room for one that polls.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub struct Agent {
 }
 
 /// The agent's turn: the port's memory node is stopped until this ends.
-struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     agent: &'a Agent,
     other: Option<Pid>,
 }
@@ -52,7 +52,8 @@ impl Drop for Turn<'_> {
 }
 
 impl Agent {
-    fn turn(&self, target: &Target) -> Turn<'_> {
+    /// Gives it the machine until what comes back is dropped.
+    pub(crate) fn turn(&self, target: &Target) -> Turn<'_> {
         let other = target.memory_node.filter(|_| !self.processes.is_empty());
         signal(other, Signal::SIGSTOP);
         self.go_on();
@@ -69,7 +70,22 @@ impl Agent {
     /// # Errors
     /// What stands in the way.
     pub fn check(&self) -> Result<(), MeasureError> {
-        open(&self.socket, &self.region, true).map(drop)
+        self.open(true).map(drop)
+    }
+
+    /// Maps the region.
+    pub(crate) fn open(&self, prefetch: bool) -> Result<Mapping, MeasureError> {
+        // A space that has just ended may still be writing back.
+        let until = Instant::now() + Duration::from_secs(5);
+        loop {
+            let options = MapOptions { prefetch, ..MapOptions::default() };
+            match Mapping::open(&self.socket, &self.region, options) {
+                Err(MapError::Agent(_)) if Instant::now() < until => {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                other => return Ok(other?),
+            }
+        }
     }
 
     /// Marks the first line of each page of the region.
@@ -94,7 +110,7 @@ impl Agent {
         body: impl FnOnce(Words<'_>) -> Result<R, MeasureError>,
     ) -> Result<R, MeasureError> {
         let _turn = self.turn(target);
-        let mapping = open(&self.socket, &self.region, prefetch)?;
+        let mapping = self.open(prefetch)?;
         let bytes = mapping.len() as u64;
         mapping.set_limit(bytes / share)?;
         let pages = mapping.len() / PAGE_BYTES;
@@ -136,17 +152,6 @@ impl Agent {
         prefetch: bool,
     ) -> Result<(u64, Duration), MeasureError> {
         self.mapped(target, 4, prefetch, |words| read_at_random(words, count, seed))
-    }
-}
-
-fn open(socket: &Path, region: &str, prefetch: bool) -> Result<Mapping, MeasureError> {
-    // A space that has just ended may still be writing back.
-    let until = Instant::now() + Duration::from_secs(5);
-    loop {
-        match Mapping::open(socket, region, MapOptions { prefetch, ..MapOptions::default() }) {
-            Err(MapError::Agent(_)) if Instant::now() < until => std::thread::sleep(Duration::from_millis(2)),
-            other => return Ok(other?),
-        }
     }
 }
 

@@ -32,6 +32,8 @@ figure p { margin: .2rem 0 0; } figure.wide { max-width: 52rem; }
 svg { display: block; width: 100%; height: auto; }
 .legend { display: flex; flex-wrap: wrap; gap: .2rem 1rem; padding: 0; margin: .5rem 0 0; list-style: none; font-size: .9rem; }
 .legend svg { display: inline-block; width: .8rem; height: .8rem; margin-right: .4rem; }
+nav { display: flex; flex-wrap: wrap; gap: .3rem 1.2rem; margin: 1rem 0; } a { color: inherit; }
+nav a { padding: .2rem 0; } summary { cursor: pointer; margin: 1rem 0 .3rem; color: var(--quiet); }
 .good { color: var(--good); } .bad { color: var(--bad); }
 ";
 
@@ -54,11 +56,15 @@ impl Report {
         if !self.ratios.is_empty() {
             page.push_str(&self.ratio_section());
         }
-        if !self.results.is_empty() {
-            page.push_str(&self.time_section()?);
-        }
-        if !self.throughput.is_empty() {
-            page.push_str(&self.rate_section()?);
+        if !self.conditions.is_empty() {
+            page.push_str(&self.pattern_sections()?);
+        } else {
+            if !self.results.is_empty() {
+                page.push_str(&self.time_section()?);
+            }
+            if !self.throughput.is_empty() {
+                page.push_str(&self.rate_section()?);
+            }
         }
         page.push_str("</body>\n</html>\n");
         Ok(page)
@@ -144,7 +150,7 @@ impl Report {
     }
 }
 
-fn table(header: &[&str], rows: impl Iterator<Item = String>) -> String {
+pub(super) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> String {
     let header: String = header.iter().map(|cell| format!("<th>{cell}</th>")).collect();
     let rows: String = rows.collect();
     format!(
@@ -168,11 +174,11 @@ fn colours() -> String {
     rules + "}\n"
 }
 
-fn hex(colour: plotters::style::RGBColor) -> String {
+pub(super) fn hex(colour: plotters::style::RGBColor) -> String {
     format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -2,15 +2,21 @@
 //!
 //! A measurement records its times in [`Samples`], trial by trial, and its rates as [`Throughput`]. Both go into a
 //! [`Report`], which computes the ratios to the limits measured beside them ([`Report::add_ratio`]). From there:
-//! JSON ([`Report::write_json`], and back with [`Report::read_json`]), tables for a terminal ([`Report::tables`]), one
-//! HTML page with pictures ([`Report::html`]), and the full histograms as an HdrHistogram log ([`write_histogram_log`]).
+//! JSON ([`Report::write_json`], and back with [`Report::read_json`]), CSV ([`Report::csv`]), tables for a terminal
+//! ([`Report::tables`]), one HTML page with pictures ([`Report::html`]), and the full histograms as an HdrHistogram log
+//! ([`write_histogram_log`]).
 
 pub(crate) mod chart;
+mod conditions;
+mod csv;
+mod curves;
 mod error;
 mod expression;
 mod html;
 mod json;
 mod log;
+mod pattern_page;
+mod plot;
 mod ratio;
 mod samples;
 pub(crate) mod table;
@@ -18,8 +24,10 @@ pub(crate) mod units;
 
 use serde::{Deserialize, Serialize};
 
+pub use conditions::Conditions;
 pub use error::ReportError;
 pub use log::write_histogram_log;
+pub use plot::{Curve, Plot, Scale, Unit};
 pub use ratio::{Class, Ratio, Statistic};
 pub use samples::{Latency, LatencyTrial, Samples};
 pub use table::comparison;
@@ -44,6 +52,12 @@ pub struct Report {
     pub throughput: Vec<Throughput>,
     /// Results over the limits they are held against.
     pub ratios: Vec<Ratio>,
+    /// Of results that are one of many in a sweep: under which conditions each was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<Conditions>,
+    /// Curves through such results.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub plots: Vec<Plot>,
 }
 
 /// The link of a run.
@@ -96,7 +110,8 @@ impl Throughput {
 impl Report {
     /// A report without results.
     pub fn new(machine: Machine, link: Link) -> Self {
-        Self { schema: SCHEMA, machine, link, results: vec![], throughput: vec![], ratios: vec![] }
+        let (results, throughput, ratios) = (vec![], vec![], vec![]);
+        Self { schema: SCHEMA, machine, link, results, throughput, ratios, conditions: vec![], plots: vec![] }
     }
 
     /// Adds the times of one measurement. A measurement without a single sample adds nothing: it has no minimum.

@@ -1,0 +1,231 @@
+//! Which line next: orders that cost no memory, however many lines there are.
+//!
+//! [`Scatter`] maps positions to places one to one and without any pattern a prefetcher could follow. A walk over all
+//! positions is therefore one cycle over all places (the pointer chase), and the first positions are a random choice of
+//! places (the hot pages).
+
+use cxloe_wire::frame::PAGE_LINES;
+
+use super::Share;
+use crate::measure::Sequence;
+
+/// A permutation of 0 to 2^n - 1 that looks random.
+#[derive(Clone, Copy, Debug)]
+pub struct Scatter {
+    bits: u32,
+    keys: [u64; 3],
+    /// Of the odd numbers that keys stand for.
+    inverses: [u64; 3],
+}
+
+impl Scatter {
+    /// One of `places` places, a power of two.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn new(places: u64, seed: u64) -> Scatter {
+        assert!(places.is_power_of_two(), "{places} places");
+        let mut draw = Sequence::new(seed ^ 0x5CA7);
+        let keys = [draw.draw(), draw.draw(), draw.draw()];
+        Scatter { bits: places.trailing_zeros(), keys, inverses: keys.map(|key| inverse(key | 1)) }
+    }
+
+    /// Places there are.
+    pub fn places(self) -> u64 {
+        1 << self.bits
+    }
+
+    /// The place of a position; positions repeat after the last.
+    #[inline]
+    pub fn place(self, position: u64) -> u64 {
+        let mut at = position & self.mask();
+        // Each step can be undone on its own: adding, multiplying by an odd number, xoring the upper half into the
+        // lower.
+        for key in self.keys {
+            at = at.wrapping_add(key).wrapping_mul(key | 1) & self.mask();
+            at ^= at >> self.half();
+        }
+        at
+    }
+
+    /// The position of a place.
+    #[inline]
+    pub fn position(self, place: u64) -> u64 {
+        let mut at = place & self.mask();
+        for (key, inverse) in self.keys.into_iter().zip(self.inverses).rev() {
+            at ^= at >> self.half();
+            at = at.wrapping_mul(inverse).wrapping_sub(key) & self.mask();
+        }
+        at
+    }
+
+    fn mask(self) -> u64 {
+        self.places() - 1
+    }
+
+    /// Bits that move in a step: half of them or more, so that the step undoes itself.
+    fn half(self) -> u32 {
+        self.bits.div_ceil(2).max(1)
+    }
+}
+
+/// The number by which `odd` gives 1 modulo 2^64 (Newton; an odd number is its own inverse modulo 8).
+fn inverse(odd: u64) -> u64 {
+    (0..5).fold(odd, |x, _| x.wrapping_mul(2_u64.wrapping_sub(odd.wrapping_mul(x))))
+}
+
+/// How the next line is chosen.
+#[derive(Clone, Debug)]
+pub enum Addresses {
+    /// One after the other, from the first again after the last.
+    Sequential {
+        /// The next one.
+        next: u64,
+        /// Lines there are.
+        lines: u64,
+    },
+    /// Any, each as likely as every other.
+    Random {
+        /// Where chance comes from.
+        draw: Sequence,
+        /// Lines there are.
+        lines: u64,
+    },
+    /// Few pages, spread over all, are wanted much more often than the others.
+    HotCold(HotCold),
+}
+
+/// Hot pages and cold ones.
+#[derive(Clone, Debug)]
+pub struct HotCold {
+    draw: Sequence,
+    pages: Scatter,
+    /// Hot pages: the places of the first positions.
+    hot: u64,
+    /// Of 2^32 accesses, so many go to hot pages.
+    heat: u64,
+}
+
+impl Addresses {
+    /// In order, over `lines` lines.
+    pub fn sequential(lines: u64) -> Addresses {
+        Addresses::Sequential { next: 0, lines }
+    }
+
+    /// At random, over `lines` lines.
+    pub fn random(lines: u64, seed: u64) -> Addresses {
+        Addresses::Random { draw: Sequence::new(seed), lines }
+    }
+
+    /// `heat` of the accesses to `hot` of the pages, over `lines` lines, a power of two and at least two pages of them.
+    /// At least one page is hot and at least one is not.
+    pub fn hot_cold(lines: u64, hot: Share, heat: Share, seed: u64) -> Addresses {
+        let pages = lines / PAGE_LINES as u64;
+        Addresses::HotCold(HotCold {
+            draw: Sequence::new(seed),
+            pages: Scatter::new(pages, seed),
+            hot: hot.of(pages).clamp(1, pages - 1),
+            heat: heat.of(1 << 32),
+        })
+    }
+
+    /// The next line.
+    #[inline]
+    pub fn next_line(&mut self) -> u64 {
+        match self {
+            Addresses::Sequential { next, lines } => {
+                let line = *next;
+                *next = if line + 1 == *lines { 0 } else { line + 1 };
+                line
+            }
+            Addresses::Random { draw, lines } => draw.below(*lines),
+            Addresses::HotCold(HotCold { draw, pages, hot, heat }) => {
+                let position = if draw.below(1 << 32) < *heat {
+                    draw.below(*hot)
+                } else {
+                    *hot + draw.below(pages.places() - *hot)
+                };
+                pages.place(position) * PAGE_LINES as u64 + draw.below(PAGE_LINES as u64)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+
+    #[test]
+    fn a_walk_over_all_positions_is_one_cycle_over_all_lines() {
+        for bits in [0, 1, 2, 3, 7, 10, 15, 16] {
+            for seed in [0, 1, 99] {
+                let order = Scatter::new(1 << bits, seed);
+                let successor: HashMap<u64, u64> =
+                    (0..1 << bits).map(|t| (order.place(t), order.place(t + 1))).collect();
+                assert_eq!(successor.len(), 1 << bits, "every line names one other");
+                assert!((0..1 << bits).all(|t| order.position(order.place(t)) == t));
+                let start = order.place(0);
+                let (mut at, mut steps) = (successor[&start], 1);
+                while at != start {
+                    (at, steps) = (successor[&at], steps + 1);
+                    assert!(steps <= 1 << bits);
+                }
+                assert_eq!(steps, 1 << bits, "{bits} bits, seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn no_step_of_the_walk_is_common() {
+        let order = Scatter::new(1 << 14, 7);
+        let mut steps = HashMap::<u64, u32>::new();
+        for t in 0..1 << 14 {
+            let step = order.place(t + 1).wrapping_sub(order.place(t)) & ((1 << 14) - 1);
+            *steps.entry(step).or_default() += 1;
+        }
+        let most = steps.values().max().unwrap();
+        assert!(*most < 64, "one step in {} is the same", (1 << 14) / most);
+    }
+
+    #[test]
+    fn in_order_and_around() {
+        let mut lines = Addresses::sequential(3);
+        let drawn: Vec<u64> = (0..7).map(|_| lines.next_line()).collect();
+        assert_eq!(drawn, [0, 1, 2, 0, 1, 2, 0]);
+    }
+
+    #[test]
+    fn random_lines_are_all_lines_equally_often() {
+        let mut lines = Addresses::random(64, 5);
+        let mut seen = [0_u32; 64];
+        (0..64_000).for_each(|_| seen[lines.next_line() as usize] += 1);
+        assert!(seen.iter().all(|n| (800..1200).contains(n)), "{seen:?}");
+    }
+
+    #[test]
+    fn hot_pages_get_their_share_and_are_as_many_as_said() {
+        const PAGES: u64 = 256;
+        let mut lines =
+            Addresses::hot_cold(PAGES * PAGE_LINES as u64, Share::percent(12.5), Share::percent(90.0), 3);
+        let mut seen = vec![0_u32; PAGES as usize];
+        const DRAWS: u32 = 200_000;
+        (0..DRAWS).for_each(|_| seen[lines.next_line() as usize / PAGE_LINES] += 1);
+        seen.sort_unstable_by(|a, b| b.cmp(a));
+        let hot: u32 = seen[..32].iter().sum();
+        assert!((0.89..0.91).contains(&(f64::from(hot) / f64::from(DRAWS))), "{hot} of {DRAWS}");
+        // A hot page is wanted 63 times as often as a cold one.
+        assert!(seen[31] > 20 * seen[32], "{} and {}", seen[31], seen[32]);
+        assert!(seen[255] > 0, "cold pages are wanted too");
+    }
+
+    #[test]
+    fn hot_pages_lie_apart() {
+        let pages = Scatter::new(1024, 11);
+        let mut hot: Vec<u64> = (0..64).map(|position| pages.place(position)).collect();
+        hot.sort_unstable();
+        let neighbours = hot.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
+        assert!(neighbours < 16, "{neighbours} of 64 are next to each other: {hot:?}");
+    }
+}

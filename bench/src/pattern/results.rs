@@ -1,0 +1,97 @@
+//! What patterns have found out, on its way into a report.
+
+use std::time::Duration;
+
+use super::memory::{LINE_BYTES, Memory, Over};
+use super::{Pattern, Share};
+use crate::measure::bare::rate;
+use crate::report::{Conditions, Plot, Report, Samples, Throughput};
+
+/// How much of the working set may be here.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// The share asked for.
+    pub share: Share,
+    /// Bytes that may be.
+    pub bytes: u64,
+}
+
+impl Setting {
+    /// The conditions of a measurement whose name begins with `what`.
+    pub fn conditions(&self, pattern: Pattern, what: &str, memory: &dyn Memory) -> Conditions {
+        let over = memory.over().name();
+        Conditions {
+            name: format!("{what}_{over}_r{}", self.share.label()),
+            pattern: pattern.name().into(),
+            over: over.into(),
+            working_set: memory.lines() * LINE_BYTES,
+            resident: self.share.fraction(),
+            resident_bytes: self.bytes,
+            ..Conditions::default()
+        }
+    }
+
+    /// Accesses after which what is to be resident mostly is.
+    pub fn warm_accesses(&self, memory: &dyn Memory) -> u64 {
+        match memory.over() {
+            Over::Port => 256 + 2 * self.bytes / LINE_BYTES,
+            Over::Mapped | Over::Inline | Over::Local => 256 + 4 * self.bytes / 4096,
+        }
+    }
+}
+
+/// Times, rates, conditions and curves.
+#[derive(Debug, Default)]
+pub struct Results {
+    /// Times.
+    pub samples: Vec<Samples>,
+    /// Rates.
+    pub rates: Vec<Throughput>,
+    /// Of each of them.
+    pub conditions: Vec<Conditions>,
+    /// Curves.
+    pub plots: Vec<Plot>,
+    /// How far apart the cores are at present; see [`crate::machine::bounce_ns`].
+    pub bounce_ns: Option<f64>,
+}
+
+impl Results {
+    /// Adds a measurement that took `took`: its operations moved `bytes` bytes each.
+    pub fn add(&mut self, conditions: Conditions, samples: Option<Samples>, bytes: u64, took: Duration) {
+        let operations = conditions.operations;
+        self.add_trials(conditions, samples, [(operations, operations * bytes, took)]);
+    }
+
+    /// Adds a measurement of several trials: operations, bytes and the time of each.
+    pub fn add_trials(
+        &mut self,
+        conditions: Conditions,
+        samples: Option<Samples>,
+        trials: impl IntoIterator<Item = (u64, u64, Duration)>,
+    ) {
+        let bounce = self.bounce_ns;
+        let trials =
+            trials.into_iter().map(|(operations, bytes, took)| rate(operations, bytes, took, bounce));
+        self.rates.extend(Throughput::from_trials(&conditions.name, trials.collect()));
+        if let Some(mut samples) = samples {
+            samples.end_trial(bounce);
+            self.samples.push(samples);
+        }
+        self.conditions.push(conditions);
+    }
+
+    /// Puts all of it into a report, pattern by pattern.
+    pub fn into_report(mut self, report: &mut Report) -> Vec<Samples> {
+        let rank = |pattern: &str| Pattern::ALL.iter().position(|known| known.name() == pattern);
+        self.conditions.sort_by_key(|conditions| rank(&conditions.pattern));
+        self.plots.sort_by_key(|plot| rank(&plot.pattern));
+        let place = |name: &str| self.conditions.iter().position(|conditions| conditions.name == name);
+        self.samples.sort_by_key(|samples| place(samples.name()));
+        self.rates.sort_by_key(|rate| place(&rate.name));
+        self.samples.iter().for_each(|samples| report.add(samples));
+        self.rates.into_iter().for_each(|rate| report.add_throughput(rate));
+        report.conditions = self.conditions;
+        report.plots = self.plots;
+        self.samples
+    }
+}

@@ -1,0 +1,128 @@
+//! Reports as CSV: a row for each result, for spreadsheets and plotting tools.
+
+use std::collections::BTreeMap;
+
+use super::{Conditions, Latency, Report, Throughput};
+
+/// The columns, in order. Times are in nanoseconds, shares from 0 to 1; what does not apply is empty.
+const COLUMNS: [&str; 27] = [
+    "name",
+    "pattern",
+    "over",
+    "working_set",
+    "resident",
+    "resident_bytes",
+    "kernel",
+    "mix",
+    "order",
+    "offered_per_s",
+    "not_begun",
+    "hot",
+    "heat",
+    "depth",
+    "operations",
+    "checked",
+    "wrong",
+    "count",
+    "min_ns",
+    "mean_ns",
+    "p50_ns",
+    "p90_ns",
+    "p99_ns",
+    "p999_ns",
+    "max_ns",
+    "ops_per_s",
+    "bytes_per_s",
+];
+
+impl Report {
+    /// The report as CSV (RFC 4180, lines ended by a line feed): its times and rates, those of one name in one row.
+    pub fn csv(&self) -> String {
+        let names = self.results.iter().map(|r| &r.name).chain(self.throughput.iter().map(|t| &t.name));
+        let mut places = BTreeMap::new();
+        let mut rows = vec![COLUMNS.map(str::to_owned).join(",")];
+        for name in names {
+            if places.insert(name, rows.len()).is_none() {
+                let conditions = self.conditions.iter().find(|c| c.name == *name);
+                rows.push(row(name, conditions, self.result(name), self.rate(name)));
+            }
+        }
+        rows.join("\n") + "\n"
+    }
+}
+
+fn row(
+    name: &str,
+    conditions: Option<&Conditions>,
+    times: Option<&Latency>,
+    rate: Option<&Throughput>,
+) -> String {
+    let mut cells = vec![quoted(name)];
+    let none = Conditions::default();
+    let c = conditions.unwrap_or(&none);
+    let is_known = conditions.is_some();
+    let text = |text: &str| quoted(text);
+    let number = |number: u64| if is_known { number.to_string() } else { String::new() };
+    cells.extend([text(&c.pattern), text(&c.over), number(c.working_set)]);
+    cells.push(conditions.map_or_else(String::new, |c| c.resident.to_string()));
+    cells.push(number(c.resident_bytes));
+    cells
+        .extend([&c.kernel, &c.mix, &c.order].map(|value| value.as_deref().map_or_else(String::new, quoted)));
+    cells.push(optional(c.offered_per_s));
+    cells.push(optional(c.not_begun));
+    cells.extend([optional(c.hot), optional(c.heat), optional(c.depth)]);
+    cells.extend([c.operations, c.checked, c.wrong].map(number));
+    cells.push(optional(times.map(|t| t.count)));
+    let quantiles: [fn(&Latency) -> f64; 7] =
+        [|t| t.min, |t| t.mean, |t| t.p50, |t| t.p90, |t| t.p99, |t| t.p999, |t| t.max];
+    cells.extend(quantiles.map(|quantile| optional(times.map(quantile))));
+    cells.extend([optional(rate.map(|r| r.ops_per_s)), optional(rate.map(|r| r.bytes_per_s))]);
+    debug_assert_eq!(cells.len(), COLUMNS.len());
+    cells.join(",")
+}
+
+fn optional(value: Option<impl ToString>) -> String {
+    value.map_or_else(String::new, |value| value.to_string())
+}
+
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', '\n', '\r']) {
+        format!("\"{}\"", text.replace('"', "\"\""))
+    } else {
+        text.to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::{latency, rate, report};
+    use super::*;
+
+    #[test]
+    fn a_row_has_what_is_known_under_the_right_heads() {
+        let mut report = report();
+        report.results = vec![latency("chase", &[(None, 500)]), latency("odd, \"name\"", &[(None, 7)])];
+        report.throughput = vec![rate("chase", &[(None, 1e6)]), rate("gups", &[(None, 2e6)])];
+        report.conditions = vec![Conditions {
+            name: "chase".into(),
+            pattern: "chase".into(),
+            resident: 0.5,
+            checked: 10,
+            ..Conditions::default()
+        }];
+        let csv = report.csv();
+        let rows: Vec<Vec<&str>> = csv.lines().map(|line| line.split(',').collect()).collect();
+        let cell = |row: usize, head: &str| rows[row][COLUMNS.iter().position(|c| *c == head).unwrap()];
+        assert_eq!(rows[0], COLUMNS);
+        let heads = ["name", "pattern", "resident", "checked", "wrong", "hot", "p50_ns", "ops_per_s"];
+        assert_eq!(
+            heads.map(|head| cell(1, head)),
+            ["chase", "chase", "0.5", "10", "0", "", "500", "1000000"]
+        );
+        assert!(csv.contains("\n\"odd, \"\"name\"\"\",,"), "{csv}");
+        let heads = ["name", "checked", "p50_ns", "ops_per_s"];
+        assert_eq!(heads.map(|head| cell(3, head)), ["gups", "", "", "2000000"]);
+        assert_eq!(rows.len(), 4, "one row for both results of one name");
+        assert_eq!(rows[1].len(), COLUMNS.len());
+    }
+}
