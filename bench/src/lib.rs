@@ -10,6 +10,7 @@ pub mod figures;
 pub mod lab;
 pub mod machine;
 pub mod measure;
+pub mod paper;
 pub mod report;
 pub mod retransmission;
 pub mod sim;

@@ -83,7 +83,7 @@ pub struct Args {
 }
 
 /// A link that is there, if one is named.
-struct OptionalLink(Option<LinkArgs>);
+pub(super) struct OptionalLink(pub(super) Option<LinkArgs>);
 
 impl clap::Args for OptionalLink {
     fn augment_args(command: clap::Command) -> clap::Command {

@@ -9,6 +9,7 @@ mod fabric;
 mod fault;
 mod figures;
 mod latency;
+mod paper;
 mod quickstart;
 mod sim;
 mod verify;
@@ -63,6 +64,8 @@ enum Command {
     Bandwidth(bandwidth::Args),
     /// Write a pattern over a whole region and compare every byte read back
     Verify(verify::Args),
+    /// Repeat the paper's evaluation and lay it beside the paper's own values
+    Paper(Box<paper::Args>),
     /// Draw the paper's congestion figures (Fig. 11 and 12) from a simulated link
     Figures(figures::Args),
     /// Run engines and services over a simulated network, and check everything they do
@@ -93,6 +96,7 @@ pub fn run() -> ExitCode {
     let makes_lab = match &cli.command {
         Command::Quickstart(_) => true,
         Command::Fault(args) => args.makes_lab(),
+        Command::Paper(args) => args.makes_lab(),
         _ => false,
     };
     let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
@@ -119,6 +123,7 @@ pub fn run() -> ExitCode {
         Command::Fault(args) => fault::run(&args, interrupt),
         Command::Bandwidth(args) => bandwidth::run(&args, interrupt),
         Command::Verify(args) => verify::run(&args, interrupt),
+        Command::Paper(args) => paper::run(&args, interrupt),
         Command::Figures(args) => figures::run(&args),
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
@@ -149,6 +154,9 @@ fn interrupted<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e I
             return Some(i);
         }
         if let Some(crate::measure::MeasureError::Interrupted(i)) = e.downcast_ref() {
+            return Some(i);
+        }
+        if let Some(i) = e.downcast_ref().and_then(crate::paper::PaperError::interrupted) {
             return Some(i);
         }
         at = e.source();

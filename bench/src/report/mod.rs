@@ -8,7 +8,7 @@
 pub(crate) mod chart;
 mod error;
 mod expression;
-mod html;
+pub(crate) mod html;
 mod json;
 mod log;
 mod ratio;
@@ -19,6 +19,7 @@ pub(crate) mod units;
 use serde::{Deserialize, Serialize};
 
 pub use error::ReportError;
+pub(crate) use json::json_text;
 pub use log::write_histogram_log;
 pub use ratio::{Class, Ratio, Statistic};
 pub use samples::{Latency, LatencyTrial, Samples};
