@@ -12,7 +12,7 @@ use super::common::{RegionArgs, Session, Unit, bar, report, write};
 use super::fault::OptionalLink;
 use crate::lab::Interrupt;
 use crate::machine::Machine;
-use crate::paper::{self, Evaluation, Part, Plan, Section};
+use crate::paper::{self, Evaluation, Grid, Part, Plan, Section};
 use crate::report::{Link, Report};
 
 /// Repeat the paper's evaluation (Fig. 7 to 12, Table II to IV) and lay it beside the paper's own values
@@ -122,14 +122,20 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
 fn simulated() -> Report {
     let wait = WaitStyle::default().to_string();
     let wait = wait.split(':').next().unwrap_or_default().to_owned();
-    Report::new(Machine::describe(), Link { backend: "sim".into(), interfaces: Vec::new(), mtu: 1500, wait })
+    Report::new(
+        Machine::describe(),
+        Link { backend: "sim".into(), interfaces: vec!["no interface".into()], mtu: 1500, wait },
+    )
 }
 
 fn print(sections: &[Section]) {
     for section in sections {
         println!("{}", section.title);
         // What has a file of its own need not be seen here: single requests, points of curves.
-        for grid in section.grids.iter().filter(|grid| grid.rows.len() <= 20 && grid.columns.len() <= 8) {
+        let brief = |grid: &&Grid| {
+            grid.rows.len() <= 20 && grid.columns.first().is_some_and(|(name, _)| name != "request")
+        };
+        for grid in section.grids.iter().filter(brief) {
             println!("{}\n{}", grid.caption, grid.text());
         }
         section.findings.iter().for_each(|finding| println!("{finding}"));

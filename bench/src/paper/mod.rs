@@ -187,7 +187,7 @@ impl Plan {
         let fig12 = simulate(Part::Fig12, "Fig. 12, simulated").then(|| Fig12::simulate(&model));
         Evaluation {
             quick: self.quick,
-            debug_build: cfg!(debug_assertions),
+            debug_build: cfg!(debug_assertions) && self.parts.iter().any(|part| part.needs_a_link()),
             fig11,
             fig12,
             table4: self.wants(Part::Table4),

@@ -10,9 +10,9 @@ use crate::report::html::{STYLE, colours, escape, hex};
 const OWN_STYLE: &str = "
 nav { display: flex; flex-wrap: wrap; gap: .3rem 1rem; margin: 1rem 0; } nav a { color: inherit; }
 section { border-top: 2px solid var(--grid); margin-top: 2.5rem; }
-section table td { white-space: normal; min-width: 4.5rem; } section td:first-child, section th:first-child
-  { font-family: inherit; min-width: 9rem; }
-td.words, th.words { text-align: left; }
+section td:first-child, section th:first-child { font-family: inherit; }
+section .words { text-align: left; white-space: normal; min-width: 6rem; }
+ul.findings { max-width: 45rem; padding-left: 1.2rem; }
 caption { text-align: left; font-weight: 600; padding: 1rem 0 .3rem; }
 section figure { max-width: 52rem; margin-top: 1rem; } figure .legend { font-size: .85rem; }
 dl { max-width: 45rem; } dt { font-weight: 600; } dd { margin: 0 0 .6rem; }
@@ -69,8 +69,9 @@ pub(super) fn warnings(found: &Evaluation) -> Vec<String> {
 
 fn section(section: &Section) -> String {
     let mut text = format!("<section id=\"{}\">\n<h2>{}</h2>\n", section.id, escape(&section.title));
-    for finding in &section.findings {
-        text.push_str(&format!("<p>{}</p>\n", escape(finding)));
+    if !section.findings.is_empty() {
+        let items = section.findings.iter().map(|finding| format!("<li>{}</li>\n", escape(finding)));
+        text.push_str(&format!("<ul class=\"findings\">\n{}</ul>\n", items.collect::<String>()));
     }
     section.pictures.iter().for_each(|picture| text.push_str(&figure(picture)));
     section.grids.iter().for_each(|grid| text.push_str(&table(grid)));

@@ -166,8 +166,12 @@ impl Path {
                 };
                 match begun {
                     Ok(true) => next += 1,
-                    // Without a cache nothing is answered here but by what a lost session has left behind.
-                    Ok(false) => return Err(EngineError::BadBurst(at).into()),
+                    // Without a cache, only what a lost session has left behind is answered here; its parts say nothing.
+                    Ok(false) => {
+                        taker.arrived = 0;
+                        taker.end(user);
+                        next += 1;
+                    }
                     Err(EngineError::Busy) => break,
                     Err(error) => return Err(error.into()),
                 }

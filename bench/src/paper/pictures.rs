@@ -59,17 +59,18 @@ pub fn latencies(title: &str, bars: &[Bar]) -> Result<String, ReportError> {
     })
 }
 
-/// Single requests of a breakdown as stacked bars, part a at the bottom, and their mean at the left.
+/// Single requests of a breakdown as stacked bars, part a at the bottom, and the middle half's mean at the left.
 pub fn stacked(of: &Breakdown) -> Result<String, ReportError> {
     let totals = of.points.iter().map(|point| point.parts.total() as f64);
     // A single request that took a hundred times as long would flatten all others.
-    let top = totals.fold(of.total_mean_ns, f64::max).min(of.total_mean_ns * 4.0).max(1.0) * 1.08;
+    let usual = of.middle_ns.iter().sum::<f64>().max(1.0);
+    let top = totals.fold(usual, f64::max).min(usual * 4.0) * 1.08;
     let (left, right) = (130, 940);
     let x = Axis { low: 0.0, high: 1.0, logarithmic: false, pixels: (left, right) };
     let y = Axis { low: 0.0, high: top, logarithmic: false, pixels: (420, 30) };
-    let mean = of.mean_ns.map(|ns| ns.max(0.0));
     let points = of.points.iter().map(|p| (p.request.to_string(), p.parts.0.map(|ns| ns as f64)));
-    let columns: Vec<(String, [f64; 6])> = std::iter::once(("mean".to_owned(), mean)).chain(points).collect();
+    let columns: Vec<(String, [f64; 6])> =
+        std::iter::once(("middle".to_owned(), of.middle_ns)).chain(points).collect();
     let step = (right - left) / columns.len().max(1) as i32;
     chart::picture(&of.name, 500, |area| {
         for tick in y.ticks() {
@@ -97,7 +98,8 @@ pub fn stacked(of: &Breakdown) -> Result<String, ReportError> {
                 area.draw(&PathElement::new(border, GRID.stroke_width(2)))?;
             }
         }
-        let words = "number of the request; above each bar its total in µs";
+        let words =
+            "middle: mean of the middle half; then the number of the request; above each bar its total in µs";
         chart::sized_text(area, words, SMALL, (right, 462), HPos::Right, VPos::Top)
     })
 }

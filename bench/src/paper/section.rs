@@ -3,8 +3,13 @@
 //! Sections are made from what was measured and from the paper's values (`sections.rs`); the page, the terminal and the
 //! CSV files are three ways of showing them.
 
+use comfy_table::ContentArrangement;
+
 use crate::report::table::new_table;
 use crate::report::units;
+
+/// Columns of a terminal that tables are fitted into.
+const TERMINAL: u16 = 140;
 
 /// One value of a table.
 #[derive(Clone, Debug, PartialEq)]
@@ -19,6 +24,8 @@ pub enum Cell {
     PerSecond(f64),
     /// Percent.
     Percent(f64),
+    /// A number without a unit, or with that of its column.
+    Number(f64),
     /// How many.
     Count(u64),
     /// Nothing there.
@@ -39,6 +46,7 @@ impl Cell {
             Cell::Bytes(bytes) => units::bytes(*bytes).trim_end_matches("/s").into(),
             Cell::PerSecond(rate) => units::operations(*rate),
             Cell::Percent(percent) => format!("{percent:.1} %"),
+            Cell::Number(number) => format!("{number:.2}"),
             Cell::Count(count) => units::count(*count),
             Cell::Empty => String::new(),
         }
@@ -51,7 +59,11 @@ impl Cell {
                 format!("\"{}\"", words.replace('"', "\"\""))
             }
             Cell::Text(words) => words.clone(),
-            Cell::Ns(value) | Cell::Bytes(value) | Cell::PerSecond(value) | Cell::Percent(value) => {
+            Cell::Ns(value)
+            | Cell::Bytes(value)
+            | Cell::PerSecond(value)
+            | Cell::Percent(value)
+            | Cell::Number(value) => {
                 format!("{}", (value * 1e3).round() / 1e3)
             }
             Cell::Count(count) => count.to_string(),
@@ -87,12 +99,13 @@ impl Grid {
         std::iter::once(head.join(",")).chain(rows).map(|line| line + "\n").collect()
     }
 
-    /// For a terminal.
+    /// For a terminal; long words are broken into lines.
     pub fn text(&self) -> String {
         let mut table = new_table(self.columns.iter().map(|(head, _)| head.clone()));
         for row in &self.rows {
             table.add_row(row.iter().map(Cell::shown));
         }
+        table.set_content_arrangement(ContentArrangement::Dynamic).set_width(TERMINAL);
         table.to_string()
     }
 }

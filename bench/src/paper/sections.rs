@@ -8,7 +8,7 @@ use super::table2::CASES;
 use super::table3::Table3;
 use super::{Evaluation, Values, values};
 use crate::figures::{Fig11, Fig12};
-use crate::report::{Latency, Report, ReportError, units};
+use crate::report::{Report, ReportError, units};
 
 /// Colours of bars: this system, the paper, others and limits.
 const HERE: usize = 0;
@@ -139,7 +139,7 @@ fn fig7(
 
 fn fig8(fig: &Breakdowns, report: &Report, paper: &Values) -> Result<Section, ReportError> {
     let mut pictures = Vec::new();
-    let mut grids = vec![summary(fig, report)];
+    let mut grids = vec![summary(fig)];
     let mut findings = Vec::new();
     let legend: Vec<(usize, String)> = PARTS
         .iter()
@@ -158,30 +158,32 @@ fn fig8(fig: &Breakdowns, report: &Report, paper: &Values) -> Result<Section, Re
             legend: legend.clone(),
         });
         grids.push(points(one, &format!("{figure}: single {kind}, {how}")));
-        let sum: f64 = one.mean_ns.iter().sum();
+        let p50 = |what: &str| report.result(&format!("{}_{what}", one.name)).map_or(0.0, |r| r.p50);
         findings.push(format!(
-            "{} {kind}, {how}: least {}, mean {} (the paper: {} and {}). The means of parts a to f add up to {:.1} ns, the \
-             mean of the totals is {:.1} ns; {} requests are left out because a frame was lost or sent twice.",
+            "{} {kind}, {how}: least {}, median {}, mean {}; the paper: least {}, mean {}. Ethernet (b and e) is {:.0} % of \
+             the middle half; the paper: {:.0} %.",
             units::count(one.operations as u64),
             units::time(one.total_min_ns as f64),
+            units::time(p50("total")),
             units::time(one.total_mean_ns),
             units::time(from.min_ns),
             units::time(from.mean_ns),
-            sum,
+            one.network_percent,
+            paper.network_share_percent
+        ));
+        findings.push(format!(
+            "The six parts of a request add up to its total, nanosecond by nanosecond; their means to {:.1} ns, where the \
+             mean of the totals is {:.1} ns. {} of the requests are left out: their frame was lost or sent twice.",
+            one.mean_ns.iter().sum::<f64>(),
             one.total_mean_ns,
             one.left_out
         ));
-        findings.push(format!(
-            "Ethernet (b and e) is {:.0} % of that; the paper: {:.0} %.",
-            one.network_percent, paper.network_share_percent
-        ));
-        let noted = report.result(&format!("{}_total", one.name));
-        let plain = report.result(&format!("{}_plain", one.name));
-        if let (Some(noted), Some(plain)) = (noted, plain) {
+        if one.plain.is_some() {
             findings.push(format!(
-                "With notes half of these {kind} take {} or less, without {}; one look at the clock takes {}.",
-                units::time(noted.p50),
-                units::time(plain.p50),
+                "What noting costs: with notes half of these {kind} take {} or less, without {}, by turns. One look at the \
+                 clock takes {}, and seven are on the way.",
+                units::time(p50("total")),
+                units::time(p50("plain")),
                 units::time(fig.clock_ns)
             ));
         }
@@ -203,7 +205,7 @@ fn fig8(fig: &Breakdowns, report: &Report, paper: &Values) -> Result<Section, Re
     })
 }
 
-fn summary(fig: &Breakdowns, report: &Report) -> Grid {
+fn summary(fig: &Breakdowns) -> Grid {
     let mut columns = vec![
         ("part".to_owned(), "part".to_owned()),
         ("in the paper".into(), "paper".into()),
@@ -213,20 +215,22 @@ fn summary(fig: &Breakdowns, report: &Report) -> Grid {
         let kind = if one.name.starts_with("fig9") { "writes" } else { "reads" };
         let how = if one.depth == 1 { "" } else { ", window full" };
         columns.push((format!("{kind}{how}: mean"), format!("{}_mean_ns", one.name)));
-        columns.push((format!("{kind}{how}: p50"), format!("{}_p50_ns", one.name)));
+        columns.push((format!("{kind}{how}: middle half"), format!("{}_middle_ns", one.name)));
     }
-    let mut grid = Grid::new("fig8", "Each part, over all requests", &[]);
+    let mut grid =
+        Grid::new("fig8", "Each part: mean of all requests, and of the middle half by their totals", &[]);
     grid.columns = columns;
-    let p50 = |one: &Breakdown, part: &str| {
-        report.result(&format!("{}_{part}", one.name)).map_or(Cell::Empty, |r: &Latency| Cell::Ns(r.p50))
-    };
     for (index, (part, there, here)) in PARTS.into_iter().enumerate() {
         let mut row = vec![Cell::text(part), Cell::text(there), Cell::text(here)];
-        row.extend(fig.each.iter().flat_map(|one| [Cell::Ns(one.mean_ns[index]), p50(one, part)]));
+        row.extend(
+            fig.each.iter().flat_map(|one| [Cell::Ns(one.mean_ns[index]), Cell::Ns(one.middle_ns[index])]),
+        );
         grid.rows.push(row);
     }
     let mut row = vec![Cell::text("total"), Cell::Empty, Cell::Empty];
-    row.extend(fig.each.iter().flat_map(|one| [Cell::Ns(one.total_mean_ns), p50(one, "total")]));
+    row.extend(
+        fig.each.iter().flat_map(|one| [Cell::Ns(one.total_mean_ns), Cell::Ns(one.middle_ns.iter().sum())]),
+    );
     grid.rows.push(row);
     grid
 }
@@ -270,17 +274,16 @@ fn table2(report: &Report, paper: &Values) -> Result<Section, ReportError> {
     let hit = report.result("hit_write64").map(|r| r.p50);
     let paper_hit = cycles(Some("write_hit"), false);
     let mut bars = Vec::new();
-    let times = |value: f64, unit: f64| Cell::text(format!("{:.1}", value / unit));
     for (name, what, case, local) in CASES {
         let Some(r) = report.result(name) else { continue };
         let mut row = vec![Cell::text(what), Cell::Ns(r.p50), Cell::Ns(r.p99)];
-        row.push(hit.map_or(Cell::Empty, |hit| times(r.p50, hit.max(0.001))));
+        row.push(hit.map_or(Cell::Empty, |hit| Cell::Number(r.p50 / hit.max(0.001))));
         bars.push(Bar { name: what.into(), ns: r.p50, range: None, colour: HERE });
         match cycles(case, local) {
             Some(cycles) => {
                 let ns = cycles * paper.table2.cycle_ns;
                 row.extend([Cell::Count(cycles as u64), Cell::Ns(ns)]);
-                row.push(paper_hit.map_or(Cell::Empty, |hit| times(cycles, hit)));
+                row.push(paper_hit.map_or(Cell::Empty, |hit| Cell::Number(cycles / hit)));
                 bars.push(Bar { name: "paper".into(), ns, range: None, colour: PAPER });
             }
             None => row.extend([Cell::Empty, Cell::Empty, Cell::Empty]),
@@ -288,12 +291,18 @@ fn table2(report: &Report, paper: &Values) -> Result<Section, ReportError> {
         grid.rows.push(row);
     }
     let mut findings = Vec::new();
-    if let (Some(hit), Some(miss)) = (report.result("hit_read64"), report.result("read_miss_clean")) {
+    let there = |case| cycles(Some(case), false).map(|cycles| cycles * paper.table2.cycle_ns);
+    if let (Some(hit), Some(miss)) = (report.result("hit_read64"), report.result("read_miss_clean"))
+        && let (Some(hit_there), Some(miss_there)) = (there("read_hit"), there("read_miss"))
+    {
         findings.push(format!(
-            "A read hit takes {}, a read miss {}: {:.0} times as long (the paper: 64 ns and 1.14 µs, 18 times).",
+            "A read hit takes {}, a read miss {}: {:.0} times as long; the paper: {} and {}, {:.0} times.",
             units::time(hit.p50),
             units::time(miss.p50),
-            miss.p50 / hit.p50.max(0.001)
+            miss.p50 / hit.p50.max(0.001),
+            units::time(hit_there),
+            units::time(miss_there),
+            miss_there / hit_there
         ));
     }
     if let (Some(done), Some(acked)) =
@@ -335,13 +344,12 @@ fn fig11(fig: &Fig11, paper: &Values) -> Result<Section, ReportError> {
         ("difference", "difference_percent"),
     ];
     let mut grid = Grid::new("fig11", "Rates over the threshold of the memory node's FIFO", &columns);
-    let gbit = |rate: f64| Cell::text(format!("{rate:.2}"));
     for point in &fig.points {
         grid.rows.push(vec![
             Cell::Count(point.threshold.into()),
             Cell::Count(point.pfc),
-            point.first.map_or(Cell::Empty, |first| gbit(first.mean)),
-            gbit(point.last.mean),
+            point.first.map_or(Cell::Empty, |first| Cell::Number(first.mean)),
+            Cell::Number(point.last.mean),
             point.difference_percent.map_or(Cell::Empty, Cell::Percent),
         ]);
     }
@@ -381,7 +389,7 @@ fn fig12(fig: &Fig12, paper: &Values) -> Result<Section, ReportError> {
     for point in &fig.points {
         let rates = [point.last.mean, point.last.min, point.last.max];
         let mut row = vec![Cell::Count(point.initial), Cell::Count(point.pfc)];
-        row.extend(rates.map(|rate| Cell::text(format!("{rate:.2}"))));
+        row.extend(rates.map(Cell::Number));
         grid.rows.push(row);
     }
     let findings = fig.rates().map(|rates| {
