@@ -11,6 +11,7 @@ pub mod lab;
 pub mod machine;
 pub mod measure;
 pub mod pattern;
+pub mod paper;
 pub mod report;
 pub mod retransmission;
 pub mod sim;

@@ -14,6 +14,7 @@
 //! * [`worker`]: the thread around it.
 //! * [`translation`]: TLB, and the page table, which lies in the pool itself.
 //! * [`pool`]: the memory: anonymous, huge pages, a memfd, a file, a DAX device.
+//! * [`trace`]: what is told when a request reaches the memory, for those who time it.
 //! * [`control`]: the manager's commands, carried out.
 //! * [`admin`]: a socket that tells how things stand.
 //! * [`config`][]: options.
@@ -24,5 +25,6 @@ pub mod congestion;
 pub mod control;
 pub mod pool;
 pub mod service;
+pub mod trace;
 pub mod translation;
 pub mod worker;

@@ -13,29 +13,43 @@ use cxloe_wire::time::Time;
 
 use crate::congestion::{CongestionConfig, CongestionWatch, Verdict};
 use crate::pool::{MpAddr, prefetch_bytes};
+use crate::trace::{Trace, Untraced};
 use crate::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
 
-/// The memory node as one worker sees it.
-pub struct Service {
+/// The memory node as one worker sees it. `T` is told when memory is touched.
+pub struct Service<T: Trace = Untraced> {
     responder: Responder,
-    memory: NodeMemory,
+    memory: NodeMemory<T>,
     passage: Passage,
     congestion: CongestionWatch,
 }
 
 /// Translation and pool.
-struct NodeMemory {
+struct NodeMemory<T> {
     table: Arc<PageTable>,
     tlb: Tlb,
+    trace: T,
 }
 
 impl Service {
     /// A service over `table` with a TLB of `tlb_entries`.
     pub fn new(config: ResponderConfig, table: Arc<PageTable>, tlb_entries: usize) -> Service {
+        Service::traced(config, table, tlb_entries, Untraced)
+    }
+}
+
+impl<T: Trace> Service<T> {
+    /// The same, and `trace` is told whenever a request reaches the memory.
+    pub fn traced(
+        config: ResponderConfig,
+        table: Arc<PageTable>,
+        tlb_entries: usize,
+        trace: T,
+    ) -> Service<T> {
         let passage = table.generation().worker();
         Service {
             responder: Responder::new(config),
-            memory: NodeMemory { tlb: Tlb::new(tlb_entries), table },
+            memory: NodeMemory { tlb: Tlb::new(tlb_entries), table, trace },
             passage,
             congestion: CongestionWatch::new(CongestionConfig::default()),
         }
@@ -138,7 +152,7 @@ impl Service {
     }
 }
 
-impl NodeMemory {
+impl<T: Trace> NodeMemory<T> {
     /// Where `len` bytes at `addr` of CN `cn` lie, if all of them are the CN's own.
     #[inline]
     fn translate(&mut self, cn: u64, addr: u64, len: usize) -> Result<MpAddr, FaultStatus> {
@@ -150,6 +164,7 @@ impl NodeMemory {
             addr >> self.table.extent_shift(),
             (addr + len as u64 - 1) >> self.table.extent_shift()
         );
+        self.trace.access();
         Ok(mp)
     }
 }
@@ -162,7 +177,7 @@ fn status(unmapped: Unmapped) -> FaultStatus {
     }
 }
 
-impl Memory for NodeMemory {
+impl<T: Trace> Memory for NodeMemory<T> {
     #[inline]
     fn read(&mut self, cn: u64, addr: u64, out: &mut [u8]) -> Result<(), FaultStatus> {
         let mp = self.translate(cn, addr, out.len())?;

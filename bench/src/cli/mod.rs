@@ -11,6 +11,7 @@ mod figures;
 mod latency;
 mod pair;
 mod pattern;
+mod paper;
 mod quickstart;
 mod sim;
 mod verify;
@@ -67,6 +68,8 @@ enum Command {
     Bandwidth(bandwidth::Args),
     /// Write a pattern over a whole region and compare every byte read back
     Verify(verify::Args),
+    /// Repeat the paper's evaluation and lay it beside the paper's own values
+    Paper(Box<paper::Args>),
     /// Draw the paper's congestion figures (Fig. 11 and 12) from a simulated link
     Figures(figures::Args),
     /// Run engines and services over a simulated network, and check everything they do
@@ -98,6 +101,7 @@ pub fn run() -> ExitCode {
         Command::Quickstart(_) => true,
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
+        Command::Paper(args) => args.makes_lab(),
         _ => false,
     };
     let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
@@ -125,6 +129,7 @@ pub fn run() -> ExitCode {
         Command::Pattern(args) => pattern::run(&args, interrupt),
         Command::Bandwidth(args) => bandwidth::run(&args, interrupt),
         Command::Verify(args) => verify::run(&args, interrupt),
+        Command::Paper(args) => paper::run(&args, interrupt),
         Command::Figures(args) => figures::run(&args),
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
@@ -155,6 +160,9 @@ fn interrupted<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e I
             return Some(i);
         }
         if let Some(crate::measure::MeasureError::Interrupted(i)) = e.downcast_ref() {
+            return Some(i);
+        }
+        if let Some(i) = e.downcast_ref().and_then(crate::paper::PaperError::interrupted) {
             return Some(i);
         }
         at = e.source();

@@ -30,6 +30,19 @@ pub struct LatencyResults {
     pub mixed64: Samples,
 }
 
+impl LatencyResults {
+    /// Nothing yet; names begin with `prefix`.
+    pub fn of(prefix: &str) -> LatencyResults {
+        let samples = |name| Samples::new(&format!("{prefix}{name}"));
+        LatencyResults {
+            echo64: samples("echo64"),
+            read64: samples("read64"),
+            write64: samples("write64"),
+            mixed64: samples("mixed64"),
+        }
+    }
+}
+
 /// The frames of a line read, as a bare echo.
 pub fn read_shape() -> Echo {
     Echo { request_len: MIN_FRAME, reply_len: frame_len(HEADER_LEN + LINE_SIZE, Seal::PLAIN_LEN), replies: 1 }
@@ -42,31 +55,38 @@ impl Target {
         plan: LatencyPlan,
         progress: &mut dyn FnMut(&str),
     ) -> Result<LatencyResults, MeasureError> {
-        let mut results = LatencyResults {
-            echo64: Samples::new("echo64"),
-            read64: Samples::new("read64"),
-            write64: Samples::new("write64"),
-            mixed64: Samples::new("mixed64"),
-        };
+        let mut results = LatencyResults::of("");
         let mut addresses = Sequence::new(64);
         for _ in 0..plan.trials {
             let bounce = self.bounce();
-            if self.echo {
-                progress("bare echo");
-                self.echo_trial(read_shape(), plan.operations, &mut results.echo64)?;
-                results.echo64.end_trial(bounce);
-            }
-            for (name, reads_of_8, samples) in [
-                ("line reads", 8, &mut results.read64),
-                ("line writes", 0, &mut results.write64),
-                ("reads and writes", 4, &mut results.mixed64),
-            ] {
-                progress(name);
-                self.line_operations(plan.operations, reads_of_8, &mut addresses, samples)?;
-                samples.end_trial(bounce);
-            }
+            self.latency_trial((plan.operations, bounce), &mut addresses, &mut results, progress)?;
         }
         Ok(results)
+    }
+
+    /// One trial of so many operations of each kind, the cores being so far apart. `progress` hears of four steps.
+    pub fn latency_trial(
+        &mut self,
+        (operations, bounce): (u64, Option<f64>),
+        addresses: &mut Sequence,
+        results: &mut LatencyResults,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), MeasureError> {
+        if self.echo {
+            progress("bare echo");
+            self.echo_trial(read_shape(), operations, &mut results.echo64)?;
+            results.echo64.end_trial(bounce);
+        }
+        for (name, reads_of_8, samples) in [
+            ("line reads", 8, &mut results.read64),
+            ("line writes", 0, &mut results.write64),
+            ("reads and writes", 4, &mut results.mixed64),
+        ] {
+            progress(name);
+            self.line_operations(operations, reads_of_8, addresses, samples)?;
+            samples.end_trial(bounce);
+        }
+        Ok(())
     }
 
     fn line_operations(

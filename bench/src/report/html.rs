@@ -13,7 +13,7 @@ const DARK_SERIES: [&str; 14] = [
     "#7ccf80", "#c29a8b", "#3fc6d4", "#8c9bff", "#d6d45a",
 ];
 
-const STYLE: &str = "
+pub(crate) const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #22262b; --grid: #d5dae0; --paper: #fff; --card: #f6f7f9; --quiet: #5c6670;
   --good: #00704f; --bad: #b03a00; }
 * { box-sizing: border-box; }
@@ -151,6 +151,7 @@ impl Report {
 }
 
 pub(super) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> String {
+pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> String {
     let header: String = header.iter().map(|cell| format!("<th>{cell}</th>")).collect();
     let rows: String = rows.collect();
     format!(
@@ -159,7 +160,7 @@ pub(super) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> Stri
 }
 
 /// Rules that give the pictures' colours on a dark screen.
-fn colours() -> String {
+pub(crate) fn colours() -> String {
     let mut rules =
         "@media (prefers-color-scheme: dark) {\n:root { --ink: #e6e9ec; --grid: #3a4149; --paper: #15181b; \
                      --card: #1e2226; --quiet: #a3adb7; --good: #4fd1a5; --bad: #ff9b6b; }\n"
@@ -179,6 +180,11 @@ pub(super) fn hex(colour: plotters::style::RGBColor) -> String {
 }
 
 pub(super) fn escape(text: &str) -> String {
+pub(crate) fn hex(colour: plotters::style::RGBColor) -> String {
+    format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
+}
+
+pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -14,11 +14,7 @@ const LINE: usize = 240;
 impl Report {
     /// The report as JSON text.
     pub fn to_json(&self) -> String {
-        let value = serde_json::to_value(self).expect("a report has string keys and plain values only");
-        let mut text = String::new();
-        lay_out(&value, 0, &mut text);
-        text.push('\n');
-        text
+        json_text(self)
     }
 
     /// Writes the report to the file at `path`.
@@ -46,6 +42,15 @@ impl Report {
         }
         serde_json::from_value(value).map_err(format)
     }
+}
+
+/// A report, or what has one in it, as JSON text.
+pub(crate) fn json_text(of: &impl serde::Serialize) -> String {
+    let value = serde_json::to_value(of).expect("a report has string keys and plain values only");
+    let mut text = String::new();
+    lay_out(&value, 0, &mut text);
+    text.push('\n');
+    text
 }
 
 fn file(action: &'static str, path: &Path, source: std::io::Error) -> ReportError {

@@ -12,7 +12,7 @@ mod csv;
 mod curves;
 mod error;
 mod expression;
-mod html;
+pub(crate) mod html;
 mod json;
 mod log;
 mod pattern_page;
@@ -26,6 +26,7 @@ use serde::{Deserialize, Serialize};
 
 pub use conditions::Conditions;
 pub use error::ReportError;
+pub(crate) use json::json_text;
 pub use log::write_histogram_log;
 pub use plot::{Curve, Plot, Scale, Unit};
 pub use ratio::{Class, Ratio, Statistic};

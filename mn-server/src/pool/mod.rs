@@ -97,6 +97,15 @@ impl Pool {
         self.layout.extents
     }
 
+    /// What a pool that serves `bytes` in extents of `extent_bytes` holds besides them, in bytes: its superblock and the
+    /// page table.
+    ///
+    /// # Errors
+    /// [`PoolError`] when there is no such pool.
+    pub fn overhead_bytes(bytes: u64, extent_bytes: u64) -> Result<u64, PoolError> {
+        Ok(Layout::serving(bytes, extent_bytes)?.head_bytes)
+    }
+
     /// The address of an extent's first byte.
     #[inline]
     pub fn extent_start(&self, extent: MpExtent) -> MpAddr {

@@ -1,0 +1,159 @@
+//! `cxloe-bench paper`: the paper's evaluation from this system, as a page and as data.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use cxloe_wire::link::Backend;
+use cxloe_wire::link::wait::WaitStyle;
+
+use super::Failure;
+use super::common::{RegionArgs, Session, Unit, bar, report, write};
+use super::fault::OptionalLink;
+use crate::lab::Interrupt;
+use crate::machine::Machine;
+use crate::paper::{self, Evaluation, Grid, Part, Plan, Section};
+use crate::report::{Link, Report};
+
+/// Repeat the paper's evaluation (Fig. 7 to 12, Table II to IV) and lay it beside the paper's own values
+///
+/// Without --interface, both ends run in a lab of their own: two namespaces of this machine, joined by virtual cables, with
+/// a memory node's worker in one thread and a line port in another. Fig. 7 measures this system over AF_XDP and packet
+/// rings beside bare echoes, UDP and TCP sockets; Fig. 8 to 10 time 10 000 writes and 10 000 reads by parts a to f of their
+/// path; Table II times each case of the line cache; Fig. 11 and 12 are simulated; Table III counts CPU time and memory;
+/// Table IV compares features.
+///
+/// With --interface, Fig. 7 and Tables II and III are measured over that link, to a memory node that runs there.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Only these parts, separated by commas [default: all]
+    #[arg(long, value_name = "PART", value_enum, value_delimiter = ',')]
+    only: Vec<Part>,
+
+    /// A tenth of everything: to see what comes out, not how large it is
+    #[arg(long)]
+    quick: bool,
+
+    /// Where paper.html, paper.json and the CSV files go
+    #[arg(long, value_name = "DIR", default_value = "target/paper")]
+    output: PathBuf,
+
+    /// The lab's link [default: auto, the fastest; Fig. 7 then takes packet rings beside AF_XDP]
+    #[arg(long, value_name = "auto|xdp|packet|pnet", conflicts_with = "interface")]
+    lab_link: Option<Backend>,
+
+    /// MTU of the lab's cables
+    #[arg(long, value_name = "BYTES", default_value_t = 1500, conflicts_with = "interface")]
+    mtu: u32,
+
+    #[command(flatten)]
+    link: OptionalLink,
+    #[command(flatten)]
+    region: RegionArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  cxloe-bench paper                             # everything; target/paper/paper.html
+  cxloe-bench paper --quick --output /tmp/p     # in half a minute
+  cxloe-bench paper --only fig8,table2
+  cxloe-bench paper --only fig7 -i enp3s0f0 --manager http://10.0.0.1:7440";
+
+impl Args {
+    /// Whether it makes a lab, for which the process needs namespaces of its own.
+    pub fn makes_lab(&self) -> bool {
+        self.link.0.is_none()
+    }
+
+    fn plan(&self) -> Plan {
+        let parts: BTreeSet<Part> = match self.only.is_empty() {
+            true => Part::value_variants().iter().copied().collect(),
+            false => self.only.iter().copied().collect(),
+        };
+        Plan {
+            parts,
+            quick: self.quick,
+            link: self.lab_link.unwrap_or_default(),
+            bytes: self.region.size.0.next_multiple_of(2 << 20),
+            mtu: self.mtu,
+        }
+    }
+}
+
+pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
+    let plan = args.plan();
+    std::fs::create_dir_all(&args.output).map_err(|e| {
+        format!("cannot make the folder {}: {e}; give another with --output", args.output.display())
+    })?;
+    let progress = bar(plan.steps(), Unit::Steps);
+    let mut step = |what: &str| {
+        progress.set_message(what.to_owned());
+        progress.inc(1);
+    };
+    let (found, mut report) = match &args.link.0 {
+        Some(link) => {
+            if plan.parts == BTreeSet::from([Part::Fig8]) {
+                return Err("fig8 to fig10 need one clock for both ends; leave --interface out".into());
+            }
+            let mut session = Session::open(link, &args.region, interrupt)?;
+            let found = paper::measure_over(&plan, &mut session.target, link.wait, &mut step)?;
+            let report = report(&session.link, vec![session.link.interface.clone()], link.wait, None);
+            session.close()?;
+            (found, report)
+        }
+        None => {
+            let (found, measured) = paper::measure(&plan, &interrupt, &mut step)?;
+            let report = match measured {
+                Some((link, wait, bounce)) => report(&link, vec!["cn0".into(), "mn0".into()], wait, bounce),
+                None => simulated(),
+            };
+            (found, report)
+        }
+    };
+    progress.finish_and_clear();
+    found.samples().into_iter().for_each(|samples| report.add(samples));
+    let sections = paper::sections(&found, &report)?;
+    print(&sections);
+    save(args, &found, &report, &sections)
+}
+
+/// A report about no link at all.
+fn simulated() -> Report {
+    let wait = WaitStyle::default().to_string();
+    let wait = wait.split(':').next().unwrap_or_default().to_owned();
+    Report::new(
+        Machine::describe(),
+        Link { backend: "sim".into(), interfaces: vec!["no interface".into()], mtu: 1500, wait },
+    )
+}
+
+fn print(sections: &[Section]) {
+    for section in sections {
+        println!("{}", section.title);
+        // What has a file of its own need not be seen here: single requests, points of curves.
+        let brief = |grid: &&Grid| {
+            grid.rows.len() <= 20 && grid.columns.first().is_some_and(|(name, _)| name != "request")
+        };
+        for grid in section.grids.iter().filter(brief) {
+            println!("{}\n{}", grid.caption, grid.text());
+        }
+        section.findings.iter().for_each(|finding| println!("{finding}"));
+        println!("Comparable: {}", section.comparable);
+        println!("Not comparable: {}\n", section.not_comparable);
+    }
+}
+
+fn save(args: &Args, found: &Evaluation, report: &Report, sections: &[Section]) -> Result<(), Failure> {
+    let page = args.output.join("paper.html");
+    let data = args.output.join("paper.json");
+    write(&page, paper::page(found, report, sections).as_bytes())?;
+    write(&data, found.json(report).as_bytes())?;
+    for grid in sections.iter().flat_map(|section| &section.grids) {
+        write(&args.output.join(format!("{}.csv", grid.file)), grid.csv().as_bytes())?;
+    }
+    println!("page:   {}", page.display());
+    println!("data:   {}", data.display());
+    println!("tables: {}", args.output.join("*.csv").display());
+    Ok(())
+}

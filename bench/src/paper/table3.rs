@@ -1,0 +1,346 @@
+//! Table III: what it costs. An FPGA is paid for in look-up tables and flip-flops, software in time of a CPU and memory.
+//!
+//! CPU time is that of the two threads on the path, as the kernel counts it, over the operations they carried out
+//! together. Memory is what the allocator hands out while the real structures are made: a cache, a worker, sessions over
+//! which requests have passed; and what a pool holds besides the memory it lends.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn::cache::{CacheConfig, LineCache};
+use cxloe_cn::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
+use cxloe_gmm::model::Watermark;
+use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
+use cxloe_mn::pool::{ByteSize, EXTENT_BYTES_DEFAULT, Host, Pool, PoolOptions};
+use cxloe_mn::service::Service;
+use cxloe_mn::translation::TLB_ENTRIES_DEFAULT;
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, LINE_SIZE, Mac};
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::link::{Backend, Transmit};
+use cxloe_wire::session::{ResponderConfig, Timing};
+use cxloe_wire::time::Time;
+use serde::Serialize;
+
+use super::ends::Ends;
+use super::{PaperError, heap};
+use crate::measure::{MeasureError, Sequence, Target};
+
+/// Lines of one call.
+const CALL: usize = 4096;
+/// Operations in flight with a full window.
+const WINDOW: usize = 128;
+/// Sessions whose memory is averaged.
+const SESSIONS: u64 = 16;
+/// The largest frame at MTU 1500.
+const FRAME_MAX: usize = 1514;
+
+/// What it costs.
+#[derive(Debug, Default, Serialize)]
+pub struct Table3 {
+    /// CPU time in each way of working.
+    pub cpu: Vec<Cpu>,
+    /// Memory; empty where the allocator does not say.
+    pub memory: Vec<Memory>,
+}
+
+/// CPU time of single-line operations.
+#[derive(Debug, Serialize)]
+pub struct Cpu {
+    /// How: in flight, and what both ends do while they wait.
+    pub name: String,
+    /// Operations carried out.
+    pub operations: u64,
+    /// Operations a second.
+    pub per_s: f64,
+    /// Time of the CN's thread for each, in nanoseconds.
+    pub cn_ns: f64,
+    /// Time of the MN's worker for each, in nanoseconds; `None` when it is another machine's.
+    pub mn_ns: Option<f64>,
+}
+
+/// Memory of one thing.
+#[derive(Debug, Serialize)]
+pub struct Memory {
+    /// Of what.
+    pub name: String,
+    /// Which node holds it.
+    pub node: String,
+    /// Bytes.
+    pub bytes: f64,
+}
+
+impl Table3 {
+    /// Measures all of it; `each` is how long each way of working is watched. `progress` hears of each step of
+    /// [`Table3::STEPS`].
+    pub fn measure(
+        ends: &Ends,
+        backend: Backend,
+        each: Duration,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<Table3, PaperError> {
+        let mut table = Table3::default();
+        for (wait, name) in [(ends.wait(), ends.wait().to_string()), (WaitStyle::Sleep, "sleep".into())] {
+            let _served = ends.serve(backend, wait)?;
+            ends.pin()?;
+            let (mut target, _) = ends.target(backend, wait)?;
+            for (write, depth) in [(false, 1), (true, 1), (false, WINDOW), (true, WINDOW)] {
+                ends.check()?;
+                progress("CPU time");
+                let worker = Thread::named("worker-0");
+                table.cpu.push(cpu(&mut target, &name, (write, depth), each, worker.as_ref())?);
+            }
+            target.port.close()?;
+        }
+        progress("memory");
+        table.memory = memory()?;
+        Ok(table)
+    }
+
+    /// Steps that `progress` hears of.
+    pub const STEPS: u64 = 9;
+
+    /// CPU time of this end alone, the memory node being elsewhere.
+    pub fn over_link(target: &mut Target, wait: WaitStyle, each: Duration) -> Result<Table3, PaperError> {
+        let mut table = Table3 { memory: memory()?, ..Table3::default() };
+        for (write, depth) in [(false, 1), (true, 1), (false, WINDOW), (true, WINDOW)] {
+            table.cpu.push(cpu(target, &wait.to_string(), (write, depth), each, None)?);
+        }
+        Ok(table)
+    }
+}
+
+/// A thread of this process.
+struct Thread(std::path::PathBuf);
+
+impl Thread {
+    fn own() -> Thread {
+        Thread("/proc/thread-self/schedstat".into())
+    }
+
+    fn named(name: &str) -> Option<Thread> {
+        let threads = std::fs::read_dir("/proc/self/task").ok()?;
+        threads.flatten().map(|entry| entry.path()).find_map(|path| {
+            let comm = std::fs::read_to_string(path.join("comm")).ok()?;
+            (comm.trim() == name).then(|| Thread(path.join("schedstat")))
+        })
+    }
+
+    /// Time it has run on a CPU so far, in nanoseconds; the kernel counts up to its last tick.
+    fn ran_ns(&self) -> Option<u64> {
+        std::fs::read_to_string(&self.0).ok()?.split_whitespace().next()?.parse().ok()
+    }
+}
+
+fn cpu(
+    target: &mut Target,
+    wait: &str,
+    (write, depth): (bool, usize),
+    each: Duration,
+    worker: Option<&Thread>,
+) -> Result<Cpu, PaperError> {
+    target.port.set_depth(depth);
+    let mut random = Sequence::new(3);
+    let mut at = || target.hpa + random.below(target.bytes / LINE_SIZE as u64) * LINE_SIZE as u64;
+    let hpas: Vec<u64> = (0..CALL).map(|_| at()).collect();
+    let lines: Vec<(u64, [u8; LINE_SIZE])> = hpas.iter().map(|at| (*at, [7; LINE_SIZE])).collect();
+    let mut out = vec![[0; LINE_SIZE]; CALL];
+    let call = if depth == 1 { CALL / 16 } else { CALL };
+    // The worker may be asleep, and nothing is in the caches.
+    target.port.read_batch(&hpas[..call], &mut out[..call])?;
+    let own = Thread::own();
+    let (cn, mn) = (own.ran_ns(), worker.and_then(Thread::ran_ns));
+    let (start, mut operations) = (Instant::now(), 0);
+    while start.elapsed() < each {
+        target.check()?;
+        match write {
+            true => target.port.write_batch(&lines[..call])?,
+            false => target.port.read_batch(&hpas[..call], &mut out[..call])?,
+        }
+        operations += call as u64;
+    }
+    let took = start.elapsed();
+    let for_each = |before: Option<u64>, after: Option<u64>| {
+        before.zip(after).map(|(before, after)| after.saturating_sub(before) as f64 / operations as f64)
+    };
+    let what = if write { "writes" } else { "reads" };
+    let flight = if depth == 1 { "one at a time".to_owned() } else { format!("{depth} in flight") };
+    target.port.set_depth(cxloe_cn::port::DEPTH_DEFAULT);
+    Ok(Cpu {
+        name: format!("{what}, {flight}, {wait}"),
+        operations,
+        per_s: operations as f64 / took.as_secs_f64(),
+        // A kernel that does not count has a spinning thread run all the time.
+        cn_ns: for_each(cn, own.ran_ns()).unwrap_or(took.as_nanos() as f64 / operations as f64),
+        mn_ns: for_each(mn, worker.and_then(Thread::ran_ns)),
+    })
+}
+
+/// What the structures on the path take.
+fn memory() -> Result<Vec<Memory>, PaperError> {
+    let mut list = Vec::new();
+    let mut add = |name: &str, node: &str, bytes: f64| {
+        list.push(Memory { name: name.into(), node: node.into(), bytes });
+    };
+    for gib in [1, 64] {
+        let bytes = Pool::overhead_bytes(gib << 30, EXTENT_BYTES_DEFAULT)?;
+        let name = format!("a GiB served, besides it (pool of {gib} GiB)");
+        add(&name, "MN", bytes as f64 / gib as f64);
+    }
+    let config = CacheConfig::default();
+    let (cache, bytes) = heap::grown(|| LineCache::new(config));
+    if let (Some(cache), Some(bytes)) = (&cache, bytes) {
+        add("a cached line, its 64 bytes included", "CN", bytes as f64 / cache.places().count() as f64);
+    }
+    if let Some((worker, at_mn, at_cn)) = sessions()? {
+        add("a worker, with its TLB", "MN", worker as f64);
+        add("a session", "MN", at_mn);
+        add("a session", "CN", at_cn);
+    }
+    Ok(list)
+}
+
+/// Memory of a worker's service, of a session at the memory node, and of one at a compute node. Compute nodes connect
+/// and send requests, the frames being handed over directly.
+fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
+    const EXTENT: u64 = 64 << 10;
+    const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    let cn = |index: u64| Mac([2, 0, 0, 0, 1, index as u8]);
+    let options = PoolOptions {
+        bytes: Some(SESSIONS * EXTENT),
+        extent_bytes: Some(EXTENT),
+        prefault: Some(false),
+        ..PoolOptions::default()
+    };
+    let pool = Arc::new(Pool::open(&options, &Host::default(), &|_, _| {})?);
+    let incarnation = pool.incarnation();
+    let (mut mappings, _) = Mappings::open(pool, Watermark::default());
+    let range = |index| StaticRange { cn: cn(index), base: ByteSize(0), size: ByteSize(EXTENT) };
+    StaticMap { ranges: (0..SESSIONS).map(range).collect() }.apply(&mut mappings)?;
+    let table = Arc::clone(mappings.table());
+    let (mut service, worker) = heap::grown(|| {
+        Service::new(ResponderConfig::new(MN, FRAME_MAX, incarnation, 1), table, TLB_ENTRIES_DEFAULT)
+    });
+    let (mut requests, mut answers) = (Slots::new(), Slots::new());
+    let (mut at_mn, mut at_cn) = (0, 0);
+    let mut engines = Vec::new();
+    let mut now = Time(1);
+    for index in 0..SESSIONS {
+        let station = Station {
+            own: cn(index),
+            ethertype: ETHERTYPE_DEFAULT,
+            max_frame: FRAME_MAX,
+            streams: STREAMS_DEFAULT,
+            instance: index + 1,
+            key: None,
+            timing: Timing::default(),
+        };
+        let mut engine = Engine::new(CacheConfig::OFF);
+        let (peer, bytes) = heap::grown(|| engine.add_peer(station.requester(MN), now));
+        at_cn += bytes.unwrap_or(0);
+        let target = RouteTarget { peer, cmem: 0, incarnation: None };
+        engine.add_route(Route::direct(0, EXTENT, target))?;
+        // Connecting takes two round trips; then requests on all streams.
+        for turn in 0..200_u64 {
+            now = now + Duration::from_millis(1);
+            let ((), grown) = heap::grown(|| {
+                engine.poll(now, &mut requests, &mut Ended);
+                if engine.is_connected() {
+                    let at = turn * 4096 % EXTENT;
+                    // Refused when a window is full, which is no matter here.
+                    let _ = engine.read(at, turn, now, &mut requests);
+                    let _ = engine.write(at + 64, &[1; LINE_SIZE], turn, now, &mut requests);
+                }
+            });
+            at_cn += grown.unwrap_or(0);
+            let ((), grown) = heap::grown(|| {
+                service.begin_batch();
+                requests.drain(|frame| service.handle(frame, now, &mut answers));
+                service.finish_batch(&mut answers);
+            });
+            at_mn += grown.unwrap_or(0);
+            let ((), grown) =
+                heap::grown(|| answers.drain(|frame| engine.handle(frame, now, &mut requests, &mut Ended)));
+            at_cn += grown.unwrap_or(0);
+        }
+        if !engine.is_connected() {
+            return Err(MeasureError::NoEcho(MN).into());
+        }
+        engines.push(engine);
+    }
+    Ok(worker.map(|worker| (worker, at_mn as f64 / SESSIONS as f64, at_cn as f64 / SESSIONS as f64)))
+}
+
+/// Takes no notice of what becomes of operations.
+struct Ended;
+
+impl Sink for Ended {
+    fn read(&mut self, _user: u64, _data: &[u8]) {}
+    fn written(&mut self, _user: u64) {}
+    fn failed(&mut self, _user: u64, _error: EngineError) {}
+}
+
+/// Frames on their way, in memory taken beforehand.
+struct Slots {
+    room: Vec<[u8; FRAME_MAX]>,
+    lengths: Vec<usize>,
+    lent: usize,
+}
+
+impl Slots {
+    fn new() -> Slots {
+        Slots { room: vec![[0; FRAME_MAX]; 64], lengths: Vec::with_capacity(64), lent: 0 }
+    }
+
+    fn drain(&mut self, mut handle: impl FnMut(&mut [u8])) {
+        for (frame, length) in self.room.iter_mut().zip(&self.lengths) {
+            handle(&mut frame[..*length]);
+        }
+        self.lengths.clear();
+    }
+}
+
+impl Transmit for Slots {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        let slot = self.room.get_mut(self.lengths.len())?.get_mut(..len)?;
+        self.lent = len;
+        Some(slot)
+    }
+
+    fn commit(&mut self) {
+        if self.lent > 0 {
+            self.lengths.push(std::mem::take(&mut self.lent));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_found_and_its_time_passes() {
+        assert!(Thread::named("no such thread").is_none());
+        let own = Thread::own();
+        let before = own.ran_ns().unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while own.ran_ns().unwrap() == before && Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        assert!(own.ran_ns().unwrap() > before);
+    }
+
+    #[test]
+    fn memory_is_told_for_each_thing() {
+        // Other tests of this program take and give back memory meanwhile, but not each time.
+        let plausible = || {
+            let list = memory().unwrap();
+            let bytes = |name: &str| list.iter().find(|m| m.name.starts_with(name)).map_or(0.0, |m| m.bytes);
+            // A line with its tag and its stamp; buffers for what is in flight.
+            let heap = (64.0..128.0).contains(&bytes("a cached line")) && bytes("a session") > 1000.0;
+            // A fifth of a percent.
+            bytes("a GiB served") == 2.0 * 1024.0 * 1024.0 && (heap || heap::used().is_none())
+        };
+        assert!((0..20).any(|_| plausible()), "{:?}", memory());
+    }
+}
