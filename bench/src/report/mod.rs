@@ -8,7 +8,7 @@
 pub(crate) mod chart;
 mod error;
 mod expression;
-mod html;
+pub(crate) mod html;
 mod json;
 mod log;
 mod ratio;

@@ -50,7 +50,7 @@ impl Report {
     }
 
     /// Machine and link in one line.
-    pub(super) fn headline(&self) -> String {
+    pub(crate) fn headline(&self) -> String {
         let (machine, link) = (&self.machine, &self.link);
         let bounce =
             machine.bounce_ns.map_or_else(String::new, |ns| format!(", core to core {}", units::time(ns)));
