@@ -4,6 +4,7 @@
 //! on which [`machine`] it ran, and hands its samples to a [`report`], which turns them into JSON, a table and a page.
 
 pub mod cli;
+pub mod compare;
 pub mod connect;
 pub mod fabric;
 pub mod figures;

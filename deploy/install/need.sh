@@ -37,6 +37,7 @@ tools_of() {
         deploy) echo systemd-analyze strace ;;
         deb) echo dpkg-deb dpkg-shlibdeps patchelf strip lintian ;;
         tshark) echo tshark dumpcap ;;
+        peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         programs) echo python3 redis-server sqlite3 zstd ;;
         *) echo "$1" ;;
     esac
@@ -52,7 +53,7 @@ packages_of() {
     case $1 in
         cc) echo gcc libc6-dev ;;
         c++) echo g++ ;;
-        ip) echo iproute2 ;;
+        ip | rdma) echo iproute2 ;;
         unshare | setpriv) echo util-linux ;;
         etcd) echo etcd-server ;;
         qemu-system-x86_64) echo qemu-system-x86 ;;
@@ -65,6 +66,13 @@ packages_of() {
         strip) echo binutils ;;
         strace | patchelf | lintian) echo "$1" ;;
         nbdinfo | nbdcopy) echo libnbd-bin ;;
+        nbdinfo | nbdcopy | nbdfuse) echo libnbd-bin ;;
+        nbdkit | memcached) echo "$1" ;;
+        ucx_perftest) echo ucx-utils ;;
+        fi_pingpong) echo libfabric-bin ;;
+        # The libraries of verbs devices come with what lists them.
+        ib_read_lat) echo perftest ;;
+        ibv_devinfo) echo ibverbs-utils ibverbs-providers ;;
         # Debian has the command cxl in the package of ndctl.
         cxl | ndctl) echo ndctl ;;
         daxctl) echo daxctl ;;

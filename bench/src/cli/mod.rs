@@ -3,6 +3,7 @@
 mod agent;
 mod bandwidth;
 mod common;
+mod compare;
 mod compare_retransmission;
 mod echo;
 mod fabric;
@@ -76,6 +77,8 @@ enum Command {
     Sim(Box<sim::Args>),
     /// Measure the manager with thousands of nodes and a hundred thousand regions
     Fabric(fabric::Args),
+    /// Measure other ways to another machine's memory beside this one: sockets, Redis, UCX, RDMA, …
+    Compare(compare::Args),
     /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
     CompareRetransmission(compare_retransmission::Args),
     /// Print a completion script for a shell
@@ -102,6 +105,7 @@ pub fn run() -> ExitCode {
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
         Command::Paper(args) => args.makes_lab(),
+        Command::Compare(args) => args.makes_lab(),
         _ => false,
     };
     let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
@@ -133,6 +137,7 @@ pub fn run() -> ExitCode {
         Command::Figures(args) => figures::run(&args),
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
+        Command::Compare(args) => compare::run(&args, standing, interrupt),
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
         Command::Completions { shell } => {
             clap_complete::generate(shell, &mut Cli::command(), "cxloe-bench", &mut std::io::stdout());

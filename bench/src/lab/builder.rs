@@ -14,6 +14,7 @@ use super::{Lab, LabError, Namespace, ip};
 #[derive(Debug, Clone, Default)]
 pub struct Builder {
     namespaces: Vec<String>,
+    here: Option<String>,
     links: Vec<Link>,
     macs: Vec<(String, String)>,
     addresses: Vec<(String, String)>,
@@ -34,6 +35,14 @@ impl Builder {
     #[must_use]
     pub fn namespace(mut self, name: &str) -> Self {
         self.namespaces.push(name.into());
+        self
+    }
+
+    /// Gives a name to the namespace that the thread which builds the lab is in, so that programs can be started there.
+    /// Nothing in it is changed.
+    #[must_use]
+    pub fn here(mut self, name: &str) -> Self {
+        self.here = Some(name.into());
         self
     }
 
@@ -125,6 +134,9 @@ impl Builder {
         }
         for (_, interface) in self.links.iter().flat_map(Link::interfaces) {
             lab.link_up(interface)?;
+        }
+        if let Some(name) = &self.here {
+            lab.namespaces.push(Namespace::current(name)?);
         }
         Ok(lab)
     }

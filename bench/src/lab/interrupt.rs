@@ -72,6 +72,11 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// One that nobody raises, for work that nothing can interrupt.
+    pub fn never() -> Self {
+        Self { signal: Arc::default() }
+    }
+
     /// Ok while nobody has asked the process to end. Costs one relaxed load: fit for measuring loops.
     ///
     /// # Errors

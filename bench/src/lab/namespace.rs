@@ -40,6 +40,14 @@ impl Namespace {
         Ok(Self { name: name.into(), descriptor: Arc::new(file.into()) })
     }
 
+    /// The namespace that the calling thread is in.
+    pub(super) fn current(name: &str) -> Result<Self, LabError> {
+        let step = "opening /proc/thread-self/ns/net";
+        let failed = |source| LabError::Namespace { step, namespace: name.into(), source };
+        let file = File::open("/proc/thread-self/ns/net").map_err(failed)?;
+        Ok(Self { name: name.into(), descriptor: Arc::new(file.into()) })
+    }
+
     /// The name it has in its lab; nothing outside the lab knows it.
     pub fn name(&self) -> &str {
         &self.name

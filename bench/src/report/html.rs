@@ -43,6 +43,14 @@ impl Report {
     /// # Errors
     /// [`ReportError::Picture`] when a picture cannot be drawn.
     pub fn html(&self) -> Result<String, ReportError> {
+        self.html_with("")
+    }
+
+    /// The whole page with a part of its own before all others.
+    ///
+    /// # Errors
+    /// [`ReportError::Picture`] when a picture cannot be drawn.
+    pub(crate) fn html_with(&self, first: &str) -> Result<String, ReportError> {
         let mut page = String::new();
         page.push_str("<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
         page.push_str("<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n");
@@ -53,6 +61,7 @@ impl Report {
         if let Some(hypervisor) = &self.machine.hypervisor {
             page.push_str(&format!("<p class=\"quiet\">Virtual machine: {}</p>\n", escape(hypervisor)));
         }
+        page.push_str(first);
         if !self.ratios.is_empty() {
             page.push_str(&self.ratio_section());
         }
@@ -151,6 +160,7 @@ impl Report {
 }
 
 pub(super) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> String {
+/// A table with these column names; rows are whole `<tr>` elements.
 pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> String {
     let header: String = header.iter().map(|cell| format!("<th>{cell}</th>")).collect();
     let rows: String = rows.collect();
@@ -184,6 +194,7 @@ pub(crate) fn hex(colour: plotters::style::RGBColor) -> String {
     format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
 }
 
+/// Text as it has to be written in a page.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -3,6 +3,7 @@
 
 mod cxl;
 mod nbd;
+mod rdma;
 mod rig;
 
 use std::process::ExitCode;
@@ -20,6 +21,7 @@ fn main() -> ExitCode {
         death_is_told,
         nbd::kernel_swaps_and_mounts,
         cxl::device_serves_what_fits,
+        rdma::soft_roce_beside_this_system,
     ];
     let mut arguments = Arguments::from_args();
     // A guest has as many processors as the machine.

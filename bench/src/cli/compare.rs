@@ -1,0 +1,271 @@
+//! `cxloe-bench compare`: other ways to another machine's memory beside this one, over one cable, in one run.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cxloe_gmm::model::ByteSize;
+
+use super::Failure;
+use super::common::{Unit, bar, write};
+use crate::compare::pattern::BLOCK;
+use crate::compare::peer::{is_meant, missing};
+use crate::compare::report::{Absent, Comparison};
+use crate::compare::stage::{FAR_INTERFACE, NEAR_INTERFACE};
+use crate::compare::store::Content;
+use crate::compare::{Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
+use crate::lab::{Interrupt, Standing};
+use crate::machine::{self, Machine};
+use crate::report::table::new_table;
+use crate::report::{Link, Report, Samples, write_histogram_log};
+
+const EXAMPLES: &str = "\
+Examples:
+  Everything that is installed here, and what would bring the rest:
+    cxloe-bench compare --list
+    cxloe-bench compare
+
+  Some of it, quickly, with a page to show:
+    cxloe-bench compare --quick --only cxloe,tcp,redis --html compare.html
+
+  RDMA between two cards of this machine that are cabled to each other:
+    cxloe-bench compare --only cxloe,rdma --rdma mlx5_0,mlx5_1
+
+Each trial starts a peer's server in a network namespace, measures six patterns from another one, and ends it; trials of
+all peers take turns. Client and server are kept on the first two cores. Every byte read is compared with what was written
+wherever the peer lets us. `--list` and the report say who waits how, who copies and what is verified: read them
+before the figures.
+
+Exit codes: 0 done, 1 a peer failed (the others are reported), 2 wrong usage, 130 ended by Ctrl-C.";
+
+/// Measure other ways to another machine's memory beside this one: sockets, Redis, UCX, RDMA, …
+///
+/// read64, write64, read4k: single round trips, p50 and p99. stream64: 64-byte reads with many in flight. bulk_read,
+/// bulk_write: all memory in order. What is installed is measured, what is not is listed with its install command.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Measure these only: names or groups (udp is udp-spin and udp-block), separated by commas
+    #[arg(long, value_name = "PEERS", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// Leave these out
+    #[arg(long, value_name = "PEERS", value_delimiter = ',')]
+    without: Vec<String>,
+
+    /// Show all peers, what they are and whether they can be measured here, and measure nothing
+    #[arg(long)]
+    list: bool,
+
+    /// Two short trials over little memory: enough to see that all works
+    #[arg(long)]
+    quick: bool,
+
+    /// Trials of each peer [default: 5; quick: 2]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    trials: Option<u32>,
+
+    /// Memory that each peer holds, a multiple of 64 KiB [default: 16M; quick: 1M]
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteSize>,
+
+    /// How long each pattern of a trial takes, roughly [default: 250ms; quick: 30ms]
+    #[arg(long, value_name = "TIME")]
+    each: Option<humantime::Duration>,
+
+    /// At most so many single operations of a pattern in a trial
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(100..))]
+    operations: u64,
+
+    /// Requests in flight in stream64; beyond 200 a veth loses frames
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: u16,
+
+    /// MTU of the veth pair
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+
+    /// Verbs devices of client and server [default: the first two with an active port, or the first with itself]
+    #[arg(long, value_name = "DEV[,DEV]", value_delimiter = ',', num_args = 1..=2)]
+    rdma: Vec<String>,
+
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    json: Option<PathBuf>,
+
+    /// Write the figures as CSV
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    csv: Option<PathBuf>,
+
+    /// Write a page with pictures
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    html: Option<PathBuf>,
+
+    /// Write the full histograms as an HdrHistogram log
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    hdr: Option<PathBuf>,
+}
+
+impl Args {
+    /// Whether it makes a lab, for which the process needs namespaces of its own.
+    pub fn makes_lab(&self) -> bool {
+        !self.list
+    }
+
+    fn plan(&self) -> Result<Plan, Failure> {
+        let (bytes, each) = if self.quick { (1 << 20, 30) } else { (16 << 20, 250) };
+        let bytes = self.size.map_or(Ok(bytes), |size| usize::try_from(size.0))?;
+        if bytes == 0 || !bytes.is_multiple_of(BLOCK) {
+            return Err(format!("--size {bytes}: has to be a multiple of 64 KiB").into());
+        }
+        let each = self.each.map_or(Duration::from_millis(each), Into::into);
+        Ok(Plan { bytes, operations: self.operations, each, depth: self.depth.into() })
+    }
+
+    /// The peers asked for.
+    fn chosen(&self) -> Result<Vec<&'static dyn Peer>, Failure> {
+        let all = peers();
+        for word in self.only.iter().chain(&self.without) {
+            if !all.iter().any(|peer| is_meant(*peer, word)) {
+                let names: Vec<&str> = all.iter().map(|peer| peer.name()).collect();
+                return Err(format!("no peer is called `{word}`; there are {}", names.join(", ")).into());
+            }
+        }
+        let is_in = |words: &[String], peer: &dyn Peer| words.iter().any(|word| is_meant(peer, word));
+        Ok(all
+            .into_iter()
+            .filter(|peer| self.only.is_empty() || is_in(&self.only, *peer))
+            .filter(|peer| !is_in(&self.without, *peer))
+            .collect())
+    }
+
+    fn devices(&self) -> Option<(String, String)> {
+        match &self.rdma[..] {
+            [] => rdma::devices(),
+            [one] => Some((one.clone(), one.clone())),
+            [near, far, ..] => Some((near.clone(), far.clone())),
+        }
+    }
+}
+
+pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
+    let (plan, chosen) = (args.plan()?, args.chosen()?);
+    let site = Site { standing: standing.unwrap_or(Standing::Root), rdma: args.devices() };
+    let mut absent: Vec<Absent> = chosen.iter().filter_map(|peer| absence(*peer, &site)).collect();
+    if args.list {
+        println!("{}", listing(&chosen, &absent));
+        return Ok(());
+    }
+    let present: Vec<&dyn Peer> = chosen
+        .into_iter()
+        .filter(|peer| absent.iter().all(|one| one.peer != peer.name()))
+        .map(|peer| peer as &dyn Peer)
+        .collect();
+    for one in &absent {
+        eprintln!("left out: {}: {}{}", one.peer, one.reason, advice(one));
+    }
+    if present.is_empty() {
+        return Err("none of the peers asked for can be measured here".into());
+    }
+
+    let trials = args.trials.unwrap_or(if args.quick { 2 } else { 5 });
+    let state = tempfile::Builder::new().prefix("cxloe-compare-").tempdir()?;
+    let cores = machine::allowed_cores();
+    let stage = Stage {
+        lab: Stage::network(args.mtu)?,
+        cores: cores.first().copied().zip(cores.get(1).copied()),
+        folder: state.path().join("trial"),
+        site,
+        content: Content::new(plan.bytes),
+        interrupt,
+    };
+    let names: Vec<&str> = present.iter().map(|peer| peer.name()).collect();
+    let baseline = names.iter().find(|name| name.starts_with("cxloe")).copied();
+    let about = expected(present.len(), &plan, trials).as_secs().max(1);
+    eprintln!("{} peers, {trials} trials each, about {about} s: {}", present.len(), names.join(", "));
+    let progress = bar(u64::from(trials) * present.len() as u64, Unit::Steps);
+    let outcome = measure(&stage, &present, &plan, trials, baseline, &mut |name| {
+        progress.set_message(name.to_owned());
+        progress.inc(1);
+    })
+    .map_err(|error| -> Failure {
+        match error {
+            PeerError::Interrupted(interrupted) => interrupted.into(),
+            other => other.into(),
+        }
+    })?;
+    progress.finish_and_clear();
+
+    let machine = Machine { bounce_ns: outcome.bounce_ns, ..Machine::describe() };
+    let interfaces = vec![NEAR_INTERFACE.into(), FAR_INTERFACE.into()];
+    let link = Link { backend: "veth".into(), interfaces, mtu: args.mtu, wait: "as each peer does".into() };
+    let mut report = Report::new(machine, link);
+    outcome.samples.iter().for_each(|samples| report.add(samples));
+    outcome.rates.into_iter().for_each(|rate| report.add_throughput(rate));
+    let failed: Vec<&str> = outcome.failed.iter().map(|(name, _)| *name).collect();
+    absent.extend(outcome.failed.iter().map(|(name, error)| Absent {
+        peer: (*name).into(),
+        reason: format!("it failed: {error}"),
+        install: None,
+    }));
+    let described = present.iter().filter(|peer| !failed.contains(&peer.name()));
+    let comparison = Comparison {
+        peers: described.map(|peer| (peer.name(), peer.facts())).collect(),
+        baseline: baseline.filter(|name| !failed.contains(name)).map(Into::into),
+        report,
+        figures: outcome.figures,
+        absent,
+    };
+    put_out(args, &comparison, &outcome.samples)?;
+    if failed.is_empty() { Ok(()) } else { Err(format!("these peers failed: {}", failed.join(", ")).into()) }
+}
+
+fn put_out(args: &Args, comparison: &Comparison, samples: &[Samples]) -> Result<(), Failure> {
+    println!("{}", comparison.tables());
+    if let Some(path) = &args.json {
+        write(path, comparison.json().as_bytes())?;
+        println!("results:    {}", path.display());
+    }
+    if let Some(path) = &args.csv {
+        write(path, comparison.csv().as_bytes())?;
+        println!("figures:    {}", path.display());
+    }
+    if let Some(path) = &args.html {
+        write(path, comparison.html()?.as_bytes())?;
+        println!("page:       {}", path.display());
+    }
+    if let Some(path) = &args.hdr {
+        let mut log = Vec::new();
+        write_histogram_log(&mut log, &samples.iter().collect::<Vec<_>>())?;
+        write(path, &log)?;
+        println!("histograms: {}", path.display());
+    }
+    Ok(())
+}
+
+/// Why a peer cannot be measured here, if it cannot.
+fn absence(peer: &dyn Peer, site: &Site) -> Option<Absent> {
+    let packages = missing(peer);
+    if !packages.is_empty() {
+        let packages = packages.join(" ");
+        let reason = format!("not installed: {packages}");
+        let install = Some(format!("apt-get install {packages}"));
+        return Some(Absent { peer: peer.name().into(), reason, install });
+    }
+    let reason = peer.hindrance(site)?;
+    Some(Absent { peer: peer.name().into(), reason, install: None })
+}
+
+fn advice(absent: &Absent) -> String {
+    absent.install.as_ref().map_or_else(String::new, |install| format!("; {install}"))
+}
+
+/// All peers and whether they can be measured.
+fn listing(peers: &[&'static dyn Peer], absent: &[Absent]) -> String {
+    let mut table = new_table(["peer", "what it is", "here"]);
+    for peer in peers {
+        let here = absent.iter().find(|one| one.peer == peer.name());
+        let here = here.map_or_else(|| "yes".into(), |one| format!("no: {}{}", one.reason, advice(one)));
+        table.add_row([peer.name().to_owned(), peer.facts().what.to_owned(), here]);
+    }
+    table.to_string()
+}
