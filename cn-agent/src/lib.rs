@@ -18,6 +18,7 @@ pub mod inline;
 pub mod local;
 pub mod manager;
 pub mod mapping;
+pub mod metrics;
 pub mod nbd;
 pub mod pager;
 pub mod paging;

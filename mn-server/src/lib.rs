@@ -23,6 +23,7 @@ pub mod admin;
 pub mod config;
 pub mod congestion;
 pub mod control;
+pub mod metrics;
 pub mod pool;
 pub mod service;
 pub mod trace;

@@ -12,12 +12,16 @@ use std::time::{Duration, Instant};
 
 use cxloe_gmm::command_line::{Exit, finish, output};
 use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
+use cxloe_gmm::daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
+use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, log, read_key};
 use cxloe_gmm::model::Watermark;
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
 use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
 use cxloe_mn::pool::{ByteSize, Host, Pool};
+use cxloe_mn::metrics;
+use cxloe_mn::pool::{Host, Pool};
 use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_wire::frame::Mac;
@@ -62,6 +66,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let supervisor = Supervisor::of_this_process();
 
     let socket = bind_socket(config)?;
+    let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let state = StateFile::at(config.state_path())?;
     let pool = open_pool(config, supervisor)?;
     let seen = state.load().unwrap_or_else(|e| {
@@ -139,6 +144,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         }
     };
     let admin = socket.map(|socket| Server::start(socket, status_of(config, &workers))).transpose()?;
+    let metrics = metrics.map(|at| serve_metrics(at, status_of(config, &workers), pool.bytes())).transpose()?;
     info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
 
     let serving = format!("serving {} on {}", ByteSize(pool.bytes()).approximate(), config.interface);
@@ -146,6 +152,8 @@ fn run(config: &Config) -> Result<(), Failure> {
     supervisor.watch(&ending, look_at(&workers, serving));
     supervisor.stopping("telling compute nodes");
     drop(admin);
+    ending.wait();
+    drop((admin, metrics));
     // Mappings must not change any more, then nobody may touch the pool any more, then it is closed.
     let stopped = manager.map(ManagerLink::stop);
     workers.iter().for_each(WorkerHandle::stop);
@@ -169,7 +177,7 @@ fn bind_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
 }
 
 /// What the socket tells: the workers are asked when somebody wants to know, and get a moment to answer.
-fn status_of(config: &Config, workers: &[WorkerHandle]) -> impl Fn() -> NodeStatus + Send + 'static {
+fn status_of(config: &Config, workers: &[WorkerHandle]) -> impl Fn() -> NodeStatus + Send + Sync + 'static {
     let (name, interface) = (config.name.clone(), config.interface.clone());
     let reporters: Vec<_> = workers.iter().map(WorkerHandle::patient_reporter).collect();
     move || {
@@ -209,6 +217,21 @@ fn look_at(workers: &[WorkerHandle], serving: String) -> impl FnMut(Duration) ->
 }
 
 fn open_pool(config: &Config, supervisor: Supervisor) -> Result<Arc<Pool>, Failure> {
+/// Serves metrics: the workers are asked on a thread that may wait for them.
+fn serve_metrics(
+    at: MetricsListener,
+    status: impl Fn() -> NodeStatus + Send + Sync + 'static,
+    pool_bytes: u64,
+) -> Result<MetricsServer, MetricsError> {
+    let status = Arc::new(status);
+    at.serve(move || {
+        let status = Arc::clone(&status);
+        let asked = tokio::task::spawn_blocking(move || metrics::sample(&status(), pool_bytes));
+        async { asked.await.unwrap_or_else(|error| Sample { unwell: Some(error.to_string()), ..Sample::default() }) }
+    })
+}
+
+fn open_pool(config: &Config) -> Result<Arc<Pool>, Failure> {
     let started = Instant::now();
     let told = Mutex::new(started);
     let progress = |done: u64, of: u64| {

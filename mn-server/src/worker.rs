@@ -145,7 +145,9 @@ impl WorkerHandle {
 
     /// A closure that asks for a report and waits for it, until the given moment at most. What comes then is the last
     /// one there is and its age: a worker that is stuck, or on its way out, has none newer. `None` before the first.
-    pub fn patient_reporter(&self) -> impl Fn(Instant) -> Option<(WorkerReport, Duration)> + Send + 'static {
+    pub fn patient_reporter(
+        &self,
+    ) -> impl Fn(Instant) -> Option<(WorkerReport, Duration)> + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move |until| {
             let asked = Instant::now();

@@ -15,11 +15,14 @@ use cxloe_cn::desk::Desk;
 use cxloe_cn::engine::Engine;
 use cxloe_cn::local::message::NodeView;
 use cxloe_cn::local::server::{self, Backstage, Server};
+use cxloe_cn::metrics;
 use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
 use cxloe_cn::signals::Signals;
 use cxloe_cn::state_file::StateFile;
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::daemon::{Ending, Supervisor, log, read_key};
+use cxloe_gmm::daemon::metrics::MetricsListener;
+use cxloe_gmm::daemon::{Ending, log, read_key};
 use cxloe_gmm::model::{CnId, Mac};
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Extras, LinkConfig, open_with};
@@ -43,6 +46,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let ending = Ending::watch()?;
 
     let socket = server::bind(&config.socket)?;
+    let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let key = config.key_file.as_deref().map(read_key).transpose()?;
     let link = open_with(
         &LinkConfig {
@@ -97,6 +101,13 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         clients_max: config.clients_max,
         adopting: Arc::default(),
     };
+    let watched = metrics::Source {
+        name: config.name.to_string(),
+        interface: config.interface.clone(),
+        listing: backstage.listing.clone(),
+        orders: backstage.orders.clone(),
+    };
+    let metrics = metrics.map(|at| at.serve(move || metrics::sample(watched.clone()))).transpose()?;
     let server = Server::start(socket, backstage)?;
     info!(name = %config.name, %cn, interface = %config.interface, socket = %config.socket.display(), "serving");
 
@@ -110,7 +121,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     });
     supervisor.stopping("writing back what is modified");
     // No new programs, then no more changes, then everything modified goes back.
-    drop(server);
+    drop((server, metrics));
     drop(hand_over);
     worker.stop();
     let result = worker.join();

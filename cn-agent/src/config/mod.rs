@@ -12,6 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use cxloe_gmm::daemon::metrics::MetricsAddress;
 use cxloe_gmm::daemon::options::{self, in_range, wrong};
 use cxloe_gmm::daemon::{ConfigError, EtherType, LogFormat, Span, Switch, log, places};
 use cxloe_gmm::model::{ByteSize, Name};
@@ -106,6 +107,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// Ports at a time.
     pub clients_max: usize,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<MetricsAddress>,
     /// Log filter.
     pub log: String,
     /// How log lines look.
@@ -189,6 +192,7 @@ impl Config {
             cache,
             socket: s.socket.unwrap_or_else(default_socket),
             clients_max: in_range("max-clients", s.max_clients.unwrap_or(CLIENTS_DEFAULT), 1, CLIENTS_LIMIT)?,
+            metrics: s.metrics,
             log: s.log.unwrap_or_else(|| log::FILTER_DEFAULT.into()),
             log_format: s.log_format.unwrap_or_default(),
             faults: s.faults,
@@ -250,6 +254,7 @@ impl Config {
             cache_ways: Some(self.cache.ways),
             socket: Some(self.socket.clone()),
             max_clients: Some(self.clients_max),
+            metrics: self.metrics.clone(),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
             faults: self.faults.clone(),

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use cxloe_gmm::daemon::metrics::MetricsAddress;
 use cxloe_gmm::daemon::{EtherType, LogFormat, Span, Switch};
 use cxloe_gmm::model::ByteSize;
 use cxloe_wire::link::Backend;
@@ -178,6 +179,12 @@ pub struct Settings {
     #[arg(long, value_name = "N", help_heading = "Programs")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_clients: Option<usize>,
+
+    /// Serve metrics for Prometheus at this address, as in 0.0.0.0:9742 or unix:/run/cxloe/cn-agent-metrics.sock: /metrics,
+    /// and /healthz [default: not served]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsAddress>,
 
     /// What to log: error, warn, info, debug, trace, or per module, as in info,cxloe_cn=debug [default: info]
     #[arg(long, value_name = "FILTER", help_heading = "Diagnostics")]

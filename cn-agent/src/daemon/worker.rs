@@ -368,6 +368,7 @@ impl Worker {
                 stranded: self.engine.stranded(),
                 broken_clients: self.parties.clients.broken(),
                 paging: self.parties.spaces.counters(),
+                fault_times: self.parties.spaces.fault_times().clone(),
             },
         }
     }

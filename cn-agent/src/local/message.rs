@@ -14,7 +14,7 @@ use cxloe_wire::session::RequesterStatus;
 
 use crate::engine::EngineCounters;
 use crate::pager::PagerCounters;
-use crate::paging::Kind;
+use crate::paging::{FaultTimes, Kind};
 
 /// Version of requests, answers and rings; both ends have to have the same.
 pub const VERSION: u32 = cxloe_member::wire::VERSION;
@@ -423,6 +423,9 @@ pub struct Counters {
     /// What paging has counted, of all regions that are mapped.
     #[serde(default)]
     pub paging: PagerCounters,
+    /// How long faults took, of all regions that are or were mapped.
+    #[serde(default)]
+    pub fault_times: FaultTimes,
 }
 
 /// The bytes of a message.

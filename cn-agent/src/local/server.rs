@@ -229,7 +229,8 @@ fn ending() -> Answer {
     Answer::Refused(Refused::Ending)
 }
 
-async fn report(orders: &Orders) -> Option<Report> {
+/// How the worker says that things stand; `None` when it does not.
+pub async fn report(orders: &Orders) -> Option<Report> {
     let (tell, told) = oneshot::channel();
     orders.try_give(Order::Report(tell)).ok()?;
     timeout(REPORT_MAX, told).await.ok()?.ok()

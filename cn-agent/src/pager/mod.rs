@@ -45,13 +45,12 @@ use std::ops::Range;
 pub use counters::PagerCounters;
 pub use entry::{Entry, Flags, NO_SLOT, State};
 pub use fault::{Access, Fault};
-pub use frames::{FrameId, Frames};
+pub use frames::{FrameId, Frames, Use};
 pub use memory::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 pub use slots::Slots;
 pub use store::{Lost, Store, Urgency};
 pub use table::{Entries, PageTable};
 
-use frames::Use;
 use prefetch::{Prefetch, Proved};
 use replacement::{Forget, PageRef, Replacement};
 

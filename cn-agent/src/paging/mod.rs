@@ -13,6 +13,7 @@
 
 mod ending;
 mod joining;
+mod latency;
 pub mod ledger;
 pub mod member;
 pub mod memory;
@@ -28,6 +29,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pager::PAGE_BYTES;
 
+pub use latency::{BOUNDS_NS, FaultTimes, FaultWatch, Histogram};
 pub use space::{Made, MakeError, Space};
 pub use spaces::{Found, Joining, Spaces, is_paging};
 

@@ -16,7 +16,7 @@ use super::watchdog::Watchdog;
 use super::{Kind, SpaceOptions};
 use crate::pager::{
     Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
-    ViewId,
+    Use, ViewId,
 };
 use crate::uffd::{Access, Event, EventBuffer, Uffd};
 
@@ -243,7 +243,14 @@ impl Space {
                 }
                 let write = write || self.options.kind == Kind::Foreign;
                 let fault = Fault { mapping, page, access: access(wp, minor), write };
+                let (since, before) = (transfers.watch.now(), self.pager.counters());
                 with_io!(self, transfers, |pager, io| pager.fault(fault, io));
+                let after = self.pager.counters();
+                if after.zero_fills + after.held_hits > before.zero_fills + before.held_hits {
+                    transfers.watch.served(since);
+                } else if after.waits_for_room > before.waits_for_room {
+                    transfers.watch.stalled(self.place, mapping, page, since);
+                }
             }
             Event::Fork(child) => self.forked(id, child),
             Event::Remove { start, end } => {
@@ -419,10 +426,17 @@ impl Space {
     /// A transfer has ended.
     #[inline]
     pub(super) fn transferred(&mut self, ended: Ended, transfers: &mut Transfers) {
-        let Ended { frame, fetch, outcome, .. } = ended;
+        let Ended { frame, fetch, outcome, began, .. } = ended;
+        let wanted = began.and_then(|began| match self.pager.frames().purpose(frame) {
+            Use::Fetch { page, mapping: Some(mapping), .. } => Some((mapping, page, began)),
+            _ => None,
+        });
         with_io!(self, transfers, |pager, io| {
             if fetch { pager.fetched(frame, outcome, io) } else { pager.written(frame, outcome, io) }
         });
+        if let (Some((mapping, page, began)), Ok(())) = (wanted, outcome) {
+            transfers.watch.fetched(self.place, mapping, page, began);
+        }
     }
 
     /// Goes on with what nobody waits for in particular; how much was done.

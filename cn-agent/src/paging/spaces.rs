@@ -11,6 +11,7 @@ use cxloe_wire::link::Transmit;
 use cxloe_wire::time::Time;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
+use super::latency::FaultTimes;
 use super::space::Space;
 use super::transfers::{self, Ended, FrameSource, PAGING, Transfers};
 use super::{Kind, SPACES_MAX, limit_pages};
@@ -265,8 +266,20 @@ impl Spaces {
         // What has just been begun need not wait for the next round.
         work += self.transfers.go_on(engine, now, tx, &mut self.list, &mut self.ended);
         self.settle();
+        if self.transfers.watch.has_stalled() {
+            self.look_after_stalled();
+        }
         self.watch();
         work
+    }
+
+    /// Looks whether faults that waited for room have been served.
+    #[cold]
+    fn look_after_stalled(&mut self) {
+        let list = &self.list.0;
+        self.transfers.watch.look_after(|space, mapping, page| {
+            Some(list[usize::from(space)].as_ref()?.pager.owes(mapping, page))
+        });
     }
 
     /// Takes what epoll has; how much.
@@ -353,6 +366,11 @@ impl Spaces {
     pub fn counters(&self) -> PagerCounters {
         let all = self.list.0.iter().flatten().map(|space| space.pager.counters());
         all.fold(self.over, sum)
+    }
+
+    /// How long faults of all spaces took, those of spaces that are over included.
+    pub fn fault_times(&self) -> &FaultTimes {
+        self.transfers.watch.times()
     }
 
     /// How spaces stand: that of this number, or all.

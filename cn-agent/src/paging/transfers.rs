@@ -19,6 +19,7 @@ use cxloe_wire::link::Transmit;
 use cxloe_wire::session::OpError;
 use cxloe_wire::time::Time;
 
+use super::latency::FaultWatch;
 use crate::engine::{BurstRead, Direction, Engine, EngineError, Piece, Walk, Write};
 use crate::pager::{FrameId, Frames, Lost, PAGE_BYTES, Store, Urgency};
 
@@ -55,6 +56,8 @@ struct Transfer {
     patience: Duration,
     serial: u64,
     ahead: bool,
+    /// When it was begun, if somebody waits for what it fetches.
+    began: Option<Time>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -74,6 +77,8 @@ pub struct Ended {
     pub fetch: bool,
     /// How it ended.
     pub outcome: Result<(), Lost>,
+    /// When it was begun, on the clock of [`Transfers::watch`], if it was a fetch that somebody waited for.
+    pub began: Option<Time>,
 }
 
 /// Where the frames of spaces are.
@@ -96,6 +101,8 @@ pub struct Transfers {
     serial: u64,
     /// Room for what a write gathers.
     room: Box<[u8; PAGE_BYTES]>,
+    /// How long faults take.
+    pub watch: FaultWatch,
 }
 
 /// The transfers of one space, as its pager sees them.
@@ -136,6 +143,7 @@ impl Desk<'_> {
         transfers.serial += 1;
         let serial = transfers.serial;
         let walk = Walk::new(hpa..hpa + PAGE_BYTES as u64);
+        let began = (!ahead && matches!(way, Way::Fetch)).then(|| transfers.watch.now());
         transfers.slots[usize::from(at)] = Some(Transfer {
             space: Some(space),
             frame,
@@ -149,6 +157,7 @@ impl Desk<'_> {
             patience,
             serial,
             ahead,
+            began,
         });
         if ahead { &mut transfers.ahead } else { &mut transfers.demand }.push_back(at);
     }
@@ -174,6 +183,7 @@ impl Transfers {
             now: Time::ZERO,
             serial: 0,
             room: Box::new([0; PAGE_BYTES]),
+            watch: FaultWatch::new(),
         }
     }
 
@@ -355,8 +365,8 @@ impl Transfers {
             }
             _ => Ok(()),
         };
-        let Transfer { space, frame, ref way, .. } = *transfer;
-        ended.push(Ended { space, frame, fetch: matches!(way, Way::Fetch), outcome });
+        let Transfer { space, frame, ref way, began, .. } = *transfer;
+        ended.push(Ended { space, frame, fetch: matches!(way, Way::Fetch), outcome, began });
         self.slots[usize::from(at)] = None;
         self.free.push(at);
     }

@@ -9,6 +9,8 @@ use clap::Args;
 use cxloe_gmm::Client;
 use cxloe_gmm::command_line::Failure;
 use cxloe_gmm::daemon::{LogFormat, Supervisor, log, options};
+use cxloe_gmm::daemon::metrics::MetricsAddress;
+use cxloe_gmm::daemon::{LogFormat, log, options};
 use cxloe_gmm::fm::header::Dialect;
 use cxloe_gmm::fm::listener::{FmConfig, SWITCHES_MAX};
 use cxloe_gmm::manager::Initialisation;
@@ -120,11 +122,15 @@ struct Settings {
     /// Milliseconds an FM API answer may take before the client is asked to try again [default: 40]
     #[arg(long, env = "CXLOE_GMM_FM_ANSWER_WITHIN_MS", value_name = "MS")]
     fm_answer_within_ms: Option<u64>,
+    /// Serve metrics for Prometheus at this address, as in 0.0.0.0:9740 or unix:/run/cxloe/gmm-metrics.sock: /metrics, and
+    /// /healthz [default: not served]
+    #[arg(long, env = "CXLOE_GMM_METRICS", value_name = "ADDRESS")]
+    metrics: Option<MetricsAddress>,
     /// File to write the bound address to once it is served
     #[arg(long, env = "CXLOE_GMM_PORT_FILE", value_name = "FILE")]
     port_file: Option<PathBuf>,
     /// Form of the log on standard error [default: text]
-    #[arg(long, env = "CXLOE_GMM_LOG_FORMAT", value_name = "FORM")]
+    #[arg(long, env = "CXLOE_GMM_LOG_FORMAT", value_name = "FORM", visible_alias = "log-format")]
     log: Option<LogFormat>,
 }
 
@@ -192,6 +198,7 @@ impl Settings {
             declared,
             connections_max,
             fm,
+            metrics: self.metrics,
             port_file: self.port_file,
         })
     }

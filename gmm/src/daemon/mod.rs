@@ -6,6 +6,7 @@
 //!   SIGTERM, SIGINT  --> Ending  --> its main thread --> Supervisor: what systemd is told
 //!   manager  <-- HTTP -- ManagerLink (a thread) --> its own registration
 //!   operator <-- Unix socket -- Bound           --> its own answers
+//!   Prometheus <-- HTTP -- MetricsServer (a thread) --> its own counters
 //! ```
 //!
 //! Nothing here knows what a memory node or a compute node does; they bring that along as types and functions.
@@ -17,6 +18,7 @@ mod ethertype;
 mod key_file;
 pub mod log;
 mod manager_link;
+pub mod metrics;
 pub mod options;
 pub mod places;
 mod socket;

@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::daemon::metrics::MetricsAddress;
 use crate::fm::listener::FmConfig;
 use crate::manager::{Declared, Initialisation, NODE_TIMEOUT_MS_DEFAULT};
 use crate::store::StorePlace;
@@ -42,6 +43,8 @@ pub struct Config {
     pub connections_max: usize,
     /// The FM API, if it is wanted. Whoever reaches it may do anything, as on [`listen`](Self::listen).
     pub fm: Option<FmConfig>,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<MetricsAddress>,
     /// File to write the bound TCP address to once it is served.
     pub port_file: Option<PathBuf>,
 }
@@ -59,6 +62,7 @@ impl Default for Config {
             declared: Declared::default(),
             connections_max: CONNECTIONS_DEFAULT,
             fm: None,
+            metrics: None,
             port_file: None,
         }
     }

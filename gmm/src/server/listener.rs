@@ -1,6 +1,7 @@
 //! Accepts connections on the TCP and the Unix socket and serves HTTP/1.1 on each, within limits: how many connections at
 //! a time, how long a request's head may take, how large it may be.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
@@ -24,8 +25,8 @@ const DRAIN: Duration = Duration::from_millis(500);
 
 /// The sockets of a server.
 pub struct Listeners {
-    /// TCP.
-    pub tcp: TcpListener,
+    /// TCP, if wanted.
+    pub tcp: Option<TcpListener>,
     /// Unix, if wanted.
     pub unix: Option<UnixListener>,
 }
@@ -47,7 +48,7 @@ pub async fn serve(
         };
         while connections.try_join_next().is_some() {}
         tokio::select! {
-            accepted = listeners.tcp.accept() => match accepted {
+            accepted = accept_tcp(listeners.tcp.as_ref()) => match accepted {
                 Ok((stream, peer)) => {
                     if let Err(error) = stream.set_nodelay(true) {
                         tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
@@ -76,6 +77,13 @@ pub async fn serve(
 /// Returns once the server is told to end, or nobody is left who could tell.
 async fn told_to_end(stop: &mut watch::Receiver<bool>) {
     drop(stop.wait_for(|stop| *stop).await);
+}
+
+async fn accept_tcp(listener: Option<&TcpListener>) -> std::io::Result<(TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
 }
 
 async fn accept_unix(listener: Option<&UnixListener>) -> std::io::Result<tokio::net::UnixStream> {

@@ -12,7 +12,8 @@ mod config;
 mod core;
 mod error;
 mod fm;
-mod listener;
+pub(crate) mod listener;
+pub mod metrics;
 mod reign;
 mod routes;
 mod seat;
@@ -38,6 +39,7 @@ use listener::Listeners;
 use reign::Reign;
 use seat::Seat;
 
+use crate::daemon::metrics::{MetricsError, MetricsListener, MetricsServer};
 use crate::daemon::{Bound, SocketError};
 use crate::fm::listener::FmListenError;
 use crate::store::{RedbStore, StoreError, StorePlace, Tenure};
@@ -62,6 +64,9 @@ pub enum ServerError {
     /// The Unix socket.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// The address of the metrics.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
     /// The file for the bound address.
     #[error("cannot write the bound address to {path}: {source}; give a writable place with --port-file")]
     PortFile {
@@ -108,6 +113,7 @@ pub struct Server {
     address: SocketAddr,
     /// Removed when dropped.
     socket: Option<Bound>,
+    metrics: Option<MetricsServer>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
     router: Router,
@@ -131,6 +137,7 @@ impl Server {
         let address = tcp.local_addr().map_err(listen)?;
         let socket = config.socket.as_deref().map(|path| Bound::bind(path, 0o600, "manager")).transpose()?;
         let unix = socket.as_ref().map(Bound::async_listener).transpose()?;
+        let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
 
         let url = config.advertise.clone().unwrap_or_else(|| format!("http://{address}"));
         let seat = Seat::new();
@@ -143,6 +150,7 @@ impl Server {
                     return Err(error);
                 }
                 seat.lead(reign.router(&url), Tenure::for_ever());
+                seat.show(reign.core());
                 tokio::spawn(reign::alone(reign, seat.clone(), told))
             }
             StorePlace::Etcd(place) if config.advertise.is_none() && address.ip().is_unspecified() => {
@@ -152,6 +160,7 @@ impl Server {
                 tokio::spawn(reign::among(config.clone(), place.clone(), seat.clone(), url, told))
             }
         };
+        let metrics = metrics.map(|listener| serve_metrics(listener, &seat)).transpose()?;
         let (stop, stopped) = watch::channel(false);
         let router = seat.router();
         let serving = tokio::spawn(listener::serve(
@@ -161,6 +170,12 @@ impl Server {
             stopped,
         ));
         let server = Self { address, socket, stop, serving, router, abdicate, reigning };
+            Listeners { tcp: Some(tcp), unix },
+            seat.router(),
+            config.connections_max,
+            stopped,
+        ));
+        let server = Self { address, socket, metrics, stop, serving, abdicate, reigning };
         tracing::info!("listening on {address}");
         if let Some(path) = config.port_file {
             let written = write_port_file(&path, address);
@@ -198,6 +213,9 @@ impl Server {
     /// # Errors
     /// [`ServerError::Store`] when the store had failed.
     pub async fn stop(self) -> Result<(), ServerError> {
+        // On a thread that may block: it ends with requests that this one's tasks may have to answer.
+        let metrics = self.metrics;
+        drop(tokio::task::spawn_blocking(move || drop(metrics)).await);
         self.abdicate.send_replace(true);
         let ended = self.reigning.await;
         self.stop.send_replace(true);
@@ -207,6 +225,11 @@ impl Server {
         drop(self.socket);
         ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
+}
+
+fn serve_metrics(listener: MetricsListener, seat: &Seat) -> Result<MetricsServer, MetricsError> {
+    let seat = seat.clone();
+    listener.serve(move || metrics::sample(seat.clone()))
 }
 
 /// Writes the address under another name first, so that who waits for the file never reads half of it.

@@ -78,6 +78,11 @@ impl Reign {
         Ok(())
     }
 
+    /// The core, for those who watch it.
+    pub fn core(&self) -> Core {
+        self.core.clone()
+    }
+
     /// The REST interface; `url` is where this process says it serves.
     pub fn router(&self, url: &str) -> Router {
         routes::router(self.core.clone(), url)
@@ -212,6 +217,7 @@ async fn lead(
             return Err(error);
         }
         seat.lead(reign.router(url), tenure.clone());
+        seat.show(reign.core());
         tracing::info!("this manager leads");
         tokio::select! {
             () = &mut over => {}

@@ -1,6 +1,7 @@
 //! What this process answers requests with: the routes, while it leads; the way to the leader, while another one does; and
 //! while nobody does, a hint. The listener serves through this all the time, whoever leads.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_service::Service;
 
+use super::core::Core;
 use super::error::ApiError;
 use super::routes::BODY_BYTES_MAX;
 use super::web;
@@ -37,17 +39,47 @@ enum Role {
 #[derive(Clone)]
 pub struct Seat {
     role: Arc<RwLock<Role>>,
+    /// The core, while this process leads; for those who watch it.
+    core: Arc<RwLock<Option<Core>>>,
+    answered: Arc<[AtomicU64; CLASSES.len()]>,
 }
+
+/// Classes of statuses.
+const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 impl Seat {
     /// Nobody leads yet.
     pub fn new() -> Self {
-        Self { role: Arc::new(RwLock::new(Role::Waiting("this manager has just started".to_owned()))) }
+        let role = Role::Waiting("this manager has just started".to_owned());
+        Self { role: Arc::new(RwLock::new(role)), core: Arc::default(), answered: Arc::default() }
     }
 
     /// This process leads: `routes` answer while `tenure` holds.
     pub fn lead(&self, routes: Router, tenure: Tenure) {
         self.set(Role::Leading(routes, tenure));
+    }
+
+    /// Lets those who watch look at the core of a process that leads.
+    pub fn show(&self, core: Core) {
+        *self.core.write().unwrap_or_else(PoisonError::into_inner) = Some(core);
+    }
+
+    /// The core, while this process leads.
+    pub fn core(&self) -> Option<Core> {
+        self.core.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Why nobody is known to lead, if that is so.
+    pub fn waits_for(&self) -> Option<String> {
+        match self.role() {
+            Role::Waiting(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// How many requests were answered, by the class of the status.
+    pub fn answered(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        CLASSES.into_iter().zip(self.answered.iter().map(|count| count.load(Ordering::Relaxed)))
     }
 
     /// The manager at `url` leads. Returns whether that is news.
@@ -78,12 +110,22 @@ impl Seat {
     }
 
     fn set(&self, role: Role) {
+        if !matches!(role, Role::Leading(..)) {
+            *self.core.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         *self.role.write().unwrap_or_else(PoisonError::into_inner) = role;
     }
 }
 
 async fn answer(State(seat): State<Seat>, request: Request) -> Response {
-    match seat.role() {
+    let answer = answer_as(seat.role(), request).await;
+    let class = usize::from(answer.status().as_u16() / 100).saturating_sub(1);
+    seat.answered[class.min(CLASSES.len() - 1)].fetch_add(1, Ordering::Relaxed);
+    answer
+}
+
+async fn answer_as(role: Role, request: Request) -> Response {
+    match role {
         Role::Leading(mut routes, tenure) if tenure.holds() => {
             let answer = match routes.call(request).await {
                 Ok(answer) => answer,

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
+use cxloe_gmm::daemon::metrics::MetricsAddress;
 use cxloe_gmm::daemon::options::{self, in_range, wrong};
 use cxloe_gmm::daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
 use cxloe_gmm::model::DeviceKind;
@@ -123,6 +124,8 @@ pub struct Config {
     pub reorder_max: u32,
     /// Requests waiting for an earlier one, per worker.
     pub reorder_total_max: u32,
+    /// Where metrics are served, if they are.
+    pub metrics: Option<MetricsAddress>,
     /// Log filter.
     pub log: String,
     /// How log lines look.
@@ -261,6 +264,7 @@ impl Config {
                 reorder_max,
                 1 << 24,
             )?,
+            metrics: s.metrics,
             log: s.log.unwrap_or_else(|| log::FILTER_DEFAULT.into()),
             log_format: s.log_format.unwrap_or_default(),
             echo: s.echo.unwrap_or(false),
@@ -327,6 +331,7 @@ impl Config {
             session_timeout: Some(Span(self.session_timeout)),
             reorder_max: Some(self.reorder_max),
             reorder_total_max: Some(self.reorder_total_max),
+            metrics: self.metrics.clone(),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
             echo: Some(self.echo),

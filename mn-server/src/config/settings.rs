@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use cxloe_gmm::daemon::metrics::MetricsAddress;
 use cxloe_gmm::daemon::{CpuList, EtherType, LogFormat, Span};
 use cxloe_gmm::model::DeviceKind;
 use cxloe_wire::link::Backend;
@@ -165,6 +166,12 @@ pub struct Settings {
     #[arg(long, value_name = "N", help_heading = "Limits")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reorder_total_max: Option<u32>,
+
+    /// Serve metrics for Prometheus at this address, as in 0.0.0.0:9741 or unix:/run/cxloe/mn-server-metrics.sock: /metrics,
+    /// and /healthz [default: not served]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<MetricsAddress>,
 
     /// What to log: error, warn, info, debug, trace, or per module, as in info,cxloe_mn=debug [default: info]
     #[arg(long, value_name = "FILTER", help_heading = "Diagnostics")]

@@ -1,0 +1,154 @@
+//! What the metrics of the agent are, each of them documented by the comment it is served with.
+
+cxloe_gmm::metrics_table! {
+    /// Always 1; the labels say which release this is, the node's name in the fabric, its CN id and its interface.
+    BUILD: Gauge "cxloe_cn_build_info" ["version", "node", "cn", "interface"];
+    /// Always 1; the label says what carries the frames: xdp, packet, pnet.
+    LINK: Gauge "cxloe_cn_link_info" ["backend"];
+    /// Whether the worker, which serves all programs, answers. Where it is 0, only what is known without it is served.
+    RESPONDING: Gauge "cxloe_cn_worker_responding" [];
+    /// Whether the manager holds this node in reset.
+    HELD: Gauge "cxloe_cn_held" [];
+
+    /// Bytes of an attached region, and what serves it: ethernet, or cxl and the name of a DAX device.
+    REGION_BYTES: Gauge "cxloe_cn_region_size_bytes" ["region", "served_by"];
+    /// Whether a region can be used here.
+    REGION_ATTACHED: Gauge "cxloe_cn_region_attached" ["region"];
+    /// The state of a region as the manager told last: 1 for the state it is in, 0 for the others.
+    REGION_STATE: Gauge "cxloe_cn_region_state" ["region", "state"];
+
+    /// Line reads, by whether the line cache had the line: hit, miss.
+    LINE_READS: Counter "cxloe_cn_line_reads_total" ["result"];
+    /// Line writes, by whether the line cache had the line: hit, miss.
+    LINE_WRITES: Counter "cxloe_cn_line_writes_total" ["result"];
+    /// Bursts of lines, which pages are moved with, by direction: read, write.
+    BURSTS: Counter "cxloe_cn_bursts_total" ["direction"];
+    /// Operations that memory of this machine served (real CXL memory), by direction: read, write.
+    LOCAL: Counter "cxloe_cn_local_operations_total" ["direction"];
+    /// Modified lines written back from the line cache.
+    WRITE_BACKS: Counter "cxloe_cn_line_write_backs_total" [];
+    /// Operations that failed.
+    FAILURES: Counter "cxloe_cn_operation_failures_total" [];
+    /// Accesses to addresses nobody maps, by how they were answered: error, poison, ones, dropped.
+    UNMAPPED: Counter "cxloe_cn_unmapped_accesses_total" ["answer"];
+    /// Operations on their way.
+    IN_FLIGHT: Gauge "cxloe_cn_operations_in_flight" [];
+    /// Modified lines that wait for their memory node to come back.
+    STRANDED: Gauge "cxloe_cn_lines_stranded" [];
+    /// Ports that programs have open.
+    PORTS: Gauge "cxloe_cn_ports_open" [];
+    /// Ports closed because a program spoilt its rings.
+    PORTS_BROKEN: Counter "cxloe_cn_ports_broken_total" [];
+
+    /// Frames on the link, by direction: receive, transmit.
+    FRAMES: Counter "cxloe_cn_link_frames_total" ["direction"];
+    /// Bytes of these frames.
+    BYTES: Counter "cxloe_cn_link_bytes_total" ["direction"];
+    /// Frames the kernel dropped because the receive ring was full.
+    LINK_DROPPED: Counter "cxloe_cn_link_receive_drops_total" [];
+    /// Times no transmit slot was free.
+    LINK_FULL: Counter "cxloe_cn_link_transmit_full_total" [];
+    /// Frames the kernel refused to send.
+    LINK_ERRORS: Counter "cxloe_cn_link_transmit_errors_total" [];
+    /// Pause signals that counted, by where they came from: link (802.1Qbb frames seen), nic (those it has counted),
+    /// memory_node (its Congestion frames).
+    PAUSE_SIGNALS: Counter "cxloe_cn_pause_signals_total" ["source"];
+
+    /// The state of the session with a memory node: 1 for the state it is in, 0 for the others.
+    SESSION_STATE: Gauge "cxloe_cn_session_state" ["peer", "state"];
+    /// Whether the memory node refused the last attempt; `cn-agent sessions` says why.
+    SESSION_REFUSED: Gauge "cxloe_cn_session_refused" ["peer"];
+    /// Smoothed round-trip time; there is none before the first sample.
+    RTT: Gauge "cxloe_cn_session_rtt_seconds" ["peer"];
+    /// Its variation.
+    RTT_VARIATION: Gauge "cxloe_cn_session_rtt_variation_seconds" ["peer"];
+    /// The present time-out, after which a request is sent again.
+    TIMEOUT: Gauge "cxloe_cn_session_timeout_seconds" ["peer"];
+    /// Requests that are not answered yet.
+    SESSION_IN_FLIGHT: Gauge "cxloe_cn_session_requests_in_flight" ["peer"];
+    /// Requests sent, each counted once.
+    REQUESTS: Counter "cxloe_cn_session_requests_total" ["peer"];
+    /// Requests completed by an answer.
+    ANSWERED: Counter "cxloe_cn_session_answers_total" ["peer"];
+    /// Requests sent again.
+    RETRANSMITTED: Counter "cxloe_cn_session_retransmissions_total" ["peer"];
+    /// Bytes of lines that those carried or asked for.
+    RETRANSMITTED_BYTES: Counter "cxloe_cn_session_retransmitted_bytes_total" ["peer"];
+    /// Selective acknowledgements received.
+    SACKS: Counter "cxloe_cn_session_sacks_total" ["peer"];
+    /// Silences in which one request was sent again to learn what became of the others.
+    PROBES: Counter "cxloe_cn_session_probes_total" ["peer"];
+    /// Time-outs.
+    TIMEOUTS: Counter "cxloe_cn_session_timeouts_total" ["peer"];
+    /// Answers that came before one that precedes them.
+    EARLY: Counter "cxloe_cn_session_early_answers_total" ["peer"];
+    /// Answers that came again.
+    DUPLICATES: Counter "cxloe_cn_session_duplicate_answers_total" ["peer"];
+    /// Requests that the memory node refused with a Fault frame.
+    FAULTS: Counter "cxloe_cn_session_faults_total" ["peer"];
+    /// Congestion frames received.
+    CONGESTION: Counter "cxloe_cn_session_congestion_frames_total" ["peer"];
+    /// Sessions opened; more than one means that one was lost.
+    SESSIONS_OPENED: Counter "cxloe_cn_sessions_opened_total" ["peer"];
+    /// Frames dropped, by cause: length, trailer (damaged or of another session), window, unmatched (the answer does not fit),
+    /// full (no buffer), foreign.
+    DROPPED: Counter "cxloe_cn_session_frames_dropped_total" ["peer", "cause"];
+
+    /// The phase of the rate controller, a (stable) to f: 1 for the phase it is in, 0 for the others.
+    PHASE: Gauge "cxloe_cn_pace_phase" ["peer", "phase"];
+    /// The rate that requests to a memory node may have on the wire (CR).
+    RATE: Gauge "cxloe_cn_pace_rate_bytes_per_second" ["peer"];
+    /// The rate that recovery aims at (TR).
+    TARGET: Gauge "cxloe_cn_pace_target_bytes_per_second" ["peer"];
+    /// Pause signals that counted for this memory node.
+    PAUSES: Counter "cxloe_cn_pace_pauses_total" ["peer"];
+    /// Pause signals that came too soon after the one before to count.
+    PAUSES_DUPLICATE: Counter "cxloe_cn_pace_duplicate_pauses_total" ["peer"];
+    /// Times a request had to wait for tokens.
+    PACE_WAITS: Counter "cxloe_cn_pace_waits_total" ["peer"];
+
+    /// Faults on pages that were not in memory, of all mapped regions.
+    PAGE_FAULTS: Counter "cxloe_cn_page_faults_total" [];
+    /// Of these, on pages never written: filled with zeros, nothing is fetched.
+    PAGE_FAULTS_ZERO: Counter "cxloe_cn_page_zero_fills_total" [];
+    /// First writes to pages in memory.
+    PAGE_WRITE_FAULTS: Counter "cxloe_cn_page_write_faults_total" [];
+    /// How long faults on absent pages took, from the agent's reading of them to the page in place, by kind: local (zeros, or
+    /// fetched before), fetch, room (no more pages may be resident, so one had to leave first).
+    FAULT_TIME: Histogram "cxloe_cn_page_fault_duration_seconds" ["kind"];
+    /// Times a fault had to wait because no more pages may be resident.
+    ROOM_WAITS: Counter "cxloe_cn_page_room_waits_total" [];
+    /// Pages fetched, by why: demand (somebody waited), ahead.
+    PAGES_FETCHED: Counter "cxloe_cn_pages_fetched_total" ["why"];
+    /// Pages fetched ahead, by what became of them: hit (wanted afterwards), wasted.
+    PREFETCHED: Counter "cxloe_cn_pages_prefetched_total" ["result"];
+    /// Pages taken out of memory.
+    EVICTED: Counter "cxloe_cn_pages_evicted_total" [];
+    /// Pages that were fetched again soon after they had left.
+    REFAULTED: Counter "cxloe_cn_pages_refaulted_total" [];
+    /// Pages that had changed and were written back.
+    WRITTEN_BACK: Counter "cxloe_cn_pages_written_back_total" [];
+    /// Lines of 64 bytes that were sent for them.
+    LINES_WRITTEN_BACK: Counter "cxloe_cn_page_lines_written_back_total" [];
+    /// Evictions given up because somebody wrote to the page.
+    CANCELLED: Counter "cxloe_cn_page_evictions_cancelled_total" [];
+    /// Pages discarded by their program.
+    DISCARDED: Counter "cxloe_cn_pages_discarded_total" [];
+    /// Pages whose data is lost.
+    LOST: Counter "cxloe_cn_pages_lost_total" [];
+    /// Write-backs that failed; their pages stay in memory.
+    WRITE_BACK_FAILURES: Counter "cxloe_cn_page_write_back_failures_total" [];
+    /// Forks of programs whose memory is remote.
+    FORKS: Counter "cxloe_cn_forks_total" [];
+
+    /// Bytes of a mapped region that are in memory here.
+    RESIDENT: Gauge "cxloe_cn_mapping_resident_bytes" ["region"];
+    /// Bytes of it that may be.
+    LIMIT: Gauge "cxloe_cn_mapping_limit_bytes" ["region"];
+    /// Processes that have it mapped.
+    MEMBERS: Gauge "cxloe_cn_mapping_processes" ["region"];
+    /// Faults on pages of it that were not in memory, since it was mapped.
+    MAPPING_FAULTS: Counter "cxloe_cn_mapping_faults_total" ["region"];
+    /// Pages of it whose data is lost, since it was mapped.
+    MAPPING_LOST: Counter "cxloe_cn_mapping_pages_lost_total" ["region"];
+}

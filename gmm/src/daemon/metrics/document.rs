@@ -1,0 +1,34 @@
+//! The documentation of metrics, made of their tables.
+
+use std::fmt::Write;
+
+use super::{Definition, Kind};
+
+/// A Markdown table of `metrics`.
+pub fn document<'a>(metrics: impl IntoIterator<Item = &'a Definition>) -> String {
+    let mut text = String::from("| metric | kind | labels | meaning |\n|---|---|---|---|\n");
+    for Definition { name, kind, labels, help } in metrics {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+        // Writing into a string does not fail.
+        let _ = writeln!(text, "| `{name}` | {kind} | {} | {} |", labels.join(", "), help.replace('|', "\\|"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_a_row() {
+        let cups =
+            Definition { name: "tea_cups", kind: Kind::Gauge, labels: &["colour", "size"], help: "a|b." };
+        let rows = document([&cups]);
+        assert_eq!(rows.lines().last(), Some("| `tea_cups` | gauge | `colour`, `size` | a\\|b. |"));
+    }
+}

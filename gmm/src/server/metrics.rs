@@ -1,0 +1,269 @@
+//! The manager's metrics: the fabric as its state has it, and the requests it answered. What the state says can only be
+//! had from whoever leads; a manager that follows says that it does, and no more.
+//!
+//! Nodes are a label, of which there are [as many as a fabric may have](crate::manager::MEMORY_NODES_MAX); regions are
+//! counted by state, and only those that need somebody's attention are named, up to [`NAMED_MAX`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::core::Core;
+use super::seat::Seat;
+use crate::daemon::metrics::{Sample, Scrape};
+use crate::manager::Manager;
+use crate::model::{ComputeNode, Health, RegionState};
+
+/// Regions and compute nodes that are named at most.
+const NAMED_MAX: usize = 1000;
+/// How long the core may take to answer.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+crate::metrics_table! {
+    /// Always 1; the label says which release this is.
+    BUILD: Gauge "cxloe_gmm_build_info" ["version"];
+    /// Whether this manager leads: of several that share a store, one does. Where it is 0, only this and the counts of
+    /// requests are served.
+    LEADER: Gauge "cxloe_gmm_leader" [];
+    /// Requests of the REST interface answered, by the class of their status.
+    REQUESTS: Counter "cxloe_gmm_http_requests_total" ["class"];
+    /// Term of the manager: it grows by one each time a manager takes over.
+    TERM: Gauge "cxloe_gmm_term" [];
+    /// Events of the fabric since its store was made.
+    EVENTS: Counter "cxloe_gmm_events_total" [];
+    /// Registrations of nodes since the store was made; a node registers when it starts, and when it was not heard.
+    REGISTRATIONS: Counter "cxloe_gmm_registrations_total" [];
+    /// Memory nodes, by health: reachable, unreachable.
+    MEMORY_NODES: Gauge "cxloe_gmm_memory_nodes" ["health"];
+    /// Compute nodes, by health: reachable, unreachable, or unregistered, when one was named and never heard of.
+    COMPUTE_NODES: Gauge "cxloe_gmm_compute_nodes" ["health"];
+    /// Regions, by state.
+    REGIONS: Gauge "cxloe_gmm_regions" ["state"];
+    /// Always 1, for each region that is neither active nor disabled: the labels say which, whose, and how it stands.
+    REGION_UNWELL: Gauge "cxloe_gmm_region_unwell" ["region", "compute_node", "state"];
+    /// Whether a memory node was heard of within the node time-out.
+    MEMORY_NODE_UP: Gauge "cxloe_gmm_memory_node_up" ["memory_node"];
+    /// Bytes a memory node lends.
+    POOL: Gauge "cxloe_gmm_memory_node_pool_bytes" ["memory_node"];
+    /// Bytes of a memory node that no region holds.
+    FREE: Gauge "cxloe_gmm_memory_node_free_bytes" ["memory_node"];
+    /// Of these, bytes set aside for logical devices.
+    RESERVED: Gauge "cxloe_gmm_memory_node_reserved_bytes" ["memory_node"];
+    /// Bytes of regions being taken down that a memory node has not confirmed as zeroed.
+    DRAINING: Gauge "cxloe_gmm_memory_node_draining_bytes" ["memory_node"];
+    /// Commands to a memory node that it has not answered.
+    PENDING: Gauge "cxloe_gmm_memory_node_pending_commands" ["memory_node"];
+    /// Whether a compute node was heard of within the node time-out.
+    COMPUTE_NODE_UP: Gauge "cxloe_gmm_compute_node_up" ["compute_node"];
+    /// Whether a compute node is held in reset.
+    HELD: Gauge "cxloe_gmm_compute_node_held" ["compute_node"];
+    /// Bytes of all regions of a compute node.
+    OWNED: Gauge "cxloe_gmm_compute_node_region_bytes" ["compute_node"];
+    /// Bytes that all regions of a compute node may have together; of those that have a quota.
+    QUOTA: Gauge "cxloe_gmm_compute_node_quota_bytes" ["compute_node"];
+    /// Logical devices, by whether they are bound to a compute node.
+    DEVICES: Gauge "cxloe_gmm_logical_devices" ["bound"];
+}
+
+/// How the manager stands at this moment.
+pub async fn sample(seat: Seat) -> Sample {
+    let mut scrape = Scrape::new();
+    scrape.set(&BUILD, &[env!("CARGO_PKG_VERSION")], true);
+    for (class, count) in seat.answered() {
+        scrape.set(&REQUESTS, &[class], count);
+    }
+    let unwell = match seat.core() {
+        Some(core) => match look(&core).await {
+            Ok(fill) => {
+                scrape.set(&LEADER, &[], true);
+                fill(&mut scrape);
+                None
+            }
+            Err(reason) => {
+                scrape.set(&LEADER, &[], false);
+                Some(reason)
+            }
+        },
+        None => {
+            scrape.set(&LEADER, &[], false);
+            // Who follows does its work; who waits for a leader has none yet.
+            seat.waits_for()
+        }
+    };
+    Sample { scrape, unwell }
+}
+
+type Fill = Box<dyn FnOnce(&mut Scrape) + Send>;
+
+/// Asks the core, in its turn; what it says is put into words here, not in its thread.
+async fn look(core: &Core) -> Result<Fill, String> {
+    match tokio::time::timeout(ANSWER_MAX, core.look(Fabric::of)).await {
+        Ok(Ok(fabric)) => Ok(Box::new(move |scrape| fabric.fill(scrape))),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!("the manager has not answered within {}s", ANSWER_MAX.as_secs())),
+    }
+}
+
+struct Node {
+    name: String,
+    up: bool,
+    pool: u64,
+    free: u64,
+    reserved: u64,
+    draining: u64,
+    pending: u64,
+}
+
+struct Owner {
+    name: String,
+    up: bool,
+    held: bool,
+    bytes: u64,
+    quota: Option<u64>,
+}
+
+/// What the scrape needs of the state.
+struct Fabric {
+    term: u64,
+    events: u64,
+    registrations: u64,
+    memory_nodes: Vec<Node>,
+    compute_nodes: Vec<Owner>,
+    compute_node_counts: BTreeMap<&'static str, u64>,
+    regions: BTreeMap<&'static str, u64>,
+    unwell: Vec<[String; 3]>,
+    devices: [u64; 2],
+}
+
+const HEALTH: [&str; 3] = ["reachable", "unreachable", "unregistered"];
+const STATES: [(RegionState, &str); 7] = [
+    (RegionState::Active, "active"),
+    (RegionState::Degraded, "degraded"),
+    (RegionState::Creating, "creating"),
+    (RegionState::Lost, "lost"),
+    (RegionState::Releasing, "releasing"),
+    (RegionState::Disabled, "disabled"),
+    (RegionState::Draining, "draining"),
+];
+
+fn name_of(node: &ComputeNode) -> String {
+    node.name.as_ref().map_or_else(|| node.cn_id.to_string(), ToString::to_string)
+}
+
+impl Fabric {
+    fn of(manager: &Manager) -> Fabric {
+        let state = manager.state();
+        let mut owned: BTreeMap<_, u64> = BTreeMap::new();
+        let mut regions: BTreeMap<_, u64> = STATES.iter().map(|(_, state)| (*state, 0)).collect();
+        let mut unwell = Vec::new();
+        for region in state.regions.values() {
+            *owned.entry(region.owner).or_default() += region.bytes();
+            let Some((_, word)) = STATES.iter().find(|(state, _)| *state == region.state) else { continue };
+            *regions.entry(*word).or_default() += 1;
+            let well = matches!(region.state, RegionState::Active | RegionState::Disabled);
+            if !well && unwell.len() < NAMED_MAX {
+                let owner = state.compute_nodes.get(&region.owner).map(name_of).unwrap_or_default();
+                unwell.push([region.name.to_string(), owner, (*word).to_owned()]);
+            }
+        }
+        let memory_node = |status: crate::api::MemoryNodeStatus| Node {
+            name: status.node.name.to_string(),
+            up: status.node.health == Health::Reachable,
+            pool: status.node.pool_bytes,
+            free: status.free_bytes,
+            reserved: status.reserved_bytes,
+            draining: status.draining_bytes,
+            pending: status.pending_commands,
+        };
+        let mut compute_node_counts: BTreeMap<_, u64> = HEALTH.iter().map(|word| (*word, 0)).collect();
+        for node in state.compute_nodes.values() {
+            *compute_node_counts.entry(HEALTH[health(node.health)]).or_default() += 1;
+        }
+        let compute_node = |node: &ComputeNode| Owner {
+            name: name_of(node),
+            up: node.health == Health::Reachable,
+            held: node.held,
+            bytes: owned.get(&node.cn_id).copied().unwrap_or_default(),
+            quota: node.quota,
+        };
+        let bound = state.logical_devices.values().filter(|device| device.binding.is_some()).count() as u64;
+        Fabric {
+            term: state.meta.watermark.term,
+            events: state.meta.last_event,
+            registrations: state.meta.last_registration,
+            memory_nodes: manager.memory_node_statuses().into_iter().map(memory_node).collect(),
+            compute_nodes: state.compute_nodes.values().take(NAMED_MAX).map(compute_node).collect(),
+            compute_node_counts,
+            regions,
+            unwell,
+            devices: [state.logical_devices.len() as u64 - bound, bound],
+        }
+    }
+
+    fn fill(&self, scrape: &mut Scrape) {
+        scrape.set(&TERM, &[], self.term);
+        scrape.set(&EVENTS, &[], self.events);
+        scrape.set(&REGISTRATIONS, &[], self.registrations);
+        let up = self.memory_nodes.iter().filter(|node| node.up).count();
+        scrape.set(&MEMORY_NODES, &["reachable"], up);
+        scrape.set(&MEMORY_NODES, &["unreachable"], self.memory_nodes.len() - up);
+        self.compute_node_counts.iter().for_each(|(word, count)| scrape.set(&COMPUTE_NODES, &[word], *count));
+        self.regions.iter().for_each(|(word, count)| scrape.set(&REGIONS, &[word], *count));
+        for [region, owner, state] in &self.unwell {
+            scrape.set(&REGION_UNWELL, &[region, owner, state], true);
+        }
+        for node in &self.memory_nodes {
+            let label: &[&str] = &[&node.name];
+            scrape.set(&MEMORY_NODE_UP, label, node.up);
+            scrape.set(&POOL, label, node.pool);
+            scrape.set(&FREE, label, node.free);
+            scrape.set(&RESERVED, label, node.reserved);
+            scrape.set(&DRAINING, label, node.draining);
+            scrape.set(&PENDING, label, node.pending);
+        }
+        for node in &self.compute_nodes {
+            let label: &[&str] = &[&node.name];
+            scrape.set(&COMPUTE_NODE_UP, label, node.up);
+            scrape.set(&HELD, label, node.held);
+            scrape.set(&OWNED, label, node.bytes);
+            if let Some(quota) = node.quota {
+                scrape.set(&QUOTA, label, quota);
+            }
+        }
+        scrape.set(&DEVICES, &["false"], self.devices[0]);
+        scrape.set(&DEVICES, &["true"], self.devices[1]);
+    }
+}
+
+/// The place of a health in [`HEALTH`].
+fn health(health: Health) -> usize {
+    match health {
+        Health::Reachable => 0,
+        Health::Unreachable => 1,
+        Health::Unregistered => 2,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn states_are_called_as_they_are_everywhere() {
+        assert!(STATES.iter().all(|(state, word)| state.to_string() == *word));
+        for known in [Health::Reachable, Health::Unreachable, Health::Unregistered] {
+            assert_eq!(HEALTH[health(known)], known.to_string());
+        }
+    }
+
+    #[tokio::test]
+    async fn who_does_not_lead_says_so_and_who_waits_is_unwell() {
+        let seat = Seat::new();
+        let waiting = sample(seat.clone()).await;
+        assert!(waiting.unwell.is_some_and(|reason| reason.contains("just started")));
+        seat.follow("http://10.0.0.2:7440");
+        let following = sample(seat).await;
+        assert_eq!(following.unwell, None);
+        let text = following.scrape.encode().unwrap();
+        assert!(text.contains("\ncxloe_gmm_leader 0\n") && !text.contains("cxloe_gmm_regions"), "{text}");
+    }
+}

@@ -1,0 +1,179 @@
+//! The memory node's metrics: what its workers and their sessions have counted, as `mn-server counters` and
+//! `mn-server sessions` show it, for Prometheus.
+//!
+//! A worker is a label, of which there are 64 at most, and so is a compute node, of which there are as many as
+//! `--max-sessions` says.
+
+use std::time::Duration;
+
+use cxloe_gmm::daemon::metrics::{Sample, Scrape};
+
+use crate::admin::{NodeStatus, WorkerStatus};
+
+/// A worker that has not reported for so long is stuck: a loaded one reports every half second.
+const STUCK: Duration = Duration::from_secs(10);
+
+cxloe_gmm::metrics_table! {
+    /// Always 1; the labels say which release this is, the node's name in the fabric and the interface it serves on.
+    BUILD: Gauge "cxloe_mn_build_info" ["version", "node", "interface"];
+    /// Bytes of the pool, lent and free.
+    POOL: Gauge "cxloe_mn_pool_bytes" [];
+    /// Seconds since a worker reported; its other figures are those of then. A stuck worker's grows.
+    AGE: Gauge "cxloe_mn_worker_report_age_seconds" ["worker"];
+    /// Requests executed.
+    EXECUTED: Counter "cxloe_mn_requests_executed_total" ["worker"];
+    /// Requests refused with a Fault frame.
+    REFUSED: Counter "cxloe_mn_requests_refused_total" ["worker"];
+    /// Requests that came before one that precedes them, and waited for it.
+    EARLY: Counter "cxloe_mn_requests_early_total" ["worker"];
+    /// Requests that came again; each was executed once.
+    DUPLICATE: Counter "cxloe_mn_requests_duplicate_total" ["worker"];
+    /// SackNak frames sent: what has arrived, and what is missing.
+    SACKS: Counter "cxloe_mn_sack_naks_sent_total" ["worker"];
+    /// SackNakAck frames sent.
+    SACK_ACKS: Counter "cxloe_mn_sack_nak_acks_sent_total" ["worker"];
+    /// Congestion frames sent to compute nodes.
+    CONGESTION: Counter "cxloe_mn_congestion_frames_sent_total" ["worker"];
+    /// 802.1Qbb (PFC) frames sent to the switch.
+    PFC: Counter "cxloe_mn_pfc_frames_sent_total" ["worker"];
+    /// Whether more frames wait in a worker's receive queue than may.
+    CONGESTED: Gauge "cxloe_mn_congested" ["worker"];
+    /// Frames dropped by the session layer, by cause: length, trailer (damaged or of another session), window, full (no room),
+    /// foreign (of nobody with a session).
+    DROPPED: Counter "cxloe_mn_frames_dropped_total" ["worker", "cause"];
+    /// Frames on the link, by direction: receive, transmit.
+    FRAMES: Counter "cxloe_mn_link_frames_total" ["worker", "direction"];
+    /// Bytes of these frames.
+    BYTES: Counter "cxloe_mn_link_bytes_total" ["worker", "direction"];
+    /// Frames the kernel dropped because the receive ring was full.
+    LINK_DROPPED: Counter "cxloe_mn_link_receive_drops_total" ["worker"];
+    /// Times no transmit slot was free.
+    LINK_FULL: Counter "cxloe_mn_link_transmit_full_total" ["worker"];
+    /// Frames the kernel refused to send.
+    LINK_ERRORS: Counter "cxloe_mn_link_transmit_errors_total" ["worker"];
+    /// Translations of CMem addresses, by whether the TLB had them: hit, miss.
+    TRANSLATIONS: Counter "cxloe_mn_translations_total" ["worker", "result"];
+    /// Sessions begun.
+    STARTED: Counter "cxloe_mn_sessions_started_total" ["worker"];
+    /// Sessions there are.
+    SESSIONS: Gauge "cxloe_mn_sessions" ["worker"];
+    /// Requests executed for a compute node in its present session.
+    SESSION_EXECUTED: Counter "cxloe_mn_session_requests_executed_total" ["compute_node"];
+    /// Requests of a compute node that came again.
+    SESSION_DUPLICATE: Counter "cxloe_mn_session_requests_duplicate_total" ["compute_node"];
+    /// Frames of a compute node dropped, for any cause.
+    SESSION_DROPPED: Counter "cxloe_mn_session_frames_dropped_total" ["compute_node"];
+    /// Requests of a compute node that wait for an earlier one.
+    SESSION_WAITING: Gauge "cxloe_mn_session_requests_waiting" ["compute_node"];
+    /// Seconds since the last frame of a compute node.
+    SESSION_IDLE: Gauge "cxloe_mn_session_idle_seconds" ["compute_node"];
+}
+
+/// The metrics of a node of this status, with a pool of so many bytes.
+pub fn sample(status: &NodeStatus, pool_bytes: u64) -> Sample {
+    let mut scrape = Scrape::new();
+    scrape.set(&BUILD, &[env!("CARGO_PKG_VERSION"), &status.name, &status.interface], true);
+    scrape.set(&POOL, &[], pool_bytes);
+    status.workers.iter().for_each(|worker| fill(&mut scrape, worker));
+    let unwell = status.workers.iter().find_map(|worker| match worker.age_ns.map(Duration::from_nanos) {
+        Some(age) if age <= STUCK => None,
+        Some(age) => Some(format!("worker {} has not reported for {}s", worker.worker, age.as_secs())),
+        None => Some(format!("worker {} has not reported yet", worker.worker)),
+    });
+    Sample { scrape, unwell }
+}
+
+fn fill(scrape: &mut Scrape, status: &WorkerStatus) {
+    let name = status.worker.to_string();
+    let worker: &[&str] = &[&name];
+    // Without a report there are no figures, rather than zeros.
+    let Some(age) = status.age_ns.map(Duration::from_nanos) else { return };
+    let report = &status.report;
+    let (requests, link) = (&report.requests, &report.link);
+    scrape.set(&AGE, worker, age);
+    for (metric, count) in [
+        (&EXECUTED, requests.executed),
+        (&REFUSED, requests.faults),
+        (&EARLY, requests.early),
+        (&DUPLICATE, requests.duplicates),
+        (&SACKS, requests.sacks),
+        (&SACK_ACKS, requests.sack_acks),
+        (&CONGESTION, requests.congestion),
+        (&PFC, report.pfc_frames),
+        (&LINK_DROPPED, link.rx_dropped),
+        (&LINK_FULL, link.tx_full),
+        (&LINK_ERRORS, link.tx_errors),
+        (&STARTED, requests.sessions),
+    ] {
+        scrape.set(metric, worker, count);
+    }
+    scrape.set(&CONGESTED, worker, report.congested);
+    scrape.set(&SESSIONS, worker, report.sessions.len());
+    for (metric, label, count) in [
+        (&DROPPED, "length", requests.dropped_length),
+        (&DROPPED, "trailer", requests.dropped_trailer),
+        (&DROPPED, "window", requests.dropped_window),
+        (&DROPPED, "full", requests.dropped_full),
+        (&DROPPED, "foreign", requests.dropped_foreign),
+        (&FRAMES, "receive", link.rx_frames),
+        (&FRAMES, "transmit", link.tx_frames),
+        (&BYTES, "receive", link.rx_bytes),
+        (&BYTES, "transmit", link.tx_bytes),
+        (&TRANSLATIONS, "hit", report.tlb_hits),
+        (&TRANSLATIONS, "miss", report.tlb_misses),
+    ] {
+        scrape.set(metric, &[&name, label], count);
+    }
+    for session in &report.sessions {
+        let (cn, c): (&[&str], _) = (&[&session.cn], &session.counters);
+        let dropped =
+            c.dropped_length + c.dropped_trailer + c.dropped_window + c.dropped_full + c.dropped_foreign;
+        scrape.set(&SESSION_EXECUTED, cn, c.executed);
+        scrape.set(&SESSION_DUPLICATE, cn, c.duplicates);
+        scrape.set(&SESSION_DROPPED, cn, dropped);
+        scrape.set(&SESSION_WAITING, cn, session.waiting);
+        scrape.set(&SESSION_IDLE, cn, Duration::from_nanos(session.idle_ns));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::VERSION;
+    use crate::worker::WorkerReport;
+
+    fn node(age: Option<Duration>) -> NodeStatus {
+        let report = WorkerReport { tlb_hits: 5, ..WorkerReport::default() };
+        let worker = WorkerStatus { worker: 3, age_ns: age.map(|age| age.as_nanos() as u64), report };
+        NodeStatus {
+            version: VERSION,
+            name: "mn1".into(),
+            interface: "mn0".into(),
+            window: 256,
+            workers: vec![worker],
+        }
+    }
+
+    #[test]
+    fn figures_of_a_worker_carry_its_number() {
+        let sample = sample(&node(Some(Duration::from_millis(1500))), 1 << 30);
+        assert_eq!(sample.unwell, None);
+        let text = sample.scrape.encode().unwrap();
+        for line in [
+            "cxloe_mn_translations_total{worker=\"3\",result=\"hit\"} 5",
+            "cxloe_mn_worker_report_age_seconds{worker=\"3\"} 1.5",
+            "cxloe_mn_pool_bytes 1073741824",
+        ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_worker_that_does_not_report_makes_the_node_unwell_and_has_no_zeros() {
+        let stuck = sample(&node(Some(STUCK + Duration::from_secs(1))), 0).unwell.unwrap();
+        assert!(stuck.contains("worker 3") && stuck.contains("11s"), "{stuck}");
+        let new = sample(&node(None), 0);
+        assert!(new.unwell.unwrap().contains("not reported yet"));
+        assert!(!new.scrape.encode().unwrap().contains("cxloe_mn_requests_executed_total"));
+    }
+}
