@@ -65,7 +65,6 @@ packages_of() {
         dpkg-shlibdeps) echo dpkg-dev ;;
         strip) echo binutils ;;
         strace | patchelf | lintian) echo "$1" ;;
-        nbdinfo | nbdcopy) echo libnbd-bin ;;
         nbdinfo | nbdcopy | nbdfuse) echo libnbd-bin ;;
         nbdkit | memcached) echo "$1" ;;
         ucx_perftest) echo ucx-utils ;;

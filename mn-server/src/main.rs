@@ -11,17 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cxloe_gmm::command_line::{Exit, finish, output};
-use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_gmm::daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
-use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, log, read_key};
+use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_gmm::model::Watermark;
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
 use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
-use cxloe_mn::pool::{ByteSize, Host, Pool};
 use cxloe_mn::metrics;
-use cxloe_mn::pool::{Host, Pool};
+use cxloe_mn::pool::{ByteSize, Host, Pool};
 use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_wire::frame::Mac;
@@ -144,15 +142,14 @@ fn run(config: &Config) -> Result<(), Failure> {
         }
     };
     let admin = socket.map(|socket| Server::start(socket, status_of(config, &workers))).transpose()?;
-    let metrics = metrics.map(|at| serve_metrics(at, status_of(config, &workers), pool.bytes())).transpose()?;
+    let metrics =
+        metrics.map(|at| serve_metrics(at, status_of(config, &workers), pool.bytes())).transpose()?;
     info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
 
     let serving = format!("serving {} on {}", ByteSize(pool.bytes()).approximate(), config.interface);
     supervisor.ready(&serving);
     supervisor.watch(&ending, look_at(&workers, serving));
     supervisor.stopping("telling compute nodes");
-    drop(admin);
-    ending.wait();
     drop((admin, metrics));
     // Mappings must not change any more, then nobody may touch the pool any more, then it is closed.
     let stopped = manager.map(ManagerLink::stop);
@@ -216,7 +213,6 @@ fn look_at(workers: &[WorkerHandle], serving: String) -> impl FnMut(Duration) ->
     }
 }
 
-fn open_pool(config: &Config, supervisor: Supervisor) -> Result<Arc<Pool>, Failure> {
 /// Serves metrics: the workers are asked on a thread that may wait for them.
 fn serve_metrics(
     at: MetricsListener,
@@ -227,11 +223,15 @@ fn serve_metrics(
     at.serve(move || {
         let status = Arc::clone(&status);
         let asked = tokio::task::spawn_blocking(move || metrics::sample(&status(), pool_bytes));
-        async { asked.await.unwrap_or_else(|error| Sample { unwell: Some(error.to_string()), ..Sample::default() }) }
+        async {
+            asked
+                .await
+                .unwrap_or_else(|error| Sample { unwell: Some(error.to_string()), ..Sample::default() })
+        }
     })
 }
 
-fn open_pool(config: &Config) -> Result<Arc<Pool>, Failure> {
+fn open_pool(config: &Config, supervisor: Supervisor) -> Result<Arc<Pool>, Failure> {
     let started = Instant::now();
     let told = Mutex::new(started);
     let progress = |done: u64, of: u64| {

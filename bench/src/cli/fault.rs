@@ -60,36 +60,6 @@ pub struct Args {
     output: OutputArgs,
 }
 
-/// A link that is there, if one is named.
-pub(super) struct OptionalLink(pub(super) Option<LinkArgs>);
-
-impl clap::Args for OptionalLink {
-    fn augment_args(command: clap::Command) -> clap::Command {
-        let known: Vec<_> = command.get_arguments().map(|arg| arg.get_id().clone()).collect();
-        LinkArgs::augment_args(command).mut_args(|arg| match arg.get_id().as_str() {
-            "interface" => arg.required(false),
-            _ if known.contains(arg.get_id()) => arg,
-            _ => arg.requires("interface"),
-        })
-    }
-
-    fn augment_args_for_update(command: clap::Command) -> clap::Command {
-        Self::augment_args(command)
-    }
-}
-
-impl FromArgMatches for OptionalLink {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let is_named = matches.contains_id("interface");
-        Ok(OptionalLink(is_named.then(|| LinkArgs::from_arg_matches(matches)).transpose()?))
-    }
-
-    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Self::from_arg_matches(matches)?;
-        Ok(())
-    }
-}
-
 impl Args {
     /// Whether it makes a lab, for which the process needs namespaces of its own.
     pub fn makes_lab(&self) -> bool {

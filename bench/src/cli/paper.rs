@@ -9,7 +9,7 @@ use cxloe_wire::link::wait::WaitStyle;
 
 use super::Failure;
 use super::common::{RegionArgs, Session, Unit, bar, report, write};
-use super::fault::OptionalLink;
+use super::pair::OptionalLink;
 use crate::lab::Interrupt;
 use crate::machine::Machine;
 use crate::paper::{self, Evaluation, Grid, Part, Plan, Section};

@@ -67,7 +67,6 @@ impl Axis {
     /// Three to seven round values along the axis where possible: the same ones of each decade when it is logarithmic,
     /// evenly spaced when it is linear or too short for that.
     pub fn ticks(&self) -> Vec<f64> {
-    pub(crate) fn ticks(&self) -> Vec<f64> {
         let inside = |v: &f64| (self.low..=self.high).contains(v);
         let decades = self.low.log10().floor() as i32..=self.high.log10().ceil() as i32;
         let in_each = |steps: &'static [f64]| -> Vec<f64> {

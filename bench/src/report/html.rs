@@ -159,7 +159,6 @@ impl Report {
     }
 }
 
-pub(super) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> String {
 /// A table with these column names; rows are whole `<tr>` elements.
 pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> String {
     let header: String = header.iter().map(|cell| format!("<th>{cell}</th>")).collect();
@@ -185,11 +184,6 @@ pub(crate) fn colours() -> String {
     rules + "}\n"
 }
 
-pub(super) fn hex(colour: plotters::style::RGBColor) -> String {
-    format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
-}
-
-pub(super) fn escape(text: &str) -> String {
 pub(crate) fn hex(colour: plotters::style::RGBColor) -> String {
     format!("#{:02X}{:02X}{:02X}", colour.0, colour.1, colour.2)
 }

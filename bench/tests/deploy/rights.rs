@@ -68,14 +68,17 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     let log = |daemon: &str| dir.path().join(format!("{daemon}.log"));
     let said = |daemon: &str| fs::read_to_string(log(daemon)).unwrap_or_default();
 
-    let serve = ["serve", "--listen", "127.0.0.1:0", "--store", &path("gmm.redb"), "--socket", &path("gmm.sock")];
+    let serve =
+        ["serve", "--listen", "127.0.0.1:0", "--store", &path("gmm.redb"), "--socket", &path("gmm.sock")];
     let gmm = start("mn", "gmm", &serve)?;
-    let ask = |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);
+    let ask =
+        |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);
     eventually("the manager answers", || ask(&["status"]).ok()).map_err(|_| said("gmm"))?;
     let usual = ["--wait", "sleep", "--manager", &manager, "--data-dir", &path("data")];
     let node = ["-i", "mn0", "--name", "mn0", "--pool-size", "128M", "--socket", &path("mn.sock")];
     let mn = start("mn", "mn-server", &[&node[..], &usual].concat())?;
-    eventually("the memory node registers", || saying(&log("mn-server"), "registered")).map_err(|_| said("mn-server"))?;
+    eventually("the memory node registers", || saying(&log("mn-server"), "registered"))
+        .map_err(|_| said("mn-server"))?;
     let socket = path("agent.sock");
     let own = ["run", "-i", "cn0", "--name", "cn0", "--session-timeout", "5s", "--socket", &socket];
     let agent = start("cn", "cn-agent", &[&own[..], &usual].concat())?;
@@ -125,8 +128,25 @@ fn a_program_of_somebody_else(lab: &Lab, dir: &Path, socket: &str) -> Outcome {
     let text = |numbers: &[u64]| numbers.iter().map(|n| format!("{n:016}\n")).collect::<String>();
     fs::write(dir.join("numbers"), text(&numbers))?;
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", PERSON, "--regid", GROUP, "--clear-groups", "--no-new-privs", "--bounding-set=-all", "--"]);
-    command.arg(dir.join("bin/cn-agent")).args(["exec", "--size", "64M", "--local", "4M", "--stats=json", "--"]);
+    command.args([
+        "--reuid",
+        PERSON,
+        "--regid",
+        GROUP,
+        "--clear-groups",
+        "--no-new-privs",
+        "--bounding-set=-all",
+        "--",
+    ]);
+    command.arg(dir.join("bin/cn-agent")).args([
+        "exec",
+        "--size",
+        "64M",
+        "--local",
+        "4M",
+        "--stats=json",
+        "--",
+    ]);
     command.args(["sort", "-S", "24M", "--parallel=1"]).arg(dir.join("numbers"));
     command.env("CXLOE_AGENT", socket).env("LC_ALL", "C").current_dir("/");
     let (out, err) = (dir.join("sorted"), dir.join("sort.err"));

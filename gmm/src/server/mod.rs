@@ -164,18 +164,12 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let router = seat.router();
         let serving = tokio::spawn(listener::serve(
-            Listeners { tcp, unix },
+            Listeners { tcp: Some(tcp), unix },
             router.clone(),
             config.connections_max,
             stopped,
         ));
-        let server = Self { address, socket, stop, serving, router, abdicate, reigning };
-            Listeners { tcp: Some(tcp), unix },
-            seat.router(),
-            config.connections_max,
-            stopped,
-        ));
-        let server = Self { address, socket, metrics, stop, serving, abdicate, reigning };
+        let server = Self { address, socket, metrics, stop, serving, router, abdicate, reigning };
         tracing::info!("listening on {address}");
         if let Some(path) = config.port_file {
             let written = write_port_file(&path, address);
