@@ -21,11 +21,28 @@ const UPDATE_BYTES: u64 = 16;
 /// A whole run has this many updates for each word of the table.
 const UPDATES_PER_WORD: u64 = 4;
 
-/// The sequence of the HPC Challenge: a shift register with the polynomial x^64 + x^2 + x + 1.
-#[derive(Clone, Debug)]
+/// Streams of the sequence that take turns, as in the HPC Challenge: successive values of one are much alike.
+const STREAMS: usize = 128;
+
+/// A stream of the sequence of the HPC Challenge: the powers of x modulo x^64 + x^2 + x + 1, over two elements.
+#[derive(Clone, Copy, Debug)]
 struct Register(u64);
 
 impl Register {
+    /// The stream that has come to x to the power `position`.
+    fn at(position: u64) -> Register {
+        let (mut power, mut square, mut left) = (1, 2, position);
+        while left > 0 {
+            if left & 1 == 1 {
+                power = times(power, square);
+            }
+            square = times(square, square);
+            left >>= 1;
+        }
+        Register(power)
+    }
+
+    /// The next value: x times the last one.
     #[inline]
     fn draw(&mut self) -> u64 {
         let carry = if self.0 >> 63 == 1 { 7 } else { 0 };
@@ -34,23 +51,40 @@ impl Register {
     }
 }
 
+/// The product of two polynomials, modulo the sequence's.
+fn times(a: u64, b: u64) -> u64 {
+    let mut shifted = Register(a);
+    let mut product = 0;
+    for bit in 0..64 {
+        if b >> bit & 1 == 1 {
+            product ^= shifted.0;
+        }
+        shifted.draw();
+    }
+    product
+}
+
 /// The updates of a table, in order.
 struct Updates {
-    register: Register,
+    streams: [Register; STREAMS],
+    turn: usize,
     mask: u64,
     batch: Vec<(u64, u64)>,
 }
 
 impl Updates {
     fn new(words: u64) -> Updates {
-        Updates { register: Register(1), mask: words - 1, batch: Vec::with_capacity(BATCH) }
+        // Far apart, and none at the beginning of the sequence, whose values have hardly any bits.
+        let streams = std::array::from_fn(|stream| Register::at((stream as u64 + 1) << 54));
+        Updates { streams, turn: 0, mask: words - 1, batch: Vec::with_capacity(BATCH) }
     }
 
     /// Makes the next `count` updates, at most a batch.
     fn make(&mut self, memory: &mut dyn Memory, count: usize) -> Result<(), MeasureError> {
         self.batch.clear();
         for _ in 0..count {
-            let value = self.register.draw();
+            let value = self.streams[self.turn].draw();
+            self.turn = (self.turn + 1) % STREAMS;
             self.batch.push((value & self.mask, value));
         }
         memory.check()?;
@@ -134,6 +168,25 @@ mod tests {
         let drawn: Vec<u64> = (0..66).map(|_| register.draw()).collect();
         assert_eq!(drawn[..3], [2, 4, 8]);
         assert_eq!(drawn[62..], [1 << 63, 7, 14, 28]);
+        for position in [0, 1, 63, 64, 66, 1000] {
+            let mut walked = Register(1);
+            for _ in 0..position {
+                walked.draw();
+            }
+            assert_eq!(Register::at(position).0, walked.0, "{position}");
+        }
+    }
+
+    #[test]
+    fn updates_go_everywhere() {
+        let mut updates = Updates::new(1 << 10);
+        let mut memory = local(1 << 13, None);
+        let mut seen = [0_u32; 1 << 10];
+        for _ in 0..100 {
+            updates.make(&mut memory, BATCH).unwrap();
+            updates.batch.iter().for_each(|(word, _)| seen[*word as usize] += 1);
+        }
+        assert!(seen.iter().all(|n| (50..160).contains(n)), "{seen:?}");
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl PortMemory<'_> {
         match outcome {
             Ok(()) => {
                 served.free.pop();
-                served.under_way[slot as usize] = Some(access.clone());
+                served.under_way[slot as usize] = Some(*access);
                 Submitted::Yes
             }
             Err(EngineError::Busy) => Submitted::Busy,
