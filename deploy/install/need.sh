@@ -59,6 +59,8 @@ packages_of() {
         # Debian has the command cxl in the package of ndctl.
         cxl | ndctl) echo ndctl ;;
         daxctl) echo daxctl ;;
+        promtool) echo prometheus ;;
+        tmux) echo tmux ;;
         python3 | redis-server | sqlite3 | zstd) echo "$1" ;;
         qemu-img | qemu-io) echo qemu-utils ;;
         nbd-client) echo nbd-client ;;

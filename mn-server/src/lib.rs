@@ -16,6 +16,7 @@
 //! * [`pool`]: the memory: anonymous, huge pages, a memfd, a file, a DAX device.
 //! * [`control`]: the manager's commands, carried out.
 //! * [`admin`]: a socket that tells how things stand.
+//! * [`metrics`]: the same for Prometheus.
 //! * [`config`][]: options.
 
 pub mod admin;

@@ -141,7 +141,8 @@ fn run(config: &Config) -> Result<(), Failure> {
         }
     };
     let admin = socket.map(|socket| Server::start(socket, status_of(config, &workers))).transpose()?;
-    let metrics = metrics.map(|at| serve_metrics(at, status_of(config, &workers), pool.bytes())).transpose()?;
+    let metrics =
+        metrics.map(|at| serve_metrics(at, status_of(config, &workers), pool.bytes())).transpose()?;
     info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
 
     ending.wait();
@@ -164,7 +165,7 @@ fn bind_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
         return admin::server::bind(path).map(Some);
     }
     Ok(admin::server::bind(&admin::default_socket())
-        .inspect_err(|error| tracing::warn!("serving without a socket for `mn-server sessions`: {error}"))
+        .inspect_err(|error| tracing::warn!(%error, "serving without a socket for `mn-server sessions`"))
         .ok())
 }
 
@@ -202,7 +203,11 @@ fn serve_metrics(
     at.serve(move || {
         let status = Arc::clone(&status);
         let asked = tokio::task::spawn_blocking(move || metrics::sample(&status(), pool_bytes));
-        async { asked.await.unwrap_or_else(|error| Sample { unwell: Some(error.to_string()), ..Sample::default() }) }
+        async {
+            asked
+                .await
+                .unwrap_or_else(|error| Sample { unwell: Some(error.to_string()), ..Sample::default() })
+        }
     })
 }
 

@@ -10,6 +10,7 @@ mod paging;
 mod run;
 mod sessions;
 mod target;
+mod top;
 mod vm;
 
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ Examples:
   cn-agent write scratch --text hello                       at its beginning
   cn-agent cxl list                                         CXL memory of this machine, and what it can serve
   cn-agent sessions                                         windows, round trips, losses, pace
+  cn-agent top                                              what it is doing, live
   cn-agent exec --size 4G --local 1G -- sort huge.txt       a program whose memory is remote
   cn-agent flush                                            until memory nodes have it
   cn-agent nbd --region scratch --socket /run/scratch.nbd   a region as a block device
@@ -67,6 +69,8 @@ enum Command {
     SetLocal(exec::SetLocalArgs),
     /// Show which regions programs have mapped, and how paging goes
     Paging(paging::PagingArgs),
+    /// Show live what the agent is doing: regions, hit rates, fault times, retransmissions, rate and phase
+    Top(top::TopArgs),
     /// Read lines of remote memory
     Read(lines::ReadArgs),
     /// Write lines of remote memory
@@ -117,6 +121,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Sessions(args) => sessions::run(&args),
         Command::Counters(args) => list::counters(&args),
         Command::Paging(args) => paging::paging(&args),
+        Command::Top(args) => top::run(&args),
         Command::Read(args) => lines::read(&args),
         Command::Write(args) => lines::write(&args),
         Command::Flush(args) => lines::flush(&args),

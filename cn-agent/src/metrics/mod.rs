@@ -56,7 +56,8 @@ pub async fn sample(source: Source) -> Sample {
     scrape.set(&BUILD, &[release, &source.name, &node.cn, &source.interface], true);
     scrape.set(&HELD, &[], node.held);
     source.listing.regions().iter().for_each(|region| of_region(&mut scrape, region));
-    let asked = async { (report(&source.orders).await, ask(&source.orders, |spaces| spaces.report(None)).await) };
+    let asked =
+        async { (report(&source.orders).await, ask(&source.orders, |spaces| spaces.report(None)).await) };
     let unwell = match timeout(ANSWER_MAX, asked).await {
         Ok((Some(report), Some(views))) => {
             report.sessions.iter().for_each(|session| of_session(&mut scrape, session));

@@ -170,9 +170,8 @@ impl FaultWatch {
     #[inline]
     pub fn fetched(&mut self, space: u16, mapping: MappingId, page: u32, since: Time) {
         // One that had waited for room is looked for there.
-        let stalled = |(of, stalled): &(u16, Stalled)| {
-            (*of, stalled.mapping, stalled.page) == (space, mapping, page)
-        };
+        let stalled =
+            |(of, stalled): &(u16, Stalled)| (*of, stalled.mapping, stalled.page) == (space, mapping, page);
         if self.stalled.is_empty() || !self.stalled.iter().any(stalled) {
             self.times.fetch.record(self.clock.now().since(since));
         }
@@ -180,9 +179,8 @@ impl FaultWatch {
 
     /// A fault that began at `since` has to wait for room.
     pub fn stalled(&mut self, space: u16, mapping: MappingId, page: u32, since: Time) {
-        let known = |(of, stalled): &(u16, Stalled)| {
-            (*of, stalled.mapping, stalled.page) == (space, mapping, page)
-        };
+        let known =
+            |(of, stalled): &(u16, Stalled)| (*of, stalled.mapping, stalled.page) == (space, mapping, page);
         if self.stalled.len() < STALLED_MAX && !self.stalled.iter().any(known) {
             self.stalled.push((space, Stalled { mapping, page, since }));
         }

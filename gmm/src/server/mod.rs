@@ -162,7 +162,7 @@ impl Server {
             stopped,
         ));
         let server = Self { address, socket, metrics, stop, serving, abdicate, reigning };
-        tracing::info!("listening on {address}");
+        tracing::info!(%address, "listening on {address}");
         if let Some(path) = config.port_file {
             let written = write_port_file(&path, address);
             if let Err(source) = written {

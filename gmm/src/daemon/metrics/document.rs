@@ -15,7 +15,8 @@ pub fn document<'a>(metrics: impl IntoIterator<Item = &'a Definition>) -> String
         };
         let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
         // Writing into a string does not fail.
-        let _ = writeln!(text, "| `{name}` | {kind} | {} | {} |", labels.join(", "), help.replace('|', "\\|"));
+        let _ =
+            writeln!(text, "| `{name}` | {kind} | {} | {} |", labels.join(", "), help.replace('|', "\\|"));
     }
     text
 }

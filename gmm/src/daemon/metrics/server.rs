@@ -230,8 +230,7 @@ mod tests {
         let listener = MetricsListener::bind(&"127.0.0.1:0".parse().unwrap()).unwrap();
         let server = listener.serve(sampled(&well)).unwrap();
         let MetricsAddress::Tcp(address) = *server.address() else { panic!("another kind of address") };
-        let get =
-            |path: &str| ask(std::net::TcpStream::connect(address).unwrap(), &format!("GET {path}"));
+        let get = |path: &str| ask(std::net::TcpStream::connect(address).unwrap(), &format!("GET {path}"));
         let found = get("/metrics").to_lowercase();
         assert!(found.starts_with("http/1.1 200") && found.contains("version=0.0.4"), "{found}");
         assert!(found.contains("\r\n\r\n# help so whether it is so.\n# type so gauge\nso 1\n"), "{found}");
