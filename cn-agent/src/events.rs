@@ -44,25 +44,25 @@ pub fn log(event: &EngineEvent) {
     match event {
         EngineEvent::Session { mac, event: session } => match session {
             SessionEvent::Opened { incarnation, resumed } => {
-                tracing::info!(%mac, incarnation = format_args!("{incarnation:#x}"), resumed, "session open");
+                tracing::info!(peer = %mac, incarnation = format_args!("{incarnation:#x}"), resumed, "session open");
             }
             SessionEvent::DataLost { before, now } => tracing::error!(
-                %mac, before = format_args!("{before:#x}"), now = format_args!("{now:#x}"),
+                peer = %mac, before = format_args!("{before:#x}"), now = format_args!("{now:#x}"),
                 "the memory node has lost its content: data of the regions on it is gone"
             ),
             SessionEvent::Suspect => {
-                tracing::warn!(%mac, "memory node silent; offering it a new session");
+                tracing::warn!(peer = %mac, "memory node silent; offering it a new session");
             }
             SessionEvent::Dead => {
-                tracing::error!(%mac, "memory node has not answered within the limit; operations on it fail until it is back");
+                tracing::error!(peer = %mac, "memory node has not answered within the limit; operations on it fail until it is back");
             }
-            SessionEvent::PeerLeft => tracing::warn!(%mac, "memory node is stopping"),
-            SessionEvent::Refused { .. } => {
+            SessionEvent::PeerLeft => tracing::warn!(peer = %mac, "memory node is stopping"),
+            SessionEvent::Refused { status, .. } => {
                 if let Some(why) = refusal(event) {
-                    tracing::error!("{why}");
+                    tracing::error!(peer = %mac, cause = ?status, "{why}");
                 }
             }
-            SessionEvent::Closed => tracing::info!(%mac, "session closed"),
+            SessionEvent::Closed => tracing::info!(peer = %mac, "session closed"),
         },
         EngineEvent::WriteBackRefused { hpa, error } => {
             tracing::error!(hpa = format_args!("{hpa:#x}"), %error, "a modified line could not be written back");

@@ -26,5 +26,6 @@ pub mod port;
 pub mod rate_control;
 pub mod signals;
 pub mod state_file;
+pub mod top;
 pub mod uffd;
 pub mod vm;

@@ -79,6 +79,8 @@ packages_of() {
         chromedriver) echo chromium-driver ;;
         tshark) echo tshark ;;
         dumpcap) echo wireshark-common ;;
+        promtool) echo prometheus ;;
+        tmux) echo tmux ;;
         python3 | redis-server | sqlite3 | zstd) echo "$1" ;;
         qemu-img | qemu-io) echo qemu-utils ;;
         nbd-client) echo nbd-client ;;

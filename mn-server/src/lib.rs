@@ -17,6 +17,7 @@
 //! * [`trace`]: what is told when a request reaches the memory, for those who time it.
 //! * [`control`]: the manager's commands, carried out.
 //! * [`admin`]: a socket that tells how things stand.
+//! * [`metrics`]: the same for Prometheus.
 //! * [`config`][]: options.
 
 pub mod admin;

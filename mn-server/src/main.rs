@@ -169,7 +169,7 @@ fn bind_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
         return admin::server::bind(path).map(Some);
     }
     Ok(admin::server::bind(&admin::default_socket())
-        .inspect_err(|error| tracing::warn!("serving without a socket for `mn-server sessions`: {error}"))
+        .inspect_err(|error| tracing::warn!(%error, "serving without a socket for `mn-server sessions`"))
         .ok())
 }
 

@@ -264,19 +264,19 @@ impl Worker {
         while let Some(event) = responder.poll_event() {
             match event {
                 ResponderEvent::Started { cn, replaced } => {
-                    tracing::info!(worker = index, %cn, replaced, "session started");
+                    tracing::info!(worker = index, peer = %cn, replaced, "session started");
                 }
-                ResponderEvent::Ended(cn) => tracing::info!(worker = index, %cn, "session ended"),
+                ResponderEvent::Ended(cn) => tracing::info!(worker = index, peer = %cn, "session ended"),
                 ResponderEvent::Expired(cn) => {
-                    tracing::warn!(worker = index, %cn, "session forgotten: nothing heard from the CN");
+                    tracing::warn!(worker = index, peer = %cn, "session forgotten: nothing heard from the CN");
                 }
                 ResponderEvent::Conflict(cn) => tracing::warn!(
-                    worker = index, %cn,
+                    worker = index, peer = %cn,
                     "refused a second agent with this CN id while the first is alive; \
                      end one of them, or give its interface another MAC address"
                 ),
                 ResponderEvent::VersionMismatch { cn, version } => tracing::warn!(
-                    worker = index, %cn, theirs = version, ours = cxloe_wire::frame::PROTOCOL_VERSION,
+                    worker = index, peer = %cn, theirs = version, ours = cxloe_wire::frame::PROTOCOL_VERSION,
                     "refused a CN of another protocol version; upgrade the older of the two"
                 ),
             }

@@ -52,6 +52,8 @@ pub struct Rig {
     pub link: &'static str,
     /// Bytes that a memory node lends.
     pub pool_size: &'static str,
+    /// Whether daemons serve metrics, each at a socket called after it, and log JSON.
+    pub observed: bool,
     pub dir: TempDir,
 }
 
@@ -71,6 +73,7 @@ impl Rig {
             logs: Cell::new(0),
             link: "packet",
             pool_size: "32MiB",
+            observed: false,
             dir: tempfile::tempdir()?,
         })
     }
@@ -105,6 +108,10 @@ impl Rig {
     fn start(&self, namespace: &str, name: &str, arguments: &[&str]) -> Outcome<(Process, PathBuf)> {
         let mut command = Command::new(program(name)?);
         command.args(arguments);
+        if self.observed {
+            let metrics = format!("unix:{}", self.path(&format!("{name}.metrics")).display());
+            command.args(["--metrics", &metrics, "--log-format", "json"]);
+        }
         self.logs.set(self.logs.get() + 1);
         let log = self.path(&format!("{name}.{}.log", self.logs.get()));
         Process::log_to(&mut command, &log)?;

@@ -11,6 +11,7 @@ mod paging;
 mod run;
 mod sessions;
 mod target;
+mod top;
 mod vm;
 
 use std::path::PathBuf;
@@ -30,6 +31,7 @@ Examples:
   cn-agent write scratch --text hello                       at its beginning
   cn-agent cxl list                                         CXL memory of this machine, and what it can serve
   cn-agent sessions                                         windows, round trips, losses, pace
+  cn-agent top                                              what it is doing, live
   cn-agent exec --size 4G --local 1G -- sort huge.txt       a program whose memory is remote
   cn-agent doctor                                           is this machine ready, and what is to do?
   cn-agent flush                                            until memory nodes have it
@@ -71,6 +73,8 @@ enum Command {
     SetLocal(exec::SetLocalArgs),
     /// Show which regions programs have mapped, and how paging goes
     Paging(paging::PagingArgs),
+    /// Show live what the agent is doing: regions, hit rates, fault times, retransmissions, rate and phase
+    Top(top::TopArgs),
     /// Read lines of remote memory
     Read(lines::ReadArgs),
     /// Write lines of remote memory
@@ -126,6 +130,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Sessions(args) => sessions::run(&args),
         Command::Counters(args) => list::counters(&args),
         Command::Paging(args) => paging::paging(&args),
+        Command::Top(args) => top::run(&args),
         Command::Read(args) => lines::read(&args),
         Command::Write(args) => lines::write(&args),
         Command::Flush(args) => lines::flush(&args),

@@ -95,7 +95,7 @@ impl Space {
             }
         }
         tracing::debug!(
-            space = self.options.region,
+            region = self.options.region,
             pid,
             view = view.0,
             resume = joining.resume,

@@ -216,7 +216,7 @@ impl Space {
                     self.happened(id, event, transfers);
                 }),
                 Err(error) => {
-                    tracing::error!(%error, space = self.options.region, "a process's faults cannot be read");
+                    tracing::error!(%error, region = self.options.region, "a process's faults cannot be read");
                     self.part(id);
                     return count;
                 }
@@ -302,11 +302,11 @@ impl Space {
                 memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
                 self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
                 self.changed = true;
-                tracing::debug!(space = self.options.region, view = view.0, "a process has forked");
+                tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
             }
             // Its probe page reads as zeros, by which it knows.
             Err(error) => {
-                tracing::error!(%error, space = self.options.region, "a forked process is not followed");
+                tracing::error!(%error, region = self.options.region, "a forked process is not followed");
             }
         }
     }
@@ -399,7 +399,7 @@ impl Space {
 
     fn part(&mut self, id: MappingId) {
         if let Some(mapped) = self.memory.mappings_mut().remove(id) {
-            tracing::debug!(space = self.options.region, pid = mapped.pid, "a process has left");
+            tracing::debug!(region = self.options.region, pid = mapped.pid, "a process has left");
             self.ledger.set_record(id.0, None);
             self.changed = true;
             self.parted.push(mapped);

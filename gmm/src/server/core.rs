@@ -229,9 +229,22 @@ fn run(
 fn log(changes: &[Change]) {
     for change in changes {
         if let Change::Event(event) = change {
-            match serde_json::to_string(&event.kind) {
-                Ok(kind) => tracing::info!(seq = event.seq, "{kind}"),
-                Err(error) => tracing::warn!(seq = event.seq, %error, "event cannot be shown"),
+            match (serde_json::to_string(&event.kind), serde_json::to_value(&event.kind)) {
+                (Ok(kind), Ok(fields)) => {
+                    let word = |name: &str| fields.get(name).and_then(serde_json::Value::as_str);
+                    tracing::info!(
+                        seq = event.seq,
+                        event = word("event"),
+                        region = word("region"),
+                        memory_node = word("memory_node"),
+                        compute_node = word("compute_node"),
+                        cause = word("reason"),
+                        "{kind}"
+                    );
+                }
+                (Err(error), _) | (_, Err(error)) => {
+                    tracing::warn!(seq = event.seq, %error, "event cannot be shown")
+                }
             }
         }
     }

@@ -170,7 +170,7 @@ impl Server {
             stopped,
         ));
         let server = Self { address, socket, metrics, stop, serving, router, abdicate, reigning };
-        tracing::info!("listening on {address}");
+        tracing::info!(%address, "listening on {address}");
         if let Some(path) = config.port_file {
             let written = write_port_file(&path, address);
             if let Err(source) = written {

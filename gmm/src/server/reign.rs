@@ -71,7 +71,7 @@ impl Reign {
         if let Some(fm) = &config.fm {
             let listener = FmListener::start(fm.clone(), ManagerFm::new(self.core.clone())).await?;
             for (switch, address) in listener.addresses().iter().enumerate() {
-                tracing::info!("FM API of switch {switch} on {address}");
+                tracing::info!(switch, %address, "FM API of switch {switch} on {address}");
             }
             self.services.spawn(listener.serve());
         }

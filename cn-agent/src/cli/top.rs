@@ -1,0 +1,98 @@
+//! `cn-agent top`: a live view of what the agent is doing; once, or as JSON, for scripts.
+
+use std::io::{self, Write};
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use cxloe_cn::top::terminal::{INTERVAL_MAX, INTERVAL_MIN, live};
+use cxloe_cn::top::view::{self, KEYS, Sort, View};
+use cxloe_cn::top::{Figures, Snapshot};
+use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::daemon::Span;
+use cxloe_wire::time::Clock;
+
+use super::SocketArgs;
+use super::failure::of_agent;
+
+/// Columns of `--once`.
+const WIDTH: u16 = 130;
+
+/// Arguments of `cn-agent top`.
+#[derive(Debug, Args)]
+#[command(after_help = format!("\
+Rates are those of the last interval; `hit` is the share that needed no memory node. Fault times are the agent's: from
+reading that a thread has stopped to having its page in place.
+
+Keys:
+{KEYS}
+
+Examples:
+  cn-agent top                     live; goes on when the agent was restarted
+  cn-agent top --once              one interval, as text
+  cn-agent top --json | jq -c .faults.p99_ns
+                                   one object a second, for programs"))]
+pub struct TopArgs {
+    #[command(flatten)]
+    socket: SocketArgs,
+    /// Between two looks, 100ms to 60s
+    #[arg(short, long, value_name = "TIME", default_value = "1s")]
+    interval: Span,
+    /// What comes first
+    #[arg(short, long, value_name = "KEY", default_value = "rate")]
+    sort: Sort,
+    /// Show one interval as text, and end
+    #[arg(long)]
+    once: bool,
+    /// One JSON object per interval, on a line each: times in nanoseconds, rates per second
+    #[arg(long)]
+    json: bool,
+}
+
+/// Shows the agent at work.
+///
+/// # Errors
+/// When the agent cannot be asked the first time, or the terminal fails.
+pub fn run(args: &TopArgs) -> Result<(), Failure> {
+    let path = args.socket.path();
+    let Span(interval) = args.interval;
+    if !(INTERVAL_MIN..=INTERVAL_MAX).contains(&interval) {
+        return Err(Failure::usage("the interval is 100ms to 60s, as in --interval 2s"));
+    }
+    let view = View { sort: args.sort, interval, socket: path.display().to_string(), ..View::default() };
+    if args.once || args.json {
+        return print(args, &path, &view);
+    }
+    let clock = Clock::new();
+    // An agent that has never been there is a mistake rather than something to wait for.
+    Snapshot::take(&path, &clock).map_err(of_agent)?;
+    let take = move || Snapshot::take(&path, &clock).map_err(|error| error.to_string());
+    live(take, view).map_err(|error| match error.kind() {
+        io::ErrorKind::Unsupported => Failure::usage(error),
+        _ => Failure::failed(format!("the terminal fails: {error}")),
+    })
+}
+
+/// Prints intervals: one, or until the reader or the agent ends.
+fn print(args: &TopArgs, path: &Path, view: &View) -> Result<(), Failure> {
+    let clock = Clock::new();
+    let mut before = Snapshot::take(path, &clock).map_err(of_agent)?;
+    loop {
+        let due = before.at + view.interval;
+        thread::sleep(due.since(clock.now()).max(Duration::from_millis(1)));
+        let now = Snapshot::take(path, &clock).map_err(of_agent)?;
+        let figures = Figures::between(Some(&before), &now);
+        if args.json {
+            let line = serde_json::to_string(&figures).map_err(Failure::failed)?;
+            output::line(&line)?;
+            let _ = io::stdout().flush();
+        } else {
+            output::line(&view::text(&figures, view, WIDTH))?;
+        }
+        if args.once {
+            return Ok(());
+        }
+        before = now;
+    }
+}

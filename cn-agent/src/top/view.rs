@@ -1,0 +1,390 @@
+//! The screen: a pure function of figures and of what the user has chosen.
+//!
+//! ```text
+//!   title        which agent, since when these figures are; or why there are none newer
+//!   summary      lines, pages, link: rates and hit rates; a picture of how long faults took
+//!   regions      sorted, scrolled
+//!   sessions     round trips, what was sent again, phase and rate
+//!   keys
+//! ```
+
+use std::cmp::Ordering;
+use std::time::Duration;
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, StatefulWidget, Table, TableState, Widget};
+
+use super::figures::{Faults, Figures, RegionFigures, SessionFigures};
+use super::units::{bits, bytes, percent, short, time};
+use crate::paging::BOUNDS_NS;
+
+/// What regions and sessions are sorted by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Sort {
+    /// What happens most first: faults of regions, requests of sessions.
+    #[default]
+    Rate,
+    /// By name or address.
+    Name,
+    /// The largest first: bytes of regions, requests in flight of sessions.
+    Size,
+    /// What goes wrong most first: misses of regions, requests sent again of sessions.
+    Trouble,
+}
+
+impl Sort {
+    /// The one that follows.
+    pub fn next(self) -> Sort {
+        match self {
+            Sort::Rate => Sort::Name,
+            Sort::Name => Sort::Size,
+            Sort::Size => Sort::Trouble,
+            Sort::Trouble => Sort::Rate,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Sort::Rate => "rate",
+            Sort::Name => "name",
+            Sort::Size => "size",
+            Sort::Trouble => "trouble",
+        }
+    }
+}
+
+/// What the user has chosen, and what is known beside the figures.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The order of regions and sessions.
+    pub sort: Sort,
+    /// The other way round.
+    pub reverse: bool,
+    /// Whether the screen stands still.
+    pub paused: bool,
+    /// Whether keys are explained.
+    pub help: bool,
+    /// The first region shown.
+    pub scroll: usize,
+    /// Between two snapshots.
+    pub interval: Duration,
+    /// The agent's socket.
+    pub socket: String,
+    /// Why there are no newer figures, and how old these are.
+    pub trouble: Option<(String, Duration)>,
+}
+
+const HEAD: Style = Style::new().add_modifier(Modifier::BOLD);
+const DIM: Style = Style::new().fg(Color::DarkGray);
+const BAD: Style = Style::new().fg(Color::Red);
+const ODD: Style = Style::new().fg(Color::Yellow);
+
+/// What the keys do, for the screen and for `--help`.
+pub const KEYS: &str = "\
+q, Esc, Ctrl-C   end
+s                sort by rate, name, size, trouble
+r                reverse the order
+space            stand still, go on
++ -              ask more often, less often
+up, down, j, k   scroll regions
+h, ?             this help";
+
+/// Draws all of it into `area`. Without figures, only what is known beside them.
+pub fn draw(figures: Option<&Figures>, view: &View, area: Rect, buffer: &mut Buffer) {
+    let sessions = figures.map_or(0, |figures| figures.sessions.len()) as u16;
+    // Sessions are few: they get what they need, up to a third; regions get the rest.
+    let wanted = (sessions + 2).min((area.height / 3).max(4));
+    let [title, summary, regions, sessions, keys] = Layout::vertical([
+        Constraint::Length(1 + u16::from(view.trouble.is_some())),
+        Constraint::Length(5),
+        Constraint::Min(3),
+        Constraint::Length(wanted),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    Paragraph::new(heading(figures, view)).render(title, buffer);
+    if let Some(figures) = figures {
+        Paragraph::new(summarised(figures)).render(summary, buffer);
+        draw_regions(figures, view, regions, buffer);
+        draw_sessions(figures, view, sessions, buffer);
+    }
+    Paragraph::new(key_line(view)).style(DIM).render(keys, buffer);
+    if view.help {
+        explain(area, buffer);
+    }
+}
+
+fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
+    let mut line = vec![Span::styled("cn-agent top", HEAD)];
+    if let Some(f) = figures {
+        let seconds = f.unix_ms / 1000 % 86_400;
+        let clock = format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60);
+        line.push(format!("  {}  link {}  manager {}  {clock}", f.cn, f.backend, f.manager).into());
+        if f.held {
+            line.push(Span::styled("  held in reset", BAD));
+        }
+    } else {
+        line.push(format!("  {}", view.socket).into());
+    }
+    if view.paused {
+        line.push(Span::styled("  paused", ODD));
+    }
+    let mut lines = vec![Line::from(line)];
+    if let Some((reason, age)) = &view.trouble {
+        let old = match figures {
+            Some(_) => format!("these figures are {} old; ", time(Some(Duration::from_secs(age.as_secs())))),
+            None => String::new(),
+        };
+        lines.push(Line::styled(format!("{reason} - {old}trying again"), BAD));
+    }
+    lines
+}
+
+fn summarised(f: &Figures) -> Vec<Line<'static>> {
+    let label = |text: &str| Span::styled(format!("{text:<6}"), HEAD);
+    let alarm = |value: f64, text: String| Span::styled(text, if value > 0.0 { BAD } else { Style::new() });
+    let (p, t) = (&f.faults, &f.traffic);
+    let ns = |ns: Option<u64>| time(ns.map(Duration::from_nanos));
+    vec![
+        Line::from(vec![
+            label("lines"),
+            format!(
+                "reads {}/s hit {}  writes {}/s hit {}  bursts {}/s in, {}/s out  ",
+                short(f.reads_per_s),
+                percent(f.read_hits),
+                short(f.writes_per_s),
+                percent(f.write_hits),
+                short(f.burst_reads_per_s),
+                short(f.burst_writes_per_s)
+            )
+            .into(),
+            alarm(f.failures_per_s, format!("failed {}/s", short(f.failures_per_s))),
+        ]),
+        Line::from(vec![
+            label("pages"),
+            format!(
+                "faults {}/s hit {}  p50 {} p99 {}  ahead {}/s used {}",
+                short(p.per_s),
+                percent(p.hits),
+                ns(p.p50_ns),
+                ns(p.p99_ns),
+                short(p.ahead_per_s),
+                percent(p.ahead_hits)
+            )
+            .into(),
+        ]),
+        Line::from(vec![
+            label(""),
+            format!(
+                "evicted {}/s  written back {}/s  waits for room {}/s  ",
+                short(p.evicted_per_s),
+                short(p.written_back_per_s),
+                short(p.room_waits_per_s)
+            )
+            .into(),
+            Span::styled(picture(p), Style::new().fg(Color::Cyan)),
+        ]),
+        Line::from(vec![
+            label("link"),
+            format!(
+                "in {} {} frames/s  out {} {} frames/s  ",
+                bits(t.rx_bytes_per_s),
+                short(t.rx_frames_per_s),
+                bits(t.tx_bytes_per_s),
+                short(t.tx_frames_per_s)
+            )
+            .into(),
+            alarm(t.rx_dropped_per_s, format!("dropped {}/s", short(t.rx_dropped_per_s))),
+            format!("  in flight {}  ports {}", f.in_flight, f.ports).into(),
+            alarm(
+                f.stranded as f64,
+                if f.stranded > 0 { format!("  stranded {}", f.stranded) } else { String::new() },
+            ),
+        ]),
+    ]
+}
+
+/// How many faults took how long, as bars between the first bound and the last.
+fn picture(faults: &Faults) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let counts = &faults.times.counts;
+    let Some(most) = counts.iter().max().copied().filter(|most| *most > 0) else {
+        return String::new();
+    };
+    let bar = |count: &u64| match *count {
+        0 => ' ',
+        // Whatever there is at all is to be seen.
+        count => BARS[((count * BARS.len() as u64).div_ceil(most) as usize).clamp(1, BARS.len()) - 1],
+    };
+    let bound = |ns: u64| time(Some(Duration::from_nanos(ns))).replace(".0", "");
+    let bars: String = counts.iter().map(bar).collect();
+    format!("{}|{bars}|{}", bound(BOUNDS_NS[0]), bound(BOUNDS_NS[BOUNDS_NS.len() - 1]))
+}
+
+/// Puts `rows` in order: by `key`, the largest first, or by `name`.
+fn sorted<'r, T>(
+    rows: &'r [T],
+    view: &View,
+    name: impl Fn(&T) -> &str,
+    key: impl Fn(&T) -> f64,
+) -> Vec<&'r T> {
+    let mut all: Vec<&T> = rows.iter().collect();
+    all.sort_by(|a, b| {
+        let by_key = if view.sort == Sort::Name { Ordering::Equal } else { key(b).total_cmp(&key(a)) };
+        let order = by_key.then_with(|| name(a).cmp(name(b)));
+        if view.reverse { order.reverse() } else { order }
+    });
+    all
+}
+
+fn table<'t>(rows: Vec<Row<'t>>, head: &[&'static str], widths: &[u16], title: &'static str) -> Table<'t> {
+    let widths = widths.iter().map(|width| Constraint::Length(*width));
+    Table::new(rows, widths)
+        .header(Row::new(head.iter().map(|text| (*text).to_owned())).style(HEAD))
+        .block(Block::new().borders(Borders::TOP).title(title).border_style(DIM))
+        .column_spacing(1)
+}
+
+fn right(text: String, width: usize) -> String {
+    format!("{text:>width$}")
+}
+
+fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer) {
+    let trouble = |region: &RegionFigures| {
+        let unwell = f64::from(u8::from(region.state != "active"));
+        unwell * 1e12 + region.faults_per_s * (1.0 - region.fault_hits.unwrap_or(1.0))
+    };
+    let key = |region: &RegionFigures| match view.sort {
+        Sort::Rate | Sort::Name => region.faults_per_s,
+        Sort::Size => region.size as f64,
+        Sort::Trouble => trouble(region),
+    };
+    let row = |region: &RegionFigures| {
+        let mapped = |value: Option<u64>| value.map_or_else(|| "-".into(), bytes);
+        let style = match region.state.as_str() {
+            "active" => Style::new(),
+            "lost" => BAD,
+            _ => ODD,
+        };
+        Row::new([
+            region.region.clone(),
+            right(bytes(region.size), 8),
+            region.state.clone(),
+            region.served_by.clone(),
+            right(region.memory_nodes.to_string(), 3),
+            right(mapped(region.resident), 8),
+            right(mapped(region.limit), 8),
+            right(region.processes.to_string(), 5),
+            right(short(region.faults_per_s), 8),
+            right(percent(region.fault_hits), 6),
+        ])
+        .style(style)
+    };
+    let rows: Vec<Row> =
+        sorted(&figures.regions, view, |region| &region.region, key).into_iter().map(row).collect();
+    let head = [
+        "region",
+        "    size",
+        "state",
+        "served by",
+        "MNs",
+        "resident",
+        "   limit",
+        "procs",
+        "faults/s",
+        "   hit",
+    ];
+    let most = rows.len().saturating_sub(usize::from(area.height.saturating_sub(2)));
+    let mut state = TableState::new().with_offset(view.scroll.min(most));
+    let title = if figures.regions.is_empty() { " regions: none attached " } else { " regions " };
+    let table = table(rows, &head, &[18, 8, 16, 10, 3, 8, 8, 5, 8, 6], title);
+    StatefulWidget::render(table, area, buffer, &mut state);
+}
+
+fn draw_sessions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer) {
+    let key = |session: &SessionFigures| match view.sort {
+        Sort::Rate | Sort::Name => session.requests_per_s,
+        Sort::Size => session.in_flight as f64,
+        Sort::Trouble => session.resent_per_s + f64::from(u8::from(session.state != "open")) * 1e12,
+    };
+    let row = |session: &SessionFigures| {
+        let rtt = (session.rtt_ns > 0).then(|| Duration::from_nanos(session.rtt_ns));
+        let style = match session.state.as_str() {
+            "open" if session.resent_per_s == 0.0 => Style::new(),
+            "open" => ODD,
+            _ => BAD,
+        };
+        Row::new([
+            session.peer.clone(),
+            session.state.clone(),
+            right(time(rtt), 8),
+            right(session.in_flight.to_string(), 6),
+            right(short(session.requests_per_s), 7),
+            right(short(session.resent_per_s), 8),
+            right(short(session.resent as f64), 6),
+            right(short(session.dropped_per_s), 6),
+            session.phase.map_or_else(|| "-".into(), |phase| phase.to_string()),
+            right(session.rate.map_or_else(|| "-".into(), |rate| bits(rate as f64 / 8.0)), 10),
+            right(short(session.pauses_per_s), 8),
+            session.refusal.clone().unwrap_or_default(),
+        ])
+        .style(style)
+    };
+    let rows: Vec<Row> =
+        sorted(&figures.sessions, view, |session| &session.peer, key).into_iter().map(row).collect();
+    let head = [
+        "memory node",
+        "state",
+        "     RTT",
+        "flight",
+        "  req/s",
+        "resent/s",
+        "resent",
+        "drop/s",
+        "phase",
+        "      rate",
+        "pauses/s",
+        "",
+    ];
+    let title = if figures.sessions.is_empty() { " sessions: none " } else { " sessions " };
+    let table = table(rows, &head, &[17, 10, 8, 6, 7, 8, 6, 6, 5, 10, 8, 60], title);
+    Widget::render(table, area, buffer);
+}
+
+fn key_line(view: &View) -> String {
+    let order = if view.reverse { ", reversed" } else { "" };
+    format!(
+        "q end  s sort ({}{order})  r reverse  space {}  +- every {}  j k scroll  ? help",
+        view.sort.word(),
+        if view.paused { "go on" } else { "stand still" },
+        time(Some(view.interval)).replace(".0s", "s").replace(".0ms", "ms")
+    )
+}
+
+fn explain(area: Rect, buffer: &mut Buffer) {
+    let (width, height) = (50.min(area.width), (KEYS.lines().count() as u16 + 2).min(area.height));
+    let place =
+        Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
+    Clear.render(place, buffer);
+    let block = Block::bordered().title(" keys ");
+    Paragraph::new(KEYS).block(block).render(place, buffer);
+}
+
+/// The same as lines of text, `width` columns wide and as long as it takes.
+pub fn text(figures: &Figures, view: &View, width: u16) -> String {
+    let height = 12 + figures.regions.len().min(4096) as u16 + 3 * figures.sessions.len().min(4096) as u16;
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+    draw(Some(figures), view, buffer.area, &mut buffer);
+    let mut lines: Vec<String> = (0..height - 1)
+        .map(|y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned())
+        .collect();
+    lines.dedup_by(|a, b| a.is_empty() && b.is_empty());
+    lines.join("\n").trim_end().to_owned()
+}
+
+#[cfg(test)]
+#[path = "view_tests.rs"]
+mod tests;

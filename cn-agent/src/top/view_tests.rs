@@ -1,0 +1,215 @@
+//! The screen, from snapshots that are made up.
+
+use cxloe_wire::session::{RequesterCounters, RequesterStatus};
+use cxloe_wire::time::Time;
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+
+use super::*;
+use crate::local::message::{AttachedRegion, Attaching, Pace, PagingView, Session};
+use crate::paging::Kind;
+use crate::top::Snapshot;
+
+fn region(name: &str, size: u64) -> AttachedRegion {
+    AttachedRegion {
+        region: name.into(),
+        hpa: 1 << 40,
+        size,
+        state: "active".into(),
+        attachment: Attaching::Attached,
+        served_by: "ethernet".into(),
+        note: None,
+        window: 16 << 30,
+        beyond_window: 0,
+        decoders: Vec::new(),
+        memory_nodes: Vec::new(),
+    }
+}
+
+fn mapping(space: u64, region: &str, faults: u64, zero_fills: u64) -> PagingView {
+    PagingView {
+        space,
+        region: region.into(),
+        kind: Kind::Shared,
+        bytes: 1 << 30,
+        limit: 64 << 20,
+        resident: 32 << 20,
+        slots_used: 0,
+        prefetch: true,
+        lost_wait_ms: 30_000,
+        taking_over: false,
+        owners: 1,
+        members: Vec::new(),
+        counters: crate::pager::PagerCounters { faults, zero_fills, ..Default::default() },
+    }
+}
+
+fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
+    let counters = RequesterCounters { requests, retransmitted, ..RequesterCounters::default() };
+    let status = RequesterStatus {
+        peer: peer.into(),
+        state: "open".into(),
+        streams: 4,
+        window: 256,
+        max_frame: 1514,
+        integrity: "plain".into(),
+        unanswered: 7,
+        buffered: 3,
+        rtt_ns: 12_340,
+        rtt_variation_ns: 560,
+        timeout_ns: 2_000_000,
+        counters,
+    };
+    let pace = Pace {
+        phase: 'c',
+        rate: 7_500_000_000,
+        target: 10_000_000_000,
+        pauses: 3,
+        duplicates: 0,
+        delayed: 0,
+    };
+    Session { status, refusal: None, pace: Some(pace) }
+}
+
+/// Two snapshots, two seconds apart.
+fn snapshots() -> (Snapshot, Snapshot) {
+    let mut before = Snapshot {
+        at: Time(1_000_000_000),
+        unix_ms: 50_000_000,
+        regions: vec![region("cold", 4 << 30), region("hot", 1 << 30)],
+        sessions: vec![session("02:00:00:00:00:02", 1000, 0), session("02:00:00:00:00:03", 1000, 0)],
+        mappings: vec![mapping(1, "hot", 100, 0), mapping(2, "cold", 100, 0)],
+        ..Snapshot::default()
+    };
+    before.node.cn = "02:00:00:00:00:01".into();
+    before.node.manager = "http://10.0.0.1:7440".into();
+    before.counters.backend = "xdp".into();
+    let mut now = before.clone();
+    (now.at, now.unix_ms) = (Time(3_000_000_000), 50_002_000);
+    now.counters.engine.read_hits = 3000;
+    now.counters.engine.read_misses = 1000;
+    now.counters.paging.faults = 6000;
+    now.counters.paging.zero_fills = 1500;
+    (0..100).for_each(|_| now.counters.fault_times.fetch.record(Duration::from_micros(16)));
+    now.mappings = vec![mapping(1, "hot", 6100, 1500), mapping(2, "cold", 120, 0)];
+    now.sessions = vec![session("02:00:00:00:00:02", 5000, 0), session("02:00:00:00:00:03", 1200, 40)];
+    (before, now)
+}
+
+fn view() -> View {
+    View { interval: Duration::from_secs(2), socket: "/run/cxloe/cn-agent.sock".into(), ..View::default() }
+}
+
+/// The screen as lines.
+fn screen(figures: Option<&Figures>, view: &View, width: u16, height: u16) -> Vec<String> {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw(figures, view, frame.area(), frame.buffer_mut())).unwrap();
+    let buffer = terminal.backend().buffer();
+    let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>().trim_end().to_owned();
+    (0..height).map(line).collect()
+}
+
+/// The words of the line that begins with `first`.
+fn row<'s>(screen: &'s [String], first: &str) -> Vec<&'s str> {
+    let line = screen.iter().find(|line| line.split_whitespace().next() == Some(first));
+    line.unwrap_or_else(|| panic!("no {first} in\n{}", screen.join("\n"))).split_whitespace().collect()
+}
+
+#[test]
+fn rates_are_those_between_two_snapshots() {
+    let (before, now) = snapshots();
+    let figures = Figures::between(Some(&before), &now);
+    let shown = screen(Some(&figures), &view(), 120, 24);
+    let all = shown.join("\n");
+    assert!(shown[0].contains("02:00:00:00:00:01  link xdp") && shown[0].contains("13:53:22 UTC"), "{all}");
+    assert!(all.contains("reads 2.00k/s hit 75.0%") && all.contains("writes 0/s hit -"), "{all}");
+    assert!(all.contains("faults 3.00k/s hit 25.0%  p50 17.5µs"), "{all}");
+    assert!(all.contains("2µs|    █              |10s"), "{all}");
+    let expected = ["hot", "1GiB", "active", "ethernet", "0", "32MiB", "64MiB", "0", "3.00k", "25.0%"];
+    assert_eq!(row(&shown, "hot"), expected);
+    let expected = ["open", "12.3µs", "7", "100", "20", "40", "0", "c", "7.50Gbit/s", "0"];
+    assert_eq!(row(&shown, "02:00:00:00:00:03")[1..], expected);
+    assert!(shown[23].starts_with("q end  s sort (rate)") && shown[23].contains("every 2s"), "{all}");
+}
+
+#[test]
+fn without_an_earlier_snapshot_there_are_no_rates() {
+    let (_, now) = snapshots();
+    let figures = Figures::between(None, &now);
+    assert_eq!((figures.interval_ns, figures.reads_per_s, figures.regions[1].faults_per_s), (0, 0.0, 0.0));
+    assert_eq!(figures.faults.times.count(), 100);
+}
+
+#[test]
+fn an_agent_that_has_begun_anew_has_no_negative_rates() {
+    let (before, now) = snapshots();
+    let (before, now) = (now, Snapshot { at: Time(4_000_000_000), ..before });
+    let figures = Figures::between(Some(&before), &now);
+    assert_eq!((figures.reads_per_s, figures.sessions[0].requests_per_s), (0.0, 0.0));
+    assert_eq!((figures.read_hits, figures.faults.times.count()), (None, 0));
+}
+
+#[test]
+fn order_is_the_users() {
+    let (before, now) = snapshots();
+    let figures = Figures::between(Some(&before), &now);
+    let order = |view: &View| -> (Vec<String>, Vec<String>) {
+        let shown = screen(Some(&figures), view, 120, 24);
+        let firsts: Vec<String> =
+            shown.iter().filter_map(|line| Some(line.split_whitespace().next()?.into())).collect();
+        let named =
+            |names: &[&str]| firsts.iter().filter(|word| names.contains(&word.as_str())).cloned().collect();
+        (named(&["hot", "cold"]), named(&["02:00:00:00:00:02", "02:00:00:00:00:03"]))
+    };
+    let by = |sort, reverse| {
+        let (regions, sessions) = order(&View { sort, reverse, ..view() });
+        (regions[0].clone(), sessions[0].chars().last().unwrap())
+    };
+    assert_eq!(by(Sort::Rate, false), ("hot".into(), '2'));
+    assert_eq!(by(Sort::Rate, true), ("cold".into(), '3'));
+    assert_eq!(by(Sort::Name, false), ("cold".into(), '2'));
+    assert_eq!(by(Sort::Size, false), ("cold".into(), '2'));
+    assert_eq!(by(Sort::Trouble, false), ("hot".into(), '3'), "who sends again comes first");
+    let orders = std::iter::successors(Some(Sort::default()), |sort| Some(sort.next()));
+    let words: std::collections::BTreeSet<&str> = orders.take(4).map(Sort::word).collect();
+    assert_eq!(words.len(), 4, "each comes once");
+}
+
+#[test]
+fn an_agent_that_is_away_is_named_and_its_last_figures_stay() {
+    let (before, now) = snapshots();
+    let figures = Figures::between(Some(&before), &now);
+    let away = View { trouble: Some(("the agent has ended".into(), Duration::from_secs(12))), ..view() };
+    let shown = screen(Some(&figures), &away, 120, 24);
+    assert_eq!(shown[1], "the agent has ended - these figures are 12.0s old; trying again");
+    assert_eq!(row(&shown, "hot")[1], "1GiB");
+    let nothing = screen(None, &away, 120, 24);
+    assert!(nothing[0].contains("/run/cxloe/cn-agent.sock"), "{nothing:?}");
+    assert_eq!(nothing[1], "the agent has ended - trying again");
+}
+
+#[test]
+fn every_size_of_a_screen_can_be_drawn_on() {
+    let (before, mut now) = snapshots();
+    now.regions.extend((0..200).map(|number| region(&format!("r{number}"), 1 << 20)));
+    let figures = Figures::between(Some(&before), &now);
+    for (width, height) in [(1, 1), (5, 3), (20, 8), (80, 24), (300, 100)] {
+        for view in [view(), View { help: true, scroll: 1000, paused: true, ..view() }] {
+            screen(Some(&figures), &view, width, height);
+        }
+    }
+    let scrolled = screen(Some(&figures), &View { scroll: 2, sort: Sort::Size, ..view() }, 120, 24);
+    assert!(scrolled.iter().all(|line| !line.starts_with("hot ") && !line.starts_with("cold ")));
+    let help = screen(Some(&figures), &View { help: true, ..view() }, 120, 24);
+    assert!(help.iter().any(|line| line.contains("sort by rate, name, size, trouble")));
+}
+
+#[test]
+fn text_has_every_region_and_session() {
+    let (before, now) = snapshots();
+    let shown = text(&Figures::between(Some(&before), &now), &view(), 130);
+    for words in ["hot", "cold", "02:00:00:00:00:02", "02:00:00:00:00:03", "faults 3.00k/s"] {
+        assert!(shown.contains(words), "no {words} in\n{shown}");
+    }
+    assert!(!shown.contains("q end"), "keys are of no use there");
+}
