@@ -82,6 +82,11 @@ fn files_targets_variables_and_metrics_exist() {
 }
 
 #[test]
+fn every_alert_is_in_the_book() {
+    none(names::unnamed_alerts(&Page::book()));
+}
+
+#[test]
 fn the_first_steps_work() {
     steps::run(&Page::load("deploy/book/src/start/by-hand.md").expect("the first steps"));
 }

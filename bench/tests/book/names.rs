@@ -1,8 +1,8 @@
 //! Other names in the documentation: files of the tree, make's targets, environment variables, metrics, paths of the REST
 //! interface.
 
-use std::collections::HashMap;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::collections::HashSet;
+use std::sync::OnceLock;
 
 use crate::page::Page;
 use crate::{Faults, tree};
@@ -43,27 +43,31 @@ fn missing(word: &str) -> Option<String> {
         };
         return (!tree::has(path)).then(|| format!("{path} is not in the tree"));
     }
-    let known = ["CXLOE_", "cxloe_", "/v1/"].iter().any(|start| name.starts_with(start));
+    let known = ["CXLOE_", "cxloe_", "Cxloe", "/v1/"].iter().any(|start| name.starts_with(start));
     // "CXLOE_" by itself stands for all of them; a path ends where a name is to be put in.
     (known && name.len() > 6 && !name.ends_with('_') && !said(name)).then(|| format!("no source has {name}"))
 }
 
-/// Whether a source has the name. Metrics of daemons may be put together from their parts, a prefix among them.
+/// Whether a source has the name as a word. A histogram has the names of its parts besides.
 fn said(name: &str) -> bool {
-    static KNOWN: LazyLock<Mutex<HashMap<String, bool>>> = LazyLock::new(Mutex::default);
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    *known.entry(name.into()).or_insert_with(|| look_for(name))
+    static WORDS: OnceLock<HashSet<&'static str>> = OnceLock::new();
+    let words = WORDS.get_or_init(|| {
+        let between = |c: char| !c.is_ascii_alphanumeric() && !"_/-".contains(c);
+        let words = tree::sources().values().flat_map(move |text| text.split(between));
+        words.map(|word| word.trim_end_matches('/')).filter(|word| word.len() > 4).collect()
+    });
+    let stem = ["_bucket", "_sum", "_count"].iter().find_map(|part| name.strip_suffix(part));
+    words.contains(name) || stem.is_some_and(|stem| words.contains(stem))
 }
 
-fn look_for(name: &str) -> bool {
-    let parts: Vec<&str> = ["cxloe_gmm_", "cxloe_mn_", "cxloe_cn_"]
-        .iter()
-        .filter_map(|prefix| name.strip_prefix(prefix))
-        .chain([name])
-        .flat_map(|name| [name, name.strip_suffix("_total").unwrap_or(name)])
-        .collect();
-    let quoted: Vec<String> = parts.iter().map(|part| format!("\"{part}")).collect();
-    tree::sources().values().any(|text| text.contains(name) || quoted.iter().any(|part| text.contains(part)))
+/// Alerts that no page names.
+pub fn unnamed_alerts(book: &[Page]) -> Faults {
+    let named: HashSet<String> = book.iter().flat_map(Page::spans).map(|(_, span)| span).collect();
+    let rules = tree::sources().iter().filter(|(path, _)| path.to_string_lossy().contains("deploy/observe/"));
+    let alerts =
+        rules.flat_map(|(_, text)| text.lines()).filter_map(|line| line.trim().strip_prefix("- alert: "));
+    let unnamed = alerts.filter(|alert| !named.contains(alert.trim()));
+    unnamed.map(|alert| format!("no page says what to do about the alert {alert}")).collect()
 }
 
 fn has_target(target: &str) -> bool {
