@@ -126,9 +126,9 @@ struct Said {
 /// bandwidth, average and overall message rate.
 fn parse(output: &str) -> Result<Said, PeerError> {
     let missing = |missing| PeerError::Output { program: PROGRAM, missing, said: tail(output) };
-    let mut lines = output.lines().skip_while(|line| !line.starts_with("iterations,"));
+    let mut lines = output.lines().skip_while(|line| !line.trim().starts_with("iterations,"));
     lines.next().ok_or_else(|| missing("line of column names"))?;
-    let row = lines.filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).last();
+    let row = lines.map(str::trim).filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).last();
     let row = row.ok_or_else(|| missing("line of figures"))?;
     let fields: Vec<f64> = row.split(',').filter_map(|field| field.trim().parse().ok()).collect();
     match fields[..] {

@@ -23,8 +23,12 @@ pub fn soft_roce_beside_this_system() -> Outcome {
     for peer in ["rdma", "cxloe-packet"] {
         for pattern in ["read64", "write64", "read4k", "stream64", "bulk_read", "bulk_write"] {
             let start = format!("{peer},{pattern},");
-            let line = said.lines().find(|line| line.starts_with(&start)).ok_or(format!("no {start} in:\n{said}"))?;
-            let positive = line.split(',').skip(2).any(|field| field.parse().is_ok_and(|value: f64| value > 0.0));
+            let line = said
+                .lines()
+                .find(|line| line.starts_with(&start))
+                .ok_or(format!("no {start} in:\n{said}"))?;
+            let positive =
+                line.split(',').skip(2).any(|field| field.parse().is_ok_and(|value: f64| value > 0.0));
             ensure(positive && line.ends_with(",1"), line)?;
         }
     }
