@@ -15,7 +15,6 @@ use crate::compare::store::Content;
 use crate::compare::{Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
 use crate::lab::{Interrupt, Standing};
 use crate::machine::{self, Machine};
-use crate::report::table::new_table;
 use crate::report::{Link, Report, Samples, write_histogram_log};
 
 const EXAMPLES: &str = "\
@@ -152,7 +151,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     let site = Site { standing: standing.unwrap_or(Standing::Root), rdma: args.devices() };
     let mut absent: Vec<Absent> = chosen.iter().filter_map(|peer| absence(*peer, &site)).collect();
     if args.list {
-        println!("{}", listing(&chosen, &absent));
+        print!("{}", listing(&chosen, &absent));
         return Ok(());
     }
     let present: Vec<&dyn Peer> = chosen
@@ -261,11 +260,14 @@ fn advice(absent: &Absent) -> String {
 
 /// All peers and whether they can be measured.
 fn listing(peers: &[&'static dyn Peer], absent: &[Absent]) -> String {
-    let mut table = new_table(["peer", "what it is", "here"]);
+    let mut text = String::new();
     for peer in peers {
         let here = absent.iter().find(|one| one.peer == peer.name());
-        let here = here.map_or_else(|| "yes".into(), |one| format!("no: {}{}", one.reason, advice(one)));
-        table.add_row([peer.name().to_owned(), peer.facts().what.to_owned(), here]);
+        let mark = if here.is_some() { "no" } else { "yes" };
+        text += &format!("{:<14} {mark:<4} {}\n", peer.name(), peer.facts().what);
+        if let Some(one) = here {
+            text += &format!("{:19} {}{}\n", "", one.reason, advice(one));
+        }
     }
-    table.to_string()
+    text
 }

@@ -18,10 +18,11 @@ use super::stage::{FAR, FAR_INTERFACE, NEAR, NEAR_INTERFACE, Running, Stage};
 use super::store::{Store, Unit, drive};
 use crate::lab::{Standing, program};
 
-/// Where the region starts; lines of a unit lie behind it.
 const MANAGER: &str = "http://10.77.0.1:7440";
-/// Room of the pool for the manager's own extents.
+/// Memory of the pool beyond the region's, which is rounded up to extents.
 const SPARE: usize = 96 << 20;
+/// Bytes of an extent, of which a pool has a whole number.
+const EXTENT: usize = 2 << 20;
 
 /// This system over one kind of link.
 pub struct Cxloe {
@@ -96,7 +97,8 @@ impl Cxloe {
         let mut memory_node = Command::new(program("mn-server")?);
         memory_node.args(["-i", FAR_INTERFACE, "--name", "mn0", "--manager", MANAGER]);
         memory_node.args(["--link", &self.backend.to_string(), "--wait", &wait_style(stage).to_string()]);
-        memory_node.args(["--pool-size", &(plan.bytes + SPARE).to_string()]);
+        let pool = (plan.bytes + SPARE).next_multiple_of(EXTENT);
+        memory_node.args(["--pool-size", &pool.to_string()]);
         memory_node.arg("--data-dir").arg(stage.folder.join("mn"));
         memory_node.arg("--socket").arg(stage.folder.join("mn.sock"));
         if let Some(core) = stage.core(false) {
@@ -124,7 +126,7 @@ impl Store for Region {
     }
 
     fn write(&mut self, index: usize, line: &[u8]) -> Result<(), PeerError> {
-        let line = line.as_array().expect("a line has 64 bytes");
+        let line = line.first_chunk().expect("a line has 64 bytes");
         Ok(self.port.write(self.hpa + (index * LINE) as u64, line)?)
     }
 

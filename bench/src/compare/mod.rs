@@ -1,7 +1,7 @@
 //! Other ways to another machine's memory beside this one: the same accesses, over the same cable, by turns.
 //!
 //! A [`Peer`] is one way; its file says what it is and how it is measured. A trial starts what it takes in
-//! the far namespace, measures all patterns ([`pattern`]), and ends it again; trials of all peers take turns ([`run`]), so
+//! the far namespace, measures all patterns ([`pattern`]), and ends it again; trials of all peers take turns ([`run()`]), so
 //! that what the machine does to one it does to all.
 //!
 //! Peers that keep bytes (this system, sockets, Redis, memcached, a mapped block device) implement [`store::Store`], and

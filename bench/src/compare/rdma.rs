@@ -43,7 +43,7 @@ impl Peer for Rdma {
     }
 
     fn tools(&self) -> &'static [Tool] {
-        &[Tool { program: "ib_read_lat", package: "perftest" }, Tool { program: "rdma", package: "iproute2" }]
+        &[Tool { program: "ib_read_lat", package: "perftest" }]
     }
 
     fn hindrance(&self, site: &Site) -> Option<String> {

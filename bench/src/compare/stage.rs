@@ -96,6 +96,8 @@ impl Stage {
     /// Starts a program of which output goes to a log called `name`.
     pub fn start(&self, namespace: &str, name: &str, mut command: Command) -> Result<Running, PeerError> {
         let log = self.folder.join(format!("{name}.log"));
+        // What it prints may be shown as part of a message.
+        command.env("NO_COLOR", "1");
         Process::log_to(&mut command, &log)?;
         Ok(Running { process: self.lab.spawn(namespace, command)?, name: name.into(), log })
     }

@@ -126,9 +126,9 @@ struct Said {
 /// bandwidth, average and overall message rate.
 fn parse(output: &str) -> Result<Said, PeerError> {
     let missing = |missing| PeerError::Output { program: PROGRAM, missing, said: tail(output) };
-    let mut lines = output.lines().skip_while(|line| !line.starts_with("iterations,"));
+    let mut lines = output.lines().skip_while(|line| !line.trim().starts_with("iterations,"));
     lines.next().ok_or_else(|| missing("line of column names"))?;
-    let row = lines.filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).last();
+    let row = lines.map(str::trim).filter(|line| line.starts_with(|c: char| c.is_ascii_digit())).last();
     let row = row.ok_or_else(|| missing("line of figures"))?;
     let fields: Vec<f64> = row.split(',').filter_map(|field| field.trim().parse().ok()).collect();
     match fields[..] {
@@ -151,6 +151,10 @@ mod tests {
             100000,6.253,84.880,89.800,0.72,0.68,11781,11136\n";
         let said = Said { iterations: 100_000, percentile_us: 6.253, mean_us: 89.8, megabytes_per_s: 0.68 };
         assert_eq!(parse(output).unwrap(), said);
+        let narrow = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n \
+            500,24.857,1687.364,1687.364,37.04,37.04,593,593\n";
+        let said = Said { iterations: 500, percentile_us: 24.857, mean_us: 1687.364, megabytes_per_s: 37.04 };
+        assert_eq!(parse(narrow).unwrap(), said);
     }
 
     #[test]

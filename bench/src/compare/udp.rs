@@ -73,6 +73,7 @@ impl Peer for Udp {
             let batch = || Batch::new(ROOM);
             let mut client = Client {
                 socket,
+                waiting,
                 depth: plan.depth,
                 number: 0,
                 out: batch(),
@@ -141,6 +142,7 @@ fn is_nothing(error: &io::Error) -> bool {
 
 struct Client {
     socket: UdpSocket,
+    waiting: Waiting,
     depth: usize,
     /// Of the next request.
     number: u32,
@@ -170,12 +172,17 @@ impl Client {
                     Err(e) if is_nothing(&e) => spins += 1,
                     Err(e) => return Err(failed(e)),
                 }
-                if spins.is_multiple_of(SPINS) && sent.elapsed() > AGAIN {
+                if self.looks(spins) && sent.elapsed() > AGAIN {
                     break;
                 }
             }
             silent(begin)?;
         }
+    }
+
+    /// Whether to look at the clock after so many looks at an empty socket: a blocking one has waited each time.
+    fn looks(&self, spins: u32) -> bool {
+        self.waiting == Waiting::Block || spins.is_multiple_of(SPINS)
     }
 
     fn next(&mut self, is_write: bool, bytes: usize, at: usize) -> Request {
@@ -220,7 +227,7 @@ impl Client {
             self.back.clear();
             if answered > before {
                 (progress, repeated, spins) = (Instant::now(), Instant::now(), 0);
-            } else if spins.is_multiple_of(SPINS) && repeated.elapsed() > AGAIN {
+            } else if self.looks(spins) && repeated.elapsed() > AGAIN {
                 silent(progress)?;
                 repeated = Instant::now();
                 for piece in (0..sent).filter(|piece| !self.pieces[*piece]).take(BATCH).collect::<Vec<_>>() {
