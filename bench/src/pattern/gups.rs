@@ -23,6 +23,10 @@ const UPDATES_PER_WORD: u64 = 4;
 
 /// Streams of the sequence that take turns, as in the HPC Challenge: successive values of one are much alike.
 const STREAMS: usize = 128;
+/// Values after which the sequence repeats.
+const PERIOD: u64 = 1_317_624_576_693_539_401;
+/// Values from one stream's beginning to the next one's.
+const SPACING: u64 = PERIOD / (STREAMS as u64 + 1);
 
 /// A stream of the sequence of the HPC Challenge: the powers of x modulo x^64 + x^2 + x + 1, over two elements.
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +78,8 @@ struct Updates {
 
 impl Updates {
     fn new(words: u64) -> Updates {
-        // Far apart, and none at the beginning of the sequence, whose values have hardly any bits.
-        let streams = std::array::from_fn(|stream| Register::at((stream as u64 + 1) << 54));
+        // Evenly over the sequence, and none at its beginning, where values have hardly any bits.
+        let streams = std::array::from_fn(|stream| Register::at((stream as u64 + 1) * SPACING));
         Updates { streams, turn: 0, mask: words - 1, batch: Vec::with_capacity(BATCH) }
     }
 
@@ -168,6 +172,7 @@ mod tests {
         let drawn: Vec<u64> = (0..66).map(|_| register.draw()).collect();
         assert_eq!(drawn[..3], [2, 4, 8]);
         assert_eq!(drawn[62..], [1 << 63, 7, 14, 28]);
+        assert_eq!(Register::at(PERIOD).0, 1);
         for position in [0, 1, 63, 64, 66, 1000] {
             let mut walked = Register(1);
             for _ in 0..position {
@@ -186,7 +191,9 @@ mod tests {
             updates.make(&mut memory, BATCH).unwrap();
             updates.batch.iter().for_each(|(word, _)| seen[*word as usize] += 1);
         }
-        assert!(seen.iter().all(|n| (50..160).contains(n)), "{seen:?}");
+        // A hundred each on average; the sequence is not the best there is.
+        let most = seen.iter().filter(|n| (60..160).contains(*n)).count();
+        assert!(most > 950 && !seen.contains(&0), "{seen:?}");
     }
 
     #[test]
@@ -198,7 +205,7 @@ mod tests {
             updates.make(&mut memory, BATCH).unwrap();
         }
         let changed = undo(&mut memory, 0).unwrap();
-        assert!(changed > 2000, "{changed} words changed");
+        assert!(changed > 3000, "{changed} words changed");
         assert_eq!(undo(&mut memory, 5 * BATCH as u64).unwrap(), 0);
         // One update fewer made than undone.
         assert_eq!(undo(&mut memory, 1).unwrap(), 1);

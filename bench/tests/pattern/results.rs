@@ -117,7 +117,7 @@ fn agrees(run: &Everything, c: &Conditions) -> Outcome {
             ensure(count == Some(c.operations) && c.checked > c.operations, format!("{count:?} times"))
         }
         ("gups", _) => {
-            ensure(c.checked == WORKING_SET / 8 && c.operations % 1024 == 0, "not the whole table")
+            ensure(c.checked == WORKING_SET / 8 && c.operations.is_multiple_of(1024), "not the whole table")
         }
         ("stream", _) => {
             let elements = LINES / 3 * 8;
