@@ -63,6 +63,8 @@ pub enum PaperError {
         of: usize,
         /// How long was waited.
         seconds: u64,
+        /// What the compute node knows of its session.
+        session: String,
     },
     /// Ctrl-C.
     #[error(transparent)]

@@ -194,9 +194,15 @@ impl Path {
                     engine.poll(now, link.transmit(), &mut taker);
                     link.flush()?;
                 }
+                if self.node.as_ref().is_some_and(JoinHandle::is_finished) {
+                    // Only an error ends it while nobody has asked it to.
+                    return self.close_node().map(|_| Vec::new());
+                }
                 if started.elapsed() > PATIENCE {
                     let (of, seconds) = (operations.len(), PATIENCE.as_secs());
-                    return Err(PaperError::Stuck { left: of - taker.done, of, seconds });
+                    let sessions = serde_json::to_string(&engine.sessions()).unwrap_or_default();
+                    let session = format!("{sessions}, {} operations in flight", engine.in_flight());
+                    return Err(PaperError::Stuck { left: of - taker.done, of, seconds, session });
                 }
             }
         }
@@ -205,6 +211,10 @@ impl Path {
 
     /// Ends both ends; what the memory node noted.
     pub fn close(mut self) -> Result<Vec<Seen>, PaperError> {
+        self.close_node()
+    }
+
+    fn close_node(&mut self) -> Result<Vec<Seen>, PaperError> {
         self.flags.stop.store(true, Ordering::Release);
         match self.node.take().map(JoinHandle::join) {
             Some(Ok(seen)) => Ok(seen?),
