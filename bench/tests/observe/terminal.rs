@@ -16,7 +16,11 @@ impl Terminal {
         let terminal = Terminal { socket: folder.join("tmux") };
         let (width, height) = (width.to_string(), height.to_string());
         let shell = "env -i PATH=\"$PATH\" TERM=screen LC_ALL=C.UTF-8 PS1='> ' sh";
-        terminal.tmux(&["new-session", "-d", "-x", &width, "-y", &height, shell])?;
+        let session = ["new-session", "-d", "-x", &width, "-y", &height, shell];
+        // All of the window is the shell's.
+        let plain =
+            [";", "set-option", "-g", "status", "off", ";", "resize-window", "-x", &width, "-y", &height];
+        terminal.tmux(&[&session[..], &plain].concat())?;
         Ok(terminal)
     }
 

@@ -4,7 +4,9 @@
 //! ratatui sets does that before the panic is told).
 
 use std::io::{self, IsTerminal};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -25,13 +27,6 @@ pub const INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// What a snapshot came to.
 pub type Taken = Result<Snapshot, String>;
 
-/// What comes from other threads.
-enum News {
-    Taken(Box<Taken>),
-    /// A signal ends the program.
-    End,
-}
-
 /// Shows what `take` takes, every `view.interval`, until the user has seen enough.
 ///
 /// # Errors
@@ -41,26 +36,29 @@ pub fn live(take: impl FnMut() -> Taken + Send + 'static, view: View) -> io::Res
         let why = "standard input and output have to be a terminal; use --once, or --json for programs";
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
-    let (tell, told) = channel();
     // Before any thread is started, so that all of them have these blocked.
-    watch_signals(tell.clone())?;
-    let pace = sample(take, view.interval, tell)?;
+    let ending = watch_signals()?;
+    let (pace, told) = sample(take, view.interval)?;
     let mut terminal = ratatui::try_init()?;
-    let shown = Screen { view, pace, before: None, now: None, figures: None }.run(&mut terminal, &told);
+    let shown =
+        Screen { view, pace, before: None, now: None, figures: None }.run(&mut terminal, &told, &ending);
     let restored = ratatui::try_restore();
     shown.and(restored)
 }
 
-fn watch_signals(tell: Sender<News>) -> io::Result<()> {
+/// What becomes true when a signal ends the program.
+fn watch_signals() -> io::Result<Arc<AtomicBool>> {
     let mut set = SigSet::empty();
     [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| set.add(signal));
     set.thread_block()?;
+    let ending = Arc::new(AtomicBool::new(false));
+    let ended = Arc::clone(&ending);
     thread::Builder::new().name("signals".into()).spawn(move || {
         if set.wait().is_ok() {
-            let _ = tell.send(News::End);
+            ended.store(true, Ordering::Relaxed);
         }
     })?;
-    Ok(())
+    Ok(ending)
 }
 
 /// Takes snapshots on a thread of its own, which may have to wait for the agent. The interval can be changed by sending
@@ -68,13 +66,13 @@ fn watch_signals(tell: Sender<News>) -> io::Result<()> {
 fn sample(
     mut take: impl FnMut() -> Taken + Send + 'static,
     mut interval: Duration,
-    tell: Sender<News>,
-) -> io::Result<Sender<Duration>> {
+) -> io::Result<(Sender<Duration>, Receiver<Taken>)> {
     let (pace, paced) = channel();
+    let (tell, told) = channel();
     thread::Builder::new().name("sampler".into()).spawn(move || {
         loop {
             let due = Instant::now() + interval;
-            if tell.send(News::Taken(Box::new(take()))).is_err() {
+            if tell.send(take()).is_err() {
                 return;
             }
             match paced.recv_timeout(due.saturating_duration_since(Instant::now())) {
@@ -84,7 +82,7 @@ fn sample(
             }
         }
     })?;
-    Ok(pace)
+    Ok((pace, told))
 }
 
 struct Screen {
@@ -97,7 +95,12 @@ struct Screen {
 }
 
 impl Screen {
-    fn run(mut self, terminal: &mut DefaultTerminal, told: &Receiver<News>) -> io::Result<()> {
+    fn run(
+        mut self,
+        terminal: &mut DefaultTerminal,
+        told: &Receiver<Taken>,
+        ending: &AtomicBool,
+    ) -> io::Result<()> {
         loop {
             terminal.draw(|frame| {
                 let area = frame.area();
@@ -105,6 +108,9 @@ impl Screen {
             })?;
             // Until there is something to show: a key, another size, a snapshot.
             loop {
+                if ending.load(Ordering::Relaxed) {
+                    return Ok(());
+                }
                 if event::poll(TICK)? {
                     match event::read()? {
                         Event::Key(key) if key.kind == KeyEventKind::Press => {
@@ -118,13 +124,12 @@ impl Screen {
                     break;
                 }
                 match told.try_recv() {
-                    Ok(News::Taken(taken)) => {
-                        self.take(*taken);
+                    Ok(taken) => {
+                        self.take(taken);
                         break;
                     }
-                    Ok(News::End) => return Ok(()),
-                    Err(std::sync::mpsc::TryRecvError::Empty) => {}
-                    Err(std::sync::mpsc::TryRecvError::Disconnected) => {
+                    Err(TryRecvError::Empty) => {}
+                    Err(TryRecvError::Disconnected) => {
                         return Err(io::Error::other("the thread that asks the agent has ended"));
                     }
                 }

@@ -20,6 +20,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, StatefulWidget, Ta
 use super::figures::{Faults, Figures, RegionFigures, SessionFigures};
 use super::units::{bits, bytes, percent, short, time};
 use crate::paging::BOUNDS_NS;
+use Side::{Left, Right};
 
 /// What regions and sessions are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -135,10 +136,10 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
     let mut lines = vec![Line::from(line)];
     if let Some((reason, age)) = &view.trouble {
         let old = match figures {
-            Some(_) => format!("these figures are {} old; ", time(Some(Duration::from_secs(age.as_secs())))),
+            Some(_) => format!("these figures are {} old, ", time(Some(Duration::from_secs(age.as_secs())))),
             None => String::new(),
         };
-        lines.push(Line::styled(format!("{reason} - {old}trying again"), BAD));
+        lines.push(Line::styled(format!("{old}trying again: {reason}"), BAD));
     }
     lines
 }
@@ -240,17 +241,62 @@ fn sorted<'r, T>(
     all
 }
 
-fn table<'t>(rows: Vec<Row<'t>>, head: &[&'static str], widths: &[u16], title: &'static str) -> Table<'t> {
-    let widths = widths.iter().map(|width| Constraint::Length(*width));
-    Table::new(rows, widths)
-        .header(Row::new(head.iter().map(|text| (*text).to_owned())).style(HEAD))
+/// A column: its head and its width. Numbers stand on the right.
+struct Column(&'static str, usize, Side);
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Left,
+    Right,
+}
+
+impl Column {
+    fn cell(&self, text: &str) -> String {
+        let width = self.1;
+        if self.2 == Right { format!("{text:>width$}") } else { text.to_owned() }
+    }
+}
+
+/// A table of as many columns as there is room for, from the left.
+fn table(
+    columns: &[Column],
+    rows: impl Iterator<Item = (Vec<String>, Style)>,
+    title: &'static str,
+    width: u16,
+) -> Table<'static> {
+    let mut room = usize::from(width);
+    let fits = |column: &&Column| {
+        let fits = room >= column.1;
+        room = room.saturating_sub(column.1 + 1);
+        fits
+    };
+    // The first is there in any case, as much of it as fits.
+    let count = columns.iter().take_while(fits).count().max(1);
+    let columns = &columns[..count];
+    let row = |(cells, style): (Vec<String>, Style)| {
+        Row::new(columns.iter().zip(cells).map(|(column, text)| column.cell(&text)).collect::<Vec<_>>())
+            .style(style)
+    };
+    let rows: Vec<Row> = rows.map(row).collect();
+    let head = Row::new(columns.iter().map(|column| column.cell(column.0)).collect::<Vec<_>>()).style(HEAD);
+    Table::new(rows, columns.iter().map(|column| Constraint::Length(column.1 as u16)))
+        .header(head)
         .block(Block::new().borders(Borders::TOP).title(title).border_style(DIM))
         .column_spacing(1)
 }
 
-fn right(text: String, width: usize) -> String {
-    format!("{text:>width$}")
-}
+const REGION_COLUMNS: [Column; 10] = [
+    Column("region", 18, Left),
+    Column("size", 8, Right),
+    Column("state", 12, Left),
+    Column("faults/s", 8, Right),
+    Column("hit", 6, Right),
+    Column("resident", 8, Right),
+    Column("limit", 8, Right),
+    Column("procs", 5, Right),
+    Column("MNs", 4, Right),
+    Column("served by", 20, Left),
+];
 
 fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer) {
     let trouble = |region: &RegionFigures| {
@@ -269,40 +315,42 @@ fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer)
             "lost" => BAD,
             _ => ODD,
         };
-        Row::new([
+        let cells = vec![
             region.region.clone(),
-            right(bytes(region.size), 8),
+            bytes(region.size),
             region.state.clone(),
+            short(region.faults_per_s),
+            percent(region.fault_hits),
+            mapped(region.resident),
+            mapped(region.limit),
+            region.processes.to_string(),
+            region.memory_nodes.to_string(),
             region.served_by.clone(),
-            right(region.memory_nodes.to_string(), 3),
-            right(mapped(region.resident), 8),
-            right(mapped(region.limit), 8),
-            right(region.processes.to_string(), 5),
-            right(short(region.faults_per_s), 8),
-            right(percent(region.fault_hits), 6),
-        ])
-        .style(style)
+        ];
+        (cells, style)
     };
-    let rows: Vec<Row> =
-        sorted(&figures.regions, view, |region| &region.region, key).into_iter().map(row).collect();
-    let head = [
-        "region",
-        "    size",
-        "state",
-        "served by",
-        "MNs",
-        "resident",
-        "   limit",
-        "procs",
-        "faults/s",
-        "   hit",
-    ];
-    let most = rows.len().saturating_sub(usize::from(area.height.saturating_sub(2)));
+    let most = figures.regions.len().saturating_sub(usize::from(area.height.saturating_sub(2)));
     let mut state = TableState::new().with_offset(view.scroll.min(most));
     let title = if figures.regions.is_empty() { " regions: none attached " } else { " regions " };
-    let table = table(rows, &head, &[18, 8, 16, 10, 3, 8, 8, 5, 8, 6], title);
+    let rows = sorted(&figures.regions, view, |region| &region.region, key).into_iter().map(row);
+    let table = table(&REGION_COLUMNS, rows, title, area.width);
     StatefulWidget::render(table, area, buffer, &mut state);
 }
+
+const SESSION_COLUMNS: [Column; 12] = [
+    Column("memory node", 17, Left),
+    Column("state", 10, Left),
+    Column("RTT", 8, Right),
+    Column("req/s", 7, Right),
+    Column("resent/s", 8, Right),
+    Column("phase", 5, Left),
+    Column("rate", 10, Right),
+    Column("flight", 6, Right),
+    Column("resent", 6, Right),
+    Column("drop/s", 6, Right),
+    Column("pauses/s", 8, Right),
+    Column("", 22, Left),
+];
 
 fn draw_sessions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer) {
     let key = |session: &SessionFigures| match view.sort {
@@ -317,41 +365,26 @@ fn draw_sessions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer
             "open" => ODD,
             _ => BAD,
         };
-        Row::new([
+        let refused = session.refusal.as_ref().map(|_| "refused: see sessions".to_owned());
+        let cells = vec![
             session.peer.clone(),
             session.state.clone(),
-            right(time(rtt), 8),
-            right(session.in_flight.to_string(), 6),
-            right(short(session.requests_per_s), 7),
-            right(short(session.resent_per_s), 8),
-            right(short(session.resent as f64), 6),
-            right(short(session.dropped_per_s), 6),
+            time(rtt),
+            short(session.requests_per_s),
+            short(session.resent_per_s),
             session.phase.map_or_else(|| "-".into(), |phase| phase.to_string()),
-            right(session.rate.map_or_else(|| "-".into(), |rate| bits(rate as f64 / 8.0)), 10),
-            right(short(session.pauses_per_s), 8),
-            session.refusal.clone().unwrap_or_default(),
-        ])
-        .style(style)
+            session.rate.map_or_else(|| "-".into(), |rate| bits(rate as f64 / 8.0)),
+            session.in_flight.to_string(),
+            short(session.resent as f64),
+            short(session.dropped_per_s),
+            short(session.pauses_per_s),
+            refused.unwrap_or_default(),
+        ];
+        (cells, style)
     };
-    let rows: Vec<Row> =
-        sorted(&figures.sessions, view, |session| &session.peer, key).into_iter().map(row).collect();
-    let head = [
-        "memory node",
-        "state",
-        "     RTT",
-        "flight",
-        "  req/s",
-        "resent/s",
-        "resent",
-        "drop/s",
-        "phase",
-        "      rate",
-        "pauses/s",
-        "",
-    ];
     let title = if figures.sessions.is_empty() { " sessions: none " } else { " sessions " };
-    let table = table(rows, &head, &[17, 10, 8, 6, 7, 8, 6, 6, 5, 10, 8, 60], title);
-    Widget::render(table, area, buffer);
+    let rows = sorted(&figures.sessions, view, |session| &session.peer, key).into_iter().map(row);
+    Widget::render(table(&SESSION_COLUMNS, rows, title, area.width), area, buffer);
 }
 
 fn key_line(view: &View) -> String {
@@ -365,7 +398,7 @@ fn key_line(view: &View) -> String {
 }
 
 fn explain(area: Rect, buffer: &mut Buffer) {
-    let (width, height) = (50.min(area.width), (KEYS.lines().count() as u16 + 2).min(area.height));
+    let (width, height) = (56.min(area.width), (KEYS.lines().count() as u16 + 2).min(area.height));
     let place =
         Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     Clear.render(place, buffer);

@@ -125,9 +125,9 @@ fn rates_are_those_between_two_snapshots() {
     assert!(all.contains("reads 2.00k/s hit 75.0%") && all.contains("writes 0/s hit -"), "{all}");
     assert!(all.contains("faults 3.00k/s hit 25.0%  p50 17.5µs"), "{all}");
     assert!(all.contains("2µs|    █              |10s"), "{all}");
-    let expected = ["hot", "1GiB", "active", "ethernet", "0", "32MiB", "64MiB", "0", "3.00k", "25.0%"];
+    let expected = ["hot", "1GiB", "active", "3.00k", "25.0%", "32MiB", "64MiB", "0", "0", "ethernet"];
     assert_eq!(row(&shown, "hot"), expected);
-    let expected = ["open", "12.3µs", "7", "100", "20", "40", "0", "c", "7.50Gbit/s", "0"];
+    let expected = ["open", "12.3µs", "100", "20", "c", "7.50Gbit/s", "7", "40", "0", "0"];
     assert_eq!(row(&shown, "02:00:00:00:00:03")[1..], expected);
     assert!(shown[23].starts_with("q end  s sort (rate)") && shown[23].contains("every 2s"), "{all}");
 }
@@ -181,11 +181,11 @@ fn an_agent_that_is_away_is_named_and_its_last_figures_stay() {
     let figures = Figures::between(Some(&before), &now);
     let away = View { trouble: Some(("the agent has ended".into(), Duration::from_secs(12))), ..view() };
     let shown = screen(Some(&figures), &away, 120, 24);
-    assert_eq!(shown[1], "the agent has ended - these figures are 12.0s old; trying again");
+    assert_eq!(shown[1], "these figures are 12.0s old, trying again: the agent has ended");
     assert_eq!(row(&shown, "hot")[1], "1GiB");
     let nothing = screen(None, &away, 120, 24);
     assert!(nothing[0].contains("/run/cxloe/cn-agent.sock"), "{nothing:?}");
-    assert_eq!(nothing[1], "the agent has ended - trying again");
+    assert_eq!(nothing[1], "trying again: the agent has ended");
 }
 
 #[test]
@@ -198,6 +198,13 @@ fn every_size_of_a_screen_can_be_drawn_on() {
             screen(Some(&figures), &view, width, height);
         }
     }
+    let narrow = screen(Some(&figures), &view(), 80, 24);
+    assert_eq!(
+        row(&narrow, "hot")[..5],
+        ["hot", "1GiB", "active", "3.00k", "25.0%"],
+        "the first columns stay"
+    );
+    assert_eq!(row(&narrow, "02:00:00:00:00:03")[5..7], ["c", "7.50Gbit/s"]);
     let scrolled = screen(Some(&figures), &View { scroll: 2, sort: Sort::Size, ..view() }, 120, 24);
     assert!(scrolled.iter().all(|line| !line.starts_with("hot ") && !line.starts_with("cold ")));
     let help = screen(Some(&figures), &View { help: true, ..view() }, 120, 24);
