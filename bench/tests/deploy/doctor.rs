@@ -36,7 +36,10 @@ impl Findings {
     /// `name` has this verdict, for this reason.
     fn expect(&self, name: &str, level: &str, words: &str) -> Outcome {
         let (found, said) = self.check(name)?;
-        ensure(found == level && said.contains(words), format!("{name} is {found}, not {level} ({words}): {said}"))
+        ensure(
+            found == level && said.contains(words),
+            format!("{name} is {found}, not {level} ({words}): {said}"),
+        )
     }
 
     fn failures(&self) -> Vec<&Value> {
@@ -64,7 +67,8 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     let rig = Rig::bare()?;
     rig.start_gmm()?;
     let (manager, data) = (rig.manager(), rig.path("").display().to_string());
-    let (mn_socket, agent_socket) = (rig.path("mn.sock").display().to_string(), rig.socket().display().to_string());
+    let (mn_socket, agent_socket) =
+        (rig.path("mn.sock").display().to_string(), rig.socket().display().to_string());
     let mn = ["-i", "mn0", "--name", "mn0", "--link", "packet", "--manager", &manager, "--data-dir", &data];
     let mn = [&mn[..], &["--socket", &mn_socket, "--pool-size", "32M"]].concat();
     let cn = ["-i", "cn0", "--name", "agent", "--link", "packet", "--manager", &manager, "--data-dir", &data];
@@ -72,7 +76,10 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
 
     // Before anything but the manager runs.
     let before = examine(&rig, "mn", "mn-server", &mn)?;
-    ensure(before.failures().is_empty() && before.code == 1, format!("{}: {:#}", before.code, before.report))?;
+    ensure(
+        before.failures().is_empty() && before.code == 1,
+        format!("{}: {:#}", before.code, before.report),
+    )?;
     before.expect("memory node", "ok", "not running")?;
     before.expect("pool", "ok", "32 MiB of")?;
     before.expect("MTU", "warn", "ip link set mn0 mtu 9000")?;
@@ -190,9 +197,12 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     let usual = ["--manager", &manager, "--data-dir", &data];
     let gone = examine(&rig, "cn", "cn-agent", &[&["-i", "cn0"][..], &usual].concat())?;
     gone.expect("manager", "fail", "unreachable")?;
-    ensure(gone.report["checks"].as_array().is_some_and(|checks| {
-        checks.iter().all(|check| !check["name"].as_str().unwrap_or_default().starts_with("frames"))
-    }), "nobody is called whom nobody names")?;
+    ensure(
+        gone.report["checks"].as_array().is_some_and(|checks| {
+            checks.iter().all(|check| !check["name"].as_str().unwrap_or_default().starts_with("frames"))
+        }),
+        "nobody is called whom nobody names",
+    )?;
     let huge = ["-i", "mn0", "--pool", "huge1g", "--pool-size", "64T"];
     let huge = examine(&rig, "mn", "mn-server", &[&huge[..], &usual].concat())?;
     huge.expect("huge pages", "fail", "hugepages=65536")?;
@@ -221,6 +231,7 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     drop(taken);
     let elsewhere = examine(&rig, "mn", "gmm", &["--listen", "192.0.2.1:7440", "--data-dir", &store])?;
     elsewhere.expect("address", "fail", "no address of this machine")?;
-    let cluster = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:0", "--store", "etcd://127.0.0.1:1/x"])?;
+    let cluster =
+        examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:0", "--store", "etcd://127.0.0.1:1/x"])?;
     cluster.expect("store", "fail", "127.0.0.1:1")
 }

@@ -84,7 +84,10 @@ impl Drop for Held {
 /// Starts a daemon whose service manager listens at `socket`.
 fn start(rig: &Rig, namespace: &str, daemon: &str, socket: &Path, arguments: &[&str]) -> Outcome<Process> {
     let mut command = Command::new(program(daemon)?);
-    command.args(arguments).env("NOTIFY_SOCKET", socket).env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
+    command
+        .args(arguments)
+        .env("NOTIFY_SOCKET", socket)
+        .env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
     Process::log_to(&mut command, &rig.path(&format!("{daemon}.log")))?;
     Ok(rig.lab.spawn(namespace, command)?)
 }

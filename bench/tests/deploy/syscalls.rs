@@ -28,7 +28,9 @@ fn allowed(unit: &Unit) -> Outcome<BTreeSet<String>> {
     }
     // What systemd never filters: it would not get as far as the daemon.
     members("@default", &mut allowed)?;
-    allowed.extend(["execve", "exit", "exit_group", "getrlimit", "rt_sigreturn", "sigreturn"].map(str::to_owned));
+    allowed.extend(
+        ["execve", "exit", "exit_group", "getrlimit", "rt_sigreturn", "sigreturn"].map(str::to_owned),
+    );
     ensure(allowed.len() > 100 && !allowed.contains("mount"), "the filter is not read as it is meant")?;
     Ok(allowed)
 }
@@ -57,7 +59,8 @@ fn made(trace: &Path) -> Outcome<BTreeSet<String>> {
         let rest = line.split_once(' ')?.1.trim_start();
         let end = rest.find('(')?;
         let name = &rest[..end];
-        (!name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')).then(|| name.to_owned())
+        (!name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+            .then(|| name.to_owned())
     };
     Ok(text.lines().filter_map(call).collect())
 }
@@ -70,14 +73,19 @@ pub fn units_allow_the_system_calls_that_are_made() -> Outcome {
     let manager = format!("unix:{}", path("gmm.sock"));
     let traced = |namespace: &str, daemon: &str, arguments: &[&str]| -> Outcome<Process> {
         let mut command = Command::new("strace");
-        command.args(["-f", "-qq", "-o", &path(&format!("{daemon}.trace"))]).arg(program(daemon)?).args(arguments);
+        command
+            .args(["-f", "-qq", "-o", &path(&format!("{daemon}.trace"))])
+            .arg(program(daemon)?)
+            .args(arguments);
         Process::log_to(&mut command, Path::new(&path(&format!("{daemon}.log"))))?;
         Ok(lab.spawn(namespace, command)?)
     };
     let log = |daemon: &str| fs::read_to_string(path(&format!("{daemon}.log"))).unwrap_or_default();
-    let serve = ["serve", "--listen", "127.0.0.1:0", "--store", &path("gmm.redb"), "--socket", &path("gmm.sock")];
+    let serve =
+        ["serve", "--listen", "127.0.0.1:0", "--store", &path("gmm.redb"), "--socket", &path("gmm.sock")];
     let gmm = traced("mn", "gmm", &serve)?;
-    let ask = |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);
+    let ask =
+        |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);
     eventually("the manager answers", || ask(&["status"]).ok())?;
     let usual = ["--wait", "sleep", "--manager", &manager, "--data-dir", &path("data")];
     let node = ["-i", "mn0", "--name", "mn0", "--pool-size", "32M", "--socket", &path("mn.sock")];
@@ -103,7 +111,8 @@ pub fn units_allow_the_system_calls_that_are_made() -> Outcome {
         daemon.wait(LIMIT)?;
     }
     for daemon in ["gmm", "mn-server", "cn-agent"] {
-        let (allowed, made) = (allowed(&Unit::read(daemon)?)?, made(Path::new(&path(&format!("{daemon}.trace"))))?);
+        let (allowed, made) =
+            (allowed(&Unit::read(daemon)?)?, made(Path::new(&path(&format!("{daemon}.trace"))))?);
         ensure(made.contains("socket") && made.len() > 20, format!("{daemon} was not traced: {made:?}"))?;
         let denied: Vec<&String> = made.difference(&allowed).collect();
         ensure(denied.is_empty(), format!("{daemon} makes system calls that its unit denies: {denied:?}"))?;

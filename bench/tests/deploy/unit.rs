@@ -14,8 +14,12 @@ pub fn source() -> &'static Path {
 }
 
 /// Units, the program of each, and what `systemd-analyze security` may make of it: ten times its exposure level.
-const UNITS: [(&str, &str, u32); 4] =
-    [("gmm", "gmm", 15), ("mn-server", "mn-server", 25), ("mn-server@", "mn-server", 25), ("cn-agent", "cn-agent", 30)];
+const UNITS: [(&str, &str, u32); 4] = [
+    ("gmm", "gmm", 15),
+    ("mn-server", "mn-server", 25),
+    ("mn-server@", "mn-server", 25),
+    ("cn-agent", "cn-agent", 30),
+];
 
 /// A unit's settings.
 pub struct Unit(String);
@@ -65,7 +69,10 @@ pub fn units_are_ones_that_systemd_takes() -> Outcome {
     let said = String::from_utf8_lossy(&output.stderr);
     ensure(output.status.success(), format!("{}: {said}", output.status))?;
     // It succeeds with settings it does not know, and says so.
-    let ours: Vec<&str> = said.lines().filter(|line| line.contains("gmm") || line.contains("mn-") || line.contains("cn-")).collect();
+    let ours: Vec<&str> = said
+        .lines()
+        .filter(|line| line.contains("gmm") || line.contains("mn-") || line.contains("cn-"))
+        .collect();
     ensure(ours.is_empty(), format!("{ours:?}"))
 }
 
@@ -101,7 +108,9 @@ pub fn shipped_configuration_is_read() -> Outcome {
         let mut read = Command::new(program(daemon)?);
         read.args(arguments).arg("--config").arg(&path).arg("--print-config");
         let options = succeeded(read.output()?)?;
-        for option in ["interface = \"enp3s0f0\"", "key-file = \"/etc/cxloe/key\"", "priority = 3", "wait = \"busy\""] {
+        for option in
+            ["interface = \"enp3s0f0\"", "key-file = \"/etc/cxloe/key\"", "priority = 3", "wait = \"busy\""]
+        {
             ensure(options.contains(option), format!("{daemon}: no {option} in\n{options}"))?;
         }
     }
