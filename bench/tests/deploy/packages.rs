@@ -78,7 +78,7 @@ fn walk(root: &Path, folder: &Path, found: &mut BTreeSet<String>) -> Outcome {
 fn build(into: &Path) -> Outcome<Vec<PathBuf>> {
     let programs = program("gmm")?;
     let mut build = Command::new(source().join("deploy/debian/build"));
-    build.arg(programs.parent().ok_or("no folder")?).arg(into).env("COMPRESSION", "gzip");
+    build.arg(programs.parent().ok_or("no folder")?).arg(into).env("COMPRESSION", "-Zgzip -z1");
     succeeded(build.output()?)?;
     let made = |package: &str| -> Outcome<PathBuf> {
         let start = format!("{package}_{}_", env!("CARGO_PKG_VERSION"));
@@ -93,8 +93,13 @@ fn build(into: &Path) -> Outcome<Vec<PathBuf>> {
 pub fn packages_come_and_go() -> Outcome {
     let dir = tempfile::tempdir()?;
     let made = build(&dir.path().join("made"))?;
+    // It looks at every string of every object: for minutes, if they are those of a build for debugging. These two have
+    // one of everything, made by the same hand.
+    let looked_at = made.iter().filter(|path| {
+        ["cxloe-common_", "cxloe-mn_"].iter().any(|name| path.to_string_lossy().contains(name))
+    });
     let mut lintian = Command::new("lintian");
-    lintian.args(["--allow-root", "--fail-on=error", "--no-tag-display-limit"]).args(&made);
+    lintian.args(["--allow-root", "--fail-on=error", "--tag-display-limit=0"]).args(looked_at);
     let output = lintian.output()?;
     ensure(output.status.success(), String::from_utf8_lossy(&output.stdout))?;
 
