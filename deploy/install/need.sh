@@ -34,6 +34,7 @@ tools_of() {
         nbd) echo nbdinfo nbdcopy qemu-img qemu-io nbd-client mkfs.ext2 ;;
         cxl) echo cxl ndctl daxctl ;;
         tshark) echo tshark dumpcap ;;
+        ansible) echo ansible-playbook ansible-lint ;;
         programs) echo python3 redis-server sqlite3 zstd ;;
         *) echo "$1" ;;
     esac
@@ -61,6 +62,10 @@ packages_of() {
         cxl | ndctl) echo ndctl ;;
         daxctl) echo daxctl ;;
         tshark) echo tshark ;;
+        ethtool) echo ethtool ;;
+        nsenter | setsid) echo util-linux ;;
+        ansible-playbook) echo ansible-core ;;
+        ansible-lint) echo ansible-lint ;;
         dumpcap) echo wireshark-common ;;
         python3 | redis-server | sqlite3 | zstd) echo "$1" ;;
         qemu-img | qemu-io) echo qemu-utils ;;
