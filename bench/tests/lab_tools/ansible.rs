@@ -116,7 +116,8 @@ impl Hosts {
         command.arg("site.yml").args(options).stdin(Stdio::null());
         command
             .env("ANSIBLE_NOCOLOR", "1")
-            .env("ANSIBLE_PIPELINING", "1").env("ANSIBLE_LOCAL_TEMP", self.dir.path().join("local"))
+            .env("ANSIBLE_PIPELINING", "1")
+            .env("ANSIBLE_LOCAL_TEMP", self.dir.path().join("local"))
             .env("HOME", self.dir.path());
         let output = command.output()?;
         ensure(output.status.success(), format!("{command:?}: {}", said(&output)))?;
