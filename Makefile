@@ -49,7 +49,7 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 # Tests of the whole system start the programs that lie beside them, so these are built with them.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc c++ ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark peers promtool tmux
+	@$(NEED) rust cc c++ ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark peers promtool tmux ethtool ansible
 	cargo build --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the

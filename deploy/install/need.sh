@@ -38,6 +38,7 @@ tools_of() {
         deb) echo dpkg-deb dpkg-shlibdeps patchelf strip lintian ;;
         tshark) echo tshark dumpcap ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
+        ansible) echo ansible-playbook ansible-lint ;;
         programs) echo python3 redis-server sqlite3 zstd ;;
         *) echo "$1" ;;
     esac
@@ -78,6 +79,10 @@ packages_of() {
         chromium) echo chromium ;;
         chromedriver) echo chromium-driver ;;
         tshark) echo tshark ;;
+        ethtool) echo ethtool ;;
+        nsenter | setsid) echo util-linux ;;
+        ansible-playbook) echo ansible-core ;;
+        ansible-lint) echo ansible-lint ;;
         dumpcap) echo wireshark-common ;;
         promtool) echo prometheus ;;
         tmux) echo tmux ;;

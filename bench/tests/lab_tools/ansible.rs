@@ -116,6 +116,7 @@ impl Hosts {
         command.arg("site.yml").args(options).stdin(Stdio::null());
         command
             .env("ANSIBLE_NOCOLOR", "1")
+            .env("ANSIBLE_PIPELINING", "1")
             .env("ANSIBLE_LOCAL_TEMP", self.dir.path().join("local"))
             .env("HOME", self.dir.path());
         let output = command.output()?;
@@ -169,8 +170,8 @@ fn changes(counts: &[(String, u32)]) -> u32 {
 
 pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
     let hosts = Hosts::new()?;
-    let would = hosts.play(&["--check", "--diff"])?;
-    ensure(would.len() == 3 && would.iter().all(|(_, count)| *count > 0), format!("{would:?}"))?;
+    let would = hosts.play(&["--check", "--diff", "--limit", "cxloe_memory_nodes"])?;
+    ensure(would.len() == 1 && changes(&would) > 0, format!("{would:?}"))?;
     ensure(
         !hosts.on("mem0", &["test", "-e", "/usr/bin/mn-server"]).status()?.success(),
         "check mode changes nothing",

@@ -16,6 +16,9 @@ use crate::{Outcome, deploy, ensure, printed, refused};
 /// Bound of every wait.
 const LIMIT: Duration = Duration::from_secs(30);
 
+/// The daemons of all nodes and whether each runs; the names of all regions.
+type Status = (Vec<(String, bool)>, Vec<String>);
+
 /// A folder for labs, and the command that works on them.
 struct Labs {
     folder: TempDir,
@@ -57,8 +60,7 @@ impl Labs {
         printed(&mut self.command(&[&["exec", node, "--"], command].concat()))
     }
 
-    /// Whether a node's daemon runs, and the names of all regions.
-    fn status(&self) -> Outcome<(Vec<(String, bool)>, Vec<String>)> {
+    fn status(&self) -> Outcome<Status> {
         let status: serde_json::Value =
             serde_json::from_str(&printed(&mut self.command(&["status", "--json"]))?)?;
         let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();

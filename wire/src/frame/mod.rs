@@ -44,5 +44,7 @@ pub use pfc::{ETHERTYPE_MAC_CONTROL, PFC_DESTINATION, PFC_FRAME_LEN, PFC_OPCODE,
 pub use trailer::Seal;
 pub use view::{FrameView, body_len, clear_len};
 
-/// The version of the protocol this crate speaks.
+/// The newest version of the protocol this crate speaks, and the one it speaks with who speaks it too.
 pub const PROTOCOL_VERSION: u16 = 1;
+/// The oldest version it speaks, so that nodes of two releases can work together while one takes the place of the other.
+pub const PROTOCOL_VERSION_OLDEST: u16 = 1;

@@ -14,6 +14,7 @@
 //! of the new. A Start that stays unanswered is given up and another Hello sent; until that has led to a
 //! session the old one may go on, if the memory node still has it.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::super::Nonces;
@@ -21,7 +22,7 @@ use super::super::framer::Framer;
 use super::{Completions, OpError, Requester, SessionEvent, Stream};
 use crate::frame::{
     Aead, Axi, Command, Hello, HelloAck, HelloStatus, Integrity, MAX_FRAME_LIMIT, Message, PROTOCOL_VERSION,
-    Seal, Space,
+    PROTOCOL_VERSION_OLDEST, Seal, Space,
 };
 use crate::link::Transmit;
 use crate::session::infer;
@@ -78,6 +79,8 @@ pub(super) struct Connection {
     nonces: Nonces,
     /// The last refusal reported, so that it is not reported again at each Hello.
     refused: Option<HelloStatus>,
+    /// The versions spoken. A Hello asks for the newest, and for an older one when the memory node does not speak it.
+    pub versions: RangeInclusive<u16>,
 }
 
 impl Connection {
@@ -92,7 +95,14 @@ impl Connection {
             ping_since: None,
             nonces,
             refused: None,
+            versions: PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION,
         }
+    }
+
+    /// The newest version that the sender of `ack` and this end speak.
+    fn common_version(&self, ack: &HelloAck) -> Option<u16> {
+        let newest = ack.version_max.min(*self.versions.end());
+        (newest >= ack.version_min && self.versions.contains(&newest)).then_some(newest)
     }
 
     /// What requests are framed with; `None` while none may be sent.
@@ -158,8 +168,13 @@ impl Requester {
     }
 
     fn start_hello(&mut self, now: Time) {
+        self.start_hello_as(*self.connection.versions.end(), now);
+    }
+
+    /// Asks for a session of this version.
+    fn start_hello_as(&mut self, version: u16, now: Time) {
         let hello = Hello {
-            version: PROTOCOL_VERSION,
+            version,
             features: 0,
             nonce: self.connection.nonces.next(),
             instance: self.config.instance,
@@ -281,8 +296,22 @@ impl Requester {
             return;
         }
         let hello = *hello;
-        if ack.status != HelloStatus::Ok {
-            return self.refused(ack.status, &ack, now);
+        let common = self.connection.common_version(&ack);
+        match ack.status {
+            HelloStatus::Ok => {}
+            // Only once: a fallback that is refused too is a refusal.
+            HelloStatus::VersionMismatch if hello.version == *self.connection.versions.end() => {
+                match common.filter(|version| *version != hello.version) {
+                    Some(version) => return self.start_hello_as(version, now),
+                    None => return self.refused(ack.status, &ack, now),
+                }
+            }
+            status => return self.refused(status, &ack, now),
+        }
+        if common != Some(hello.version) {
+            // An answer to a fallback from who speaks newer versions after all: upgraded meanwhile, or the refusal was
+            // forged. The session would be older than it need be.
+            return self.start_hello(now);
         }
         if ack.integrity != hello.integrity {
             return self.refused(HelloStatus::Integrity, &ack, now);
@@ -328,7 +357,12 @@ impl Requester {
     /// Is refused, and asks again at leisure: versions are upgraded, other instances end.
     fn refused(&mut self, status: HelloStatus, ack: &HelloAck, now: Time) {
         self.tell_refused(status, ack);
-        if let Attempt::Hello { at, interval, .. } = &mut self.connection.attempt {
+        if let Attempt::Hello { at, interval, hello } = &mut self.connection.attempt {
+            if status == HelloStatus::VersionMismatch {
+                // Begins again with the newest: the memory node may be another one by then.
+                hello.version = *self.connection.versions.end();
+                hello.nonce = self.connection.nonces.next();
+            }
             *interval = self.config.timing.hello_max;
             *at = now + *interval;
             self.deadline = Time::ZERO;

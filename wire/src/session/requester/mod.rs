@@ -14,6 +14,7 @@ mod repeat;
 mod stream;
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
 pub use config::{RequesterConfig, Timing};
 pub use figures::{RequesterCounters, RequesterStatus};
@@ -99,6 +100,15 @@ impl Requester {
     /// connect.
     pub fn set_retransmission(&mut self, scheme: Retransmission) {
         self.streams.iter_mut().for_each(|stream| stream.scheme = scheme);
+    }
+
+    /// Speaks these versions of the protocol only: the newest that the memory node speaks too.
+    ///
+    /// # Panics
+    /// If there is none among them.
+    pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
+        assert!(!versions.is_empty(), "a version to speak");
+        self.connection.versions = versions;
     }
 
     /// Who talks to whom.

@@ -7,7 +7,7 @@
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::frame::{
     Aead, Axi, Command, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac,
-    Message, PROTOCOL_VERSION, PfcVector, Seal, Space,
+    Message, PfcVector, Seal, Space,
 };
 use crate::link::Transmit;
 use crate::session::framer::{Framer, Identity};
@@ -146,8 +146,8 @@ impl Responder {
         let integrity = if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain };
         let mut ack = HelloAck {
             hello_nonce: hello.nonce,
-            version_min: PROTOCOL_VERSION,
-            version_max: PROTOCOL_VERSION,
+            version_min: *self.versions.start(),
+            version_max: *self.versions.end(),
             features: 0,
             session: 0,
             nonce: 0,
@@ -159,7 +159,7 @@ impl Responder {
             status: HelloStatus::Ok,
         };
         let known = self.by_cn.get(&cn).copied();
-        let refusal = if hello.version != PROTOCOL_VERSION {
+        let refusal = if !self.versions.contains(&hello.version) {
             self.event(ResponderEvent::VersionMismatch { cn, version: hello.version });
             Some(HelloStatus::VersionMismatch)
         } else if self.draining {

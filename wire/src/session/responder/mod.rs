@@ -7,6 +7,7 @@ mod admission;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,8 @@ use super::framer::{Framer, PreSharedKey};
 use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, infer};
 use crate::frame::{
-    BURST_LINES_MAX, Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, Mac, Message, Space, body_len,
+    BURST_LINES_MAX, Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, Mac, Message, PROTOCOL_VERSION,
+    PROTOCOL_VERSION_OLDEST, Space, body_len,
 };
 use crate::link::Transmit;
 use crate::time::Time;
@@ -196,6 +198,7 @@ pub struct Responder {
     nonces: Nonces,
     draining: bool,
     scheme: Retransmission,
+    versions: RangeInclusive<u16>,
 }
 
 impl Responder {
@@ -219,6 +222,7 @@ impl Responder {
             nonces,
             draining: false,
             scheme: Retransmission::Selective,
+            versions: PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION,
             config,
         }
     }
@@ -226,6 +230,15 @@ impl Responder {
     /// Repairs losses in sessions yet to start by another scheme, to compare them.
     pub fn set_retransmission(&mut self, scheme: Retransmission) {
         self.scheme = scheme;
+    }
+
+    /// Takes sessions of these versions of the protocol only.
+    ///
+    /// # Panics
+    /// If there is none among them.
+    pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
+        assert!(!versions.is_empty(), "a version to speak");
+        self.versions = versions;
     }
 
     /// What was counted outside sessions and in those that have ended.
