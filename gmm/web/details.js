@@ -1,5 +1,5 @@
-// One region, memory node or compute node in full, in a dialog. What is shown is asked for anew with every round, while
-// the dialog is open.
+// One region, memory node or compute node in full, in a dialog. While the dialog is open, what it
+// shows is asked for anew when something has happened, and counters every few seconds.
 
 import { Refused, ask } from "./api.js";
 import { badge, byId, h } from "./dom.js";
@@ -11,9 +11,14 @@ import { STATES } from "./regions.js";
 const ROWS_MAX = 64;
 /** Pieces drawn to show how an interleave set goes round. */
 const PIECES = 16;
+/** How often counters are asked for while nothing else happens, in milliseconds. */
+const COUNTERS_MS = 5000;
+/** Nodes of a kind that one switch of the FM API shows. */
+const SWITCH_NODES = 127;
 
 let subject = null;
 let written = "";
+let askedMs = 0;
 
 const dialog = byId("details");
 
@@ -25,7 +30,7 @@ export function open(kind, id, overview) {
   byId("details-body").replaceChildren(h("p", { class: "quiet" }, "Asking the manager…"));
   if (!dialog.open) dialog.showModal();
   byId("details-title").focus();
-  return refresh(overview);
+  return refresh(overview, true);
 }
 
 dialog.addEventListener("close", () => {
@@ -37,9 +42,10 @@ dialog.addEventListener("click", (event) => {
   if (event.target === dialog) dialog.close();
 });
 
-/** Asks for what the dialog shows and shows it; nothing while it is closed. */
-export async function refresh(overview) {
-  if (!subject) return;
+/** Asks for what the dialog shows and shows it, if something has `happened` or it is time; nothing while it is closed. */
+export async function refresh(overview, happened) {
+  if (!subject || (!happened && performance.now() < askedMs + COUNTERS_MS)) return;
+  askedMs = performance.now();
   const current = subject;
   let content;
   try {
@@ -49,13 +55,16 @@ export async function refresh(overview) {
     content = { title: current.id, parts: [h("p", {}, "It is gone.")] };
   }
   if (current !== subject) return;
-  // What has not changed stays as it is, with the place scrolled to.
+  // What has not changed stays as it is; what has, keeps the focus.
   const draft = h("div", {}, ...content.parts);
   const now = `${content.title} ${draft.innerHTML}`;
   if (now === written) return;
   written = now;
   byId("details-title").textContent = content.title;
-  byId("details-body").replaceChildren(...content.parts);
+  const body = byId("details-body");
+  const focus = body.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+  body.replaceChildren(...content.parts);
+  if (focus !== null) [...body.querySelectorAll("[aria-label]")].find((part) => part.ariaLabel === focus)?.focus();
 }
 
 const facts = (pairs) =>
@@ -140,8 +149,7 @@ function sessionTable(sessions, column, nameOfEnd) {
 async function memoryNode(name, overview) {
   const node = overview.memory_nodes.find((known) => known.name === name);
   if (!node) return { title: name, parts: [h("p", {}, "It is gone.")] };
-  const [devices, sessions, nodes] = await Promise.all([ask("logical-devices"), ask("sessions"), ask("memory-nodes")]);
-  const { macs, mtu, index, extent_bytes } = nodes.find((known) => known.name === name) ?? {};
+  const [devices, sessions] = await Promise.all([ask("logical-devices"), ask("sessions")]);
   const used = node.pool_bytes - node.free_bytes - node.draining_bytes;
   const shares = node.owners.map((share) => [
     h("span", {}, h("i", { class: `key owner c${colourOf(share.compute_node)}` }), whoIs(overview, share.compute_node)),
@@ -154,11 +162,11 @@ async function memoryNode(name, overview) {
     facts([
       ["Health", node.health],
       ["Last report", node.reported_ms === null ? "none since this manager leads" : moment(node.reported_ms)],
-      ["Ports", macs?.join(", ") ?? null],
-      ["MTU", mtu === undefined ? null : `${count(mtu)} bytes`],
+      ["Ports", node.macs.join(", ")],
+      ["MTU", `${count(node.mtu)} bytes`],
       ["Kind", node.kind === "sld" ? "SLD: given away whole" : "MLD: given away in slices"],
-      ["Physical port", index === undefined ? null : `${index % 127} of switch ${Math.floor(index / 127)}, in the FM API`],
-      ["Pool", `${bytes(node.pool_bytes)}${extent_bytes ? ` in extents of ${bytes(extent_bytes)}` : ""}`],
+      ["Physical port", `${node.index % SWITCH_NODES} of switch ${Math.floor(node.index / SWITCH_NODES)}, in the FM API`],
+      ["Pool", `${bytes(node.pool_bytes)} in extents of ${bytes(node.extent_bytes)}`],
       ["In use", `${bytes(used)}, ${percent(used, node.pool_bytes)}`],
       ["Set aside and free", bytes(node.reserved_bytes)],
       ["Draining", bytes(node.draining_bytes)],

@@ -58,12 +58,12 @@ async function round() {
   nodes.feed(overview);
   if (happened) {
     const after = anew ? Math.max(0, overview.newest_event - events.EVENTS_MAX) : state.seenEvent;
-    const [page] = await Promise.all([ask("events", { after }), regions.fetchPage(), details.refresh(overview)]);
+    const [page] = await Promise.all([ask("events", { after }), regions.fetchPage(), details.refresh(overview, true)]);
     events.take(page, anew);
     events.show(actions.who);
     state.seenEvent = page.through;
   } else {
-    await Promise.all([regions.isMoving() ? regions.fetchPage() : null, details.refresh(overview)]);
+    await Promise.all([regions.isMoving() ? regions.fetchPage() : null, details.refresh(overview, false)]);
   }
   state.answeredMs = Date.now();
   show();

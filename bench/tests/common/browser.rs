@@ -158,8 +158,11 @@ impl Browser {
         .map(drop)
     }
 
-    /// Clicks an element as a mouse does, which fails when something covers it.
+    /// Clicks an element as a mouse does, which fails when something covers it. It is scrolled to the middle first.
     pub fn click(&self, selector: &str) -> Result<(), Failed> {
+        self.wait(selector)?;
+        let element = format!("document.querySelector({})", json!(selector));
+        self.run(&format!("{element}?.scrollIntoView({{ block: 'center', behavior: 'instant' }})"))?;
         self.driver.ask(Method::POST, &self.of(selector, "click")?, json!({})).map(drop)
     }
 

@@ -125,11 +125,10 @@ impl Rig {
 
     pub fn start_gmm(&self, options: &[&str]) -> Outcome {
         let (store, socket) = (self.path("gmm.redb"), self.path("gmm.sock"));
-        let anywhere = ["--listen", "127.0.0.1:0"];
-        let listen = if options.contains(&"--listen") { &[][..] } else { &anywhere };
-        let usual = [&["serve", "--node-timeout-ms", "1000"], listen].concat();
+        let usual = [["--listen", "127.0.0.1:0"], ["--node-timeout-ms", "1000"]];
+        let usual: Vec<_> = usual.into_iter().filter(|[flag, _]| !options.contains(flag)).flatten().collect();
         let places = ["--store", text(&store), "--socket", text(&socket)];
-        self.start("gmm", "switch", "gmm", &[&usual[..], &places, options].concat())?;
+        self.start("gmm", "switch", "gmm", &[&["serve"], &usual[..], &places, options].concat())?;
         eventually("the manager answers", || self.ask(self.manager.health()).ok())
             .map_err(|e| self.with_log(e, "gmm"))?;
         Ok(())

@@ -148,7 +148,8 @@ pub fn a_manager_that_is_gone_is_missed_and_welcomed_back() -> Outcome {
 }
 
 pub fn text_stays_text_and_many_regions_are_searched() -> Outcome {
-    let rig = Rig::new(0, 0, &LISTEN)?;
+    // Long enough for a node that speaks only when the test lets it.
+    let rig = Rig::new(0, 0, &[&LISTEN[..], &["--node-timeout-ms", "60000"]].concat())?;
     let mut node = Scripted::register(&rig, "mn-scripted", 4 << 30)?;
     let browser = page(&rig)?;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Owner;
 use crate::hdm::{Granularity, Ways};
-use crate::model::{CnId, DeviceKind, Health, Name, RegionState};
+use crate::model::{CnId, DeviceKind, Health, Mac, Name, RegionState};
 
 /// Regions in one [`RegionsPage`] when the query does not say.
 pub const REGIONS_PER_PAGE_DEFAULT: u64 = 100;
@@ -41,12 +41,20 @@ pub struct Overview {
 pub struct MemoryNodeOverview {
     /// Its name.
     pub name: Name,
+    /// Its number among memory nodes: its place in the FM API.
+    pub index: u32,
     /// Whether it is given away in slices or whole.
     pub kind: DeviceKind,
+    /// Addresses of its ports.
+    pub macs: Vec<Mac>,
+    /// The MTU of its ports in bytes.
+    pub mtu: u32,
     /// Whether it is heard of.
     pub health: Health,
     /// Bytes of the whole extents of its pool: what can be given away.
     pub pool_bytes: u64,
+    /// Bytes of one extent.
+    pub extent_bytes: u64,
     /// Bytes no region holds.
     pub free_bytes: u64,
     /// Of these, bytes set aside for logical devices.

@@ -67,9 +67,13 @@ impl Manager {
         let report = self.reports.get(&node.name);
         MemoryNodeOverview {
             name: node.name.clone(),
+            index: node.index,
             kind: node.kind,
+            macs: node.macs.clone(),
+            mtu: node.mtu,
             health: node.health,
             pool_bytes: node.extent_count() * node.extent_bytes,
+            extent_bytes: node.extent_bytes,
             free_bytes: self.free_bytes(node),
             reserved_bytes: self.index.idle(&node.name),
             draining_bytes: self.draining_bytes(&node.name),
