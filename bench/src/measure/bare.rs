@@ -55,7 +55,6 @@ impl<'a> Bare<'a> {
             let received = self
                 .link
                 .receive(BATCH, &mut |frame, _| left = left.saturating_sub(u16::from(is_reply(frame))))?;
-            let received = self.link.receive(BATCH, &mut |frame, _| left -= u16::from(is_reply(frame)))?;
             if received == 0 {
                 spins += 1;
                 if spins.is_multiple_of(SPINS) && start.elapsed() > LOST_AFTER {

@@ -137,28 +137,6 @@ read = [int.from_bytes(b[page * 4096:page * 4096 + 4], 'little') for page in ran
 last = [int.from_bytes(b[page * 4096 + 4092:page * 4096 + 4096], 'little') for page in range(4096)]
 print('right' if read == last == list(range(4096)) else 'wrong')";
     let mut command = Command::new("setpriv");
-    command.args([
-        "--reuid",
-        PERSON,
-        "--regid",
-        GROUP,
-        "--clear-groups",
-        "--no-new-privs",
-        "--bounding-set=-all",
-        "--",
-    ]);
-    command.arg(dir.join("bin/cn-agent")).args([
-        "exec",
-        "--size",
-        "64M",
-        "--local",
-        "4M",
-        "--stats=json",
-        "--",
-    ]);
-    command.args(["sort", "-S", "24M", "--parallel=1"]).arg(dir.join("numbers"));
-    command.env("CXLOE_AGENT", socket).env("LC_ALL", "C").current_dir("/");
-    let (out, err) = (dir.join("sorted"), dir.join("sort.err"));
     command.args(["--reuid", PERSON, "--regid", GROUP, "--clear-groups", "--no-new-privs"]);
     command.args(["--bounding-set=-all", "--"]).arg(dir.join("bin/cn-agent"));
     command.args(["exec", "--size", "64M", "--local", "8M", "--stats=json", "--", "python3", "-c", WORK]);
