@@ -60,7 +60,7 @@ pub fn is_drawn() -> Outcome {
     let rows = |section: &str| -> u64 {
         match section {
             // A mark for each of three quantiles of each rate; for each hot share.
-            "load-latency" => 6,
+            "load-latency" => 9,
             "hot-cold" => 2,
             "chase" => 1,
             "gups" => ways as u64,
