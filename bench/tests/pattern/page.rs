@@ -1,23 +1,20 @@
 //! The page in a real browser: drawn, silent, alone, and readable.
 
+use libtest_mimic::Failed;
 use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::common::{Outcome, ensure};
 use crate::run::{everything, ways};
 
-fn opened() -> Result<Browser, libtest_mimic::Failed> {
-    let browser = Browser::start()?;
-    browser.open(&format!("file://{}", renamed()?.display()))?;
-    Ok(browser)
-}
-
-/// The page under a name that browsers take for one.
-fn renamed() -> Result<std::path::PathBuf, libtest_mimic::Failed> {
+/// The page, under a name that browsers take for one.
+fn opened() -> Result<Browser, Failed> {
     let run = everything()?;
     let page = run.path("page.html");
     std::fs::copy(run.path("html"), &page)?;
-    Ok(page)
+    let browser = Browser::start()?;
+    browser.open(&format!("file://{}", page.display()))?;
+    Ok(browser)
 }
 
 /// For each picture: its section, and how many marks of data in it can be seen.
