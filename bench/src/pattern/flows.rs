@@ -15,10 +15,6 @@ use crate::report::{Conditions, Curve, Plot, Samples, Scale, Unit};
 
 /// Offered rates, unless others are named: shares of what a closed loop reaches, beyond which no rate can be kept up.
 const STEPS: [f64; 13] = [0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0, 1.1];
-/// Below this share of the rate offered, the system is saturated.
-const KEPT_UP: f64 = 0.95;
-/// Saturated steps after which no higher rate is tried.
-const SATURATED_STEPS: usize = 2;
 
 /// What flows run on: a memory and what it must hold.
 pub struct Flows<'m> {
@@ -106,7 +102,6 @@ impl Flows<'_> {
         };
         rates.dedup();
         let mut points = Vec::new();
-        let mut saturated = 0;
         for rate in rates {
             progress(&format!("load-latency over {}: {rate:.0}/s", self.memory.over()));
             let what = format!("load_{rate:.0}");
@@ -115,11 +110,6 @@ impl Flows<'_> {
             points.push(conditions.name.clone());
             traffic.arrivals = Some(Arrivals::new(rate, plan.spacing, plan.seed));
             self.measure(&mut traffic, plan, conditions, results)?;
-            let reached = results.rates.last().map_or(0.0, |reached| reached.ops_per_s);
-            saturated = if reached < KEPT_UP * rate { saturated + 1 } else { 0 };
-            if saturated == SATURATED_STEPS {
-                break;
-            }
         }
         results.plots.push(load_plot(self.memory, setting, &points, results));
         Ok(())

@@ -34,7 +34,8 @@ fn about(pattern: &str) -> (&'static str, &'static str) {
         "mix" => (
             "Reads and writes",
             "Sequential and random lines, read and written in the proportions that Intel's Memory Latency Checker \
-             uses, as many under way as there may be. A write sends its whole line and reads nothing before.",
+             uses, as many under way as there may be. Over the port a write sends its line and reads nothing before; of \
+             mapped memory it is a store, which may have to wait for its page.",
         ),
         "hot-cold" => (
             "Hot and cold pages",

@@ -13,6 +13,7 @@ mod run;
 
 use std::process::ExitCode;
 
+use common::Outcome;
 use cxloe_bench::lab::{Standing, become_private_user_namespace};
 use libtest_mimic::{Arguments, Trial};
 
@@ -26,11 +27,7 @@ fn main() -> ExitCode {
     };
     let standing = *run::STANDING.get_or_init(|| standing);
     let mut tests = vec![
-        Trial::test("every_measurement_is_there_and_its_counts_agree", results::all_are_there),
-        Trial::test("json_csv_and_histograms_say_the_same", results::forms_agree),
-        Trial::test("curves_go_through_the_results", results::curves_agree),
-        Trial::test("the_page_is_drawn_and_stands_alone", page::is_drawn),
-        Trial::test("the_page_is_readable_on_a_phone", page::is_readable_on_a_phone),
+        Trial::test("everything_is_measured_checked_and_drawn", everything),
         Trial::test("rates_lead_up_to_more_than_there_is", run::steps_of_load),
         Trial::test("wrong_usage_is_explained", run::wrong_usage),
         Trial::test("interrupt_in_the_middle_cleans_up", run::interrupted),
@@ -42,4 +39,13 @@ fn main() -> ExitCode {
     // Threads that spin on both ends of a link: one test at a time.
     arguments.test_threads.get_or_insert(1);
     libtest_mimic::run(&arguments, tests).exit_code()
+}
+
+/// One run of everything, looked at from all sides; in one test, since each test may run in a process of its own.
+fn everything() -> Outcome {
+    results::all_are_there()?;
+    results::forms_agree()?;
+    results::curves_agree()?;
+    page::is_drawn()?;
+    page::is_readable_on_a_phone()
 }

@@ -1,23 +1,20 @@
 //! The page in a real browser: drawn, silent, alone, and readable.
 
+use libtest_mimic::Failed;
 use serde_json::Value;
 
 use crate::browser::Browser;
 use crate::common::{Outcome, ensure};
 use crate::run::{everything, ways};
 
-fn opened() -> Result<Browser, libtest_mimic::Failed> {
-    let browser = Browser::start()?;
-    browser.open(&format!("file://{}", renamed()?.display()))?;
-    Ok(browser)
-}
-
-/// The page under a name that browsers take for one.
-fn renamed() -> Result<std::path::PathBuf, libtest_mimic::Failed> {
+/// The page, under a name that browsers take for one.
+fn opened() -> Result<Browser, Failed> {
     let run = everything()?;
     let page = run.path("page.html");
     std::fs::copy(run.path("html"), &page)?;
-    Ok(page)
+    let browser = Browser::start()?;
+    browser.open(&format!("file://{}", page.display()))?;
+    Ok(browser)
 }
 
 /// For each picture: its section, and how many marks of data in it can be seen.
@@ -60,7 +57,7 @@ pub fn is_drawn() -> Outcome {
     let rows = |section: &str| -> u64 {
         match section {
             // A mark for each of three quantiles of each rate; for each hot share.
-            "load-latency" => 6,
+            "load-latency" => 9,
             "hot-cold" => 2,
             "chase" => 1,
             "gups" => ways as u64,
