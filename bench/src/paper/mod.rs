@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`measure`] carries out what a [`Plan`] asks for. Every time goes into a [`Report`] of the usual schema; what else was
-//! found is in [`Evaluation`]. [`sections`] lays both out beside [`values`].
+//! found is in [`Evaluation`]. [`sections()`] lays both out beside [`values()`].
 
 mod breakdown;
 mod ends;

@@ -30,7 +30,7 @@ use super::parts::{Seen, Sent};
 /// Frames taken from a ring in one go, as by worker and port.
 const BATCH: usize = 64;
 /// How long operations may take to end, all together.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Turns without a frame between two looks at clock and flags.
 const SPINS: u32 = 64;
 

@@ -90,8 +90,8 @@ pub fn stacked(of: &Breakdown) -> Result<String, ReportError> {
                 from += part;
             }
             chart::sized_text(area, name, SMALL, (middle, y.at(0.0) + 10), HPos::Center, VPos::Top)?;
-            // Three digits over each bar: the sum of what lies below.
-            let words = format!("{:.2}", from / 1e3);
+            // Over each bar the sum of what lies below; where that is long, its fractions are not of interest.
+            let words = format!("{:.*}", if from < 1e5 { 2 } else { 0 }, from / 1e3);
             chart::sized_text(area, &words, SMALL, (middle, y.at(from) - 4), HPos::Center, VPos::Bottom)?;
             if index == 0 {
                 let border = vec![(left + step, y.at(top)), (left + step, y.at(0.0))];
