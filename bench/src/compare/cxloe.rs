@@ -21,7 +21,7 @@ use crate::lab::{Standing, program};
 const MANAGER: &str = "http://10.77.0.1:7440";
 /// Memory of the pool beyond the region's, which is rounded up to extents.
 const SPARE: usize = 96 << 20;
-/// Bytes of an extent, of which a pool has a whole number.
+/// Bytes of an extent, of which pools and regions have a whole number.
 const EXTENT: usize = 2 << 20;
 
 /// This system over one kind of link.
@@ -67,7 +67,7 @@ impl Peer for Cxloe {
             wait,
             manager: MANAGER.into(),
             region: None,
-            size: plan.bytes as u64,
+            size: plan.bytes.next_multiple_of(EXTENT) as u64,
             ways: Ways::One,
             granularity: Granularity::PAGE,
             timeout: Duration::from_secs(20),

@@ -7,7 +7,9 @@ use super::error::{PeerError, tail};
 use super::measured::{Measured, Value};
 use super::pattern::{BLOCK, LINE, PAGE, Pattern, Plan};
 use super::peer::{Facts, Peer, Tool};
-use super::stage::{FAR, FAR_ADDRESS, FAR_INTERFACE, NEAR, NEAR_INTERFACE, Stage, find, iterations};
+use super::stage::{
+    FAR, FAR_ADDRESS, FAR_INTERFACE, NEAR, NEAR_ADDRESS, NEAR_INTERFACE, Stage, find, iterations,
+};
 
 const PROGRAM: &str = "ucx_perftest";
 const PORT: u16 = 13337;
@@ -16,7 +18,7 @@ const MEGABYTE: f64 = 1024.0 * 1024.0;
 /// How long a run may take beyond its operations.
 const LIMIT: Duration = Duration::from_secs(60);
 /// Blocks in flight in bulk.
-const BLOCKS_AHEAD: &str = "16";
+const BLOCKS_AHEAD: usize = 16;
 
 /// UCX.
 pub struct Ucx;
@@ -28,11 +30,13 @@ impl Peer for Ucx {
 
     fn facts(&self) -> Facts {
         Facts {
-            what: "UCX over TCP, one-sided get and put (ucx_perftest)",
+            what: "UCX over TCP, messages and one-sided puts (ucx_perftest)",
             waits: "both ends spin in ucp_worker_progress",
             copies: "kernel in and out of socket buffers, UCX in and out of its own at both ends",
             verified: "nothing: the tool does not look at the data",
-            figures: "p50 and p99 come from runs of their own; write64 is a put and one back: the tool's figure twice",
+            figures: "read64 is a message of 64 bytes there and one back, read4k half of that and half of 4 KiB there and \
+                      back; write64 a put and one back; streams and bulk are messages one way. Not ucp_get: its \
+                      responder looks once a millisecond. p99 comes from runs of its own",
         }
     }
 
@@ -41,73 +45,79 @@ impl Peer for Ucx {
     }
 
     fn trial(&self, stage: &Stage, plan: &Plan) -> Result<Vec<Measured>, PeerError> {
-        let one = ["-O", "1"];
-        let get = |size| Test { kind: "ucp_get", size, each_us: 20.0, more: &one };
-        let put = Test { kind: "ucp_put_lat", size: LINE, each_us: 20.0, more: &[] };
         let mut found = Vec::new();
-        for (pattern, test, ways) in [
-            (Pattern::Read64, get(LINE), 1.0),
-            (Pattern::Write64, put, 2.0),
-            (Pattern::Read4k, get(PAGE), 1.0),
+        let there_and_back = |kind, size, percentile| {
+            let test = Test { kind, size, each_us: 20.0, outstanding: None, from_far: false, percentile };
+            test.run(stage, plan)
+        };
+        // The tool halves the time of there and back; a read is a small message there and a page back.
+        let line = there_and_back("tag_lat", LINE, "50")?;
+        let page = there_and_back("tag_lat", PAGE, "50")?;
+        let put = there_and_back("ucp_put_lat", LINE, "50")?;
+        let [line_tail, put_tail] = ["tag_lat", "ucp_put_lat"]
+            .map(|kind| there_and_back(kind, LINE, "99").map(|said| said.percentile_us));
+        for (pattern, halves, tail_us) in [
+            (Pattern::Read64, [&line, &line], Some(2.0 * line_tail?)),
+            (Pattern::Write64, [&put, &put], Some(2.0 * put_tail?)),
+            (Pattern::Read4k, [&line, &page], None),
         ] {
-            let count = iterations(plan, test.each_us);
-            let half = test.run(stage, count, "50")?;
-            let tail = test.run(stage, count, "99")?;
+            let sum_ns = |value: fn(&Said) -> f64| halves.iter().map(|said| value(said) * 1e3).sum::<f64>();
             let value = Value::Said {
-                p50_ns: Some(ways * half.percentile_us * 1e3),
-                p99_ns: Some(ways * tail.percentile_us * 1e3),
-                mean_ns: ways * half.mean_us * 1e3,
-                count: half.iterations,
+                p50_ns: Some(sum_ns(|said| said.percentile_us)),
+                p99_ns: tail_us.map(|us| us * 1e3),
+                mean_ns: sum_ns(|said| said.mean_us),
+                count: halves[1].iterations,
             };
             found.push(Measured { pattern, value });
         }
-        let depth = plan.depth.to_string();
-        let (lines, blocks) = (["-O", &depth], ["-O", BLOCKS_AHEAD]);
-        for (pattern, kind, size, each_us, more) in [
-            (Pattern::Stream64, "ucp_get", LINE, 3.0, &lines[..]),
-            (Pattern::BulkRead, "ucp_get", BLOCK, 60.0, &blocks),
-            (Pattern::BulkWrite, "ucp_put_bw", BLOCK, 60.0, &blocks),
+        for (pattern, size, each_us, outstanding, from_far) in [
+            (Pattern::Stream64, LINE, 3.0, plan.depth, true),
+            (Pattern::BulkRead, BLOCK, 60.0, BLOCKS_AHEAD, true),
+            (Pattern::BulkWrite, BLOCK, 60.0, BLOCKS_AHEAD, false),
         ] {
-            let test = Test { kind, size, each_us, more };
-            let said = test.run(stage, iterations(plan, each_us), "50")?;
-            found.push(Measured::rate_said(pattern, said.megabytes_per_s * MEGABYTE));
+            let outstanding = Some(outstanding);
+            let test = Test { kind: "tag_bw", size, each_us, outstanding, from_far, percentile: "50" };
+            found.push(Measured::rate_said(pattern, test.run(stage, plan)?.megabytes_per_s * MEGABYTE));
         }
         Ok(found)
     }
 }
 
 /// One run of the tool.
-struct Test<'a> {
+struct Test {
     kind: &'static str,
     size: usize,
     /// What an operation takes, roughly, in microseconds.
     each_us: f64,
-    more: &'a [&'a str],
+    /// Messages in flight at most, if the kind has several.
+    outstanding: Option<usize>,
+    /// Whether the far side is the one that sends: data then come from there.
+    from_far: bool,
+    percentile: &'static str,
 }
 
-impl Test<'_> {
-    fn run(&self, stage: &Stage, count: u64, percentile: &str) -> Result<Said, PeerError> {
+impl Test {
+    fn run(&self, stage: &Stage, plan: &Plan) -> Result<Said, PeerError> {
         let program = find(PROGRAM).unwrap_or_else(|| PROGRAM.into());
-        let over = |mut command: Command, interface: &str| {
+        let over = |is_near| {
+            let mut command: Command = stage.pinned(is_near, &program);
+            let interface = if is_near { NEAR_INTERFACE } else { FAR_INTERFACE };
             command.env("UCX_TLS", "tcp").env("UCX_NET_DEVICES", interface);
             command
         };
-        let server = over(stage.pinned(false, &program), FAR_INTERFACE);
-        let server = stage.serve(FAR, "ucx_perftest-server", PORT, server)?;
-        let mut client = over(stage.pinned(true, &program), NEAR_INTERFACE);
-        client.arg(FAR_ADDRESS.to_string()).args(["-t", self.kind, "-s", &self.size.to_string()]);
-        client.args([
-            "-n",
-            &count.to_string(),
-            "-w",
-            &(count / 10).to_string(),
-            "-R",
-            percentile,
-            "-f",
-            "-v",
-        ]);
-        client.args(self.more);
-        let said = stage.run(NEAR, PROGRAM, client, LIMIT)?;
+        let client_is_near = !self.from_far;
+        let (own, other, address) =
+            if client_is_near { (NEAR, FAR, FAR_ADDRESS) } else { (FAR, NEAR, NEAR_ADDRESS) };
+        let server = stage.serve(other, "ucx_perftest-server", PORT, over(!client_is_near))?;
+        let count = iterations(plan, self.each_us);
+        let mut client = over(client_is_near);
+        client.arg(address.to_string()).args(["-t", self.kind, "-s", &self.size.to_string()]);
+        client.args(["-n", &count.to_string(), "-w", &(count / 10).to_string()]);
+        client.args(["-R", self.percentile, "-f", "-v"]);
+        if let Some(outstanding) = self.outstanding {
+            client.args(["-O", &outstanding.to_string()]);
+        }
+        let said = stage.run(own, PROGRAM, client, LIMIT)?;
         server.end(Duration::from_secs(2));
         parse(&said)
     }
