@@ -20,8 +20,8 @@ pub fn rig() -> Outcome<Rig> {
     Ok(rig)
 }
 
-/// Lines, then pages: more than may be resident, read twice.
-pub fn work(rig: &Rig) -> Outcome {
+/// Lines, then pages: more than may be resident, read twice. What is mapped stays so as long as the answer is kept.
+pub fn work(rig: &Rig) -> Outcome<Mapping> {
     let (mut port, hpa) = rig.written(1)?;
     verify(&mut port, hpa, 1)?;
     drop(port);
@@ -37,13 +37,13 @@ pub fn work(rig: &Rig) -> Outcome {
         // All the rest, a byte of each page: more than may be resident.
         ensure(bytes[LINES as usize * 64..].iter().step_by(4096).all(|byte| *byte == 0), "not zero")?;
     }
-    Ok(())
+    Ok(memory)
 }
 
 pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
     let rig = rig()?;
     rig.gmm(&["set-quota", CN, "1G"])?;
-    work(&rig)?;
+    let mapped = work(&rig)?;
     let daemons = ["gmm", "mn-server", "cn-agent"];
     let socket = |daemon: &str| rig.path(&format!("{daemon}.metrics"));
     let mut scrapes: BTreeMap<&str, Scrape> = BTreeMap::new();
@@ -55,6 +55,7 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
         scrapes.insert(daemon, scrape);
     }
     figures_are_right(&rig, &scrapes)?;
+    drop(mapped);
 
     // Its memory node gone, the region is degraded: the manager names it.
     rig.kill(&rig.mn)?;
@@ -112,6 +113,9 @@ fn figures_are_right(rig: &Rig, scrapes: &BTreeMap<&str, Scrape>) -> Outcome {
         ("cxloe_cn_page_faults_total", counters.paging.faults),
         ("cxloe_cn_pages_evicted_total", counters.paging.evicted),
         ("cxloe_cn_region_size_bytes{region=\"scratch\",served_by=\"ethernet\"}", REGION),
+        ("cxloe_cn_mapping_faults_total{region=\"scratch\"}", counters.paging.faults),
+        ("cxloe_cn_mapping_limit_bytes{region=\"scratch\"}", 1 << 20),
+        ("cxloe_cn_mapping_processes{region=\"scratch\"}", 1),
         ("cxloe_cn_region_state{region=\"scratch\",state=\"active\"}", 1),
         ("cxloe_cn_region_state{region=\"scratch\",state=\"lost\"}", 0),
     ] {

@@ -10,6 +10,9 @@ pub fn logs_are_json_with_fields() -> Outcome {
     let rig = rig()?;
     let (port, _) = rig.written(3)?;
     drop(port);
+    // A memory node logs what happened to its sessions twice a second.
+    let log = rig.path("mn-server.2.log");
+    eventually("the memory node logs its session", || saying(&log, "session started"))?;
     rig.kill(&rig.mn)?;
     rig.attached("scratch", "degraded")?;
     rig.stop(&rig.agent)?;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::terminal::is_raw_mode_enabled;
 
 use super::view::{View, draw};
 use super::{Figures, Snapshot};
@@ -42,7 +43,8 @@ pub fn live(take: impl FnMut() -> Taken + Send + 'static, view: View) -> io::Res
     let mut terminal = ratatui::try_init()?;
     let shown =
         Screen { view, pace, before: None, now: None, figures: None }.run(&mut terminal, &told, &ending);
-    let restored = ratatui::try_restore();
+    // After a panic it has been given back already; once more would put the cursor where the message is.
+    let restored = if is_raw_mode_enabled()? { ratatui::try_restore() } else { Ok(()) };
     shown.and(restored)
 }
 
