@@ -159,7 +159,8 @@ for _, x in pairs(X) do
     cxloe.experts[#cxloe.experts + 1] = x
 end
 
-cxloe.prefs.ethertype = Pref.string("EtherType", "88b5", "EtherType of the frames, in hexadecimal (option --ethertype of the nodes)")
+cxloe.prefs.ethertype =
+    Pref.string("EtherType", "88b5", "EtherType of the frames, in hexadecimal (option --ethertype of the nodes)")
 cxloe.prefs.verify = Pref.bool("Verify checksums", true, "Where the capture has the session's handshake")
 
 -- Addresses as bytes, which the checksum covers; Wireshark offers them as fields only.
@@ -442,7 +443,8 @@ local function follow(tvb, pinfo, code, body_end)
             if stream_number ~= nil then
                 near = stream_of(candidate, stream_number).highest
             end
-            local place = { session = candidate.id, full = infer(near, low), direction = record.direction, stream = stream_number }
+            local place = { session = candidate.id, full = infer(near, low), direction = record.direction }
+            place.stream = stream_number
             local sealed = candidate.sealed
             if sealed == nil then
                 sealed = trailer_by_form(tvb, body_end) == TAG_LEN
