@@ -17,7 +17,7 @@ import { sparkline } from "./traffic.js";
 /** Between two rounds, in milliseconds; longer where an answer takes long. */
 const ROUND_MS = 1000;
 /** Of the time, what asking may take at most: one part in this many. */
-const SHARE = 10;
+const SHARE = 4;
 /** Pause after the last key before a search is carried out. */
 const TYPING_MS = 200;
 
@@ -111,10 +111,11 @@ function showTiles(overview) {
   });
 
   const rates = nodes.totalRates(overview);
-  text(byId("traffic-figure"), rates ? `${bytes(rates.rx_bytes + rates.tx_bytes)}/s` : "Unknown");
+  const reported = pools.some((node) => node.traffic);
+  text(byId("traffic-figure"), rates ? `${bytes(rates.rx_bytes + rates.tx_bytes)}/s` : reported ? "Measuring…" : "Unknown");
   const told = rates
     ? `in ${bytes(rates.rx_bytes)}/s, out ${bytes(rates.tx_bytes)}/s, ${short(rates.requests)} requests/s at memory nodes`
-    : pools.some((node) => node.traffic) ? "Measuring…" : "No memory node reports any.";
+    : reported ? "From the second report on." : "No memory node reports any.";
   text(byId("traffic-rates"), told);
   if (rates) {
     totals.push(rates.rx_bytes + rates.tx_bytes);

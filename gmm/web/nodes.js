@@ -108,14 +108,14 @@ function memoryNode({ name }, actions) {
   const use = h("p", { class: "use phrases" });
   const rate = h("p", { class: "rate phrases" });
   const regions = h("button", { class: "link", onclick: () => actions.narrow("memory_node", name, `on ${name}`) });
-  const rest = h("span", { class: "quiet" });
+  const rest = h("span", { class: "phrases" });
   const [curve, draw] = sparkline();
   const title = h("button", { class: "link title", onclick: () => actions.open("memory_node", name) }, name);
   const card = h("li", { class: "card" },
     h("div", { class: "card-top" }, h("h3", {}, title), standing),
     bar, use,
     h("div", { class: "flow" }, rate, curve),
-    h("p", { class: "foot" }, regions, rest));
+    h("p", { class: "foot phrases" }, regions, rest));
   const update = (node) => {
     const overview = actions.overview();
     card.classList.toggle("unwell", node.health !== "reachable");
@@ -141,8 +141,9 @@ function memoryNode({ name }, actions) {
     draw(rates?.curve ?? []);
     text(regions, some(node.regions, "region"));
     const age = node.reported_ms === null ? null : overview.time_ms - node.reported_ms;
-    const silent = node.health !== "reachable" && age !== null ? ` · last report ${span(age)} ago` : "";
-    text(rest, `${node.traffic ? ` · ${some(node.traffic.sessions, "session")}` : ""}${silent}`);
+    const sessions = node.traffic ? some(node.traffic.sessions, "session") : "";
+    const silent = node.health !== "reachable" && age !== null ? `last report ${span(age)} ago` : "";
+    phrases(rest, [sessions, silent].filter(Boolean));
   };
   return [card, update];
 }
@@ -182,7 +183,7 @@ function computeNode({ cn_id }, actions) {
     h("div", { class: "card-top" }, h("i", { class: `key owner c${colourOf(cn_id)}` }), h("h3", {}, title), standing),
     use, bar,
     h("div", { class: "flow" }, rate, curve),
-    h("p", { class: "foot" }, regions, h("span", { class: "quiet" }, ` · ${cn_id}`)));
+    h("p", { class: "foot phrases" }, regions, h("span", {}, cn_id)));
   let named = cn_id;
   regions.addEventListener("click", () => actions.narrow("owner", cn_id, `of ${named}`));
   const update = (node) => {
