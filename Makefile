@@ -18,6 +18,7 @@ RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
 .PHONY: help build quickstart test test-all fmt lint doc book man deb fuzz bench licences clean
+.PHONY: help build quickstart test test-all fmt lint doc man fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
@@ -78,6 +79,7 @@ doc: ## The documentation of the crates, in target/doc
 	cargo doc --workspace --no-deps $(LOCKED)
 	@echo 'Open $(TARGET)/doc/cxloe_wire/index.html'
 
+.PHONY: book
 book: ## The book: use it, run it, measure it, change it; in target/book
 	@$(NEED) rust cc
 	@deploy/book/build $(TARGET)

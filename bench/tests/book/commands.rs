@@ -16,7 +16,8 @@ const BEFORE: [&str; 14] =
 /// Commands that every program has.
 const EVERYWHERE: [&str; 3] = ["help", "completions", "man"];
 /// Options of other programs that are named by themselves.
-const FOREIGN: [&str; 3] = ["--auto-compaction-retention", "--auto-compaction-mode", "--share"];
+const FOREIGN: [&str; 4] =
+    ["--auto-compaction-retention", "--auto-compaction-mode", "--cap-add", "--network"];
 
 /// Commands and options that no program has.
 pub fn faults(page: &Page) -> Faults {
@@ -236,7 +237,8 @@ fn option_of_none(span: &str) -> Option<String> {
     if name.len() < 4 || FOREIGN.contains(&name.as_str()) {
         return None;
     }
-    let known = PROGRAMS.iter().any(|program| somewhere(&mut vec![program], &name));
+    let known = PROGRAMS.iter().any(|program| somewhere(&mut vec![program], &name))
+        || SCRIPTS.iter().any(|script| check_script(script, &[&name]).is_ok());
     (!known).then(|| format!("no program has the option {name}"))
 }
 

@@ -25,22 +25,11 @@ use page::Page;
 /// What is wrong where.
 type Faults = Vec<String>;
 
-/// The pages beside the code that name commands too, from the root of the project.
-const BESIDE_THE_CODE: [&str; 8] = [
-    "README.md",
-    "CHANGELOG.md",
-    "CONTRIBUTING.md",
-    "SECURITY.md",
-    "wire/PROTOCOL.md",
-    "gmm/FABRIC.md",
-    "deploy/vm/README.md",
-    "deploy/vm/guest/README.md",
-];
-
 /// The book's pages, and those beside the code.
 fn everything() -> Vec<Page> {
     let mut pages = Page::book();
-    pages.extend(BESIDE_THE_CODE.iter().map(|path| Page::load(path).expect("a page beside the code")));
+    let beside = tree::documents().into_iter().filter(|path| !path.starts_with("deploy/book"));
+    pages.extend(beside.map(|path| Page::load(path).expect("a page beside the code")));
     pages
 }
 

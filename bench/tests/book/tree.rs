@@ -1,6 +1,6 @@
 //! The files of the project, and where its programs are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -40,21 +40,34 @@ pub fn sources() -> &'static BTreeMap<PathBuf, String> {
     SOURCES.get_or_init(|| {
         let mut sources = BTreeMap::new();
         for tree in trees() {
-            gather(&tree, &mut sources);
+            gather(&tree, &mut sources, false);
         }
         sources
     })
 }
 
-fn gather(folder: &Path, sources: &mut BTreeMap<PathBuf, String>) {
+/// All pages of documentation, from the root of the project.
+pub fn documents() -> BTreeSet<PathBuf> {
+    let mut documents = BTreeSet::new();
+    for tree in trees() {
+        let mut found = BTreeMap::new();
+        gather(&tree, &mut found, true);
+        documents
+            .extend(found.into_keys().filter_map(|path| Some(path.strip_prefix(&tree).ok()?.to_path_buf())));
+    }
+    documents
+}
+
+/// Text files below a folder: the pages of documentation, or all others.
+fn gather(folder: &Path, sources: &mut BTreeMap<PathBuf, String>, pages: bool) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let (path, name) = (entry.path(), entry.file_name());
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() {
             if !FOREIGN.iter().any(|foreign| *foreign == name) {
-                gather(&path, sources);
+                gather(&path, sources, pages);
             }
-        } else if kind.is_file() && path.extension().is_none_or(|extension| extension != "md") {
+        } else if kind.is_file() && path.extension().is_some_and(|extension| extension == "md") == pages {
             // What is no text is no source.
             if let Ok(text) = fs::read_to_string(&path) {
                 sources.insert(path, text);
