@@ -18,7 +18,6 @@ RUN ?= quickstart --trials 32 --output $(TARGET)/bench
 
 .DEFAULT_GOAL := help
 .PHONY: help build quickstart test test-all fmt lint doc book man deb fuzz bench licences clean
-.PHONY: help build quickstart test test-all fmt lint doc man fuzz bench licences clean
 
 help: ## This list
 	@echo 'CXL over Ethernet: memory of other servers, by load and store, over plain Ethernet.'
