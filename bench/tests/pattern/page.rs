@@ -102,7 +102,7 @@ pub fn is_readable_on_a_phone() -> Outcome {
         for picture in pictures.as_array().ok_or("no list")? {
             let [wide, high] = [0, 1].map(|i| picture["size"][i].as_f64().unwrap_or(0.0));
             ensure(wide > 0.75 * f64::from(width) && high > 30.0, format!("a picture too small: {picture}"))?;
-            let least = if width == 390 { 9.0 } else { 7.0 };
+            let least = if width == 390 { 9.0 } else { 6.5 };
             ensure(
                 picture["smallest"].as_f64() >= Some(least),
                 format!("at {width}, words too small: {picture}"),
