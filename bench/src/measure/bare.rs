@@ -78,7 +78,7 @@ impl<'a> Bare<'a> {
         let start = Instant::now();
         let mut last = start;
         while answered < count {
-            while sent < count && sent - answered < depth {
+            while sent < count && sent.saturating_sub(answered) < depth {
                 let shape = shapes[(sent % shapes.len() as u64) as usize];
                 if !shape.send(self.own, self.peer, self.ethertype, self.link.transmit()) {
                     break;
