@@ -70,7 +70,7 @@ impl Peer for Cxloe {
             size: plan.bytes.next_multiple_of(EXTENT) as u64,
             ways: Ways::One,
             granularity: Granularity::PAGE,
-            timeout: Duration::from_secs(20),
+            timeout: Duration::from_secs(60),
             rate_control: Some(RateControl::default()),
         })?;
         let Connected { mut port, hpa, lease, .. } = connected;

@@ -38,8 +38,8 @@ pub const NEAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The server's.
 pub const FAR_ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 
-/// How long a server may take to come up.
-const READY: Duration = Duration::from_secs(30);
+/// How long a server may take to come up, on a busy emulated machine too.
+const READY: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(5);
 
 /// What trials have in common.

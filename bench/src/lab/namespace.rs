@@ -12,6 +12,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -127,7 +128,12 @@ pub(super) fn mount_own_sysfs() -> nix::Result<()> {
     // Mounts made here must not show outside; those made outside later may show here.
     mount(NONE, c"/", NONE, MsFlags::MS_REC | MsFlags::MS_SLAVE, NONE)?;
     // Where /sys is read-only (containers), a user namespace may mount it read-only only.
-    sysfs(MsFlags::empty()).or_else(|_| sysfs(MsFlags::MS_RDONLY))
+    match sysfs(MsFlags::empty()) {
+        // The one that is there shows this namespace already, as in the namespace the system started with.
+        Err(Errno::EBUSY) => Ok(()),
+        Err(_) => sysfs(MsFlags::MS_RDONLY),
+        Ok(()) => Ok(()),
+    }
 }
 
 /// Runs `work` on a thread of its own, so that what it does to its namespaces ends with it.

@@ -19,7 +19,7 @@ pub fn soft_roce_beside_this_system() -> Outcome {
         {soft_roce} down
         ls /sys/class/infiniband | wc -l"
     );
-    let said = ended(guest(&["--memory", "1536", "--timeout", "280"], &command)?, 0)?;
+    let said = ended(guest(&["--memory", "1536", "--timeout", "500"], &command)?, 0)?;
     for peer in ["rdma", "cxloe-packet"] {
         for pattern in ["read64", "write64", "read4k", "stream64", "bulk_read", "bulk_write"] {
             let start = format!("{peer},{pattern},");
