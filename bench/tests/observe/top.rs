@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::fabric::{rig, work};
+use crate::fabric::rig;
 use crate::rig::*;
 use crate::terminal::Terminal;
 
@@ -28,7 +28,7 @@ fn started(rig: &Rig, terminal: &Terminal, interval: &str) -> Outcome {
 
 pub fn the_live_view_shows_an_agent_at_work() -> Outcome {
     let rig = rig()?;
-    drop(work(&rig)?);
+    drop(rig.written(1)?);
     let terminal = Terminal::open(rig.dir.path(), 130, 30)?;
     terminal.command("echo before")?;
     terminal.shows(&["before"])?;
@@ -117,7 +117,7 @@ pub fn the_live_view_outlives_its_agent() -> Outcome {
 
 pub fn scripts_get_text_and_json() -> Outcome {
     let rig = rig()?;
-    drop(work(&rig)?);
+    drop(rig.written(1)?);
     let text = succeeded(rig.cli(&["top", "--once", "-i", "200ms"])?)?;
     for words in ["scratch", MN, "open", "hit", "p50"] {
         ensure(text.contains(words), format!("no {words} in\n{text}"))?;
