@@ -157,7 +157,7 @@ mod tests {
             (Level::Ok, "not running")
         );
         assert_eq!(judge_daemon(&Ok(vec![])).level, Level::Ok);
-        let silent = ClientError::Silent { path: "/x".into() };
+        let silent = ClientError::Silent { path: "/x".into(), limit: std::time::Duration::from_secs(1) };
         assert_eq!(judge_daemon(&Err(silent)).level, Level::Fail);
     }
 }
