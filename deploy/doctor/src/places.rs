@@ -21,7 +21,7 @@ struct Folder {
 
 fn read_folder(path: &Path) -> Folder {
     let there = path.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("/"));
-    let room = statvfs(there).map_or(0, |fs| fs.blocks_available() as u64 * fs.fragment_size() as u64);
+    let room = statvfs(there).map_or(0, |fs| fs.blocks_available() * fs.fragment_size());
     Folder {
         exists: path.is_dir(),
         writable: access(there, AccessFlags::W_OK | AccessFlags::X_OK).is_ok(),

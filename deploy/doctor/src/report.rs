@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::{Check, Level};
 
+/// Columns of a report: what a terminal has, or nearly so.
+const WIDTH: u16 = 110;
+
 /// In which form a report is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
@@ -55,7 +58,10 @@ impl Report {
     /// The report for people: what was found, then what to do, the worst first.
     pub fn text(&self) -> String {
         let mut table = Table::new();
-        table.load_style(UTF8_FULL_CONDENSED).set_content_arrangement(ContentArrangement::Disabled);
+        table
+            .load_style(UTF8_FULL_CONDENSED)
+            .set_content_arrangement(ContentArrangement::Dynamic)
+            .set_width(WIDTH);
         table.set_header(["", "verdict", "check", "found"]);
         let mut last = None;
         for check in &self.checks {
