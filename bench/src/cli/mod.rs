@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use cxloe_gmm::command_line::ManArgs;
+use cxloe_gmm::command_line::{ManArgs, output};
 
 use crate::lab::{self, Interrupt, Interrupted};
 
@@ -140,8 +140,7 @@ pub fn run() -> ExitCode {
         Command::Compare(args) => compare::run(&args, standing, interrupt),
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "cxloe-bench", &mut std::io::stdout());
-            Ok(())
+            output::completions(shell, Cli::command()).map_err(|failure| failure.message.into())
         }
         Command::Man(man) => man.write(Cli::command()).map_err(|failure| failure.message.into()),
     };

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use cxloe_cn::config::RunArgs;
 use cxloe_cn::local::default_socket;
-use cxloe_gmm::command_line::{Failure, ManArgs, finish};
+use cxloe_gmm::command_line::{Failure, ManArgs, finish, output};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -140,8 +140,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Vm(args) => vm::vm(&args),
         Command::ServeUffd(args) => vm::serve_uffd(&args),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "cn-agent", &mut std::io::stdout());
-            Ok(())
+            output::completions(shell, Args::command())
         }
         Command::Man(man) => man.write(Args::command()),
     }

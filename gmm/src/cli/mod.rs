@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_gmm::Client;
 use cxloe_gmm::client::URL_DEFAULT;
-use cxloe_gmm::command_line::{Failure, ManArgs, finish};
+use cxloe_gmm::command_line::{Failure, ManArgs, finish, output};
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -116,8 +116,7 @@ pub fn run() -> ExitCode {
 fn dispatch(args: Args) -> Result<(), Failure> {
     let command = match args.command {
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Args::command(), "gmm", &mut std::io::stdout());
-            return Ok(());
+            return output::completions(shell, Args::command());
         }
         Command::Man(man) => return man.write(Args::command()),
         Command::Serve(serve) => return serve::run(*serve),

@@ -115,6 +115,16 @@ pub fn write(bytes: &[u8]) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("cannot write to standard output: {error}")))
 }
 
+/// Prints what `shell` needs to complete the arguments of `command`.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn completions(shell: clap_complete::Shell, mut command: clap::Command) -> Result<(), Failure> {
+    let (name, mut text) = (command.get_name().to_owned(), Vec::new());
+    clap_complete::generate(shell, &mut command, name, &mut text);
+    write(&text)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

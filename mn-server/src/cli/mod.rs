@@ -97,8 +97,7 @@ pub fn parse() -> Task {
         Some(Command::Sessions(args)) => show(&args, sessions::json, sessions::text),
         Some(Command::Counters(args)) => show(&args, counters::json, counters::text),
         Some(Command::Completions { shell }) => {
-            clap_complete::generate(shell, &mut Args::command(), "mn-server", &mut std::io::stdout());
-            Ok(())
+            output::completions(shell, Args::command())
         }
         Some(Command::Man(man)) => man.write(Args::command()),
     };
