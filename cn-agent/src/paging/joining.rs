@@ -6,6 +6,7 @@ use cxloe_member::wire::{NOT_YET, REFUSED, WELCOME, Welcome};
 
 use super::ledger::{self, Record};
 use super::member::Link;
+use super::memory::private::may_look;
 use super::memory::{KernelMemory, Mapped, wanted};
 use super::space::{ONLY, Space};
 use super::spaces::{Joining, Spaces};
@@ -131,6 +132,7 @@ impl Space {
         let view = match self.options.kind {
             Kind::Shared | Kind::Foreign => ONLY,
             Kind::Private => {
+                may_look(joining.pid).map_err(refused)?;
                 let table = self.empty_table(self.free_view()).map_err(refused)?;
                 self.pager.add_view(table, true).map_err(refused)?
             }

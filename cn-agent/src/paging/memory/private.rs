@@ -48,6 +48,22 @@ pub(super) fn pagemap(table: &mut Option<(u32, File)>, pid: u32, address: u64) -
     }
 }
 
+/// Whether this agent may look into the page table of a process. Were it to serve one without, it would take every page
+/// for absent, and wait for ever for room.
+///
+/// # Errors
+/// What is missing, for whoever started the agent.
+pub fn may_look(pid: u32) -> Result<(), String> {
+    let missing = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => format!(
+            "the agent may not see which pages process {pid} has; run the agent with CAP_DAC_READ_SEARCH and \
+             CAP_SYS_PTRACE (its service does), or the program as the agent's user"
+        ),
+        _ => format!("the page table of process {pid} cannot be read: {error}"),
+    };
+    File::open(format!("/proc/{pid}/pagemap")).map(drop).map_err(missing)
+}
+
 /// Which process the helper's connection belongs to may read the memory of: nothing else is asked of the system.
 fn can_read(pid: u32) -> bool {
     File::open(format!("/proc/{pid}/stat")).is_ok_and(|mut file| file.read(&mut [0]).is_ok())
