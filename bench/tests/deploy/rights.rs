@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
 use cxloe_bench::lab::{Lab, Process, program};
@@ -21,9 +21,10 @@ const GROUP: &str = "65534";
 /// How long a program may take whose memory is mostly elsewhere.
 const PROGRAM_MAX: Duration = Duration::from_secs(120);
 
-/// `program`, to be run with the rights of `unit`.
-fn restricted(unit: &str, program: &Path) -> Outcome<Command> {
-    let capabilities = Unit::read(unit)?.capabilities();
+/// `program`, to be run with the rights of `unit`, `but` for one.
+fn restricted(unit: &str, but: &str, program: &Path) -> Outcome<Command> {
+    let mut capabilities = Unit::read(unit)?.capabilities();
+    capabilities.retain(|name| name != but);
     let list = |prefix: &str| {
         let all = capabilities.iter().map(|name| format!(",{prefix}{name}")).collect::<String>();
         format!("-all{all}")
@@ -61,50 +62,76 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     fs::copy(program("libcxloe_preload.so")?, dir.path().join("lib/cxloe/libcxloe_preload.so"))?;
     let path = |name: &str| state.join(name).display().to_string();
     let manager = format!("unix:{}", path("gmm.sock"));
-    let start = |namespace: &str, daemon: &str, arguments: &[&str]| -> Outcome<Process> {
-        let mut command = restricted(daemon, &dir.path().join("bin").join(daemon))?;
+    let start_but = |but: &str, namespace: &str, daemon: &str, arguments: &[&str]| -> Outcome<Process> {
+        let mut command = restricted(daemon, but, &dir.path().join("bin").join(daemon))?;
         command.args(arguments);
         let mut command = with_device(command, dir.path())?;
         Process::log_to(&mut command, &dir.path().join(format!("{daemon}.log")))?;
         Ok(lab.spawn(namespace, command)?)
     };
+    let start =
+        |namespace: &str, daemon: &str, arguments: &[&str]| start_but("", namespace, daemon, arguments);
     let log = |daemon: &str| dir.path().join(format!("{daemon}.log"));
-    let said = |daemon: &str| fs::read_to_string(log(daemon)).unwrap_or_default();
+    let logged = |daemon: &str| fs::read_to_string(log(daemon)).unwrap_or_default();
 
     let serve =
         ["serve", "--listen", "127.0.0.1:0", "--store", &path("gmm.redb"), "--socket", &path("gmm.sock")];
     let gmm = start("mn", "gmm", &serve)?;
     let ask =
         |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);
-    eventually("the manager answers", || ask(&["status"]).ok()).map_err(|_| said("gmm"))?;
+    eventually("the manager answers", || ask(&["status"]).ok()).map_err(|_| logged("gmm"))?;
     let usual = ["--wait", "sleep", "--manager", &manager, "--data-dir", &path("data")];
     let node = ["-i", "mn0", "--name", "mn0", "--pool-size", "128M", "--socket", &path("mn.sock")];
     let mn = start("mn", "mn-server", &[&node[..], &usual].concat())?;
     eventually("the memory node registers", || saying(&log("mn-server"), "registered"))
-        .map_err(|_| said("mn-server"))?;
+        .map_err(|_| logged("mn-server"))?;
     let socket = path("agent.sock");
     let own = ["run", "-i", "cn0", "--name", "cn0", "--session-timeout", "5s", "--socket", &socket];
-    let agent = start("cn", "cn-agent", &[&own[..], &usual].concat())?;
-    eventually("the agent serves", || saying(&log("cn-agent"), "serving")).map_err(|_| said("cn-agent"))?;
+    let own = [&own[..], &usual].concat();
+    let mut agent = start("cn", "cn-agent", &own)?;
+    eventually("the agent serves", || saying(&log("cn-agent"), "serving")).map_err(|_| logged("cn-agent"))?;
 
     ask(&["create-region", "-s", "4M", "--owner", CN, "scratch"])?;
     let cli = |arguments: &[&str]| run("cn-agent", arguments, Some(Path::new(&socket)));
     eventually("a line is written", || {
         cli(&["write", "scratch", "--text", "hello", "--flush"]).ok().filter(|output| output.status.success())
     })
-    .map_err(|_| said("cn-agent"))?;
+    .map_err(|_| logged("cn-agent"))?;
     if is_root() {
         // Of the links there are, it is the one that takes the most rights.
         let counters = succeeded(cli(&["counters"])?)?;
-        ensure(counters.contains("\"xdp\""), format!("{counters}\n{}", said("cn-agent")))?;
+        ensure(counters.contains("\"xdp\""), format!("{counters}\n{}", logged("cn-agent")))?;
         // Programs get their memory from the manager, whom all reach over the network; here, by its socket.
         fs::set_permissions(path("gmm.sock"), fs::Permissions::from_mode(0o666))?;
-        a_program_of_somebody_else(&lab, dir.path(), &socket)?;
+        let (status, said) = a_program_of_somebody_else(&lab, dir.path(), &socket)?;
+        ensure(status.success(), format!("{status}: {said}"))?;
+        // The figures are the last thing that it says.
+        let figures = said.find('{').map_or("", |at| &said[at..]);
+        let figures: serde_json::Value = serde_json::from_str(figures).map_err(|e| format!("{e}: {said}"))?;
+        let evicted = figures["counters"]["evicted"].as_u64();
+        ensure(evicted.is_some_and(|pages| pages > 1024), format!("too few pages evicted: {figures:#}"))?;
+
+        // With less, it is refused, and said what is missing.
+        agent.signal(Signal::SIGTERM)?;
+        agent.wait(LIMIT)?;
+        for right in ["dac_read_search", "sys_ptrace"] {
+            agent = start_but(right, "cn", "cn-agent", &own)?;
+            eventually("the agent serves", || saying(&log("cn-agent"), "serving"))
+                .map_err(|_| logged("cn-agent"))?;
+            let (status, said) = a_program_of_somebody_else(&lab, dir.path(), &socket)?;
+            let named = said.contains(&format!("CAP_{}", right.to_uppercase()));
+            ensure(!status.success() && named, format!("without {right}: {status}: {said}"))?;
+            agent.signal(Signal::SIGTERM)?;
+            agent.wait(LIMIT)?;
+        }
+        agent = start("cn", "cn-agent", &own)?;
+        eventually("the agent serves", || saying(&log("cn-agent"), "serving"))
+            .map_err(|_| logged("cn-agent"))?;
     }
     for mut daemon in [agent, mn, gmm] {
         daemon.signal(Signal::SIGTERM)?;
         let status = daemon.wait(LIMIT)?;
-        ensure(status.success(), format!("ended with {status}: {}", said("cn-agent")))?;
+        ensure(status.success(), format!("ended with {status}: {}", logged("cn-agent")))?;
     }
     Ok(())
 }
@@ -127,8 +154,9 @@ fn with_device(command: Command, dir: &Path) -> Outcome<Command> {
     Ok(shell)
 }
 
-/// Writes and reads back more than may be resident, as a user who has nothing but the group in common with the agent.
-fn a_program_of_somebody_else(lab: &Lab, dir: &Path, socket: &str) -> Outcome {
+/// Writes and reads back more than may be resident, as a user who has nothing but the group in common with the agent. How
+/// it ended, and what it said on standard error.
+fn a_program_of_somebody_else(lab: &Lab, dir: &Path, socket: &str) -> Outcome<(ExitStatus, String)> {
     // Both ends of each of 4096 pages, twice what may be here; every one different.
     const WORK: &str = "\
 b = bytearray(16 << 20)
@@ -145,11 +173,6 @@ print('right' if read == last == list(range(4096)) else 'wrong')";
     command.stdout(fs::File::create(&out)?).stderr(fs::File::create(&err)?);
     let status = lab.spawn("cn", command)?.wait(PROGRAM_MAX)?;
     let (said, complained) = (fs::read_to_string(&out)?, fs::read_to_string(&err)?);
-    ensure(status.success() && said == "right\n", format!("{status}: {said}{complained}"))?;
-    // The figures are the last thing that it says.
-    let figures = complained.find('{').map_or("", |at| &complained[at..]);
-    let figures: serde_json::Value =
-        serde_json::from_str(figures).map_err(|e| format!("{e}: {complained}"))?;
-    let evicted = figures["counters"]["evicted"].as_u64();
-    ensure(evicted.is_some_and(|pages| pages > 1024), format!("too few pages evicted: {figures:#}"))
+    ensure(!status.success() || said == "right\n", format!("{said}{complained}"))?;
+    Ok((status, complained))
 }
