@@ -35,8 +35,8 @@ impl Peer for Ucx {
             copies: "kernel in and out of socket buffers, UCX in and out of its own at both ends",
             verified: "nothing: the tool does not look at the data",
             figures: "read64 is a message of 64 bytes there and one back, read4k half of that and half of 4 KiB there and \
-                      back; write64 a put and one back; streams and bulk are messages one way. Not ucp_get: its \
-                      responder looks once a millisecond. p99 comes from runs of its own",
+                      back; write64 a put and one back; streams and bulk are messages one way. Not ucp_get: over \
+                      TCP it takes a millisecond, many times what a put does. p99 comes from runs of its own",
         }
     }
 
