@@ -2,7 +2,7 @@
 //! had from whoever leads; a manager that follows says that it does, and no more.
 //!
 //! Nodes are a label, of which there are [as many as a fabric may have](crate::manager::MEMORY_NODES_MAX); regions are
-//! counted by state, and only those that need somebody's attention are named, up to [`NAMED_MAX`].
+//! counted by state, and only those that need somebody's attention are named, up to 1000.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
