@@ -139,9 +139,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Nbd(args) => nbd::run(&args),
         Command::Vm(args) => vm::vm(&args),
         Command::ServeUffd(args) => vm::serve_uffd(&args),
-        Command::Completions { shell } => {
-            output::completions(shell, Args::command())
-        }
+        Command::Completions { shell } => output::completions(shell, Args::command()),
         Command::Man(man) => man.write(Args::command()),
     }
 }

@@ -96,9 +96,7 @@ pub fn parse() -> Task {
         Some(Command::Doctor(args)) => return Task::Done(doctor::run(*args)),
         Some(Command::Sessions(args)) => show(&args, sessions::json, sessions::text),
         Some(Command::Counters(args)) => show(&args, counters::json, counters::text),
-        Some(Command::Completions { shell }) => {
-            output::completions(shell, Args::command())
-        }
+        Some(Command::Completions { shell }) => output::completions(shell, Args::command()),
         Some(Command::Man(man)) => man.write(Args::command()),
     };
     Task::Done(finish("mn-server", shown))
