@@ -26,7 +26,9 @@ fn serve(folder: &Path, more: &[&str]) -> (Served, Vec<String>) {
     let served = Served::start(folder, &[usual.as_slice(), more].concat());
     let addresses = |log: &str| -> Vec<String> {
         let lines = log.lines().filter(|line| line.contains("FM API of switch"));
-        lines.filter_map(|line| Some(line.rsplit_once(" on ")?.1.trim().to_owned())).collect()
+        // What the line says is followed by its fields.
+        let address = |line: &str| Some(line.rsplit_once(" on ")?.1.split_whitespace().next()?.to_owned());
+        lines.filter_map(address).collect()
     };
     let deadline = Instant::now() + PATIENCE;
     while addresses(&served.log()).is_empty() {
