@@ -43,6 +43,13 @@ impl Served {
         Ok(monitor)
     }
 
+    /// The server ends as it should when its machine has.
+    fn ends_with_the_machine(&mut self) -> Outcome {
+        let status = self.server.wait(LIMIT)?;
+        let log = std::fs::read_to_string(self.rig.path("serve.log"))?;
+        ensure(status.success(), format!("the server ended with {status}: {log}"))
+    }
+
     /// Both have ended, the machine by force, and this was said of it.
     fn ended_by_force(mut self, mut monitor: Monitor, code: Option<i32>, said: &str) -> Outcome {
         let status = monitor.process().wait(LIMIT)?;
@@ -133,7 +140,7 @@ pub fn machine_goes_on_with_the_next_agent() -> Outcome {
     machine.does("remove 300 310")?;
     machine.does("zeros 300 310")?;
     machine.tell("end")?;
-    ensure(served.server.wait(LIMIT)?.success(), "the server ends with the machine")
+    served.ends_with_the_machine()
 }
 
 pub fn machine_ends_when_no_agent_comes() -> Outcome {

@@ -67,7 +67,7 @@ pub fn all_memory_is_remote() -> Outcome {
     ensure(said == "same\n1\n", said)?;
     let counters = aftermath(&rig)?;
     let pages = 48 << 8;
-    let paged = counters.evicted > pages && counters.refaulted > pages / 4 && counters.lost == 0;
+    let paged = counters.evicted > pages && came_back(&counters) > pages / 4 && counters.lost == 0;
     ensure(paged, format!("{counters:?}"))
 }
 
@@ -88,7 +88,7 @@ pub fn second_node_is_remote() -> Outcome {
     ensure(said == "cpus:\n1\nsame\n", said)?;
     let counters = aftermath(&rig)?;
     let (working_set, local) = (48 << 8, 12 << 8);
-    let paged = counters.evicted > working_set - local && counters.refaulted > working_set / 2;
+    let paged = counters.evicted > working_set - local && came_back(&counters) > working_set / 2;
     ensure(paged && counters.lost == 0, format!("{counters:?}"))
 }
 
@@ -114,4 +114,10 @@ pub fn wrong_commands_are_told() -> Outcome {
     ])?;
     failed_with(&passed, 4, &[])?;
     aftermath(&rig).map(drop)
+}
+
+/// Pages that were fetched because the guest touched them: all of them had left before, as the region was new. (Those that
+/// came back soon after they had left are fewer: a long scan outruns the memory of what has left.)
+fn came_back(counters: &PagerCounters) -> u64 {
+    counters.fetched + counters.prefetch_hits
 }

@@ -273,11 +273,16 @@ fn first(doomed: &Mutex<Option<Doom>>) -> MutexGuard<'_, Option<Doom>> {
     doomed.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Whether the machine ends within the time between two looks.
+fn ends(machine: &Machine) -> bool {
+    let mut set = [PollFd::new(machine.process.as_fd(), PollFlags::POLLIN)];
+    poll(&mut set, PollTimeout::from(LOOK_MS)).is_ok_and(|ready| ready > 0)
+}
+
 /// Waits until the machine ends, or has to.
 fn watch(machine: &Machine, owner: &mut Owner, doomed: &Mutex<Option<Doom>>, stop: &AtomicBool) -> Fate {
     loop {
-        let mut set = [PollFd::new(machine.process.as_fd(), PollFlags::POLLIN)];
-        let over = poll(&mut set, PollTimeout::from(LOOK_MS)).is_ok_and(|ready| ready > 0);
+        let over = ends(machine);
         if over {
             // It may have ended of what is about to be told.
             thread::sleep(Duration::from_millis(LOOK_MS.into()));
@@ -285,6 +290,11 @@ fn watch(machine: &Machine, owner: &mut Owner, doomed: &Mutex<Option<Doom>>, sto
         match first(doomed).take() {
             Some(Doom::Lost(Pages { first, count })) => {
                 error!(first, count, "pages of the machine's memory are lost; the machine is ended")
+            }
+            // The agent lets go of a process whose memory has gone, which is a moment before the process has.
+            Some(Doom::Abandoned(_)) if over || ends(machine) => {
+                info!(pid = machine.pid, "the machine has ended");
+                return Fate::Ended;
             }
             Some(Doom::Abandoned(error)) => {
                 error!(%error, "nobody serves the machine's memory any more; the machine is ended");
