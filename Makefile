@@ -46,20 +46,21 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 	$(call run_tests,all)
 	$(MAKE) fuzz SECONDS_EACH=60
 
-# Tests of the whole system start the programs that lie beside them, so these are built with them.
+# Tests of the whole system start the programs that lie beside them, so these are built with them, in the profile
+# `checked`: what runs is optimised as a release is.
 .PHONY: test-build
 test-build:
 	@$(NEED) rust cc c++ ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark peers promtool tmux ethtool ansible
-	cargo build --workspace --all-targets $(LOCKED)
+	cargo build --profile checked --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the
 # others, one by one. Examples in the documentation are tests as well. Argument: `all` adds those marked as long.
 define run_tests
 $(if $(NEXTEST),\
-cargo nextest run --workspace $(LOCKED) $(if $(1),--profile all --run-ignored all,$(if $(CI),--profile ci)),\
-cargo test --workspace --exclude cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- $(if $(1),--include-ignored) && \
-cargo test -p cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- --test-threads=1 $(if $(1),--include-ignored))
-cargo test --workspace --doc --no-fail-fast $(LOCKED)
+cargo nextest run --cargo-profile checked --workspace $(LOCKED) $(if $(1),--profile all --run-ignored all,$(if $(CI),--profile ci)),\
+cargo test --profile checked --workspace --exclude cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- $(if $(1),--include-ignored) && \
+cargo test --profile checked -p cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- --test-threads=1 $(if $(1),--include-ignored))
+cargo test --profile checked --workspace --doc --no-fail-fast $(LOCKED)
 endef
 
 fmt: ## Bring the source into the one form
