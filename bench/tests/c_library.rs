@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     tests.push(Trial::test("the_header_is_plain_c_and_cpp", the_header_is_plain_c_and_cpp));
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, tests).exit_code()
+    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
-    libtest_mimic::run(&arguments, tests).exit_code()
+    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 /// A sysfs and a folder of device files: a committed persistent CXL region of 64 MiB, and DAX devices on it.

@@ -80,7 +80,7 @@ fn main() -> ExitCode {
             forbidden_user_namespaces_are_explained,
         ));
     }
-    libtest_mimic::run(&Arguments::from_args(), tests).exit_code()
+    cxloe_bench::lab::verdict(libtest_mimic::run(&Arguments::from_args(), tests).exit_code())
 }
 
 /// Two namespaces, one cable: cn0 (10.77.0.1) and mn0 (10.77.0.2).

@@ -20,7 +20,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 
 use super::namespace::mount_own_sysfs;
-use super::{LabError, Namespace};
+use super::{LabError, Namespace, logs};
 
 /// How long a dropped guard waits between SIGTERM and SIGKILL.
 const DROP_GRACE: Duration = Duration::from_secs(2);
@@ -87,13 +87,16 @@ pub struct Process {
 
 impl Process {
     /// Lets `command` write its standard output and error to the file at `path` (made anew), and read nothing.
+    /// Errors in it are counted ([`unexpected_errors`](super::unexpected_errors)).
     ///
     /// # Errors
     /// [`LabError::Log`] when the file cannot be made.
     pub fn log_to(command: &mut Command, path: &Path) -> Result<(), LabError> {
         let failed = |source| LabError::Log { path: path.into(), source };
-        let file = File::create(path).map_err(failed)?;
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(path).map_err(failed)?;
         let copy = file.try_clone().map_err(failed)?;
+        logs::register(path, file.try_clone().map_err(failed)?);
         command.stdin(std::process::Stdio::null()).stdout(file).stderr(copy);
         Ok(())
     }

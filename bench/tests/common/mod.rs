@@ -57,7 +57,7 @@ pub fn run(tests: fn(Standing) -> Vec<Trial>, roles: &[Role], others: &'static [
     let mut arguments = Arguments::from_args();
     // Threads that spin on both ends of a link: one test at a time.
     arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, trials).exit_code()
+    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, trials).exit_code())
 }
 
 /// A copy of this program in another role, to be started in a lab.

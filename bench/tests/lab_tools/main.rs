@@ -41,7 +41,7 @@ fn main() -> ExitCode {
     tests.extend(trials![ansible::the_role_is_clean]);
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, tests).exit_code()
+    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {

@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Threads that spin on both ends of a link: one test at a time.
     arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, tests).exit_code()
+    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 /// One run of everything, looked at from all sides; in one test, since each test may run in a process of its own.

@@ -32,5 +32,5 @@ fn main() -> ExitCode {
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    libtest_mimic::run(&arguments, tests).exit_code()
+    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }

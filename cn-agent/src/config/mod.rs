@@ -127,10 +127,12 @@ impl RunArgs {
     /// # Errors
     /// Any [`ConfigError`].
     pub fn resolve(&self) -> Result<Config, ConfigError> {
-        Config::new(match &self.config {
+        let mut settings = match &self.config {
             Some(path) => options::over(&self.settings, &options::read(path)?),
             None => self.settings.clone(),
-        })
+        };
+        settings.manager = options::manager(settings.manager);
+        Config::new(settings)
     }
 }
 
@@ -144,7 +146,7 @@ impl Config {
         let name = options::node_name(s.name, "compute-node")?;
         let interface = options::interface(s.interface)?;
         let manager = s.manager.ok_or_else(|| {
-            wrong("manager", "say who gives memory away, as in --manager http://10.0.0.1:7440")
+            wrong("manager", "say who gives memory away, as in --manager http://10.0.0.1:7440, or by the variable CXLOE_MANAGER")
         })?;
         cxloe_gmm::Client::new(&manager).map_err(|error| wrong("manager", error))?;
         let ethertype = options::ethertype(s.ethertype, ETHERTYPE_DEFAULT)?;

@@ -33,7 +33,7 @@ pub struct Settings {
     pub data_dir: Option<PathBuf>,
 
     /// The manager to register with, for example http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock; several that share a
-    /// store, separated by commas
+    /// store, separated by commas [default: the variable CXLOE_MANAGER]
     #[arg(long, value_name = "URL", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manager: Option<String>,

@@ -56,6 +56,14 @@ pub fn wrong(field: &'static str, reason: impl Display) -> ConfigError {
     ConfigError::Field { field, reason: reason.to_string() }
 }
 
+/// The variable of the environment that names the manager where neither a flag nor a file does.
+pub const MANAGER_VARIABLE: &str = "CXLOE_MANAGER";
+
+/// The manager's URL: `named` by a flag or a file, else by [`MANAGER_VARIABLE`] unless that is empty.
+pub fn manager(named: Option<String>) -> Option<String> {
+    named.or_else(|| std::env::var(MANAGER_VARIABLE).ok().filter(|url| !url.is_empty()))
+}
+
 /// Reads options from a TOML file.
 ///
 /// # Errors

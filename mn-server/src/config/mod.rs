@@ -155,10 +155,14 @@ impl Cli {
     /// # Errors
     /// Any [`ConfigError`].
     pub fn resolve(&self) -> Result<Config, ConfigError> {
-        Config::new(match &self.config {
+        let mut settings = match &self.config {
             Some(path) => self.settings.over(options::read(path)?),
             None => self.settings.clone(),
-        })
+        };
+        if settings.static_map.is_none() {
+            settings.manager = options::manager(settings.manager);
+        }
+        Config::new(settings)
     }
 }
 
@@ -193,7 +197,7 @@ impl Config {
             (None, None) => {
                 return Err(wrong(
                     "manager",
-                    "say who gives the memory away: --manager URL, or --static-map FILE",
+                    "say who gives the memory away: --manager URL (or the variable CXLOE_MANAGER), or --static-map FILE",
                 ));
             }
             (Some(_), Some(_)) => {
