@@ -22,7 +22,8 @@ Examples:
   gmm fm --port 0 ld-info                        what is behind port 0
   gmm fm --port 0 ld-alloc --set 1G --first 2    set 1 GiB aside for LD 2 there
   gmm fm bind --vcs 0 --vppb 0 --port 0 --ld 2   give it to compute node 0, and wait until it has it
-  gmm fm unbind --vcs 0 --vppb 0                 take it back: write back, let go, zero
+  gmm fm unbind --vcs 0 --vppb 0                 take it back: the compute node writes back and lets go
+  gmm fm background --abort                      break off what goes on, such as an unbinding that waits for ever
   gmm fm --port 0 dcd add --ld 2 --size 256M --tag scratch
   gmm fm raw 5101 0100                           any command: opcode and payload in hexadecimal")]
 pub struct FmArgs {
@@ -81,7 +82,7 @@ enum FmCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Unbind a vPPB: its memory is zeroed
+    /// Unbind a vPPB: its memory is zeroed before it is anybody else's
     Unbind {
         #[command(flatten)]
         vppb: VppbArgs,
@@ -104,6 +105,9 @@ enum FmCommand {
         /// Wait for its end
         #[arg(long)]
         wait: bool,
+        /// Break it off: what has not been done is left as it was
+        #[arg(long)]
+        abort: bool,
     },
     /// The commands a switch or device has, and their effects
     Log,

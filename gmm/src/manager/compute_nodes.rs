@@ -99,6 +99,9 @@ impl Manager {
         self.put(Change::ComputeNode(node));
         self.liveness.heard(NodeKey::Compute(cn_id), self.now_ms);
         self.event(EventKind::ComputeNodeRegistered { compute_node: cn_id, name });
+        if another {
+            self.link_down(cn_id);
+        }
         self.realise_declared();
         Ok(())
     }
