@@ -370,6 +370,9 @@ pub struct RegionStatus {
     /// While it is draining: percent of its memory that is zeroed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zeroed_percent: Option<u8>,
+    /// Whether its owner's agent has heard of all that concerns its regions, as they are.
+    #[serde(default)]
+    pub owner_knows: bool,
 }
 
 fn ways_default() -> u32 {

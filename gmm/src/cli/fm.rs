@@ -4,7 +4,7 @@ mod ask;
 mod show;
 
 use clap::{Args, Subcommand, ValueEnum};
-use cxloe_gmm::command_line::Failure;
+use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::fm::PORT_DEFAULT;
 use cxloe_gmm::fm::client::{FmClient, Recipient};
 use cxloe_gmm::fm::header::Dialect;
@@ -39,9 +39,6 @@ pub struct FmArgs {
     /// How headers are written: as the TCP client tools have it, or as the specification has it
     #[arg(long, global = true, value_enum, default_value = "tools", value_name = "DIALECT")]
     dialect: Dialect,
-    /// JSON instead of tables
-    #[arg(long, global = true)]
-    json: bool,
     /// The port meant; the device behind it is asked, through the tunnel, where the switch could be asked as well
     #[arg(long, global = true, value_name = "PORT")]
     port: Option<u8>,
@@ -303,6 +300,11 @@ pub async fn run(args: FmArgs) -> Result<(), Failure> {
     };
     let mut client = FmClient::connect(&address, args.dialect).await?;
     let recipient = args.port.map_or(Recipient::Switch, Recipient::Device);
-    let mut desk = ask::Desk { client: &mut client, recipient, port: args.port, json: args.json };
+    let mut desk = ask::Desk {
+        client: &mut client,
+        recipient,
+        port: args.port,
+        json: output::form() == output::Form::Json,
+    };
     desk.carry_out(args.command).await
 }

@@ -186,6 +186,8 @@ pub struct Manager {
     reports: BTreeMap<Name, Report>,
     /// How far memory nodes have come with what they are at; not part of the state.
     progress: BTreeMap<Name, Progress>,
+    /// The event up to which each compute node has heard of its regions; not part of the state.
+    heard: BTreeMap<CnId, u64>,
     index: Index,
     liveness: Liveness,
     options: Options,
@@ -213,8 +215,9 @@ impl Manager {
             liveness.heard(NodeKey::Compute(node.cn_id), now_ms);
         }
         let reports = BTreeMap::new();
-        let (progress, journal) = (BTreeMap::new(), Vec::new());
-        let mut manager = Self { state, free, reports, progress, index, liveness, options, now_ms, journal };
+        let (progress, heard, journal) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let mut manager =
+            Self { state, free, reports, progress, heard, index, liveness, options, now_ms, journal };
         let mut meta = manager.state.meta;
         meta.watermark.term += 1;
         if meta.fabric == 0 {

@@ -33,7 +33,11 @@ impl Manager {
 
     /// A region with how far its taking down has come.
     pub fn region_status(&self, region: &Region) -> RegionStatus {
-        RegionStatus { zeroed_percent: self.zeroed_percent(region), region: region.clone() }
+        RegionStatus {
+            zeroed_percent: self.zeroed_percent(region),
+            owner_knows: self.knows_its_regions(region.owner),
+            region: region.clone(),
+        }
     }
 
     pub(super) fn create_region(&mut self, create: CreateRegion) -> Result<(), ManagerError> {
