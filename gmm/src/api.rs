@@ -23,7 +23,7 @@
 //! | `DELETE /v1/regions/{name}?force=&wait_ms=` | - | 204 gone and zeroed; 202 with the [`RegionStatus`], draining |
 //! | `GET /v1/logical-devices` | - | array of [`LogicalDeviceStatus`] |
 //! | `POST /v1/bindings` | [`Bind`] | [`LogicalDeviceStatus`]: 201 its region is active, 202 it is still creating |
-//! | `POST /v1/unbind` | [`Unbind`] | 204 free and zeroed; 202 with the [`LogicalDeviceStatus`] |
+//! | `POST /v1/unbind` | [`Unbind`] | 204 free, its memory being zeroed; 202 with the [`LogicalDeviceStatus`] |
 //! | `GET /v1/sessions` | - | array of [`Session`] |
 //! | `GET /v1/events?after=&limit=&wait_ms=&since_ms=&kind=&node=&region=` | - | [`Events`] |
 //! | `GET /v1/events/stream?…` | - | server-sent events: each an [`Event`](crate::model::Event), or `gap` with an [`EventsGap`] |
@@ -370,6 +370,9 @@ pub struct RegionStatus {
     /// While it is draining: percent of its memory that is zeroed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub zeroed_percent: Option<u8>,
+    /// Whether its owner's agent has heard of all that concerns its regions, as they are.
+    #[serde(default)]
+    pub owner_knows: bool,
 }
 
 fn ways_default() -> u32 {

@@ -133,12 +133,13 @@ fn every_component_says_what_it_is() {
 #[test]
 fn unknown_commands_and_broken_messages_are_answered() {
     let mut bench = Bench::new();
-    for opcode in [0x0000, 0x0005, 0x5103, 0x5204, 0x5303, 0x540A, 0x5606, 0xC000, 0xFFFF] {
+    for opcode in [0x0000, 0x0006, 0x5103, 0x5204, 0x5303, 0x540A, 0x5606, 0xC000, 0xFFFF] {
         bench.refuses(opcode, "0102", UNSUPPORTED);
         bench.device_refuses(opcode, "", UNSUPPORTED);
     }
     // What only the one or the other does.
     bench.refuses(0x5400, "", UNSUPPORTED);
+    bench.device_refuses(0x0005, "", UNSUPPORTED);
     bench.device_refuses(0x5100, "", UNSUPPORTED);
     bench.device_refuses(0x5300, "", UNSUPPORTED);
     assert_eq!(bench.tunnel(3, 0x5400, ""), (UNSUPPORTED, vec![]), "an SLD has no LDs");
@@ -265,6 +266,8 @@ fn ports_and_their_reset() {
     bench.gives(0x5101, &format!("FF {all}"), &format!("04 000000 {mld} {sld} {up} {down}"));
     bench.gives(0x5101, "02 FE 03", &format!("01 000000 {sld}"));
     bench.gives(0x5101, "00", "00 000000");
+    // One client always sends room for 255 of them.
+    bench.gives(0x5101, &format!("01 03 {}", "5A".repeat(254)), &format!("01 000000 {sld}"));
     bench.refuses(0x5101, "02 00", LENGTH);
 
     bench.gives(0x5102, "7F 00", "");
@@ -326,8 +329,11 @@ fn binding_and_unbinding_in_the_background() {
     bench.refuses(0x5202, "00 01", LENGTH);
     assert_eq!(bench.ask(0x5202, "00 01 F1"), (1, vec![]));
     bench.gives(0x0002, "", "51 00 0252 0000 0000");
-    bench.fabric.finish(ReturnCode::InternalError);
-    bench.gives(0x0002, "", "C8 00 0252 0400 0000");
+    bench.gives(0x0005, "", "");
+    bench.refuses(0x0005, "00", LENGTH);
+    assert_eq!(bench.fabric.asked.pop().as_deref(), Some("abort"));
+    bench.fabric.finish(ReturnCode::Aborted);
+    bench.gives(0x0002, "", "C8 00 0252 1200 0000");
     assert_eq!(bench.ask(0x5202, "00 02 02"), (1, vec![]));
     bench.fabric.finish(ReturnCode::Success);
     assert_eq!(bench.ask(0x5201, "00 02 00 00 0000"), (1, vec![]));
@@ -424,7 +430,15 @@ fn configuration_space_of_an_ld() {
     read(&mut bench, 0x04, "4605 1000");
     bench.gives(0x5301, "00 04 10 80 0200 0000 00000000", "00000000");
     read(&mut bench, 0x04, "0005 1000");
-    bench.gives(0x5301, "00 00 F0 80 0200 0000 00000000", "00000000");
+    // Nothing else can be written: that is said.
+    for (write, why) in [
+        ("00 00 F0 80 0200 0000 00000000", "the identity"),
+        ("00 10 F0 80 0200 0000 FFFFFFFF", "BAR 0"),
+        ("00 04 C0 80 0200 0000 FFFFFFFF", "the status"),
+        ("00 04 00 80 0200 0000 FFFFFFFF", "no byte"),
+    ] {
+        assert_eq!(bench.ask(0x5301, write), (UNSUPPORTED, vec![]), "{why}");
+    }
     read(&mut bench, 0x00, "3412 0EC1");
     bench.refuses(0x5301, "00 FD FF 00 0200 0000", INVALID);
     bench.refuses(0x5301, "00 FD FF 80 0200 0000 00000000", INVALID);
@@ -512,7 +526,12 @@ fn quality_of_service() {
         bench.device_gives(get, "02 0E", "02 0E 00 00");
         bench.device_gives(set, "02 0E 40 80", "02 0E 40 80");
         bench.device_gives(get, "03 0D", "03 0D 00 40 80");
-        bench.device_refuses(get, "03 0E", INVALID);
+        // As many as there are.
+        bench.device_gives(get, "03 0E", "02 0E 40 80");
+        bench.device_gives(get, "FF 00", &format!("10 00 {} 40 80", "00".repeat(14)));
+        for nothing in ["00 00", "01 10"] {
+            bench.device_refuses(get, nothing, INVALID);
+        }
         bench.device_refuses(set, "03 0E 01 02 03", INVALID);
         bench.device_refuses(set, "03 0E 01 02", LENGTH);
         bench.device_refuses(get, "", LENGTH);

@@ -179,7 +179,7 @@ fn return_codes_have_their_numbers() {
     for number in 0..=u16::MAX {
         assert_eq!(ReturnCode::from_number(number).number(), number);
     }
-    let numbers = [0, 1, 2, 3, 4, 5, 6, 7, 0x16];
+    let numbers = [0, 1, 2, 3, 4, 5, 6, 7, 0x12, 0x16];
     let known = (0..0x100).filter(|n| !matches!(ReturnCode::from_number(*n), ReturnCode::Other(_)));
     assert_eq!(known.collect::<Vec<_>>(), numbers);
 }
@@ -188,7 +188,7 @@ fn return_codes_have_their_numbers() {
 fn opcodes_have_their_numbers() {
     let numbers: Vec<u16> = Opcode::ALL.iter().map(|opcode| opcode.number()).collect();
     let sets: [(u16, &[u16]); 8] = [
-        (0x0000, &[1, 2, 3, 4]),
+        (0x0000, &[1, 2, 3, 4, 5]),
         (0x0100, &[0, 1]),
         (0x0400, &[0, 1]),
         (0x5100, &[0, 1, 2]),
@@ -223,7 +223,7 @@ fn every_component_commands() {
     is(&logs, &format!("0100 000000000000 {effects_log} 54000000"));
     let get = GetLog { id: COMMAND_EFFECTS_LOG, offset: 4, length: 0x102 };
     is(&get, &format!("{effects_log} 04000000 02010000"));
-    is(&CommandEffect { opcode: 0x5202, effects: Opcode::UnbindVppb.effects() }, "0252 4600");
+    is(&CommandEffect { opcode: 0x5202, effects: Opcode::UnbindVppb.effects() }, "0252 4601");
 }
 
 #[test]
@@ -314,7 +314,11 @@ fn physical_switch_commands() {
     assert_eq!(hex(&bytes).len(), 73);
     is(&identity, &bytes);
     assert_eq!(identity.active_ports.iter().collect::<Vec<_>>(), [0, 9, 127]);
-    is(&GetPortState { ports: vec![0, 127, 254] }, "03 00 7F FE");
+    let ports = GetPortState { ports: vec![0, 127, 254] };
+    assert_eq!(ports.to_bytes(), hex("03 00 7F FE"));
+    reads("03 00 7F FE", &ports);
+    reads("03 00 7F FE 00 11 22", &ports);
+    assert_eq!(GetPortState::from_bytes(&hex("03 00 7F")), Err(WrongLength));
     let port = PortState {
         port: 1,
         state: 3,
@@ -499,7 +503,7 @@ fn dynamic_capacity_commands() {
 
 #[test]
 fn mctp_control_messages() {
-    let mut endpoint = Endpoint::of_switch(3);
+    let mut endpoint = Endpoint::of_switch(0x0102_0304_0506_0708, 3);
     let mut asked = |request: &str| endpoint.answer(&hex(request));
     let padding = "00".repeat(59);
     assert_eq!(asked(&format!("83 05 {padding}")), Some(hex("03 05 00 02 07 08")));
@@ -513,6 +517,7 @@ fn mctp_control_messages() {
         (&uuid[..3], &uuid[15..], uuid[9] >> 4, uuid[11] >> 6),
         ([1, 3, 0].as_slice(), [0, 0, 0, 3].as_slice(), 8, 2)
     );
+    assert_eq!(uuid[3..], hex("01 02 03 04 05 06 80 07 80 08 0000 00000003"));
     assert_eq!(asked("81 04 FF"), Some(hex("01 04 00 01 F1F3F100")));
     assert_eq!(asked("81 04 07"), Some(hex("01 04 00 01 F1F0FF00")));
     assert_eq!(asked("81 04 05"), Some(hex("01 04 80")));

@@ -184,6 +184,41 @@ fn more_connections_than_the_limit_are_closed() {
 }
 
 #[test]
+fn a_client_that_asks_nothing_is_closed() {
+    let serving = Serving::start(&Shared::new(), |config| config.idle_within = Duration::from_millis(300));
+    let (mut silent, mut amid) = (serving.connect(0), serving.connect(0));
+    is_well(&mut silent);
+    amid.write_all(&packets(&mut 0, 1, 7, &hex(IDENTIFY))[..40]).unwrap();
+    assert_eq!((drained(&mut silent), drained(&mut amid)), (0, 0));
+}
+
+#[test]
+fn one_address_does_not_lock_the_others_out() {
+    let serving = Serving::start(&Shared::new(), |config| config.connections_max = 5);
+    let mut crowd: Vec<TcpStream> = (0..5).map(|_| serving.connect(0)).collect();
+    crowd.iter_mut().for_each(is_well);
+    let mut other = serving.connect_from([127, 0, 0, 2], 0);
+    is_well(&mut other);
+    // The one that was silent longest made room.
+    assert_eq!(drained(&mut crowd[0]), 0);
+    crowd[1..].iter_mut().for_each(is_well);
+    is_well(&mut other);
+}
+
+#[test]
+fn what_one_client_sets_is_not_anothers() {
+    let serving = Serving::start(&Shared::new(), |_| ());
+    let limit = |stream: &mut TcpStream, request: &str| {
+        send(stream, &mut 0, 1, 7, &hex(request));
+        receive(stream).body[12]
+    };
+    let get = "00 01 00 03 00 00 00 00 00 00 00 00";
+    assert_eq!(limit(&mut serving.connect(0), "00 01 00 04 00 01 00 00 00 00 00 00 08"), 8);
+    assert_eq!(limit(&mut serving.connect(0), get), 8, "it lasts beyond a connection");
+    assert_eq!(limit(&mut serving.connect_from([127, 0, 0, 2], 0), get), 17, "and is its own");
+}
+
+#[test]
 fn a_thousand_connections() {
     let serving = Serving::start(&Shared::new(), |_| ());
     let mut streams: Vec<TcpStream> = (0..1000).map(|_| serving.connect(0)).collect();

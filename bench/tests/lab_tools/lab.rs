@@ -121,6 +121,12 @@ pub fn it_comes_up_serves_and_leaves_nothing() -> Outcome {
     let ports = labs.on("switch", &["ip", "-br", "link", "show", "master", "br0"])?;
     ensure(ports.lines().count() == 4, ports)?;
 
+    // It runs where its caller is.
+    let here = fs::canonicalize(labs.folder.path())?;
+    let pwd = printed(labs.command(&["exec", "cn0", "--", "sh", "-c", "pwd; echo 1 >written"]).current_dir(&here))?;
+    ensure(Path::new(pwd.trim()) == here, format!("{pwd} instead of {}", here.display()))?;
+    ensure(here.join("written").exists(), "a file with a relative name is written there")?;
+
     // Once more changes nothing; what does not run is started.
     labs.up("2")?;
     printed(&mut labs.command(&["kill", "mn1", "cn1"]))?;
@@ -148,6 +154,27 @@ pub fn it_comes_up_serves_and_leaves_nothing() -> Outcome {
     )?;
     let once_more = printed(&mut labs.command(&["down"]))?;
     ensure(once_more.contains("No lab is up"), once_more)
+}
+
+/// What a lab of another name than the usual tells people to type works on that one.
+pub fn hints_name_the_lab() -> Outcome {
+    let labs = Labs::new()?;
+    let bin = program("gmm")?.parent().unwrap_or(Path::new("/")).display().to_string();
+    refused(&labs.lab(&["status", "--name", "second"])?, 3, &["lab --name second up"])?;
+    let mut up = labs.command(&["up", "--name", "second", "-m", "1", "-c", "1", "--bin", &bin, "--region", "4M"]);
+    let told = printed(&mut up)?;
+    let hints: Vec<&str> = told.lines().filter(|line| line.contains("exec cn0")).collect();
+    ensure(hints.len() == 2 && hints.iter().all(|hint| hint.contains(" --name second exec")), told.clone())?;
+    for hint in &hints {
+        let typed = hint.trim_start_matches("try").trim();
+        printed(Command::new("sh").args(["-c", typed]).env("CXLOE_LAB_DIR", labs.path()))?;
+    }
+    printed(&mut labs.command(&["kill", "mn0", "--name", "second"]))?;
+    let status = printed(&mut labs.command(&["status", "--name", "second"]))?;
+    ensure(status.contains("lab --name second start mn0"), status)?;
+    refused(&labs.lab(&["exec", "cn0", "--name", "second"])?, 3, &["lab up"])?;
+    printed(&mut labs.command(&["down", "--name", "second"]))?;
+    labs.nothing_is_left()
 }
 
 pub fn what_cannot_be_is_said() -> Outcome {

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     }
     let mut tests = trials![
         lab::it_comes_up_serves_and_leaves_nothing,
+        lab::hints_name_the_lab,
         lab::what_cannot_be_is_said,
         lab::nothing_outlives_its_keeper,
         nic::an_interface_is_changed_and_put_back,

@@ -10,18 +10,24 @@ use cxloe_wire::session::OpError;
 /// What an operation of the agent at `socket` failed of; asks it for the reason why a memory node refuses it, if that
 /// is so.
 pub fn of_operation(error: ClientError, socket: &Path) -> Failure {
-    let refusal = match &error {
-        ClientError::Engine(EngineError::NotConnected(mac)) => {
-            let sessions = client::sessions(socket).unwrap_or_default();
-            let peer = mac.to_string();
-            sessions.into_iter().find(|session| session.status.peer == peer).and_then(|s| s.refusal)
-        }
-        _ => None,
-    };
-    match refusal {
+    match refusal(&error, socket) {
         Some(message) => Failure::new(Exit::Refused, message),
         None => of_agent(error),
     }
+}
+
+/// Why the memory node that an operation failed of refuses this compute node, if it does.
+fn refusal(error: &ClientError, socket: &Path) -> Option<String> {
+    let ClientError::Engine(EngineError::NotConnected(mac)) = error else { return None };
+    let sessions = client::sessions(socket).unwrap_or_default();
+    let peer = mac.to_string();
+    sessions.into_iter().find(|session| session.status.peer == peer).and_then(|session| session.refusal)
+}
+
+/// Whether an operation on a region that is attached fails of what may be there in a moment.
+pub fn may_pass(error: &ClientError, socket: &Path) -> bool {
+    let early = matches!(error, ClientError::Engine(EngineError::Unmapped(_) | EngineError::NotConnected(_)));
+    early && refusal(error, socket).is_none()
 }
 
 /// What asking the agent failed of.

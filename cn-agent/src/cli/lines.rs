@@ -3,16 +3,17 @@
 
 use std::fmt::Write as _;
 use std::io::Read as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use cxloe_cn::cache::Line;
-use cxloe_cn::client::{self, Client};
+use cxloe_cn::client::{self, Client, ClientError};
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::ByteSize;
 
 use super::SocketArgs;
-use super::failure::{of_agent, of_operation};
+use super::failure::{may_pass, of_agent, of_operation};
+use super::patience::Patience;
 use super::target::Target;
 
 const LINE: usize = size_of::<Line>();
@@ -71,8 +72,28 @@ pub struct WriteArgs {
     socket: SocketArgs,
 }
 
-fn locate(target: &Target, socket: &SocketArgs) -> Result<u64, Failure> {
-    target.hpa(|| client::regions(&socket.path()).map_err(of_agent))
+/// The HPA of a target. A region that is not attached yet is waited for.
+fn locate(target: &Target, path: &Path, patience: Patience) -> Result<u64, Failure> {
+    let regions = || client::regions(path).map_err(of_agent);
+    while !target.is_among(&regions()?) && patience.again() {}
+    target.hpa(regions)
+}
+
+/// The first operation on a region, which may have to wait until the region is there and its memory node connected. What an
+/// HPA names was there before.
+fn first_of_all<T>(
+    target: &Target,
+    path: &Path,
+    patience: Patience,
+    mut operation: impl FnMut() -> Result<T, ClientError>,
+) -> Result<T, Failure> {
+    loop {
+        match operation() {
+            Err(error)
+                if matches!(target, Target::Region(..)) && may_pass(&error, path) && patience.again() => {}
+            result => return result.map_err(|error| of_operation(error, path)),
+        }
+    }
 }
 
 /// Reads lines and shows them.
@@ -81,12 +102,16 @@ fn locate(target: &Target, socket: &SocketArgs) -> Result<u64, Failure> {
 /// What the port says, or a closed standard output.
 pub fn read(args: &ReadArgs) -> Result<(), Failure> {
     let path = args.socket.path();
-    let first = locate(&args.target, &args.socket)?;
+    let patience = Patience::begin();
+    let first = locate(&args.target, &path, patience)?;
     let end = args.lines.checked_mul(LINE as u64).and_then(|bytes| first.checked_add(bytes));
     if end.is_none() {
         return Err(Failure::usage(format!("{} lines reach beyond the end of all addresses", args.lines)));
     }
     let mut port = Client::connect(&path).map_err(of_agent)?;
+    if args.lines > 0 {
+        first_of_all(&args.target, &path, patience, || port.read(first))?;
+    }
     let mut done = 0;
     while done < args.lines {
         let count = CHUNK.min(args.lines - done);
@@ -110,12 +135,16 @@ pub fn read(args: &ReadArgs) -> Result<(), Failure> {
 pub fn write(args: &WriteArgs) -> Result<(), Failure> {
     let path = args.socket.path();
     let bytes = source(args)?;
-    let first = locate(&args.target, &args.socket)?;
+    let patience = Patience::begin();
+    let first = locate(&args.target, &path, patience)?;
     if first.checked_add(bytes.len().next_multiple_of(LINE) as u64).is_none() {
         return Err(Failure::usage("the bytes reach beyond the end of all addresses"));
     }
     let mut port = Client::connect(&path).map_err(of_agent)?;
     let failed = |e| of_operation(e, &path);
+    if !bytes.is_empty() {
+        first_of_all(&args.target, &path, patience, || port.read(first))?;
+    }
     let (whole, rest) = bytes.as_chunks::<LINE>();
     for (chunk, lines) in whole.chunks(CHUNK as usize).enumerate() {
         let base = first + chunk as u64 * CHUNK * LINE as u64;

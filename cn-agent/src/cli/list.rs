@@ -1,9 +1,11 @@
 //! `cn-agent list` and `cn-agent counters`: what a running agent knows. As with the CXL tools, one kind of thing is an
-//! array of it, and several kinds are an array of objects with one array each.
+//! array of it; several kinds are an object with one array each, or with `--cxl` an array of objects as the CXL tools have it.
 
 use clap::Args;
 use cxloe_cn::client;
 use cxloe_gmm::command_line::{Failure, output};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::SocketArgs;
 use super::failure::of_agent;
@@ -46,12 +48,12 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
     let mut kinds = Vec::new();
     if args.regions || !args.logical_devices {
         let regions = client::regions(&path).map_err(of_agent)?;
-        kinds.push(("regions", regions.is_empty(), output::value(regions)?));
+        kinds.push(("regions", values(regions)?));
     }
     if args.logical_devices {
-        kinds.push(("logical_devices", node.devices.is_empty(), output::value(node.devices)?));
+        kinds.push(("logical_devices", values(node.devices)?));
     }
-    for (kind, _, _) in kinds.iter().filter(|(_, empty, _)| *empty) {
+    for (kind, _) in kinds.iter().filter(|(_, found)| found.is_empty()) {
         eprintln!("Warning: no {} found", kind.replace('_', " "));
     }
     if node.held {
@@ -60,16 +62,11 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
              (gmm release)"
         );
     }
-    let single = kinds.len() == 1;
-    let mut values =
-        kinds.into_iter().filter(|(_, empty, _)| single || !empty).map(|(kind, _, value)| (kind, value));
-    let shown = match (single, values.next()) {
-        (true, Some((_, value))) => value,
-        (_, first) => {
-            first.into_iter().chain(values).map(|(kind, value)| serde_json::json!({ kind: value })).collect()
-        }
-    };
-    output::print(shown, args.how.human)
+    output::print_kinds(kinds, args.how.human)
+}
+
+fn values(items: Vec<impl Serialize>) -> Result<Vec<Value>, Failure> {
+    items.into_iter().map(output::value).collect()
 }
 
 /// Shows counters.

@@ -8,6 +8,7 @@ mod lines;
 mod list;
 mod nbd;
 mod paging;
+mod patience;
 mod run;
 mod sessions;
 mod target;
@@ -49,6 +50,8 @@ Environment:
 #[derive(Debug, Parser)]
 #[command(name = "cn-agent", version, after_help = AFTER_HELP, max_term_width = 110)]
 pub struct Args {
+    #[command(flatten)]
+    form: output::FormArgs,
     #[command(subcommand)]
     command: Command,
 }
@@ -114,7 +117,9 @@ impl SocketArgs {
 
 /// Parses the arguments and does what they say.
 pub fn run() -> ExitCode {
-    match Args::parse().command {
+    let Args { form, command } = Args::parse();
+    form.choose();
+    match command {
         Command::Doctor(args) => doctor::run(*args),
         command => finish("cn-agent", dispatch(command)),
     }

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use cxloe_cn::local::message::AttachedRegion;
+use cxloe_cn::local::message::{AttachedRegion, Attaching};
 use cxloe_gmm::command_line::{Exit, Failure};
 use cxloe_gmm::model::{ByteSize, Name};
 
@@ -32,6 +32,16 @@ impl FromStr for Target {
 }
 
 impl Target {
+    /// Whether `regions` has what it names; an HPA is there, or not, whatever the regions are.
+    pub fn is_among(&self, regions: &[AttachedRegion]) -> bool {
+        match self {
+            Target::Hpa(_) => true,
+            Target::Region(name, _) => regions
+                .iter()
+                .any(|region| region.region == name.as_str() && region.attachment != Attaching::Waiting),
+        }
+    }
+
     /// Its HPA, with `regions` attached.
     ///
     /// # Errors
@@ -64,8 +74,6 @@ impl Target {
 
 #[cfg(test)]
 mod tests {
-    use cxloe_cn::local::message::Attaching;
-
     use super::*;
 
     #[test]

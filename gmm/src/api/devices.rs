@@ -47,7 +47,7 @@ pub struct Unbind {
     /// How.
     #[serde(default = "managed")]
     pub option: UnbindOption,
-    /// How long to wait for its memory to be zeroed, in milliseconds.
+    /// How long to wait for the compute node to let go, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
 }
@@ -64,14 +64,14 @@ pub struct LogicalDeviceStatus {
     pub device: LogicalDevice,
     /// Bytes: what is set aside for it, or what its regions use if that is more.
     pub capacity: u64,
-    /// Bytes in regions, those being zeroed included.
+    /// Bytes in regions that are not being taken down.
     pub used_bytes: u64,
     /// The regions of its compute node that have a part on its memory node.
     pub regions: Vec<Name>,
-    /// While it is being unbound: percent of its regions' memory that is zeroed.
+    /// While it is being unbound: percent of its regions' memory that its compute node has let go of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unbound_percent: Option<u8>,
-    /// Whether its being unbound waits for its compute node, and not for memory to be zeroed.
+    /// Whether its being unbound waits for its compute node.
     #[serde(default)]
     pub waits_for_owner: bool,
 }

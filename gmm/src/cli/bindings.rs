@@ -71,9 +71,11 @@ pub struct BindArgs {
 /// Arguments of `gmm unbind`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Every region of the compute node with a part on the logical device is taken down, and its memory zeroed.
+Every region of the compute node with a part on the logical device is taken down, and its memory zeroed. The logical
+device is free once the compute node has let go; its memory once it is zeroed, which a memory node that is gone does when
+it is back.
 
-  wait      wait until the compute node is gone by itself
+  wait      wait until the compute node is gone by itself, or held in reset
   managed   ask it to write back and let go, and wait until it has
   surprise  at once: what it has not written back is lost
 
@@ -88,7 +90,7 @@ pub struct UnbindArgs {
     /// How: wait, managed or surprise
     #[arg(long, value_name = "HOW", default_value = "managed")]
     option: UnbindOption,
-    /// How long to wait for its memory to be zeroed, in milliseconds
+    /// How long to wait for the compute node to let go and for memory to be zeroed, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
 }
@@ -133,29 +135,54 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
     let UnbindArgs { memory_node, ld, option, wait_ms } = args;
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let asked = Unbind { memory_node: memory_node.clone(), ld, option, wait_ms: wait_ms.min(SHORT_MS) };
-    let done = |state: &str| json!({ "memdev": memory_node, "ld": ld, "state": state });
-    let Unbound::Unbinding(mut device) = client.unbind(&asked).await? else {
-        return output::print(done("unbound"), false);
-    };
-    let progress = Progress::percent(format!("unbinding LD {ld} of {memory_node}"));
-    while Instant::now() < deadline {
-        progress.at(device.unbound_percent.unwrap_or(0));
-        tokio::time::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now()))).await;
-        match client.logical_devices().await?.into_iter().find(|now| is_going_on(now, &device)) {
-            Some(now) => *device = now,
-            None => {
+    let mut done = json!({ "memdev": memory_node, "ld": ld, "state": "unbound" });
+    let is_it =
+        |device: &LogicalDeviceStatus| device.device.memory_node == memory_node && device.device.id == ld;
+    let regions = client.logical_devices().await?.into_iter().find(is_it).map(|device| device.regions);
+    if let Unbound::Unbinding(mut device) = client.unbind(&asked).await? {
+        let progress = Progress::percent(format!("unbinding LD {ld} of {memory_node}"));
+        loop {
+            progress.at(device.unbound_percent.unwrap_or(0));
+            if Instant::now() >= deadline {
                 drop(progress);
-                return output::print(done("unbound"), false);
+                eprintln!(
+                    "Warning: LD {ld} of {memory_node} waits for its compute node to let go; the manager goes on with it"
+                );
+                done["state"] = json!("unbinding");
+                done["unbound_percent"] = json!(device.unbound_percent);
+                return output::print(done, false);
+            }
+            tokio::time::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now()))).await;
+            match client.logical_devices().await?.into_iter().find(|now| is_going_on(now, &device)) {
+                Some(now) => *device = now,
+                None => break,
             }
         }
     }
-    drop(progress);
-    let waits_for =
-        if device.waits_for_owner { "its compute node to let go" } else { "its memory to be zeroed" };
-    eprintln!("Warning: LD {ld} of {memory_node} waits for {waits_for}; the manager goes on with it");
-    let mut left = done("unbinding");
-    left["unbound_percent"] = json!(device.unbound_percent);
-    output::print(left, false)
+    let zeroed = zeroed(client, &regions.unwrap_or_default(), deadline).await?;
+    if let Some(percent) = zeroed {
+        eprintln!(
+            "Warning: LD {ld} of {memory_node} is free, and its memory has yet to be zeroed; the manager goes on with it"
+        );
+        done["zeroed_percent"] = json!(percent);
+    }
+    output::print(done, false)
+}
+
+/// Waits until the memory of regions that are being taken down is zeroed; how much of it is, in percent, when that takes
+/// longer than until `deadline`.
+async fn zeroed(client: &Client, regions: &[Name], deadline: Instant) -> Result<Option<u8>, Failure> {
+    let progress = Progress::percent("zeroing its memory");
+    loop {
+        let left = client.region_statuses().await?.into_iter();
+        let left = left.filter(|left| regions.contains(&left.region.name));
+        let Some(percent) = left.filter_map(|left| left.zeroed_percent).min() else { return Ok(None) };
+        if Instant::now() >= deadline {
+            return Ok(Some(percent));
+        }
+        progress.at(percent);
+        tokio::time::sleep(LOOK.min(deadline.saturating_duration_since(Instant::now()))).await;
+    }
 }
 
 /// Whether `now` is the logical device `before`, and still being taken from the same compute node.

@@ -4,7 +4,7 @@ mod ask;
 mod show;
 
 use clap::{Args, Subcommand, ValueEnum};
-use cxloe_gmm::command_line::Failure;
+use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::fm::PORT_DEFAULT;
 use cxloe_gmm::fm::client::{FmClient, Recipient};
 use cxloe_gmm::fm::header::Dialect;
@@ -22,7 +22,8 @@ Examples:
   gmm fm --port 0 ld-info                        what is behind port 0
   gmm fm --port 0 ld-alloc --set 1G --first 2    set 1 GiB aside for LD 2 there
   gmm fm bind --vcs 0 --vppb 0 --port 0 --ld 2   give it to compute node 0, and wait until it has it
-  gmm fm unbind --vcs 0 --vppb 0                 take it back: write back, let go, zero
+  gmm fm unbind --vcs 0 --vppb 0                 take it back: the compute node writes back and lets go
+  gmm fm background --abort                      break off what goes on, such as an unbinding that waits for ever
   gmm fm --port 0 dcd add --ld 2 --size 256M --tag scratch
   gmm fm raw 5101 0100                           any command: opcode and payload in hexadecimal")]
 pub struct FmArgs {
@@ -38,9 +39,6 @@ pub struct FmArgs {
     /// How headers are written: as the TCP client tools have it, or as the specification has it
     #[arg(long, global = true, value_enum, default_value = "tools", value_name = "DIALECT")]
     dialect: Dialect,
-    /// JSON instead of tables
-    #[arg(long, global = true)]
-    json: bool,
     /// The port meant; the device behind it is asked, through the tunnel, where the switch could be asked as well
     #[arg(long, global = true, value_name = "PORT")]
     port: Option<u8>,
@@ -81,7 +79,7 @@ enum FmCommand {
         #[command(flatten)]
         wait: WaitArgs,
     },
-    /// Unbind a vPPB: its memory is zeroed
+    /// Unbind a vPPB: its memory is zeroed before it is anybody else's
     Unbind {
         #[command(flatten)]
         vppb: VppbArgs,
@@ -104,6 +102,9 @@ enum FmCommand {
         /// Wait for its end
         #[arg(long)]
         wait: bool,
+        /// Break it off: what has not been done is left as it was
+        #[arg(long)]
+        abort: bool,
     },
     /// The commands a switch or device has, and their effects
     Log,
@@ -299,6 +300,11 @@ pub async fn run(args: FmArgs) -> Result<(), Failure> {
     };
     let mut client = FmClient::connect(&address, args.dialect).await?;
     let recipient = args.port.map_or(Recipient::Switch, Recipient::Device);
-    let mut desk = ask::Desk { client: &mut client, recipient, port: args.port, json: args.json };
+    let mut desk = ask::Desk {
+        client: &mut client,
+        recipient,
+        port: args.port,
+        json: output::form() == output::Form::Json,
+    };
     desk.carry_out(args.command).await
 }

@@ -28,7 +28,7 @@ Examples:
   gmm create-region -s 1G --owner cn0 scratch        1 GiB for the compute node cn0
   gmm create-region -w 4 -g 1024 -s 64G --owner cn1  interleaved over four memory nodes
   gmm grow-region scratch -s +1G                     while it is used
-  gmm list -R                                        regions as JSON
+  gmm list -R                                        regions; with --json as JSON
   gmm destroy-region scratch                         give the memory back, zeroed
   gmm monitor                                        follow what happens
   gmm doctor                                         is this machine ready for a manager?
@@ -49,6 +49,9 @@ pub struct Args {
     /// The manager to ask: http://HOST:PORT or unix:/path/to/socket; several, separated by commas
     #[arg(long, global = true, env = "CXLOE_MANAGER", default_value = URL_DEFAULT, value_name = "URL")]
     manager: String,
+
+    #[command(flatten)]
+    form: output::FormArgs,
 
     #[command(subcommand)]
     command: Command,
@@ -114,6 +117,7 @@ pub fn run() -> ExitCode {
 }
 
 fn dispatch(args: Args) -> Result<(), Failure> {
+    args.form.choose();
     let command = match args.command {
         Command::Completions { shell } => {
             return output::completions(shell, Args::command());

@@ -1,5 +1,8 @@
 //! `gmm create-region` and `gmm grow-region`: giving memory to a compute node.
 
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
 use clap::Args;
 use cxloe_gmm::Client;
 use cxloe_gmm::api::{
@@ -7,11 +10,13 @@ use cxloe_gmm::api::{
 };
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{ByteSize, Name, Region, RegionState, Unmapped, human_bytes};
+use cxloe_gmm::model::{ByteSize, Health, Name, Region, RegionState, Unmapped, human_bytes};
 
 use super::list;
 use super::progress::Progress;
 
+/// How often it is looked whether the owner has a region.
+const LOOK: Duration = Duration::from_millis(20);
 /// How often a name is made up anew when somebody else was faster with it.
 const NAME_TRIES: u32 = 16;
 
@@ -25,7 +30,10 @@ Examples:
   gmm create-region -s 1G --owner cn0 scratch
   gmm create-region -s 512M --owner 02:00:00:00:00:01 -u
   gmm create-region -w 4 -g 1024 -s 64G --owner cn1 --on mn0,mn1,mn2,mn3 heap
-  gmm create-region -s 1G --owner cn0 --unmapped poison heap")]
+  gmm create-region -s 1G --owner cn0 --unmapped poison heap
+
+On a terminal it returns when the agent of the owner has the region as well, so that it can be used at once; --no-wait
+returns as soon as the memory nodes have mapped it, --wait waits for the agent in scripts too.")]
 pub struct CreateArgs {
     /// Name of the region
     name: Option<Name>,
@@ -50,9 +58,22 @@ pub struct CreateArgs {
     /// How long to wait for its memory nodes, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
+    #[command(flatten)]
+    owner_has_it: OwnerHasIt,
     /// Sizes and addresses for people
     #[arg(short = 'u', long)]
     human: bool,
+}
+
+/// Whether a command returns only when the agent of a region's owner has heard of it.
+#[derive(Debug, Clone, Copy, Args)]
+struct OwnerHasIt {
+    /// Wait until the owner's agent has it, too [default: on a terminal]
+    #[arg(long, conflicts_with = "no_wait")]
+    wait: bool,
+    /// Do not wait for the owner's agent [default: where standard output is no terminal]
+    #[arg(long)]
+    no_wait: bool,
 }
 
 /// Arguments of `gmm grow-region`.
@@ -75,9 +96,36 @@ pub struct GrowArgs {
     /// How long to wait for its memory nodes, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
+    #[command(flatten)]
+    owner_has_it: OwnerHasIt,
     /// Sizes and addresses for people
     #[arg(short = 'u', long)]
     human: bool,
+}
+
+impl OwnerHasIt {
+    /// Waits for the agent of the owner, if that is wanted; says so when it does not have the region in the end.
+    async fn wait(self, client: &Client, region: &Region, deadline: Instant) -> Result<(), Failure> {
+        let wanted = self.wait || !self.no_wait && std::io::stdout().is_terminal();
+        if !wanted || region.state == RegionState::Creating {
+            return Ok(());
+        }
+        let Region { name, owner, .. } = region;
+        let progress = Progress::waiting(format!("waiting for the agent of {owner} to attach {name}"));
+        while !client.region_status(name).await?.owner_knows {
+            let nodes = client.compute_nodes().await?;
+            let there = nodes.iter().any(|node| node.cn_id == *owner && node.health == Health::Reachable);
+            if !there || Instant::now() >= deadline {
+                drop(progress);
+                let why =
+                    if there { "has yet to hear of it" } else { "is not there, and gets it when it is" };
+                eprintln!("Warning: the agent of {owner}, whose region {name} is, {why}");
+                return Ok(());
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        Ok(())
+    }
 }
 
 /// A size to grow to.
@@ -117,7 +165,9 @@ fn new_size(text: &str) -> Result<NewSize, String> {
 /// # Errors
 /// When the manager cannot be asked or refuses.
 pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
-    let CreateArgs { name, size, owner, ways, granularity, on, unmapped, wait_ms, human } = args;
+    let CreateArgs { name, size, owner, ways, granularity, on, unmapped, wait_ms, owner_has_it, human } =
+        args;
+    let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let create = |name| {
         let owner = owner.clone();
         CreateRegion { name, size, owner, ways, granularity, on: on.clone(), unmapped, wait_ms }
@@ -128,6 +178,7 @@ pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
         None => create_nameless(client, create).await?,
     };
     drop(progress);
+    owner_has_it.wait(client, &region, deadline).await?;
     show(&region, human)
 }
 
@@ -152,7 +203,8 @@ async fn create_nameless(client: &Client, create: impl Fn(Name) -> CreateRegion)
 /// # Errors
 /// When the manager cannot be asked or refuses.
 pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
-    let GrowArgs { name, size, on, wait_ms, human } = args;
+    let GrowArgs { name, size, on, wait_ms, owner_has_it, human } = args;
+    let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let size = match size {
         NewSize::To(size) => size,
         NewSize::By(more) => client.region(&name).await?.size.saturating_add(more),
@@ -166,6 +218,7 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
             "Warning: {name} has {now} so far and is still growing to {then}; `gmm list -R` shows when it has it"
         );
     }
+    owner_has_it.wait(client, &region, deadline).await?;
     show(&region, human)
 }
 

@@ -115,12 +115,15 @@ struct Settings {
     /// How FM API headers are written: as TCP client tools or as the specification has it [default: tools]
     #[arg(long, env = "CXLOE_GMM_FM_DIALECT", value_name = "DIALECT")]
     fm_dialect: Option<Dialect>,
-    /// FM API connections served at a time; more are closed [default: 1024]
+    /// FM API connections served at a time; for more, silent ones are closed, or else the new ones [default: 1024]
     #[arg(long, env = "CXLOE_GMM_FM_CONNECTIONS_MAX", value_name = "N")]
     fm_connections_max: Option<usize>,
     /// Milliseconds an FM API answer may take before the client is asked to try again [default: 40]
     #[arg(long, env = "CXLOE_GMM_FM_ANSWER_WITHIN_MS", value_name = "MS")]
     fm_answer_within_ms: Option<u64>,
+    /// Seconds an FM API client may ask nothing before its connection is closed [default: 300]
+    #[arg(long, env = "CXLOE_GMM_FM_IDLE_WITHIN_S", value_name = "S")]
+    fm_idle_within_s: Option<u64>,
     /// Serve metrics for Prometheus at this address, as in 0.0.0.0:9740 or unix:/run/cxloe/gmm-metrics.sock: /metrics, and
     /// /healthz [default: not served]
     #[arg(long, env = "CXLOE_GMM_METRICS", value_name = "ADDRESS")]
@@ -151,13 +154,16 @@ impl Settings {
             dialect: self.fm_dialect.unwrap_or(usual.dialect),
             connections_max: self.fm_connections_max.unwrap_or(usual.connections_max),
             answer_within: self.fm_answer_within_ms.map_or(usual.answer_within, Duration::from_millis),
+            idle_within: self.fm_idle_within_s.map_or(usual.idle_within, Duration::from_secs),
             ..usual
         };
         if !(1..=SWITCHES_MAX).contains(&config.switches) {
             return Err(Failure::usage(format!("fm-switches must be 1 to {SWITCHES_MAX}")));
         }
-        if config.connections_max == 0 || config.answer_within.is_zero() {
-            return Err(Failure::usage("fm-connections-max and fm-answer-within-ms must be at least 1"));
+        if config.connections_max == 0 || config.answer_within.is_zero() || config.idle_within.is_zero() {
+            return Err(Failure::usage(
+                "fm-connections-max, fm-answer-within-ms and fm-idle-within-s must be at least 1",
+            ));
         }
         Ok(Some(config))
     }

@@ -5,6 +5,7 @@ pub mod doctor;
 mod failure;
 mod man;
 pub mod output;
+mod shown;
 mod table;
 
 pub use failure::{Exit, Failure, finish};

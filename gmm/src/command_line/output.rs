@@ -1,14 +1,64 @@
-//! Results on standard output, as the CXL tools print them: JSON, sizes and addresses as integers, or with `-u` as people
-//! read them.
+//! Results on standard output: tables on a terminal; JSON where they are asked for as such (`--json`, or `--cxl` as the CXL
+//! tools write it), and where standard output is no terminal. JSON has sizes and addresses as integers, or with `-u` as
+//! people read them.
 
-use std::io::Write;
+use std::io::{IsTerminal, Write};
+use std::sync::OnceLock;
 use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::Failure;
+use super::{Failure, shown};
 use crate::model::human_bytes;
+
+/// How results are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// As tables.
+    Table,
+    /// As JSON.
+    Json,
+    /// As JSON as the CXL tools write it: an empty array has two lines, several kinds are an array of one object for each.
+    Cxl,
+    /// Nothing was asked for, and nobody reads along: as [`Form::Cxl`], until programs have had time to ask for it.
+    Unasked,
+}
+
+/// The form of this run's results.
+static FORM: OnceLock<Form> = OnceLock::new();
+
+/// Which form is asked for.
+#[derive(Debug, Clone, Copy, clap::Args)]
+pub struct FormArgs {
+    /// JSON, where a terminal would get tables
+    #[arg(long, global = true, conflicts_with = "cxl")]
+    json: bool,
+    /// JSON as `cxl` writes it: several kinds of things are an array with one object for each
+    #[arg(long, global = true)]
+    cxl: bool,
+}
+
+impl FormArgs {
+    /// Has all results printed so.
+    pub fn choose(self) {
+        FORM.get_or_init(|| self.form(std::io::stdout().is_terminal()));
+    }
+
+    fn form(self, terminal: bool) -> Form {
+        match self {
+            Self { json: true, .. } => Form::Json,
+            Self { cxl: true, .. } => Form::Cxl,
+            _ if terminal => Form::Table,
+            _ => Form::Unasked,
+        }
+    }
+}
+
+/// How results are printed.
+pub fn form() -> Form {
+    *FORM.get().unwrap_or(&Form::Unasked)
+}
 
 /// Fields that are numbers of bytes.
 const SIZES: [&str; 17] = [
@@ -84,15 +134,56 @@ pub fn value(item: impl Serialize) -> Result<Value, Failure> {
     serde_json::to_value(item).map_err(|error| Failure::failed(format!("cannot show the answer: {error}")))
 }
 
-/// Prints a result; `human`: with its numbers as people read them. An empty array is two lines, as the CXL tools have it.
+/// Prints a result; `human`: with its numbers as people read them, as in tables anyway. Nothing is no table at all: whoever
+/// lists says on standard error that there is nothing.
 ///
 /// # Errors
 /// When standard output is closed.
 pub fn print(value: Value, human: bool) -> Result<(), Failure> {
+    let empty = value.as_array().is_some_and(Vec::is_empty);
+    if form() == Form::Table {
+        return match shown::table(value.clone()) {
+            Some(table) => line(&table.to_string()),
+            None if empty => Ok(()),
+            None => line(&format!("{:#}", for_people(value))),
+        };
+    }
     let value = if human { for_people(value) } else { value };
-    match &value {
-        Value::Array(items) if items.is_empty() => line("[\n]"),
-        value => line(&format!("{value:#}")),
+    match form() {
+        Form::Cxl | Form::Unasked if empty => line("[\n]"),
+        _ => line(&format!("{value:#}")),
+    }
+}
+
+/// Prints several kinds of things, each with its key.
+///
+/// # Errors
+/// When standard output is closed.
+pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Result<(), Failure> {
+    match (form(), <[_; 1]>::try_from(kinds)) {
+        (_, Ok([(_, found)])) => print(Value::Array(found), human),
+        (Form::Table, Err(kinds)) => {
+            let found: Vec<_> = kinds.into_iter().filter(|(_, found)| !found.is_empty()).collect();
+            for (at, (key, found)) in found.into_iter().enumerate() {
+                line(&format!("{}{}", if at > 0 { "\n" } else { "" }, key.replace('_', " ")))?;
+                print(Value::Array(found), human)?;
+            }
+            Ok(())
+        }
+        (Form::Json, Err(kinds)) => {
+            let all = kinds.into_iter().map(|(key, found)| (key.to_owned(), Value::Array(found)));
+            print(Value::Object(all.collect()), human)
+        }
+        (form, Err(kinds)) => {
+            if form == Form::Unasked {
+                eprintln!(
+                    "Warning: several kinds are written as `cxl list` writes them, which the next version does only with \
+                     --cxl: give that, or --json for one object"
+                );
+            }
+            let found = kinds.into_iter().filter(|(_, found)| !found.is_empty());
+            print(found.map(|(key, found)| serde_json::json!({ key: found })).collect(), human)
+        }
     }
 }
 
@@ -130,6 +221,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn terminals_get_tables_and_programs_json() {
+        let form = |json, cxl, terminal| FormArgs { json, cxl }.form(terminal);
+        assert_eq!((form(false, false, true), form(false, false, false)), (Form::Table, Form::Unasked));
+        assert_eq!((form(true, false, true), form(false, true, true)), (Form::Json, Form::Cxl));
+    }
 
     #[test]
     fn numbers_are_turned_where_they_mean_bytes_addresses_or_times() {

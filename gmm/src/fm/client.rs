@@ -74,7 +74,9 @@ fn hint(code: ReturnCode) -> &'static str {
             " (something that was given does not exist, is in use, or is out of range)"
         }
         ReturnCode::Unsupported => " (this component does not do that; see `gmm fm log`)",
-        ReturnCode::Busy => " (a background operation is under way; see `gmm fm background`)",
+        ReturnCode::Busy => {
+            " (a background operation is under way: `gmm fm background` shows it, with --abort it ends)"
+        }
         ReturnCode::RetryRequired => " (not in the present state; try again later)",
         ReturnCode::InvalidPayloadLength => " (the payload has the wrong length)",
         _ => "",

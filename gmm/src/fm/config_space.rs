@@ -1,5 +1,5 @@
 //! The 4 KiB of PCI configuration space of an LD, as Send LD CXL.io Configuration Request (5301h) sees it. It follows from
-//! what the LD is; only the command register keeps what is written to it.
+//! what the LD is; only the command register keeps what is written to it, and writes to anything else are refused.
 //!
 //! | offset | what |
 //! |---|---|
@@ -11,6 +11,7 @@
 use super::answer::{DEVICE_MEMORY, VENDOR};
 use super::bytes::Writer;
 use super::fabric::{Device, DeviceKind, LogicalDevice};
+use super::header::ReturnCode;
 
 /// Bytes of a configuration space.
 pub const CONFIG_BYTES: usize = 4096;
@@ -62,22 +63,31 @@ impl ConfigSpace {
         Some(data)
     }
 
-    /// Writes the enabled ones of four bytes from `offset` on, as far as they can be written. `None`: beyond the end.
-    pub fn write(&mut self, offset: u16, byte_enables: u8, data: [u8; 4]) -> Option<()> {
+    /// Writes the enabled ones of four bytes from `offset` on, as far as they can be written.
+    ///
+    /// # Errors
+    /// [`ReturnCode::InvalidInput`] beyond the end; [`ReturnCode::Unsupported`] when none of them can be written, which
+    /// whoever asked is not to take for done.
+    pub fn write(&mut self, offset: u16, byte_enables: u8, data: [u8; 4]) -> Result<(), ReturnCode> {
         let offset = usize::from(offset);
-        self.bytes.get(offset..offset + 4)?;
+        self.bytes.get(offset..offset + 4).ok_or(ReturnCode::InvalidInput)?;
         let mut command = self.command().to_le_bytes();
+        let mut written = false;
         for (index, byte) in data.into_iter().enumerate() {
             let place = (offset + index).checked_sub(COMMAND);
             if byte_enables & 1 << index != 0
                 && let Some(place) = place.and_then(|place| command.get_mut(place))
             {
                 *place = byte;
+                written = true;
             }
+        }
+        if !written {
+            return Err(ReturnCode::Unsupported);
         }
         let command = u16::from_le_bytes(command) & COMMAND_WRITABLE;
         self.bytes[COMMAND..COMMAND + 2].copy_from_slice(&command.to_le_bytes());
-        Some(())
+        Ok(())
     }
 
     /// The command register.

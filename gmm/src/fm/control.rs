@@ -36,11 +36,13 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// That of a switch: no id yet, and a UUID (version 8) made of its number.
-    pub fn of_switch(switch: u32) -> Self {
-        let mut uuid = *b"CXLoE\0\x80FM\0\0\0\0\0\0\0";
-        // The variant of RFC 9562.
-        uuid[8] = 0x80 | uuid[8] & 0x3F;
+    /// That of a switch: no id yet, and a UUID (version 8) made of the numbers of its fabric and its own.
+    pub fn of_switch(fabric: u64, switch: u32) -> Self {
+        let mut uuid = [0; 16];
+        let [first @ .., before_last, last] = fabric.to_be_bytes();
+        uuid[..6].copy_from_slice(&first);
+        // The version and the variant of RFC 9562.
+        (uuid[6], uuid[7], uuid[8], uuid[9]) = (0x80, before_last, 0x80, last);
         uuid[12..].copy_from_slice(&switch.to_be_bytes());
         Self { eid: 0, uuid }
     }

@@ -254,6 +254,12 @@ pub trait Fabric {
     /// A [`ReturnCode`].
     fn unbind(&mut self, vcs: u8, vppb: u8, how: Unbind) -> Result<(), ReturnCode>;
 
+    /// Breaks off what goes on in the background, if anything does.
+    ///
+    /// # Errors
+    /// A [`ReturnCode`].
+    fn abort(&mut self) -> Result<(), ReturnCode>;
+
     /// Has an AER event generated at a vPPB.
     ///
     /// # Errors

@@ -86,6 +86,8 @@ pub enum ReturnCode {
     Busy,
     /// 0007h
     MediaDisabled,
+    /// 0012h: someone broke it off.
+    Aborted,
     /// 0016h
     InvalidPayloadLength,
     /// Any other, from other components.
@@ -104,6 +106,7 @@ impl ReturnCode {
             0x05 => Self::RetryRequired,
             0x06 => Self::Busy,
             0x07 => Self::MediaDisabled,
+            0x12 => Self::Aborted,
             0x16 => Self::InvalidPayloadLength,
             other => Self::Other(other),
         }
@@ -120,6 +123,7 @@ impl ReturnCode {
             Self::RetryRequired => 0x05,
             Self::Busy => 0x06,
             Self::MediaDisabled => 0x07,
+            Self::Aborted => 0x12,
             Self::InvalidPayloadLength => 0x16,
             Self::Other(other) => other,
         }
@@ -142,6 +146,7 @@ impl fmt::Display for ReturnCode {
             Self::RetryRequired => "retry required",
             Self::Busy => "busy",
             Self::MediaDisabled => "media disabled",
+            Self::Aborted => "aborted",
             Self::InvalidPayloadLength => "invalid payload length",
             Self::Other(other) => return write!(f, "return code {other:#06x}"),
         })

@@ -6,17 +6,18 @@
 //!
 //! A connection's requests are answered one after the other in the order they came, so what it occupies is bounded: one
 //! message coming in, one going out. While its client does not read, nothing more is read from it, and after
-//! [`FmConfig::read_within`] it is closed. So are connections beyond the limit, and those that send anything but MCTP.
+//! [`FmConfig::read_within`] it is closed. So are those that ask nothing for [`FmConfig::idle_within`], those that send
+//! anything but MCTP, and, when there are too many, the one that has been silent longest or else the newest.
 
 use std::future::Future;
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::{setsockopt, sockopt};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -24,6 +25,8 @@ use super::answer::{self, MESSAGE_MAX, Session};
 use super::control::Endpoint;
 use super::header::{Dialect, ReturnCode};
 use super::mctp::{Message, PacketError, Packetizer, Reassembler, TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
+use super::places::Places;
+use super::settings::{Kept, Settings};
 
 /// Connections served at a time unless told otherwise.
 pub const CONNECTIONS_DEFAULT: usize = 1024;
@@ -33,6 +36,8 @@ pub const SWITCHES_MAX: u16 = 128;
 pub const ANSWER_WITHIN_DEFAULT: Duration = Duration::from_millis(40);
 /// How long a client may take to read a response unless told otherwise.
 pub const READ_WITHIN_DEFAULT: Duration = Duration::from_secs(5);
+/// How long a client may ask nothing unless told otherwise.
+pub const IDLE_WITHIN_DEFAULT: Duration = Duration::from_secs(300);
 /// How long a client may pause within a message.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Broken messages in a row after which a connection is closed.
@@ -53,12 +58,16 @@ pub struct FmConfig {
     pub switches: u16,
     /// How headers are written.
     pub dialect: Dialect,
-    /// Connections served at a time, over all switches; more are closed.
+    /// Connections served at a time, over all switches; for more, silent ones are closed, or else the new ones.
     pub connections_max: usize,
     /// How long an answer may take.
     pub answer_within: Duration,
     /// How long a client may take to read a response before its connection is closed.
     pub read_within: Duration,
+    /// How long a client may ask nothing before its connection is closed.
+    pub idle_within: Duration,
+    /// The number of the fabric, of which each switch's UUID is made.
+    pub fabric: u64,
 }
 
 impl FmConfig {
@@ -71,6 +80,8 @@ impl FmConfig {
             connections_max: CONNECTIONS_DEFAULT,
             answer_within: ANSWER_WITHIN_DEFAULT,
             read_within: READ_WITHIN_DEFAULT,
+            idle_within: IDLE_WITHIN_DEFAULT,
+            fabric: 0,
         }
     }
 }
@@ -141,7 +152,8 @@ impl FmListener {
         let addresses: Result<Vec<_>, _> = listeners.iter().map(TcpListener::local_addr).collect();
         let listen = |source| FmListenError::Listen { address: config.listen, switch: 0, source };
         let addresses = addresses.map_err(listen)?;
-        let slots = Arc::new(Semaphore::new(config.connections_max));
+        let places = Arc::new(Mutex::new(Places::new(config.connections_max)));
+        let kept = Arc::default();
         let config = Arc::new(config);
         let mut switches = JoinSet::new();
         for (switch, listener) in (0..).zip(listeners) {
@@ -149,7 +161,8 @@ impl FmListener {
                 switch,
                 answerer: answerer.clone(),
                 config: Arc::clone(&config),
-                slots: Arc::clone(&slots),
+                places: Arc::clone(&places),
+                kept: Arc::clone(&kept),
             };
             switches.spawn(door.serve(listener));
         }
@@ -177,7 +190,33 @@ struct Door<A> {
     switch: u32,
     answerer: A,
     config: Arc<FmConfig>,
-    slots: Arc<Semaphore>,
+    places: Arc<Mutex<Places>>,
+    kept: Arc<Mutex<Kept>>,
+}
+
+/// Locks what no one leaves half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A connection's place among those there may be, given back when dropped.
+struct Seat {
+    number: u64,
+    leave: Arc<Notify>,
+    places: Arc<Mutex<Places>>,
+}
+
+impl Seat {
+    fn take(places: &Arc<Mutex<Places>>, peer: IpAddr) -> Option<Self> {
+        let (number, leave) = lock(places).take(peer.to_canonical(), Instant::now())?;
+        Some(Self { number, leave, places: Arc::clone(places) })
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        lock(&self.places).leave(self.number);
+    }
 }
 
 impl<A: Answerer> Door<A> {
@@ -186,17 +225,16 @@ impl<A: Answerer> Door<A> {
         loop {
             while connections.try_join_next().is_some() {}
             match listener.accept().await {
-                Ok((stream, peer)) => match Arc::clone(&self.slots).try_acquire_owned() {
-                    Ok(slot) => {
-                        let served = self.clone().connection(stream);
+                Ok((stream, peer)) => match Seat::take(&self.places, peer.ip()) {
+                    Some(seat) => {
+                        let served = self.clone().connection(stream, peer.ip(), seat);
                         connections.spawn(async move {
                             if let Err(error) = served.await {
                                 tracing::info!(%peer, "FM API client closed: {error}");
                             }
-                            drop(slot);
                         });
                     }
-                    Err(_) => tracing::warn!(%peer, "too many FM API clients: closed at once"),
+                    None => tracing::warn!(%peer, "too many FM API clients: closed at once"),
                 },
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept an FM API client; trying again");
@@ -207,21 +245,29 @@ impl<A: Answerer> Door<A> {
     }
 
     /// Serves one client until it leaves or has to be left.
-    async fn connection(self, stream: TcpStream) -> Result<(), Farewell> {
+    async fn connection(self, stream: TcpStream, peer: IpAddr, seat: Seat) -> Result<(), Farewell> {
         prepare(&stream);
-        let mut client = Conversation::new(self, stream);
+        let idle_within = self.config.idle_within;
+        let mut client = Conversation::new(self, stream, peer);
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            let read = client.stream.read(&mut buffer);
-            let count = match client.reassembler.is_amid() {
-                true => timeout(MESSAGE_TIMEOUT, read).await.map_err(|_| Farewell::Unfinished)?,
-                false => read.await,
-            }?;
+            lock(&seat.places).silent(seat.number, Instant::now());
+            let amid = client.reassembler.is_amid();
+            let patience = if amid { MESSAGE_TIMEOUT.min(idle_within) } else { idle_within };
+            let count = tokio::select! {
+                read = timeout(patience, client.stream.read(&mut buffer)) => read,
+                () = seat.leave.notified() => return Err(Farewell::MadeRoom),
+            };
+            let count = count.map_err(|_| match amid {
+                true => Farewell::Unfinished(patience),
+                false => Farewell::Idle(patience),
+            })??;
             if count == 0 {
                 return Ok(());
             }
             let mut bytes = &buffer[..count];
             while let Some(received) = client.reassembler.receive(&mut bytes) {
+                lock(&seat.places).busy(seat.number);
                 if let Some(response) = client.respond(received).await? {
                     let packets = client.packetizer.packets(&response);
                     let read_within = client.door.config.read_within;
@@ -240,8 +286,12 @@ enum Farewell {
     Broken(#[from] std::io::Error),
     #[error("it did not read its response within {0:?}")]
     DoesNotRead(Duration),
-    #[error("it did not finish a message within {MESSAGE_TIMEOUT:?}")]
-    Unfinished,
+    #[error("it did not finish a message within {0:?}")]
+    Unfinished(Duration),
+    #[error("it asked nothing for {0:?}")]
+    Idle(Duration),
+    #[error("it was silent, and had to make room for another client; give more with --fm-connections-max")]
+    MadeRoom,
     #[error("{FAULTS_MAX} broken messages in a row, the last: {0}")]
     Garbage(PacketError),
 }
@@ -249,6 +299,7 @@ enum Farewell {
 /// One connection's state.
 struct Conversation<A> {
     door: Door<A>,
+    peer: IpAddr,
     stream: TcpStream,
     reassembler: Reassembler,
     packetizer: Packetizer,
@@ -259,10 +310,25 @@ struct Conversation<A> {
 }
 
 impl<A: Answerer> Conversation<A> {
-    fn new(door: Door<A>, stream: TcpStream) -> Self {
-        let (session, endpoint) = (Session::new(door.config.dialect), Endpoint::of_switch(door.switch));
+    fn new(door: Door<A>, stream: TcpStream, peer: IpAddr) -> Self {
+        let session = Session::new(door.config.dialect);
+        let endpoint = Endpoint::of_switch(door.config.fabric, door.switch);
         let (reassembler, packetizer) = (Reassembler::new(MESSAGE_MAX), Packetizer::default());
-        Self { door, stream, reassembler, packetizer, endpoint, session, faults: 0 }
+        Self { door, peer, stream, reassembler, packetizer, endpoint, session, faults: 0 }
+    }
+
+    /// What was set at this end by its client, be it on another connection.
+    fn take_over_settings(&mut self) -> Settings {
+        let settings = lock(&self.door.kept).of(self.door.switch, self.peer);
+        (self.endpoint.eid, self.session.response_limit) = (settings.eid, settings.response_limit);
+        settings
+    }
+
+    fn keep_settings(&self, before: Settings) {
+        let settings = Settings { eid: self.endpoint.eid, response_limit: self.session.response_limit };
+        if settings != before {
+            lock(&self.door.kept).set(self.door.switch, self.peer, settings);
+        }
     }
 
     /// The response to what came, if it gets one.
@@ -281,6 +347,7 @@ impl<A: Answerer> Conversation<A> {
             }
         };
         self.faults = 0;
+        let settings = self.take_over_settings();
         let body = match message.kind {
             TYPE_CONTROL => self.endpoint.answer(&message.body),
             kind if is_fm(kind) => self.ask(&message.body).await,
@@ -292,6 +359,7 @@ impl<A: Answerer> Conversation<A> {
                 None
             }
         };
+        self.keep_settings(settings);
         Ok(body.map(|body| reply(&message, body)))
     }
 

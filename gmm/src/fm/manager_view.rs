@@ -20,6 +20,9 @@ use crate::model::{
     OperationOutcome, Qos, Region, RegionState, SWITCH_NODES, UnbindOption,
 };
 
+/// Bits of a switch's serial number that tell it from the fabric's other switches; the others are the fabric's.
+const SWITCH_BITS: u32 = 16;
+
 /// What the FM API's endpoints keep besides the manager's state, until the process ends: what a reset would clear.
 #[derive(Debug, Default)]
 pub struct Volatile {
@@ -168,7 +171,7 @@ impl ManagerView<'_> {
 
 impl Fabric for ManagerView<'_> {
     fn serial(&self) -> u64 {
-        u64::from(super::answer::DEVICE_SWITCH) << 48 | u64::from(self.switch)
+        self.manager.state().meta.fabric << SWITCH_BITS | u64::from(self.switch)
     }
 
     fn hosts(&self) -> Vec<Host> {
@@ -208,6 +211,7 @@ impl Fabric for ManagerView<'_> {
             outcome: operation.outcome.map(|outcome| match outcome {
                 OperationOutcome::Done => ReturnCode::Success,
                 OperationOutcome::Failed => ReturnCode::InternalError,
+                OperationOutcome::Aborted => ReturnCode::Aborted,
             }),
         })
     }
@@ -256,6 +260,10 @@ impl Fabric for ManagerView<'_> {
         };
         let unbind = api::Unbind { memory_node: ld.memory_node.clone(), ld: ld.id, option, wait_ms: 0 };
         self.apply(Command::Unbind(unbind, Some(self.switch)))
+    }
+
+    fn abort(&mut self) -> Result<(), ReturnCode> {
+        self.apply(Command::AbortOperation(self.switch))
     }
 
     fn generate_aer(&mut self, vcs: u8, vppb: u8, error: u32) -> Result<(), ReturnCode> {
@@ -373,6 +381,7 @@ fn code_of(error: &ManagerError) -> ReturnCode {
         ManagerError::NoSpace { .. }
         | ManagerError::TooFewNodes { .. }
         | ManagerError::RegionInUse { .. }
+        | ManagerError::LdInUse { .. }
         | ManagerError::WrongState { .. }
         | ManagerError::LimitReached { .. } => ReturnCode::RetryRequired,
         ManagerError::Stale { .. } => ReturnCode::InternalError,

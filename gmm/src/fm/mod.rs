@@ -12,7 +12,8 @@
 //!   [`mld_component`], [`dcd`]
 //! * answers, without I/O: [`answer`] over a [`fabric::Fabric`]; [`config_space`] and [`registers`] of a logical device
 //! * [`manager_view`]: the manager's fabric as such a [`fabric::Fabric`]; [`tag`] names regions for it
-//! * around them: [`listener`] serves TCP, [`client`] asks
+//! * around them: [`listener`] serves TCP, within the connections there may be (`places`) and with what clients have set
+//!   (`settings`); [`client`] asks
 
 pub mod answer;
 pub mod bytes;
@@ -33,7 +34,9 @@ pub mod mld_component;
 pub mod mld_port;
 pub mod opcode;
 pub mod physical_switch;
+mod places;
 pub mod registers;
+mod settings;
 pub mod tag;
 pub mod virtual_switch;
 

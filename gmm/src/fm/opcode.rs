@@ -25,8 +25,10 @@ impl Effects {
     pub const SECURITY: Self = Self(1 << 5);
     /// It goes on in the background.
     pub const BACKGROUND: Self = Self(1 << 6);
+    /// While it goes on, it can be aborted (0005h).
+    pub const ABORTABLE: Self = Self(1 << 8);
 
-    const NAMES: [(Self, &'static str); 7] = [
+    const NAMES: [(Self, &'static str); 8] = [
         (Self::CONFIG_AFTER_RESET, "configuration after reset"),
         (Self::CONFIG, "configuration"),
         (Self::DATA, "data"),
@@ -34,6 +36,7 @@ impl Effects {
         (Self::LOG, "log"),
         (Self::SECURITY, "security"),
         (Self::BACKGROUND, "background"),
+        (Self::ABORTABLE, "can be aborted"),
     ];
 
     /// Both.
@@ -112,6 +115,7 @@ opcodes! {
     BackgroundStatus = 0x0002, "Background Operation Status", Every, NONE;
     GetResponseLimit = 0x0003, "Get Response Message Limit", Every, NONE;
     SetResponseLimit = 0x0004, "Set Response Message Limit", Every, CONFIG;
+    RequestAbort = 0x0005, "Request Abort Background Operation", Switch, NONE;
     GetEventRecords = 0x0100, "Get Event Records", Every, NONE;
     ClearEventRecords = 0x0101, "Clear Event Records", Every, LOG;
     GetSupportedLogs = 0x0400, "Get Supported Logs", Every, NONE;
@@ -120,8 +124,8 @@ opcodes! {
     GetPhysicalPortState = 0x5101, "Get Physical Port State", Switch, NONE;
     PhysicalPortControl = 0x5102, "Physical Port Control", Switch, CONFIG;
     GetVirtualSwitchInfo = 0x5200, "Get Virtual CXL Switch Info", Switch, NONE;
-    BindVppb = 0x5201, "Bind vPPB", Switch, CONFIG & BACKGROUND;
-    UnbindVppb = 0x5202, "Unbind vPPB", Switch, CONFIG & DATA & BACKGROUND;
+    BindVppb = 0x5201, "Bind vPPB", Switch, CONFIG & BACKGROUND & ABORTABLE;
+    UnbindVppb = 0x5202, "Unbind vPPB", Switch, CONFIG & DATA & BACKGROUND & ABORTABLE;
     GenerateAer = 0x5203, "Generate AER Event", Switch, LOG;
     Tunnel = 0x5300, "Tunnel Management Command", Switch, NONE;
     LdConfigRequest = 0x5301, "Send LD CXL.io Configuration Request", Switch, CONFIG;

@@ -81,9 +81,12 @@ pub struct GetPortState {
 }
 
 impl Payload for GetPortState {
+    /// Bytes behind the last port do not matter: one client always sends room for 255 of them.
     fn read(reader: &mut Reader<'_>) -> Result<Self, WrongLength> {
         let count = reader.u8()?;
-        Ok(Self { ports: reader.take(count.into())?.to_vec() })
+        let ports = reader.take(count.into())?.to_vec();
+        reader.rest();
+        Ok(Self { ports })
     }
 
     fn write(&self, writer: &mut Writer) {

@@ -39,6 +39,12 @@ impl Manager {
         }
     }
 
+    /// Whether the agent of a compute node is there and has heard of its regions as they are.
+    pub fn knows_its_regions(&self, cn: CnId) -> bool {
+        let node = self.state.compute_nodes.get(&cn).filter(|node| node.health == Health::Reachable);
+        node.is_some_and(|node| self.heard.get(&cn) == Some(&node.regions_event))
+    }
+
     fn regions_of(&self, cn: CnId) -> Vec<Region> {
         self.index.regions_of(cn).filter_map(|name| self.state.regions.get(name)).cloned().collect()
     }
@@ -99,6 +105,9 @@ impl Manager {
         self.put(Change::ComputeNode(node));
         self.liveness.heard(NodeKey::Compute(cn_id), self.now_ms);
         self.event(EventKind::ComputeNodeRegistered { compute_node: cn_id, name });
+        if another {
+            self.link_down(cn_id);
+        }
         self.realise_declared();
         Ok(())
     }
@@ -111,6 +120,7 @@ impl Manager {
             return Err(ManagerError::NotRegistered { who: format!("compute node {cn}"), registration });
         };
         self.liveness.heard(NodeKey::Compute(cn), self.now_ms);
+        self.heard.insert(cn, sync.after_event);
         if node.health != Health::Reachable {
             node.health = Health::Reachable;
             self.put(Change::ComputeNode(node));

@@ -28,7 +28,7 @@ impl Manager {
         ld.reserved.max(self.used_by(ld))
     }
 
-    /// Bytes of a logical device in regions, those being zeroed included.
+    /// Bytes of a logical device in regions that are not being taken down.
     pub fn used_by(&self, ld: &LogicalDevice) -> u64 {
         ld.binding.as_ref().map_or(0, |binding| self.index.used(&ld.memory_node, binding.compute_node))
     }
@@ -101,10 +101,21 @@ impl Manager {
             .zip(reserved)
             .map(|(id, size)| LogicalDevice { reserved: size.0, ..self.logical_device(name, id) })
             .collect();
+        for ld in &new {
+            let (used, before) = (self.used_by(ld), self.logical_device(name, ld.id).reserved);
+            if ld.reserved < before && ld.reserved < used {
+                return Err(ManagerError::LdInUse {
+                    node: name.clone(),
+                    ld: ld.id,
+                    used,
+                    asked: ld.reserved,
+                });
+            }
+        }
         let idle = |ld: &LogicalDevice| ld.reserved.saturating_sub(self.used_by(ld));
         let others = self.state.logical_devices_of(name).filter(|ld| !new.iter().any(|new| new.id == ld.id));
         let wanted = others.chain(&new).map(idle).fold(0, u64::saturating_add);
-        let free = self.free_bytes(&node);
+        let free = self.free_bytes(&node) + self.index.zeroing(name);
         if wanted > free {
             let total = reserved.iter().map(|size| size.0).fold(0, u64::saturating_add);
             let reason = format!("{total} bytes for LDs {first} and up are more than is free there: {free}");
@@ -184,8 +195,13 @@ impl Manager {
         if let Some(other) = self.index.ld_of(cn, &node_name) {
             return bound(format!("CN {cn}"), format!("LD {other} of {node_name}"));
         }
-        if kind == DeviceKind::Sld && self.is_in_use(&node_name) {
+        if kind == DeviceKind::Sld && self.is_held(&node_name) {
             return bound(format!("memory node {node_name}"), "another compute node".to_owned());
+        }
+        if kind == DeviceKind::Sld && self.is_in_use(&node_name) {
+            let (name, size) = (self.region_name(&node_name, id), node.extent_count() * node.extent_bytes);
+            let held_back = self.index.zeroing(&node_name);
+            return Err(ManagerError::NoSpace { name, size, free: ld.reserved, held_back });
         }
         if ld.reserved == 0 {
             let lacks = "has no capacity";
@@ -230,11 +246,13 @@ impl Manager {
         }
         let set_aside =
             self.state.logical_devices.get(&(node.name.clone(), ld.id)).map_or(0, |ld| ld.reserved);
-        let free = (self.free_bytes(node) + set_aside).saturating_sub(self.index.idle(&node.name));
-        if node.health != Health::Reachable || free < create.size.0 {
-            let (name, size) = (create.name.clone(), create.size.0);
-            let free = if node.health == Health::Reachable { free } else { 0 };
-            return Err(ManagerError::NoSpace { name, size, free, held_back: self.free_bytes(node) });
+        let free = self.not_set_aside(node, set_aside);
+        let there = node.health == Health::Reachable;
+        if !there || free < create.size.0 {
+            let (name, size, zeroing) = (create.name.clone(), create.size.0, self.index.zeroing(&node.name));
+            let (free, held_back) =
+                if there { (free, zeroing) } else { (0, self.free_bytes(node) + zeroing) };
+            return Err(ManagerError::NoSpace { name, size, free, held_back });
         }
         Ok(())
     }
@@ -280,8 +298,9 @@ impl Manager {
         Ok(cn)
     }
 
-    /// Looks whether `cn` has nothing left on `node`: a device that is being unbound is free then, and one without
-    /// capacity of its own goes.
+    /// Looks whether `cn` has nothing left on `node` but what is being zeroed: a device that is being unbound is free
+    /// then, and one without capacity of its own goes. What is being zeroed is nobody's, for as long as that takes its
+    /// memory node.
     pub(super) fn device_emptied(&mut self, node: &Name, cn: CnId) {
         let Some(id) = self.index.ld_of(cn, node).filter(|_| self.index.used(node, cn) == 0) else { return };
         let mut ld = self.logical_device(node, id);
@@ -327,7 +346,7 @@ impl Manager {
         }
     }
 
-    /// Whether an unbinding waits for the compute node rather than for memory nodes.
+    /// Whether an unbinding waits for the compute node.
     pub fn waits_for_owner(&self, ld: &LogicalDevice) -> bool {
         let waiting = |region: &&Region| region.state == RegionState::Releasing;
         ld.binding.as_ref().is_some_and(|binding| {

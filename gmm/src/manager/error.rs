@@ -159,6 +159,18 @@ pub enum ManagerError {
         /// What it is.
         kind: DeviceKind,
     },
+    /// What is set aside for a bound LD cannot become less than its regions have.
+    #[error("LD {ld} of memory node {node} cannot shrink to {}: its compute node has {} of it", human_bytes(*asked), human_bytes(*used))]
+    LdInUse {
+        /// The memory node.
+        node: Name,
+        /// The LD.
+        ld: u16,
+        /// Bytes of its regions.
+        used: u64,
+        /// Bytes asked for.
+        asked: u64,
+    },
     /// The memory node is there, or regions lie on it.
     #[error("memory node {node} cannot be forgotten: {reason}")]
     StillNeeded {
@@ -229,6 +241,7 @@ impl ManagerError {
             | Self::WrongState { .. }
             | Self::Bound { .. }
             | Self::WrongKind { .. }
+            | Self::LdInUse { .. }
             | Self::StillNeeded { .. } => ErrorCode::WrongState,
             Self::NoSpace { .. } | Self::TooFewNodes { .. } => ErrorCode::NoSpace,
             Self::OverQuota { .. } => ErrorCode::OverQuota,
@@ -284,8 +297,11 @@ impl ManagerError {
             Self::Bound { .. } => "unbind it first, or take another; `gmm list -L` shows all".into(),
             Self::WrongKind { kind: DeviceKind::Sld, .. } => "bind it without naming a slice".into(),
             Self::WrongKind { .. } => "`gmm list -L` shows its slices".into(),
+            Self::LdInUse { .. } => "destroy regions of its compute node there first, or unbind it".into(),
             Self::StillNeeded { .. } => "wait until it is unreachable and destroy its regions, or force it".into(),
-            Self::OperationRuns { .. } => "wait until it is done".into(),
+            Self::OperationRuns { .. } => {
+                "wait until it is done, or abort it with `gmm fm background --abort`".into()
+            }
             Self::RegionInUse { .. } => {
                 "let its owner go with `gmm disable-region` first, or destroy it by force: what it holds is gone then".into()
             }

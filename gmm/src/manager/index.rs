@@ -14,6 +14,7 @@ pub(super) struct Index {
     regions_on: BTreeMap<Name, BTreeSet<Name>>,
     regions_of: BTreeMap<CnId, BTreeSet<Name>>,
     used: BTreeMap<Name, BTreeMap<CnId, u64>>,
+    zeroing: BTreeMap<Name, u64>,
     bytes_of: BTreeMap<CnId, u64>,
     idle: BTreeMap<Name, u64>,
     bound: BTreeMap<CnId, BTreeMap<Name, u16>>,
@@ -106,12 +107,17 @@ impl Index {
         self.regions_of.get(&cn).into_iter().flatten()
     }
 
-    /// Bytes of `node` in regions of `cn`, those being zeroed included.
+    /// Bytes of `node` in regions of `cn` that are not being taken down.
     pub fn used(&self, node: &Name, cn: CnId) -> u64 {
         self.used.get(node).and_then(|used| used.get(&cn)).copied().unwrap_or_default()
     }
 
-    /// Who has how many bytes of `node`, those being zeroed included.
+    /// Bytes of `node` in regions that are being taken down: nobody has them, and they are free once they are zeroed.
+    pub fn zeroing(&self, node: &Name) -> u64 {
+        self.zeroing.get(node).copied().unwrap_or_default()
+    }
+
+    /// Who has how many bytes of `node`, in regions that are not being taken down.
     pub fn used_by(&self, node: &Name) -> impl Iterator<Item = (CnId, u64)> {
         self.used.get(node).into_iter().flatten().map(|(cn, bytes)| (*cn, *bytes))
     }
@@ -121,7 +127,8 @@ impl Index {
         self.bytes_of.get(&cn).copied().unwrap_or_default()
     }
 
-    /// Free bytes of `node` that are set aside for logical devices.
+    /// Bytes of `node` that are set aside for logical devices and in none of their regions: never more than what is free
+    /// or being zeroed.
     pub fn idle(&self, node: &Name) -> u64 {
         self.idle.get(node).copied().unwrap_or_default()
     }
@@ -157,7 +164,16 @@ impl Index {
     }
 
     fn count(&mut self, region: &Region, add: fn(u64, u64) -> u64) {
+        let going = region.state == RegionState::Draining;
         for leg in &region.legs {
+            if going {
+                let zeroing = self.zeroing.entry(leg.memory_node.clone()).or_default();
+                *zeroing = add(*zeroing, leg.bytes);
+                if *zeroing == 0 {
+                    self.zeroing.remove(&leg.memory_node);
+                }
+                continue;
+            }
             let of_node = self.used.entry(leg.memory_node.clone()).or_default();
             let used = of_node.entry(region.owner).or_default();
             *used = add(*used, leg.bytes);
@@ -168,7 +184,7 @@ impl Index {
                 self.used.remove(&leg.memory_node);
             }
         }
-        if region.state != RegionState::Draining {
+        if !going {
             let bytes = self.bytes_of.entry(region.owner).or_default();
             *bytes = add(*bytes, region.bytes());
             if *bytes == 0 {

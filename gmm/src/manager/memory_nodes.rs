@@ -352,6 +352,7 @@ impl Manager {
         self.put(Change::MemoryNode(node));
         self.event(EventKind::MemoryNodeUnreachable { memory_node: name.clone() });
         let reason = format!("memory node {name} is unreachable");
+        self.give_up_binding(name);
         for region in self.regions_on(name) {
             let degrades = region.state == RegionState::Active;
             self.settle(region, degrades.then(|| reason.clone()));

@@ -107,6 +107,8 @@ pub enum Command {
     Bind(Bind, Option<u32>),
     /// Unbind a logical device; as a background operation of a switch, if one is given.
     Unbind(Unbind, Option<u32>),
+    /// Abort the background operation of a switch, if one is under way.
+    AbortOperation(u32),
     /// Set the quality-of-service controls of a memory node.
     SetQos(Qos),
     /// Have an AER event generated at a vPPB of a compute node.
@@ -184,6 +186,8 @@ pub struct Manager {
     reports: BTreeMap<Name, Report>,
     /// How far memory nodes have come with what they are at; not part of the state.
     progress: BTreeMap<Name, Progress>,
+    /// The event up to which each compute node has heard of its regions; not part of the state.
+    heard: BTreeMap<CnId, u64>,
     index: Index,
     liveness: Liveness,
     options: Options,
@@ -211,12 +215,17 @@ impl Manager {
             liveness.heard(NodeKey::Compute(node.cn_id), now_ms);
         }
         let reports = BTreeMap::new();
-        let (progress, journal) = (BTreeMap::new(), Vec::new());
-        let mut manager = Self { state, free, reports, progress, index, liveness, options, now_ms, journal };
+        let (progress, heard, journal) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let mut manager =
+            Self { state, free, reports, progress, heard, index, liveness, options, now_ms, journal };
         let mut meta = manager.state.meta;
         meta.watermark.term += 1;
+        if meta.fabric == 0 {
+            meta.fabric = manager.options.new_fabric;
+        }
         manager.put(Change::Meta(meta));
         manager.event(EventKind::ManagerStarted { term: meta.watermark.term });
+        manager.end_what_waits();
         manager.realise_declared();
         let outcome = manager.close_journal();
         Ok((manager, outcome))
@@ -267,6 +276,10 @@ impl Manager {
                 self.check_idle(switch)?;
                 let cn = self.unbind(&unbind)?;
                 self.begin_operation(switch, OperationKind::Unbind, &unbind.memory_node, unbind.ld, cn);
+                Ok(())
+            }
+            Command::AbortOperation(switch) => {
+                self.abort_operation(switch);
                 Ok(())
             }
             Command::SetQos(qos) => {

@@ -1,8 +1,11 @@
 //! Background operations of the FM API's switches. An operation is what a binding or an unbinding does anyway; what is
-//! kept of it is its result, which follows from the logical device.
+//! kept of it is its result, which follows from the logical device. A switch has one at a time, so none may wait for what
+//! may never come: an unbinding ends when the compute node has let go, and not when memory is zeroed, which a memory node
+//! that is gone would put off for ever; a binding ends when its memory node goes; and whoever asked can abort either.
 
 use crate::model::{
-    CnId, LogicalDevice, Name, NodeAction, Operation, OperationKind, OperationOutcome, Region, RegionState,
+    CnId, EventKind, Health, LogicalDevice, Name, NodeAction, Operation, OperationKind, OperationOutcome,
+    Region, RegionState,
 };
 
 use super::{Change, Manager, ManagerError};
@@ -23,13 +26,11 @@ impl Manager {
         ld.and_then(|ld| self.unbound_percent(ld)).unwrap_or(0)
     }
 
-    /// How much of the memory of a logical device that is being unbound is zeroed, in percent; `None` when it is not.
+    /// How much of the memory of a logical device that is being unbound its compute node has let go of, in percent;
+    /// `None` when it is not.
     pub fn unbound_percent(&self, ld: &LogicalDevice) -> Option<u8> {
         let unbinding = ld.binding.as_ref()?.unbinding?;
-        let regions = self.regions_of_device(ld);
-        let zeroed: u64 = regions.into_iter().map(|region| self.zeroed_on(region, &ld.memory_node)).sum();
-        let left = self.used_by(ld).saturating_sub(zeroed);
-        Some(percent(unbinding.total.saturating_sub(left), unbinding.total).min(99))
+        Some(percent(unbinding.total.saturating_sub(self.used_by(ld)), unbinding.total).min(99))
     }
 
     /// How much of a region that is being taken down is zeroed, in percent; `None` when it is not.
@@ -82,6 +83,79 @@ impl Manager {
             })
             .collect();
         ended.into_iter().for_each(|operation| self.put(Change::Operation(operation)));
+    }
+
+    /// Breaks off what a switch does in the background, if it does anything: what has not been done is left as it was.
+    /// Regions that the compute node of an unbinding has let go of are gone.
+    pub(super) fn abort_operation(&mut self, switch: u32) {
+        let running = self.operation(switch).filter(|operation| operation.outcome.is_none());
+        let Some(operation) = running.cloned() else { return };
+        match operation.kind {
+            OperationKind::Bind => self.break_off_binding(&operation, "its binding was aborted"),
+            OperationKind::Unbind => self.stay_bound(&operation),
+        }
+        self.put(Change::Operation(Operation { outcome: Some(OperationOutcome::Aborted), ..operation }));
+    }
+
+    fn stay_bound(&mut self, operation: &Operation) {
+        let Some(mut ld) = self.device_of(operation) else { return };
+        let regions: Vec<Name> =
+            self.regions_of_device(&ld).into_iter().map(|region| region.name.clone()).collect();
+        let (memory_node, id, compute_node) = (ld.memory_node.clone(), ld.id, operation.compute_node);
+        let Some(binding) = ld.binding.as_mut() else { return };
+        binding.unbinding = None;
+        let vppb = binding.vppb;
+        self.put(Change::LogicalDevice(ld));
+        self.keep_regions(&regions, "its unbinding was aborted");
+        self.region_event(compute_node, EventKind::LdBound { memory_node, ld: id, compute_node, vppb });
+    }
+
+    /// Ends bindings on a memory node that is gone, where a switch does nothing else as long as they go on.
+    pub(super) fn give_up_binding(&mut self, node: &Name) {
+        let waits = |operation: &&Operation| {
+            let runs = operation.kind == OperationKind::Bind && operation.outcome.is_none();
+            runs && operation.memory_node == *node
+        };
+        let waiting: Vec<Operation> = self.state.operations.values().filter(waits).cloned().collect();
+        for operation in waiting {
+            self.break_off_binding(&operation, &format!("memory node {node} went away before it mapped it"));
+        }
+    }
+
+    /// Takes down the region that a binding is making, and the binding with it.
+    fn break_off_binding(&mut self, operation: &Operation, reason: &str) {
+        let binding = self.device_of(operation).and_then(|ld| ld.binding);
+        let made = binding.and_then(|binding| binding.region);
+        let region = made.and_then(|name| self.state.regions.get(&name)).cloned();
+        let Some(mut region) = region.filter(|region| region.state == RegionState::Creating) else { return };
+        region.failure = Some(reason.to_owned());
+        self.binding_failed(&region);
+        self.drain(region, Some(reason.to_owned()));
+    }
+
+    /// The device an operation is about, as long as it is bound to whom it is about.
+    fn device_of(&self, operation: &Operation) -> Option<LogicalDevice> {
+        let place = (operation.memory_node.clone(), operation.ld);
+        let ld = self.state.logical_devices.get(&place)?;
+        let bound = ld.binding.as_ref().is_some_and(|b| b.compute_node == operation.compute_node);
+        bound.then(|| ld.clone())
+    }
+
+    /// Ends what an earlier manager left waiting for what has come about, or may never.
+    pub(super) fn end_what_waits(&mut self) {
+        let held: Vec<CnId> =
+            self.state.compute_nodes.values().filter(|node| node.held).map(|node| node.cn_id).collect();
+        held.into_iter().for_each(|cn| self.link_down(cn));
+        let bound = self.state.logical_devices.values().filter_map(|ld| {
+            let binding = ld.binding.as_ref()?;
+            Some((ld.memory_node.clone(), binding.compute_node))
+        });
+        let bound: Vec<(Name, CnId)> = bound.collect();
+        bound.into_iter().for_each(|(node, cn)| self.device_emptied(&node, cn));
+        let gone = self.state.memory_nodes.values().filter(|node| node.health != Health::Reachable);
+        let gone: Vec<Name> = gone.map(|node| node.name.clone()).collect();
+        gone.iter().for_each(|node| self.give_up_binding(node));
+        self.follow_operations();
     }
 
     fn outcome_of(&self, operation: &Operation) -> Option<OperationOutcome> {

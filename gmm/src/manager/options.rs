@@ -60,6 +60,8 @@ pub struct Options {
     pub initialisation: Initialisation,
     /// What its file declares.
     pub declared: Declared,
+    /// The number of the fabric if it has none yet: one at random.
+    pub new_fabric: u64,
 }
 
 impl Default for Options {
@@ -68,6 +70,7 @@ impl Default for Options {
             node_timeout_ms: NODE_TIMEOUT_MS_DEFAULT,
             initialisation: Initialisation::default(),
             declared: Declared::default(),
+            new_fabric: 0,
         }
     }
 }

@@ -108,12 +108,25 @@ impl Manager {
             return 0;
         }
         let for_own = own.map_or(0, |ld| ld.reserved.saturating_sub(self.index.used(&node.name, cn)));
-        (self.free_bytes(node) + for_own).saturating_sub(self.index.idle(&node.name))
+        self.not_set_aside(node, for_own)
+    }
+
+    /// Free bytes of `node` that are not set aside for others, when `own` of what is set aside is not for others. What is
+    /// set aside may be memory that is still being zeroed, so this keeps no more of the free memory back than it has to.
+    pub(super) fn not_set_aside(&self, node: &MemoryNode, own: u64) -> u64 {
+        let free = self.free_bytes(node);
+        let to_be = free + self.index.zeroing(&node.name) + own;
+        to_be.saturating_sub(self.index.idle(&node.name)).min(free)
+    }
+
+    /// Whether anyone is bound to `node` or has a region on it, be it one that is being zeroed.
+    pub(super) fn is_in_use(&self, node: &Name) -> bool {
+        self.index.regions_on(node).next().is_some() || self.is_held(node)
     }
 
     /// Whether anyone is bound to `node` or has a region on it.
-    pub(super) fn is_in_use(&self, node: &Name) -> bool {
-        self.index.regions_on(node).next().is_some()
+    pub(super) fn is_held(&self, node: &Name) -> bool {
+        self.index.used_by(node).next().is_some()
             || self.state.logical_devices_of(node).any(|ld| ld.binding.is_some())
     }
 

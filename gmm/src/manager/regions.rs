@@ -1,5 +1,7 @@
 //! Making regions, letting them grow, taking them down, and the one function that says what state a region is in.
 
+use std::collections::BTreeSet;
+
 use crate::api::{CreateRegion, GrowRegion, Owner, RegionStatus};
 use crate::hdm::{Granularity, Ways};
 use crate::model::{
@@ -31,7 +33,11 @@ impl Manager {
 
     /// A region with how far its taking down has come.
     pub fn region_status(&self, region: &Region) -> RegionStatus {
-        RegionStatus { zeroed_percent: self.zeroed_percent(region), region: region.clone() }
+        RegionStatus {
+            zeroed_percent: self.zeroed_percent(region),
+            owner_knows: self.knows_its_regions(region.owner),
+            region: region.clone(),
+        }
     }
 
     pub(super) fn create_region(&mut self, create: CreateRegion) -> Result<(), ManagerError> {
@@ -234,6 +240,8 @@ impl Manager {
         region.legs.iter_mut().for_each(|leg| leg.state = LegState::Unmapping);
         self.store_region(region.clone(), reason);
         self.reissue_unmaps(&region, None);
+        let nodes: BTreeSet<&Name> = region.legs.iter().map(|leg| &leg.memory_node).collect();
+        nodes.into_iter().for_each(|node| self.device_emptied(node, region.owner));
     }
 
     /// Gives up a growth: what was to be added is unmapped and zeroed, what was there before stays.

@@ -60,7 +60,8 @@ impl Manager {
         if destroy && (nobody_uses_it || let_go || option == UnbindOption::Surprise) {
             return self.drain(region, reason);
         }
-        let gone = !self.is_owner_there(&region);
+        let gone = !self.is_owner_there(&region)
+            || option == UnbindOption::WaitLinkDown && self.is_link_down(region.owner);
         region.release = Some(Release { option, destroy, done: false });
         self.settle(region.clone(), reason);
         if gone {
@@ -103,6 +104,33 @@ impl Manager {
         names.iter().for_each(|name| self.let_go(name));
     }
 
+    /// Whether the link of a compute node is down because it is held in reset.
+    fn is_link_down(&self, cn: CnId) -> bool {
+        self.state.compute_nodes.get(&cn).is_some_and(|node| node.held)
+    }
+
+    /// The link of a compute node went down, be it only for a moment: what waited for that waits no more.
+    pub(super) fn link_down(&mut self, cn: CnId) {
+        let waits = |name: &&Name| {
+            let release = self.state.regions.get(*name).and_then(|region| region.release);
+            release.is_some_and(|release| release.option == UnbindOption::WaitLinkDown)
+        };
+        let names: Vec<Name> = self.index.regions_of(cn).filter(waits).cloned().collect();
+        names.iter().for_each(|name| self.let_go(name));
+    }
+
+    /// A device stays bound after all: its owner keeps what it has not let go of.
+    pub(super) fn keep_regions(&mut self, names: &[Name], reason: &str) {
+        for name in names {
+            let Some(mut region) = self.state.regions.get(name).cloned() else { continue };
+            let asked = region.release.is_some_and(|release| release.destroy && !release.done);
+            if asked && region.state == RegionState::Releasing {
+                region.release = None;
+                self.settle(region, Some(reason.to_owned()));
+            }
+        }
+    }
+
     pub(super) fn hold_by_hand(&mut self, owner: &Owner, held: bool) -> Result<(), ManagerError> {
         let mut node = self.known_compute_node(owner)?;
         let cn = node.cn_id;
@@ -122,13 +150,11 @@ impl Manager {
         }
         node.held = held;
         self.put(Change::ComputeNode(node));
-        self.region_event(
-            cn,
-            if held {
-                EventKind::ComputeNodeHeld { compute_node: cn }
-            } else {
-                EventKind::ComputeNodeReleased { compute_node: cn }
-            },
-        );
+        if held {
+            self.region_event(cn, EventKind::ComputeNodeHeld { compute_node: cn });
+            self.link_down(cn);
+        } else {
+            self.region_event(cn, EventKind::ComputeNodeReleased { compute_node: cn });
+        }
     }
 }

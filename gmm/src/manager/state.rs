@@ -20,6 +20,9 @@ pub struct Meta {
     pub last_event: u64,
     /// Number of the latest registration of any node; 0 before the first.
     pub last_registration: u64,
+    /// A number that no other fabric is likely to have; 0 before a manager first took over.
+    #[serde(default)]
+    pub fabric: u64,
 }
 
 /// The whole state of a fabric.

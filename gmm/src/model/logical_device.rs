@@ -86,7 +86,7 @@ pub struct Binding {
 pub struct Unbinding {
     /// How.
     pub option: UnbindOption,
-    /// Bytes of regions there were on it when that began, for the percentage.
+    /// Bytes of regions there were on it when that began, for the percentage that is let go of.
     pub total: u64,
 }
 

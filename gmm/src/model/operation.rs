@@ -38,6 +38,8 @@ pub enum OperationKind {
 pub enum OperationOutcome {
     /// It is done.
     Done,
-    /// A node refused its part.
+    /// A node refused its part, or went away.
     Failed,
+    /// Someone broke it off.
+    Aborted,
 }

@@ -18,7 +18,7 @@ use super::core::{Core, CoreThread};
 use super::fm::ManagerFm;
 use super::seat::Seat;
 use super::{ServerError, routes};
-use crate::fm::listener::FmListener;
+use crate::fm::listener::{FmConfig, FmListener};
 use crate::manager::{Manager, Options};
 use crate::store::etcd::{Attempt, Campaign, Leadership};
 use crate::store::{EtcdPlace, EtcdStore, Store, StoreError};
@@ -49,6 +49,7 @@ impl Reign {
             node_timeout_ms: u64::try_from(config.node_timeout.as_millis()).unwrap_or(u64::MAX),
             initialisation: config.initialisation,
             declared: config.declared.clone(),
+            new_fabric: rand::random_range(1..=u64::MAX),
         };
         let place = config.store.to_string();
         let (manager, outcome) = Manager::take_over(state, options, clock.now_ms())
@@ -69,7 +70,9 @@ impl Reign {
     /// [`ServerError`] when one cannot be started.
     pub async fn serve(&mut self, config: &Config) -> Result<(), ServerError> {
         if let Some(fm) = &config.fm {
-            let listener = FmListener::start(fm.clone(), ManagerFm::new(self.core.clone())).await?;
+            let fabric = self.core.look(|manager| manager.state().meta.fabric).await.unwrap_or_default();
+            let fm = FmConfig { fabric, ..fm.clone() };
+            let listener = FmListener::start(fm, ManagerFm::new(self.core.clone())).await?;
             for (switch, address) in listener.addresses().iter().enumerate() {
                 tracing::info!(switch, %address, "FM API of switch {switch} on {address}");
             }

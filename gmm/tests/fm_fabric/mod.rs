@@ -170,6 +170,12 @@ impl Fabric for MemoryFabric {
         Ok(())
     }
 
+    fn abort(&mut self) -> Result<(), ReturnCode> {
+        self.refuse()?;
+        self.asked.push("abort".to_owned());
+        Ok(())
+    }
+
     fn generate_aer(&mut self, vcs: u8, vppb: u8, error: u32) -> Result<(), ReturnCode> {
         self.refuse()?;
         self.asked.push(format!("aer {vcs} {vppb} {error:#x}"));
@@ -261,7 +267,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 /// A listener over a fabric in memory, in threads of its own, until it is dropped.
 pub struct Serving {
     pub addresses: Vec<SocketAddr>,
-    _runtime: tokio::runtime::Runtime,
+    runtime: tokio::runtime::Runtime,
 }
 
 impl Serving {
@@ -274,11 +280,24 @@ impl Serving {
         let listener = runtime.block_on(FmListener::start(config, shared.clone())).unwrap();
         let addresses = listener.addresses().to_vec();
         runtime.spawn(listener.serve());
-        Self { addresses, _runtime: runtime }
+        Self { addresses, runtime }
+    }
+
+    /// From another address of this machine.
+    pub fn connect_from(&self, from: [u8; 4], switch: usize) -> TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((from, 0))).unwrap();
+        let stream = self.runtime.block_on(socket.connect(self.addresses[switch])).unwrap();
+        let stream = stream.into_std().unwrap();
+        stream.set_nonblocking(false).unwrap();
+        Self::patient(stream)
     }
 
     pub fn connect(&self, switch: usize) -> TcpStream {
-        let stream = TcpStream::connect(self.addresses[switch]).unwrap();
+        Self::patient(TcpStream::connect(self.addresses[switch]).unwrap())
+    }
+
+    fn patient(stream: TcpStream) -> TcpStream {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         stream

@@ -52,11 +52,7 @@ impl Desk<'_> {
                 let request = GenerateAer { vcs: vppb.vcs, vppb: vppb.vppb, error, header: [0; 32] };
                 Ok(self.client.ask(Recipient::Switch, Opcode::GenerateAer, &request).await?)
             }
-            FmCommand::Background { wait: false } => {
-                let status = self.client.background().await?;
-                self.show(show::background(&status))
-            }
-            FmCommand::Background { wait: true } => self.wait().await,
+            FmCommand::Background { wait, abort } => self.background(wait, abort).await,
             FmCommand::Log => self.effects().await,
             FmCommand::Events { log, clear } => self.events(log, clear).await,
             FmCommand::LdInfo => {
@@ -169,6 +165,17 @@ impl Desk<'_> {
         let request = UnbindVppb { vcs, vppb, option };
         self.client.ask::<()>(Recipient::Switch, Opcode::UnbindVppb, &request).await?;
         if no_wait { Ok(()) } else { self.wait().await }
+    }
+
+    async fn background(&mut self, wait: bool, abort: bool) -> Result<(), Failure> {
+        if abort {
+            self.client.ask::<()>(Recipient::Switch, Opcode::RequestAbort, &()).await?;
+        }
+        if wait {
+            return self.wait().await;
+        }
+        let status = self.client.background().await?;
+        self.show(show::background(&status))
     }
 
     /// Waits for the end of the background operation, and shows on a terminal how it gets on.

@@ -1,5 +1,6 @@
-//! `gmm list`: what the manager knows, in the manner of `cxl list`. One kind asked for: an array of it. Several: an array
-//! with one object for each kind there is something of.
+//! `gmm list`: what the manager knows, in the manner of `cxl list`: as tables on a terminal, else as JSON. One kind asked for:
+//! an array of it. Several: an object with an array for each, or with `--cxl` an array with one object for each kind there is
+//! something of.
 //!
 //! ```text
 //!   flags --> kinds, scope      manager --> snapshot --> one file per kind makes its objects --> array
@@ -19,7 +20,7 @@ use cxloe_gmm::Client;
 use cxloe_gmm::api::{LogicalDeviceStatus, Owner};
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::{Name, Region};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::since::Since;
 use scope::Scope;
@@ -33,7 +34,8 @@ names. Idle are nodes that are not reachable, disabled regions, decoders that ar
 that are bound to nobody; a filter that names them lists them as well.
 
 Keys are those of `cxl list` where it has the noun (memdev, ram_size, region, size, interleave_ways, decoder, targets,
-mappings...), and this fabric's own beside them. Sizes are integers without -u.
+mappings...), and this fabric's own beside them. On a terminal there are tables, of what is looked for most; --json has
+everything, --cxl in the form of `cxl list`. There sizes are integers without -u.
 
 Examples:
   gmm list -M -u             memory nodes with sizes for people
@@ -200,13 +202,7 @@ pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
     } else if scope.hidden > 0 {
         eprintln!("Warning: some are idle and not shown{}", scope.idle_hint());
     }
-    let array = if listed.len() == 1 {
-        listed.pop().map(|(_, found)| found).unwrap_or_default()
-    } else {
-        let present = listed.into_iter().filter(|(_, found)| !found.is_empty());
-        present.map(|(kind, found)| json!({ kind.key(): found })).collect()
-    };
-    output::print(Value::Array(array), args.human)
+    output::print_kinds(listed.into_iter().map(|(kind, found)| (kind.key(), found)).collect(), args.human)
 }
 
 /// A region as the commands about regions show it.

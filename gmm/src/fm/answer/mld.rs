@@ -103,9 +103,13 @@ fn allocations(device: &Device, first: u8, count: u8) -> Result<Vec<LdAllocation
     (first..first + count).map(|id| of(id).map(|range_1| LdAllocation { range_1, range_2: 0 })).collect()
 }
 
+/// As many as there are from the first on: clients that want all of them ask for 255.
 fn fractions(all: &[u8; LDS_MAX as usize], payload: &[u8]) -> Result<Done, ReturnCode> {
     let GetQosFractions { count, first } = GetQosFractions::from_bytes(payload)?;
-    let fractions = all[within(first, count.into(), LDS_MAX)?].to_vec();
+    if first >= LDS_MAX || count == 0 {
+        return Err(ReturnCode::InvalidInput);
+    }
+    let fractions = all[within(first, count.min(LDS_MAX - first).into(), LDS_MAX)?].to_vec();
     Ok(QosFractions { first, fractions }.into())
 }
 

@@ -38,7 +38,7 @@ pub const MESSAGE_MAX_LOG2: u8 = 17;
 /// The longest message either way in bytes.
 pub const MESSAGE_MAX: usize = 1 << MESSAGE_MAX_LOG2;
 
-/// What a connection has agreed on.
+/// What is agreed on with who asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Session {
     /// How headers are written.

@@ -36,6 +36,11 @@ impl Desk<'_> {
         room: usize,
     ) -> Result<Done, ReturnCode> {
         match opcode {
+            Opcode::RequestAbort => {
+                <()>::from_bytes(payload)?;
+                self.fabric.abort()?;
+                Ok(().into())
+            }
             Opcode::IdentifySwitch => {
                 <()>::from_bytes(payload)?;
                 Ok(self.switch_identity().into())
@@ -208,8 +213,7 @@ impl Desk<'_> {
             let data = space.read(request.offset, request.byte_enables).ok_or(ReturnCode::InvalidInput)?;
             return Ok(ConfigResponse { data }.into());
         }
-        let written = space.write(request.offset, request.byte_enables, request.data);
-        written.ok_or(ReturnCode::InvalidInput)?;
+        space.write(request.offset, request.byte_enables, request.data)?;
         self.fabric.set_command_register(request.port, ld.id, space.command());
         Ok(ConfigResponse { data: [0; 4] }.into())
     }
