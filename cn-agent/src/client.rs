@@ -51,7 +51,7 @@ const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// Nobody listens.
-    #[error("no agent at {}: {source}; start one with `cn-agent run`, or name its socket with --socket", .path.display())]
+    #[error("no agent at {}: {source}; start one with `cn-agent run`, or name its socket", .path.display())]
     NoAgent {
         /// The socket.
         path: PathBuf,

@@ -10,9 +10,14 @@ use cxloe_wire::session::OpError;
 /// What an operation of the agent at `socket` failed of; asks it for the reason why a memory node refuses it, if that
 /// is so.
 pub fn of_operation(error: ClientError, socket: &Path) -> Failure {
+    of_operation_by("--socket", error, socket)
+}
+
+/// As [`of_operation`], for commands that name the agent's socket with `option`.
+pub fn of_operation_by(option: &str, error: ClientError, socket: &Path) -> Failure {
     match refusal(&error, socket) {
         Some(message) => Failure::new(Exit::Refused, message),
-        None => of_agent(error),
+        None => of_agent_by(option, error),
     }
 }
 
@@ -30,8 +35,13 @@ pub fn may_pass(error: &ClientError, socket: &Path) -> bool {
     early && refusal(error, socket).is_none()
 }
 
-/// What asking the agent failed of.
+/// What asking the agent failed of, for commands that name its socket with `--socket`.
 pub fn of_agent(error: ClientError) -> Failure {
+    of_agent_by("--socket", error)
+}
+
+/// What asking the agent failed of, for commands that name its socket with `option`.
+pub fn of_agent_by(option: &str, error: ClientError) -> Failure {
     let exit = match &error {
         ClientError::NoAgent { .. } | ClientError::AgentGone(_) | ClientError::Silent { .. } => {
             Exit::Unreachable
@@ -54,5 +64,8 @@ pub fn of_agent(error: ClientError) -> Failure {
             },
         },
     };
-    Failure::new(exit, error)
+    match error {
+        ClientError::NoAgent { .. } => Failure::new(exit, format!("{error} with {option}")),
+        error => Failure::new(exit, error),
+    }
 }

@@ -13,7 +13,7 @@ use cxloe_gmm::daemon::{Bound, Ending, LogFormat, Span, log};
 use cxloe_gmm::model::Name;
 use tracing::info;
 
-use super::failure::of_agent;
+use super::failure::of_agent_by;
 
 /// Arguments of `cn-agent nbd`.
 #[derive(Debug, Args)]
@@ -82,7 +82,7 @@ pub fn run(args: &NbdArgs) -> Result<(), Failure> {
 
 fn of_port(error: PortError) -> Failure {
     match error {
-        PortError::Agent(error) => of_agent(error),
+        PortError::Agent(error) => of_agent_by("--agent", error),
         PortError::NoRegion { .. } => Failure::new(Exit::NotFound, error),
         PortError::Moved { .. } | PortError::Ending => Failure::failed(error),
     }

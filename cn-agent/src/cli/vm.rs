@@ -33,12 +33,14 @@ use tracing::{error, info, warn};
 
 use super::SocketArgs;
 use super::exec::{of_lease, of_program};
-use super::failure::{of_agent, of_operation};
+use super::failure::{of_agent, of_agent_by, of_operation_by};
 
 /// How often `serve-uffd` looks whether it is to end while no machine has come, in milliseconds.
 const LOOK_MS: u8 = 100;
 /// The exit code when a machine had to be ended: that of a temporary failure in `sysexits.h`.
 const MACHINE_ENDED: i32 = 75;
+/// How `serve-uffd` names the agent's socket: `--socket` is its own.
+const AGENT: &str = "--agent";
 
 /// Arguments of `cn-agent vm`.
 #[derive(Debug, Args)]
@@ -236,7 +238,7 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<Fate, Failure> {
         lost_wait_ms: args.lost_wait.0.as_millis() as u64,
         resume: false,
     };
-    let mut owner = Owner::map(&agent, request).map_err(of_agent)?;
+    let mut owner = Owner::map(&agent, request).map_err(|e| of_agent_by(AGENT, e))?;
     let room = u64::from(owner.pages()) * PAGE_BYTES as u64;
     let socket =
         Bound::bind(&args.socket, 0o660, "handler of a machine's memory").map_err(Failure::failed)?;
@@ -340,12 +342,12 @@ fn next_machine(socket: &Bound, room: u64, stop: &AtomicBool) -> Option<Machine>
 
 /// Writes a snapshot's memory to the region.
 fn load(file: &Path, agent: &Path, name: &str) -> Result<(), Failure> {
-    let regions = client::regions(agent).map_err(of_agent)?;
+    let regions = client::regions(agent).map_err(|e| of_agent_by(AGENT, e))?;
     let region = regions.into_iter().find(|region| region.region == name).ok_or_else(|| {
         let text = format!("no region {name} is attached; `cn-agent list` shows those that are");
         Failure::new(Exit::NotFound, text)
     })?;
-    let mut port = Client::connect(agent).map_err(of_agent)?;
+    let mut port = Client::connect(agent).map_err(|e| of_agent_by(AGENT, e))?;
     let mut shown = 0;
     let progress = |done: u64, all: u64| {
         let percent = done * 100 / all.max(1);
@@ -360,7 +362,7 @@ fn load(file: &Path, agent: &Path, name: &str) -> Result<(), Failure> {
             info!(bytes, file = %file.display(), "loaded");
             Ok(())
         }
-        Err(LoadError::Agent(error)) => Err(of_operation(error, agent)),
+        Err(LoadError::Agent(error)) => Err(of_operation_by(AGENT, error, agent)),
         Err(error) => Err(Failure::failed(error)),
     }
 }

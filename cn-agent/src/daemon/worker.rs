@@ -262,9 +262,16 @@ impl Worker {
     }
 
     fn note(&mut self, event: &EngineEvent) {
+        let refusal = events::refusal(event);
+        if let (EngineEvent::Session { mac, .. }, Some(why)) = (event, &refusal)
+            && self.refusals.get(&mac.to_string()) == Some(why)
+        {
+            // It goes on being refused, at every call: `cn-agent sessions` shows it, the log has it once.
+            return;
+        }
         events::log(event);
         if let EngineEvent::Session { mac, event: session } = event {
-            match (session, events::refusal(event)) {
+            match (session, refusal) {
                 (_, Some(why)) => drop(self.refusals.insert(mac.to_string(), why)),
                 (SessionEvent::Opened { .. }, None) => drop(self.refusals.remove(&mac.to_string())),
                 _ => {}

@@ -11,8 +11,8 @@
 //! to what is read-only, what is not known. A client can make it keep one request's payload, and no more.
 
 use super::wire::{
-    Abilities, CHUNK_ERROR, CHUNK_OFFSET_DATA, Errno, GREETING, Handshake, Info, Kind, OPTION, OPTION_HEADER,
-    Opt, OptReply, REQUEST_HEADER, RequestHeader, Wishes, parse_info, parse_option, put_chunk,
+    Abilities, CHUNK_ERROR, CHUNK_NONE, CHUNK_OFFSET_DATA, Errno, GREETING, Handshake, Info, Kind, OPTION,
+    OPTION_HEADER, Opt, OptReply, REQUEST_HEADER, RequestHeader, Wishes, parse_info, parse_option, put_chunk,
     put_option_reply, put_simple,
 };
 
@@ -210,7 +210,10 @@ impl Conversation {
 
     /// The read with this cookie, of the bytes from `offset` on, gave `data`.
     pub fn answer_data(&mut self, cookie: u64, offset: u64, data: &[u8]) {
-        if self.structured {
+        if self.structured && data.is_empty() {
+            // Clients hang up on a chunk of no data.
+            put_chunk(&mut self.output, cookie, CHUNK_NONE, &[]);
+        } else if self.structured {
             put_chunk(&mut self.output, cookie, CHUNK_OFFSET_DATA, &[&offset.to_be_bytes(), data]);
         } else {
             put_simple(&mut self.output, cookie, None);

@@ -15,6 +15,7 @@
 
 pub mod conversation;
 pub mod port;
+pub mod seldom;
 pub mod server;
 pub mod stripes;
 pub mod volume;

@@ -22,6 +22,7 @@ use tracing::{debug, info, warn};
 
 use super::conversation::{Command, Conversation, Offer, Request, Step, Violation};
 use super::port::{Place, Port, PortError};
+use super::seldom::Seldom;
 use super::stripes::Stripes;
 use super::volume::Volume;
 use super::wire::Errno;
@@ -57,11 +58,21 @@ enum Left {
     Io(#[from] io::Error),
 }
 
+/// What clients can have the log filled with.
+#[derive(Debug, Default)]
+struct Said {
+    failed: Seldom,
+    nothing: Seldom,
+    turned_away: Seldom,
+    hung_up: Seldom,
+}
+
 /// What accepting and serving threads share.
 #[derive(Debug)]
 struct Shared {
     options: Options,
     stripes: Arc<Stripes>,
+    said: Said,
     /// The sockets of those being served, by the order in which they came.
     clients: Mutex<HashMap<u64, UnixStream>>,
 }
@@ -90,7 +101,12 @@ impl Server {
     /// # Errors
     /// When there is no thread left.
     pub fn start(socket: Bound, options: Options) -> io::Result<Server> {
-        let shared = Arc::new(Shared { options, stripes: Arc::default(), clients: Mutex::default() });
+        let shared = Arc::new(Shared {
+            options,
+            stripes: Arc::default(),
+            said: Said::default(),
+            clients: Mutex::default(),
+        });
         let for_thread = Arc::clone(&shared);
         let thread =
             thread::Builder::new().name("nbd-accept".into()).spawn(move || accept(&socket, &for_thread))?;
@@ -116,7 +132,10 @@ fn accept(socket: &Bound, shared: &Arc<Shared>) {
         threads.retain(|thread| !thread.is_finished());
         let limit = shared.options.connections_max;
         if threads.len() >= limit {
-            warn!(limit, "a client was turned away: there are as many as there may be; raise --connections");
+            if let Some(left_out) = shared.said.turned_away.may_say(Instant::now()) {
+                let what = "a client was turned away: there are as many as there may be; raise --connections";
+                warn!(limit, left_out, "{what}");
+            }
             continue;
         }
         match admit(stream, number, shared) {
@@ -171,7 +190,11 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> io::Result<Jo
         debug!(client = number, "connected");
         match serve(stream, number, &for_thread) {
             Ok(()) => debug!(client = number, "left"),
-            Err(error) => info!(client = number, %error, "a client was hung up on"),
+            Err(error) => {
+                if let Some(left_out) = for_thread.said.hung_up.may_say(Instant::now()) {
+                    info!(client = number, %error, left_out, "a client was hung up on");
+                }
+            }
         }
         for_thread.clients().remove(&number);
     });
@@ -187,7 +210,9 @@ fn serve(mut stream: UnixStream, number: u64, shared: &Shared) -> Result<(), Lef
             (Some(port), Ok(size))
         }
         Err(error) => {
-            warn!(client = number, %error, "nothing to offer to a client");
+            if let Some(left_out) = shared.said.nothing.may_say(Instant::now()) {
+                warn!(client = number, %error, left_out, "nothing to offer to a client");
+            }
             (None, Err(error.to_string()))
         }
     };
@@ -200,7 +225,7 @@ fn serve(mut stream: UnixStream, number: u64, shared: &Shared) -> Result<(), Lef
     loop {
         let step = conversation.step()?;
         if let (Step::Carry(request), Some(volume)) = (&step, &mut volume) {
-            carry(request, volume, &mut conversation, &mut data);
+            carry(request, volume, &mut conversation, &mut data, &shared.said.failed);
         }
         stream.write_all(conversation.output())?;
         conversation.output().clear();
@@ -227,7 +252,13 @@ fn serve(mut stream: UnixStream, number: u64, shared: &Shared) -> Result<(), Lef
 }
 
 /// Does what a request asks for, and answers it.
-fn carry(request: &Request, volume: &mut Volume<Port>, conversation: &mut Conversation, data: &mut Vec<u8>) {
+fn carry(
+    request: &Request,
+    volume: &mut Volume<Port>,
+    conversation: &mut Conversation,
+    data: &mut Vec<u8>,
+    said: &Seldom,
+) {
     let cookie = request.cookie;
     let outcome: Result<(), PortError> = match &request.command {
         Command::Read { offset, length } => volume.read(*offset, *length, data),
@@ -240,7 +271,9 @@ fn carry(request: &Request, volume: &mut Volume<Port>, conversation: &mut Conver
         (Ok(()), Command::Read { offset, .. }) => conversation.answer_data(cookie, *offset, data),
         (Ok(()), _) => conversation.answer_done(cookie),
         (Err(error), _) => {
-            warn!(%error, "a request failed");
+            if let Some(left_out) = said.may_say(Instant::now()) {
+                warn!(%error, left_out, "a request failed");
+            }
             conversation.answer_error(cookie, Errno::Io, &error.to_string());
         }
     }

@@ -17,6 +17,8 @@ pub const SIMPLE_REPLY: u32 = 0x6744_6698;
 pub const CHUNK: u32 = 0x668e_33ef;
 /// The only chunk of a structured reply, or the last one.
 pub const CHUNK_DONE: u16 = 1;
+/// A chunk with nothing in it, which only ends a structured reply.
+pub const CHUNK_NONE: u16 = 0;
 /// A chunk with data, after its offset.
 pub const CHUNK_OFFSET_DATA: u16 = 1;
 /// A chunk with an error and a text.

@@ -231,6 +231,7 @@ fn answers_are_simple_or_structured_as_was_agreed() {
     assert_eq!(*conversation.output(), expected);
 
     let mut conversation = chosen(offer(), true);
+    conversation.answer_data(6, 64, b"");
     conversation.answer_data(7, 64, b"data");
     conversation.answer_done(8);
     conversation.answer_error(9, Errno::Io, &format!("why{}", "é".repeat(TEXT_MAX)));
@@ -240,8 +241,12 @@ fn answers_are_simple_or_structured_as_was_agreed() {
     };
     let text = format!("why{}", "é".repeat((TEXT_MAX - 3) / 2));
     let error = [&5_u32.to_be_bytes()[..], &(text.len() as u16).to_be_bytes(), text.as_bytes()].concat();
-    let expected =
-        [chunk(1, 7, &[&64_u64.to_be_bytes()[..], b"data"].concat()), simple(0, 8), chunk(0x8001, 9, &error)];
+    let expected = [
+        chunk(0, 6, b""),
+        chunk(1, 7, &[&64_u64.to_be_bytes()[..], b"data"].concat()),
+        simple(0, 8),
+        chunk(0x8001, 9, &error),
+    ];
     assert_eq!(*conversation.output(), expected.concat());
 }
 
