@@ -111,6 +111,35 @@ pub fn snapshot_is_served_and_balloon_heeded() -> Outcome {
     ensure(read == expected[at..at + PAGE], "nothing was written back")
 }
 
+/// Each machine finds the whole snapshot, however soon it comes after the last one: one that ended by itself, whatever it
+/// had written, or one that ended with its server.
+pub fn machines_follow_each_other_at_once() -> Outcome {
+    let mut served = Served::start(&[])?;
+    for round in 0..4 {
+        let mut machine = served.monitor()?;
+        machine.does(&format!("read 0 {PAGES}"))?;
+        machine.does("write 300 600")?;
+        machine.does("remove 1000 1100")?;
+        if round % 2 == 0 {
+            machine.tell("end")?;
+            served.ends_with_the_machine()?;
+        } else {
+            nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(served.server.id().cast_signed()),
+                Signal::SIGTERM,
+            )?;
+            served.server.wait(LIMIT)?;
+        }
+        served.server = serve(&served.rig, &[])?;
+    }
+    let mut machine = served.monitor()?;
+    machine.does(&format!("read 0 {PAGES}"))?;
+    // A second one at the same time is refused, and says why.
+    let second = served.rig.cli(&["serve-uffd", "--region", "snapshot", "--socket", "second.uffd"])?;
+    failed_with(&second, 5, &["snapshot", "mapped already"])?;
+    machine.does("read 0 100")
+}
+
 pub fn what_is_no_machine_is_left() -> Outcome {
     use std::io::Write;
     let served = Served::start(&[])?;

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     }
     let tests = trials![
         firecracker::snapshot_is_served_and_balloon_heeded,
+        firecracker::machines_follow_each_other_at_once,
         firecracker::what_is_no_machine_is_left,
         firecracker::machine_goes_on_with_the_next_agent,
         firecracker::machine_ends_when_no_agent_comes,

@@ -12,17 +12,24 @@ use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
 
 use super::message::{self, Answer, JoinRequest, MapRequest, Refused};
 use super::server::Backstage;
 use crate::daemon::Orders;
 use crate::daemon::order::{Order, PagingOrder};
 use crate::pager::{LIMIT_MIN, PAGE_BYTES};
-use crate::paging::{Joining, Kind, Made, Space, SpaceOptions, Spaces, cut, limit_pages};
+use crate::paging::{Claim, Joining, Made, Space, SpaceOptions, Spaces, cut, limit_pages};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages of a region at most: numbers of pages have 32 bits, the highest of which mean something else.
 const PAGES_MAX: u64 = 1 << 31;
+/// How long whoever had a region mapped has for its end: a process that ends lets go of it a moment later.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
+/// How long what is dirty of it then has to get to its memory nodes; less than programs wait for the answer.
+const ENDING_MAX: Duration = Duration::from_secs(8);
+/// The pause between two looks at it.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Has the worker do something with mapped regions; `None` when it has ended.
 pub async fn ask<T: Send + 'static>(
@@ -96,45 +103,48 @@ pub async fn map(
     request: MapRequest,
     mut sent: Descriptors,
 ) -> Result<Mapped, Refused> {
-    let MapRequest { region, kind, limit, .. } = request.clone();
-    if limit < u64::from(LIMIT_MIN) * PAGE {
-        return Err(Refused::Limit { limit, least: u64::from(LIMIT_MIN) * PAGE });
+    if request.limit < u64::from(LIMIT_MIN) * PAGE {
+        return Err(Refused::Limit { limit: request.limit, least: u64::from(LIMIT_MIN) * PAGE });
     }
-    let mut made = own(backstage, &region, kind).await?;
+    let mut made = claim_in_time(backstage, &request).await?;
     if made.is_none() && request.resume {
         let (Some(ledger), memory) = (sent.take(), sent.take()) else {
             return Err(Refused::NotResumed("no ledger came with the request".into()));
         };
-        let name = region.clone();
-        resume(backstage, ledger, memory, move |spaces| spaces.find(&name).is_some()).await?;
-        made = own(backstage, &region, kind).await?;
+        let name = request.region.clone();
+        resume(backstage, ledger, memory, move |spaces| spaces.is_mapped(&name)).await?;
+        made = claim_in_time(backstage, &request).await?;
     }
     if made.is_none() {
         let space = create(backstage, &request).await?;
-        add(backstage, space).await?;
-        made = own(backstage, &region, kind).await?;
+        made = add(backstage, space).await?;
+    }
+    if made.is_none() {
+        // Another was faster.
+        made = claim_in_time(backstage, &request).await?;
     }
     let made = made.ok_or(Refused::NoSpace)?;
     let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
     Ok(Mapped { made, device })
 }
 
-/// The space of a region that is mapped already, owned by one more.
-async fn own(backstage: &Backstage, region: &str, kind: Kind) -> Result<Option<Made>, Refused> {
-    let name = region.to_string();
-    let owned = ask(&backstage.orders, move |spaces| {
-        let Some(found) = spaces.find(&name) else { return Ok(None) };
-        // Other memory than shared is one owner's; a space that has none yet, or none any more, has room for it.
-        let space = spaces.get(found.id);
-        let free = found.kind == Kind::Shared || space.is_some_and(|space| space.owners() == 0);
-        if found.kind != kind || !free {
-            return Err(Refused::Mapped(name));
+/// The space of a region that is mapped already, owned by one more; `None` if it is not mapped. Who had it before may
+/// have ended a moment ago: that is waited for.
+async fn claim_in_time(backstage: &Backstage, request: &MapRequest) -> Result<Option<Made>, Refused> {
+    let since = Instant::now();
+    loop {
+        let wish = request.clone();
+        let claimed =
+            ask(&backstage.orders, move |spaces| spaces.claim(&wish)).await.ok_or(Refused::Ending)?;
+        let late = |limit: Duration| request.resume || since.elapsed() >= limit;
+        match claimed.map_err(|error| Refused::System(error.to_string()))? {
+            Claim::Owned(made) => return Ok(Some(made)),
+            Claim::Free => return Ok(None),
+            Claim::Taken if late(LEAVING_MAX) => return Err(Refused::Mapped(request.region.clone())),
+            Claim::Ending if late(ENDING_MAX) => return Err(Refused::WritingBack(request.region.clone())),
+            Claim::Taken | Claim::Ending => sleep(PAUSE).await,
         }
-        let made = space.map(Space::made).transpose().map_err(|error| Refused::System(error.to_string()))?;
-        spaces.own(found.id, true);
-        Ok(made)
-    });
-    owned.await.ok_or(Refused::Ending)?
+    }
 }
 
 async fn create(backstage: &Backstage, request: &MapRequest) -> Result<Box<Space>, Refused> {
@@ -162,14 +172,22 @@ async fn create(backstage: &Backstage, request: &MapRequest) -> Result<Box<Space
         .map_err(|error| Refused::System(error.to_string()))
 }
 
-/// If another was faster, that one is taken.
-async fn add(backstage: &Backstage, space: Box<Space>) -> Result<(), Refused> {
+/// Adds a space, owned by who asked for it; `None` if another was faster.
+async fn add(backstage: &Backstage, space: Box<Space>) -> Result<Option<Made>, Refused> {
+    let made = space.made().map_err(|error| Refused::System(error.to_string()))?;
     let added = ask(&backstage.orders, |spaces| {
+        let id = space.options().id;
+        let added = spaces.add(space);
+        if added.is_ok() {
+            spaces.own(id, true);
+        }
         // One that cannot be added is dropped elsewhere than in the worker's thread.
-        spaces.add(space).err()
+        added.err()
     });
-    drop(added.await.ok_or(Refused::Ending)?);
-    Ok(())
+    match added.await.ok_or(Refused::Ending)? {
+        None => Ok(Some(made)),
+        Some(_) => Ok(None),
+    }
 }
 
 /// Goes on with a space that an agent has left behind, unless it is `there` already: one at a time, because whoever
@@ -191,7 +209,10 @@ async fn resume(
     });
     let adopted = adopted.await.map_err(|error| Refused::System(error.to_string()))?;
     match adopted.map_err(|error| Refused::NotResumed(error.to_string()))? {
-        Some(space) => add(backstage, space).await,
+        Some(space) => {
+            drop(ask(&backstage.orders, |spaces| spaces.add(space).err()).await.ok_or(Refused::Ending)?);
+            Ok(())
+        }
         None => Err(Refused::NotResumed("its region is not attached yet".into())),
     }
 }

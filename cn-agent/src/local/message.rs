@@ -220,6 +220,11 @@ pub enum Refused {
         "region `{0}` is mapped already, as private or virtual machine memory, which is for one program at a time"
     )]
     Mapped(String),
+    /// A region that was mapped until a moment ago.
+    #[error(
+        "region `{0}` was mapped until now, and what is modified of it is still being written back; try again"
+    )]
+    WritingBack(String),
     /// A limit that is too low.
     #[error("a limit of {limit} bytes is too low: at least {least} bytes have to be resident")]
     Limit {

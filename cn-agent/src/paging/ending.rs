@@ -76,9 +76,8 @@ impl Space {
     pub(super) fn housekeeping(&mut self, now: Time) -> bool {
         self.look_after();
         self.go_on_taking_over();
-        let idle =
-            self.owners == 0 && self.memory.mappings().iter().next().is_none() && self.takeover.is_none();
-        match (idle, self.ending) {
+        match (self.is_idle(), self.ending) {
+            (true, _) if self.unwanted => return false,
             (false, _) => {
                 self.ending = None;
                 self.used = true;
@@ -105,7 +104,8 @@ impl Space {
         true
     }
 
-    fn dirty(&self) -> usize {
+    /// Pages of shared memory that memory nodes do not have as they are.
+    pub(super) fn dirty(&self) -> usize {
         let dirty = |page: &u32| {
             let entry = self.pager.look(ONLY, *page);
             entry.is_some_and(|entry| {

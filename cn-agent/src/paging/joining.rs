@@ -129,6 +129,14 @@ impl Space {
             })?;
         }
         debug_assert!(modes.contains(Modes::MISSING));
+        if let KernelMemory::Foreign(memory) = &mut self.memory {
+            let first = (joining.offset / PAGE) as u32;
+            if !memory.give(first..first + (joining.bytes / PAGE) as u32) {
+                return Err(refused(
+                    "a machine has had these pages of the region already; map the region anew for another one",
+                ));
+            }
+        }
         let view = match self.options.kind {
             Kind::Shared | Kind::Foreign => ONLY,
             Kind::Private => {
@@ -184,6 +192,10 @@ impl Space {
             return Err(refused("its memory was given up when it was thought to have ended"));
         }
         let uffd = Self::uffd(joining)?;
+        if let KernelMemory::Foreign(memory) = &mut self.memory {
+            let first = (joining.offset / PAGE) as u32;
+            memory.give(first..first + (joining.bytes / PAGE) as u32);
+        }
         let mapping = self.pager.add_mapping(view).map_err(refused)?;
         let mapped = self.mapped(joining, uffd);
         // Whoever the predecessor left waiting tries again.

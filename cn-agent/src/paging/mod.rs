@@ -11,6 +11,7 @@
 //! one engine; whoever drives the engine calls [`Spaces::serve`] in each of its rounds. No thread but that one is
 //! involved in a fault, and none of its steps waits.
 
+mod claim;
 mod ending;
 mod joining;
 mod latency;
@@ -29,9 +30,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::pager::PAGE_BYTES;
 
+pub use claim::Claim;
 pub use latency::{BOUNDS_NS, FaultTimes, FaultWatch, Histogram};
 pub use space::{Made, MakeError, Space};
-pub use spaces::{Found, Joining, Spaces, is_paging};
+pub use spaces::{Joining, Spaces, is_paging};
 
 /// Spaces there can be at a time.
 pub const SPACES_MAX: usize = 256;

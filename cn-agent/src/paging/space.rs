@@ -68,6 +68,8 @@ pub struct Space {
     pub(super) cleans: Vec<Clean>,
     /// Since when nobody has it, and when what cannot be written back is given up.
     pub(super) ending: Option<Time>,
+    /// Whether what is in it is of no use to anybody when it ends.
+    pub(super) unwanted: bool,
     /// Whether anybody has had it yet.
     pub(super) used: bool,
     /// Whether its descriptors are others than before.
@@ -155,6 +157,7 @@ impl Space {
             takeover: None,
             cleans: Vec::new(),
             ending: None,
+            unwanted: false,
             used: false,
             changed: true,
             parted: Vec::new(),

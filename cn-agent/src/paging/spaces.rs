@@ -14,7 +14,7 @@ use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTime
 use super::latency::FaultTimes;
 use super::space::Space;
 use super::transfers::{self, Ended, FrameSource, PAGING, Transfers};
-use super::{Kind, SPACES_MAX, limit_pages};
+use super::{SPACES_MAX, limit_pages};
 use crate::engine::{Engine, EngineError, Sink};
 use crate::local::message::{PagingMember, PagingView, Refused};
 use crate::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
@@ -26,15 +26,6 @@ const DIRECT_MAX: usize = 4;
 const ROUNDS: u32 = 32;
 /// Descriptors that one look brings.
 const READY_MAX: usize = 64;
-
-/// A region that is mapped, or how it stands in the way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The space's number.
-    pub id: u64,
-    /// Whose memory it is.
-    pub kind: Kind,
-}
 
 /// A process that wants to become a member.
 #[derive(Debug)]
@@ -62,7 +53,7 @@ pub struct Joining {
 }
 
 #[derive(Debug)]
-struct List(Vec<Option<Box<Space>>>);
+pub(super) struct List(pub(super) Vec<Option<Box<Space>>>);
 
 impl FrameSource for List {
     #[inline]
@@ -74,7 +65,7 @@ impl FrameSource for List {
 /// All spaces.
 #[derive(Debug)]
 pub struct Spaces {
-    list: List,
+    pub(super) list: List,
     /// How many there are.
     active: usize,
     transfers: Transfers,
@@ -147,11 +138,14 @@ impl Spaces {
         self.transfers.deadline()
     }
 
-    /// The space of a region, if it is mapped.
-    pub fn find(&self, region: &str) -> Option<Found> {
-        let mut spaces = self.list.0.iter().flatten();
-        let space = spaces.find(|space| space.options().region == region)?;
-        Some(Found { id: space.options().id, kind: space.options().kind })
+    pub(super) fn position(&self, region: &str) -> Option<usize> {
+        let here = |place: &Option<Box<Space>>| place.as_ref().is_some_and(|s| s.options().region == region);
+        self.list.0.iter().position(here)
+    }
+
+    /// Whether a region is mapped.
+    pub fn is_mapped(&self, region: &str) -> bool {
+        self.position(region).is_some()
     }
 
     /// The space of this number.
@@ -169,7 +163,7 @@ impl Spaces {
     /// # Errors
     /// The space.
     pub fn add(&mut self, mut space: Box<Space>) -> Result<(), Box<Space>> {
-        let known = self.find(&space.options().region).is_some();
+        let known = self.is_mapped(&space.options().region);
         match self.list.0.iter_mut().position(|place| place.is_none()) {
             Some(at) if !known => {
                 space.place = at as u16;
@@ -184,14 +178,6 @@ impl Spaces {
                 Ok(())
             }
             _ => Err(space),
-        }
-    }
-
-    /// Somebody has mapped it (again), or has let go of it.
-    pub fn own(&mut self, id: u64, owns: bool) {
-        if let Some(space) = self.get_mut(id) {
-            space.used = true;
-            space.owners = if owns { space.owners + 1 } else { space.owners.saturating_sub(1) };
         }
     }
 
@@ -321,17 +307,22 @@ impl Spaces {
         }
         self.look();
         for at in 0..self.list.0.len() {
-            let over = self.list.0[at].as_mut().is_some_and(|space| !space.housekeeping(now));
-            if over && let Some(space) = self.list.0[at].take() {
-                self.transfers.abandon(at as u16);
-                let hpa = space.options().hpa;
-                self.mapped.retain(|range| range.start != hpa);
-                self.active -= 1;
-                self.over = sum(self.over, space.pager.counters());
-                tracing::info!(region = space.options().region, "region no longer mapped");
+            if self.list.0[at].as_mut().is_some_and(|space| !space.housekeeping(now)) {
+                self.close(at);
             }
         }
         self.watch();
+    }
+
+    /// Ends a space.
+    pub(super) fn close(&mut self, at: usize) {
+        let Some(space) = self.list.0[at].take() else { return };
+        self.transfers.abandon(at as u16);
+        let hpa = space.options().hpa;
+        self.mapped.retain(|range| range.start != hpa);
+        self.active -= 1;
+        self.over = sum(self.over, space.pager.counters());
+        tracing::info!(region = space.options().region, "region no longer mapped");
     }
 
     /// Says to all members that the agent ends in order.

@@ -1,5 +1,6 @@
 //! Memory of a virtual machine: its monitor has registered it, knows nothing of us but that we serve its faults, and may
-//! have it in several pieces. Pages come, writable at once, and never leave.
+//! have it in several pieces. Pages come, writable at once, and never leave: what is known of a page is known of one
+//! machine's, so that no page is served to a second one.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,11 +14,22 @@ use crate::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
 pub struct Foreign {
     /// Its pieces.
     pub mappings: Mappings,
+    /// The pages of all pieces there are or were.
+    given: Vec<Range<u32>>,
     /// The monitor's page table.
     table: Option<(u32, File)>,
 }
 
 impl Foreign {
+    /// Gives pages to a piece; `false` if some of them were another's.
+    pub fn give(&mut self, pages: Range<u32>) -> bool {
+        let fresh = self.given.iter().all(|other| pages.end <= other.start || other.end <= pages.start);
+        if fresh {
+            self.given.push(pages);
+        }
+        fresh
+    }
+
     /// The piece that has an address, and which page it is there: all pieces may share one userfaultfd.
     pub fn find(&self, address: u64) -> Option<(MappingId, u32)> {
         self.mappings.iter().find_map(|(id, mapped)| Some((id, mapped.page_at(address)?)))
@@ -69,5 +81,18 @@ impl Memory for Foreign {
 
     fn poison(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError> {
         self.mappings.get_mut(mapping).ok_or(MemoryError::Gone)?.poison(page)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_page_is_given_twice() {
+        let mut memory = Foreign::default();
+        assert!(memory.give(0..10) && memory.give(20..30) && memory.give(10..20));
+        assert!([0..1, 29..40, 5..25, 15..16].into_iter().all(|pages| !memory.give(pages)));
+        assert!(memory.give(30..31));
     }
 }
