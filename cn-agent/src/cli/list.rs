@@ -4,6 +4,7 @@
 use clap::Args;
 use cxloe_cn::client;
 use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::to_stderr;
 
 use super::SocketArgs;
 use super::failure::of_agent;
@@ -52,10 +53,10 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
         kinds.push(("logical_devices", node.devices.is_empty(), output::value(node.devices)?));
     }
     for (kind, _, _) in kinds.iter().filter(|(_, empty, _)| *empty) {
-        eprintln!("Warning: no {} found", kind.replace('_', " "));
+        to_stderr!("Warning: no {} found", kind.replace('_', " "));
     }
     if node.held {
-        eprintln!(
+        to_stderr!(
             "Warning: this compute node is held in reset; nothing is attached until the manager releases it \
              (gmm release)"
         );

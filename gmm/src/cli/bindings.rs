@@ -8,6 +8,7 @@ use cxloe_gmm::api::{Bind, LogicalDeviceStatus, Owner, SetLdAllocations, Unbind,
 use cxloe_gmm::client::Unbound;
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::{ByteSize, Name, RegionState, UnbindOption};
+use cxloe_gmm::to_stderr;
 use serde_json::{Value, json};
 
 use super::list;
@@ -120,7 +121,7 @@ pub async fn bind(client: &Client, args: BindArgs) -> Result<(), Failure> {
     };
     drop(progress);
     if state == Some(RegionState::Creating) {
-        eprintln!("Warning: the memory node has not mapped it yet; `gmm list -R` shows when it is active");
+        to_stderr!("Warning: the memory node has not mapped it yet; `gmm list -R` shows when it is active");
     }
     output::print(list::logical_device(&device)?, human)
 }
@@ -152,7 +153,7 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
     drop(progress);
     let waits_for =
         if device.waits_for_owner { "its compute node to let go" } else { "its memory to be zeroed" };
-    eprintln!("Warning: LD {ld} of {memory_node} waits for {waits_for}; the manager goes on with it");
+    to_stderr!("Warning: LD {ld} of {memory_node} waits for {waits_for}; the manager goes on with it");
     let mut left = done("unbinding");
     left["unbound_percent"] = json!(device.unbound_percent);
     output::print(left, false)

@@ -8,6 +8,7 @@ use cxloe_gmm::api::{
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::{ByteSize, Name, Region, RegionState, Unmapped, human_bytes};
+use cxloe_gmm::to_stderr;
 
 use super::list;
 use super::progress::Progress;
@@ -162,7 +163,7 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
     drop(progress);
     if region.size < size {
         let (now, then) = (human_bytes(region.size), human_bytes(size));
-        eprintln!(
+        to_stderr!(
             "Warning: {name} has {now} so far and is still growing to {then}; `gmm list -R` shows when it has it"
         );
     }
@@ -175,7 +176,7 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
 /// When standard output is closed.
 pub fn show(region: &Region, human: bool) -> Result<(), Failure> {
     if region.state == RegionState::Creating {
-        eprintln!(
+        to_stderr!(
             "Warning: not every memory node has mapped {} yet; `gmm list -R` shows when it is active",
             region.name
         );

@@ -19,6 +19,7 @@ use cxloe_gmm::Client;
 use cxloe_gmm::api::{LogicalDeviceStatus, Owner};
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::{Name, Region};
+use cxloe_gmm::to_stderr;
 use serde_json::{Value, json};
 
 use super::since::Since;
@@ -196,9 +197,9 @@ pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
     }
     if listed.iter().all(|(_, found)| found.is_empty()) {
         let names: Vec<String> = listed.iter().map(|(kind, _)| kind.key().replace('_', " ")).collect();
-        eprintln!("Warning: no {} found{}", names.join(", "), scope.idle_hint());
+        to_stderr!("Warning: no {} found{}", names.join(", "), scope.idle_hint());
     } else if scope.hidden > 0 {
-        eprintln!("Warning: some are idle and not shown{}", scope.idle_hint());
+        to_stderr!("Warning: some are idle and not shown{}", scope.idle_hint());
     }
     let array = if listed.len() == 1 {
         listed.pop().map(|(_, found)| found).unwrap_or_default()
