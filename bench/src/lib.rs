@@ -3,6 +3,9 @@
 //! A measurement runs in a [`lab`]: network namespaces joined by virtual cables, gone when the process ends. It says
 //! on which [`machine`] it ran, and hands its samples to a [`report`], which turns them into JSON, a table and a page.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod cli;
 pub mod compare;
 pub mod connect;

@@ -16,6 +16,9 @@
 //! Both decide without I/O: the time is an argument ([`std::time::Duration`] since any fixed start), and what
 //! comes back is a rate or the time to come again.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod bucket;
 pub mod controller;
 pub mod pacer;

@@ -48,7 +48,8 @@ pub fn log(event: &EngineEvent) {
             }
             SessionEvent::DataLost { before, now } => tracing::error!(
                 peer = %mac, before = format_args!("{before:#x}"), now = format_args!("{now:#x}"),
-                "the memory node has lost its content: data of the regions on it is gone"
+                "the memory node has lost its content: data of the regions on it is gone; `gmm reset-region NAME` gives a \
+                 region back, with zeros there"
             ),
             SessionEvent::Suspect => {
                 tracing::warn!(peer = %mac, "memory node silent; offering it a new session");

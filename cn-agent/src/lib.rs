@@ -2,6 +2,9 @@
 //!
 //! Gives programs on this machine memory that lies in memory nodes.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod attach;
 pub mod attachments;
 pub mod cache;

@@ -26,6 +26,9 @@
 //! The data path does without the manager: nodes that have what they need go on while it is away, and a manager that
 //! starts again over its store goes on where it was.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod api;
 pub mod client;
 pub mod command_line;

@@ -20,6 +20,9 @@
 //! * [`metrics`]: the same for Prometheus.
 //! * [`config`][]: options.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod admin;
 pub mod config;
 pub mod congestion;

@@ -4,6 +4,9 @@
 //! Start: options, socket, pool, page table, links, workers, manager. End (SIGTERM, SIGINT, or a worker's error):
 //! socket, manager link, workers (which tell their CNs), pool. What else the command line can ask for is in [`cli`].
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod cli;
 
 use std::process::ExitCode;
@@ -14,6 +17,7 @@ use cxloe_gmm::command_line::{Exit, finish, output};
 use cxloe_gmm::daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
 use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_gmm::model::Watermark;
+use cxloe_gmm::to_stderr;
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
@@ -39,14 +43,14 @@ fn main() -> ExitCode {
     let config = match args.resolve() {
         Ok(config) => config,
         Err(e) => {
-            eprintln!("mn-server: {e}");
+            to_stderr!("mn-server: {e}");
             return ExitCode::from(Exit::Usage as u8);
         }
     };
     if args.print_config {
         return finish("mn-server", output::write(config.to_toml().as_bytes()));
     }
-    log::start(&config.log, config.log_format);
+    let _log = log::start(&config.log, config.log_format);
     match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {

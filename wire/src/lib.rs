@@ -14,6 +14,9 @@
 //! The data path never allocates: a frame is read where the kernel put it and written where the kernel will
 //! take it from.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 pub mod frame;
 pub mod link;
 pub mod session;

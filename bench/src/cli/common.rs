@@ -8,6 +8,7 @@ use cxloe_cn::rate_control::RateControl;
 use cxloe_gmm::daemon::Switch;
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::ByteSize;
+use cxloe_gmm::to_stdout;
 use cxloe_wire::link::fault::FaultPlan;
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig, LinkInfo};
@@ -138,24 +139,24 @@ pub struct OutputArgs {
 impl OutputArgs {
     /// Prints the tables and writes what was asked for.
     pub fn write(&self, report: &Report, samples: &[&Samples]) -> Result<(), Failure> {
-        println!("{}", report.tables());
+        to_stdout!("{}", report.tables());
         if let Some(path) = &self.json {
             report.write_json(path)?;
-            println!("results:    {}", path.display());
+            to_stdout!("results:    {}", path.display());
         }
         if let Some(path) = &self.csv {
             write(path, report.csv().as_bytes())?;
-            println!("table:      {}", path.display());
+            to_stdout!("table:      {}", path.display());
         }
         if let Some(path) = &self.html {
             write(path, report.html()?.as_bytes())?;
-            println!("page:       {}", path.display());
+            to_stdout!("page:       {}", path.display());
         }
         if let Some(path) = &self.hdr {
             let mut log = Vec::new();
             write_histogram_log(&mut log, samples)?;
             write(path, &log)?;
-            println!("histograms: {}", path.display());
+            to_stdout!("histograms: {}", path.display());
         }
         Ok(())
     }

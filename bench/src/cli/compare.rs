@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cxloe_gmm::model::ByteSize;
+use cxloe_gmm::{to_stderr, to_stdout};
 
 use super::Failure;
 use super::common::{Unit, bar, write};
@@ -151,7 +152,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     let site = Site { standing: standing.unwrap_or(Standing::Root), rdma: args.devices() };
     let mut absent: Vec<Absent> = chosen.iter().filter_map(|peer| absence(*peer, &site)).collect();
     if args.list {
-        print!("{}", listing(&chosen, &absent));
+        to_stdout!("{}", listing(&chosen, &absent).trim_end());
         return Ok(());
     }
     let present: Vec<&dyn Peer> = chosen
@@ -160,7 +161,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
         .map(|peer| peer as &dyn Peer)
         .collect();
     for one in &absent {
-        eprintln!("left out: {}: {}{}", one.peer, one.reason, advice(one));
+        to_stderr!("left out: {}: {}{}", one.peer, one.reason, advice(one));
     }
     if present.is_empty() {
         return Err("none of the peers asked for can be measured here".into());
@@ -180,7 +181,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     let names: Vec<&str> = present.iter().map(|peer| peer.name()).collect();
     let baseline = names.iter().find(|name| name.starts_with("cxloe")).copied();
     let about = expected(present.len(), &plan, trials).as_secs().max(1);
-    eprintln!("{} peers, {trials} trials each, about {about} s: {}", present.len(), names.join(", "));
+    to_stderr!("{} peers, {trials} trials each, about {about} s: {}", present.len(), names.join(", "));
     let progress = bar(u64::from(trials) * present.len() as u64, Unit::Steps);
     let outcome = measure(&stage, &present, &plan, trials, baseline, &mut |name| {
         progress.set_message(name.to_owned());
@@ -219,24 +220,24 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
 }
 
 fn put_out(args: &Args, comparison: &Comparison, samples: &[Samples]) -> Result<(), Failure> {
-    println!("{}", comparison.tables());
+    to_stdout!("{}", comparison.tables());
     if let Some(path) = &args.json {
         write(path, comparison.json().as_bytes())?;
-        println!("results:    {}", path.display());
+        to_stdout!("results:    {}", path.display());
     }
     if let Some(path) = &args.csv {
         write(path, comparison.csv().as_bytes())?;
-        println!("figures:    {}", path.display());
+        to_stdout!("figures:    {}", path.display());
     }
     if let Some(path) = &args.html {
         write(path, comparison.html()?.as_bytes())?;
-        println!("page:       {}", path.display());
+        to_stdout!("page:       {}", path.display());
     }
     if let Some(path) = &args.hdr {
         let mut log = Vec::new();
         write_histogram_log(&mut log, &samples.iter().collect::<Vec<_>>())?;
         write(path, &log)?;
-        println!("histograms: {}", path.display());
+        to_stdout!("histograms: {}", path.display());
     }
     Ok(())
 }

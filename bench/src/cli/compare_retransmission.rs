@@ -1,6 +1,7 @@
 //! `cxloe-bench compare-retransmission`: what selective retransmission saves, simulated.
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+use cxloe_gmm::to_stdout;
 use cxloe_wire::session::Retransmission;
 use serde::Serialize;
 
@@ -49,9 +50,9 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         all.push(Compared { loss_percent, selective, go_back_n });
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&all)?);
+        to_stdout!("{}", serde_json::to_string_pretty(&all)?);
     } else {
-        println!("{}", table(&all));
+        to_stdout!("{}", table(&all));
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use cxloe_gmm::to_stdout;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::{echo::serve, open};
 
@@ -54,7 +55,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let mut link = open(&args.link.config())?;
     let info = link.info().clone();
     if args.serve {
-        println!("answering echoes on {} ({}, {}); Ctrl-C ends", info.interface, info.mac, info.backend);
+        to_stdout!("answering echoes on {} ({}, {}); Ctrl-C ends", info.interface, info.mac, info.backend);
         loop {
             serve(&mut *link, Duration::from_millis(200))?;
             interrupt.check()?;

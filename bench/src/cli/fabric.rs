@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
+use cxloe_gmm::to_stdout;
 use serde::Serialize;
 
 use super::Failure;
@@ -96,7 +97,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let live = serve(full, size)?;
 
     let findings = Findings { machine: Machine::describe(), size, idle, populated, live };
-    println!("{}", table(&findings));
+    to_stdout!("{}", table(&findings));
     if let Some(path) = &args.json {
         std::fs::write(path, serde_json::to_string_pretty(&findings)? + "\n")
             .map_err(|error| format!("cannot write {}: {error}", path.display()))?;

@@ -10,6 +10,7 @@ use crate::lab::Interrupt;
 use crate::measure::fault::{Agent, FaultPlan, FaultResults, STEPS, measure};
 use crate::measure::floor_fault::FAULTS_MAX;
 use crate::report::{Report, Samples, Statistic};
+use cxloe_gmm::to_stderr;
 
 /// Time page faults and what they are made of, by turns
 ///
@@ -80,7 +81,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
 fn at(args: &Args, place: Place) -> Result<(), Failure> {
     let agent = match place.agent {
         Some(Err(error)) => {
-            eprintln!("faults through an agent are left out: {error}");
+            to_stderr!("faults through an agent are left out: {error}");
             None
         }
         agent => agent.and_then(Result::ok),

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use cxloe_gmm::to_stdout;
 use serde::Serialize;
 
 use super::Failure;
@@ -64,17 +65,17 @@ pub fn run(args: &Args) -> Result<(), Failure> {
         files.extend([("fig12.csv", fig.csv()), ("fig12.svg", fig.svg()?)]);
     }
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&drawn)?);
+        to_stdout!("{}", serde_json::to_string_pretty(&drawn)?);
     } else {
         let tables = [drawn.fig11.as_ref().map(Fig11::table), drawn.fig12.as_ref().map(Fig12::table)];
-        println!("{}", tables.into_iter().flatten().collect::<Vec<_>>().join("\n"));
+        to_stdout!("{}", tables.into_iter().flatten().collect::<Vec<_>>().join("\n"));
     }
     if let Some(folder) = &args.output {
         for (name, text) in files {
             let path = folder.join(name);
             write(&path, text.as_bytes())?;
             if !args.json {
-                println!("written: {}", path.display());
+                to_stdout!("written: {}", path.display());
             }
         }
     }

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_gmm::command_line::{ManArgs, output};
+use cxloe_gmm::to_stderr;
 
 use crate::lab::{self, Interrupt, Interrupted};
 
@@ -111,17 +112,24 @@ pub fn run() -> ExitCode {
     let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
         Ok(standing) => standing,
         Err(e) => {
-            eprintln!("cxloe-bench: {e}");
+            to_stderr!("cxloe-bench: {e}");
             return ExitCode::FAILURE;
         }
     };
     let filter = tracing_subscriber::EnvFilter::try_from_env("CXLOE_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_target(false).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_target(false)
+        .with_ansi(cxloe_gmm::daemon::log::coloured())
+        // What cannot be written is left out: a measurement does not end for want of its log.
+        .log_internal_errors(false)
+        .with_writer(std::io::stderr)
+        .init();
     let interrupt = match Interrupt::install(GRACE) {
         Ok(interrupt) => interrupt,
         Err(e) => {
-            eprintln!("cxloe-bench: {e}");
+            to_stderr!("cxloe-bench: {e}");
             return ExitCode::FAILURE;
         }
     };
@@ -144,10 +152,11 @@ pub fn run() -> ExitCode {
         }
         Command::Man(man) => man.write(Cli::command()).map_err(|failure| failure.message.into()),
     };
-    match result {
+    let said = || output::all_said().map_err(|failure| failure.message.into());
+    match result.and_then(|()| said()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("cxloe-bench: {e}");
+            to_stderr!("cxloe-bench: {e}");
             match interrupted(&*e) {
                 Some(i) => ExitCode::from(i.exit_code()),
                 None => ExitCode::FAILURE,

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use cxloe_gmm::to_stdout;
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::wait::WaitStyle;
 
@@ -130,17 +131,17 @@ fn simulated() -> Report {
 
 fn print(sections: &[Section]) {
     for section in sections {
-        println!("{}", section.title);
+        to_stdout!("{}", section.title);
         // What has a file of its own need not be seen here: single requests, points of curves.
         let brief = |grid: &&Grid| {
             grid.rows.len() <= 20 && grid.columns.first().is_some_and(|(name, _)| name != "request")
         };
         for grid in section.grids.iter().filter(brief) {
-            println!("{}\n{}", grid.caption, grid.text());
+            to_stdout!("{}\n{}", grid.caption, grid.text());
         }
-        section.findings.iter().for_each(|finding| println!("{finding}"));
-        println!("Comparable: {}", section.comparable);
-        println!("Not comparable: {}\n", section.not_comparable);
+        section.findings.iter().for_each(|finding| to_stdout!("{finding}"));
+        to_stdout!("Comparable: {}", section.comparable);
+        to_stdout!("Not comparable: {}\n", section.not_comparable);
     }
 }
 
@@ -152,8 +153,8 @@ fn save(args: &Args, found: &Evaluation, report: &Report, sections: &[Section]) 
     for grid in sections.iter().flat_map(|section| &section.grids) {
         write(&args.output.join(format!("{}.csv", grid.file)), grid.csv().as_bytes())?;
     }
-    println!("page:   {}", page.display());
-    println!("data:   {}", data.display());
-    println!("tables: {}", args.output.join("*.csv").display());
+    to_stdout!("page:   {}", page.display());
+    to_stdout!("data:   {}", data.display());
+    to_stdout!("tables: {}", args.output.join("*.csv").display());
     Ok(())
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use cxloe_gmm::model::ByteSize;
+use cxloe_gmm::{to_stderr, to_stdout};
 
 use super::Failure;
 use super::common::{OutputArgs, RegionArgs, Session, Unit, bar, report};
@@ -265,12 +266,12 @@ fn at(args: &Args, place: Place) -> Result<(), Failure> {
             );
         }
         (Some(Err(error)), _) => {
-            eprintln!("memory mapped through an agent is left out: {error}");
+            to_stderr!("memory mapped through an agent is left out: {error}");
             None
         }
         (None, (wanted, _)) => {
             if wanted {
-                eprintln!("memory mapped through an agent is left out: no agent is named with --agent");
+                to_stderr!("memory mapped through an agent is left out: no agent is named with --agent");
             }
             None
         }
@@ -296,7 +297,7 @@ fn at(args: &Args, place: Place) -> Result<(), Failure> {
             format!("wrong data: {}; the memory does not hold what was written", wrong.join(", ")).into()
         );
     }
-    println!("checked:    {checked} values, every one right");
+    to_stdout!("checked:    {checked} values, every one right");
     Ok(())
 }
 

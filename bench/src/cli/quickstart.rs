@@ -19,6 +19,7 @@ use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
 use cxloe_gmm::daemon::Switch;
 use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_gmm::{to_stderr, to_stdout};
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;
@@ -93,7 +94,7 @@ fn in_lab(
     let cores = machine::allowed_cores();
     let wait = args.wait.unwrap_or(if cores.len() > 1 { WaitStyle::Busy } else { WaitStyle::default() });
     let pair = cores.first().copied().zip(cores.get(1).copied());
-    println!("CXL over Ethernet, on this machine alone:");
+    to_stdout!("CXL over Ethernet, on this machine alone:");
     let lab = Lab::builder()
         .namespace("cn")
         .namespace("mn")
@@ -107,12 +108,12 @@ fn in_lab(
         Some(Standing::UserNamespace) => ", in a user namespace of our own",
         _ => "",
     };
-    println!("  network    namespaces cn and mn, joined by a veth pair (cn0, mn0), MTU {}{how}", args.mtu);
+    to_stdout!("  network    namespaces cn and mn, joined by a veth pair (cn0, mn0), MTU {}{how}", args.mtu);
 
     let _gmm = start(&lab, "cn", state, "gmm", |c| {
         c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
-    println!("  gmm        {MANAGER}");
+    to_stdout!("  gmm        {MANAGER}");
     let mn = start(&lab, "mn", state, "mn-server", |c| {
         c.args(["-i", "mn0", "--name", "mn1", "--manager", MANAGER, "--echo"]);
         c.args(["--link", &args.link.to_string(), "--wait", &wait.to_string()]);
@@ -125,9 +126,9 @@ fn in_lab(
     let namespace = lab.namespace("cn")?.clone();
     namespace.join()?;
     wait_for_nodes(interrupt)?;
-    println!("  mn-server  on mn0, waiting style {wait}");
+    to_stdout!("  mn-server  on mn0, waiting style {wait}");
     let agent = super::agent::start(&lab, state, interrupt)?;
-    println!("  cn-agent   on cn1");
+    to_stdout!("  cn-agent   on cn1");
     if let Some((ours, _)) = pair {
         machine::pin(ours)?;
     }
@@ -146,9 +147,9 @@ fn in_lab(
     })?;
     let Connected { mut port, region, hpa, peer, lease } = connected;
     let info = port.link().info().clone();
-    println!("  bench      on cn0, link {} ({})", info.backend, info.detail);
-    println!("  region     {} of {} on mn1", region.name, cxloe_gmm::model::human_bytes(region.size));
-    println!();
+    to_stdout!("  bench      on cn0, link {} ({})", info.backend, info.detail);
+    to_stdout!("  region     {} of {} on mn1", region.name, cxloe_gmm::model::human_bytes(region.size));
+    to_stdout!("");
 
     let mut target = Target {
         port,
@@ -218,8 +219,8 @@ fn verify(target: &mut Target) -> Result<(), Failure> {
     progress.set_message("verify");
     let bytes = target.verify(rand::random(), &mut |done| progress.set_position(done))?;
     progress.finish_and_clear();
-    println!("verified: {bytes} bytes written and read back, every one right");
-    println!();
+    to_stdout!("verified: {bytes} bytes written and read back, every one right");
+    to_stdout!("");
     Ok(())
 }
 
@@ -271,9 +272,9 @@ pub(super) fn show_logs(state: &Path) {
     for program in ["gmm", "mn-server", "cn-agent"] {
         let Ok(log) = std::fs::read_to_string(state.join(format!("{program}.log"))) else { continue };
         let lines: Vec<&str> = log.lines().collect();
-        eprintln!("--- the last lines of {program}'s log");
+        to_stderr!("--- the last lines of {program}'s log");
         for line in &lines[lines.len().saturating_sub(12)..] {
-            eprintln!("{line}");
+            to_stderr!("{line}");
         }
     }
 }

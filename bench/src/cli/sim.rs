@@ -8,6 +8,7 @@ use super::Failure;
 use super::common::{Unit, bar, write};
 use crate::lab::Interrupt;
 use crate::sim::{Campaign, Outcome, Overrides, Scenario, Summary, Trace};
+use cxloe_gmm::{to_stderr, to_stdout};
 
 /// Run engines and services over a simulated network, and check everything they do
 ///
@@ -115,10 +116,10 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let _ = write!(std::io::stdout(), "{summary}");
     if let Some(path) = &args.json {
         write(path, &serde_json::to_vec_pretty(&summary)?)?;
-        println!("results: {}", path.display());
+        to_stdout!("results: {}", path.display());
     }
     for failing in summary.failing.iter().take(NAMED_MAX) {
-        eprintln!("\nseed {}: {}\n  reproduce: {}", failing.seed, failing.what, failing.reproduce);
+        to_stderr!("\nseed {}: {}\n  reproduce: {}", failing.seed, failing.what, failing.reproduce);
     }
     if !summary.failing.is_empty() {
         return Err(format!("{} of {} seeds failed", summary.failing.len(), summary.seeds).into());

@@ -1,5 +1,6 @@
 //! `cxloe-bench verify`: every byte of a region, written and read back.
 
+use cxloe_gmm::to_stdout;
 use cxloe_wire::link::LinkCounters;
 
 use super::Failure;
@@ -50,12 +51,13 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         let outcome = serde_json::json!({
             "verified_bytes": bytes, "wrong_bytes": 0, "seed": seed, "sessions": sessions, "link": link,
         });
-        println!("{outcome:#}");
+        to_stdout!("{outcome:#}");
     } else {
         let resent: u64 = sessions.iter().map(|s| s.counters.retransmitted).sum();
-        println!(
+        to_stdout!(
             "{bytes} bytes written and read back, every one right (seed {seed}, {} frames out, {} in, {resent} sent again)",
-            link.tx_frames, link.rx_frames
+            link.tx_frames,
+            link.rx_frames
         );
     }
     session.close()

@@ -56,8 +56,7 @@ impl MemoryNode {
         command.args(["-i", interface, "--name", "mn1", "--wait", "adaptive"]);
         command.args(["--pool-size", &pool.to_string()]);
         command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
-        // Colours would stand between the words looked for.
-        command.arg("--data-dir").arg(folder).env("NO_COLOR", "1");
+        command.arg("--data-dir").arg(folder);
         Process::log_to(&mut command, &log)?;
         let process = lab.spawn(lab.home_of(interface)?.name(), command)?;
         let mut node = MemoryNode { process, log };

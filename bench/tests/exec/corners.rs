@@ -41,3 +41,21 @@ pub fn programs_start_programs() -> Outcome {
 pub fn descriptors_may_all_be_closed() -> Outcome {
     checked("descriptors", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }
+
+/// Heaps that are reserved first and committed later, as Java's, are remote, even if they are most of the region.
+pub fn reserved_addresses_become_remote_when_they_are_committed() -> Outcome {
+    let ended = checked("reserved", Sizes(64, 2), &["24"])?.paged(24 * MIB)?;
+    ensure(!ended.err.contains("local:"), ended.err)
+}
+
+/// What does not fit stays here, and that is told.
+pub fn what_stays_in_this_machine_is_told() -> Outcome {
+    let ended = checked("reserved", Sizes(48, 2), &["100"])?;
+    let told = ended.err.contains("cn-agent: local: ") && ended.err.contains("try a larger --size");
+    ensure(told, format!("nothing of local memory: {:?}", ended.err))
+}
+
+/// Debuggers get what is not resident, or an error.
+pub fn pages_that_are_away_are_not_seen_as_zeros() -> Outcome {
+    checked("looked_at", Sizes(64, 1), &[])?.paged(MIB / 4).map(drop)
+}

@@ -91,3 +91,73 @@ pub fn zstd_compresses_with_two_threads() -> Outcome {
     let ended: Ended = start(&rig, Sizes(64, 1), &[], &command)?.wait()?.well()?;
     ensure(ended.out == content, "what was compressed comes out otherwise with remote memory")
 }
+
+/// It locks its memory if it may, and tests less and less of it if there seems to be too little.
+pub fn memtester_tests_as_much_as_it_was_asked_to() -> Outcome {
+    let rig = rig()?;
+    // Its first tests only: all of them go through memory some thousand times.
+    let command = ["env", "MEMTESTER_TEST_MASK=3", "memtester", "8M", "1"];
+    let ended = start(&rig, Sizes(64, 2), &[], &command)?.wait()?.well()?.paged(8 * MIB)?;
+    let text = ended.text();
+    ensure(text.contains("got  8MB"), format!("{text}{}", ended.err))?;
+    ensure(text.contains("unlocked") || ended.err.contains("unlocked"), format!("{text}{}", ended.err))?;
+    nothing_is_left(&rig)
+}
+
+/// musl's dynamic linker cannot load what programs are given: its programs run without it, and are refused by name.
+pub fn programs_of_musl_run_as_children_with_local_memory() -> Outcome {
+    let rig = rig()?;
+    let child = rig.path("child");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/c/child.c");
+    locally(&["musl-gcc", "-O1", "-o", text(&child), source])?;
+    let script = format!("{0} && x=$(expr 20 + 22) && echo parent $x", text(&child));
+    let ended = start(&rig, Sizes(64, 4), &[], &["sh", "-c", &script])?.wait()?.well()?;
+    ensure(ended.text() == "child 42\nparent 42\n", format!("{:?} {}", ended.text(), ended.err))?;
+    let ended = start(&rig, Sizes(64, 4), &[], &[text(&child)])?.wait()?;
+    let refused = ended.status.code() == Some(5) && ended.err.contains("musl");
+    ensure(refused, format!("{}: {}", ended.status, ended.err))
+}
+
+const JAVA: &str = "
+class Heap {
+    public static void main(String[] arguments) {
+        byte[][] blocks = new byte[96][];
+        for (int n = 0; n < blocks.length; n++) {
+            blocks[n] = new byte[1 << 19];
+            java.util.Arrays.fill(blocks[n], (byte) (n * 7));
+        }
+        long sum = 0;
+        for (int round = 0; round < 2; round++)
+            for (byte[] block : blocks)
+                for (int at = 0; at < block.length; at += 512)
+                    sum += block[at];
+        System.out.println(\"sum \" + sum);
+    }
+}
+";
+
+/// Java's heap is remote. Where there is no Java, there is nothing to see.
+pub fn javas_heap_is_remote() -> Outcome {
+    if Command::new("java").arg("-version").output().is_err() {
+        return Ok(());
+    }
+    let rig = rig()?;
+    let program = rig.path("Heap.java");
+    std::fs::write(&program, JAVA)?;
+    let folder = rig.dir.path().to_path_buf();
+    locally(&["javac", "-d", text(&folder), text(&program)])?;
+    let command = [
+        "java",
+        "-XX:+UseSerialGC",
+        "-Xint",
+        "-Xms80m",
+        "-Xmx80m",
+        "-Xshare:off",
+        "-cp",
+        text(&folder),
+        "Heap",
+    ];
+    let ended = start(&rig, Sizes(192, 24), &[], &command)?.wait()?.well()?.paged(48 * MIB)?;
+    ensure(ended.out == locally(&command)?, "another sum than without remote memory")?;
+    nothing_is_left(&rig)
+}

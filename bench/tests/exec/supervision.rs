@@ -121,6 +121,21 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
     nothing_is_left(&rig)
 }
 
+/// The memory node dies for good: the last thing the program says is which one, and what to do.
+pub fn lost_data_is_explained_by_the_programs_last_line() -> Outcome {
+    let rig = rig()?;
+    let running = working(&rig, &["--lost-wait", "1s"])?;
+    rig.kill(&rig.mn)?;
+    let ended = running.wait()?;
+    ensure(ended.status.code() == Some(128 + 7), format!("{}: {}", ended.status, ended.err))?;
+    let last = ended.err.lines().rfind(|line| !line.starts_with("cn-agent: ")).unwrap_or_default();
+    for words in ["cxloe: process ", "SIGBUS at address 0x", "region exec-", crate::rig::MN, "`gmm list -M`"]
+    {
+        ensure(last.contains(words), format!("no {words:?} in its last line: {}", ended.err))?;
+    }
+    Ok(())
+}
+
 pub fn without_a_successor_programs_end() -> Outcome {
     let rig = rig()?;
     let running = working(&rig, &["--wait", "1s"])?;
@@ -138,4 +153,22 @@ pub fn an_ordinary_users_agent_says_what_it_lacks() -> Outcome {
     let said = String::from_utf8_lossy(&refused.stderr);
     ensure(said.contains("CAP_SYS_PTRACE") || said.contains("userfaultfd"), said)?;
     nothing_is_left(&rig)
+}
+
+/// An agent that cannot see the program says so, and what to do.
+pub fn another_pid_namespace_is_named() -> Outcome {
+    let rig = rig()?;
+    rig.stop(&rig.agent)?;
+    let mut apart = std::process::Command::new("unshare");
+    apart.args(["--pid", "--fork", "--kill-child"]).arg(cxloe_bench::lab::program("cn-agent")?);
+    apart.args(rig.agent_arguments("agent", &["--wait", "sleep"]));
+    let log = rig.path("apart.log");
+    cxloe_bench::lab::Process::log_to(&mut apart, &log)?;
+    let _agent = rig.lab.spawn("cn", apart)?;
+    eventually("the agent serves", || client::node(&rig.socket()).ok())?;
+    let refused = eventually("there is a session", || {
+        let output = exec(&rig, &["/bin/true"]).ok()?;
+        (output.status.code() == Some(75)).then_some(output)
+    })?;
+    failed_with(&refused, 75, &["another PID namespace", "--pid=host"])
 }

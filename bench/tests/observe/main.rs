@@ -22,6 +22,8 @@ fn main() -> ExitCode {
     if let Some(code) = top::play() {
         return code;
     }
+    // SAFETY: this process has one thread yet.
+    unsafe { std::env::remove_var("NO_COLOR") };
     if let Err(error) = become_private_user_namespace() {
         eprintln!("{error}");
         return ExitCode::from(3);
@@ -35,6 +37,10 @@ fn main() -> ExitCode {
         deployed::every_panel_is_valid,
         fabric::every_metric_is_served_and_used_as_documented,
         logs::logs_are_json_with_fields,
+        logs::logs_in_files_have_no_colours,
+        logs::daemons_outlive_a_full_disk,
+        logs::daemons_outlive_a_broken_pipe,
+        logs::daemons_do_not_wait_for_a_reader,
         top::the_live_view_shows_an_agent_at_work,
         top::the_live_view_outlives_its_agent,
         top::scripts_get_text_and_json,

@@ -4,6 +4,9 @@
 //! Everything that crosses from C is checked here: null pointers, texts that are none, numbers out of range. A panic
 //! does not cross: it ends the program.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod region;
 mod types;
 

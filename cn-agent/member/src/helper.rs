@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::join::{As, JoinError, Joined, Keepsakes, Place, join, join_for};
 use crate::line::Line;
 use crate::socket::Socket;
-use crate::wire::{Inbox, Kind, MESSAGE_MAX, Message, PAGE_BYTES, Pages};
+use crate::wire::{Inbox, Kind, MESSAGE_MAX, Message, PAGE_BYTES, Pages, RANGE};
 
 /// The pause between two attempts to reach a successor.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -51,6 +51,11 @@ pub trait Host {
     /// The data of these pages is lost: touching them gives SIGBUS.
     fn lost(&mut self, pages: Pages) {
         let _ = pages;
+    }
+
+    /// Why pages will be lost next, in the agent's words, eight bytes at a time.
+    fn why(&mut self, words: &mut dyn Iterator<Item = [u8; RANGE]>) {
+        let _ = words;
     }
 
     /// The agent has died; its successor is looked for next.
@@ -165,6 +170,7 @@ impl<'a> Member<'a> {
                 let _ = self.socket.send(&bytes[..length], &[]);
             }
             Kind::Lost => message.ranges().iter().for_each(|pages| host.lost(*pages)),
+            Kind::Why => host.why(&mut message.said()),
             Kind::Discarded => self.line.discarded(),
             // It hangs up next.
             Kind::Bye | Kind::Dropped | Kind::Discard | Kind::Leave => {}

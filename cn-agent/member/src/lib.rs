@@ -15,12 +15,15 @@
 //! * [`join`]: becoming a member.
 //! * [`helper`]: what the helper thread does from then on.
 //! * [`line`](mod@line): how other threads of the process reach it.
+//! * [`told`]: lines on the program's standard error.
 //! * [`uffd`]: making a userfaultfd.
 //!
 //! Nothing here allocates, and no call but [`Line::discard`](line::Line::discard) waits for another thread: it all runs
 //! in processes whose allocator's memory is the paged memory itself, where a helper thread that touched it would wait
 //! for itself.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 // What went wrong is told without a heap.
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
@@ -28,5 +31,6 @@ pub mod helper;
 pub mod join;
 pub mod line;
 pub mod socket;
+pub mod told;
 pub mod uffd;
 pub mod wire;

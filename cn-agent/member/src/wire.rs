@@ -19,7 +19,8 @@ pub const TEXT_MAX: usize = 512;
 pub const MESSAGE_MAX: usize = HEAD + RANGES_MAX * RANGE;
 
 const HEAD: usize = 8;
-const RANGE: usize = 8;
+/// Bytes of a range in a message.
+pub const RANGE: usize = 8;
 
 /// Pages of a view, counted from its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,6 +97,8 @@ pub enum Kind {
     Bye = 3,
     /// Agent: go on with what [`Kind::Discard`] announced.
     Discarded = 4,
+    /// Agent: why pages are about to be lost, in words.
+    Why = 5,
     /// Member: the oldest [`Kind::Drop`] not yet answered is done.
     Dropped = 0x101,
     /// Member: I am about to discard these pages.
@@ -107,7 +110,7 @@ pub enum Kind {
 impl Kind {
     fn of(number: u32) -> Option<Kind> {
         use Kind::*;
-        let all = [Drop, Lost, Bye, Discarded, Dropped, Discard, Leave];
+        let all = [Drop, Lost, Bye, Discarded, Why, Dropped, Discard, Leave];
         all.into_iter().find(|kind| *kind as u32 == number)
     }
 }
@@ -133,6 +136,28 @@ impl Message {
         let mut message = Message { kind, ranges: [Pages::default(); RANGES_MAX], count };
         message.ranges[..count].copy_from_slice(&ranges[..count]);
         message
+    }
+
+    /// A message that says something in words, as much of it as has room.
+    pub fn words(kind: Kind, text: &str) -> Message {
+        let mut message = Message::new(kind, &[]);
+        for (range, part) in message.ranges.iter_mut().zip(text.as_bytes().chunks(RANGE)) {
+            let mut bytes = [0; RANGE];
+            bytes[..part.len()].copy_from_slice(part);
+            *range = Pages { first: u32_at(&bytes, 0), count: u32_at(&bytes, 4) };
+            message.count += 1;
+        }
+        message
+    }
+
+    /// What such a message says: bytes, of which those after a 0 mean nothing, eight in each item.
+    pub fn said(&self) -> impl Iterator<Item = [u8; RANGE]> {
+        self.ranges().iter().map(|range| {
+            let mut bytes = [0; RANGE];
+            bytes[..4].copy_from_slice(&range.first.to_le_bytes());
+            bytes[4..].copy_from_slice(&range.count.to_le_bytes());
+            bytes
+        })
     }
 
     /// The pages it is about.
@@ -239,6 +264,17 @@ mod tests {
             }
             assert_eq!(seen, 2, "in steps of {step}");
         }
+    }
+
+    #[test]
+    fn words_come_as_they_were_said_and_cut_if_need_be() {
+        let heard = |text: &str| {
+            let said: Vec<u8> = Message::words(Kind::Why, text).said().flatten().collect();
+            String::from_utf8(said).unwrap().trim_end_matches('\0').to_string()
+        };
+        assert_eq!([heard(""), heard("eight by"), heard("eight byte")], ["", "eight by", "eight byte"]);
+        let long = "x".repeat(2 * TEXT_MAX);
+        assert_eq!(heard(&long).len(), RANGES_MAX * RANGE);
     }
 
     #[test]

@@ -253,7 +253,7 @@ mod tests {
 
     fn heap(bytes: usize) -> &'static Heap {
         fn unannounced(_: Range<usize>) {}
-        let window = Box::leak(Box::new(Window::reserve(bytes, unannounced).unwrap()));
+        let window = Box::leak(Box::new(Window::reserve(bytes, bytes, unannounced).unwrap()));
         Box::leak(Box::new(Heap::new(window)))
     }
 

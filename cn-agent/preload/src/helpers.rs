@@ -21,13 +21,14 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::Duration;
 
-use cxloe_member::helper::{Ended, Member, Quiet};
+use cxloe_member::helper::{Ended, Member};
 use cxloe_member::join::{Joined, Place};
 use cxloe_member::line::Line;
 use cxloe_member::wire::Pages;
 
 use crate::last_words;
 use crate::lock::Lock;
+use crate::loss::Losses;
 use crate::sys::{self, Errno};
 
 /// Bytes of a helper's stack, most of them never touched.
@@ -178,7 +179,7 @@ extern "C" fn listen(stacks: *mut c_void) -> *mut c_void {
     if outcome.is_err() {
         return null_mut();
     }
-    match member.run(&mut Quiet) {
+    match member.run(&mut Losses::default()) {
         Ended::Left => null_mut(),
         Ended::Abandoned(error) => last_words::end_from_helper(format_args!(
             "the agent that has its memory has gone, and none took over within {wait:?}: {error}"

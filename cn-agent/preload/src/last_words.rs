@@ -4,6 +4,7 @@ use std::ffi::c_int;
 use std::fmt::{Display, Write};
 
 use arrayvec::ArrayString;
+use cxloe_member::told::{STDERR, tell};
 
 use crate::{process, sys};
 
@@ -23,24 +24,29 @@ pub fn end(why: impl Display) -> ! {
         text.pop();
         text.push('\n');
     }
-    say(2, &text);
+    tell(STDERR, &text);
     sys::exit(CODE)
 }
 
 /// The same from a helper thread, which has descriptors of its own.
 pub fn end_from_helper(why: impl Display) -> ! {
-    // SAFETY: plain values; what cannot be had leaves the process without its last words, and no worse.
-    unsafe {
-        let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
-        let error = libc::syscall(libc::SYS_pidfd_getfd, process, 2, 0) as c_int;
-        if error >= 0 {
-            libc::dup2(error, 2);
-        }
-    }
+    on_the_programs_own(|error| {
+        // SAFETY: plain values.
+        unsafe { libc::dup2(error, STDERR) };
+    });
     end(why)
 }
 
-fn say(descriptor: c_int, text: &str) {
-    // SAFETY: the kernel reads a live text.
-    unsafe { libc::write(descriptor, text.as_ptr().cast(), text.len()) };
+/// Gives a helper thread the program's standard error, if it can be had.
+pub fn on_the_programs_own(say: impl FnOnce(c_int)) {
+    // SAFETY: plain values; both descriptors are this function's own to close.
+    unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as c_int;
+        let error = libc::syscall(libc::SYS_pidfd_getfd, process, STDERR, 0) as c_int;
+        if error >= 0 {
+            say(error);
+            libc::syscall(libc::SYS_close, error);
+        }
+        libc::syscall(libc::SYS_close, process);
+    }
 }

@@ -18,6 +18,8 @@
 //! Nothing here allocates but through the heap that it is, and its locks can be put right in a forked child. Everything
 //! known about the window lies outside of it.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(test, allow(dead_code))]
 // What went wrong is told without a heap.
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
@@ -29,6 +31,7 @@ mod helpers;
 mod hooks;
 mod last_words;
 mod lock;
+mod loss;
 mod next;
 mod process;
 mod ranges;

@@ -31,7 +31,7 @@ use crate::helpers::{self, Membership};
 use crate::settings::Settings;
 use crate::sys::{self, Errno, PAGE};
 use crate::window::Window;
-use crate::{boot, last_words, next};
+use crate::{boot, last_words, loss, next};
 
 /// The pause between two attempts of a forked child to join.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -185,8 +185,8 @@ impl Display for Refused {
 }
 
 fn enter(settings: &Settings) -> Result<(), Refused> {
-    let addresses = || Refused::Addresses(settings.bytes);
-    let window = Window::reserve(settings.bytes, helpers::announce).ok_or_else(addresses)?;
+    let addresses = || Refused::Addresses(settings.window);
+    let window = Window::reserve(settings.bytes, settings.window, helpers::announce).ok_or_else(addresses)?;
     let stacks = helpers::stacks().ok_or_else(addresses)?;
     // SAFETY: the number was given to us as that of an open descriptor; if it is not, what is done with it fails.
     let device = settings.device.map(|number| unsafe { BorrowedFd::borrow_raw(number) });
@@ -208,6 +208,7 @@ fn enter(settings: &Settings) -> Result<(), Refused> {
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
     }
     MEMBER.store(1, Release);
+    loss::explain();
     Ok(())
 }
 

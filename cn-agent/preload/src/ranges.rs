@@ -62,6 +62,24 @@ impl<'a> Ranges<'a> {
         self.fill(pages, false);
     }
 
+    /// Makes pages used or free, whichever they were.
+    pub fn set(&mut self, pages: Range<usize>, used: bool) {
+        if !used {
+            self.lowest = self.lowest.min(pages.start);
+        }
+        self.fill(pages, used);
+    }
+
+    /// How many pages of a range are used.
+    pub fn count(&self, within: Range<usize>) -> usize {
+        let (mut at, mut count) = (within.start, 0);
+        while let Some(used) = self.next_used(at..within.end) {
+            at = used.end;
+            count += used.len();
+        }
+        count
+    }
+
     /// The first used part of a range.
     pub fn next_used(&self, within: Range<usize>) -> Option<Range<usize>> {
         let start = self.look(&within, true)?;
@@ -193,6 +211,10 @@ mod tests {
                         let end = (start + to).min(range.end);
                         ranges.give(start..end);
                         model[start..end].fill(false);
+                        prop_assert_eq!(ranges.count(0..pages), model.iter().filter(|used| **used).count());
+                        ranges.set(start..end, true);
+                        prop_assert_eq!(ranges.count(start..end), end - start);
+                        ranges.set(start..end, false);
                         held.extend([range.start..start, end..range.end].into_iter().filter(|r| !r.is_empty()));
                     }
                     _ => {}

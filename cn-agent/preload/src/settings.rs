@@ -12,8 +12,10 @@ pub struct Settings {
     pub agent: SocketPath,
     /// The space that its memory is a part of.
     pub space: u64,
-    /// Bytes of its window.
+    /// Bytes of memory that it can have.
     pub bytes: usize,
+    /// Bytes of its window: addresses for that memory, and for what is reserved.
+    pub window: usize,
     /// How long to wait for an agent that has ended.
     pub wait: Duration,
     /// An inherited descriptor of `/dev/userfaultfd`.
@@ -28,10 +30,12 @@ impl Settings {
     pub fn read() -> Option<Settings> {
         // SAFETY: cannot fail.
         let parent = unsafe { libc::getppid() } as u64;
+        let bytes = number(c"CXLOE_EXEC_BYTES")? as usize;
         Some(Settings {
             agent: SocketPath::new(variable(c"CXLOE_EXEC_AGENT")?.to_bytes())?,
             space: number(c"CXLOE_EXEC_SPACE")?,
-            bytes: number(c"CXLOE_EXEC_BYTES")? as usize,
+            bytes,
+            window: number(c"CXLOE_EXEC_WINDOW").map_or(bytes, |bytes| bytes as usize),
             wait: Duration::from_millis(number(c"CXLOE_EXEC_WAIT_MS")?),
             device: number(c"CXLOE_EXEC_DEVICE").map(|number| number as c_int),
             foremost: number(c"CXLOE_EXEC_SUPERVISOR") == Some(parent),

@@ -4,7 +4,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::AtomicU32;
 
-use libc::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, PROT_READ, PROT_WRITE};
+use libc::{MAP_ANONYMOUS, MAP_NORESERVE, MAP_PRIVATE, PROT_NONE, PROT_READ, PROT_WRITE};
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -114,6 +114,14 @@ pub unsafe fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) ->
 pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
     // SAFETY: the caller's.
     unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) as c_int }
+}
+
+/// Addresses that nobody has, not to be touched.
+pub fn addresses(bytes: usize) -> Option<*mut c_void> {
+    let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+    // SAFETY: a new mapping wherever there is room.
+    let memory = unsafe { mmap(std::ptr::null_mut(), bytes, PROT_NONE, flags, -1, 0) };
+    (memory != libc::MAP_FAILED).then_some(memory)
 }
 
 /// Fresh memory of this machine, all zeros, that takes up nothing until it is touched.

@@ -7,15 +7,19 @@
 //!   '------ granule ------'                 '- granule-'
 //! ```
 //!
-//! What is known about the pages lies outside: which are in use ([`Ranges`]), whose a granule is, how long a block is that
-//! begins at a page. So neither taking nor giving back touches remote memory.
+//! It has more addresses than the region has pages, for programs that reserve addresses (PROT_NONE) long before they
+//! commit parts of them to memory, as Java does with its heap. Pages that may be touched are *committed*, and there are
+//! never more of these than the region has; what is free or only reserved is PROT_NONE, so that touching it is SIGSEGV.
+//!
+//! What is known about the pages lies outside: which are in use ([`Ranges`]), which of them are only reserved, whose a
+//! granule is, how long a block is that begins at a page. So neither taking nor giving back touches remote memory.
 
 use std::ffi::c_void;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
 
-use libc::{MADV_DONTNEED, MADV_NOHUGEPAGE, PROT_READ, PROT_WRITE};
+use libc::{MADV_DONTNEED, MADV_NOHUGEPAGE, PROT_NONE, PROT_READ, PROT_WRITE};
 
 use crate::lock::Lock;
 use crate::ranges::Ranges;
@@ -28,13 +32,76 @@ const GRANULE: usize = GRANULE_PAGES * PAGE;
 /// Says to the agent that the pages are about to be discarded, and returns when it knows.
 pub type Announce = fn(Range<usize>);
 
+/// What pages of the window are used for.
+#[derive(Debug)]
+struct Use {
+    /// Those that somebody has.
+    taken: Ranges<'static>,
+    /// Those of them that are addresses only, to be committed later.
+    reserved: Ranges<'static>,
+    /// How many are taken and not only reserved.
+    committed: usize,
+    /// How many may be.
+    committed_max: usize,
+    /// How many are only reserved.
+    idle: usize,
+    /// How many are no part of the window any more.
+    lost: usize,
+}
+
+impl Use {
+    /// Commits pages, whoever had them or nobody; `false`, and nothing is changed, when that would be too many.
+    fn commit(&mut self, pages: Range<usize>) -> bool {
+        let idle = self.reserved.count(pages.clone());
+        let more = pages.len() - self.taken.count(pages.clone()) + idle;
+        if self.committed + more > self.committed_max {
+            return false;
+        }
+        self.taken.set(pages.clone(), true);
+        self.reserved.set(pages, false);
+        self.idle -= idle;
+        self.committed += more;
+        true
+    }
+
+    /// Makes addresses only of pages, whoever had them or nobody.
+    fn reserve(&mut self, pages: Range<usize>) {
+        let (taken, idle) = (self.taken.count(pages.clone()), self.reserved.count(pages.clone()));
+        self.committed -= taken - idle;
+        self.idle += pages.len() - idle;
+        self.taken.set(pages.clone(), true);
+        self.reserved.set(pages, true);
+    }
+
+    /// Pages that were taken do not count any more, though they may stay taken.
+    fn uncount(&mut self, pages: Range<usize>) {
+        let idle = self.reserved.count(pages.clone());
+        self.committed -= self.taken.count(pages.clone()) - idle;
+        self.idle -= idle;
+        self.reserved.set(pages, false);
+    }
+}
+
+/// What became of pages that somebody wants where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// They are the caller's.
+    Made,
+    /// There may not be so many.
+    NoRoom,
+    /// They are no part of the window, or not any more.
+    NotOurs,
+}
+
 /// The window of this process.
 #[derive(Debug)]
 pub struct Window {
     base: usize,
     pages: usize,
     announce: Announce,
-    ranges: Lock<Ranges<'static>>,
+    use_of: Lock<Use>,
+    /// Whether addresses have ever been taken: who asks for protections in a signal handler need not wait for a lock then.
+    reserves: AtomicBool,
     /// Pages that somebody has mapped something else over: they are no part of the window any more.
     lost: Lock<Ranges<'static>>,
     /// Of each granule, the arena it belongs to; 0: none.
@@ -44,29 +111,34 @@ pub struct Window {
 }
 
 impl Window {
-    /// Reserves a window with room for `bytes` bytes. `None` when there are not so many addresses.
-    pub fn reserve(bytes: usize, announce: Announce) -> Option<Window> {
-        let bytes = bytes.checked_next_multiple_of(GRANULE)?.checked_add(GRANULE)?;
+    /// Reserves a window of `addresses` bytes, of which `bytes` can be committed at a time. `None` when there are not so
+    /// many addresses.
+    pub fn reserve(bytes: usize, addresses: usize, announce: Announce) -> Option<Window> {
+        let room = |bytes: usize| bytes.checked_next_multiple_of(GRANULE);
+        let (committed_max, bytes) = (room(bytes)? / PAGE, room(addresses.max(bytes))?.checked_add(GRANULE)?);
         let pages = bytes / PAGE;
         u32::try_from(pages).ok()?;
-        let whole = sys::fresh(bytes.checked_add(GRANULE)?)? as usize;
+        let whole = sys::addresses(bytes.checked_add(GRANULE)?)? as usize;
         let base = whole.next_multiple_of(GRANULE);
         // SAFETY: what lies around the aligned part of a mapping that nobody has used.
         unsafe {
             sys::munmap(whole as *mut c_void, base - whole);
             sys::munmap((base + bytes) as *mut c_void, whole + GRANULE - base);
             sys::madvise(base as *mut c_void, bytes, MADV_NOHUGEPAGE);
+            sys::mprotect(base as *mut c_void, PAGE, PROT_READ | PROT_WRITE);
         }
-        let mut ranges = Ranges::new(table(Ranges::words(pages))?, pages, base / PAGE);
+        let ranges = || Some(Ranges::new(table(Ranges::words(pages))?, pages, base / PAGE));
+        let mut taken = ranges()?;
         // The probe page, and its granule with it.
-        ranges.take_at(0..GRANULE_PAGES);
-        let lost = Ranges::new(table(Ranges::words(pages))?, pages, base / PAGE);
+        taken.take_at(0..GRANULE_PAGES);
+        let reserved = ranges()?;
         Some(Window {
             base,
             pages,
             announce,
-            ranges: Lock::new(ranges),
-            lost: Lock::new(lost),
+            use_of: Lock::new(Use { taken, reserved, committed: 0, committed_max, idle: 0, lost: 0 }),
+            reserves: AtomicBool::new(false),
+            lost: Lock::new(ranges()?),
             owners: table(pages / GRANULE_PAGES)?,
             lengths: table(pages)?,
         })
@@ -80,6 +152,11 @@ impl Window {
     /// Its bytes.
     pub fn bytes(&self) -> usize {
         self.pages * PAGE
+    }
+
+    /// Bytes of it that can be committed at a time.
+    pub fn memory(&self) -> usize {
+        self.use_of.lock().committed_max * PAGE
     }
 
     /// Whether an address lies in it.
@@ -109,29 +186,95 @@ impl Window {
 
     /// Takes `count` pages of zeros for whoever maps memory.
     pub fn take(&self, count: usize, align: usize) -> Option<usize> {
-        self.ranges.lock().take(count.max(1), align)
+        let count = count.max(1);
+        let first = {
+            let mut use_of = self.use_of.lock();
+            if use_of.committed + count > use_of.committed_max {
+                return None;
+            }
+            let first = use_of.taken.take(count, align)?;
+            use_of.committed += count;
+            first
+        };
+        self.open(first..first + count).then_some(first)
     }
 
     /// Takes these pages, if all of them are free.
     pub fn take_at(&self, pages: Range<usize>) -> bool {
-        self.ranges.lock().take_at(pages)
+        {
+            let mut use_of = self.use_of.lock();
+            let free = pages.end <= self.pages && use_of.taken.count(pages.clone()) == 0;
+            if !free || !use_of.commit(pages.clone()) {
+                return false;
+            }
+        }
+        self.open(pages)
     }
 
-    /// Makes pages the caller's, whoever had them or nobody. Not if they are no part of the window any more.
-    pub fn claim(&self, pages: Range<usize>) -> bool {
+    /// Takes `count` pages as addresses, none of which may be touched; not so many that memory would lack addresses.
+    pub fn take_addresses(&self, count: usize) -> Option<usize> {
+        let mut use_of = self.use_of.lock();
+        if use_of.idle + use_of.lost + count > self.pages - GRANULE_PAGES - use_of.committed_max {
+            return None;
+        }
+        let first = use_of.taken.take(count, 1)?;
+        self.reserves.store(true, Relaxed);
+        use_of.reserved.set(first..first + count, true);
+        use_of.idle += count;
+        Some(first)
+    }
+
+    /// Makes pages the caller's, whoever had them or nobody: to be touched, or as addresses only.
+    pub fn claim(&self, pages: Range<usize>, touched: bool) -> Claim {
         if pages.start < GRANULE_PAGES || self.lost.lock().next_used(pages.clone()).is_some() {
+            return Claim::NotOurs;
+        }
+        let mut use_of = self.use_of.lock();
+        match touched {
+            true if !use_of.commit(pages.clone()) => return Claim::NoRoom,
+            true => {}
+            false => {
+                self.reserves.store(true, Relaxed);
+                use_of.reserve(pages);
+            }
+        }
+        Claim::Made
+    }
+
+    /// Commits those of these pages that are addresses only. `false`: there may not be so many.
+    pub fn commit(&self, pages: Range<usize>) -> bool {
+        if !self.reserves.load(Relaxed) {
+            return true;
+        }
+        let mut use_of = self.use_of.lock();
+        let more = use_of.reserved.count(pages.clone());
+        if use_of.committed + more > use_of.committed_max {
             return false;
         }
-        let mut ranges = self.ranges.lock();
         let mut at = pages.start;
-        while at < pages.end {
-            let used = ranges.next_used(at..pages.end).unwrap_or(pages.end..pages.end);
-            if at < used.start {
-                ranges.take_at(at..used.start);
-            }
-            at = used.end;
+        while let Some(reserved) = use_of.reserved.next_used(at..pages.end) {
+            at = reserved.end;
+            use_of.commit(reserved);
         }
         true
+    }
+
+    /// Whether some of these pages are addresses only.
+    pub fn reserves(&self, pages: Range<usize>) -> bool {
+        self.use_of.lock().reserved.next_used(pages).is_some()
+    }
+
+    /// Has pages that have just been taken be touched; gives them back if the kernel refuses.
+    fn open(&self, pages: Range<usize>) -> bool {
+        let address = self.address(pages.start).cast();
+        // SAFETY: pages of the window that nobody else has.
+        let opened = unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_READ | PROT_WRITE) } == 0;
+        if !opened {
+            let mut use_of = self.use_of.lock();
+            use_of.uncount(pages.clone());
+            use_of.taken.give(pages);
+        }
+        opened
     }
 
     /// Takes granules of zeros for an arena (not 0).
@@ -176,7 +319,7 @@ impl Window {
         while let Some(used) = {
             // Not over the probe page.
             let from = at.max(GRANULE_PAGES);
-            let used = (from < pages.end).then(|| self.ranges.lock().next_used(from..pages.end));
+            let used = (from < pages.end).then(|| self.use_of.lock().taken.next_used(from..pages.end));
             used.flatten()
         } {
             at = used.end;
@@ -190,8 +333,10 @@ impl Window {
             let lost = self.lost.lock().next_used(at..pages.end);
             let whole = at..lost.as_ref().map_or(pages.end, |lost| lost.start);
             if !whole.is_empty() {
-                self.clear(whole.clone());
-                self.ranges.lock().give(whole);
+                self.close(whole.clone());
+                let mut use_of = self.use_of.lock();
+                use_of.uncount(whole.clone());
+                use_of.taken.give(whole);
             }
             let Some(lost) = lost else { return };
             at = lost.end;
@@ -201,12 +346,12 @@ impl Window {
         }
     }
 
-    /// Makes zeros of pages, as they were at first.
-    pub fn clear(&self, pages: Range<usize>) {
+    /// Discards pages, and has nobody touch them from here on.
+    fn close(&self, pages: Range<usize>) {
         self.discard(pages.clone());
         let address = self.address(pages.start).cast();
-        // SAFETY: pages of the window, whose owner wants them as new.
-        unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_READ | PROT_WRITE) };
+        // SAFETY: pages of the window that their owner gives back. If the kernel refuses, touching them gives zeros.
+        unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_NONE) };
     }
 
     /// Makes zeros of pages.
@@ -220,34 +365,38 @@ impl Window {
     /// Something else has been mapped over pages: neither the window's content nor its addresses any more.
     pub fn lose(&self, pages: Range<usize>) {
         (self.announce)(pages.clone());
-        let mut at = pages.start;
         let mut lost = self.lost.lock();
+        let mut use_of = self.use_of.lock();
+        let mut at = pages.start;
         while at < pages.end {
-            let known = lost.next_used(at..pages.end);
-            let end = known.as_ref().map_or(pages.end, |known| known.start);
-            if at < end {
-                lost.take_at(at..end);
+            let known = lost.next_used(at..pages.end).unwrap_or(pages.end..pages.end);
+            if at < known.start {
+                use_of.uncount(at..known.start);
+                use_of.lost += known.start - at;
             }
-            at = known.map_or(pages.end, |known| known.end);
+            at = known.end;
         }
+        // Nobody gets these addresses again.
+        use_of.taken.set(pages.clone(), true);
+        lost.set(pages, true);
     }
 
     /// Its locks are held from before a fork until after it.
     pub fn hold(&self) {
-        self.ranges.hold();
         self.lost.hold();
+        self.use_of.hold();
     }
 
     /// After a fork, in the parent.
     pub fn let_go(&self) {
+        self.use_of.let_go();
         self.lost.let_go();
-        self.ranges.let_go();
     }
 
     /// After a fork, in the child.
     pub fn reset(&self) {
         self.lost.reset();
-        self.ranges.reset();
+        self.use_of.reset();
     }
 }
 
@@ -288,8 +437,8 @@ mod tests {
 
     #[test]
     fn pages_come_as_zeros_and_never_twice() {
-        let window = Window::reserve(1 << 20, unannounced).unwrap();
-        assert_eq!(window.bytes(), (1 << 20) + GRANULE);
+        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
+        assert_eq!(window.bytes(), (2 << 20) + GRANULE);
         assert!(window.base().is_multiple_of(GRANULE));
         let first = window.take(100, 1).unwrap();
         assert!(first >= GRANULE_PAGES, "the probe page is nobody's");
@@ -306,7 +455,7 @@ mod tests {
 
     #[test]
     fn granules_know_their_arena() {
-        let window = Window::reserve(1 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
         window.take(1, 1).unwrap();
         let (address, bytes) = window.take_granules(GRANULE + 1, 3).unwrap();
         assert_eq!((bytes, address as usize % GRANULE), (2 * GRANULE, 0));
@@ -319,7 +468,7 @@ mod tests {
 
     #[test]
     fn what_is_mapped_over_is_lost_and_not_given_out_again() {
-        let window = Window::reserve(1 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
         let first = window.take(30, 1).unwrap();
         window.lose(first + 10..first + 15);
         window.lose(first + 12..first + 20);
@@ -330,8 +479,29 @@ mod tests {
     }
 
     #[test]
+    fn addresses_become_memory_when_they_are_committed_and_no_more_than_there_is() {
+        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
+        let first = window.take_addresses(200).unwrap();
+        assert_eq!(window.take_addresses(57), None, "memory needs addresses too");
+        assert!(window.commit(first..first + 100) && window.commit(first..first + 100));
+        let heap = window.take(156, 1).unwrap();
+        fill(&window, heap..heap + 156);
+        assert_eq!(window.take(1, 1), None, "all is committed");
+        assert!(!window.commit(first..first + 101));
+        assert_eq!(window.claim(first + 100..first + 110, true), Claim::NoRoom);
+        assert_eq!(window.claim(first..first + 50, true), Claim::Made, "had been committed");
+        assert_eq!(window.claim(first..first + 50, false), Claim::Made, "addresses only again");
+        assert_eq!(window.claim(first + 100..first + 150, true), Claim::Made);
+        assert_eq!(window.take(1, 1), None);
+        window.give(first..first + 200);
+        let after = window.take(100, 1).unwrap();
+        assert!((after..after + 100).all(|page| byte(&window, page) == 0));
+        assert_eq!((window.take(1, 1), window.claim(0..1, true)), (None, Claim::NotOurs));
+    }
+
+    #[test]
     fn parts_are_cut_to_the_window() {
-        let window = Window::reserve(1 << 20, unannounced).unwrap();
+        let window = Window::reserve(1 << 20, 2 << 20, unannounced).unwrap();
         let (base, pages) = (window.base(), window.bytes() / PAGE);
         assert_eq!(window.part(base - 4096, 8192), 0..1);
         assert_eq!(window.part(base + 4096, 1), 1..2);

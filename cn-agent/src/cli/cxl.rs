@@ -8,6 +8,7 @@ use cxloe_cn::cxl::inventory::{CxlMemory, CxlRegion, DaxDevice, Memdev};
 use cxloe_cn::cxl::{DEV_ROOT, SYSFS_ROOT};
 use cxloe_gmm::command_line::{Failure, new_table, output};
 use cxloe_gmm::model::ByteSize;
+use cxloe_gmm::to_stderr;
 
 /// Arguments of `cn-agent cxl`.
 #[derive(Debug, Args)]
@@ -60,16 +61,16 @@ pub fn run(args: &CxlArgs) -> Result<(), Failure> {
         return output::print(output::value(memory)?, args.human);
     }
     for problem in &memory.problems {
-        eprintln!("Warning: {problem}");
+        to_stderr!("Warning: {problem}");
     }
     for file in memory.dax_devices.iter().filter(|dax| dax.unfit.is_none()).map(|dax| &dax.device) {
         if !args.dev_root.join(file).exists() {
-            eprintln!("Warning: {} is missing; is devtmpfs mounted?", args.dev_root.join(file).display());
+            to_stderr!("Warning: {} is missing; is devtmpfs mounted?", args.dev_root.join(file).display());
         }
     }
     let shown = text(&memory);
     if shown.is_empty() {
-        eprintln!("Warning: no CXL memory found: {}", memory.why_none(0, &[]));
+        to_stderr!("Warning: no CXL memory found: {}", memory.why_none(0, &[]));
     }
     output::write(shown.as_bytes())
 }

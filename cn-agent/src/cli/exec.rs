@@ -2,13 +2,15 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use cxloe_cn::client;
 use cxloe_cn::exec::lease::{Lease, LeaseError};
 use cxloe_cn::exec::program::ProgramError;
-use cxloe_cn::exec::session::{self, Session};
+use cxloe_cn::exec::session::{self, Outcome, Session};
+use cxloe_cn::exec::stayed::Stayed;
 use cxloe_cn::exec::{library, program};
 use cxloe_cn::local::message::{MapRequest, PagingView};
 use cxloe_cn::mapping::Owner;
@@ -16,6 +18,7 @@ use cxloe_cn::paging::Kind;
 use cxloe_gmm::command_line::{Exit, Failure, output};
 use cxloe_gmm::daemon::Span;
 use cxloe_gmm::model::{ByteSize, Name, human_bytes};
+use cxloe_gmm::to_stderr;
 
 use super::SocketArgs;
 use super::failure::of_agent;
@@ -27,8 +30,13 @@ malloc and its kin, and private anonymous mappings of 64 KiB and more, come from
 that it starts. Stacks, files and what programs map in other ways stay in this machine. All processes together have SIZE
 bytes of it and at most LOCAL of them resident. fork means what it always does.
 
-A program that is linked statically or runs with another user's rights is refused; one that is started by the program runs
-with memory of this machine. Remote pages cannot be locked (mlock fails) or read and written by direct I/O safely.
+A program that is linked statically or against musl, or runs with another user's rights, is refused; one that is started by
+the program runs with memory of this machine. Remote pages cannot be locked (mlock fails with EPERM) or read and written by
+direct I/O safely. gdb and /proc/PID/mem get an I/O error for pages that are not resident, and core dumps have zeros there.
+
+Addresses that are reserved first and committed later (Java's heap) are remote if they fit SIZE. How much stayed in this
+machine is told at the end, by --stats and, if it is much, by a line of its own. If data is lost, the program gets SIGBUS, and
+its last line on standard error says which region and memory node were to blame.
 
 If the agent ends, programs wait for its successor, and end with exit code 75 when none comes in time. If this command is
 killed, the program gets SIGTERM. Signals go on to the program, and its exit code is this command's; 128 and the signal's
@@ -131,9 +139,18 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
     let owner = Owner::map(&socket, request).map_err(of_agent)?;
     let settings = session::Settings { library, agent: socket, bytes: lease.bytes(), wait: args.wait.0 };
     let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
-    let (status, view) = session.supervise().map_err(Failure::failed)?;
+    let Outcome { status, view, stayed } = session.supervise().map_err(Failure::failed)?;
+    if let Some(stayed) = stayed.filter(Stayed::is_worth_a_word) {
+        to_stderr!("cn-agent: {}", in_this_machine(&stayed));
+    }
+    if status.core_dumped() {
+        to_stderr!(
+            "cn-agent: pages that were not resident in this machine are zeros in the core dump; give --local the bytes of \
+             --size to have all of them in it"
+        );
+    }
     if let Some(form) = args.stats {
-        tell(view, form)?;
+        tell(view, stayed, form)?;
     }
     lease.end().map_err(of_lease)?;
     match session::exit_code(status) {
@@ -166,14 +183,33 @@ pub fn set_local(args: &SetLocalArgs) -> Result<(), Failure> {
     client::set_limit(&socket, space.space, args.local.0).map_err(of_agent)
 }
 
-fn tell(view: Option<PagingView>, form: Form) -> Result<(), Failure> {
+fn in_this_machine(stayed: &Stayed) -> String {
+    let Stayed { local_bytes, memory_bytes } = *stayed;
+    format!(
+        "local: {} of {} of the program's memory stayed in this machine; what is larger than --size allows, has a fixed \
+         address or huge pages, or is mapped past the C library cannot be remote: try a larger --size",
+        human_bytes(local_bytes),
+        human_bytes(memory_bytes)
+    )
+}
+
+fn tell(view: Option<PagingView>, stayed: Option<Stayed>, form: Form) -> Result<(), Failure> {
     let Some(view) = view else {
-        eprintln!("cn-agent: the agent could not say how paging went");
+        to_stderr!("cn-agent: the agent could not say how paging went");
         return Ok(());
     };
     match form {
-        Form::Json => eprintln!("{:#}", output::value(view)?),
-        Form::Text => eprint!("{}", in_words(&view)),
+        Form::Json => {
+            let mut value = output::value(view)?;
+            value["stayed"] = output::value(stayed)?;
+            to_stderr!("{value:#}");
+        }
+        Form::Text => {
+            let stayed = stayed.map_or_else(String::new, |Stayed { local_bytes, memory_bytes }| {
+                format!("local: {} of {}\n", human_bytes(local_bytes), human_bytes(memory_bytes))
+            });
+            to_stderr!("{}{stayed}", in_words(&view));
+        }
     }
     Ok(())
 }
@@ -207,9 +243,10 @@ pub fn of_program(error: ProgramError) -> Failure {
     let exit = match &error {
         ProgramError::NotFound(_) => Exit::NotFound,
         ProgramError::Unusable { .. } | ProgramError::Endless(_) => Exit::Failed,
-        ProgramError::Static(_) | ProgramError::Foreign { .. } | ProgramError::OtherRights(_) => {
-            Exit::Refused
-        }
+        ProgramError::Static(_)
+        | ProgramError::Musl { .. }
+        | ProgramError::Foreign { .. }
+        | ProgramError::OtherRights(_) => Exit::Refused,
     };
     Failure::new(exit, error)
 }

@@ -4,6 +4,7 @@
 use clap::Args;
 use cxloe_cn::client;
 use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::to_stderr;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -54,10 +55,10 @@ pub fn list(args: &ListArgs) -> Result<(), Failure> {
         kinds.push(("logical_devices", values(node.devices)?));
     }
     for (kind, _) in kinds.iter().filter(|(_, found)| found.is_empty()) {
-        eprintln!("Warning: no {} found", kind.replace('_', " "));
+        to_stderr!("Warning: no {} found", kind.replace('_', " "));
     }
     if node.held {
-        eprintln!(
+        to_stderr!(
             "Warning: this compute node is held in reset; nothing is attached until the manager releases it \
              (gmm release)"
         );

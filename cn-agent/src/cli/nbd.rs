@@ -59,7 +59,7 @@ pub struct NbdArgs {
 /// # Errors
 /// When the region is not attached, or the socket is not to be had.
 pub fn run(args: &NbdArgs) -> Result<(), Failure> {
-    log::start(&args.log, args.log_format);
+    let _log = log::start(&args.log, args.log_format);
     let ending = Ending::watch().map_err(Failure::failed)?;
     let place = Place {
         agent: args.agent.clone().unwrap_or_else(default_socket),

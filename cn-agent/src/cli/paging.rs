@@ -3,6 +3,7 @@
 use clap::Args;
 use cxloe_cn::client;
 use cxloe_gmm::command_line::{Failure, output};
+use cxloe_gmm::to_stderr;
 
 use super::SocketArgs;
 use super::failure::of_agent;
@@ -31,7 +32,7 @@ pub struct PagingArgs {
 pub fn paging(args: &PagingArgs) -> Result<(), Failure> {
     let views = client::paging(&args.socket.path(), None).map_err(of_agent)?;
     if views.is_empty() && !args.json {
-        eprintln!("Warning: no mapped regions found");
+        to_stderr!("Warning: no mapped regions found");
     }
     output::print(output::value(views)?, args.human)
 }

@@ -37,7 +37,7 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     if args.print_config {
         return output::write(config.to_toml().as_bytes());
     }
-    log::start(&config.log, config.log_format);
+    let _log = log::start(&config.log, config.log_format);
     serve(&config).map_err(Failure::failed)
 }
 

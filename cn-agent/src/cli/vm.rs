@@ -174,7 +174,7 @@ pub fn vm(args: &VmArgs) -> Result<(), Failure> {
     })?;
     let monitor = PathBuf::from(command.get_program());
     let session = Session::spawn(command, monitor, owner, args.wait.0).map_err(Failure::failed)?;
-    let (status, _) = session.supervise().map_err(Failure::failed)?;
+    let session::Outcome { status, .. } = session.supervise().map_err(Failure::failed)?;
     lease.end().map_err(of_lease)?;
     match session::exit_code(status) {
         0 => Ok(()),
@@ -188,7 +188,7 @@ pub fn vm(args: &VmArgs) -> Result<(), Failure> {
 /// # Errors
 /// When the region is not attached, the socket is not to be had, or what is handed over cannot be served.
 pub fn serve_uffd(args: &ServeUffdArgs) -> Result<(), Failure> {
-    log::start(&args.log, args.log_format);
+    let _log = log::start(&args.log, args.log_format);
     let ending = Ending::watch().map_err(Failure::failed)?;
     let stop = AtomicBool::new(false);
     let done = ending.worker();

@@ -117,7 +117,8 @@ pub enum EngineError {
     NotConnected(Mac),
     /// The memory node has lost the region's data; what the region has on other memory nodes is still there.
     #[error(
-        "memory node {0} was restarted without its content: what the region had there is lost; destroy the region and create it anew"
+        "memory node {0} was restarted without its content: what the region had there is lost; `gmm reset-region NAME` \
+         gives the region back, with zeros there"
     )]
     DataLost(Mac),
     /// The region is served by a CXL device that is not there.

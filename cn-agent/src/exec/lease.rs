@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use cxloe_gmm::api::{CreateRegion, DestroyRegion};
 use cxloe_gmm::client::{self as gmm, Client};
 use cxloe_gmm::model::{CnId, Name};
+use cxloe_gmm::to_stderr;
 
 use crate::client::{self, ClientError};
 use crate::local::message::Attaching;
+use crate::paging::TEMPORARY;
 
 /// What memory nodes give away by default; sizes are rounded up to it.
 const EXTENT: u64 = 2 << 20;
@@ -64,7 +66,7 @@ impl Lease {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(LeaseError::System)?;
         let manager = Client::new(&node.manager)?;
-        let name = format!("exec-{}-{:08x}", std::process::id(), rand::random::<u32>());
+        let name = format!("{TEMPORARY}{}-{:08x}", std::process::id(), rand::random::<u32>());
         let name = Name::new(name).map_err(|error| LeaseError::Node(error.to_string()))?;
         let bytes = bytes.next_multiple_of(EXTENT);
         runtime.block_on(manager.create_region(&CreateRegion::new(name.clone(), bytes, owner)))?;
@@ -132,8 +134,8 @@ impl Drop for Lease {
     fn drop(&mut self) {
         let name = self.name.clone();
         if let Err(error) = self.destroy() {
-            eprintln!(
-                "cn-agent: region {name} is left behind: {error}; destroy it with `gmm destroy-region {name}`"
+            to_stderr!(
+                "cn-agent: region {name} is left behind: {error}; destroy it with `gmm destroy-region --force {name}`"
             );
         }
     }

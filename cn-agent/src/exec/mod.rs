@@ -22,6 +22,7 @@ pub mod lease;
 pub mod library;
 pub mod program;
 pub mod session;
+pub mod stayed;
 
 /// The exit code of a process whose memory has gone out of reach: that of a temporary failure in `sysexits.h`.
 pub const OUT_OF_REACH: i32 = 75;

@@ -41,6 +41,17 @@ pub enum ProgramError {
          run a dynamically linked build of it", .0.display()
     )]
     Static(PathBuf),
+    /// Linked against another C library than the one whose functions are taken the place of.
+    #[error(
+        "{} is linked against musl ({}), and remote memory is for programs of the GNU C library; run a build of it \
+         for that", .path.display(), .linker
+    )]
+    Musl {
+        /// The program.
+        path: PathBuf,
+        /// The dynamic linker that it names.
+        linker: String,
+    },
     /// For another machine, or nothing that a machine runs.
     #[error("{} is no program for this machine ({}); remote memory is for 64-bit ELF programs and scripts", .path.display(), .what)]
     Foreign {
@@ -106,7 +117,10 @@ pub fn examine(path: &Path) -> Result<(), ProgramError> {
             return Err(ProgramError::OtherRights(file));
         }
         return match linkage(&head, &mut open).map_err(unusable)? {
-            Linkage::Dynamic => Ok(()),
+            Linkage::Dynamic(linker) if linker.contains(MUSL) => {
+                Err(ProgramError::Musl { path: file, linker })
+            }
+            Linkage::Dynamic(_) => Ok(()),
             Linkage::Static => Err(ProgramError::Static(file)),
             Linkage::Foreign(what) => Err(ProgramError::Foreign { path: file, what }),
         };
@@ -123,7 +137,8 @@ fn interpreter(head: &[u8]) -> Option<PathBuf> {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Linkage {
-    Dynamic,
+    /// By the dynamic linker at this path.
+    Dynamic(String),
     Static,
     Foreign(&'static str),
 }
@@ -132,6 +147,10 @@ enum Linkage {
 const MACHINE: u16 = if cfg!(target_arch = "x86_64") { 62 } else { 183 };
 /// Bytes of a program header.
 const ENTRY: usize = 56;
+/// What the names of musl's dynamic linkers contain.
+const MUSL: &str = "ld-musl";
+/// Bytes of a dynamic linker's path, at most.
+const PATH_MAX: u64 = 4096;
 /// `PT_INTERP`: the program header that names the dynamic linker.
 const INTERPRETED: u32 = 3;
 
@@ -156,7 +175,13 @@ fn linkage(head: &[u8], file: &mut (impl Read + Seek)) -> io::Result<Linkage> {
             return Ok(Linkage::Foreign("ELF that ends too early"));
         }
         if entry[..4] == INTERPRETED.to_le_bytes() {
-            return Ok(Linkage::Dynamic);
+            let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap_or_default());
+            let (at, length) = (word(8), word(32).min(PATH_MAX));
+            let mut path = Vec::new();
+            file.seek(SeekFrom::Start(at))?;
+            file.take(length).read_to_end(&mut path)?;
+            let end = path.iter().position(|byte| *byte == 0).unwrap_or(path.len());
+            return Ok(Linkage::Dynamic(String::from_utf8_lossy(&path[..end]).into_owned()));
         }
     }
     Ok(Linkage::Static)
@@ -204,6 +229,21 @@ mod tests {
         let outer = script(folder.path(), "outer", line.as_bytes(), 0o755);
         examine(&outer).unwrap();
         assert_eq!(find(OsStr::new("outer"), Some(folder.path().as_os_str())).unwrap(), outer);
+    }
+
+    #[test]
+    fn programs_of_musl_are_told_by_their_dynamic_linker() {
+        let folder = tempfile::tempdir().unwrap();
+        for (linker, served) in [("/lib/ld-musl-x86_64.so.1", false), ("/lib64/ld-linux-x86-64.so.2", true)] {
+            let mut file = elf(&[6, 3]);
+            let (at, last) = (file.len() as u64, file.len() - ENTRY);
+            file[last + 8..last + 16].copy_from_slice(&at.to_le_bytes());
+            file[last + 32..last + 40].copy_from_slice(&(linker.len() as u64 + 1).to_le_bytes());
+            file.extend(linker.bytes().chain([0]));
+            let found = examine(&script(folder.path(), "program", &file, 0o755));
+            assert_eq!(found.is_ok(), served, "{linker}: {found:?}");
+            assert!(served || found.unwrap_err().to_string().contains(linker));
+        }
     }
 
     #[test]

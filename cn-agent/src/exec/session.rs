@@ -20,9 +20,11 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getppid};
 
+use super::stayed::{Stayed, Watch};
 use crate::client::ClientError;
 use crate::local::message::PagingView;
 use crate::mapping::Owner;
+use crate::paging::window_bytes;
 
 /// Signals that go on to the program.
 const PASSED_ON: [Signal; 7] = [
@@ -34,6 +36,8 @@ const PASSED_ON: [Signal; 7] = [
     Signal::SIGUSR2,
     Signal::SIGALRM,
 ];
+/// How many folders deep programs may lie: the way up from theirs to the root ends there in any case.
+const FOLDERS_MAX: usize = 40;
 /// The pause between two attempts to reach the agent's successor, and between two looks at processes in the background.
 const PAUSE_MS: u16 = 100;
 
@@ -77,6 +81,19 @@ pub struct Session {
     away: Option<Instant>,
     /// Whether its successor was given up on.
     abandoned: bool,
+    /// What of its memory stays here.
+    stayed: Watch,
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Its status.
+    pub status: ExitStatus,
+    /// How its remote memory stood at the end, if the agent could say.
+    pub view: Option<PagingView>,
+    /// How much of its memory stayed in this machine, if that could be seen.
+    pub stayed: Option<Stayed>,
 }
 
 impl Session {
@@ -94,10 +111,14 @@ impl Session {
         let mut command = Command::new(&program);
         command.arg0(name).args(arguments.iter().skip(1));
         command
-            .env("LD_PRELOAD", preload(&settings.library, std::env::var_os("LD_PRELOAD").as_deref()))
+            .env(
+                "LD_PRELOAD",
+                preload(&of_glibc(&settings.library), std::env::var_os("LD_PRELOAD").as_deref()),
+            )
             .env("CXLOE_EXEC_AGENT", &settings.agent)
             .env("CXLOE_EXEC_SPACE", owner.space().to_string())
             .env("CXLOE_EXEC_BYTES", settings.bytes.to_string())
+            .env("CXLOE_EXEC_WINDOW", window_bytes(settings.bytes).to_string())
             .env("CXLOE_EXEC_WAIT_MS", settings.wait.as_millis().to_string())
             .env("CXLOE_EXEC_SUPERVISOR", getpid().to_string());
         if let Some(device) = owner.device() {
@@ -132,7 +153,15 @@ impl Session {
         // SAFETY: system calls only, on values of this function.
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn().map_err(|source| SessionError::Start { path: program, source })?;
-        Ok(Session { child, owner, wait, signals, away: None, abandoned: false })
+        Ok(Session {
+            child,
+            owner,
+            wait,
+            signals,
+            away: None,
+            abandoned: false,
+            stayed: Watch::new(Instant::now()),
+        })
     }
 
     /// The program's process.
@@ -140,12 +169,11 @@ impl Session {
         self.child.id()
     }
 
-    /// Supervises until the program has ended, and every process with a part of its memory. How the program ended, and how
-    /// its memory stood at the end, if the agent could say.
+    /// Supervises until the program has ended, and every process with a part of its memory.
     ///
     /// # Errors
     /// [`SessionError::System`].
-    pub fn supervise(mut self) -> Result<(ExitStatus, Option<PagingView>), SessionError> {
+    pub fn supervise(mut self) -> Result<Outcome, SessionError> {
         let mut ended = None;
         loop {
             self.pass_signals_on(ended.is_some())?;
@@ -155,21 +183,26 @@ impl Session {
                 })?;
             }
             self.follow_agent();
+            self.look();
             let mut polled = false;
             if let Some(status) = ended {
                 let view = if self.away.is_none() { self.owner.paging() } else { Err(gone(&self.owner)) };
                 match view {
-                    Ok(view) if view.members.is_empty() => return Ok((status, Some(view))),
+                    Ok(view) if view.members.is_empty() => return Ok(self.over(status, Some(view))),
                     Ok(_) => polled = true,
-                    Err(_) if self.abandoned => return Ok((status, None)),
+                    Err(_) if self.abandoned => return Ok(self.over(status, None)),
                     Err(ClientError::Refused { .. } | ClientError::Protocol { .. }) => {
-                        return Ok((status, None));
+                        return Ok(self.over(status, None));
                     }
                     Err(_) => self.away = self.away.or_else(|| Some(Instant::now())),
                 }
             }
             self.sleep(polled)?;
         }
+    }
+
+    fn over(&self, status: ExitStatus, view: Option<PagingView>) -> Outcome {
+        Outcome { status, view, stayed: self.stayed.most() }
     }
 
     /// Sleeps until there is a signal, the agent hangs up, or it is time to look again.
@@ -179,12 +212,25 @@ impl Session {
             PollFd::new(self.owner.as_fd(), PollFlags::POLLIN),
         ];
         let quiet = self.away.is_some() || self.abandoned;
-        let limit = if soon || quiet { PollTimeout::from(PAUSE_MS) } else { PollTimeout::NONE };
+        let look = self.stayed.left(Instant::now()).as_millis() as u16;
+        let limit = PollTimeout::from(if soon || quiet { PAUSE_MS } else { look.saturating_add(1) });
         // A connection that has ended is readable for ever.
         let watched = if quiet { &mut set[..1] } else { &mut set[..] };
         match poll(watched, limit) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Looks how much of its memory is here, if it is time to.
+    fn look(&mut self) {
+        let now = Instant::now();
+        if !self.stayed.left(now).is_zero() {
+            return;
+        }
+        match self.owner.paging() {
+            Ok(view) if self.away.is_none() => self.stayed.look(now, &view),
+            _ => self.stayed.put_off(now),
         }
     }
 
@@ -245,6 +291,15 @@ pub fn has_hung_up(socket: BorrowedFd<'_>) -> bool {
         Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => false,
         Err(_) => true,
     }
+}
+
+/// A path of this library, which is whole, that only the dynamic linker of the GNU C library finds: it knows `$ORIGIN`,
+/// the folder of the program. musl's, which could not load the library, takes it for a name, finds nothing, and goes on.
+fn of_glibc(library: &std::path::Path) -> PathBuf {
+    let mut path = OsString::from("$ORIGIN");
+    path.push("/..".repeat(FOLDERS_MAX));
+    path.push(library);
+    path.into()
 }
 
 /// The value of LD_PRELOAD with the library in front of what is there.

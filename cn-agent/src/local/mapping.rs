@@ -19,7 +19,7 @@ use super::server::Backstage;
 use crate::daemon::Orders;
 use crate::daemon::order::{Order, PagingOrder};
 use crate::pager::{LIMIT_MIN, PAGE_BYTES};
-use crate::paging::{Claim, Joining, Made, Space, SpaceOptions, Spaces, cut, limit_pages};
+use crate::paging::{Claim, Joining, Made, Space, SpaceOptions, Spaces, cut, limit_pages, view_pages};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages of a region at most: numbers of pages have 32 bits, the highest of which mean something else.
@@ -162,6 +162,7 @@ async fn create(backstage: &Backstage, request: &MapRequest) -> Result<Box<Space
         kind: request.kind,
         hpa: region.hpa,
         pages: pages as u32,
+        view_pages: view_pages(request.kind, pages as u32),
         limit: limit_pages(request.limit, pages as u32),
         prefetch: request.prefetch,
         fresh: request.fresh,

@@ -28,6 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use cxloe_gmm::to_stderr;
 use cxloe_member::helper::{Ended, Host, Member};
 use cxloe_member::join::{As, JoinError, Place, join};
 use cxloe_member::line::Line;
@@ -352,7 +353,7 @@ impl Helper {
     fn give_up(&self, error: &JoinError) {
         match self.abandoned {
             Abandoned::Abort => {
-                eprintln!("cxloe: the agent that paged this program's memory has died: {error}");
+                to_stderr!("cxloe: the agent that paged this program's memory has died: {error}");
                 std::process::abort();
             }
             Abandoned::Unmap => {

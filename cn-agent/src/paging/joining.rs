@@ -26,6 +26,21 @@ fn refused(text: impl ToString) -> No {
     No { status: REFUSED, text: cut(&text.to_string()).into() }
 }
 
+/// Why a process that asks is not to be seen. The kernel names it by its number among the agent's own processes, and by 0
+/// if it is none of them.
+fn unseen(pid: u32) -> String {
+    match pid {
+        0 => "the program is in another PID namespace than the agent, which cannot see it there; run the agent in the \
+              machine's PID namespace (containers: `--pid=host`, hostPID: true), or both in one"
+            .into(),
+        _ => format!(
+            "there is no process {pid} among those that the agent sees; if the program or its supervisor runs in a \
+             container, run the agent in the machine's PID namespace (containers: `--pid=host`, hostPID: true), or all \
+             of them in one"
+        ),
+    }
+}
+
 impl Spaces {
     /// A process becomes a member, and is told so, or why not.
     pub fn join(&mut self, mut joining: Joining) {
@@ -56,7 +71,7 @@ impl Space {
         let Joining { address, bytes, offset, pid, .. } = *joining;
         let whole = [address, bytes, offset].iter().all(|number| number.is_multiple_of(PAGE));
         let end = address.checked_add(bytes).zip(offset.checked_add(bytes));
-        let all = u64::from(self.options.view_pages()) * PAGE;
+        let all = u64::from(self.options.view_pages) * PAGE;
         if !whole || bytes == 0 || end.is_none_or(|(_, end)| end > all) {
             return Err(refused(format!(
                 "{bytes} bytes at {address:#x} from byte {offset} on are not whole pages of a view, which has room for {all}"
@@ -65,7 +80,7 @@ impl Space {
         if self.options.kind == Kind::Private && offset != 0 {
             return Err(refused("private memory begins at its first page"));
         }
-        let started = ledger::started(pid).ok_or_else(|| refused(format!("there is no process {pid}")))?;
+        let started = ledger::started(pid).ok_or_else(|| refused(unseen(pid)))?;
         let mapping = match (joining.resume, joining.view) {
             (true, view) => self.rejoin(ViewId(view.unwrap_or_default()), joining)?,
             (false, Some(view)) if self.options.kind == Kind::Private => {
@@ -82,7 +97,7 @@ impl Space {
                 status: WELCOME,
                 view: view.0,
                 mapping: mapping.0,
-                pages: self.options.view_pages(),
+                pages: self.options.view_pages,
                 agent: std::process::id(),
                 text: 0,
             };

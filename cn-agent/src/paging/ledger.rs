@@ -20,7 +20,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{Kind, SpaceOptions};
+use super::{Kind, PRIVATE_SPARE, SpaceOptions};
 use crate::pager::{MAPPINGS_MAX, PAGE_BYTES, PageTable, VIEWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CXLoElgr");
@@ -109,6 +109,14 @@ fn views_of(kind: Kind) -> usize {
     }
 }
 
+/// Pages that a view had room for before ledgers said so.
+fn earlier_view_pages(kind: Kind, pages: u32) -> u32 {
+    match kind {
+        Kind::Private => pages.saturating_add(PRIVATE_SPARE),
+        Kind::Shared | Kind::Foreign => pages,
+    }
+}
+
 /// Bytes of a view's table, whole pages.
 fn table_bytes(pages: u32) -> usize {
     (pages as usize * 8).next_multiple_of(PAGE_BYTES)
@@ -124,9 +132,9 @@ impl Ledger {
         let file = File::from(memfd_create(c"cxloe-ledger", flags)?);
         file.set_permissions(PermissionsExt::from_mode(0o600))?;
         let views = views_of(options.kind);
-        file.set_len((TABLES_AT + views * table_bytes(options.view_pages())) as u64)?;
+        file.set_len((TABLES_AT + views * table_bytes(options.view_pages)) as u64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
-        let ledger = Ledger::over(file, options.view_pages(), views)?;
+        let ledger = Ledger::over(file, options.view_pages, views)?;
         let name = options.region.as_bytes();
         let words = [
             MAGIC,
@@ -139,6 +147,7 @@ impl Ledger {
             u64::from(options.fresh),
             options.lost_wait.as_millis() as u64,
             name.len() as u64,
+            u64::from(options.view_pages),
         ];
         words.iter().enumerate().for_each(|(index, word)| ledger.head[index].store(*word, Ordering::Relaxed));
         for (index, part) in name.chunks(8).take(NAME_WORDS).enumerate() {
@@ -174,6 +183,9 @@ impl Ledger {
         let kind = Kind::of(word(3)).filter(|_| word(0) == MAGIC && word(1) == VERSION);
         let kind = kind.ok_or(LedgerError::NoLedger)?;
         let pages = u32::try_from(word(4)).map_err(|_| LedgerError::NoLedger)?;
+        // Ledgers of earlier releases do not say: views had no room for reservations.
+        let room = if word(10) == 0 { u64::from(earlier_view_pages(kind, pages)) } else { word(10) };
+        let room = u32::try_from(room).map_err(|_| LedgerError::NoLedger)?;
         let views = views_of(kind);
         let name = usize::try_from(word(9)).ok().filter(|length| *length <= NAME_WORDS * 8);
         let name = name.filter(|_| pages < 1 << 31).ok_or(LedgerError::NoLedger)?;
@@ -185,12 +197,13 @@ impl Ledger {
             kind,
             hpa: 0,
             pages,
+            view_pages: room,
             limit: word(5) as u32,
             prefetch: word(6) != 0,
             fresh: word(7) != 0,
             lost_wait: Duration::from_millis(word(8)),
         };
-        (ledger.pages, ledger.views) = (options.view_pages(), views as u64);
+        (ledger.pages, ledger.views) = (options.view_pages, views as u64);
         if length != (TABLES_AT + views * table_bytes(ledger.pages)) as u64 {
             return Err(LedgerError::NoLedger);
         }
@@ -274,6 +287,7 @@ mod tests {
             kind,
             hpa: 0,
             pages: 1000,
+            view_pages: super::super::view_pages(kind, 1000),
             limit: 64,
             prefetch: true,
             fresh: false,
@@ -299,6 +313,15 @@ mod tests {
         let entry = after.table(3).unwrap().get(999);
         assert_eq!((entry.state(), entry.slot()), (State::Dirty, Some(17)));
         assert!(after.table(VIEWS_MAX as u16).is_err());
+    }
+
+    #[test]
+    fn a_ledger_of_before_views_had_room_to_reserve_is_taken_over() {
+        let options = SpaceOptions { view_pages: 1000 + PRIVATE_SPARE, ..options(Kind::Private) };
+        let before = Ledger::create(&options).unwrap();
+        before.head[10].store(0, Ordering::Relaxed);
+        let (after, found) = Ledger::adopt(before.share().unwrap()).unwrap();
+        assert_eq!((found, after.table(3).unwrap().len()), (options, 1000 + PRIVATE_SPARE));
     }
 
     #[test]

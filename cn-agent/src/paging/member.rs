@@ -99,6 +99,11 @@ impl Link {
         self.say(&Message::new(Kind::Lost, &[Pages { first: page, count: 1 }]));
     }
 
+    /// Says why pages will be lost next.
+    pub fn why(&mut self, text: &str) {
+        self.say(&Message::words(Kind::Why, text));
+    }
+
     /// Says that what was announced may be discarded.
     pub fn discarded(&mut self) {
         self.say(&Message::new(Kind::Discarded, &[]));
@@ -143,7 +148,7 @@ impl Link {
             Kind::Dropped => self.ordered.pop_front().map_or(Said::Gone, Said::Dropped),
             Kind::Discard => Said::Discard(message),
             Kind::Leave => Said::Leave,
-            Kind::Drop | Kind::Lost | Kind::Bye | Kind::Discarded => Said::Gone,
+            Kind::Drop | Kind::Lost | Kind::Bye | Kind::Discarded | Kind::Why => Said::Gone,
         }
     }
 }

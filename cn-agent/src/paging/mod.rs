@@ -72,6 +72,8 @@ pub struct SpaceOptions {
     pub hpa: u64,
     /// Pages of the region.
     pub pages: u32,
+    /// Pages that a view has room for; see [`view_pages`].
+    pub view_pages: u32,
     /// Pages resident at most.
     pub limit: u32,
     /// Whether pages are fetched ahead.
@@ -88,18 +90,29 @@ pub fn limit_pages(bytes: u64, region: u32) -> u32 {
     if bytes >= u64::from(region) * PAGE_BYTES as u64 { all } else { (bytes / PAGE_BYTES as u64) as u32 }
 }
 
+/// What names of regions that are created for one program begin with.
+pub const TEMPORARY: &str = "exec-";
+/// Bytes of addresses that a process may reserve at most besides what it uses.
+const RESERVED_MAX: u64 = 1 << 40;
 /// Pages that a view of private memory has more than its region: for the probe page, and for windows that begin where
 /// it suits their allocators.
 const PRIVATE_SPARE: u32 = 32;
 
-impl SpaceOptions {
-    /// Pages that a view has room for.
-    pub fn view_pages(&self) -> u32 {
-        match self.kind {
-            Kind::Private => self.pages + PRIVATE_SPARE,
-            Kind::Shared | Kind::Foreign => self.pages,
+/// Pages that a view of a region of `pages` pages has room for: of private memory, what a process reserves besides what it
+/// uses.
+pub fn view_pages(kind: Kind, pages: u32) -> u32 {
+    match kind {
+        Kind::Private => {
+            let reserved = pages.min((RESERVED_MAX / PAGE_BYTES as u64) as u32);
+            pages.saturating_add(reserved).saturating_add(PRIVATE_SPARE)
         }
+        Kind::Shared | Kind::Foreign => pages,
     }
+}
+
+/// Bytes of addresses that a process is given for private memory of `bytes` bytes.
+pub fn window_bytes(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes.min(RESERVED_MAX))
 }
 
 /// As much of a text as has room in a [`Welcome`](cxloe_member::wire::Welcome).

@@ -11,9 +11,10 @@ use super::ledger::{self, Ledger, LedgerError, Record};
 use super::member::{Said, ranges};
 use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared, access};
 use super::takeover::TakeOver;
-use super::transfers::{Desk, Ended, Transfers};
+use super::transfers::{Desk, Ended, Transfers, is_final};
 use super::watchdog::Watchdog;
-use super::{Kind, SpaceOptions};
+use super::{Kind, SpaceOptions, TEMPORARY};
+use crate::engine::EngineError;
 use crate::pager::{
     Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
     Use, ViewId,
@@ -76,6 +77,20 @@ pub struct Space {
     pub(super) changed: bool,
     /// Those that are of no use any more, until nobody waits on them.
     pub(super) parted: Vec<Mapped>,
+    /// Why pages are lost, as its members were told last.
+    told: Option<String>,
+}
+
+/// Why a page of a region is lost, and what to do about it.
+fn loss(region: &str, error: EngineError) -> String {
+    let remedy = if region.starts_with(TEMPORARY) {
+        "start the program again when `gmm list -M` shows its memory nodes reachable".into()
+    } else if is_final(error) {
+        format!("`gmm reset-region {region}` gives the region back, all zeros; then start the program again")
+    } else {
+        "see to the memory node (`gmm list -M`, its log), then start the program again".into()
+    };
+    format!("a page of region {region} is lost: {error}; {remedy}")
 }
 
 /// A pager and all it acts through.
@@ -137,7 +152,7 @@ impl Space {
 
     fn over(options: SpaceOptions, memory: KernelMemory, ledger: Ledger) -> Space {
         let SpaceOptions { kind, pages, limit, prefetch, fresh, .. } = options;
-        let room = options.view_pages();
+        let room = options.view_pages;
         let slots = match kind {
             Kind::Private => Slots::pool(pages, fresh),
             Kind::Shared | Kind::Foreign => Slots::own(pages, fresh),
@@ -161,6 +176,7 @@ impl Space {
             used: false,
             changed: true,
             parted: Vec::new(),
+            told: None,
         }
     }
 
@@ -429,7 +445,10 @@ impl Space {
     /// A transfer has ended.
     #[inline]
     pub(super) fn transferred(&mut self, ended: Ended, transfers: &mut Transfers) {
-        let Ended { frame, fetch, outcome, began, .. } = ended;
+        let Ended { frame, fetch, outcome, cause, began, .. } = ended;
+        if let Some(error) = cause {
+            self.tell_why(error);
+        }
         let wanted = began.and_then(|began| match self.pager.frames().purpose(frame) {
             Use::Fetch { page, mapping: Some(mapping), .. } => Some((mapping, page, began)),
             _ => None,
@@ -440,6 +459,18 @@ impl Space {
         if let (Some((mapping, page, began)), Ok(())) = (wanted, outcome) {
             transfers.watch.fetched(self.place, mapping, page, began);
         }
+    }
+
+    /// Pages will be lost: says why to the processes that have them, before any of them gets SIGBUS.
+    #[cold]
+    fn tell_why(&mut self, error: EngineError) {
+        let text = loss(&self.options.region, error);
+        if self.told.as_ref() == Some(&text) {
+            return;
+        }
+        let links = self.memory.mappings_mut().iter_mut().filter_map(|(_, mapped)| mapped.link.as_mut());
+        links.for_each(|link| link.why(&text));
+        self.told = Some(text);
     }
 
     /// Goes on with what nobody waits for in particular; how much was done.

@@ -77,6 +77,8 @@ pub struct Ended {
     pub fetch: bool,
     /// How it ended.
     pub outcome: Result<(), Lost>,
+    /// What it failed of, if it did.
+    pub cause: Option<EngineError>,
     /// When it was begun, on the clock of [`Transfers::watch`], if it was a fetch that somebody waited for.
     pub began: Option<Time>,
 }
@@ -351,8 +353,9 @@ impl Transfers {
         if transfer.in_flight > 0 || !transfer.walked {
             return;
         }
-        let outcome = match transfer.failed.take() {
-            Some(error) if transfer.space.is_some() => {
+        let cause = transfer.failed.take().filter(|_| transfer.space.is_some());
+        let outcome = match cause {
+            Some(error) => {
                 let since = transfer.since.map_or(Duration::ZERO, |since| self.now.since(since));
                 if !is_final(error) && since < transfer.patience {
                     transfer.walk = Walk::new(transfer.hpa..transfer.hpa + PAGE_BYTES as u64);
@@ -363,10 +366,10 @@ impl Transfers {
                 tracing::error!(hpa = format_args!("{:#x}", transfer.hpa), %error, "a page is given up");
                 Err(Lost)
             }
-            _ => Ok(()),
+            None => Ok(()),
         };
         let Transfer { space, frame, ref way, began, .. } = *transfer;
-        ended.push(Ended { space, frame, fetch: matches!(way, Way::Fetch), outcome, began });
+        ended.push(Ended { space, frame, fetch: matches!(way, Way::Fetch), outcome, cause, began });
         self.slots[usize::from(at)] = None;
         self.free.push(at);
     }
@@ -417,7 +420,7 @@ impl Transfers {
 }
 
 /// Whether trying again cannot help.
-fn is_final(error: EngineError) -> bool {
+pub(super) fn is_final(error: EngineError) -> bool {
     matches!(
         error,
         EngineError::DataLost(_)

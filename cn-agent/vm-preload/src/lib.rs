@@ -15,6 +15,8 @@
 //! environment that `cn-agent vm` gives. Where mapping fails, the reason is on standard error and the monitor sees its
 //! mmap fail.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 #![cfg_attr(test, allow(dead_code, reason = "what hooks use is there for them alone"))]
 
 #[cfg(not(test))]

@@ -9,6 +9,7 @@ use std::thread;
 use cxloe_member::helper::{Ended, Host, Member};
 use cxloe_member::join::{As, JoinError, Place, join};
 use cxloe_member::line::Line;
+use cxloe_member::told::{STDERR, tell};
 use cxloe_member::uffd;
 use cxloe_member::wire::{PAGE_BYTES, Pages};
 
@@ -17,6 +18,11 @@ use crate::spans::{Span, whole_pages};
 
 /// The exit code of a process whose memory has gone out of reach: that of a temporary failure in `sysexits.h`.
 const OUT_OF_REACH: i32 = 75;
+
+/// A line on standard error, which neither ends nor blocks the monitor.
+macro_rules! say {
+    ($($argument:tt)*) => { tell(STDERR, &format!("{}\n", format_args!($($argument)*))) };
+}
 
 /// A mapping, and how to reach its helper thread.
 #[derive(Debug)]
@@ -62,7 +68,7 @@ pub fn add(settings: &'static Settings, span: Span) -> bool {
         }
         Err(error) => {
             let Span { address, bytes, .. } = span;
-            eprintln!("cxloe: {bytes} bytes at {address:#x} cannot be remote memory: {error}");
+            say!("cxloe: {bytes} bytes at {address:#x} cannot be remote memory: {error}");
             false
         }
     }
@@ -137,24 +143,22 @@ struct Watcher;
 
 impl Host for Watcher {
     fn lost(&mut self, Pages { first, count }: Pages) {
-        eprintln!("cxloe: {count} pages of guest memory from page {first} on are lost: their memory node is");
+        say!("cxloe: {count} pages of guest memory from page {first} on are lost: their memory node is");
     }
 
     fn orphaned(&mut self) {
-        eprintln!(
-            "cxloe: the agent has ended; pages of guest memory that are not here wait for its successor"
-        );
+        say!("cxloe: the agent has ended; pages of guest memory that are not here wait for its successor");
     }
 
     fn adopted(&mut self) {
-        eprintln!("cxloe: another agent serves guest memory from here on");
+        say!("cxloe: another agent serves guest memory from here on");
     }
 }
 
 /// What is not here cannot come any more: vCPUs would wait for it for ever.
 #[cold]
 pub fn give_up(why: impl std::fmt::Display) -> ! {
-    eprintln!("cxloe: this virtual machine ends here: nobody serves its memory any more: {why}");
+    say!("cxloe: this virtual machine ends here: nobody serves its memory any more: {why}");
     // SAFETY: ends the process, without what the monitor would do at its end, which may touch the guest's memory.
     unsafe { libc::_exit(OUT_OF_REACH) }
 }

@@ -96,7 +96,8 @@ impl Report {
         match io::stdout().lock().write_all(text.as_bytes()) {
             Ok(()) => ExitCode::from(self.exit()),
             Err(error) => {
-                eprintln!("{}: cannot write to standard output: {error}", self.daemon);
+                // If that cannot be written either, the exit code tells.
+                let _ = writeln!(io::stderr(), "{}: cannot write to standard output: {error}", self.daemon);
                 ExitCode::from(2)
             }
         }

@@ -8,6 +8,7 @@ use cxloe_gmm::api::{Bind, LogicalDeviceStatus, Owner, SetLdAllocations, Unbind,
 use cxloe_gmm::client::Unbound;
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::{ByteSize, Name, RegionState, UnbindOption};
+use cxloe_gmm::to_stderr;
 use serde_json::{Value, json};
 
 use super::list;
@@ -122,7 +123,7 @@ pub async fn bind(client: &Client, args: BindArgs) -> Result<(), Failure> {
     };
     drop(progress);
     if state == Some(RegionState::Creating) {
-        eprintln!("Warning: the memory node has not mapped it yet; `gmm list -R` shows when it is active");
+        to_stderr!("Warning: the memory node has not mapped it yet; `gmm list -R` shows when it is active");
     }
     output::print(list::logical_device(&device)?, human)
 }
@@ -145,7 +146,7 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
             progress.at(device.unbound_percent.unwrap_or(0));
             if Instant::now() >= deadline {
                 drop(progress);
-                eprintln!(
+                to_stderr!(
                     "Warning: LD {ld} of {memory_node} waits for its compute node to let go; the manager goes on with it"
                 );
                 done["state"] = json!("unbinding");
@@ -161,7 +162,7 @@ pub async fn unbind(client: &Client, args: UnbindArgs) -> Result<(), Failure> {
     }
     let zeroed = zeroed(client, &regions.unwrap_or_default(), deadline).await?;
     if let Some(percent) = zeroed {
-        eprintln!(
+        to_stderr!(
             "Warning: LD {ld} of {memory_node} is free, and its memory has yet to be zeroed; the manager goes on with it"
         );
         done["zeroed_percent"] = json!(percent);

@@ -10,6 +10,7 @@ use cxloe_gmm::api::{DestroyRegion, DisableRegion, ErrorCode, ResetRegion, WAIT_
 use cxloe_gmm::client::Destroyed;
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::{Name, Region, RegionState};
+use cxloe_gmm::to_stderr;
 use serde_json::{Value, json};
 
 use super::list;
@@ -36,8 +37,9 @@ struct Which {
 /// Arguments of `gmm destroy-region`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Its memory is zeroed before it is anybody else's. A region whose owner's agent is there is let go with `gmm
-disable-region` first, or destroyed by force: what the agent has not written back is gone then.
+Its memory is zeroed before it is anybody else's. A region whose owner's agent is there is refused: `gmm disable-region`
+has the agent write back and let go first, or --force destroys the region at once. Then what the agent has not written
+back is lost, and programs that use the region get errors (SIGBUS where they have it mapped).
 
 Examples:
   gmm destroy-region scratch
@@ -47,7 +49,8 @@ Examples:
 pub struct DestroyArgs {
     #[command(flatten)]
     which: Which,
-    /// Although their owners' agents are there and may be using them
+    /// At once, although their owners' agents are there: what these have not written back is lost, and programs that use
+    /// the regions get errors
     #[arg(short, long)]
     force: bool,
 }
@@ -130,7 +133,7 @@ async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) ->
     }
     drop(progress);
     let nodes: Vec<String> = left.region.legs.iter().map(|leg| leg.memory_node.to_string()).collect();
-    eprintln!(
+    to_stderr!(
         "Warning: memory nodes have yet to zero their part of {name}: {}; the manager goes on with it",
         nodes.join(", ")
     );
@@ -150,7 +153,7 @@ pub async fn disable(client: &Client, args: DisableArgs) -> Result<(), Failure> 
         let region = client.disable_region(name, DisableRegion { wait_ms }).await?;
         drop(progress);
         if region.state == RegionState::Releasing {
-            eprintln!(
+            to_stderr!(
                 "Warning: the owner of {name} has yet to let go; `gmm list -i -r {name}` shows when it has"
             );
         }
@@ -181,7 +184,7 @@ pub async fn reset(client: &Client, args: ResetArgs) -> Result<(), Failure> {
         let region = client.reset_region(name, ResetRegion { wait_ms }).await?;
         drop(progress);
         if region.state == RegionState::Creating {
-            eprintln!(
+            to_stderr!(
                 "Warning: not every memory node has mapped {name} yet; `gmm list -R` shows when it is active"
             );
         }
@@ -225,12 +228,12 @@ impl Several {
                 Ok(value) => done.push(value),
                 // The first is told by whoever ends the program.
                 Err(failure) if first_failure.is_none() => first_failure = Some(failure),
-                Err(failure) => eprintln!("gmm: {}", failure.message),
+                Err(failure) => to_stderr!("gmm: {}", failure.message),
             }
         }
         if self.array {
             if self.names.is_empty() {
-                eprintln!("Warning: no regions found");
+                to_stderr!("Warning: no regions found");
             }
             output::print(Value::Array(done), human)?;
         } else if let Some(value) = done.pop() {

@@ -8,6 +8,7 @@ use cxloe_gmm::Client;
 use cxloe_gmm::api::{EventsQuery, Owner};
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::{Event, Name};
+use cxloe_gmm::to_stderr;
 use serde_json::Value;
 
 use super::since::Since;
@@ -80,7 +81,7 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
             Ok(page) => page,
             Err(error) if asked_before && error.is_passing() => {
                 if !std::mem::replace(&mut away, true) {
-                    eprintln!("Warning: {error}; waiting for it");
+                    to_stderr!("Warning: {error}; waiting for it");
                 }
                 tokio::time::sleep(RETRY).await;
                 continue;
@@ -89,16 +90,18 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
         };
         asked_before = true;
         if std::mem::take(&mut away) {
-            eprintln!("the manager is back");
+            to_stderr!("the manager is back");
         }
         if page.newest < query.after {
             let (newest, after) = (page.newest, query.after);
-            eprintln!("Warning: the manager's log ends at {newest}, before {after}; going on from its start");
+            to_stderr!(
+                "Warning: the manager's log ends at {newest}, before {after}; going on from its start"
+            );
             query.after = 0;
             continue;
         }
         if page.oldest > query.after + 1 && !std::mem::take(&mut told) {
-            eprintln!("Warning: events {} to {} are no longer kept", query.after + 1, page.oldest - 1);
+            to_stderr!("Warning: events {} to {} are no longer kept", query.after + 1, page.oldest - 1);
         }
         told = false;
         query.after = page.through;

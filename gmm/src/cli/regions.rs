@@ -11,6 +11,7 @@ use cxloe_gmm::api::{
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::{ByteSize, Health, Name, Region, RegionState, Unmapped, human_bytes};
+use cxloe_gmm::to_stderr;
 
 use super::list;
 use super::progress::Progress;
@@ -119,7 +120,7 @@ impl OwnerHasIt {
                 drop(progress);
                 let why =
                     if there { "has yet to hear of it" } else { "is not there, and gets it when it is" };
-                eprintln!("Warning: the agent of {owner}, whose region {name} is, {why}");
+                to_stderr!("Warning: the agent of {owner}, whose region {name} is, {why}");
                 return Ok(());
             }
             tokio::time::sleep(LOOK).await;
@@ -214,7 +215,7 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
     drop(progress);
     if region.size < size {
         let (now, then) = (human_bytes(region.size), human_bytes(size));
-        eprintln!(
+        to_stderr!(
             "Warning: {name} has {now} so far and is still growing to {then}; `gmm list -R` shows when it has it"
         );
     }
@@ -228,7 +229,7 @@ pub async fn grow(client: &Client, args: GrowArgs) -> Result<(), Failure> {
 /// When standard output is closed.
 pub fn show(region: &Region, human: bool) -> Result<(), Failure> {
     if region.state == RegionState::Creating {
-        eprintln!(
+        to_stderr!(
             "Warning: not every memory node has mapped {} yet; `gmm list -R` shows when it is active",
             region.name
         );

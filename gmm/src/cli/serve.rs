@@ -254,7 +254,7 @@ impl ServeArgs {
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
     let settings = args.settings()?;
     let filter = std::env::var("CXLOE_LOG").unwrap_or_else(|_| log::FILTER_DEFAULT.into());
-    log::start(&filter, settings.log.unwrap_or_default());
+    let _log = log::start(&filter, settings.log.unwrap_or_default());
     let config = settings.into_config()?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use crate::ClientError;
 use crate::api::ErrorCode;
+use crate::to_stderr;
 
 /// What a command exits with when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +77,7 @@ pub fn finish(program: &str, result: Result<(), Failure>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { message, exit }) => {
-            eprintln!("{program}: {message}");
+            to_stderr!("{program}: {message}");
             ExitCode::from(exit as u8)
         }
     }

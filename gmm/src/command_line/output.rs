@@ -176,7 +176,7 @@ pub fn print_kinds(kinds: Vec<(&'static str, Vec<Value>)>, human: bool) -> Resul
         }
         (form, Err(kinds)) => {
             if form == Form::Unasked {
-                eprintln!(
+                crate::to_stderr!(
                     "Warning: several kinds are written as `cxl list` writes them, which the next version does only with \
                      --cxl: give that, or --json for one object"
                 );
@@ -204,6 +204,46 @@ pub fn write(bytes: &[u8]) -> Result<(), Failure> {
     out.write_all(bytes)
         .and_then(|()| out.flush())
         .map_err(|error| Failure::failed(format!("cannot write to standard output: {error}")))
+}
+
+/// The first error of standard output that [`to_stdout!`](crate::to_stdout) met.
+static UNWRITTEN: OnceLock<std::io::ErrorKind> = OnceLock::new();
+
+/// What is behind [`to_stdout!`](crate::to_stdout).
+pub fn say(line: std::fmt::Arguments<'_>) {
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        UNWRITTEN.get_or_init(|| error.kind());
+    }
+}
+
+/// What is behind [`to_stderr!`](crate::to_stderr).
+pub fn complain(line: std::fmt::Arguments<'_>) {
+    // There is nobody left to tell.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Whether all that was said with [`to_stdout!`](crate::to_stdout) was written: for the end of a program.
+///
+/// # Errors
+/// When something was not.
+pub fn all_said() -> Result<(), Failure> {
+    match UNWRITTEN.get() {
+        None => Ok(()),
+        Some(kind) => Err(Failure::failed(format!("cannot write to standard output: {kind}"))),
+    }
+}
+
+/// `println!` that does not end the process when standard output cannot be written:
+/// [`all_said`](crate::command_line::output::all_said) tells at the end.
+#[macro_export]
+macro_rules! to_stdout {
+    ($($argument:tt)*) => { $crate::command_line::output::say(format_args!($($argument)*)) };
+}
+
+/// `eprintln!` that does not end the process when standard error cannot be written.
+#[macro_export]
+macro_rules! to_stderr {
+    ($($argument:tt)*) => { $crate::command_line::output::complain(format_args!($($argument)*)) };
 }
 
 /// Prints what `shell` needs to complete the arguments of `command`.

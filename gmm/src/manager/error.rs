@@ -289,22 +289,29 @@ impl ManagerError {
                 format!("ask for {} bytes", size.div_ceil(*unit).max(1).saturating_mul(*unit))
             }
             Self::TooFewNodes { .. } => "ask for fewer ways, or start another mn-server".into(),
-            Self::OverQuota { .. } => "ask for less, destroy regions, or raise it with `gmm set-quota`".into(),
+            Self::OverQuota { .. } => {
+                "ask for less, destroy regions, or raise it with `gmm set-quota`".into()
+            }
             Self::StaticFabric => "change the file and start the manager again".into(),
             Self::NoMemoryNode(_) => "`gmm list -M` shows the memory nodes there are".into(),
             Self::NoComputeNode(_) => "`gmm list -C` shows the compute nodes there are".into(),
-            Self::NoLogicalDevice { .. } => "set its capacity with `gmm set-ld`; `gmm list -L` shows all".into(),
+            Self::NoLogicalDevice { .. } => {
+                "set its capacity with `gmm set-ld`; `gmm list -L` shows all".into()
+            }
             Self::Bound { .. } => "unbind it first, or take another; `gmm list -L` shows all".into(),
             Self::WrongKind { kind: DeviceKind::Sld, .. } => "bind it without naming a slice".into(),
             Self::WrongKind { .. } => "`gmm list -L` shows its slices".into(),
             Self::LdInUse { .. } => "destroy regions of its compute node there first, or unbind it".into(),
-            Self::StillNeeded { .. } => "wait until it is unreachable and destroy its regions, or force it".into(),
+            Self::StillNeeded { .. } => {
+                "wait until it is unreachable and destroy its regions, or force it".into()
+            }
             Self::OperationRuns { .. } => {
                 "wait until it is done, or abort it with `gmm fm background --abort`".into()
             }
-            Self::RegionInUse { .. } => {
-                "let its owner go with `gmm disable-region` first, or destroy it by force: what it holds is gone then".into()
-            }
+            Self::RegionInUse { name, .. } => format!(
+                "`gmm disable-region {name}` has the agent write back and let go first; `gmm destroy-region --force {name}` \
+                 destroys it at once: what the agent has not written back is lost, and programs that use it get errors"
+            ),
             Self::WrongState { .. } => "`gmm list -R` shows the state of each region".into(),
             Self::LimitReached { .. } => "remove what is no longer needed".into(),
         }

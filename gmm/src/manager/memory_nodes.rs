@@ -230,7 +230,11 @@ impl Manager {
                     }
                     LegState::Mapped if !content_there => {
                         leg.state = LegState::Lost;
-                        reason = Some(format!("memory node {} lost the content of its pool", node.name));
+                        reason = Some(format!(
+                            "memory node {} lost the content of its pool; `gmm reset-region {}` gives the region back, \
+                             with zeros there",
+                            node.name, region.name
+                        ));
                     }
                     LegState::Lost if content_there => leg.state = LegState::Mapped,
                     _ => {}

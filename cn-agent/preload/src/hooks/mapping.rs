@@ -5,11 +5,13 @@ use std::ffi::{c_int, c_void};
 
 use libc::{
     MAP_32BIT, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
-    MAP_NORESERVE, MAP_PRIVATE, MAP_STACK, MAP_TYPE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_READ, PROT_WRITE,
+    MAP_NORESERVE, MAP_PRIVATE, MAP_STACK, MAP_TYPE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_EXEC, PROT_NONE,
+    PROT_READ, PROT_WRITE,
 };
 
 use crate::process::{NO_MEMORY, Process, Source, source};
 use crate::sys::{self, Errno, PAGE};
+use crate::window::Claim;
 
 /// Mappings from this size on are remote.
 const LARGE: usize = 64 << 10;
@@ -50,18 +52,25 @@ pub unsafe extern "C" fn mmap(
     let kernel = || unsafe { sys::mmap(address, bytes, protection, flags, fd, offset) };
     let Some(process) = remote() else { return kernel() };
     let window = process.window;
+    // Code stays here: it is small, and run more often than it is worth.
+    let memory = is_private_anonymous(flags) && protection & PROT_EXEC == 0;
     if flags & MAP_FIXED != 0 {
         let part = window.part(address as usize, bytes);
         if part.is_empty() {
             return kernel();
         }
         let within = part.len() == bytes.div_ceil(PAGE);
-        let ours = within && is_private_anonymous(flags) && (address as usize).is_multiple_of(PAGE);
-        if ours && window.claim(part.clone()) {
-            window.clear(part);
-            // SAFETY: the caller's: pages that are to be new ones.
-            unsafe { sys::mprotect(address, bytes, protection) };
-            return address;
+        if within && memory && (address as usize).is_multiple_of(PAGE) {
+            match window.claim(part.clone(), protection != PROT_NONE) {
+                Claim::Made => {
+                    window.discard(part);
+                    // SAFETY: the caller's: pages that are to be new ones.
+                    let done = unsafe { sys::mprotect(address, bytes, protection) } == 0;
+                    return if done { address } else { MAP_FAILED };
+                }
+                Claim::NoRoom => return failed(NO_MEMORY),
+                Claim::NotOurs => {}
+            }
         }
         let mapped = kernel();
         if mapped != MAP_FAILED {
@@ -69,16 +78,18 @@ pub unsafe extern "C" fn mmap(
         }
         return mapped;
     }
-    let wanted = is_private_anonymous(flags) && flags & ELSEWHERE == 0;
-    if !wanted || protection != PROT_READ | PROT_WRITE || bytes < LARGE {
-        return kernel();
-    }
-    match window.take(bytes.div_ceil(PAGE), 1) {
-        Some(first) => window.address(first).cast(),
-        // Addresses are wanted rather than memory.
-        None if flags & MAP_NORESERVE != 0 && bytes > window.bytes() => kernel(),
-        None => failed(NO_MEMORY),
-    }
+    let ours = memory && flags & ELSEWHERE == 0 && bytes >= LARGE;
+    let first = match protection {
+        PROT_NONE if ours => window.take_addresses(bytes.div_ceil(PAGE)),
+        _ if ours && protection == PROT_READ | PROT_WRITE => match window.take(bytes.div_ceil(PAGE), 1) {
+            // Addresses are wanted rather than memory.
+            None if flags & MAP_NORESERVE != 0 && bytes > window.memory() => None,
+            None => return failed(NO_MEMORY),
+            first => first,
+        },
+        _ => None,
+    };
+    first.map_or_else(kernel, |first| window.address(first).cast())
 }
 
 /// `mmap(2)`.
@@ -157,6 +168,10 @@ pub unsafe extern "C" fn mremap(
     if !whole || !(address as usize).is_multiple_of(PAGE) || flags & !(MREMAP_FIXED | MREMAP_MAYMOVE) != 0 {
         return failed(libc::EINVAL);
     }
+    if window.reserves(part.clone()) {
+        // Nothing is there to be copied.
+        return failed(NO_MEMORY);
+    }
     let wanted = new_bytes.div_ceil(PAGE);
     if !fixed {
         if wanted <= part.len() {
@@ -187,6 +202,23 @@ pub unsafe extern "C" fn mremap(
     unsafe { moved.copy_from_nonoverlapping(address, bytes.min(new_bytes)) };
     window.give(part);
     moved
+}
+
+/// `mprotect(2)`. Addresses of the window that may be touched from here on are committed.
+///
+/// # Safety
+/// As the function.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int {
+    if let Some(process) = remote().filter(|_| protection != PROT_NONE) {
+        let part = process.window.part(address as usize, bytes);
+        if !part.is_empty() && !process.window.commit(part) {
+            Errno::set(NO_MEMORY);
+            return -1;
+        }
+    }
+    // SAFETY: the caller's.
+    unsafe { sys::mprotect(address, bytes, protection) }
 }
 
 /// `madvise(2)`.
@@ -222,9 +254,10 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_i
     outside(process, address as usize, bytes, kernel)
 }
 
-/// Locked pages could not leave, so none are.
+/// Locked pages could not leave, so none are. EPERM says that this process may not, and programs go on without; ENOMEM would say
+/// that it is too much, and have them try with less and less.
 fn cannot_lock() -> c_int {
-    Errno::set(NO_MEMORY);
+    Errno::set(libc::EPERM);
     -1
 }
 

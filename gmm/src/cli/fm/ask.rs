@@ -1,6 +1,6 @@
 //! The subcommands of `gmm fm`: what each asks for.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
 use cxloe_gmm::command_line::{Failure, output};
@@ -184,7 +184,9 @@ impl Desk<'_> {
         loop {
             let status = self.client.background().await?;
             if std::io::stderr().is_terminal() && told != Some(status.percent) {
-                eprint!("\r{:>3} %{}", status.percent, if status.running { "" } else { "\n" });
+                let end = if status.running { "" } else { "\n" };
+                // What shows how it gets on is no part of the answer.
+                let _ = write!(std::io::stderr(), "\r{:>3} %{end}", status.percent);
                 told = Some(status.percent);
             }
             if !status.running {

@@ -20,6 +20,7 @@ use cxloe_gmm::Client;
 use cxloe_gmm::api::{LogicalDeviceStatus, Owner};
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::{Name, Region};
+use cxloe_gmm::to_stderr;
 use serde_json::Value;
 
 use super::since::Since;
@@ -198,9 +199,9 @@ pub async fn run(client: &Client, args: ListArgs) -> Result<(), Failure> {
     }
     if listed.iter().all(|(_, found)| found.is_empty()) {
         let names: Vec<String> = listed.iter().map(|(kind, _)| kind.key().replace('_', " ")).collect();
-        eprintln!("Warning: no {} found{}", names.join(", "), scope.idle_hint());
+        to_stderr!("Warning: no {} found{}", names.join(", "), scope.idle_hint());
     } else if scope.hidden > 0 {
-        eprintln!("Warning: some are idle and not shown{}", scope.idle_hint());
+        to_stderr!("Warning: some are idle and not shown{}", scope.idle_hint());
     }
     output::print_kinds(listed.into_iter().map(|(kind, found)| (kind.key(), found)).collect(), args.human)
 }

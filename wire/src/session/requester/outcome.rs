@@ -18,7 +18,8 @@ pub enum OpError {
     SessionDead,
     /// The memory node has come back without the memory's content.
     #[error(
-        "the memory node has lost its content (it was restarted without a kept pool): the region's data is gone"
+        "the memory node has lost its content (it was restarted without a kept pool): the region's data is gone; `gmm \
+         reset-region NAME` gives the region back, with zeros there"
     )]
     DataLost,
     /// The session was opened anew with limits the request does not fit: smaller frames, or another number
