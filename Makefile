@@ -50,7 +50,7 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 # `checked`: what runs is optimised as a release is.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc c++ ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark peers promtool tmux ethtool ansible
+	@$(NEED) rust cc c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark peers promtool tmux ethtool ansible
 	cargo build --profile checked --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the

@@ -27,6 +27,7 @@ pub mod pager;
 pub mod paging;
 pub mod port;
 pub mod rate_control;
+pub mod sigbus;
 pub mod signals;
 pub mod state_file;
 pub mod top;

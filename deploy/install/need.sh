@@ -57,6 +57,8 @@ packages_of() {
         ip | rdma) echo iproute2 ;;
         unshare | setpriv) echo util-linux ;;
         etcd) echo etcd-server ;;
+        # With it, the C compiler that cgo calls.
+        go) echo golang-go gcc libc6-dev ;;
         qemu-system-x86_64) echo qemu-system-x86 ;;
         busybox) echo busybox-static ;;
         cpio) echo cpio ;;

@@ -80,6 +80,16 @@ impl MemoryNode {
         Ok(line.split_whitespace().nth(1).ok_or("no figure")?.parse()?)
     }
 
+    /// Has it do nothing, until [`MemoryNode::resume`].
+    pub fn pause(&self) -> Result<(), Failed> {
+        Ok(self.process.signal(Signal::SIGSTOP)?)
+    }
+
+    /// Has it go on.
+    pub fn resume(&self) -> Result<(), Failed> {
+        Ok(self.process.signal(Signal::SIGCONT)?)
+    }
+
     /// Ends it with SIGKILL.
     pub fn kill(mut self) -> Result<ExitStatus, Failed> {
         self.process.signal(Signal::SIGKILL)?;

@@ -80,7 +80,11 @@ cxloe_region *cxloe_map(const char *region, const struct cxloe_options *options,
 
 /* Maps a region that belongs to this program's own interface: faults are served by the thread that has them, over a link
  * of the program's own, by handling SIGBUS. The kernel cannot touch pages that are not there: read(2) into them fails
- * with EFAULT. The program needs CAP_NET_RAW. */
+ * with EFAULT. The program needs CAP_NET_RAW.
+ *
+ * The handler of SIGBUS runs on a stack of its own, whatever the thread's signal stack is. A handler that the program had
+ * installed before is called for every SIGBUS that is not about the region; one that is installed later takes the
+ * region's faults away. */
 cxloe_region *cxloe_map_inline(const char *region, const struct cxloe_link *link,
                                const struct cxloe_options *options, struct cxloe_error *error);
 

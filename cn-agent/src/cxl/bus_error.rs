@@ -5,16 +5,15 @@
 //! through; whoever made it looks at the mark afterwards and throws away what it read or wrote. The mark comes first:
 //! nobody finds the zeros of the new memory before it.
 //!
-//! The handler makes one system call and touches nothing but atomics, so it may come at any moment. A SIGBUS elsewhere
-//! goes on to the handler that was there before.
+//! The handler ([`sigbus`]) makes one system call here and touches nothing but atomics, so it may come at any moment.
 
-use std::ffi::c_int;
 use std::io;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use libc::{c_void, sigaction, siginfo_t};
+use libc::c_void;
+
+use crate::sigbus::{self, Fault};
 
 /// Ranges that can be watched at a time.
 pub const RANGES_MAX: usize = 64;
@@ -31,7 +30,6 @@ static RANGES: [Range; RANGES_MAX] =
         RANGES_MAX];
 /// Held while a range is taken.
 static TAKING: Mutex<()> = Mutex::new(());
-static BEFORE: OnceLock<sigaction> = OnceLock::new();
 
 /// A watched range of this process's addresses; no longer watched when dropped, which has to be before it is unmapped.
 #[derive(Debug)]
@@ -48,7 +46,7 @@ impl Watch {
     /// has to stay mapped until the watch is dropped.
     pub unsafe fn range(start: *mut u8, bytes: usize) -> io::Result<Watch> {
         let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        install()?;
+        sigbus::install()?;
         let free = RANGES.iter().position(|range| range.end.load(Ordering::Acquire) == 0);
         let index = free.ok_or(io::ErrorKind::QuotaExceeded)?;
         let range = &RANGES[index];
@@ -76,59 +74,9 @@ impl Drop for Watch {
     }
 }
 
-/// Puts the handler in place, once.
-fn install() -> io::Result<()> {
-    if BEFORE.get().is_some() {
-        return Ok(());
-    }
-    let mut before = MaybeUninit::<sigaction>::zeroed();
-    // SAFETY: `before` has room for what is there now; nothing is changed.
-    if unsafe { sigaction(libc::SIGBUS, std::ptr::null(), before.as_mut_ptr()) } != 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: zeros are a valid `sigaction`, and the call above has filled it in.
-    let before = unsafe { before.assume_init() };
-    // Known before the handler can be called.
-    let _ = BEFORE.set(before);
-    let handler: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) = on_bus_error;
-    // SAFETY: zeros are a valid `sigaction`.
-    let mut ours: sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
-    ours.sa_sigaction = handler as usize;
-    ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: `ours` is complete, and its handler async-signal-safe.
-    match unsafe { sigaction(libc::SIGBUS, &ours, std::ptr::null_mut()) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-extern "C" fn on_bus_error(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-    // SAFETY: the kernel hands a valid `siginfo_t` to a handler with SA_SIGINFO; for SIGBUS it has an address.
-    let address = unsafe { (*info).si_addr() } as usize;
-    if replace(address) {
-        return;
-    }
-    // SAFETY: `BEFORE` holds what `sigaction` said was there; a handler in it takes what its flags say.
-    unsafe {
-        match BEFORE.get() {
-            Some(before) if before.sa_sigaction == libc::SIG_DFL || before.sa_sigaction == libc::SIG_IGN => {
-                // The access is made again when this returns, and ends the process.
-                let mut default: sigaction = MaybeUninit::zeroed().assume_init();
-                default.sa_sigaction = libc::SIG_DFL;
-                sigaction(signal, &default, std::ptr::null_mut());
-            }
-            Some(before) if before.sa_flags & libc::SA_SIGINFO != 0 => {
-                let next: extern "C" fn(c_int, *mut siginfo_t, *mut c_void) =
-                    std::mem::transmute(before.sa_sigaction);
-                next(signal, info, context);
-            }
-            Some(before) => {
-                let next: extern "C" fn(c_int) = std::mem::transmute(before.sa_sigaction);
-                next(signal);
-            }
-            None => {}
-        }
-    }
+/// Serves an access to a watched range; whether it can be made again.
+pub(crate) fn serve(fault: &Fault) -> bool {
+    replace(fault.address as usize)
 }
 
 /// Puts anonymous memory in the place of the watched range that holds `address`; whether there is one.
@@ -157,5 +105,48 @@ impl Range {
             *errno = before;
             mapped != libc::MAP_FAILED
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use memmap2::{MmapOptions, MmapRaw};
+
+    use super::*;
+
+    /// Memory of `bytes` bytes above a page that cannot be touched.
+    fn guarded(bytes: usize) -> (MmapRaw, *mut u8) {
+        const PAGE: usize = 4096;
+        let memory = MmapRaw::from(MmapOptions::new().len(PAGE + bytes).map_anon().unwrap());
+        // SAFETY: the first page of memory that was mapped a moment ago.
+        assert_eq!(unsafe { libc::mprotect(memory.as_mut_ptr().cast(), PAGE, libc::PROT_NONE) }, 0);
+        let start = memory.as_mut_ptr().wrapping_add(PAGE);
+        (memory, start)
+    }
+
+    /// The kernel's frame fills the signal stack of this thread; what handles the signal is elsewhere.
+    #[test]
+    fn the_least_signal_stack_will_do() {
+        // SAFETY: reads a number.
+        let least = unsafe { libc::getauxval(51) } as usize; // AT_MINSIGSTKSZ
+        let ss_size = least.max(libc::MINSIGSTKSZ);
+        let file = tempfile::tempfile().unwrap();
+        let gone = MmapOptions::new().len(1 << 14).map_raw(&file).unwrap();
+        // SAFETY: a mapping of its own that outlives the watch.
+        let watch = unsafe { Watch::range(gone.as_mut_ptr(), gone.len()) }.unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (_memory, start) = guarded(1 << 14);
+                let ours = libc::stack_t { ss_sp: start.cast(), ss_flags: 0, ss_size };
+                let mut before = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+                // SAFETY: the stack lives until the one before is set again; the word is one of the mapping's.
+                unsafe {
+                    assert_eq!(libc::sigaltstack(&ours, &mut before), 0);
+                    assert_eq!(gone.as_ptr().cast::<u64>().read_volatile(), 0);
+                    assert_eq!(libc::sigaltstack(&before, std::ptr::null_mut()), 0);
+                }
+            });
+        });
+        assert!(watch.is_gone());
     }
 }

@@ -16,7 +16,7 @@
 //!
 //! * It takes no lock but one of its own, spinning, and whoever has that one never touches mapped memory: all it works
 //!   on was allocated before the mapping was made ([`Pager::reserve`]). It runs with every signal blocked, so that no
-//!   other handler comes between.
+//!   other handler comes between, and on a stack of its own ([`sigbus`](crate::sigbus)), however small the thread's is.
 //! * It does not allocate. The test `inline_faults` runs under an allocator that ends the program if it is called
 //!   within the handler, and faults while a thread holds the allocator's own lock.
 //! * Its system calls are ioctls on the userfaultfd, and what the link needs to send and to look: each safe in a signal
@@ -44,6 +44,7 @@ use std::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
 
 use self::core::{Core, State};
+pub(crate) use self::handler::serve;
 use crate::pager::{Entry, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots};
 use crate::paging::memory::{Mapped, Shared};
 use crate::port::{Port, PortError};
@@ -77,6 +78,9 @@ pub enum InlineError {
     /// As many as there may be are mapped.
     #[error("{0} regions are mapped with inline faults already, as many as a process can have")]
     Full(usize),
+    /// The handler would run on whatever stack the program's threads have.
+    #[error("inline faults are for x86_64 and aarch64, not for {0}; map the region through the agent")]
+    Architecture(&'static str),
     /// userfaultfd.
     #[error(transparent)]
     Open(#[from] OpenError),

@@ -1,9 +1,11 @@
 //! The C library: its example is compiled against the header, linked with the shared and with the static library, and
-//! run against real daemons, through the agent and over a link of its own.
+//! run against real daemons, through the agent and over a link of its own. Programs in C and in Go map a region inline
+//! into threads whose signal stacks are their own affair.
 
 #[allow(dead_code, reason = "the rig serves several test programs")]
-#[path = "agent/rig.rs"]
+#[path = "../agent/rig.rs"]
 mod rig;
+mod threads;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -27,6 +29,8 @@ fn main() -> ExitCode {
         tests.push(Trial::test(format!("{linked:?}::through_the_agent"), move || through_the_agent(linked)));
     }
     tests.push(Trial::test("inline_over_its_own_link", inline_over_its_own_link));
+    tests.push(Trial::test("threads_of_c_with_any_signal_stack", threads::of_c));
+    tests.push(Trial::test("threads_of_go", threads::of_go));
     tests.push(Trial::test("errors_are_said_in_words", errors_are_said_in_words));
     tests.push(Trial::test("the_header_is_plain_c_and_cpp", the_header_is_plain_c_and_cpp));
     let mut arguments = Arguments::from_args();
@@ -44,13 +48,22 @@ fn source(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../cn-agent/c").join(name)
 }
 
+/// The folder of the libraries.
+fn libraries() -> Result<PathBuf, Failed> {
+    Ok(program("cn-agent")?.parent().ok_or("programs lie in a folder")?.to_path_buf())
+}
+
 /// Compiles the example; where it is.
 fn compile(folder: &Path, linked: Linked) -> Result<PathBuf, Failed> {
-    let libraries = program("cn-agent")?.parent().ok_or("programs lie in a folder")?.to_path_buf();
-    let to = folder.join(format!("records-{linked:?}"));
+    compile_from(&source("examples/records.c"), &folder.join(format!("records-{linked:?}")), linked)
+}
+
+/// Compiles a program; where it is.
+fn compile_from(source_file: &Path, to: &Path, linked: Linked) -> Result<PathBuf, Failed> {
+    let libraries = libraries()?;
     let mut cc = Command::new("cc");
-    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-I"]).arg(source("include"));
-    cc.arg(source("examples/records.c")).arg("-o").arg(&to);
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-pthread", "-I"]).arg(source("include"));
+    cc.arg(source_file).arg("-o").arg(to);
     match linked {
         Linked::Shared => {
             cc.arg("-L").arg(&libraries).arg("-lcxloe");
@@ -60,7 +73,7 @@ fn compile(folder: &Path, linked: Linked) -> Result<PathBuf, Failed> {
     };
     let output = cc.output()?;
     ensure(output.status.success(), String::from_utf8_lossy(&output.stderr))?;
-    Ok(to)
+    Ok(to.to_path_buf())
 }
 
 /// Runs the example as a process of the compute node; what it says.
@@ -97,14 +110,17 @@ fn through_the_agent(linked: Linked) -> Outcome {
 
 fn inline_over_its_own_link() -> Outcome {
     let rig = Rig::bare()?;
+    let example = compile(rig.dir.path(), Linked::Shared)?;
+    let said = run_inline(&rig, &example)?;
+    ensure(count(&said, "pages")? == REGION / 4096 && count(&said, "evicted")? > 0, &said)
+}
+
+/// Runs a program that maps the region of a fabric without an agent; what it says.
+fn run_inline(rig: &Rig, example: &Path) -> Outcome<String> {
     rig.start_gmm()?;
     rig.start_mn("anon")?;
-    let manager = rig.manager();
     rig.create_region("scratch")?;
-    let example = compile(rig.dir.path(), Linked::Shared)?;
-    let arguments = ["scratch", &LOCAL.to_string(), "cn0", &manager];
-    let said = run_example(&rig, &example, &arguments, 0)?;
-    ensure(count(&said, "pages")? == REGION / 4096 && count(&said, "evicted")? > 0, &said)
+    run_example(rig, example, &["scratch", &LOCAL.to_string(), "cn0", &rig.manager()], 0)
 }
 
 fn errors_are_said_in_words() -> Outcome {

@@ -2,7 +2,9 @@
 //! this program touch remote memory and fetch it themselves; nothing they write may be lost, whatever leaves memory
 //! meanwhile, and what runs in their signal handler may not allocate.
 
+#[path = "../common/mod.rs"]
 mod common;
+mod stacks;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -80,7 +82,11 @@ unsafe impl GlobalAlloc for Strict {
 #[global_allocator]
 static ALLOCATOR: Strict = Strict;
 
-const ROLES: &[Role] = &[("loses_its_memory_node", loses_its_memory_node), ("hits_a_hole", hits_a_hole)];
+const ROLES: &[Role] = &[
+    ("loses_its_memory_node", loses_its_memory_node),
+    ("hits_a_hole", hits_a_hole),
+    ("is_told_to_end", stacks::is_told_to_end),
+];
 
 fn main() -> ExitCode {
     common::run(tests, ROLES, &["mn-server"])
@@ -95,6 +101,8 @@ fn tests(standing: Standing) -> Vec<Trial> {
         Trial::test("the_kernel_is_refused_and_says_so", the_kernel_is_refused_and_says_so),
         Trial::test("other_signals_go_where_they_went", other_signals_go_where_they_went),
         Trial::test("lost_memory_ends_the_access", lost_memory_ends_the_access),
+        Trial::test("the_least_signal_stack_will_do", stacks::the_least_signal_stack_will_do),
+        Trial::test("more_threads_than_stacks", stacks::more_threads_than_stacks),
     ];
     if standing == Standing::Root {
         let xdp = || records_survive(Backend::Xdp, None, 4000);
@@ -220,6 +228,7 @@ fn records_survive(backend: Backend, faults: Option<&str>, each: usize) -> Outco
         let expected = if version == 0 { 0 } else { seal(record, version, at % RECORD) };
         ensure(u64::from_le_bytes(*word) == expected, format!("record {record} at the memory node"))?;
     }
+    stacks::well_below()?;
     rig.end()
 }
 
@@ -299,9 +308,11 @@ fn the_kernel_is_refused_and_says_so() -> Outcome {
 
 fn other_signals_go_where_they_went() -> Outcome {
     let rig = Rig::new(Backend::Packet, None)?;
-    let mut process = play(&rig, "hits_a_hole")?;
-    let status = process.wait(LIMIT)?;
-    ensure(status.signal() == Some(libc::SIGBUS), format!("{status}"))?;
+    for role in ["hits_a_hole", "is_told_to_end"] {
+        let mut process = play(&rig, role)?;
+        let status = process.wait(LIMIT)?;
+        ensure(status.signal() == Some(libc::SIGBUS), format!("{role}: {status}"))?;
+    }
     rig.end()
 }
 

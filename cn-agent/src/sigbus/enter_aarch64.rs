@@ -1,0 +1,98 @@
+//! From the kernel to a stack of the pool and back, on aarch64.
+//!
+//! The kernel may have left not one byte of room on the stack it calls a handler on, so nothing is stored there. Every
+//! register may be used: the kernel has saved them all and brings them back when the handler returns, and a handler that
+//! is gone on to owes them to nobody else either.
+
+use std::arch::naked_asm;
+use std::mem::offset_of;
+
+use libc::ucontext_t;
+
+use super::decide;
+use super::stacks::{FIRST, STACKS, STRIDE_BITS};
+
+pub const HAS_STACKS: bool = true;
+
+/// What the kernel calls, with signal, siginfo and context in x0, x1 and x2, and its own way back in x30.
+///
+/// # Safety
+/// For the kernel only, with SA_SIGINFO and every signal blocked, once [`FIRST`] has been set.
+#[unsafe(naked)]
+pub unsafe extern "C" fn enter() {
+    naked_asm!(
+        // Where programs are marked so, the kernel's jump has to end at this instruction (bti c).
+        "hint #34",
+        "mov x19, sp",
+        "mov w20, w0",
+        "mov x21, x1",
+        "mov x22, x2",
+        "mov x23, x30",
+        // Where a thread looks first depends on its stack: mostly it finds the one it had before.
+        "lsr x24, x19, #12",
+        "mov w9, #0x79b1", // 2^32 over the golden ratio
+        "movk w9, #0x9e37, lsl #16",
+        "mul w24, w24, w9",
+        "lsr w24, w24, #{hash}",
+        "adrp x26, {first}",
+        "ldr x26, [x26, :lo12:{first}]",
+        "2:",
+        "mov w9, #{stacks}",
+        "3:",
+        "add x25, x26, x24, lsl #{stride}",
+        "4:",
+        "ldaxr w10, [x25]",
+        "cbnz w10, 5f",
+        "mov w10, #1",
+        "stxr w11, w10, [x25]",
+        "cbnz w11, 4b",
+        "b 6f",
+        "5:",
+        "clrex",
+        "add w24, w24, #1",
+        "and w24, w24, #{last}",
+        "subs w9, w9, #1",
+        "b.ne 3b",
+        // All are taken. The system call's answer is not for anybody.
+        "mov x8, #{sched_yield}",
+        "svc #0",
+        "mov w0, w20",
+        "b 2b",
+        "6:",
+        "mov sp, x25",
+        "mov x29, #0",
+        "bl {decide}",
+        "mov sp, x19",
+        "stlr wzr, [x25]",
+        "cbnz x0, 7f",
+        "ret x23",
+        // On to the handler in x0. The mask that it asked for lies in the context; the interrupted one, in x1, goes there
+        // again once it has been read.
+        "7:",
+        "mov x24, x0",
+        "mov x26, x1",
+        "mov x0, #{set_mask}",
+        "add x1, x22, #{mask}",
+        "mov x2, #0",
+        "mov x3, #8",
+        "mov x8, #{sigprocmask}",
+        "svc #0",
+        "str x26, [x22, #{mask}]",
+        "mov w0, w20",
+        "mov x1, x21",
+        "mov x2, x22",
+        "mov x30, x23",
+        "mov x16, x24",
+        "br x16",
+        hash = const 32 - STACKS.ilog2(),
+        stacks = const STACKS,
+        last = const STACKS - 1,
+        stride = const STRIDE_BITS,
+        first = sym FIRST,
+        decide = sym decide,
+        mask = const offset_of!(ucontext_t, uc_sigmask),
+        set_mask = const libc::SIG_SETMASK,
+        sched_yield = const libc::SYS_sched_yield,
+        sigprocmask = const libc::SYS_rt_sigprocmask,
+    )
+}

@@ -1,0 +1,91 @@
+//! From the kernel to a stack of the pool and back, on x86-64.
+//!
+//! The kernel may have left not one byte of room on the stack it calls a handler on, so nothing is pushed there. Every
+//! register may be used: the kernel has saved them all and brings them back when the handler returns, and a handler that
+//! is gone on to owes them to nobody else either.
+
+use std::arch::naked_asm;
+use std::mem::offset_of;
+
+use libc::ucontext_t;
+
+use super::decide;
+use super::stacks::{FIRST, STACKS, STRIDE_BITS};
+
+pub const HAS_STACKS: bool = true;
+
+/// What the kernel calls, with signal, siginfo and context in rdi, rsi and rdx, and the address of its own way back on top
+/// of the stack.
+///
+/// # Safety
+/// For the kernel only, with SA_SIGINFO and every signal blocked, once [`FIRST`] has been set.
+#[unsafe(naked)]
+pub unsafe extern "C" fn enter() {
+    naked_asm!(
+        "mov r12, rsp",
+        "mov r13d, edi",
+        "mov r14, rsi",
+        "mov r15, rdx",
+        // Where a thread looks first depends on its stack: mostly it finds the one it had before.
+        "mov rbx, rsp",
+        "shr rbx, 12",
+        "imul ebx, ebx, -1640531535", // 2^32 over the golden ratio
+        "shr ebx, {hash}",
+        "2:",
+        "mov ecx, {stacks}",
+        "3:",
+        "mov rbp, rbx",
+        "shl rbp, {stride}",
+        "add rbp, qword ptr [rip + {first}]",
+        "cmp dword ptr [rbp], 0",
+        "jne 4f",
+        "mov eax, 1",
+        "xchg dword ptr [rbp], eax",
+        "test eax, eax",
+        "jz 5f",
+        "4:",
+        "inc ebx",
+        "and ebx, {last}",
+        "dec ecx",
+        "jnz 3b",
+        // All are taken.
+        "mov eax, {sched_yield}",
+        "syscall",
+        "jmp 2b",
+        "5:",
+        "mov rsp, rbp",
+        "call {decide}",
+        "mov rsp, r12",
+        // Whoever finds this finds the stack left: stores are seen in their order.
+        "mov dword ptr [rbp], 0",
+        "test rax, rax",
+        "jnz 6f",
+        "ret",
+        // On to the handler in rax. The mask that it asked for lies in the context; the interrupted one, in rdx, goes there
+        // again once it has been read.
+        "6:",
+        "mov rbp, rax",
+        "mov rbx, rdx",
+        "mov edi, {set_mask}",
+        "lea rsi, [r15 + {mask}]",
+        "xor edx, edx",
+        "mov r10d, 8",
+        "mov eax, {sigprocmask}",
+        "syscall",
+        "mov qword ptr [r15 + {mask}], rbx",
+        "mov edi, r13d",
+        "mov rsi, r14",
+        "mov rdx, r15",
+        "jmp rbp",
+        hash = const 32 - STACKS.ilog2(),
+        stacks = const STACKS,
+        last = const STACKS - 1,
+        stride = const STRIDE_BITS,
+        first = sym FIRST,
+        decide = sym decide,
+        mask = const offset_of!(ucontext_t, uc_sigmask),
+        set_mask = const libc::SIG_SETMASK,
+        sched_yield = const libc::SYS_sched_yield,
+        sigprocmask = const libc::SYS_rt_sigprocmask,
+    )
+}
