@@ -131,12 +131,12 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
     let owner = Owner::map(&socket, request).map_err(of_agent)?;
     let settings = session::Settings { library, agent: socket, bytes: lease.bytes(), wait: args.wait.0 };
     let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
-    let (status, view) = session.supervise().map_err(Failure::failed)?;
+    let over = session.supervise().map_err(Failure::failed)?;
     if let Some(form) = args.stats {
-        tell(view, form)?;
+        tell(over.view, form)?;
     }
-    lease.end().map_err(of_lease)?;
-    match session::exit_code(status) {
+    lease.end(over.owner);
+    match session::exit_code(over.status) {
         0 => Ok(()),
         // Nothing is left that would have to be dropped.
         code => std::process::exit(code),

@@ -53,6 +53,17 @@ pub enum SessionError {
     System(#[from] Errno),
 }
 
+/// How a program ended.
+#[derive(Debug)]
+pub struct Over {
+    /// Its status.
+    pub status: ExitStatus,
+    /// How its memory stood at the end, if the agent could say.
+    pub view: Option<PagingView>,
+    /// Its memory.
+    pub owner: Owner,
+}
+
 /// What a program is given.
 #[derive(Debug)]
 pub struct Settings {
@@ -140,12 +151,11 @@ impl Session {
         self.child.id()
     }
 
-    /// Supervises until the program has ended, and every process with a part of its memory. How the program ended, and how
-    /// its memory stood at the end, if the agent could say.
+    /// Supervises until the program has ended, and every process with a part of its memory.
     ///
     /// # Errors
     /// [`SessionError::System`].
-    pub fn supervise(mut self) -> Result<(ExitStatus, Option<PagingView>), SessionError> {
+    pub fn supervise(mut self) -> Result<Over, SessionError> {
         let mut ended = None;
         loop {
             self.pass_signals_on(ended.is_some())?;
@@ -159,11 +169,13 @@ impl Session {
             if let Some(status) = ended {
                 let view = if self.away.is_none() { self.owner.paging() } else { Err(gone(&self.owner)) };
                 match view {
-                    Ok(view) if view.members.is_empty() => return Ok((status, Some(view))),
+                    Ok(view) if view.members.is_empty() => {
+                        return Ok(Over { status, view: Some(view), owner: self.owner });
+                    }
                     Ok(_) => polled = true,
-                    Err(_) if self.abandoned => return Ok((status, None)),
+                    Err(_) if self.abandoned => return Ok(Over { status, view: None, owner: self.owner }),
                     Err(ClientError::Refused { .. } | ClientError::Protocol { .. }) => {
-                        return Ok((status, None));
+                        return Ok(Over { status, view: None, owner: self.owner });
                     }
                     Err(_) => self.away = self.away.or_else(|| Some(Instant::now())),
                 }
