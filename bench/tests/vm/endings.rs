@@ -30,6 +30,18 @@ pub fn play() -> ExitCode {
         // SAFETY: all of the mapping, which nobody else uses.
         let words = unsafe { std::slice::from_raw_parts_mut(memory.as_ptr().cast::<u64>(), bytes.get() / 8) };
         words.iter_mut().zip(1..).for_each(|(word, index)| *word = index);
+        // What would put guards there is refused; what drops pages from the page table keeps what they hold.
+        const GUARD_INSTALL: i32 = 102;
+        let advise = |advice| {
+            // SAFETY: whole pages of the mapping, whose content stays.
+            let done = unsafe { libc::madvise(memory.as_ptr(), bytes.get() / 2, advice) };
+            if done == 0 { None } else { std::io::Error::last_os_error().raw_os_error() }
+        };
+        ensure(advise(GUARD_INSTALL) == Some(libc::EINVAL), "guards are refused")?;
+        for advice in [libc::MADV_DONTNEED, libc::MADV_DONTNEED_LOCKED] {
+            let refused = advise(advice);
+            ensure(matches!(refused, None | Some(libc::EINVAL)), format!("{advice}: {refused:?}"))?;
+        }
         ensure(words.iter().zip(1..).all(|(word, index)| *word == index), "what was written is there")
     };
     match fill() {
