@@ -22,6 +22,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use cxloe_gmm::model::Name;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
@@ -158,6 +159,18 @@ pub fn regions(path: &Path) -> Result<Vec<AttachedRegion>, ClientError> {
 pub fn node(path: &Path) -> Result<NodeView, ClientError> {
     match ask(path, Ask::Node)? {
         Answer::Node(node) => Ok(node),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// Has the agent at `path` keep the name of a region that this process is about to have created for itself: if this
+/// process ends without destroying it, the agent does.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn lease(path: &Path, region: Name) -> Result<(), ClientError> {
+    match ask(path, Ask::Lease { region })? {
+        Answer::Done => Ok(()),
         other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
     }
 }

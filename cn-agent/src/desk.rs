@@ -12,7 +12,9 @@ use crate::attachments::{Attachments, Change, Question};
 use crate::cxl::backing::{Backing, Preference, Served};
 use crate::cxl::news::Nudge;
 use crate::daemon::{LetGo, Order, Orders, OrdersGone};
-use crate::local::message::{AttachedRegion, NodeView};
+use crate::leases::{self, Holder, Leases};
+use crate::local::message::{AttachedRegion, NodeView, Refused};
+use crate::paging::ledger;
 use crate::state_file::StateFile;
 
 /// Why something told could not be followed.
@@ -59,6 +61,9 @@ pub struct Desk {
 #[derive(Debug)]
 struct Inner {
     attachments: Attachments,
+    leases: Leases,
+    /// Which start of this machine it is.
+    boot: String,
     state: StateFile,
     orders: Orders,
     let_go: LetGo,
@@ -84,9 +89,14 @@ impl Desk {
             tracing::warn!(%error, "starting without remembered regions");
             Attachments::default()
         });
+        let leases = state.load_leases().unwrap_or_else(|error| {
+            tracing::warn!(%error, "starting without remembered temporary regions");
+            Leases::default()
+        });
+        let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         attachments.prefer(preference);
         let changes = attachments.begin();
-        let inner = Inner { attachments, state, orders, let_go, looker };
+        let inner = Inner { attachments, leases, boot, state, orders, let_go, looker };
         let listing = Listing(Arc::new(Mutex::new((Vec::new(), node))));
         inner.give(changes)?;
         listing.show(&inner.attachments);
@@ -190,6 +200,51 @@ impl Desk {
         self.lock().attachments.is_letting_go()
     }
 
+    /// Keeps the name of a region that process `pid` is about to have created for itself.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn lease(&self, region: Name, pid: u32) -> Result<(), Refused> {
+        let mut inner = self.lock();
+        let listed = self.listing.regions();
+        if listed.iter().any(|attached| attached.region == region.as_str()) {
+            return Err(Refused::NotTemporary(region.to_string()));
+        }
+        let started =
+            ledger::started(pid).ok_or_else(|| Refused::System(format!("there is no process {pid}")))?;
+        let mut next = inner.leases.clone();
+        let holder = Holder { pid, started, boot: inner.boot.clone() };
+        next.keep(region, holder).map_err(|leases::Full| Refused::Leases { limit: leases::LEASES_MAX })?;
+        inner.keep(next).map_err(|error| Refused::System(error.to_string()))
+    }
+
+    /// Temporary regions whose processes have ended without destroying them.
+    pub fn abandoned(&self) -> Vec<Name> {
+        let inner = self.lock();
+        let there = |holder: &Holder| {
+            holder.boot == inner.boot && ledger::started(holder.pid) == Some(holder.started)
+        };
+        inner.leases.abandoned(there)
+    }
+
+    /// There is no such temporary region any more.
+    ///
+    /// # Errors
+    /// It could not be kept; it will be looked for again.
+    pub fn lease_over(&self, region: &Name) -> Result<(), StateError> {
+        let mut inner = self.lock();
+        let mut next = inner.leases.clone();
+        next.forget(region);
+        inner.keep(next)
+    }
+
+    /// Whether processes have a region mapped; none is known to when the worker has ended.
+    pub async fn is_mapped(&self, region: &Name) -> bool {
+        let (orders, name) = (self.lock().orders.clone(), region.clone());
+        let mapped = crate::local::mapping::ask(&orders, move |spaces| spaces.is_mapped(name.as_str()));
+        mapped.await.unwrap_or(false)
+    }
+
     /// What the manager wants back and nothing is left of here.
     pub fn released(&self) -> Vec<ReleasedRegion> {
         self.lock().attachments.released()
@@ -197,6 +252,12 @@ impl Desk {
 }
 
 impl Inner {
+    fn keep(&mut self, leases: Leases) -> Result<(), StateError> {
+        self.state.store_leases(&leases)?;
+        self.leases = leases;
+        Ok(())
+    }
+
     fn give(&self, changes: Vec<Change>) -> Result<(), OrdersGone> {
         changes.into_iter().try_for_each(|change| self.orders.give(Order::Follow(Box::new(change))))
     }

@@ -18,6 +18,7 @@ pub mod engine;
 pub mod events;
 pub mod exec;
 pub mod inline;
+pub mod leases;
 pub mod local;
 pub mod manager;
 pub mod mapping;

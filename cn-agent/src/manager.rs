@@ -4,9 +4,11 @@
 //! when the manager is away is [`daemon::ManagerLink`]'s; what is attached goes on being served meanwhile, from the
 //! start, for as long as it likes.
 
+use std::collections::BTreeSet;
 use std::convert::Infallible;
 
-use cxloe_gmm::api::{ComputeNodeSync, RegisterComputeNode};
+use cxloe_gmm::api::{ComputeNodeSync, DestroyRegion, ErrorCode, RegisterComputeNode};
+use cxloe_gmm::client::ClientError;
 use cxloe_gmm::daemon::{self, Backoff, Break, Connection, Contact};
 use cxloe_gmm::model::{CnId, Name};
 
@@ -51,7 +53,12 @@ impl ManagerLink {
     /// [`daemon::ManagerLinkError`]: the URL cannot be one, or there is no thread.
     pub fn start(options: ManagerLinkOptions, desk: Desk) -> Result<Self, daemon::ManagerLinkError> {
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
-        let link = daemon::ManagerLink::start(&url, backoff, Shell { desk, options }, Shell::registration)?;
+        let link = daemon::ManagerLink::start(
+            &url,
+            backoff,
+            Shell { desk, options, told: BTreeSet::new() },
+            Shell::registration,
+        )?;
         Ok(ManagerLink { link })
     }
 
@@ -64,6 +71,8 @@ impl ManagerLink {
 struct Shell {
     desk: Desk,
     options: ManagerLinkOptions,
+    /// Regions of which it was said that they cannot be destroyed.
+    told: BTreeSet<Name>,
 }
 
 impl Shell {
@@ -81,6 +90,7 @@ impl Shell {
         let (mut heartbeat_ms, mut after_event) = (answer.heartbeat_ms, answer.after_event);
         let mut pause_ms = ACKNOWLEDGE_MS_MIN;
         loop {
+            self.destroy_abandoned(contact).await?;
             self.desk.hear_worker();
             let letting_go = self.desk.is_letting_go();
             pause_ms = if letting_go { (pause_ms * 2).min(ACKNOWLEDGE_MS_MAX) } else { ACKNOWLEDGE_MS_MIN };
@@ -97,5 +107,48 @@ impl Shell {
             }
             (heartbeat_ms, after_event) = (synced.heartbeat_ms, synced.after_event);
         }
+    }
+
+    /// Has the regions of programs destroyed that have not done so themselves, once nobody has them mapped any more.
+    async fn destroy_abandoned(&mut self, contact: &Contact) -> Result<(), Break> {
+        for name in self.desk.abandoned() {
+            if self.desk.is_mapped(&name).await {
+                continue;
+            }
+            match self.destroy_own(contact, &name).await {
+                Ok(()) => {}
+                // Tried again with the next news.
+                Err(Break::Client(error)) if error.code().is_some() && !error.is_passing() => {
+                    if self.told.insert(name.clone()) {
+                        tracing::warn!(region = %name, %error, "a program's region cannot be destroyed after it");
+                    }
+                    continue;
+                }
+                Err(reason) => return Err(reason),
+            }
+            self.told.remove(&name);
+            self.desk.lease_over(&name)?;
+        }
+        Ok(())
+    }
+
+    /// Has a region destroyed if there is one, and it is this node's.
+    async fn destroy_own(&self, contact: &Contact, name: &Name) -> Result<(), Break> {
+        let client = contact.client();
+        let none = |error: &ClientError| error.code() == Some(ErrorCode::NotFound);
+        match contact.ask(client.region(name)).await {
+            Ok(region) if region.owner != self.options.cn => return Ok(()),
+            Ok(_) => {}
+            Err(Break::Client(error)) if none(&error) => return Ok(()),
+            Err(reason) => return Err(reason),
+        }
+        match contact.ask(client.destroy_region(name, DestroyRegion { force: true, wait_ms: 0 })).await {
+            Ok(_) => {
+                tracing::info!(region = %name, "destroyed the region of a program that has not done so itself")
+            }
+            Err(Break::Client(error)) if none(&error) => {}
+            Err(reason) => return Err(reason),
+        }
+        Ok(())
     }
 }

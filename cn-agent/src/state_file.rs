@@ -10,6 +10,7 @@ use cxloe_gmm::daemon::{self, Remembered};
 use cxloe_wire::frame::Mac;
 
 use crate::attachments::Attachments;
+use crate::leases::Leases;
 
 impl Remembered for Attachments {
     const REMEDY: &str = "remove it, and regions get new addresses";
@@ -19,6 +20,7 @@ impl Remembered for Attachments {
 #[derive(Debug)]
 pub struct StateFile {
     file: daemon::StateFile<Attachments>,
+    leases: daemon::StateFile<Leases>,
     _lock: File,
 }
 
@@ -56,7 +58,8 @@ impl StateFile {
         match lock.try_lock() {
             Ok(()) => {
                 let file = daemon::StateFile::at(dir.join(format!("{name}.state")))?;
-                Ok(StateFile { file, _lock: lock })
+                let leases = daemon::StateFile::at(dir.join(format!("{name}-leases.state")))?;
+                Ok(StateFile { file, leases, _lock: lock })
             }
             Err(TryLockError::WouldBlock) => Err(StateError::Locked { cn, path }),
             Err(TryLockError::Error(source)) => Err(io("lock", &path)(source).into()),
@@ -77,6 +80,22 @@ impl StateFile {
     /// Those of [`daemon::StateFile::store`].
     pub fn store(&self, attachments: &Attachments) -> Result<(), daemon::StateError> {
         self.file.store(attachments)
+    }
+
+    /// The leases that were kept last.
+    ///
+    /// # Errors
+    /// Those of [`daemon::StateFile::load`].
+    pub fn load_leases(&self) -> Result<Leases, daemon::StateError> {
+        self.leases.load()
+    }
+
+    /// Keeps `leases`; on disk when this returns.
+    ///
+    /// # Errors
+    /// Those of [`daemon::StateFile::store`].
+    pub fn store_leases(&self, leases: &Leases) -> Result<(), daemon::StateError> {
+        self.leases.store(leases)
     }
 }
 

@@ -115,9 +115,13 @@ pub fn parts(mapping: &Mapping) -> Result<(), String> {
         unsafe { byte(page).write_volatile(value(page)) };
     }
     // Dropping shared memory from a page table changes nothing of what it holds.
-    // SAFETY: the range is the mapping's.
-    if unsafe { libc::madvise(base.cast(), bytes / 2, libc::MADV_DONTNEED) } != 0 {
-        return Err(failed("madvise"));
+    for advice in [libc::MADV_DONTNEED, libc::MADV_DONTNEED_LOCKED] {
+        // SAFETY: the range is the mapping's.
+        let (known, done) =
+            unsafe { (libc::madvise(base.cast(), 0, advice), libc::madvise(base.cast(), bytes / 2, advice)) };
+        if known == 0 && done != 0 {
+            return Err(failed("madvise"));
+        }
     }
     let gone = pages / 4..pages / 2;
     mapping

@@ -3,6 +3,7 @@
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
+mod endings;
 mod firecracker;
 #[path = "../guest/rig.rs"]
 #[allow(dead_code, reason = "the tests of guests use the rest")]
@@ -22,6 +23,9 @@ fn main() -> ExitCode {
     if let Ok(socket) = std::env::var(monitor::ROLE) {
         return monitor::play(&socket);
     }
+    if std::env::var_os(endings::ROLE).is_some() {
+        return endings::play();
+    }
     if let Err(error) = become_private_user_namespace() {
         eprintln!("{error}");
         return ExitCode::from(3);
@@ -37,6 +41,9 @@ fn main() -> ExitCode {
         firecracker::machine_ends_when_no_agent_comes,
         firecracker::machine_ends_with_its_server,
         firecracker::machine_ends_when_its_memory_is_lost,
+        endings::a_machine_leaves_nothing_behind,
+        endings::regions_go_when_the_manager_is_back,
+        endings::regions_of_killed_programs_go,
         qemu::all_memory_is_remote,
         qemu::second_node_is_remote,
         qemu::wrong_commands_are_told,

@@ -124,6 +124,17 @@ pub fn addresses(bytes: usize) -> Option<*mut c_void> {
     (memory != libc::MAP_FAILED).then_some(memory)
 }
 
+/// Puts guards in the place of pages: touching them is SIGSEGV. Linux 6.13 and newer.
+pub const MADV_GUARD_INSTALL: c_int = 102;
+/// Takes guards away.
+pub const MADV_GUARD_REMOVE: c_int = 103;
+
+/// Whether this kernel knows an advice.
+pub fn knows(advice: c_int) -> bool {
+    // SAFETY: no bytes are meant.
+    unsafe { madvise(std::ptr::null_mut(), 0, advice) == 0 }
+}
+
 /// Fresh memory of this machine, all zeros, that takes up nothing until it is touched.
 pub fn fresh(bytes: usize) -> Option<*mut c_void> {
     let flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;

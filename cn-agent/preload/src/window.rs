@@ -14,7 +14,7 @@
 //! What is known about the pages lies outside: which are in use ([`Ranges`]), which of them are only reserved, whose a
 //! granule is, how long a block is that begins at a page. So neither taking nor giving back touches remote memory.
 
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32};
@@ -104,6 +104,8 @@ pub struct Window {
     reserves: AtomicBool,
     /// Pages that somebody has mapped something else over: they are no part of the window any more.
     lost: Lock<Ranges<'static>>,
+    /// Whether there may be guards: they outlast what discards pages.
+    guarded: AtomicBool,
     /// Of each granule, the arena it belongs to; 0: none.
     owners: &'static [AtomicU8],
     /// Of each page where a block begins, how many pages it has; 0: none begins there.
@@ -139,6 +141,7 @@ impl Window {
             use_of: Lock::new(Use { taken, reserved, committed: 0, committed_max, idle: 0, lost: 0 }),
             reserves: AtomicBool::new(false),
             lost: Lock::new(ranges()?),
+            guarded: AtomicBool::new(false),
             owners: table(pages / GRANULE_PAGES)?,
             lengths: table(pages)?,
         })
@@ -350,6 +353,10 @@ impl Window {
     fn close(&self, pages: Range<usize>) {
         self.discard(pages.clone());
         let address = self.address(pages.start).cast();
+        if self.guarded.load(Relaxed) {
+            // SAFETY: pages of the window, whose owner gives them back.
+            unsafe { sys::madvise(address, pages.len() * PAGE, sys::MADV_GUARD_REMOVE) };
+        }
         // SAFETY: pages of the window that their owner gives back. If the kernel refuses, touching them gives zeros.
         unsafe { sys::mprotect(address, pages.len() * PAGE, PROT_NONE) };
     }
@@ -360,6 +367,13 @@ impl Window {
         let address = self.address(pages.start).cast();
         // SAFETY: pages of the window, whose owner wants zeros in their place.
         unsafe { sys::madvise(address, pages.len() * PAGE, MADV_DONTNEED) };
+    }
+
+    /// Has `install` put guards over pages: what they held is gone, and will be zeros when the guards are.
+    pub fn guard(&self, pages: Range<usize>, install: impl FnOnce() -> c_int) -> c_int {
+        self.guarded.store(true, Relaxed);
+        (self.announce)(pages);
+        install()
     }
 
     /// Something else has been mapped over pages: neither the window's content nor its addresses any more.
@@ -497,6 +511,23 @@ mod tests {
         let after = window.take(100, 1).unwrap();
         assert!((after..after + 100).all(|page| byte(&window, page) == 0));
         assert_eq!((window.take(1, 1), window.claim(0..1, true)), (None, Claim::NotOurs));
+    }
+
+    #[test]
+    fn guards_go_with_the_pages_they_are_on() {
+        let window = Window::reserve(1 << 20, 1 << 20, unannounced).unwrap();
+        let first = window.take(8, 1).unwrap();
+        fill(&window, first..first + 8);
+        // SAFETY: pages of a window that this test shares with nobody.
+        let install =
+            || unsafe { sys::madvise(window.address(first).cast(), 4 * PAGE, sys::MADV_GUARD_INSTALL) };
+        if !sys::knows(sys::MADV_GUARD_INSTALL) {
+            return;
+        }
+        assert_eq!(window.guard(first..first + 4, install), 0);
+        window.give(first..first + 8);
+        let again = window.take(8, 1).unwrap();
+        assert!((again..again + 8).all(|page| byte(&window, page) == 0));
     }
 
     #[test]

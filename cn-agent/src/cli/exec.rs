@@ -139,7 +139,7 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
     let owner = Owner::map(&socket, request).map_err(of_agent)?;
     let settings = session::Settings { library, agent: socket, bytes: lease.bytes(), wait: args.wait.0 };
     let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
-    let Outcome { status, view, stayed } = session.supervise().map_err(Failure::failed)?;
+    let Outcome { status, view, stayed, owner } = session.supervise().map_err(Failure::failed)?;
     if let Some(stayed) = stayed.filter(Stayed::is_worth_a_word) {
         to_stderr!("cn-agent: {}", in_this_machine(&stayed));
     }
@@ -152,7 +152,7 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
     if let Some(form) = args.stats {
         tell(view, stayed, form)?;
     }
-    lease.end().map_err(of_lease)?;
+    lease.end(owner);
     match session::exit_code(status) {
         0 => Ok(()),
         // Nothing is left that would have to be dropped.

@@ -96,6 +96,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let manager = ManagerLink::start(options, desk.clone())?;
     let backstage = Backstage {
         listing: desk.listing(),
+        desk: desk.clone(),
         orders: worker.orders(),
         clients_max: config.clients_max,
         adopting: Arc::default(),

@@ -174,9 +174,9 @@ pub fn vm(args: &VmArgs) -> Result<(), Failure> {
     })?;
     let monitor = PathBuf::from(command.get_program());
     let session = Session::spawn(command, monitor, owner, args.wait.0).map_err(Failure::failed)?;
-    let session::Outcome { status, .. } = session.supervise().map_err(Failure::failed)?;
-    lease.end().map_err(of_lease)?;
-    match session::exit_code(status) {
+    let over = session.supervise().map_err(Failure::failed)?;
+    lease.end(over.owner);
+    match session::exit_code(over.status) {
         0 => Ok(()),
         // Nothing is left that would have to be dropped.
         code => std::process::exit(code),

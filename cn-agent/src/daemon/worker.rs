@@ -319,6 +319,7 @@ impl Worker {
                 for region in departures.forget(hpa).map(|before| before.region).iter().chain([&now]) {
                     self.options.station.detach(engine, region, hpa);
                 }
+                self.parties.spaces.dropped(hpa);
                 let region = now;
                 tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
             }
@@ -336,6 +337,7 @@ impl Worker {
     fn attach(&mut self, attachment: &Attachment, now: Time) {
         let Attachment { region, hpa, .. } = attachment;
         self.engine.open_range(*hpa);
+        self.parties.spaces.attached(*hpa);
         match self.options.station.attach(&mut self.engine, attachment, now) {
             Ok(()) => tracing::info!(
                 region = %region.name, hpa = format_args!("{hpa:#x}"), bytes = region.size,

@@ -1,15 +1,17 @@
-//! A region for one program: created for it, and destroyed after it, however that ends.
+//! A region for one program: created for it, and destroyed after it, however that ends. The agent has its name from before
+//! it is created, and destroys it when this process could not.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::api::{CreateRegion, DestroyRegion};
+use cxloe_gmm::api::{CreateRegion, DestroyRegion, ErrorCode};
 use cxloe_gmm::client::{self as gmm, Client};
 use cxloe_gmm::model::{CnId, Name};
 use cxloe_gmm::to_stderr;
 
 use crate::client::{self, ClientError};
 use crate::local::message::Attaching;
+use crate::mapping::Owner;
 use crate::paging::TEMPORARY;
 
 /// What memory nodes give away by default; sizes are rounded up to it.
@@ -69,6 +71,7 @@ impl Lease {
         let name = format!("{TEMPORARY}{}-{:08x}", std::process::id(), rand::random::<u32>());
         let name = Name::new(name).map_err(|error| LeaseError::Node(error.to_string()))?;
         let bytes = bytes.next_multiple_of(EXTENT);
+        client::lease(socket, name.clone())?;
         runtime.block_on(manager.create_region(&CreateRegion::new(name.clone(), bytes, owner)))?;
         let lease = Lease { name, bytes, temporary: Some((runtime, manager)) };
         lease.attached(socket)?;
@@ -114,29 +117,27 @@ impl Lease {
         }
     }
 
-    /// Destroys the region if it was created for the occasion.
-    ///
-    /// # Errors
-    /// [`LeaseError::Manager`]: it is still there.
-    pub fn end(mut self) -> Result<(), LeaseError> {
-        self.destroy()
-    }
-
-    fn destroy(&mut self) -> Result<(), LeaseError> {
-        let Some((runtime, manager)) = self.temporary.take() else { return Ok(()) };
-        let now = DestroyRegion { force: true, wait_ms: DESTROY_MS };
-        runtime.block_on(manager.destroy_region(&self.name, now))?;
-        Ok(())
+    /// Gives up what `owner` has mapped of the region; if that was created for the occasion, what is in it goes, and then
+    /// the region.
+    pub fn end(self, owner: Owner) {
+        if self.temporary.is_some() {
+            // Where there is no agent any more, nobody has it mapped.
+            let _ = owner.let_go();
+        }
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let name = self.name.clone();
-        if let Err(error) = self.destroy() {
-            to_stderr!(
-                "cn-agent: region {name} is left behind: {error}; destroy it with `gmm destroy-region --force {name}`"
-            );
+        let Some((runtime, manager)) = self.temporary.take() else { return };
+        let now = DestroyRegion { force: true, wait_ms: DESTROY_MS };
+        let name = &self.name;
+        match runtime.block_on(manager.destroy_region(name, now)) {
+            Ok(_) => {}
+            Err(error) if error.code() == Some(ErrorCode::NotFound) => {}
+            Err(error) => to_stderr!(
+                "cn-agent: region {name} is not destroyed yet: {error}; the agent does that when the manager answers it"
+            ),
         }
     }
 }

@@ -15,8 +15,8 @@
 //! them: the supervisor waits for them.
 //!
 //! If the supervisor is killed, the program gets SIGTERM: what nobody watches over any more ends, in the way a program is
-//! usually asked to. Its memory stays whole until its last process has ended; only the temporary region is left behind
-//! then, under a name that begins with `exec-`, for `gmm destroy-region`.
+//! usually asked to. Its memory stays whole until its last process has ended; then the agent has the temporary region
+//! destroyed, as it does when the manager was away at the program's end.
 
 pub mod lease;
 pub mod library;

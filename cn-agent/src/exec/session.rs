@@ -94,6 +94,8 @@ pub struct Outcome {
     pub view: Option<PagingView>,
     /// How much of its memory stayed in this machine, if that could be seen.
     pub stayed: Option<Stayed>,
+    /// Its remote memory.
+    pub owner: Owner,
 }
 
 impl Session {
@@ -201,8 +203,8 @@ impl Session {
         }
     }
 
-    fn over(&self, status: ExitStatus, view: Option<PagingView>) -> Outcome {
-        Outcome { status, view, stayed: self.stayed.most() }
+    fn over(self, status: ExitStatus, view: Option<PagingView>) -> Outcome {
+        Outcome { status, view, stayed: self.stayed.most(), owner: self.owner }
     }
 
     /// Sleeps until there is a signal, the agent hangs up, or it is time to look again.

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use cxloe_gmm::model::Name;
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
 use cxloe_member::wire::{NOT_YET, REFUSED, Welcome};
 use tokio::io::{AsyncWriteExt, Interest};
@@ -218,6 +219,21 @@ async fn resume(
     }
 }
 
+/// Keeps the name of a region that the process at the other end is about to have created for itself.
+///
+/// # Errors
+/// Why not.
+pub fn lease(backstage: &Backstage, region: Name, stream: &UnixStream) -> Result<(), Refused> {
+    let pid = peer(stream).map_err(|error| Refused::System(error.to_string()))?;
+    let unknown = || Refused::System("the system does not say which process this is".into());
+    backstage.desk.lease(region, pid.ok_or_else(unknown)?)
+}
+
+/// The process at the other end: who it is says the kernel.
+fn peer(stream: &UnixStream) -> io::Result<Option<u32>> {
+    Ok(stream.peer_cred()?.pid().and_then(|pid| u32::try_from(pid).ok()))
+}
+
 /// Has a process become a member; the connection goes to the worker.
 ///
 /// # Errors
@@ -236,9 +252,8 @@ pub async fn join(
             return refuse(stream, NOT_YET, &error.to_string()).await;
         }
     }
-    // Who it is says the kernel, not the request.
-    let peer = stream.peer_cred()?.pid().and_then(|pid| u32::try_from(pid).ok());
-    let Some(peer) = peer else {
+    // Not by what the request says.
+    let Some(peer) = peer(&stream)? else {
         return refuse(stream, REFUSED, "the system does not say which process this is").await;
     };
     let socket = Some(OwnedFd::from(stream.into_std()?));

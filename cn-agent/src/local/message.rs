@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use cxloe_cc::PacerStatus;
-use cxloe_gmm::model::UnbindOption;
+use cxloe_gmm::model::{Name, UnbindOption};
 use cxloe_wire::link::LinkCounters;
 use cxloe_wire::session::RequesterStatus;
 
@@ -62,6 +62,17 @@ pub enum Ask {
     Paging {
         /// The space.
         space: Option<u64>,
+    },
+    /// To let go of the space that this connection owns, and of what is in it: nothing is written back.
+    LetGo {
+        /// The space.
+        space: u64,
+    },
+    /// To keep the name of a region that the asking process is about to have created for itself: if the process ends
+    /// without destroying it, the agent does.
+    Lease {
+        /// The region.
+        region: Name,
     },
     /// To write everything back that is dirty; answered when it has arrived.
     CleanAll {
@@ -239,6 +250,15 @@ pub enum Refused {
     /// What was dirty is not at the memory nodes.
     #[error("not everything could be written back: a memory node is away, or has lost the region")]
     NotClean,
+    /// A region that is to be temporary and is there already.
+    #[error("region `{0}` is there already, and not for one program")]
+    NotTemporary(String),
+    /// As many temporary regions as there may be.
+    #[error("the agent keeps the names of {limit} temporary regions, its limit")]
+    Leases {
+        /// The limit.
+        limit: usize,
+    },
     /// What a predecessor left behind cannot be taken over now.
     #[error("nothing can be taken over: {0}")]
     NotResumed(String),

@@ -23,7 +23,7 @@ use super::ring::{AgentEnd, PORT_BYTES};
 use crate::daemon::clients::{Client, Seat};
 use crate::daemon::order::Report;
 use crate::daemon::{Order, Orders};
-use crate::desk::Listing;
+use crate::desk::{Desk, Listing};
 
 /// Connections with questions at a time; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
@@ -41,6 +41,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub struct Backstage {
     /// What is attached.
     pub listing: Listing,
+    /// Where temporary regions are kept in mind.
+    pub desk: Desk,
     /// The worker.
     pub orders: Orders,
     /// Ports at a time.
@@ -199,6 +201,13 @@ async fn converse(
             Ask::Paging { space } => mapping::ask(&backstage.orders, move |spaces| spaces.report(space))
                 .await
                 .map_or_else(ending, Answer::Paging),
+            Ask::LetGo { space } if place.owns == Some(space) => {
+                place.owns = None;
+                let gone = mapping::ask(&backstage.orders, move |spaces| spaces.let_go(space)).await;
+                gone.map_or_else(ending, |()| Answer::Done)
+            }
+            Ask::LetGo { .. } => Answer::Refused(Refused::NoSpace),
+            Ask::Lease { region } => done(mapping::lease(backstage, region, &stream)),
             Ask::CleanAll { space } => clean_all(&backstage.orders, space).await,
         };
         answer(&mut stream, &said).await?;

@@ -154,6 +154,18 @@ impl Owner {
         }
     }
 
+    /// Gives the space up, and what is in it: nothing is written back, and nobody has it mapped when this returns, unless
+    /// another owner or a process does.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but [`ClientError::Engine`].
+    pub fn let_go(mut self) -> Result<(), ClientError> {
+        match self.ask(Ask::LetGo { space: self.space }, false)? {
+            Answer::Done => Ok(()),
+            other => Err(self.odd(&other)),
+        }
+    }
+
     /// How the space stands.
     ///
     /// # Errors

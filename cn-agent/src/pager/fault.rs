@@ -488,11 +488,21 @@ impl Pager {
     fn zeros_ahead(&mut self, view: ViewId, mapping: MappingId, page: u32, write: bool, io: &mut Io<'_>) {
         let Some(window) = self.look_ahead_proved(view, page) else { return };
         let pages = self.options.pages;
+        let mut looked: Option<(u32, u64)> = None;
         // The first is the marker, left for the fault that calls for the next window.
         for page in window.pages(pages).skip(1) {
             let entry = self.entry(view, page);
             let fits = self.has_room_ahead();
             if entry.state() != State::Absent || entry.slot().is_some() || !fits {
+                continue;
+            }
+            let group = page / u64::BITS * u64::BITS;
+            let occupied = match looked {
+                Some((of, occupied)) if of == group => occupied,
+                _ => io.memory.occupied(view, group),
+            };
+            looked = Some((group, occupied));
+            if occupied >> (page - group) & 1 == 1 {
                 continue;
             }
             if self.install_zeros(view, mapping, page, write, io).is_err() {

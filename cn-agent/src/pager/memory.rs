@@ -94,6 +94,12 @@ pub trait Memory {
     /// Whether the page is there: in the shared memory, or in the process's own.
     fn is_present(&mut self, view: ViewId, page: u32) -> bool;
 
+    /// At which of the 64 pages from `first` on the process has something where no page should be put unasked, a bit each:
+    /// a page, or a guard of its own, which a page would replace.
+    fn occupied(&mut self, _view: ViewId, _first: u32) -> u64 {
+        0
+    }
+
     /// Wakes who waits for a page in this mapping, to try again.
     fn wake(&mut self, mapping: MappingId, page: u32);
 

@@ -112,14 +112,23 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, length: usize) -> c_int {
     done as c_int
 }
 
-/// `madvise(2)`. Of what the monitor advises, only MADV_REMOVE takes content away: MADV_DONTNEED of shared memory keeps it.
+/// Advice to put guards in the place of pages; Linux 6.15 and newer for shared memory.
+const MADV_GUARD_INSTALL: c_int = 102;
+
+/// `madvise(2)`. Of what the monitor advises, only MADV_REMOVE takes content away: MADV_DONTNEED of shared memory keeps it,
+/// of locked pages too. Guards are refused, as by a kernel that has none: where pages are write-protected by a userfaultfd,
+/// the kernel never comes to an end of installing them.
 ///
 /// # Safety
 /// That of the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
+    let addresses = address as u64..(address as u64).saturating_add(length as u64);
+    if advice == MADV_GUARD_INSTALL && beside(|| mappings::parts(&addresses).is_empty()) == Some(false) {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
     if advice == libc::MADV_REMOVE {
-        let addresses = address as u64..(address as u64).saturating_add(length as u64);
         beside(|| mappings::parts(&addresses).iter().for_each(mappings::discard));
     }
     // SAFETY: the caller's.

@@ -11,6 +11,10 @@
 #include <unistd.h>
 
 #define PAGE 4096ul
+/* What headers may be too old for; whether the kernel is, says advice for no bytes. */
+#define DONTNEED_LOCKED 24
+#define GUARD_INSTALL 102
+#define GUARD_REMOVE 103
 #define MIB (1ul << 20)
 
 #define MUST(what)                                                                                                     \
@@ -65,6 +69,36 @@ static int faults(volatile unsigned char *at, int write)
     return 0;
 }
 
+/* Advice that takes content away, of pages most of which have left memory. */
+static void gives_up(void)
+{
+    unsigned char *at = mmap(NULL, 6 * MIB, BOTH, OWN, -1, 0);
+    fill(at, 6 * MIB, 7);
+    if (madvise(at, 0, DONTNEED_LOCKED) == 0) {
+        MUST(madvise(at, MIB, DONTNEED_LOCKED) == 0 && zeros(at, MIB));
+        MUST(filled(at + MIB, 5 * MIB, 7, MIB / PAGE));
+    }
+    if (madvise(at, 0, GUARD_INSTALL) == 0) {
+        MUST(madvise(at + MIB, MIB, GUARD_INSTALL) == 0);
+        MUST(faults(at + MIB, 0) && faults(at + 2 * MIB - 1, 1) && filled(at + 2 * MIB, 4 * MIB, 7, 2 * MIB / PAGE));
+        /* Neither discarding nor eviction takes a guard away. */
+        MUST(madvise(at, 3 * MIB, MADV_DONTNEED) == 0 && faults(at + MIB + 5 * PAGE, 1));
+        fill(at + 2 * MIB, 4 * MIB, 8);
+        MUST(faults(at + MIB, 0) && madvise(at, 2 * MIB, GUARD_REMOVE) == 0 && zeros(at, 2 * MIB));
+        MUST(filled(at + 2 * MIB, 4 * MIB, 8, 0));
+        /* Nor does somebody who writes page after page up to it. */
+        unsigned char *row = mmap(NULL, MIB, BOTH, OWN, -1, 0);
+        MUST(madvise(row + MIB / 2, PAGE, GUARD_INSTALL) == 0);
+        fill(row, MIB / 2, 9);
+        MUST(faults(row + MIB / 2, 1) && filled(row, MIB / 2, 9, 0));
+        /* What is mapped there next has none. */
+        MUST(madvise(row, MIB, GUARD_INSTALL) == 0 && munmap(row, MIB) == 0);
+        unsigned char *next = mmap(NULL, MIB, BOTH, OWN, -1, 0);
+        MUST(next == row && zeros(next, MIB) && munmap(next, MIB) == 0);
+    }
+    MUST(munmap(at, 6 * MIB) == 0);
+}
+
 int main(void)
 {
     signal(SIGSEGV, caught);
@@ -86,6 +120,8 @@ int main(void)
     fill(all + 4 * MIB, MIB, 3);
     MUST(madvise(all + 4 * MIB, MIB / 2, MADV_FREE) == 0 && zeros(all + 4 * MIB, MIB / 2));
     MUST(filled(all + 4 * MIB + MIB / 2, MIB / 2, 3, MIB / 2 / PAGE));
+
+    gives_up();
 
     /* Protection of parts, while all the rest is evicted. */
     MUST(mprotect(all, MIB, PROT_READ) == 0 && mprotect(all + MIB, MIB / 2, PROT_NONE) == 0);

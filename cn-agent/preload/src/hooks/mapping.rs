@@ -236,6 +236,11 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_i
     }
     match advice {
         libc::MADV_DONTNEED | libc::MADV_FREE => process.window.discard(part),
+        // Of locked pages as of others: the window has none.
+        libc::MADV_DONTNEED_LOCKED if sys::knows(advice) => process.window.discard(part),
+        sys::MADV_GUARD_INSTALL if sys::knows(advice) => {
+            return process.window.guard(part, || kernel(address, bytes));
+        }
         // What the window's pages cannot be, or become on their own account only.
         libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE

@@ -2,11 +2,10 @@
 //! have it in several pieces. Pages come, writable at once, and never leave: what is known of a page is known of one
 //! machine's, so that no page is served to a second one.
 
-use std::fs::File;
 use std::ops::Range;
 
 use super::Mappings;
-use super::private::pagemap;
+use super::private::{Table, pagemap};
 use crate::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
 
 /// The memory.
@@ -17,7 +16,7 @@ pub struct Foreign {
     /// The pages of all pieces there are or were.
     given: Vec<Range<u32>>,
     /// The monitor's page table.
-    table: Option<(u32, File)>,
+    table: Table,
 }
 
 impl Foreign {

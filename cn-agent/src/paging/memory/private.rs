@@ -28,24 +28,35 @@ pub struct Private {
     /// Processes of views that have not joined again yet, and where their memory is.
     expected: Vec<(ViewId, u32, u64)>,
     /// The page table looked into last.
-    table: Option<(u32, File)>,
+    table: Table,
     dog: Watchdog,
 }
 
-/// Whether a process has a page at `address`, in memory or swapped out. `table` keeps the process's page table open.
-pub(super) fn pagemap(table: &mut Option<(u32, File)>, pid: u32, address: u64) -> bool {
+/// A page table kept open, and whose it is.
+pub(super) type Table = Option<(u32, File)>;
+
+/// Bits of an entry of a page table, as the kernel shows it: in memory, or swapped out, which guards count as.
+const SOMETHING: u64 = 0b11 << 62;
+/// A guard of the program's own: touching it is SIGSEGV.
+const GUARD: u64 = 1 << 58;
+
+/// The entries of a process's page table from `address` on, as far as the kernel shows them; the others are 0.
+fn entries<const N: usize>(table: &mut Table, pid: u32, address: u64) -> [u64; N] {
     if table.as_ref().is_none_or(|(of, _)| *of != pid) {
         *table = File::open(format!("/proc/{pid}/pagemap")).ok().map(|file| (pid, file));
     }
-    let mut entry = [0; 8];
-    let Some((_, file)) = table else { return false };
-    match file.read_at(&mut entry, address / PAGE * 8) {
-        Ok(8) => u64::from_le_bytes(entry) >> 62 != 0,
-        _ => {
-            *table = None;
-            false
-        }
+    let mut bytes = [[0; 8]; N];
+    let Some((_, file)) = table else { return [0; N] };
+    if !matches!(file.read_at(bytes.as_flattened_mut(), address / PAGE * 8), Ok(read) if read >= 8) {
+        *table = None;
     }
+    bytes.map(u64::from_le_bytes)
+}
+
+/// Whether a process has a page at `address`, in memory or swapped out. `table` keeps the process's page table open.
+pub(super) fn pagemap(table: &mut Table, pid: u32, address: u64) -> bool {
+    let [entry] = entries(table, pid, address);
+    entry & SOMETHING != 0 && entry & GUARD == 0
 }
 
 /// Whether this agent may look into the page table of a process. Were it to serve one without, it would take every page
@@ -197,6 +208,14 @@ impl Memory for Private {
             }
         };
         place.is_some_and(|(pid, address)| pagemap(&mut self.table, pid, address))
+    }
+
+    fn occupied(&mut self, view: ViewId, first: u32) -> u64 {
+        let Ok(mapped) = self.mapped(view) else { return 0 };
+        let (pid, address) = (mapped.pid, mapped.address + u64::from(first) * PAGE);
+        let entries: [u64; u64::BITS as usize] = entries(&mut self.table, pid, address);
+        let bits = entries.iter().enumerate().map(|(bit, entry)| u64::from(entry & SOMETHING != 0) << bit);
+        bits.fold(0, |all, bit| all | bit)
     }
 
     #[inline]
