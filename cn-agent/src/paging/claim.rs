@@ -155,6 +155,7 @@ mod tests {
             kind,
             hpa: 1 << 40,
             pages: 64,
+            view_pages: crate::paging::view_pages(kind, 64),
             limit: 64,
             prefetch: true,
             fresh: false,
