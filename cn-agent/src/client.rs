@@ -1,5 +1,8 @@
 //! The line port of a running agent, from another process.
 //!
+//! Single lines go through the agent's line cache; [`read_bytes`](Client::read_bytes) and
+//! [`write_bytes`](Client::write_bytes) move what is longer past it, in as few frames as carry it.
+//!
 //! A [`Client`] has rings of its own in memory shared with the agent. While both sides are awake an operation
 //! is a few writes to memory and back, without a system call. Who waits spins a bounded time, then sleeps until
 //! the other side wakes it. The death of the agent, at any moment, ends every wait with
@@ -15,6 +18,8 @@
 //! port.flush()?;
 //! # Ok::<(), cxloe_cn::client::ClientError>(())
 //! ```
+
+pub(crate) mod bulk;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -36,6 +41,7 @@ use crate::local::message::{
 };
 use crate::local::ring::{ClientEnd, Completion, ENTRIES, Operation, RingBroken, Submission};
 use crate::local::status::Status;
+use crate::local::this_cpu;
 
 /// How long a wait spins before it sleeps: a round trip or two.
 const SPIN: Duration = Duration::from_micros(50);
@@ -46,7 +52,7 @@ const NAP_MS: u8 = 100;
 /// How long an answer to a question may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the agent may take for an operation. It gives up on a memory node by itself long before.
-const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Why the port of an agent did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -335,7 +341,7 @@ impl Client {
                 self.wake_agent()?;
             }
             self.wait()?;
-            while let Some(Completion { tag, status }) = self.take(&mut line)? {
+            while let Some(Completion { tag, status }) = self.take_line(&mut line)? {
                 let index = tag.wrapping_sub(first) as usize;
                 if index >= begun {
                     return Err(
@@ -354,7 +360,7 @@ impl Client {
         error.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    fn take(&mut self, line: &mut Line) -> Result<Option<Completion>, ClientError> {
+    fn take_line(&mut self, line: &mut Line) -> Result<Option<Completion>, ClientError> {
         self.end.take(line).map_err(|error: RingBroken| self.broken(error.to_string()))
     }
 
@@ -389,16 +395,33 @@ impl Client {
         self.wait_longer()
     }
 
-    fn wait_longer(&mut self) -> Result<(), ClientError> {
+    /// Looks for a completion for as long as that is likely to be quicker than sleeping; whether one is there.
+    pub(crate) fn spin(&mut self) -> bool {
         let started = Instant::now();
-        while started.elapsed() < SPIN {
-            for _ in 0..SPINS {
-                if self.end.news() {
-                    return Ok(());
-                }
+        let found = loop {
+            if (0..SPINS).any(|_| {
                 std::hint::spin_loop();
+                self.end.news()
+            }) {
+                break true;
             }
+            // An agent on this very CPU does nothing as long as this thread spins.
+            if this_cpu().is_some_and(|cpu| self.end.shares_cpu(cpu)) {
+                std::thread::yield_now();
+            }
+            if started.elapsed() >= SPIN {
+                break self.end.news();
+            }
+        };
+        self.end.leave_cpu();
+        found
+    }
+
+    fn wait_longer(&mut self) -> Result<(), ClientError> {
+        if self.spin() {
+            return Ok(());
         }
+        let started = Instant::now();
         loop {
             self.end.set_asleep(true);
             let outcome = if self.end.news() { Ok(()) } else { self.sleep() };
@@ -423,6 +446,11 @@ impl Client {
             Ok(_) => {}
             Err(_) => return Err(self.is_gone()),
         }
+        self.take_wakes()
+    }
+
+    /// Takes wake-ups off the socket.
+    fn take_wakes(&mut self) -> Result<(), ClientError> {
         let mut bytes = [0; 64];
         match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
             Ok(length) if length > 0 => Ok(()),

@@ -2,127 +2,19 @@
 //! lies in the memory nodes' pools where the interleave has it. Real engine and real services over a simulated network;
 //! it moves on whenever the port looks for frames.
 
-use std::os::fd::RawFd;
-use std::sync::Arc;
-use std::time::Duration;
+mod looped;
 
-use cxloe_cn::attach::STREAMS_DEFAULT;
-use cxloe_cn::cache::CacheConfig;
+use std::sync::Arc;
+
 use cxloe_cn::cxl::Device;
 use cxloe_cn::cxl::inventory::DaxDevice;
-use cxloe_cn::engine::{Engine, EngineError, Route, Target, Unmapped};
-use cxloe_cn::port::{Port, PortError};
-use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
-use cxloe_gmm::model::Watermark;
-use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
-use cxloe_mn::pool::{ByteSize, Host, MpAddr, Pool, PoolOptions};
-use cxloe_mn::service::Service;
-use cxloe_mn::translation::PageTable;
-use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
-use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
+use cxloe_cn::engine::{EngineError, Unmapped};
+use cxloe_cn::port::PortError;
+use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_mn::pool::MpAddr;
+use cxloe_wire::link::Link;
 
-const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
-/// What each memory node has for the compute node: one extent, so that CMem is at the same place in the pool.
-const BYTES: u64 = 128 << 10;
-/// Where regions begin.
-const HPA: u64 = 1 << 32;
-
-/// The compute node's link, and the memory nodes at the other end of the network.
-struct Looped {
-    link: SimLink,
-    net: SimNetwork,
-    nodes: Vec<(SimLink, Service)>,
-}
-
-impl Link for Looped {
-    fn info(&self) -> &LinkInfo {
-        self.link.info()
-    }
-    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
-        self.net.step(self.net.now() + Duration::from_micros(5));
-        let now = self.net.now();
-        for (link, service) in &mut self.nodes {
-            service.begin_batch();
-            link.receive(64, &mut |frame, tx| service.handle(frame, now, tx))?;
-            service.finish_batch(link.transmit());
-            link.flush()?;
-        }
-        self.link.receive(budget, on_frame)
-    }
-    fn transmit(&mut self) -> &mut dyn Transmit {
-        self.link.transmit()
-    }
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.link.flush()
-    }
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.link.wait(timeout)
-    }
-    fn readiness(&self) -> Option<RawFd> {
-        None
-    }
-    fn counters(&mut self) -> LinkCounters {
-        self.link.counters()
-    }
-}
-
-/// A port with sessions with `count` memory nodes, and their page tables.
-fn open(count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
-    let net = SimNetwork::new(7);
-    let link = net.attach(CN, PortConfig::default()).expect("a new address");
-    let mut engine = Engine::new(CacheConfig::OFF);
-    let (mut nodes, mut tables) = (Vec::new(), Vec::new());
-    for index in 0..count {
-        let mac = Mac([2, 0, 0, 0, 1, index]);
-        let options = PoolOptions {
-            bytes: Some(BYTES),
-            extent_bytes: Some(BYTES),
-            prefault: Some(false),
-            ..PoolOptions::default()
-        };
-        let pool = Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
-        let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
-        let range = StaticRange { cn: CN, base: ByteSize(0), size: ByteSize(BYTES) };
-        StaticMap { ranges: vec![range] }.apply(&mut mappings).expect("it fits");
-        let table = mappings.table().clone();
-        let config = ResponderConfig::new(mac, 1514, table.pool().incarnation(), 3);
-        let port = net.attach(mac, PortConfig::default()).expect("another address");
-        nodes.push((port, Service::new(config, table.clone(), 16)));
-        tables.push(table);
-        let config = RequesterConfig {
-            identity: Identity { own: CN, peer: mac, ethertype: ETHERTYPE_DEFAULT },
-            max_frame,
-            streams: STREAMS_DEFAULT,
-            instance: 1,
-            key: None,
-            timing: Timing::default(),
-            seed: u64::from(index),
-        };
-        engine.add_peer(config, cxloe_wire::time::Time::ZERO);
-    }
-    let looped = Looped { link, net, nodes };
-    let mut port = Port::new(Box::new(looped), engine, WaitStyle::Busy);
-    port.connect(Duration::from_secs(20)).expect("sessions");
-    (port, tables)
-}
-
-/// A route over the first half of what memory nodes `first..` have, or over the second.
-fn route(base: u64, ways: Ways, granularity: Granularity, first: usize, second_half: bool) -> Route {
-    let size = u64::from(ways.count()) * BYTES / 2;
-    let cmem = if second_half { BYTES / 2 } else { 0 };
-    let target = |position| Target { peer: first + position, cmem, incarnation: None };
-    let targets = (0..ways.count() as usize).map(target).collect();
-    Route { decoder: Decoder { base, size, ways, granularity }, targets }
-}
-
-/// Bytes that differ from line to line and from one `salt` to the next.
-fn pattern(bytes: usize, salt: u32) -> Vec<u8> {
-    let word = |i: usize| (i as u32).wrapping_mul(0x9E37_79B9).wrapping_add(salt).to_le_bytes();
-    (0..bytes / 4).flat_map(word).collect()
-}
+use looped::{HPA, open, pattern, route};
 
 #[test]
 fn what_is_written_is_read_again_and_lies_where_the_interleave_has_it() {

@@ -31,7 +31,7 @@ need_rust() {
 tools_of() {
     case $1 in
         qemu) echo qemu-system-x86_64 busybox cpio depmod ;;
-        nbd) echo nbdinfo nbdcopy qemu-img qemu-io nbd-client mkfs.ext2 ;;
+        nbd) echo nbdinfo nbdcopy nbdsh fio qemu-img qemu-io nbd-client mkfs.ext2 ;;
         cxl) echo cxl ndctl daxctl ;;
         chromium) echo chromium chromedriver ;;
         deploy) echo systemd-analyze strace ;;
@@ -69,7 +69,8 @@ packages_of() {
         strip) echo binutils ;;
         strace | patchelf | lintian) echo "$1" ;;
         nbdinfo | nbdcopy | nbdfuse) echo libnbd-bin ;;
-        nbdkit | memcached) echo "$1" ;;
+        nbdsh) echo python3-libnbd ;;
+        nbdkit | memcached | fio) echo "$1" ;;
         ucx_perftest) echo ucx-utils ;;
         fi_pingpong) echo libfabric-bin ;;
         # The libraries of verbs devices come with what lists them.

@@ -38,8 +38,13 @@ fn main() -> ExitCode {
         nbdinfo_shows_the_region,
         nbdcopy_copies_in_and_out,
         qemu_img_converts_and_compares,
+        nbdsh_asks_for_nothing_and_for_all,
+        fio_verifies_what_it_wrote,
         parts_of_lines_are_written,
         connections_see_each_others_writes,
+        two_servers_keep_each_others_bytes,
+        failures_are_logged_seldom,
+        silent_clients_make_room,
         killed_agent_means_errors_until_it_is_back,
         restarted_agent_is_waited_for,
         reading_only_refuses_writes,
@@ -114,6 +119,9 @@ fn serve(rig: &Rig, arguments: &[&str]) -> Outcome<Process> {
 fn tool(name: &str, arguments: &[&str]) -> Outcome<Output> {
     let mut command = Command::new("timeout");
     command.args(["60", name]).args(arguments);
+    // The system's tools go with the system's Python.
+    let path = std::env::var("PATH").unwrap_or_default();
+    command.env("PATH", format!("/usr/bin:/bin:/usr/sbin:/sbin:{path}"));
     Ok(command.output().map_err(|e| format!("{name}: {e}; deploy/install/need.sh nbd installs it"))?)
 }
 
@@ -137,7 +145,7 @@ fn nbdinfo_shows_the_region() -> Outcome {
             ensure(export[ability] == true, format!("{ability}: {info}"))?;
         }
         let sizes = ["block_size_minimum", "block_size_preferred", "block_size_maximum"];
-        let expected = [512, 4096, 32 << 20];
+        let expected = [512, 4096, 64 << 20];
         ensure(sizes.iter().zip(expected).all(|(name, size)| export[*name] == size), info.to_string())?;
     }
     let list = succeeded(tool("nbdinfo", &["--list", "--json", &disk.uri("")])?)?;
@@ -193,6 +201,116 @@ fn qemu_img_converts_and_compares() -> Outcome {
     ensure(!said.contains("failed"), said)?;
     let compared = tool("qemu-img", &["compare", "-f", "raw", "-F", "raw", text(&image), &uri])?;
     ensure(compared.status.code() == Some(1), format!("the difference is seen: {compared:?}"))
+}
+
+/// What clients seldom do: reads of no bytes, and of many more than one frame or one part carries, in one piece or not.
+fn nbdsh_asks_for_nothing_and_for_all() -> Outcome {
+    let disk = Exported::start(&[])?;
+    let image = disk.image()?;
+    let script = format!(
+        "
+h.set_strict_mode(0)
+h.connect_uri('{}')
+data = open('{}', 'rb').read()
+h.pwrite(data, 0)
+assert h.pread(0, 0) == b'' and h.pread(0, 4096) == b''
+assert h.pread(512, 512) == data[512:1024]
+assert h.pread(len(data), 0) == data
+assert h.pread(1 << 20, 77, nbd.CMD_FLAG_DF) == data[77:77 + (1 << 20)]
+h.pwrite(b'', 0)
+h.zero(0, 0)
+h.zero(300000, 333)
+assert h.pread(301000, 0) == data[:333] + bytes(300000) + data[300333:301000]
+try:
+    h.pread(512, len(data))
+    assert False
+except nbd.Error as error:
+    assert error.errnum in (22, 28), error
+assert h.pread(64, 0) == data[:64]
+h.shutdown()
+",
+        disk.uri("disk"),
+        text(&image)
+    );
+    for structured in ["True", "False"] {
+        let asked = format!("h.set_request_structured_replies({structured})\n{script}");
+        succeeded(tool("nbdsh", &["-c", &asked])?)?;
+    }
+    Ok(())
+}
+
+fn fio_verifies_what_it_wrote() -> Outcome {
+    let disk = Exported::start(&[])?;
+    let uri = format!("--uri={}", disk.uri("disk"));
+    let common = ["--name=verify", "--ioengine=nbd", "--size=16M", "--verify=crc32c", "--verify_fatal=1"];
+    for (how, size) in
+        [("--rw=randwrite", "--bs=4k"), ("--rw=randwrite", "--bsrange=512-256k"), ("--rw=write", "--bs=1M")]
+    {
+        let own = [&uri, how, size, "--iodepth=32", "--bs_unaligned=0"];
+        let said = tool("fio", &[&common[..], &own].concat())?;
+        let complaint = String::from_utf8_lossy(&said.stderr).into_owned();
+        succeeded(said).map_err(|error| format!("{}: {complaint}", error.message().unwrap_or_default()))?;
+    }
+    Ok(())
+}
+
+/// The bytes of a line belong to clients of two servers by turns: neither may undo the other's.
+fn two_servers_keep_each_others_bytes() -> Outcome {
+    let disk = Exported::start(&[])?;
+    let second = disk.rig.path("second.nbd");
+    let mut command = Command::new(program("cn-agent")?);
+    command.args(["nbd", "--region", "disk", "--socket"]).arg(&second).arg("--agent").arg(disk.rig.socket());
+    let _second = disk.rig.lab.spawn("cn", command)?;
+    let other = eventually("the second server serves", || NbdClient::connect(&second).ok())?;
+    let writers = [(0, disk.connect()?), (1, other)];
+    thread::scope(|scope| {
+        let work = |(owner, mut nbd): (u64, NbdClient)| {
+            scope.spawn(move || {
+                for round in 0..8_u8 {
+                    for offset in (owner..512).step_by(2) {
+                        let answer =
+                            nbd.write(offset, &[round * 2 + owner as u8]).map_err(|e| e.to_string())?;
+                        answer.map_err(|error| format!("a write failed: {error}"))?;
+                    }
+                }
+                Ok(())
+            })
+        };
+        let threads: Vec<_> = writers.into_iter().map(work).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().expect("no panic"))
+    })
+    .map_err(|error: String| error)?;
+    let expected = Ok((0..512).map(|offset| 14 + offset as u8 % 2).collect());
+    ensure(disk.connect()?.read(0, 512)? == expected, "every writer's last bytes are there")
+}
+
+fn failures_are_logged_seldom() -> Outcome {
+    let disk = Exported::start(&["--wait", "0ms"])?;
+    let mut nbd = disk.connect()?;
+    ensure(nbd.read(0, 512)?.is_ok(), "reads work")?;
+    disk.rig.kill(&disk.rig.agent)?;
+    for _ in 0..2000 {
+        ensure(nbd.read(0, 512)? == Err(EIO), "a read fails")?;
+    }
+    // Two kinds of lines, with ten seconds between those of one kind.
+    let log = std::fs::read_to_string(disk.rig.path("nbd.log"))?;
+    let lines = log.lines().filter(|line| line.contains("a request failed")).count();
+    ensure((1..20).contains(&lines), format!("{lines} lines of 2000 failures"))
+}
+
+fn silent_clients_make_room() -> Outcome {
+    let disk = Exported::start(&["--connections", "4", "--idle", "2s"])?;
+    let mut used = disk.connect()?;
+    ensure(used.write(0, b"in use")?.is_ok(), "a write is done")?;
+    let silent: Vec<_> = (0..3).map(|_| UnixStream::connect(disk.socket())).collect::<Result<_, _>>()?;
+    let mut later = eventually("a silent one makes room", || disk.connect().ok())?;
+    ensure(later.read(0, 6)? == Ok(b"in use".to_vec()), "who comes later is served")?;
+    ensure(used.read(0, 6)? == Ok(b"in use".to_vec()), "and who was there")?;
+    drop(silent);
+    // Nobody asks for anything for two seconds.
+    eventually("who is idle is hung up on", || {
+        saying(&disk.rig.path("nbd.log"), "it asked for nothing for 2s")
+    })
 }
 
 fn parts_of_lines_are_written() -> Outcome {
@@ -378,5 +496,6 @@ fn wrong_arguments_are_told() -> Outcome {
     let mut nbd = disk.connect()?;
     ensure(nbd.read(0, 64)?.is_ok(), "the first server goes on")?;
     disk.rig.stop(&disk.rig.agent)?;
-    failed_with(&run("disk", &other)?, 3, &["agent.sock", "cn-agent run"])
+    // Its own socket is --socket.
+    failed_with(&run("disk", &other)?, 3, &["agent.sock", "cn-agent run", "name its socket with --agent"])
 }

@@ -40,6 +40,9 @@ pub struct NbdArgs {
     /// Clients at a time; each takes a port of the agent
     #[arg(long, default_value_t = 16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: u16,
+    /// Hang up on a client that has asked for nothing for so long [default: never]
+    #[arg(long, value_name = "TIME")]
+    idle: Option<Span>,
     /// How long a request waits for an agent or a memory node that is away, before it fails with EIO
     #[arg(long, default_value = "5s", value_name = "TIME")]
     wait: Span,
@@ -68,10 +71,14 @@ pub fn run(args: &NbdArgs) -> Result<(), Failure> {
         ending: Arc::new(AtomicBool::new(false)),
     };
     // A wrong name is told at once; whatever happens later is told to clients.
-    let size = place.clone().open().map_err(of_port)?.size();
+    let size = place.find().map_err(of_port)?.size;
     let socket = Bound::bind(&args.socket, 0o660, "NBD server").map_err(Failure::failed)?;
-    let options =
-        Options { place, read_only: args.read_only, connections_max: usize::from(args.connections) };
+    let options = Options {
+        place,
+        read_only: args.read_only,
+        connections_max: usize::from(args.connections),
+        idle: args.idle.map(|idle| idle.0),
+    };
     let server = Server::start(socket, options).map_err(Failure::failed)?;
     info!(region = %args.region, size, socket = %args.socket.display(), read_only = args.read_only, "serving");
     ending.wait();

@@ -4,7 +4,7 @@
 //! An operation is known to the engine by a number made of the client's place, the place's generation and the
 //! client's own tag, so that nothing has to be looked up when it ends, and what ends after its client has gone
 //! is recognised and dropped. No client has more operations under way than its completion ring has room, so a
-//! completion always finds a place.
+//! completion always finds a place. Operations on more than a line, or on less, are [`bulk`](super::bulk)'s.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -12,11 +12,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
+use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::link::Transmit;
 use cxloe_wire::time::Time;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
+use super::bulk::{Bulk, Owner, PARCEL, Sending, Step};
+use super::jobs::{Ended, Jobs};
 use crate::cache::Line;
 use crate::engine::{Engine, EngineError, Flush, Read, Sink, Write};
 use crate::local::ring::{AgentEnd, Completion, Operation, RingBroken};
@@ -53,6 +56,7 @@ pub struct Client {
     socket: UnixStream,
     _seat: Seat,
     in_flight: usize,
+    jobs: Jobs,
     /// Whether a completion was published since the client was last looked at for waking.
     told: bool,
 }
@@ -60,12 +64,17 @@ pub struct Client {
 impl Client {
     /// A client whose rings and socket these are.
     pub fn new(end: AgentEnd, socket: UnixStream, seat: Seat) -> Client {
-        Client { end, socket, _seat: seat, in_flight: 0, told: false }
+        Client { end, socket, _seat: seat, in_flight: 0, jobs: Jobs::default(), told: false }
     }
 
     fn complete(&mut self, tag: u32, status: Status, line: Option<&Line>) {
         self.end.complete(Completion { tag, status }, line);
         self.told = true;
+    }
+
+    fn end_job(&mut self, (tag, status): Ended) {
+        self.in_flight -= 1;
+        self.complete(tag, status, None);
     }
 
     /// Takes wake-ups off the socket; `false` once the client has gone.
@@ -108,6 +117,11 @@ pub struct Clients {
     active: Vec<u16>,
     /// The place whose flush is under way, and the flush. Others' flushes wait for it.
     flusher: Option<(u16, Flush)>,
+    bulk: Bulk,
+    /// Whose turn it is to be served first.
+    first: usize,
+    /// The CPU that clients were told the worker runs on.
+    cpu: Option<u32>,
     /// Given up because of what they wrote into their rings.
     broken: u64,
     /// Whether [`active`](Self::active) has changed since it was asked last.
@@ -126,6 +140,9 @@ impl Clients {
             places: (0..most).map(|_| Place::default()).collect(),
             active: Vec::with_capacity(most),
             flusher: None,
+            bulk: Bulk::default(),
+            first: 0,
+            cpu: None,
             broken: 0,
             changed: false,
         }
@@ -147,6 +164,7 @@ impl Clients {
             tracing::error!("a client has a seat but no place; closing its port");
             return;
         };
+        self.cpu.inspect(|cpu| client.end.set_cpu(*cpu));
         self.places[at].client = Some(client);
         self.active.push(at as u16);
         self.changed = true;
@@ -156,6 +174,7 @@ impl Clients {
     fn remove(&mut self, at: u16, why: &str) {
         let place = &mut self.places[usize::from(at)];
         place.client = None;
+        self.bulk.forget(Owner { place: at, generation: place.generation });
         place.generation = place.generation.wrapping_add(1);
         self.active.retain(|active| *active != at);
         self.flusher = self.flusher.take().filter(|(flusher, _)| *flusher != at);
@@ -194,29 +213,45 @@ impl Clients {
         tx: &mut dyn Transmit,
     ) -> Served {
         let mut served = Served::default();
-        let mut position = 0;
-        while position < self.active.len() {
+        let mut to = Sending { engine, now, tx, mapped };
+        if self.bulk.has_patches() {
+            self.write_patches(&mut to, &mut served);
+        }
+        let count = self.active.len();
+        self.first = if self.first + 1 < count { self.first + 1 } else { 0 };
+        for position in (self.first..count).chain(0..self.first.min(count)) {
             let at = self.active[position];
-            match self.serve_one(at, engine, mapped, now, tx, &mut served) {
-                Ok(()) => position += 1,
-                Err(broken) => {
-                    self.broken += 1;
-                    tracing::warn!(place = at, %broken, "a client has spoilt its rings; closing its port");
-                    self.remove(at, "its rings are spoilt");
-                }
+            if let Err(broken) = self.serve_one(at, &mut to, &mut served) {
+                self.broken += 1;
+                tracing::warn!(place = at, %broken, "a client has spoilt its rings; closing its port");
+                self.remove(at, "its rings are spoilt");
+                // Positions have moved; the others have their turn in the next round.
+                return served;
             }
         }
         served
+    }
+
+    #[cold]
+    fn write_patches(&mut self, to: &mut Sending<'_, '_>, served: &mut Served) {
+        let Clients { bulk, places, .. } = self;
+        served.held |= bulk.write_patches(
+            to,
+            |owner, end| {
+                let Some(client) = client_of(places, owner) else { return };
+                if let Some(ended) = end(&mut client.jobs) {
+                    client.end_job(ended);
+                }
+            },
+            &mut served.taken,
+        );
     }
 
     #[inline]
     fn serve_one(
         &mut self,
         at: u16,
-        engine: &mut Engine,
-        mapped: &[Range<u64>],
-        now: Time,
-        tx: &mut dyn Transmit,
+        to: &mut Sending<'_, '_>,
         served: &mut Served,
     ) -> Result<(), RingBroken> {
         let Place { generation, client: Some(client) } = &mut self.places[usize::from(at)] else {
@@ -232,18 +267,43 @@ impl Clients {
             let submission = client.end.front();
             let user = user(at, *generation, submission.tag);
             let hpa = submission.hpa;
+            let Sending { engine, now, tx, mapped } = &mut *to;
+            let now = *now;
             let is_mapped = || mapped.iter().any(|range| range.contains(&hpa));
             let outcome = match submission.operation {
                 Operation::Read | Operation::Write if !mapped.is_empty() && is_mapped() => {
                     Some((Status::Failed(EngineError::Mapped(hpa)), None))
                 }
-                Operation::Read => match engine.read(submission.hpa, user, now, tx) {
+                Operation::ReadBytes(_)
+                | Operation::WriteBytes(_)
+                | Operation::Zero(_)
+                | Operation::Patch(_) => {
+                    let owner = Owner { place: at, generation: *generation };
+                    match self.bulk.go_on(owner, &mut client.jobs, &client.end, to, &mut served.taken) {
+                        Step::Through(None) => None,
+                        Step::Through(Some((_, status))) => Some((status, None)),
+                        Step::Later => {
+                            served.taken += 1;
+                            return Ok(());
+                        }
+                        Step::Busy => {
+                            served.held = true;
+                            return Ok(());
+                        }
+                        Step::Full => return Ok(()),
+                    }
+                }
+                Operation::Write if self.bulk.is_locked(hpa, LINE_SIZE as u64) => {
+                    served.held = true;
+                    return Ok(());
+                }
+                Operation::Read => match engine.read(submission.hpa, user, now, *tx) {
                     Ok(Read::Hit(line)) => Some((Status::Done, Some(line))),
                     Ok(Read::Sent) => None,
                     Err(error) => Some((Status::Failed(error), None)),
                 },
                 Operation::Write => {
-                    match engine.write(submission.hpa, &client.end.front_line(), user, now, tx) {
+                    match engine.write(submission.hpa, &client.end.front_line(), user, now, *tx) {
                         Ok(Write::Done) => Some((Status::Done, None)),
                         Ok(Write::Sent) => None,
                         Err(error) => Some((Status::Failed(error), None)),
@@ -257,7 +317,7 @@ impl Clients {
                     if *flusher != at {
                         return Ok(());
                     }
-                    let status = match engine.flush_on(flush, now, tx) {
+                    let status = match engine.flush_on(flush, now, *tx) {
                         Ok(true) => Status::Done,
                         // What is sent counts as work: the link has to be kicked and looked at.
                         Ok(false) => {
@@ -320,6 +380,31 @@ impl Clients {
         }
     }
 
+    /// Says on which CPU the worker runs; whether a client that is awake runs on the same, so that spinning would only keep
+    /// it from going on.
+    pub fn share_cpu(&mut self, cpu: u32) -> bool {
+        let moved = self.cpu.replace(cpu) != Some(cpu);
+        let mut shared = false;
+        for at in &self.active {
+            let Some(client) = &self.places[usize::from(*at)].client else { continue };
+            if moved {
+                client.end.set_cpu(cpu);
+            }
+            shared |= client.end.is_client_on(cpu);
+        }
+        shared
+    }
+
+    #[inline]
+    fn end_parcel(&mut self, user: u64, outcome: Result<&[u8], EngineError>) {
+        let Clients { bulk, places, .. } = self;
+        let Some(arrived) = bulk.arrived(user) else { return };
+        let Some(client) = client_of(places, arrived.owner) else { return };
+        if let Some(ended) = bulk.take(arrived, &mut client.jobs, &client.end, outcome) {
+            client.end_job(ended);
+        }
+    }
+
     #[inline]
     fn end(&mut self, user: u64, status: Status, line: Option<&Line>) {
         let (at, generation, tag) = ((user >> 48) as usize, (user >> 32) as u16, user as u32);
@@ -331,18 +416,35 @@ impl Clients {
     }
 }
 
+/// The client of this name, if it is still there.
+#[inline]
+fn client_of(places: &mut [Place], owner: Owner) -> Option<&mut Client> {
+    let place =
+        places.get_mut(usize::from(owner.place)).filter(|place| place.generation == owner.generation)?;
+    place.client.as_deref_mut()
+}
+
 impl Sink for Clients {
     #[inline]
     fn read(&mut self, user: u64, data: &[u8]) {
-        self.end(user, Status::Done, data.first_chunk());
+        match user & PARCEL {
+            0 => self.end(user, Status::Done, data.first_chunk()),
+            _ => self.end_parcel(user, Ok(data)),
+        }
     }
 
     #[inline]
     fn written(&mut self, user: u64) {
-        self.end(user, Status::Done, None);
+        match user & PARCEL {
+            0 => self.end(user, Status::Done, None),
+            _ => self.end_parcel(user, Ok(&[])),
+        }
     }
 
     fn failed(&mut self, user: u64, error: EngineError) {
-        self.end(user, Status::Failed(error), None);
+        match user & PARCEL {
+            0 => self.end(user, Status::Failed(error), None),
+            _ => self.end_parcel(user, Err(error)),
+        }
     }
 }

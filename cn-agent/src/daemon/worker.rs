@@ -31,6 +31,7 @@ use crate::attachments::{Attachment, Change};
 use crate::engine::{Engine, EngineError, EngineEvent, Sink};
 use crate::events;
 use crate::local::message::{Counters, Pace, Session};
+use crate::local::this_cpu;
 use crate::paging::{Spaces, is_paging};
 use crate::signals::Signals;
 
@@ -192,6 +193,13 @@ impl Worker {
             if work == 0 && !empty.is_multiple_of(SPINS) && self.waiter.style() != WaitStyle::Sleep {
                 std::hint::spin_loop();
                 continue;
+            }
+            if work == 0
+                && self.parties.clients.count() > 0
+                && this_cpu().is_some_and(|cpu| self.parties.clients.share_cpu(cpu))
+            {
+                // What is waited for comes from a client that only runs when this thread does not.
+                thread::yield_now();
             }
             now = self.clock.now();
             if now >= self.housekeeping_at {

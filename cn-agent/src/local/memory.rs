@@ -2,14 +2,15 @@
 //! written as 64-bit atomic words only. Whatever the other process writes, and whenever, is a value to check;
 //! it is never undefined behaviour, and a mapping never shrinks under its user.
 //!
-//! Everything unsafe about ports is in this file: the view of a mapping as words, and the descriptors that
-//! come with a message.
+//! Everything unsafe about ports is in this file and in [`vectored`](super::vectored): the view of a mapping as words, and
+//! the descriptors that come with a message.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -22,6 +23,8 @@ pub struct SharedMemory {
     map: MmapRaw,
     file: File,
 }
+
+const WORD: usize = size_of::<AtomicU64>();
 
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
@@ -63,11 +66,90 @@ impl SharedMemory {
     /// If the memory has no such word.
     #[inline]
     pub fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < self.map.len() / size_of::<AtomicU64>());
-        // SAFETY: the mapping begins at a page boundary, so every word is aligned; the word lies inside it (checked
-        // above); it stays mapped as long as `self` is borrowed, and its size is sealed. All accesses in this process
-        // are atomic, because this is the only way to it; those of other processes cannot break Rust's rules.
-        unsafe { &*self.map.as_ptr().cast::<AtomicU64>().add(index) }
+        &self.words(index, 1)[0]
+    }
+
+    /// So many words from this one on.
+    ///
+    /// # Panics
+    /// If the memory does not have them.
+    #[inline]
+    pub fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
+        let all = self.map.len() / size_of::<AtomicU64>();
+        assert!(first <= all && count <= all - first);
+        // SAFETY: the mapping begins at a page boundary, so every word is aligned; the words lie inside it (checked
+        // above); it stays mapped as long as `self` is borrowed, and its size is sealed. All accesses by code of this
+        // process are atomic, because this is the only way to it; those of the kernel and of other processes cannot
+        // break Rust's rules.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>().add(first), count) }
+    }
+
+    /// Copies `bytes` to the bytes from `at` on.
+    ///
+    /// # Panics
+    /// If the memory does not have so many.
+    #[inline]
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        let (first, within) = (at / WORD, at % WORD);
+        if within != 0 {
+            let (head, rest) = bytes.split_at(bytes.len().min(WORD - within));
+            self.put_part(first, within, head);
+            if !rest.is_empty() {
+                self.put((first + 1) * WORD, rest);
+            }
+            return;
+        }
+        let (whole, tail) = bytes.as_chunks::<WORD>();
+        for (to, from) in self.words(first, whole.len()).iter().zip(whole) {
+            to.store(u64::from_ne_bytes(*from), Relaxed);
+        }
+        if !tail.is_empty() {
+            self.put_part(first + whole.len(), 0, tail);
+        }
+    }
+
+    /// Changes a part of a word, which nobody else may write meanwhile.
+    fn put_part(&self, index: usize, within: usize, bytes: &[u8]) {
+        let word = self.word(index);
+        let mut all = word.load(Relaxed).to_ne_bytes();
+        all[within..within + bytes.len()].copy_from_slice(bytes);
+        word.store(u64::from_ne_bytes(all), Relaxed);
+    }
+
+    /// Copies the bytes from `at` on into `bytes`.
+    ///
+    /// # Panics
+    /// If the memory does not have so many.
+    #[inline]
+    pub fn take(&self, at: usize, bytes: &mut [u8]) {
+        let (first, within) = (at / WORD, at % WORD);
+        if within != 0 {
+            let head = bytes.len().min(WORD - within);
+            let (head, rest) = bytes.split_at_mut(head);
+            let word = self.word(first).load(Relaxed).to_ne_bytes();
+            head.copy_from_slice(&word[within..within + head.len()]);
+            if !rest.is_empty() {
+                self.take((first + 1) * WORD, rest);
+            }
+            return;
+        }
+        let (whole, tail) = bytes.as_chunks_mut::<WORD>();
+        for (from, to) in self.words(first, whole.len()).iter().zip(whole.iter_mut()) {
+            *to = from.load(Relaxed).to_ne_bytes();
+        }
+        if !tail.is_empty() {
+            let word = self.word(first + whole.len()).load(Relaxed).to_ne_bytes();
+            tail.copy_from_slice(&word[..tail.len()]);
+        }
+    }
+
+    /// Where the `length` bytes from `at` on are, for the kernel.
+    ///
+    /// # Panics
+    /// If the memory does not have them.
+    pub(super) fn bytes(&self, at: usize, length: usize) -> *mut u8 {
+        assert!(at <= self.map.len() && length <= self.map.len() - at);
+        self.map.as_mut_ptr().wrapping_add(at)
     }
 
     /// The descriptor to pass on.
@@ -115,8 +197,6 @@ pub fn receive_with_descriptor(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering::Relaxed;
-
     use super::*;
 
     #[test]
@@ -141,6 +221,24 @@ mod tests {
         let open = File::from(memfd_create(c"unsealed", MFdFlags::MFD_ALLOW_SEALING).unwrap());
         open.set_len(4096).unwrap();
         assert!(SharedMemory::open(open.into(), 4096).is_err(), "not sealed");
+    }
+
+    #[test]
+    fn bytes_are_copied_from_anywhere_to_anywhere() {
+        let memory = SharedMemory::create(4096).unwrap();
+        let mut expected = vec![0; 4096];
+        for (at, length) in [(0, 8), (1, 3), (5, 3), (6, 20), (24, 24), (4090, 6), (8, 4088), (63, 1), (9, 0)]
+        {
+            let bytes: Vec<u8> = (0..length).map(|i| (at * 7 + i) as u8 | 1).collect();
+            memory.put(at, &bytes);
+            expected[at..at + length].copy_from_slice(&bytes);
+            let mut back = vec![0; length];
+            memory.take(at, &mut back);
+            assert_eq!(back, bytes, "{length} bytes at {at}");
+        }
+        let mut all = vec![0; 4096];
+        memory.take(0, &mut all);
+        assert!(all == expected);
     }
 
     #[test]

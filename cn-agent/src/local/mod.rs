@@ -13,7 +13,8 @@
 //! ```
 //!
 //! * [`message`]: requests and answers on the socket.
-//! * [`memory`]: the shared memory; the only `unsafe` here.
+//! * [`memory`]: the shared memory, and with [`vectored`] the only `unsafe` here.
+//! * [`vectored`]: bytes between a socket and shared memory.
 //! * [`ring`]: the two rings in it, seen from both ends.
 //! * [`status`]: errors as numbers in a completion, and back.
 //! * [`mapping`]: regions that programs map, and their members.
@@ -29,8 +30,15 @@ pub mod message;
 pub mod ring;
 pub mod server;
 pub mod status;
+pub mod vectored;
 
 use std::path::PathBuf;
+
+/// The CPU this thread runs on, if the kernel says so.
+#[inline]
+pub fn this_cpu() -> Option<u32> {
+    nix::sched::sched_getcpu().ok().map(|cpu| cpu as u32)
+}
 
 /// Where the agent listens unless told otherwise: `/run/cxloe/cn-agent.sock` as root, else below
 /// `$XDG_RUNTIME_DIR`.

@@ -1,11 +1,18 @@
 //! Two rings in shared memory, submissions one way and completions the other, each with one writer and one
-//! reader.
+//! reader; and behind them the data of operations on more than a line.
 //!
 //! ```text
 //!   word 0    16       32       48       64       80           96            512             512 + 16 N
-//!   | magic | SQ tail | SQ head | CQ tail | CQ head | agent    | client   | N submissions | N completions |
-//!   |       | client  | agent   | agent   | client  | sleeps   | sleeps   | 128 bytes     | 128 bytes     |
+//!   | magic | SQ tail | SQ head | CQ tail | CQ head | agent    | client   | N submissions | N completions | data |
+//!   |       | client  | agent   | agent   | client  | sleeps   | sleeps   | 128 bytes     | 128 bytes     |      |
 //! ```
+//!
+//! Words 112 and 128 say on which CPU each end ran last when it looked for work: who finds itself on the other's yields
+//! instead of spinning, for nothing can come before the other runs.
+//!
+//! A line travels in its entry. The data of [`Operation::ReadBytes`] and [`Operation::WriteBytes`] is a stretch of lines
+//! of the data area that the submission names: the client says which are whose, the agent checks only that they are
+//! there. Nobody but the client depends on what is in them when.
 //!
 //! Each index stands alone in its pair of cache lines and counts up for ever; its low bits are the place. A
 //! writer fills a place, then stores its tail (release); a reader loads the tail (acquire), reads, then stores
@@ -28,21 +35,32 @@ use crate::cache::Line;
 
 /// Places of each ring, a power of two: as many requests as one stream's window takes.
 pub const ENTRIES: usize = 256;
+/// Lines of a port's data area: some times what is on its way to memory nodes at once. Memory that nobody has touched
+/// costs nothing.
+pub const DATA_LINES: usize = 64 << 10;
+/// Bytes of it.
+pub const DATA_BYTES: usize = DATA_LINES * LINE_SIZE;
+/// Most lines of an operation without data in the data area: 16 MiB.
+pub const ZERO_LINES_MAX: u32 = 256 << 10;
 /// Bytes of the shared memory of a port.
-pub const PORT_BYTES: usize = (SUBMISSIONS + 2 * ENTRIES * ENTRY) * 8;
+pub const PORT_BYTES: usize = DATA + DATA_BYTES;
 
-const MAGIC: u64 = 0x4358_4C6F_4550_0001;
+const MAGIC: u64 = 0x4358_4C6F_4550_0002;
 const SQ_TAIL: usize = 16;
 const SQ_HEAD: usize = 32;
 const CQ_TAIL: usize = 48;
 const CQ_HEAD: usize = 64;
 const AGENT_SLEEPS: usize = 80;
 const CLIENT_SLEEPS: usize = 96;
+const AGENT_CPU: usize = 112;
+const CLIENT_CPU: usize = 128;
 const SUBMISSIONS: usize = 512;
 const COMPLETIONS: usize = SUBMISSIONS + ENTRIES * ENTRY;
-/// Words of an entry: two of description at its start, the line in its second half.
+/// The first byte of the data area, the beginning of a page.
+const DATA: usize = ((SUBMISSIONS + 2 * ENTRIES * ENTRY) * 8).next_multiple_of(4096);
+/// Words of an entry: three of description at its start, the line in its second half.
 const ENTRY: usize = 16;
-const DATA: usize = 8;
+const LINE: usize = 8;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,25 +71,68 @@ pub enum Operation {
     Write,
     /// To write back everything modified, whoever wrote it, after everything submitted before.
     Flush,
+    /// The lines from an HPA on, past the cache but not missing what it has modified.
+    ReadBytes(Lines),
+    /// To write the lines from an HPA on; done when memory nodes have them.
+    WriteBytes(Lines),
+    /// To make so many lines from an HPA on zero, up to [`ZERO_LINES_MAX`]; done when memory nodes have that.
+    Zero(u32),
+    /// To write those bytes of the line at an HPA that have a bit here, and leave the others as they are, whoever writes
+    /// them meanwhile; done when the memory node has it.
+    Patch(u64),
     /// A number without a meaning.
     Unknown(u32),
 }
 
+/// Lines of the data area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lines {
+    /// The first.
+    pub at: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Lines {
+    fn encode(self) -> u64 {
+        u64::from(self.at) << 32 | u64::from(self.count)
+    }
+
+    fn decode(word: u64) -> Lines {
+        Lines { at: (word >> 32) as u32, count: word as u32 }
+    }
+
+    /// Whether there are such lines.
+    fn is_there(self) -> bool {
+        self.count > 0 && self.at as usize + self.count as usize <= DATA_LINES
+    }
+}
+
 impl Operation {
-    fn code(self) -> u32 {
+    /// Its number, and what else there is to say.
+    fn encode(self) -> (u32, u64) {
         match self {
-            Operation::Read => 1,
-            Operation::Write => 2,
-            Operation::Flush => 3,
-            Operation::Unknown(code) => code,
+            Operation::Read => (1, 0),
+            Operation::Write => (2, 0),
+            Operation::Flush => (3, 0),
+            Operation::ReadBytes(lines) => (4, lines.encode()),
+            Operation::WriteBytes(lines) => (5, lines.encode()),
+            Operation::Zero(count) => (6, count.into()),
+            Operation::Patch(bytes) => (7, bytes),
+            Operation::Unknown(code) => (code, 0),
         }
     }
 
-    fn from_code(code: u32) -> Operation {
+    /// What these say; whatever makes no sense is unknown.
+    fn decode(code: u32, more: u64) -> Operation {
         match code {
             1 => Operation::Read,
             2 => Operation::Write,
             3 => Operation::Flush,
+            4 if Lines::decode(more).is_there() => Operation::ReadBytes(Lines::decode(more)),
+            5 if Lines::decode(more).is_there() => Operation::WriteBytes(Lines::decode(more)),
+            6 if (1..=u64::from(ZERO_LINES_MAX)).contains(&more) => Operation::Zero(more as u32),
+            7 => Operation::Patch(more),
             code => Operation::Unknown(code),
         }
     }
@@ -104,6 +165,12 @@ pub struct RingBroken {
     ahead: u64,
 }
 
+/// How a CPU is written: 0 is none.
+#[inline]
+fn said(cpu: u32) -> u64 {
+    u64::from(cpu) + 1
+}
+
 /// Entries between `from` and `to`, which the other end wrote.
 #[inline]
 fn distance(to: u64, from: u64) -> Result<usize, RingBroken> {
@@ -120,14 +187,14 @@ fn place(base: usize, index: u64) -> usize {
 
 fn put_line(memory: &SharedMemory, entry: usize, line: &Line) {
     for (i, word) in line.as_chunks::<8>().0.iter().enumerate() {
-        memory.word(entry + DATA + i).store(u64::from_ne_bytes(*word), Relaxed);
+        memory.word(entry + LINE + i).store(u64::from_ne_bytes(*word), Relaxed);
     }
 }
 
 fn take_line(memory: &SharedMemory, entry: usize) -> Line {
     let mut line = [0; LINE_SIZE];
     for (i, word) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        *word = memory.word(entry + DATA + i).load(Relaxed).to_ne_bytes();
+        *word = memory.word(entry + LINE + i).load(Relaxed).to_ne_bytes();
     }
     line
 }
@@ -170,9 +237,10 @@ impl AgentEnd {
     pub fn front(&self) -> Submission {
         let entry = place(SUBMISSIONS, self.sq_head);
         let what = self.memory.word(entry).load(Relaxed);
+        let more = self.memory.word(entry + 2).load(Relaxed);
         Submission {
             tag: (what >> 32) as u32,
-            operation: Operation::from_code(what as u32),
+            operation: Operation::decode(what as u32, more),
             hpa: self.memory.word(entry + 1).load(Relaxed),
         }
     }
@@ -214,6 +282,36 @@ impl AgentEnd {
         self.memory.word(CQ_TAIL).store(self.cq_tail, Release);
     }
 
+    /// Puts `bytes` into the data area, from its byte `at` on.
+    ///
+    /// # Panics
+    /// If there is not so much of it: whoever takes submissions has checked.
+    #[inline]
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        self.memory.put(DATA + at, bytes);
+    }
+
+    /// Copies what the data area has from byte `at` on.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    #[inline]
+    pub fn copy(&self, at: usize, bytes: &mut [u8]) {
+        self.memory.take(DATA + at, bytes);
+    }
+
+    /// Says on which CPU the agent runs.
+    pub fn set_cpu(&self, cpu: u32) {
+        self.memory.word(AGENT_CPU).store(said(cpu), Relaxed);
+    }
+
+    /// Whether the client waits, or worked last, on this CPU, and is awake.
+    #[inline]
+    pub fn is_client_on(&self, cpu: u32) -> bool {
+        self.memory.word(CLIENT_CPU).load(Relaxed) == said(cpu)
+            && self.memory.word(CLIENT_SLEEPS).load(Relaxed) == 0
+    }
+
     /// Says that the agent is about to sleep, or is awake again. Look at [`news`](Self::news) in between.
     pub fn set_asleep(&self, asleep: bool) {
         self.memory.word(AGENT_SLEEPS).store(u64::from(asleep), Relaxed);
@@ -253,8 +351,10 @@ impl ClientEnd {
     pub fn submit(&mut self, submission: Submission, line: Option<&Line>) {
         let entry = place(SUBMISSIONS, self.sq_tail);
         let Submission { tag, operation, hpa } = submission;
-        self.memory.word(entry).store(u64::from(tag) << 32 | u64::from(operation.code()), Relaxed);
+        let (code, more) = operation.encode();
+        self.memory.word(entry).store(u64::from(tag) << 32 | u64::from(code), Relaxed);
         self.memory.word(entry + 1).store(hpa, Relaxed);
+        self.memory.word(entry + 2).store(more, Relaxed);
         if let Some(line) = line {
             put_line(&self.memory, entry, line);
         }
@@ -280,6 +380,25 @@ impl ClientEnd {
         self.cq_head = self.cq_head.wrapping_add(1);
         self.memory.word(CQ_HEAD).store(self.cq_head, Release);
         Ok(Some(Completion { tag: (what >> 32) as u32, status }))
+    }
+
+    /// Says on which CPU the client looks for completions; whether the agent is on the same and awake.
+    #[inline]
+    pub fn shares_cpu(&self, cpu: u32) -> bool {
+        self.memory.word(CLIENT_CPU).store(said(cpu), Relaxed);
+        self.memory.word(AGENT_CPU).load(Relaxed) == said(cpu)
+            && self.memory.word(AGENT_SLEEPS).load(Relaxed) == 0
+    }
+
+    /// Says that the client is busy elsewhere.
+    #[inline]
+    pub fn leave_cpu(&self) {
+        self.memory.word(CLIENT_CPU).store(0, Relaxed);
+    }
+
+    /// The shared memory, and the byte of it that is the data area's first.
+    pub fn data(&self) -> (&SharedMemory, usize) {
+        (&self.memory, DATA)
     }
 
     /// Whether a completion is there.
@@ -310,182 +429,4 @@ impl ClientEnd {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::VecDeque;
-    use std::thread;
-
-    use cxloe_wire::frame::Mac;
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::engine::EngineError;
-
-    fn pair() -> (AgentEnd, ClientEnd) {
-        let agent = AgentEnd::new(SharedMemory::create(PORT_BYTES).unwrap());
-        let copy = agent.memory().descriptor().try_clone_to_owned().unwrap();
-        let client = ClientEnd::new(SharedMemory::open(copy, PORT_BYTES).unwrap()).unwrap();
-        (agent, client)
-    }
-
-    #[derive(Clone, Debug)]
-    enum Step {
-        Submit(Operation, u64, u8),
-        Serve,
-        Complete(Status),
-        Take,
-    }
-
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let operation = prop_oneof![
-            Just(Operation::Read),
-            Just(Operation::Write),
-            Just(Operation::Flush),
-            (4..u32::MAX).prop_map(Operation::Unknown)
-        ];
-        let status = prop_oneof![
-            Just(Status::Done),
-            Just(Status::BadOperation),
-            any::<u64>().prop_map(|hpa| Status::Failed(EngineError::Unmapped(hpa))),
-            Just(Status::Failed(EngineError::NotConnected(Mac([2, 0, 0, 0, 0, 1])))),
-        ];
-        let step = prop_oneof![
-            4 => (operation, any::<u64>(), any::<u8>()).prop_map(|(o, h, b)| Step::Submit(o, h, b)),
-            3 => Just(Step::Serve),
-            3 => status.prop_map(Step::Complete),
-            3 => Just(Step::Take),
-        ];
-        proptest::collection::vec(step, 0..3000)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(48))]
-
-        /// Whatever the order of steps, both rings hand over everything, once, in order, unchanged.
-        #[test]
-        fn both_rings_are_queues(steps in steps()) {
-            let (mut agent, mut client) = pair();
-            let mut submitted = VecDeque::new();
-            let mut served = VecDeque::new();
-            let mut completed = VecDeque::new();
-            let (mut next_tag, mut unfinished) = (0_u32, 0);
-            for step in steps {
-                match step {
-                    Step::Submit(operation, hpa, byte) if unfinished < ENTRIES => {
-                        let submission = Submission { tag: next_tag, operation, hpa };
-                        client.submit(submission, Some(&[byte; LINE_SIZE]));
-                        submitted.push_back((submission, byte));
-                        next_tag = next_tag.wrapping_add(1);
-                        unfinished += 1;
-                    }
-                    Step::Serve => {
-                        prop_assert_eq!(agent.pending().unwrap(), submitted.len());
-                        if let Some((submission, byte)) = submitted.pop_front() {
-                            prop_assert_eq!(agent.front(), submission);
-                            prop_assert_eq!(agent.front_line(), [byte; LINE_SIZE]);
-                            agent.release();
-                            served.push_back((submission.tag, byte));
-                        }
-                    }
-                    Step::Complete(status) => {
-                        if let Some((tag, byte)) = served.pop_front() {
-                            prop_assert!(agent.room().unwrap() > 0);
-                            agent.complete(Completion { tag, status }, Some(&[!byte; LINE_SIZE]));
-                            completed.push_back((Completion { tag, status }, !byte));
-                        }
-                    }
-                    Step::Take => {
-                        let mut line = [0; LINE_SIZE];
-                        prop_assert_eq!(client.news(), !completed.is_empty());
-                        let taken = client.take(&mut line).unwrap();
-                        let expected = completed.pop_front();
-                        prop_assert_eq!(taken, expected.map(|(completion, _)| completion));
-                        if let Some((Completion { status: Status::Done, .. }, byte)) = expected {
-                            prop_assert_eq!(line, [byte; LINE_SIZE]);
-                        }
-                        unfinished -= usize::from(taken.is_some());
-                    }
-                    Step::Submit(..) => {}
-                }
-            }
-        }
-
-        /// A client may write what it likes: the agent says "broken" or finds entries to copy, never more
-        /// than the ring has.
-        #[test]
-        fn a_hostile_client_is_only_ever_wrong(
-            writes in proptest::collection::vec((0..PORT_BYTES / 8, any::<u64>()), 0..200),
-            tail: u64,
-            head: u64,
-        ) {
-            let (mut agent, client) = pair();
-            for (word, value) in writes {
-                client.memory().word(word).store(value, Relaxed);
-            }
-            client.memory().word(SQ_TAIL).store(tail, Relaxed);
-            client.memory().word(CQ_HEAD).store(head, Relaxed);
-            match agent.pending() {
-                Ok(pending) => {
-                    prop_assert!(pending <= ENTRIES && pending as u64 == tail);
-                    for _ in 0..pending {
-                        let _ = (agent.front(), agent.front_line());
-                        agent.release();
-                    }
-                    prop_assert_eq!(agent.pending(), Ok(0));
-                }
-                Err(RingBroken { ahead }) => prop_assert_eq!(ahead, tail),
-            }
-            let consistent = 0_u64.wrapping_sub(head) <= ENTRIES as u64;
-            prop_assert_eq!(agent.room().is_ok(), consistent);
-        }
-    }
-
-    #[test]
-    fn two_threads_lose_nothing() {
-        const COUNT: u32 = 200_000;
-        let (mut agent, mut client) = pair();
-        let echo = thread::spawn(move || {
-            let mut done = 0;
-            while done < COUNT {
-                if agent.pending().unwrap() == 0 {
-                    thread::yield_now();
-                    continue;
-                }
-                let (tag, line) = (agent.front().tag, agent.front_line());
-                agent.release();
-                agent.complete(Completion { tag, status: Status::Done }, Some(&line));
-                done += 1;
-            }
-        });
-        let (mut sent, mut got) = (0_u32, 0_u32);
-        let mut line = [0; LINE_SIZE];
-        while got < COUNT {
-            while sent < COUNT && sent - got < ENTRIES as u32 {
-                let submission = Submission { tag: sent, operation: Operation::Read, hpa: 0 };
-                client.submit(submission, Some(&[sent as u8; LINE_SIZE]));
-                sent += 1;
-            }
-            match client.take(&mut line).unwrap() {
-                Some(Completion { tag, .. }) => {
-                    assert_eq!((tag, line), (got, [got as u8; LINE_SIZE]));
-                    got += 1;
-                }
-                None => thread::yield_now(),
-            }
-        }
-        echo.join().unwrap();
-    }
-
-    #[test]
-    fn a_sleeper_is_woken_once() {
-        let (mut agent, mut client) = pair();
-        assert!(!client.wake_wanted() && !agent.wake_wanted());
-        assert_eq!(agent.pending(), Ok(0));
-        agent.set_asleep(true);
-        assert!(!agent.news());
-        client.submit(Submission { tag: 1, operation: Operation::Flush, hpa: 0 }, None);
-        assert!(agent.news() && client.wake_wanted() && !client.wake_wanted());
-        client.set_asleep(true);
-        agent.complete(Completion { tag: 1, status: Status::Done }, None);
-        assert!(client.news() && agent.wake_wanted() && !agent.wake_wanted());
-    }
-}
+mod tests;

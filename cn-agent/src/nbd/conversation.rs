@@ -1,5 +1,5 @@
 //! One connection of an NBD client, as a state machine without I/O: bytes go in by [`Conversation::receive`], what they
-//! ask for comes out of [`Conversation::step`], and what is to be sent is in [`Conversation::output`].
+//! ask for comes out of [`Conversation::step`], and what is to be said at once goes to an [`Output`].
 //!
 //! ```text
 //!   greeting --> client's flags --> options --GO, EXPORT_NAME--> requests --DISC--> over
@@ -8,16 +8,17 @@
 //! ```
 //!
 //! Everything that can be decided from the protocol alone is answered here: options, requests beyond the end, writes
-//! to what is read-only, what is not known. A client can make it keep one request's payload, and no more.
+//! to what is read-only, what is not known. The payload of a write goes past it, to where it is to be
+//! ([`Step::Payload`]), so that a client cannot make it keep more than an option or a header.
 
+use super::output::Output;
 use super::wire::{
-    Abilities, CHUNK_ERROR, CHUNK_NONE, CHUNK_OFFSET_DATA, Errno, GREETING, Handshake, Info, Kind, OPTION,
-    OPTION_HEADER, Opt, OptReply, REQUEST_HEADER, RequestHeader, Wishes, parse_info, parse_option, put_chunk,
-    put_option_reply, put_simple,
+    Abilities, Errno, GREETING, Handshake, Info, Kind, OPTION, OPTION_HEADER, Opt, OptReply, REQUEST_HEADER,
+    RequestHeader, Wishes, parse_info, parse_option, put_option_reply,
 };
 
 /// The longest read, and the longest payload of a write, in bytes: what clients may take for granted.
-pub const LENGTH_MAX: u32 = 32 << 20;
+pub const LENGTH_MAX: u32 = 64 << 20;
 /// The smallest request a client should make, in bytes: a sector. Smaller ones are served all the same.
 const BLOCK_MIN: u32 = 512;
 /// The preferred multiple of requests, in bytes: a page.
@@ -26,7 +27,7 @@ const BLOCK_PREFERRED: u32 = 4096;
 const OPTION_DATA_MAX: u32 = 16 << 10;
 /// Options before an export is chosen.
 const OPTIONS_MAX: u32 = 256;
-/// The longest text of an error, in bytes.
+/// The longest text said against an option, in bytes.
 const TEXT_MAX: usize = 1024;
 
 /// What is to be had.
@@ -58,13 +59,15 @@ pub enum Command {
         offset: u64,
         /// Bytes, up to [`LENGTH_MAX`].
         length: u32,
+        /// Whether the answer has to be in one piece.
+        whole: bool,
     },
-    /// To write these bytes.
+    /// To write so many bytes, which follow: [`Step::Payload`].
     Write {
         /// First byte.
         offset: u64,
-        /// The bytes, up to [`LENGTH_MAX`].
-        data: Vec<u8>,
+        /// Bytes, up to [`LENGTH_MAX`].
+        length: u32,
     },
     /// To make so many bytes zero.
     WriteZeroes {
@@ -89,6 +92,9 @@ pub enum Command {
 pub enum Step {
     /// At least so many further bytes are needed, never 0. What is in the output should be sent first.
     Receive(usize),
+    /// So many bytes of the last write's payload are still to come, never 0: [`Conversation::payload`] has those that are
+    /// here, and [`Conversation::paid`] is to be told of those that went another way.
+    Payload(u32),
     /// A request, to be answered by its cookie.
     Carry(Request),
     /// The client leaves: send what is in the output, and hang up.
@@ -133,6 +139,16 @@ enum Phase {
     Requests {
         size: u64,
     },
+    /// A write's payload is due.
+    Payload {
+        size: u64,
+        left: u32,
+    },
+    /// The payload of a write that was refused is to be passed over.
+    Skipping {
+        size: u64,
+        left: u32,
+    },
     Over,
 }
 
@@ -142,41 +158,35 @@ pub struct Conversation {
     offer: Offer,
     phase: Phase,
     handshake: Handshake,
-    structured: bool,
     options: u32,
     input: Vec<u8>,
     /// Bytes at the beginning of `input` that are done with.
     taken: usize,
-    output: Vec<u8>,
+    /// What is to be said before requests.
+    said: Vec<u8>,
 }
 
 impl Conversation {
-    /// A client has connected: the greeting is in the output.
+    /// A client has connected: it is greeted with the first step.
     pub fn new(offer: Offer) -> Conversation {
-        let mut output = Vec::new();
-        output.extend(GREETING.to_be_bytes());
-        output.extend(OPTION.to_be_bytes());
-        output.extend((Handshake::all().bits() as u16).to_be_bytes());
+        let mut said = Vec::new();
+        said.extend(GREETING.to_be_bytes());
+        said.extend(OPTION.to_be_bytes());
+        said.extend((Handshake::all().bits() as u16).to_be_bytes());
         Conversation {
             offer,
             phase: Phase::Greeted,
             handshake: Handshake::empty(),
-            structured: false,
             options: 0,
             input: Vec::new(),
             taken: 0,
-            output,
+            said,
         }
     }
 
     /// Whether no export has been chosen yet.
     pub fn is_negotiating(&self) -> bool {
         matches!(self.phase, Phase::Greeted | Phase::Options)
-    }
-
-    /// What is to be sent; whoever sends it takes it out.
-    pub fn output(&mut self) -> &mut Vec<u8> {
-        &mut self.output
     }
 
     /// The client sent `bytes`, in pieces of any length.
@@ -190,50 +200,53 @@ impl Conversation {
     ///
     /// # Errors
     /// Any [`Violation`]; the client has to be hung up on, and the conversation is over.
-    pub fn step(&mut self) -> Result<Step, Violation> {
+    pub fn step(&mut self, output: &mut Output) -> Result<Step, Violation> {
         let outcome = loop {
             let outcome = match self.phase {
                 Phase::Greeted => self.flags(),
-                Phase::Options => self.option(),
-                Phase::Requests { size } => self.request(size),
+                Phase::Options => self.option(output),
+                Phase::Requests { size } => self.request(size, output),
+                Phase::Payload { left, .. } => Ok(Some(Step::Payload(left))),
+                Phase::Skipping { size, left } => Ok(self.skip(size, left)),
                 Phase::Over => Ok(Some(Step::Leave)),
             };
             if let Some(outcome) = outcome.transpose() {
                 break outcome;
             }
         };
+        output.take(&mut self.said);
         if outcome.is_err() {
             self.phase = Phase::Over;
         }
         outcome
     }
 
-    /// The read with this cookie, of the bytes from `offset` on, gave `data`.
-    pub fn answer_data(&mut self, cookie: u64, offset: u64, data: &[u8]) {
-        if self.structured && data.is_empty() {
-            // Clients hang up on a chunk of no data.
-            put_chunk(&mut self.output, cookie, CHUNK_NONE, &[]);
-        } else if self.structured {
-            put_chunk(&mut self.output, cookie, CHUNK_OFFSET_DATA, &[&offset.to_be_bytes(), data]);
-        } else {
-            put_simple(&mut self.output, cookie, None);
-            self.output.extend_from_slice(data);
+    /// What is here of the payload that is due, `most` bytes at most; it is taken with that.
+    pub fn payload(&mut self, most: usize) -> &[u8] {
+        let Phase::Payload { left, .. } = self.phase else { return &[] };
+        let length = self.rest().len().min(most).min(left as usize);
+        let from = self.taken;
+        self.taken += length;
+        self.paid(length);
+        &self.input[from..from + length]
+    }
+
+    /// So many bytes of the payload that is due have gone another way; none are here.
+    pub fn paid(&mut self, bytes: usize) {
+        if let Phase::Payload { size, left } = self.phase {
+            self.phase = match left.saturating_sub(bytes as u32) {
+                0 => Phase::Requests { size },
+                left => Phase::Payload { size, left },
+            };
         }
     }
 
-    /// The request with this cookie, other than a read, is done.
-    pub fn answer_done(&mut self, cookie: u64) {
-        put_simple(&mut self.output, cookie, None);
-    }
-
-    /// The request with this cookie failed of `error`; clients that can hear it are told `why`.
-    pub fn answer_error(&mut self, cookie: u64, error: Errno, why: &str) {
-        if !self.structured {
-            return put_simple(&mut self.output, cookie, Some(error));
-        }
-        let why = clipped(why).as_bytes();
-        let parts = [&(error as u32).to_be_bytes()[..], &(why.len() as u16).to_be_bytes(), why];
-        put_chunk(&mut self.output, cookie, CHUNK_ERROR, &parts);
+    fn skip(&mut self, size: u64, left: u32) -> Option<Step> {
+        let now = self.rest().len().min(left as usize);
+        self.taken += now;
+        let left = left - now as u32;
+        self.phase = if left == 0 { Phase::Requests { size } } else { Phase::Skipping { size, left } };
+        (left > 0).then_some(Step::Receive(left as usize))
     }
 
     fn rest(&self) -> &[u8] {
@@ -256,7 +269,7 @@ impl Conversation {
         Ok(None)
     }
 
-    fn option(&mut self) -> Result<Option<Step>, Violation> {
+    fn option(&mut self, output: &mut Output) -> Result<Option<Step>, Violation> {
         let Some(header) = self.rest().first_chunk() else { return Ok(self.missing(OPTION_HEADER)) };
         let (option, length) = parse_option(header).ok_or(Violation::NoOption)?;
         if length > OPTION_DATA_MAX {
@@ -273,7 +286,7 @@ impl Conversation {
         let data = self.rest()[OPTION_HEADER..end].to_vec();
         self.taken += end;
         match Opt::from(option) {
-            Opt::ExportName => self.export_name(&data),
+            Opt::ExportName => self.export_name(&data, output),
             Opt::Abort => {
                 self.reply(option, OptReply::Ack, &[]);
                 self.phase = Phase::Over;
@@ -286,9 +299,9 @@ impl Conversation {
                 }
                 self.reply(option, OptReply::Ack, &[]);
             }
-            Opt::Info | Opt::Go => self.info(option, &data),
+            Opt::Info | Opt::Go => self.info(option, &data, output),
             Opt::StructuredReply if data.is_empty() => {
-                self.structured = true;
+                output.set_structured();
                 self.reply(option, OptReply::Ack, &[]);
             }
             Opt::List | Opt::StructuredReply => {
@@ -302,13 +315,13 @@ impl Conversation {
     }
 
     /// Chooses an export the old way, in which nothing can be said against it.
-    fn export_name(&mut self, name: &[u8]) {
+    fn export_name(&mut self, name: &[u8], output: &Output) {
         match self.offer.size {
             Ok(size) if self.is_offered(name) => {
-                self.output.extend(size.to_be_bytes());
-                self.output.extend(self.abilities().bits().to_be_bytes());
+                self.said.extend(size.to_be_bytes());
+                self.said.extend(self.abilities(output).bits().to_be_bytes());
                 if !self.handshake.contains(Handshake::NO_ZEROES) {
-                    self.output.extend([0; 124]);
+                    self.said.extend([0; 124]);
                 }
                 self.phase = Phase::Requests { size };
             }
@@ -317,7 +330,7 @@ impl Conversation {
     }
 
     /// Tells about an export, and chooses it if that is asked for.
-    fn info(&mut self, option: u32, data: &[u8]) {
+    fn info(&mut self, option: u32, data: &[u8], output: &Output) {
         let Some((name, asked)) = parse_info(data) else {
             return self.refuse(option, OptReply::Invalid, "the data of the option does not add up");
         };
@@ -329,7 +342,7 @@ impl Conversation {
             Err(why) => return self.refuse(option, OptReply::Shutdown, &why),
         };
         let kind = |info: Info| (info as u16).to_be_bytes();
-        let abilities = self.abilities().bits().to_be_bytes();
+        let abilities = self.abilities(output).bits().to_be_bytes();
         self.reply(option, OptReply::Info, &[&kind(Info::Export), &size.to_be_bytes(), &abilities]);
         let sizes = [BLOCK_MIN, BLOCK_PREFERRED, LENGTH_MAX].map(u32::to_be_bytes);
         self.reply(option, OptReply::Info, &[&kind(Info::BlockSize), sizes.as_flattened()]);
@@ -356,55 +369,54 @@ impl Conversation {
         name.is_empty() || name == self.offer.name.as_bytes()
     }
 
-    fn abilities(&self) -> Abilities {
+    fn abilities(&self, output: &Output) -> Abilities {
         let writing = if self.offer.read_only {
             Abilities::READ_ONLY
         } else {
             Abilities::FUA | Abilities::TRIM | Abilities::WRITE_ZEROES
         };
-        let df = if self.structured { Abilities::DF } else { Abilities::empty() };
+        let df = if output.is_structured() { Abilities::DF } else { Abilities::empty() };
         Abilities::HAS_FLAGS | Abilities::FLUSH | Abilities::MULTI_CONN | writing | df
     }
 
     fn reply(&mut self, option: u32, reply: OptReply, data: &[&[u8]]) {
-        put_option_reply(&mut self.output, option, reply, data);
+        put_option_reply(&mut self.said, option, reply, data);
     }
 
     fn refuse(&mut self, option: u32, reply: OptReply, why: &str) {
         self.reply(option, reply, &[clipped(why).as_bytes()]);
     }
 
-    fn request(&mut self, size: u64) -> Result<Option<Step>, Violation> {
+    fn request(&mut self, size: u64, output: &mut Output) -> Result<Option<Step>, Violation> {
         let Some(header) = self.rest().first_chunk() else { return Ok(self.missing(REQUEST_HEADER)) };
         let header = RequestHeader::parse(header).ok_or(Violation::NoRequest)?;
         let payload = if header.kind == Kind::Write { header.length } else { 0 };
         if payload > LENGTH_MAX {
             return Err(Violation::LongPayload(payload));
         }
-        let end = REQUEST_HEADER + payload as usize;
-        if let Some(missing) = self.missing(end) {
-            return Ok(Some(missing));
-        }
-        let payload = self.taken + REQUEST_HEADER..self.taken + end;
-        self.taken += end;
+        self.taken += REQUEST_HEADER;
         if header.kind == Kind::Disconnect {
             self.phase = Phase::Over;
             return Ok(None);
         }
         if let Some((error, why)) = self.objection(&header, size) {
-            self.answer_error(header.cookie, error, why);
+            output.error(header.cookie, error, why);
+            self.phase = Phase::Skipping { size, left: payload };
             return Ok(None);
         }
-        let RequestHeader { cookie, offset, length, .. } = header;
+        let RequestHeader { cookie, offset, length, wishes, .. } = header;
         let command = match header.kind {
-            Kind::Read => Command::Read { offset, length },
-            Kind::Write => Command::Write { offset, data: self.input[payload].to_vec() },
+            Kind::Read => Command::Read { offset, length, whole: wishes.contains(Wishes::DF) },
+            Kind::Write => Command::Write { offset, length },
             Kind::WriteZeroes => Command::WriteZeroes { offset, length },
             Kind::Trim => Command::Trim { offset, length },
             Kind::Flush => Command::Flush,
             // An objection was made above.
             Kind::Disconnect | Kind::Other(_) => return Ok(None),
         };
+        if payload > 0 {
+            self.phase = Phase::Payload { size, left: payload };
+        }
         Ok(Some(Step::Carry(Request { cookie, command })))
     }
 
@@ -425,7 +437,7 @@ impl Conversation {
         } else if header.strange || !known.contains(header.wishes) {
             Some((Errno::Invalid, "the request has flags that this server does not know"))
         } else if header.kind == Kind::Read && header.length > LENGTH_MAX {
-            Some((Errno::Overflow, "the read is longer than 32 MiB"))
+            Some((Errno::Overflow, "the read is longer than 64 MiB"))
         } else if header.kind == Kind::Flush && (header.offset, header.length) != (0, 0) {
             Some((Errno::Invalid, "a flush has neither offset nor length"))
         } else if beyond && writes {

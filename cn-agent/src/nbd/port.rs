@@ -1,27 +1,21 @@
-//! A region's lines through a port of the running agent, for as long as the export is there: when the agent ends, the
-//! port is opened again, and an operation waits for that a bounded time.
-//!
-//! An operation may be tried again because it was not answered: reads change nothing, and a write that is made twice
-//! leaves what it would have left once.
+//! A region's lines through a port of the running agent, for as long as the export is there: when the agent ends, the port
+//! of its successor takes over, with the data that waits in the old one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::session::OpError;
 
-use super::volume::Lines;
-use crate::cache::Line;
+use super::blocks::BLOCK;
+use super::requests::Order;
 use crate::client::{self, Client, ClientError};
 use crate::engine::EngineError;
-use crate::local::message::{AttachedRegion, Refused};
-
-/// The pause between two tries.
-const PAUSE: Duration = Duration::from_millis(20);
-/// Bytes of a line.
-const LINE: usize = size_of::<Line>();
+use crate::local::memory::SharedMemory;
+use crate::local::message::Refused;
+use crate::local::ring::{Operation, Submission};
 
 /// Why a region's lines are not to be had.
 #[derive(Debug, thiserror::Error)]
@@ -67,136 +61,110 @@ pub struct Place {
     pub ending: Arc<AtomicBool>,
 }
 
-/// The lines of a region, for one connection.
+/// A region's lines, for one connection.
 #[derive(Debug)]
 pub struct Port {
     place: Place,
     hpa: u64,
-    size: u64,
-    /// Addresses of the memory nodes that the region lies on.
-    nodes: Vec<String>,
-    client: Option<Client>,
-    hpas: Vec<u64>,
-    placed: Vec<(u64, Line)>,
+    /// Of an agent that has gone too, until the next one is found: data waits in its memory.
+    client: Client,
+    is_there: bool,
+}
+
+/// A region as it was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its first address.
+    pub hpa: u64,
+    /// Its bytes that have addresses.
+    pub size: u64,
 }
 
 impl Place {
     /// The region as the agent has it now.
-    fn find(&self) -> Result<AttachedRegion, PortError> {
-        let found = client::regions(&self.agent)?.into_iter().find(|region| region.region == self.region);
-        found.ok_or_else(|| PortError::NoRegion { region: self.region.clone(), agent: self.agent.clone() })
-    }
-
-    /// Opens the region's lines.
     ///
     /// # Errors
     /// Any [`PortError`]; at once, whatever the patience.
-    pub fn open(self) -> Result<Port, PortError> {
-        let region = self.find()?;
-        let client = Client::connect(&self.agent)?;
-        Ok(Port {
-            hpa: region.hpa,
-            size: region.size.saturating_sub(region.beyond_window),
-            nodes: region.memory_nodes.into_iter().map(|leg| leg.mac).collect(),
-            place: self,
-            client: Some(client),
-            hpas: Vec::new(),
-            placed: Vec::new(),
-        })
+    pub fn find(&self) -> Result<Found, PortError> {
+        let regions = client::regions(&self.agent)?;
+        let Some(found) = regions.into_iter().find(|region| region.region == self.region) else {
+            return Err(PortError::NoRegion { region: self.region.clone(), agent: self.agent.clone() });
+        };
+        Ok(Found { hpa: found.hpa, size: found.size.saturating_sub(found.beyond_window) })
+    }
+
+    /// How long requests wait now.
+    pub fn patience(&self) -> Duration {
+        if self.ending.load(Ordering::Relaxed) { Duration::ZERO } else { self.patience }
     }
 }
 
 impl Port {
-    /// Bytes of the region, as it was when this was opened.
-    pub fn size(&self) -> u64 {
-        self.size
+    /// Opens the lines of the region that was found at `hpa`.
+    ///
+    /// # Errors
+    /// Any [`PortError`]; at once, whatever the patience.
+    pub fn open(place: Place, hpa: u64) -> Result<Port, PortError> {
+        let client = connect(&place, hpa)?;
+        Ok(Port { place, hpa, client, is_there: true })
     }
 
-    /// Carries `operation` out, again if need be.
-    fn carry(
-        &mut self,
-        mut operation: impl FnMut(&mut Client) -> Result<(), ClientError>,
-    ) -> Result<(), PortError> {
-        let deadline = Instant::now() + self.place.patience;
-        loop {
-            let Err(error) = self.carry_once(&mut operation) else { return Ok(()) };
-            if self.place.ending.load(Ordering::Relaxed) {
-                return Err(PortError::Ending);
-            }
-            if !may_pass(&error) || Instant::now() >= deadline {
-                return Err(error);
-            }
-            thread::sleep(PAUSE);
-        }
+    /// The port of the agent, if there is one at present.
+    pub fn client(&mut self) -> Option<&mut Client> {
+        self.is_there.then_some(&mut self.client)
     }
 
-    fn carry_once(
-        &mut self,
-        operation: &mut impl FnMut(&mut Client) -> Result<(), ClientError>,
-    ) -> Result<(), PortError> {
-        let client = match &mut self.client {
-            Some(client) => client,
-            None => {
-                let client = self.reconnect()?;
-                self.client.insert(client)
-            }
-        };
-        let outcome = operation(client);
-        if !matches!(outcome, Ok(()) | Err(ClientError::Engine(_))) {
-            self.client = None;
-        }
-        Ok(outcome?)
+    /// The shared memory, and the byte of it that is the data area's first; also when the agent has gone.
+    pub fn data(&self) -> (&SharedMemory, usize) {
+        self.client.data()
     }
 
-    fn reconnect(&mut self) -> Result<Client, PortError> {
-        let AttachedRegion { region, hpa: found, memory_nodes, .. } = self.place.find()?;
-        if found != self.hpa {
-            return Err(PortError::Moved { region, expected: self.hpa, found });
+    /// Gives an operation to the agent, if it is there.
+    pub fn submit(&mut self, order: &Order) {
+        let (memory, base) = self.client.data();
+        let mut line = [0; LINE_SIZE];
+        let patch = matches!(order.operation, Operation::Patch(_));
+        if let Some(at) = order.line.filter(|_| patch) {
+            memory.take(base + at, &mut line);
         }
-        self.nodes = memory_nodes.into_iter().map(|leg| leg.mac).collect();
-        Ok(Client::connect(&self.place.agent)?)
+        let Order { tag, offset, operation, .. } = *order;
+        self.client.submit(Submission { tag, operation, hpa: self.hpa + offset }, patch.then_some(&line));
+    }
+
+    /// The agent is of no use any more.
+    pub fn lose(&mut self) {
+        self.is_there = false;
+    }
+
+    /// Finds the agent's successor, and takes what is in these blocks of the data area along.
+    ///
+    /// # Errors
+    /// Any [`PortError`]; at once, whatever the patience.
+    pub fn reopen(&mut self, blocks: impl Iterator<Item = usize>) -> Result<(), PortError> {
+        let client = connect(&self.place, self.hpa)?;
+        {
+            let ((from, from_base), (to, to_base)) = (self.client.data(), client.data());
+            let mut block = vec![0; BLOCK];
+            for at in blocks {
+                from.take(from_base + at, &mut block);
+                to.put(to_base + at, &block);
+            }
+        }
+        (self.client, self.is_there) = (client, true);
+        Ok(())
     }
 }
 
-impl Lines for Port {
-    type Error = PortError;
-
-    fn read(&mut self, offset: u64, out: &mut [Line]) -> Result<(), PortError> {
-        let mut hpas = std::mem::take(&mut self.hpas);
-        hpas.clear();
-        hpas.extend((self.hpa + offset..).step_by(LINE).take(out.len()));
-        let outcome = self.carry(|client| client.read_batch(&hpas, out));
-        self.hpas = hpas;
-        outcome
+fn connect(place: &Place, expected: u64) -> Result<Client, PortError> {
+    let Found { hpa: found, .. } = place.find()?;
+    if found != expected {
+        return Err(PortError::Moved { region: place.region.clone(), expected, found });
     }
-
-    fn write(&mut self, offset: u64, lines: &[Line]) -> Result<(), PortError> {
-        let mut placed = std::mem::take(&mut self.placed);
-        placed.clear();
-        placed.extend((self.hpa + offset..).step_by(LINE).zip(lines.iter().copied()));
-        let nodes = self.nodes.clone();
-        let outcome = self.carry(|client| {
-            client.write_batch(&placed)?;
-            client.flush().or_else(|error| of_others(&error, &nodes).then_some(()).ok_or(error))
-        });
-        self.placed = placed;
-        outcome
-    }
-}
-
-/// Whether a flush failed only for what lies on memory nodes other than these: the agent flushes everything it has.
-fn of_others(error: &ClientError, nodes: &[String]) -> bool {
-    let ClientError::Engine(error) = error else { return false };
-    match error {
-        EngineError::NotConnected(mac) | EngineError::DataLost(mac) | EngineError::Failed { mac, .. } => {
-            !nodes.contains(&mac.to_string())
-        }
-        _ => false,
-    }
+    Ok(Client::connect(&place.agent)?)
 }
 
 /// Whether it can be otherwise in a moment: an agent that starts, a session that is being opened.
-fn may_pass(error: &PortError) -> bool {
+pub fn may_pass(error: &PortError) -> bool {
     match error {
         PortError::NoRegion { .. } => true,
         PortError::Moved { .. } | PortError::Ending => false,
@@ -204,14 +172,19 @@ fn may_pass(error: &PortError) -> bool {
             ClientError::NoAgent { .. } | ClientError::AgentGone(_) => true,
             ClientError::Refused { reason, .. } => matches!(reason, Refused::Full { .. } | Refused::Ending),
             ClientError::Protocol { .. } | ClientError::Silent { .. } => false,
-            ClientError::Engine(error) => matches!(
-                error,
-                EngineError::Unmapped(_)
-                    | EngineError::Held(_)
-                    | EngineError::Withdrawn(_)
-                    | EngineError::NotConnected(_)
-                    | EngineError::Failed { error: OpError::SessionDead | OpError::Closed, .. }
-            ),
+            ClientError::Engine(error) => is_passing(*error),
         },
     }
+}
+
+/// Whether an operation that failed of this may be done in a moment.
+pub fn is_passing(error: EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::Unmapped(_)
+            | EngineError::Held(_)
+            | EngineError::Withdrawn(_)
+            | EngineError::NotConnected(_)
+            | EngineError::Failed { error: OpError::SessionDead | OpError::Closed, .. }
+    )
 }

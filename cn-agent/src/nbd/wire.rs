@@ -16,11 +16,11 @@ pub const SIMPLE_REPLY: u32 = 0x6744_6698;
 /// What a chunk of a structured reply begins with.
 pub const CHUNK: u32 = 0x668e_33ef;
 /// The only chunk of a structured reply, or the last one.
-pub const CHUNK_DONE: u16 = 1;
+const CHUNK_DONE: u16 = 1;
 /// A chunk with nothing in it, which only ends a structured reply.
 pub const CHUNK_NONE: u16 = 0;
 /// A chunk with data, after its offset.
-pub const CHUNK_OFFSET_DATA: u16 = 1;
+pub const CHUNK_DATA: u16 = 1;
 /// A chunk with an error and a text.
 pub const CHUNK_ERROR: u16 = 1 << 15 | 1;
 
@@ -251,14 +251,19 @@ pub fn put_simple(out: &mut Vec<u8>, cookie: u64, error: Option<Errno>) {
     out.extend(cookie.to_be_bytes());
 }
 
-/// Adds the only chunk of a structured reply.
-pub fn put_chunk(out: &mut Vec<u8>, cookie: u64, kind: u16, parts: &[&[u8]]) {
+/// Adds a chunk of a structured reply, the last one or another.
+pub fn put_chunk(out: &mut Vec<u8>, cookie: u64, last: bool, kind: u16, parts: &[&[u8]]) {
+    put_chunk_header(out, cookie, last, kind, parts.iter().map(|part| part.len()).sum());
+    parts.iter().for_each(|part| out.extend_from_slice(part));
+}
+
+/// Adds a chunk of a structured reply but for its `length` bytes, which follow.
+pub fn put_chunk_header(out: &mut Vec<u8>, cookie: u64, last: bool, kind: u16, length: usize) {
     out.extend(CHUNK.to_be_bytes());
-    out.extend(CHUNK_DONE.to_be_bytes());
+    out.extend(if last { CHUNK_DONE } else { 0 }.to_be_bytes());
     out.extend(kind.to_be_bytes());
     out.extend(cookie.to_be_bytes());
-    out.extend((parts.iter().map(|part| part.len()).sum::<usize>() as u32).to_be_bytes());
-    parts.iter().for_each(|part| out.extend_from_slice(part));
+    out.extend((length as u32).to_be_bytes());
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> u16 {
@@ -328,7 +333,7 @@ mod tests {
         put_simple(&mut out, 5, Some(Errno::NoSpace));
         assert_eq!(out, b"\x67\x44\x66\x98\0\0\0\x1c\0\0\0\0\0\0\0\x05");
         out.clear();
-        put_chunk(&mut out, 5, CHUNK_OFFSET_DATA, &[&64_u64.to_be_bytes(), b"x"]);
+        put_chunk(&mut out, 5, true, CHUNK_DATA, &[&64_u64.to_be_bytes(), b"x"]);
         assert_eq!(out, b"\x66\x8e\x33\xef\0\x01\0\x01\0\0\0\0\0\0\0\x05\0\0\0\x09\0\0\0\0\0\0\0\x40x");
     }
 }

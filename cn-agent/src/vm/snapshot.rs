@@ -1,15 +1,15 @@
-//! The memory file of a snapshot, put into a region line by line.
+//! The memory file of a snapshot, put into a region.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use crate::cache::Line;
+use cxloe_wire::frame::LINE_SIZE;
+
 use crate::client::{Client, ClientError};
 
-/// Lines written at once.
-const LINES: usize = 4096;
-const LINE: usize = size_of::<Line>();
+/// Bytes read and written at once.
+const BYTES: usize = 4 << 20;
 
 /// Why a snapshot is not in its region.
 #[derive(Debug, thiserror::Error)]
@@ -55,21 +55,17 @@ pub fn load(
     if bytes > room {
         return Err(LoadError::TooLarge { path: path.into(), bytes, room });
     }
-    let mut buffer = vec![[0; LINE]; LINES];
+    let mut buffer = vec![0; BYTES.min(bytes as usize).next_multiple_of(LINE_SIZE)];
     let mut done = 0;
     while done < bytes {
-        let now = (bytes - done).min((LINES * LINE) as u64) as usize;
-        let lines = &mut buffer[..now.div_ceil(LINE)];
+        let now = (bytes - done).min(buffer.len() as u64) as usize;
+        let whole = now.next_multiple_of(LINE_SIZE);
+        file.read_exact(&mut buffer[..now]).map_err(failed)?;
         // The rest of the last line belongs to nobody.
-        if let Some(last) = lines.last_mut() {
-            last.fill(0);
-        }
-        file.read_exact(&mut lines.as_flattened_mut()[..now]).map_err(failed)?;
-        let placed: Vec<(u64, Line)> = (hpa + done..).step_by(LINE).zip(lines.iter().copied()).collect();
-        port.write_batch(&placed)?;
+        buffer[now..whole].fill(0);
+        port.write_bytes(hpa + done, &buffer[..whole])?;
         done += now as u64;
         progress(done, bytes);
     }
-    port.flush()?;
     Ok(bytes)
 }

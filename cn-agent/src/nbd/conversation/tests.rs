@@ -2,8 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::super::wire::{CHUNK, CHUNK_DONE, OPTION_REPLY, REQUEST, SIMPLE_REPLY};
+use super::super::wire::{OPTION_REPLY, REQUEST, SIMPLE_REPLY};
 use super::*;
+use crate::local::vectored::Stretch;
 
 const SIZE: u64 = 1 << 30;
 
@@ -30,27 +31,64 @@ fn request(wishes: u16, kind: u16, cookie: u64, offset: u64, length: u32) -> Vec
     [&head[..], &cookie.to_be_bytes(), &offset.to_be_bytes(), &length.to_be_bytes()].concat()
 }
 
-/// What the server says to these bytes, and what it wants done.
-fn talk(conversation: &mut Conversation, bytes: &[u8]) -> (Vec<u8>, Vec<Request>, Result<Step, Violation>) {
-    conversation.receive(bytes);
-    let mut requests = Vec::new();
-    loop {
-        match conversation.step() {
-            Ok(Step::Carry(request)) => requests.push(request),
-            end => return (std::mem::take(conversation.output()), requests, end),
+/// What is to be sent.
+fn said(output: &mut Output) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for stretch in output.stretches(None, 0) {
+        if let Stretch::Own(own) = stretch {
+            bytes.extend_from_slice(own);
+        }
+    }
+    let mut length = bytes.len();
+    while output.next_sent(&mut length).is_some() {}
+    bytes
+}
+
+/// A conversation, and what it says.
+struct Talk {
+    conversation: Conversation,
+    output: Output,
+    /// Payload that came.
+    payload: Vec<u8>,
+}
+
+impl Talk {
+    /// With the greeting said.
+    fn new(offer: Offer) -> Talk {
+        let (conversation, output) = (Conversation::new(offer), Output::default());
+        let mut talk = Talk { conversation, output, payload: Vec::new() };
+        assert_eq!(talk.say(b"").0, b"NBDMAGICIHAVEOPT\0\x03");
+        talk
+    }
+
+    /// What the server says to these bytes, and what it wants done.
+    fn say(&mut self, bytes: &[u8]) -> (Vec<u8>, Vec<Request>, Result<Step, Violation>) {
+        self.conversation.receive(bytes);
+        let mut requests = Vec::new();
+        loop {
+            match self.conversation.step(&mut self.output) {
+                Ok(Step::Carry(request)) => requests.push(request),
+                Ok(Step::Payload(left)) => {
+                    let here = self.conversation.payload(5);
+                    assert!(here.len() <= (left as usize).min(5));
+                    if here.is_empty() {
+                        return (said(&mut self.output), requests, Ok(Step::Payload(left)));
+                    }
+                    self.payload.extend_from_slice(here);
+                }
+                end => return (said(&mut self.output), requests, end),
+            }
         }
     }
 }
 
 /// A conversation that has come to requests.
-fn chosen(offer: Offer, structured: bool) -> Conversation {
-    let mut conversation = Conversation::new(offer);
-    let structured = if structured { option(8, &[]) } else { Vec::new() };
-    let (_, _, end) =
-        talk(&mut conversation, &[flags(3), structured, option(7, &go("scratch", &[]))].concat());
+fn chosen(offer: Offer) -> Talk {
+    let mut talk = Talk::new(offer);
+    let (_, _, end) = talk.say(&[flags(3), option(7, &go("scratch", &[]))].concat());
     assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
-    assert!(!conversation.is_negotiating());
-    conversation
+    assert!(!talk.conversation.is_negotiating());
+    talk
 }
 
 /// The answers to options in `bytes`: option, reply, data.
@@ -71,55 +109,46 @@ fn simple(error: u32, cookie: u64) -> Vec<u8> {
 }
 
 #[test]
-fn the_greeting_is_that_of_the_fixed_newstyle_protocol() {
-    assert_eq!(Conversation::new(offer()).output(), b"NBDMAGICIHAVEOPT\0\x03");
-}
-
-#[test]
 fn go_tells_what_the_export_is_like_and_chooses_it() {
-    let mut conversation = Conversation::new(offer());
-    conversation.output().clear();
-    let (said, ..) = talk(&mut conversation, &[flags(3), option(6, &go("", &[1, 2, 3]))].concat());
+    let mut conversation = Talk::new(offer());
+    let (said, ..) = conversation.say(&[flags(3), option(6, &go("", &[1, 2, 3]))].concat());
     let replies = option_replies(&said);
-    assert!(conversation.is_negotiating(), "info alone chooses nothing");
+    assert!(conversation.conversation.is_negotiating(), "info alone chooses nothing");
     let mut export = vec![0, 0];
     export.extend(SIZE.to_be_bytes());
     export.extend(0b1_0110_1101_u16.to_be_bytes());
     assert_eq!(replies[0], (6, 3, export));
-    assert_eq!(replies[1], (6, 3, b"\0\x03\0\0\x02\0\0\0\x10\0\x02\0\0\0".to_vec()));
+    assert_eq!(replies[1], (6, 3, b"\0\x03\0\0\x02\0\0\0\x10\0\x04\0\0\0".to_vec()));
     assert_eq!(replies[2], (6, 3, b"\0\x01scratch".to_vec()));
     assert!(replies[3].2.starts_with(b"\0\x02region scratch"), "{replies:?}");
     assert_eq!(replies[4], (6, 1, vec![]));
 
-    let (said, _, end) = talk(&mut conversation, &option(7, &go("scratch", &[])));
+    let (said, _, end) = conversation.say(&option(7, &go("scratch", &[])));
     let replies: Vec<_> = option_replies(&said).into_iter().map(|(_, reply, _)| reply).collect();
     assert_eq!(replies, [3, 3, 1]);
     assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
-    assert!(!conversation.is_negotiating());
+    assert!(!conversation.conversation.is_negotiating());
 }
 
 #[test]
 fn the_old_way_to_choose_works() {
     for (client, zeros) in [(3, 0), (1, 124)] {
-        let mut conversation = Conversation::new(offer());
-        conversation.output().clear();
-        let (said, _, end) = talk(&mut conversation, &[flags(client), option(1, b"scratch")].concat());
+        let mut conversation = Talk::new(offer());
+        let (said, _, end) = conversation.say(&[flags(client), option(1, b"scratch")].concat());
         assert_eq!(said.len(), 10 + zeros);
         assert_eq!(said[..8], SIZE.to_be_bytes());
         assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
     }
     for (offer, name) in [(offer(), &b"other"[..]), (Offer { size: Err("gone".into()), ..offer() }, b"")] {
-        let mut conversation = Conversation::new(offer);
-        conversation.output().clear();
-        let (said, _, end) = talk(&mut conversation, &[flags(3), option(1, name)].concat());
+        let mut conversation = Talk::new(offer);
+        let (said, _, end) = conversation.say(&[flags(3), option(1, name)].concat());
         assert_eq!((said.len(), end), (0, Ok(Step::Leave)), "all that can be said is nothing");
     }
 }
 
 #[test]
 fn options_are_answered_known_or_not() {
-    let mut conversation = Conversation::new(offer());
-    conversation.output().clear();
+    let mut conversation = Talk::new(offer());
     let all = [
         flags(3),
         option(3, &[]),
@@ -133,7 +162,7 @@ fn options_are_answered_known_or_not() {
         option(2, &[]),
         option(3, &[]),
     ];
-    let (said, _, end) = talk(&mut conversation, &all.concat());
+    let (said, _, end) = conversation.say(&all.concat());
     let replies = option_replies(&said);
     let numbers: Vec<_> = replies.iter().map(|(option, reply, _)| (*option, *reply)).collect();
     let error = |number: u32| 1 << 31 | number;
@@ -156,18 +185,17 @@ fn options_are_answered_known_or_not() {
 
 #[test]
 fn what_is_not_to_be_had_is_told_with_its_reason() {
-    let mut conversation = Conversation::new(Offer { size: Err("no agent at /run/x".into()), ..offer() });
-    conversation.output().clear();
-    let (said, ..) = talk(&mut conversation, &[flags(3), option(3, &[]), option(7, &go("", &[]))].concat());
+    let mut conversation = Talk::new(Offer { size: Err("no agent at /run/x".into()), ..offer() });
+    let (said, ..) = conversation.say(&[flags(3), option(3, &[]), option(7, &go("", &[]))].concat());
     let replies = option_replies(&said);
     assert_eq!(replies[0], (3, 1, vec![]));
     assert_eq!(replies[1], (7, 1 << 31 | 7, b"no agent at /run/x".to_vec()));
-    assert!(conversation.is_negotiating());
+    assert!(conversation.conversation.is_negotiating());
 }
 
 #[test]
 fn requests_come_out_as_they_went_in() {
-    let mut conversation = chosen(offer(), false);
+    let mut conversation = chosen(offer());
     let bytes = [
         request(0, 0, 1, 4096, 512),
         request(1, 1, 2, 8192, 5),
@@ -178,11 +206,11 @@ fn requests_come_out_as_they_went_in() {
         request(0, 2, 6, 0, 0),
         b"and more".to_vec(),
     ];
-    let (said, requests, end) = talk(&mut conversation, &bytes.concat());
+    let (said, requests, end) = conversation.say(&bytes.concat());
     assert_eq!(said, b"");
     let commands = [
-        Command::Read { offset: 4096, length: 512 },
-        Command::Write { offset: 8192, data: b"hello".to_vec() },
+        Command::Read { offset: 4096, length: 512, whole: false },
+        Command::Write { offset: 8192, length: 5 },
         Command::WriteZeroes { offset: 0, length: SIZE as u32 },
         Command::Trim { offset: SIZE - 1, length: 1 },
         Command::Flush,
@@ -191,13 +219,14 @@ fn requests_come_out_as_they_went_in() {
         commands.into_iter().zip(1..).map(|(command, cookie)| Request { cookie, command }).collect();
     assert_eq!(requests, expected);
     assert_eq!(end, Ok(Step::Leave));
+    assert_eq!(conversation.payload, b"hello");
 }
 
 #[test]
 fn what_cannot_be_done_is_answered_here() {
-    let mut conversation = chosen(offer(), false);
+    let mut conversation = chosen(offer());
     let mut refused = |bytes: &[u8], error: u32| {
-        let (said, requests, end) = talk(&mut conversation, bytes);
+        let (said, requests, end) = conversation.say(bytes);
         assert_eq!((said, requests), (simple(error, 9), vec![]), "{bytes:x?}");
         assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
     };
@@ -212,42 +241,13 @@ fn what_cannot_be_done_is_answered_here() {
     refused(&request(1 << 4, 6, 9, 0, 512), 22);
     refused(&request(1 << 1, 0, 9, 0, 512), 22);
 
-    let mut conversation = chosen(Offer { read_only: true, ..offer() }, false);
+    let mut conversation = chosen(Offer { read_only: true, ..offer() });
     for bytes in
         [[request(0, 1, 9, 0, 2), vec![0; 2]].concat(), request(0, 6, 9, 0, 2), request(0, 4, 9, 0, 2)]
     {
-        let (said, requests, _) = talk(&mut conversation, &bytes);
+        let (said, requests, _) = conversation.say(&bytes);
         assert_eq!((said, requests), (simple(1, 9), vec![]));
     }
-}
-
-#[test]
-fn answers_are_simple_or_structured_as_was_agreed() {
-    let mut conversation = chosen(offer(), false);
-    conversation.answer_data(7, 64, b"data");
-    conversation.answer_done(8);
-    conversation.answer_error(9, Errno::Io, "why");
-    let expected = [simple(0, 7), b"data".to_vec(), simple(0, 8), simple(5, 9)].concat();
-    assert_eq!(*conversation.output(), expected);
-
-    let mut conversation = chosen(offer(), true);
-    conversation.answer_data(6, 64, b"");
-    conversation.answer_data(7, 64, b"data");
-    conversation.answer_done(8);
-    conversation.answer_error(9, Errno::Io, &format!("why{}", "é".repeat(TEXT_MAX)));
-    let chunk = |kind: u16, cookie: u64, body: &[u8]| {
-        let head = [&CHUNK.to_be_bytes()[..], &CHUNK_DONE.to_be_bytes(), &kind.to_be_bytes()].concat();
-        [&head[..], &cookie.to_be_bytes(), &(body.len() as u32).to_be_bytes(), body].concat()
-    };
-    let text = format!("why{}", "é".repeat((TEXT_MAX - 3) / 2));
-    let error = [&5_u32.to_be_bytes()[..], &(text.len() as u16).to_be_bytes(), text.as_bytes()].concat();
-    let expected = [
-        chunk(0, 6, b""),
-        chunk(1, 7, &[&64_u64.to_be_bytes()[..], b"data"].concat()),
-        simple(0, 8),
-        chunk(0x8001, 9, &error),
-    ];
-    assert_eq!(*conversation.output(), expected.concat());
 }
 
 #[test]
@@ -268,23 +268,36 @@ fn nonsense_ends_the_conversation() {
         ),
     ];
     for (bytes, violation) in violations {
-        let mut conversation = Conversation::new(offer());
-        let (.., end) = talk(&mut conversation, &bytes);
+        let mut conversation = Talk::new(offer());
+        let (.., end) = conversation.say(&bytes);
         assert_eq!(end, Err(violation));
-        assert_eq!(conversation.step(), Ok(Step::Leave), "there is no way back");
+        assert_eq!(conversation.say(b"").2, Ok(Step::Leave), "there is no way back");
     }
 }
 
 #[test]
-fn a_payload_is_waited_for_by_its_length() {
-    let mut conversation = chosen(offer(), false);
-    let (.., end) = talk(&mut conversation, &request(0, 1, 9, 0, 1000));
-    assert_eq!(end, Ok(Step::Receive(1000)));
-    let (.., end) = talk(&mut conversation, &[1; 999]);
-    assert_eq!(end, Ok(Step::Receive(1)));
-    let (_, requests, _) = talk(&mut conversation, &[1]);
-    let command = Command::Write { offset: 0, data: vec![1; 1000] };
-    assert_eq!(requests, [Request { cookie: 9, command }]);
+fn a_payload_goes_past_and_its_rest_is_known() {
+    let mut conversation = chosen(offer());
+    let (_, requests, end) = conversation.say(&request(0, 1, 9, 0, 1000));
+    assert_eq!(requests, [Request { cookie: 9, command: Command::Write { offset: 0, length: 1000 } }]);
+    assert_eq!(end, Ok(Step::Payload(1000)));
+    let (.., end) = conversation.say(&[1; 600]);
+    assert_eq!(end, Ok(Step::Payload(400)));
+    conversation.conversation.paid(399);
+    let (.., end) = conversation.say(&[&[2][..], &request(0, 3, 10, 0, 0)].concat());
+    assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    assert_eq!(conversation.payload, [&[1; 600][..], &[2]].concat());
+    // That of a write that is refused is passed over, however it comes.
+    for pieces in [1, 7, 100] {
+        let mut conversation = chosen(Offer { read_only: true, ..offer() });
+        let bytes = [request(0, 1, 9, 0, 100), vec![7; 100], request(0, 3, 10, 0, 0)].concat();
+        let mut requests = Vec::new();
+        for piece in bytes.chunks(pieces) {
+            requests.extend(conversation.say(piece).1);
+        }
+        assert_eq!(requests, [Request { cookie: 10, command: Command::Flush }]);
+        assert_eq!(conversation.payload, b"");
+    }
 }
 
 /// Bytes that are mostly what clients say.
@@ -304,33 +317,25 @@ fn sayings() -> impl Strategy<Value = Vec<u8>> {
     (first, prop::collection::vec(said, 0..20)).prop_map(|(first, said)| [first, said.concat()].concat())
 }
 
-/// Everything said, wanted and ended with, when each request fails at once.
-fn outcome(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Request>, Option<Violation>) {
-    let mut conversation = Conversation::new(offer());
-    let mut requests = Vec::new();
-    let mut needed = 0_usize;
+/// Everything said, wanted and ended with.
+fn outcome(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Request>, Vec<u8>, Option<Violation>) {
+    let mut talk = Talk::new(offer());
+    let (mut all_said, mut all_requests) = (Vec::new(), Vec::new());
     for piece in pieces {
-        conversation.receive(piece);
-        needed = needed.saturating_sub(piece.len());
-        loop {
-            match conversation.step() {
-                Ok(Step::Carry(request)) => {
-                    conversation.answer_error(request.cookie, Errno::Io, "no");
-                    requests.push(request);
-                }
-                Ok(Step::Receive(more)) => {
-                    assert!(more > 0 && more <= REQUEST_HEADER + LENGTH_MAX as usize);
-                    assert!(needed == 0 || more <= needed, "what is needed does not grow by what comes");
-                    needed = more;
-                    break;
-                }
-                Ok(Step::Leave) => return (conversation.output().clone(), requests, None),
-                Err(violation) => return (conversation.output().clone(), requests, Some(violation)),
-            }
+        let (said, requests, end) = talk.say(piece);
+        all_said.extend(said);
+        all_requests.extend(requests);
+        match end {
+            Ok(Step::Receive(more)) => assert!(more > 0 && more <= LENGTH_MAX as usize),
+            Ok(Step::Payload(left)) => assert!(left > 0 && left <= LENGTH_MAX),
+            Ok(Step::Carry(_)) => unreachable!("it was taken"),
+            Ok(Step::Leave) => return (all_said, all_requests, talk.payload, None),
+            Err(violation) => return (all_said, all_requests, talk.payload, Some(violation)),
         }
-        assert!(conversation.input.len() - conversation.taken <= REQUEST_HEADER + LENGTH_MAX as usize);
+        let Conversation { input, taken, .. } = &talk.conversation;
+        assert!(input.len() - taken <= OPTION_HEADER + OPTION_DATA_MAX as usize, "nothing else is kept");
     }
-    (conversation.output().clone(), requests, None)
+    (all_said, all_requests, talk.payload, None)
 }
 
 proptest! {
@@ -349,11 +354,10 @@ proptest! {
     fn requests_that_come_out_lie_within_the_export(bytes in sayings()) {
         for Request { command, .. } in outcome(&[&bytes]).1 {
             let (offset, length) = match command {
-                Command::Read { offset, length } => {
+                Command::Read { offset, length, .. } | Command::Write { offset, length } => {
                     prop_assert!(length <= LENGTH_MAX);
                     (offset, u64::from(length))
                 }
-                Command::Write { offset, data } => (offset, data.len() as u64),
                 Command::WriteZeroes { offset, length } | Command::Trim { offset, length } => (offset, length.into()),
                 Command::Flush => (0, 0),
             };
