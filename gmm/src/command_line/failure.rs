@@ -63,6 +63,8 @@ impl From<ClientError> for Failure {
                 | ErrorCode::StaticFabric
                 | ErrorCode::NodeRefused
                 | ErrorCode::LimitReached
+                | ErrorCode::StaleManager
+                | ErrorCode::StoreFull
                 | ErrorCode::NoSpace => Exit::Refused,
                 _ => Exit::Failed,
             },

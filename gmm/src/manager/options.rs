@@ -60,6 +60,8 @@ pub struct Options {
     pub initialisation: Initialisation,
     /// What its file declares.
     pub declared: Declared,
+    /// Random, another one for each start: tells this run from every other one over the store or a copy of it. 0: none.
+    pub run: u64,
 }
 
 impl Default for Options {
@@ -68,6 +70,7 @@ impl Default for Options {
             node_timeout_ms: NODE_TIMEOUT_MS_DEFAULT,
             initialisation: Initialisation::default(),
             declared: Declared::default(),
+            run: 0,
         }
     }
 }

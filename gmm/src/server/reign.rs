@@ -49,6 +49,7 @@ impl Reign {
             node_timeout_ms: u64::try_from(config.node_timeout.as_millis()).unwrap_or(u64::MAX),
             initialisation: config.initialisation,
             declared: config.declared.clone(),
+            run: rand::random_range(1..=u64::MAX),
         };
         let place = config.store.to_string();
         let (manager, outcome) = Manager::take_over(state, options, clock.now_ms())
