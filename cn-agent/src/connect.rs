@@ -11,7 +11,7 @@ use crate::port::{Port, PortError};
 use crate::rate_control::RateControl;
 use cxloe_gmm::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region};
+use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region, Watermark};
 use cxloe_gmm::{Client, ClientError};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::wait::WaitStyle;
@@ -133,8 +133,12 @@ impl Connected {
         let instance = rand::random();
         let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));
 
-        let registration =
-            RegisterComputeNode { cn_id: own, name: name(&options.name)?, instance_id: instance };
+        let registration = RegisterComputeNode {
+            cn_id: own,
+            name: name(&options.name)?,
+            instance_id: instance,
+            seen: Watermark::default(),
+        };
         let registration = runtime.block_on(client.register_compute_node(&registration))?.registration;
         let (region, temporary) = match &options.region {
             Some(existing) => (runtime.block_on(client.region(&Name::new(existing.as_str())?))?, None),

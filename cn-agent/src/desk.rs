@@ -4,9 +4,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cxloe_gmm::api::ReleasedRegion;
+use cxloe_gmm::api::{Held, ReleasedRegion};
 use cxloe_gmm::daemon::StateError;
-use cxloe_gmm::model::{LogicalDevice, Name, Region};
+use cxloe_gmm::model::{LogicalDevice, Name, Region, Watermark};
 
 use crate::attachments::{Attachments, Change, Question};
 use crate::cxl::backing::{Backing, Preference, Served};
@@ -76,7 +76,8 @@ impl Desk {
     /// `looker` is asked where that takes looking.
     ///
     /// # Errors
-    /// [`OrdersGone`].
+    /// [`DeskError`]; a state file that cannot be read is not taken for an empty one, since regions would come back at
+    /// other addresses.
     pub fn open(
         node: NodeView,
         state: StateFile,
@@ -84,11 +85,8 @@ impl Desk {
         looker: Option<Nudge>,
         orders: Orders,
         let_go: LetGo,
-    ) -> Result<Desk, OrdersGone> {
-        let mut attachments = state.load().unwrap_or_else(|error| {
-            tracing::warn!(%error, "starting without remembered regions");
-            Attachments::default()
-        });
+    ) -> Result<Desk, DeskError> {
+        let mut attachments = state.load()?;
         let leases = state.load_leases().unwrap_or_else(|error| {
             tracing::warn!(%error, "starting without remembered temporary regions");
             Leases::default()
@@ -112,12 +110,30 @@ impl Desk {
         self.listing.clone()
     }
 
-    /// Takes over what the manager tells: remembered first, so that an address once shown stays.
+    /// How far the manager had come that told last of the regions there are.
+    pub fn seen(&self) -> Watermark {
+        self.lock().attachments.seen()
+    }
+
+    /// What this node holds.
+    pub fn holds(&self) -> Vec<Held> {
+        self.lock().attachments.holds()
+    }
+
+    /// Takes over what a manager tells that has come as far as `manager`: remembered first, so that an address once shown
+    /// stays.
     ///
     /// # Errors
     /// Any [`DeskError`].
-    pub fn follow(&self, regions: &[Region], devices: &[LogicalDevice], held: bool) -> Result<(), DeskError> {
+    pub fn follow(
+        &self,
+        regions: &[Region],
+        devices: &[LogicalDevice],
+        held: bool,
+        manager: Watermark,
+    ) -> Result<(), DeskError> {
         self.change(|attachments| {
+            attachments.hear(manager);
             let changes = attachments.follow(regions, held);
             attachments.follow_devices(devices);
             changes

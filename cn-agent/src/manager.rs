@@ -2,15 +2,15 @@
 //! the worker attach them, let go of them and detach them. What the manager wants back is acknowledged as soon as the
 //! worker has let go of it; until then this node asks in short intervals instead of waiting for news. Trying again
 //! when the manager is away is [`daemon::ManagerLink`]'s; what is attached goes on being served meanwhile, from the
-//! start, for as long as it likes.
+//! start, for as long as it likes. A manager whose store lacks what told of these regions counts as away.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 
-use cxloe_gmm::api::{ComputeNodeSync, DestroyRegion, ErrorCode, RegisterComputeNode};
+use cxloe_gmm::api::{ComputeNodeSync, DestroyRegion, ErrorCode, NotFollowed, Party, RegisterComputeNode};
 use cxloe_gmm::client::ClientError;
 use cxloe_gmm::daemon::{self, Backoff, Break, Connection, Contact};
-use cxloe_gmm::model::{CnId, Name};
+use cxloe_gmm::model::{CnId, Name, lineage};
 
 use crate::desk::Desk;
 
@@ -80,9 +80,19 @@ impl Shell {
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
         let ManagerLinkOptions { name, cn, instance, .. } = self.options.clone();
         let client = contact.client();
-        let request = RegisterComputeNode { cn_id: cn, name, instance_id: instance };
-        let answer = contact.ask(client.register_compute_node(&request)).await?;
-        self.desk.follow(&answer.regions, &answer.devices, answer.held).map_err(Break::node)?;
+        let seen = self.desk.seen();
+        let request = RegisterComputeNode { cn_id: cn, name, instance_id: instance, seen };
+        let answered = contact.ask(client.register_compute_node(&request)).await;
+        if answered.as_ref().is_err_and(is_stale) {
+            self.say_not_followed(contact).await?;
+        }
+        let answer = answered?;
+        if let Err(lacking) = lineage::check(&answer.lineage, answer.watermark, seen) {
+            self.say_not_followed(contact).await?;
+            return Err(Break::node(lacking));
+        }
+        let (regions, devices) = (&answer.regions, &answer.devices);
+        self.desk.follow(regions, devices, answer.held, answer.watermark).map_err(Break::node)?;
         if contact.registered() {
             let (url, regions) = (client.url(), answer.regions.len());
             tracing::info!(%url, name = %request.name, %cn, regions, "registered with the manager");
@@ -102,8 +112,12 @@ impl Shell {
                 wait_ms: wait_ms.clamp(1, heartbeat_ms.max(1)),
             };
             let synced = contact.ask(client.sync_compute_node(cn, &sync)).await?;
+            if synced.watermark.run != answer.watermark.run {
+                return Err(Break::Anew);
+            }
             if let Some(regions) = &synced.regions {
-                self.desk.follow(regions, &synced.devices, synced.held).map_err(Break::node)?;
+                let (devices, held) = (&synced.devices, synced.held);
+                self.desk.follow(regions, devices, held, synced.watermark).map_err(Break::node)?;
             }
             (heartbeat_ms, after_event) = (synced.heartbeat_ms, synced.after_event);
         }
@@ -151,4 +165,19 @@ impl Shell {
         }
         Ok(())
     }
+
+    /// Lets the manager show that this node does not follow, and what it holds. A manager that does not understand need not.
+    async fn say_not_followed(&self, contact: &Contact) -> Result<(), Break> {
+        let node = Party::ComputeNode(self.options.cn);
+        let said = NotFollowed { node, seen: self.desk.seen(), holds: self.desk.holds() };
+        let client = contact.client();
+        if let Err(error) = contact.stop().or(client.not_followed(&said)).await? {
+            tracing::debug!(%error, "the manager was not told that this node does not follow");
+        }
+        Ok(())
+    }
+}
+
+fn is_stale(reason: &Break) -> bool {
+    matches!(reason, Break::Client(error) if error.code() == Some(ErrorCode::StaleManager))
 }

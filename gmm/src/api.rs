@@ -7,6 +7,8 @@
 //! | `POST /v1/memory-nodes` | [`RegisterMemoryNode`] | [`MemoryNodeRegistered`] |
 //! | `DELETE /v1/memory-nodes/{name}?force=` | - | 204 |
 //! | `POST /v1/memory-nodes/{name}/sync` | [`MemoryNodeSync`] | [`MemoryNodeSynced`] |
+//! | `POST /v1/memory-nodes/{name}/orphans` | [`ReportOrphans`] | 204 |
+//! | `POST /v1/memory-nodes/{name}/release-orphans?wait_ms=` | - | [`Orphans`]: 200 none is left, 202 still being zeroed |
 //! | `PUT /v1/memory-nodes/{name}/logical-devices` | [`SetLdAllocations`] | array of [`LogicalDeviceStatus`]: all of the node |
 //! | `GET /v1/compute-nodes` | - | array of [`ComputeNode`](crate::model::ComputeNode) |
 //! | `POST /v1/compute-nodes` | [`RegisterComputeNode`] | [`ComputeNodeRegistered`] |
@@ -24,6 +26,9 @@
 //! | `GET /v1/logical-devices` | - | array of [`LogicalDeviceStatus`] |
 //! | `POST /v1/bindings` | [`Bind`] | [`LogicalDeviceStatus`]: 201 its region is active, 202 it is still creating |
 //! | `POST /v1/unbind` | [`Unbind`] | 204 free, its memory being zeroed; 202 with the [`LogicalDeviceStatus`] |
+//! | `GET /v1/refused` | - | array of [`RefusedNode`] |
+//! | `POST /v1/refused` | [`NotFollowed`] | 204 |
+//! | `POST /v1/adopt` | [`AdoptFabric`] | 204 |
 //! | `GET /v1/sessions` | - | array of [`Session`] |
 //! | `GET /v1/events?after=&limit=&wait_ms=&since_ms=&kind=&node=&region=` | - | [`Events`] |
 //! | `GET /v1/events/stream?…` | - | server-sent events: each an [`Event`](crate::model::Event), or `gap` with an [`EventsGap`] |
@@ -40,6 +45,7 @@
 mod devices;
 mod error;
 mod events;
+mod lineage;
 mod overview;
 mod sessions;
 
@@ -49,6 +55,9 @@ use serde::{Deserialize, Serialize};
 pub use devices::{Bind, LogicalDeviceStatus, SetLdAllocations, Unbind};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Events, EventsGap, EventsQuery};
+pub use lineage::{
+    AdoptFabric, Held, NotFollowed, Orphans, Party, RefusedNode, ReleaseOrphans, ReportOrphans,
+};
 pub use overview::{
     ComputeNodeOverview, MemoryNodeOverview, Overview, REGIONS_PER_PAGE_DEFAULT, REGIONS_PER_PAGE_MAX,
     RegionOrder, RegionSummary, RegionTotal, RegionsPage, RegionsQuery, Share, Traffic,
@@ -57,7 +66,7 @@ pub use sessions::Session;
 
 use crate::model::{
     ByteSize, CnId, CommandResult, DeviceKind, Extents, LogicalDevice, Mac, Mapping, MemoryNode, Name,
-    NodeCommand, Region, Unmapped, Watermark,
+    NodeCommand, Region, Reign, Unmapped, Watermark,
 };
 
 /// A memory node says that it is there and what it lends.
@@ -80,7 +89,8 @@ pub struct RegisterMemoryNode {
     pub instance_id: u64,
     /// The MTU of its ports in bytes.
     pub mtu: u32,
-    /// The highest term and revision the node has seen and kept on disk; a manager that has not come as far refuses.
+    /// How far the manager had come that the node followed last, kept on disk; a manager whose store does not contain that
+    /// refuses.
     #[serde(default)]
     pub seen: Watermark,
 }
@@ -92,13 +102,17 @@ pub struct MemoryNodeRegistered {
     pub registration: u64,
     /// The manager's term and its store's revision.
     pub watermark: Watermark,
+    /// What shows that the store contains what the node has seen.
+    #[serde(default)]
+    pub lineage: Vec<Reign>,
     /// A sync is due at least this often, in milliseconds.
     pub heartbeat_ms: u64,
     /// Number of the last command whose result the manager has. What comes next is `acked_seq + 1`.
     pub acked_seq: u64,
-    /// Everything the node has to serve, its content as it is. The node drops every other mapping it holds.
+    /// Everything the node has to serve, its content as it is. The node serves nothing else, and keeps what else it holds.
     pub mappings: Vec<Mapping>,
-    /// Extents that no region holds. A node that cannot tell whether they are zero zeroes them before they are mapped.
+    /// Extents that are free. Those of which the node has served some until now are its orphans: it keeps and reports them.
+    /// A node that cannot tell whether the others are zero zeroes them before they are mapped.
     pub unowned: Extents,
 }
 
@@ -156,6 +170,9 @@ pub struct MemoryNodeStatus {
     pub reserved_bytes: u64,
     /// Bytes of regions being taken down, not yet confirmed as zeroed. Of an unreachable node they stay here.
     pub draining_bytes: u64,
+    /// Bytes that it holds although no region has them: kept, and not given away, until they are released.
+    #[serde(default)]
+    pub orphan_bytes: u64,
     /// Commands issued and not yet answered with a result.
     pub pending_commands: u64,
     /// What the node reported in its last sync.
@@ -172,6 +189,10 @@ pub struct RegisterComputeNode {
     pub name: Name,
     /// Random, chosen at the agent's start: tells a restart from a second agent with the same CN id.
     pub instance_id: u64,
+    /// How far the manager had come that the node followed last, if it holds regions; a manager whose store does not
+    /// contain that refuses.
+    #[serde(default)]
+    pub seen: Watermark,
 }
 
 /// Answer to [`RegisterComputeNode`].
@@ -181,6 +202,12 @@ pub struct ComputeNodeRegistered {
     pub registration: u64,
     /// The manager's term.
     pub term: u64,
+    /// The manager's term and its store's revision.
+    #[serde(default)]
+    pub watermark: Watermark,
+    /// What shows that the store contains what the node has seen.
+    #[serde(default)]
+    pub lineage: Vec<Reign>,
     /// A sync is due at least this often, in milliseconds.
     pub heartbeat_ms: u64,
     /// Number of the latest event contained in `regions`; the first sync goes on from it.
@@ -224,6 +251,9 @@ pub struct ReleasedRegion {
 pub struct ComputeNodeSynced {
     /// The manager's term.
     pub term: u64,
+    /// The manager's term and its store's revision.
+    #[serde(default)]
+    pub watermark: Watermark,
     /// A sync is due at least this often, in milliseconds.
     pub heartbeat_ms: u64,
     /// Number of the latest event contained here, for the next sync.
@@ -426,6 +456,18 @@ pub struct ManagerHealth {
     pub compute_nodes: NodeCount,
     /// Regions of any state.
     pub regions: u64,
+    /// The number of the fabric, in hexadecimal: chosen when its store was made.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fabric: Option<String>,
+    /// Nodes that do not follow this manager, since they have seen what its store does not have.
+    #[serde(default)]
+    pub refused: Vec<Party>,
+    /// Bytes that memory nodes hold although no region has them.
+    #[serde(default)]
+    pub orphan_bytes: u64,
+    /// Why nothing can be changed at present, if that is so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_only: Option<String>,
 }
 
 /// How many nodes there are.

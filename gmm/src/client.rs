@@ -16,6 +16,7 @@
 
 mod compute_nodes;
 mod events;
+mod lineage;
 mod logical_devices;
 mod managers;
 mod memory_nodes;

@@ -52,6 +52,7 @@ impl Checked {
     /// Asks, and checks the answer by what the document says of `path`, which `target` is an example of.
     async fn ask(&mut self, method: Method, path: &str, target: &str, body: Option<Value>) -> (u16, Value) {
         let mut request = self.http.request(method.clone(), format!("{}{target}", self.url));
+        request = request.header("content-type", "application/json");
         if let Some(body) = &body {
             request = request.json(body);
         }
@@ -143,6 +144,7 @@ async fn the_document_is_whole_and_describes_the_routes_there_are() {
             let known = operations.contains_key(&(method.to_string(), path.clone()));
             // A streaming answer never ends: its status is looked at, not its body.
             let request = checked.http.request(method.clone(), format!("{}{target}", served.url));
+            let request = request.header("content-type", "application/json");
             let status = request.send().await.unwrap().status().as_u16();
             assert_eq!(status != 405, known, "{method} {path}: {status}");
         }
@@ -190,6 +192,33 @@ async fn what_is_answered_is_what_is_described() {
     checked.ask(post.clone(), path, "/v1/compute-nodes/cn0/sync", Some(sync)).await;
     checked.ask(post.clone(), path, "/v1/compute-nodes/nobody/sync", Some(json!({}))).await;
     checked.ask(post.clone(), cns, cns, Some(json!({}))).await;
+
+    // Nodes that have seen what is not here, and memory that no region has.
+    let (seen, held) =
+        (json!({"term": 9, "revision": 9, "run": 9}), json!({"compute_node": cn(1), "bytes": EXTENT}));
+    let said = json!({"node": {"memory_node": "mn9"}, "seen": seen, "holds": [held]});
+    let orphan = json!({"cn": cn(1), "region": "x", "cmem_base": 0, "extent_bytes": EXTENT,
+        "extents": [{"first": 7, "count": 1}]});
+    let number = client.memory_nodes().await.unwrap()[1].node.registration;
+    let orphans = json!({"registration": number, "orphans": [orphan]});
+    let (report, release) = ("/v1/memory-nodes/{name}/orphans", "/v1/memory-nodes/{name}/release-orphans");
+    let steps = [
+        (post.clone(), "/v1/refused", "/v1/refused", Some(said.clone())),
+        (post.clone(), "/v1/refused", "/v1/refused", Some(json!({}))),
+        (get.clone(), "/v1/refused", "/v1/refused", None),
+        (post.clone(), "/v1/adopt", "/v1/adopt", Some(json!({"seen": []}))),
+        (post.clone(), "/v1/adopt", "/v1/adopt", Some(json!({"seen": [seen]}))),
+        (post.clone(), report, "/v1/memory-nodes/mn1/orphans", Some(orphans.clone())),
+        (post.clone(), report, "/v1/memory-nodes/mn0/orphans", Some(orphans)),
+        (post.clone(), release, "/v1/memory-nodes/mn0/release-orphans?wait_ms=0", None),
+        (post.clone(), release, "/v1/memory-nodes/mn1/release-orphans?wait_ms=0", None),
+        (post.clone(), release, "/v1/memory-nodes/mn9/release-orphans", None),
+    ];
+    let mut answered = Vec::new();
+    for (method, path, target, body) in steps {
+        answered.push(checked.ask(method, path, target, body).await.0);
+    }
+    assert_eq!(answered, [204, 400, 200, 404, 204, 204, 409, 200, 202, 404]);
 
     // Regions.
     let size = EXTENT;

@@ -286,8 +286,11 @@ async fn requests_that_make_no_sense_are_answered_as_errors() {
         (http.get(url("/none")), 404, "not_found"),
         (http.get(url("/v1/regions/none")), 404, "not_found"),
         (http.get(url("/v1/regions/%20")), 400, "bad_request"),
-        (http.patch(url("/v1/regions")), 405, "method_not_allowed"),
-        (http.post(url("/v1/regions")), 400, "bad_request"),
+        (json(http.patch(url("/v1/regions")), String::new()), 405, "method_not_allowed"),
+        (json(http.post(url("/v1/regions")), String::new()), 400, "bad_request"),
+        (http.post(url("/v1/regions")), 415, "not_json"),
+        (http.post(url("/v1/regions")).header("content-type", "text/plain").body("{}"), 415, "not_json"),
+        (json(http.post(url("/v1/regions")), " ".repeat(100_000)), 413, "too_large"),
         (json(http.post(url("/v1/regions")), "{".into()), 400, "bad_request"),
         (
             json(http.post(url("/v1/regions")), r#"{"name":"r","size":"2M","owner":"nobody"}"#.into()),
@@ -300,7 +303,7 @@ async fn requests_that_make_no_sense_are_answered_as_errors() {
             "bad_request",
         ),
         (http.get(url("/v1/events?after=x")), 400, "bad_request"),
-        (http.delete(url("/v1/regions/r?frce=true")), 400, "bad_request"),
+        (json(http.delete(url("/v1/regions/r?frce=true")), String::new()), 400, "bad_request"),
         (json(http.post(url("/v1/compute-nodes/01:00:00:00:00:00/sync")), "{}".into()), 400, "bad_request"),
     ];
     for (request, status, code) in table {
@@ -312,6 +315,86 @@ async fn requests_that_make_no_sense_are_answered_as_errors() {
         assert!(!body["error"].as_str().unwrap().is_empty() && !body["hint"].as_str().unwrap().is_empty());
     }
     assert!(served.client().regions().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--allow-host", "fabric.example,other.example"]);
+    let client = served.client();
+    let (_node, _) = ObedientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    client.register_compute_node(&compute_node("cn0", 1)).await.unwrap();
+    client.create_region(&CreateRegion::new(name("r"), EXTENT, cn(1))).await.unwrap();
+    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let before = client.health().await.unwrap().watermark.revision;
+    let own = served.url.trim_start_matches("http://").to_owned();
+    let asked = |path: &str, headers: &[(&'static str, &str)]| {
+        let mut request = http.post(format!("{}{path}", served.url));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.send()
+    };
+    let evil = ("origin", "http://evil.example");
+    let json = ("content-type", "application/json");
+    for path in [
+        "/v1/regions/r/disable?wait_ms=0",
+        "/v1/regions/r/reset",
+        "/v1/compute-nodes/cn0/hold",
+        "/v1/compute-nodes/cn0/release",
+    ] {
+        for (headers, status) in [
+            (vec![evil], 403),
+            (vec![evil, json], 403),
+            (vec![evil, json, ("host", "evil.example")], 403),
+            (vec![("origin", "null"), json], 403),
+            (vec![("sec-fetch-site", "cross-site"), json], 403),
+            (vec![("content-type", "application/x-www-form-urlencoded")], 415),
+            (vec![("content-type", "text/plain")], 415),
+            (vec![], 415),
+        ] {
+            let answer = asked(path, &headers).await.unwrap();
+            assert_eq!(answer.status().as_u16(), status, "{path} {headers:?}");
+        }
+    }
+    let revision = client.health().await.unwrap().watermark.revision;
+    assert_eq!((before, client.region(&name("r")).await.unwrap().state), (revision, RegionState::Active));
+    // The manager's own page, by address or by a name it was told, and what is no browser.
+    let origin = format!("http://{own}");
+    for headers in [
+        vec![("origin", origin.as_str()), json],
+        vec![("origin", "http://other.example"), ("host", "other.example"), json],
+        vec![json],
+    ] {
+        let answer = asked("/v1/compute-nodes/cn0/hold", &headers).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 200, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn thousands_of_half_sent_requests_keep_nobody_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &["--connections-max", "100", "--node-timeout", "1000"]);
+    let address = served.url.trim_start_matches("http://").to_owned();
+    let (_node, registered) = ObedientNode::start(served.client(), memory_node("mn0", 0, 64)).await;
+    let body = "POST /v1/regions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{";
+    let mut strangers = Vec::new();
+    for stranger in 0..600 {
+        let mut stream = tokio::net::TcpStream::connect(&address).await.unwrap();
+        let sent = if stranger % 2 == 0 { "GET /v1/hea" } else { body };
+        // Those who had to go already cannot.
+        drop(stream.write_all(sent.as_bytes()).await);
+        strangers.push(stream);
+        if stranger % 100 == 99 {
+            let client = served.client();
+            assert_eq!(client.health().await.unwrap().memory_nodes.reachable, 1, "after {stranger}");
+            let region = name(&format!("r{stranger}"));
+            let made = client.create_region(&CreateRegion::new(region, EXTENT, cn(1))).await.unwrap();
+            assert_eq!(made.state, RegionState::Active, "its node hears of it");
+        }
+    }
+    let node = served.client().memory_nodes().await.unwrap().remove(0).node;
+    assert_eq!(node.registration, registered.registration, "the node was never kept out");
 }
 
 #[tokio::test]

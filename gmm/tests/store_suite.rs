@@ -226,7 +226,7 @@ impl<'a> Run<'a> {
 
     fn sync(&mut self, node: u8) {
         let node = name(&format!("mn{node}"));
-        let Some(registered) = self.manager.memory_node_registered(&node) else { return };
+        let Some(registered) = self.manager.memory_node_registered(&node, Default::default()) else { return };
         let commands = self.manager.memory_node_synced(&node).commands;
         let acked_seq = commands.last().map_or(registered.acked_seq, |last| last.seq);
         let sync = MemoryNodeSync {

@@ -71,10 +71,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let state = StateFile::at(config.state_path())?;
     let pool = open_pool(config, supervisor)?;
-    let seen = state.load().unwrap_or_else(|e| {
-        tracing::warn!("{e}");
-        Watermark::default()
-    });
+    let seen: Watermark = state.load()?;
     let (mut mappings, recovery) = Mappings::open(Arc::clone(&pool), seen);
     info!(?recovery, "page table");
     let table = Arc::clone(mappings.table());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cxloe_gmm::api::MemoryNodeRegistered;
 use cxloe_gmm::daemon::{Backoff, Connection};
-use cxloe_gmm::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Watermark};
+use cxloe_gmm::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Reign, Watermark};
 use cxloe_mn::control::{
     JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
 };
@@ -191,19 +191,19 @@ fn commands_that_break_a_rule_fail_and_change_nothing() {
 #[test]
 fn a_manager_that_lost_its_place_is_refused() {
     let mut m = mappings(4);
-    m.hear(Watermark { term: 3, revision: 10 }).unwrap();
+    m.hear(Watermark::new(3, 10)).unwrap();
     let mut late = command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])));
     late.term = 2;
     let refusal = m.start(&late).unwrap_err();
     assert!(matches!(refusal, Refusal::Stale { .. }));
     assert!(refusal.to_string().contains("term 2") && refusal.to_string().contains("term 3"), "{refusal}");
     assert_eq!((m.acked(), m.len(), m.results().len()), (0, 0, 0));
-    assert!(m.hear(Watermark { term: 3, revision: 9 }).is_err());
+    assert!(m.hear(Watermark::new(3, 9)).is_err());
     // Issued before the answer that brings it, under the same manager: usual.
     let mut usual = command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0])));
     (usual.term, usual.revision) = (3, 5);
     apply(&mut m, &usual).unwrap();
-    assert_eq!((done(&m), m.seen()), (vec![1], Watermark { term: 3, revision: 10 }));
+    assert_eq!((done(&m), m.seen()), (vec![1], Watermark::new(3, 10)));
 }
 
 #[test]
@@ -213,7 +213,8 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
     (0..3).for_each(|extent| write(&m, extent, 7));
     let answer = MemoryNodeRegistered {
         registration: 2,
-        watermark: Watermark { term: 1, revision: 9 },
+        watermark: Watermark::new(1, 9),
+        lineage: Vec::new(),
         heartbeat_ms: 1000,
         acked_seq: 5,
         mappings: vec![mapping(CN1, 0, &[0]), mapping(CN2, 3, &[2, 6])],
@@ -224,15 +225,90 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
     m.finish(job, outcome);
     assert_eq!((m.len(), m.acked(), m.results().len()), (3, 5, 0));
     assert_eq!(first_line(&m, 0), [7; 64], "listed and there: untouched");
-    assert_eq!(first_line(&m, 1), [0; 64], "no longer listed: zeroed");
-    assert_eq!(first_line(&m, 2), [0; 64], "another CN's now: zeroed");
-    assert_eq!((m.table().lookup(CN2, 3), m.table().lookup(CN2, 4)), (Some(MpExtent(2)), Some(MpExtent(6))));
-    assert_eq!(m.table().lookup(CN1, 2), None);
-    apply(&mut m, &command(6, NodeAction::MapCmem(mapping(CN1, 1, &[1])))).unwrap();
-    assert_eq!(done(&m), [6], "commands go on after what the manager has");
-    let old = MemoryNodeRegistered { watermark: Watermark { term: 1, revision: 8 }, ..answer };
+    assert_eq!(first_line(&m, 1), [7; 64], "no longer listed: kept");
+    assert_eq!(first_line(&m, 2), [7; 64], "another CN's now: kept all the same, and not served to it");
+    assert_eq!((m.table().lookup(CN2, 3), m.table().lookup(CN2, 4)), (None, Some(MpExtent(6))));
+    assert_eq!((m.table().lookup(CN1, 1), m.table().lookup(CN1, 2)), (None, None));
+    let old = MemoryNodeRegistered { watermark: Watermark::new(1, 8), ..answer };
     assert!(m.registered(&old).is_err());
-    assert_eq!(m.len(), 4);
+    assert_eq!(m.len(), 2);
+}
+
+/// A node with content in extents 0, 1 and 2, and an answer of a manager that lists only the first.
+fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
+    let mut m = mappings(8);
+    apply(&mut m, &command(1, NodeAction::MapCmem(mapping(CN1, 0, &[0, 1, 2])))).unwrap();
+    (0..3).for_each(|extent| write(&m, extent, 7));
+    let answer = MemoryNodeRegistered {
+        registration: 2,
+        watermark: Watermark { term: 1, revision: 9, run },
+        lineage: Vec::new(),
+        heartbeat_ms: 1000,
+        acked_seq: 5,
+        mappings: vec![mapping(CN1, 0, &[0])],
+        unowned: (1..8).collect(),
+    };
+    let job = m.registered(&answer).unwrap();
+    let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0));
+    m.finish(job, outcome);
+    (m, answer)
+}
+
+#[test]
+fn what_the_manager_lists_for_nobody_is_kept_until_it_is_unmapped_by_name() {
+    let (mut m, answer) = with_orphans(4);
+    let kept = mapping(CN1, 1, &[1, 2]);
+    let reported = m.orphans_to_report();
+    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert_eq!((reported[0].cmem_base, &reported[0].extents), (kept.cmem_base, &kept.extents));
+    m.orphans_reported();
+    assert!(m.orphans_to_report().is_empty());
+    assert_eq!(m.held().iter().map(|held| held.bytes).sum::<u64>(), 3 * kept.extent_bytes);
+    // Given to nobody, and not zeroed in somebody else's name.
+    let cases = [NodeAction::MapCmem(mapping(CN2, 9, &[3, 2])), NodeAction::UnmapCmem(mapping(CN2, 9, &[2]))];
+    for (seq, action) in (6..).zip(cases) {
+        apply(&mut m, &command(seq, action)).unwrap();
+        assert!(error(&m).contains("gmm release-orphans"), "{}", error(&m));
+    }
+    assert_eq!((first_line(&m, 1), first_line(&m, 2), m.len()), ([7; 64], [7; 64], 1));
+    // A registration with the same manager reports them again; one that lists them brings them back as they were.
+    m.registered(&answer).unwrap();
+    assert_eq!(m.orphans_to_report(), reported);
+    let listed = MemoryNodeRegistered { mappings: vec![mapping(CN1, 0, &[0, 1])], ..answer };
+    let job = m.registered(&listed).unwrap();
+    m.finish(job, Ok(()));
+    assert_eq!((m.table().lookup(CN1, 1), first_line(&m, 1)), (Some(MpExtent(1)), [7; 64]));
+    // Released by name.
+    apply(&mut m, &command(6, NodeAction::UnmapCmem(mapping(CN1, 2, &[2])))).unwrap();
+    assert_eq!((first_line(&m, 2), m.orphans_to_report().len()), ([0; 64], 0));
+    apply(&mut m, &command(7, NodeAction::MapCmem(mapping(CN2, 9, &[2])))).unwrap();
+    assert_eq!(m.table().lookup(CN2, 9), Some(MpExtent(2)));
+}
+
+#[test]
+fn a_manager_that_knows_no_orphans_may_use_their_memory() {
+    let (mut m, _) = with_orphans(0);
+    assert_eq!(first_line(&m, 1), [7; 64], "not before");
+    apply(&mut m, &command(6, NodeAction::MapCmem(mapping(CN2, 9, &[1])))).unwrap();
+    assert_eq!((done(&m), first_line(&m, 1)), (vec![6], [0; 64]));
+}
+
+#[test]
+fn a_manager_over_an_older_store_is_not_accepted_however_far_it_comes() {
+    let mut m = mappings(4);
+    let at = |term, revision, run| Watermark { term, revision, run };
+    let reign = |term, run, first| Reign { term, run, first, adopted: Vec::new() };
+    m.accept(at(2, 15, 22), &[reign(1, 11, 1), reign(2, 22, 10)]).unwrap();
+    assert!(matches!(m.hear(at(3, 40, 33)), Err(Refusal::AnotherRun)), "it has to show its lineage first");
+    assert!(matches!(m.hear(at(2, 14, 22)), Err(Refusal::Stale { .. })));
+    for lineage in [vec![], vec![reign(90, 99, 1)], vec![reign(2, 22, 10), reign(3, 99, 15)]] {
+        let refusal = m.accept(at(90, 900, 99), &lineage).unwrap_err();
+        assert!(matches!(refusal, Refusal::Lacking(_)), "{lineage:?}");
+        assert!(refusal.to_string().contains("gmm adopt-fabric"), "{refusal}");
+        assert_eq!(m.seen(), at(2, 15, 22));
+    }
+    m.accept(at(3, 20, 33), &[reign(2, 22, 10), reign(3, 33, 16)]).unwrap();
+    m.hear(at(3, 21, 33)).unwrap();
 }
 
 #[test]

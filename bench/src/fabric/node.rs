@@ -25,7 +25,8 @@ pub fn memory_node(index: u32) -> RegisterMemoryNode {
 
 /// The `index`-th compute node, as it registers.
 pub fn compute_node(index: u32) -> RegisterComputeNode {
-    RegisterComputeNode { cn_id: cn_id(index), name: name("cn", index), instance_id: 1 + u64::from(index) }
+    let (cn_id, name, instance_id) = (cn_id(index), name("cn", index), 1 + u64::from(index));
+    RegisterComputeNode { cn_id, name, instance_id, seen: Watermark::default() }
 }
 
 /// The identity of the `index`-th compute node.

@@ -9,6 +9,7 @@ mod load;
 mod memory;
 mod rig;
 mod starting;
+mod store;
 
 use std::process::ExitCode;
 
@@ -35,6 +36,10 @@ fn main() -> ExitCode {
         binding::devices_come_and_go_while_the_agent_runs,
         starting::held_nodes_wait_for_what_is_declared,
         starting::static_fabrics_need_no_manager,
+        store::an_older_store_changes_nothing_however_often_it_is_started,
+        store::an_empty_store_detaches_nothing,
+        store::a_full_disk_stops_changes_and_nothing_else,
+        store::an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_released,
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);

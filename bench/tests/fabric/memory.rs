@@ -2,7 +2,9 @@
 
 use cxloe_cn::client::{self, ClientError};
 use cxloe_cn::engine::EngineError;
-use cxloe_gmm::api::{CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, ResetRegion};
+use cxloe_gmm::api::{
+    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, ReleaseOrphans, ResetRegion,
+};
 use cxloe_gmm::model::{Health, RegionState};
 use nix::sys::signal::Signal;
 
@@ -219,8 +221,14 @@ pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
     ensure(rig.ask(rig.manager.memory_nodes())?.is_empty(), "it is forgotten")?;
     eventually("the region is detached", || client::regions(&rig.socket(0)).ok()?.is_empty().then_some(()))?;
 
-    // With its pool, content and mappings, as if nothing had happened.
+    // With its pool, content and mappings, as if nothing had happened: it keeps them until they are released.
     rig.start_mn(0, &options)?;
+    eventually("it says what it keeps", || {
+        let nodes = rig.ask(rig.manager.memory_nodes()).ok()?;
+        nodes.iter().any(|node| node.orphan_bytes == 12 * MIB).then_some(())
+    })?;
+    let left = rig.ask(rig.manager.release_orphans(&name("mn0"), ReleaseOrphans { wait_ms: WAIT_MS }))?;
+    ensure(left.orphans.is_empty(), format!("{left:?}"))?;
     let hpa = rig.create("fresh", 0, 16 * MIB, &[0], 4096)?;
     let mut port = rig.connect(0)?;
     check(&mut port, hpa, 16 * MIB, |_| [0; 64])?;

@@ -4,7 +4,9 @@
 use std::collections::BTreeMap;
 
 use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{CnId, Extents, HdmDecoder, Leg, LegState, Mac, Name, Region, RegionState, Unmapped};
+use cxloe_gmm::model::{
+    CnId, Extents, HdmDecoder, Leg, LegState, Mac, Name, Region, RegionState, Unmapped, Watermark,
+};
 use serde::Deserialize;
 
 use super::{Attachment, Attachments, HPA_ALIGN};
@@ -14,7 +16,13 @@ use super::{Attachment, Attachments, HPA_ALIGN};
 #[serde(untagged)]
 pub(super) enum Stored {
     /// Today's shape.
-    Now { next_hpa: u64, by_name: BTreeMap<Name, Attachment>, held: bool },
+    Now {
+        next_hpa: u64,
+        by_name: BTreeMap<Name, Attachment>,
+        held: bool,
+        #[serde(default)]
+        seen: Watermark,
+    },
     /// That of before.
     Before { next_hpa: u64, by_name: BTreeMap<Name, OldAttachment> },
 }
@@ -53,13 +61,14 @@ struct OldLeg {
 
 impl From<Stored> for Attachments {
     fn from(stored: Stored) -> Self {
-        let (next_hpa, by_name, held) = match stored {
-            Stored::Now { next_hpa, by_name, held } => (next_hpa, by_name, held),
+        let (next_hpa, by_name, held, seen) = match stored {
+            Stored::Now { next_hpa, by_name, held, seen } => (next_hpa, by_name, held, seen),
             Stored::Before { next_hpa, by_name } => {
-                (next_hpa, by_name.into_iter().map(|(name, old)| (name, old.into())).collect(), false)
+                let by_name = by_name.into_iter().map(|(name, old)| (name, old.into())).collect();
+                (next_hpa, by_name, false, Watermark::default())
             }
         };
-        Attachments { next_hpa, by_name, held, ..Attachments::default() }
+        Attachments { next_hpa, by_name, held, seen, ..Attachments::default() }
     }
 }
 

@@ -21,9 +21,11 @@ mod listing;
 
 use std::collections::BTreeMap;
 
-use cxloe_gmm::api::ReleasedRegion;
+use cxloe_gmm::api::{Held, ReleasedRegion};
 use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{HdmDecoder, LegState, LogicalDevice, Mac, Name, Region, RegionState, UnbindOption};
+use cxloe_gmm::model::{
+    HdmDecoder, LegState, LogicalDevice, Mac, Name, Region, RegionState, UnbindOption, Watermark,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::attach::reach;
@@ -123,6 +125,8 @@ pub struct Attachments {
     by_name: BTreeMap<Name, Attachment>,
     /// Whether this node is held in reset.
     held: bool,
+    /// How far the manager had come that told of these regions.
+    seen: Watermark,
     /// How far each is attached; those that are not named are not. Nothing is when the agent starts.
     #[serde(skip)]
     phases: BTreeMap<Name, Phase>,
@@ -148,6 +152,7 @@ impl Default for Attachments {
             next_hpa: HPA_FIRST,
             by_name: BTreeMap::new(),
             held: false,
+            seen: Watermark::default(),
             phases: BTreeMap::new(),
             wanted_back: Vec::new(),
             devices: Vec::new(),
@@ -207,6 +212,27 @@ impl Attachments {
         let names: Vec<Name> = self.by_name.keys().cloned().collect();
         names.iter().for_each(|name| self.settle(name, &mut changes));
         changes
+    }
+
+    /// How far the manager had come that told of these regions. Who has none follows any manager.
+    pub fn seen(&self) -> Watermark {
+        if self.by_name.is_empty() { Watermark::default() } else { self.seen }
+    }
+
+    /// What follows is told by a manager that has come so far, and whose store contains what was [seen](Self::seen).
+    pub fn hear(&mut self, manager: Watermark) {
+        self.seen = manager;
+    }
+
+    /// What this node holds, for who wants to know what it would lose.
+    pub fn holds(&self) -> Vec<Held> {
+        let held = |Attachment { region, .. }: &Attachment| Held {
+            compute_node: region.owner,
+            region: Some(region.name.clone()),
+            created_ms: Some(region.created_ms),
+            bytes: region.size,
+        };
+        self.by_name.values().map(held).collect()
     }
 
     /// Takes over what the manager tells: all of this compute node's regions, and whether it is held in reset.

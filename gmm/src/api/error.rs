@@ -54,6 +54,12 @@ pub enum ErrorCode {
     StoreFailed,
     /// Not enough free memory on reachable memory nodes. 507
     NoSpace,
+    /// The store cannot be written: its disk is full, or fails. Nothing is changed until it can. 507
+    StoreFull,
+    /// A browser's page of another origin asks, or one that may have been led here. 403
+    ForeignOrigin,
+    /// The body is not JSON, or does not say so. 415
+    NotJson,
     /// A code this version does not know.
     #[serde(other)]
     Unknown,
@@ -65,7 +71,7 @@ impl ErrorCode {
         match self {
             Self::NotLeader => 307,
             Self::BadRequest => 400,
-            Self::OverQuota => 403,
+            Self::OverQuota | Self::ForeignOrigin => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::Timeout => 408,
@@ -76,11 +82,12 @@ impl ErrorCode {
             | Self::RegionInUse
             | Self::StaleManager => 409,
             Self::TooLarge => 413,
+            Self::NotJson => 415,
             Self::LimitReached => 429,
             Self::StoreFailed | Self::Unknown => 500,
             Self::NodeRefused => 502,
             Self::Unavailable => 503,
-            Self::NoSpace => 507,
+            Self::NoSpace | Self::StoreFull => 507,
         }
     }
 }

@@ -5,6 +5,7 @@ mod doctor;
 mod fabric_file;
 mod fm;
 mod lifecycle;
+mod lineage;
 mod list;
 mod monitor;
 mod nodes;
@@ -91,6 +92,10 @@ enum Command {
     Release(nodes::ReleaseArgs),
     /// Forget a memory node that is gone for good
     Forget(nodes::ForgetArgs),
+    /// Take a store for the fabric's that lacks what nodes have seen, and show what that loses
+    AdoptFabric(lineage::AdoptArgs),
+    /// Have a memory node zero the memory that no region has, and give it back
+    ReleaseOrphans(lineage::ReleaseOrphansArgs),
     /// Ask the FM API of a CXL switch, this manager's or another's
     Fm(Box<fm::FmArgs>),
     /// Follow events, one JSON object a line
@@ -147,6 +152,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::Hold(hold) => nodes::hold(&client, hold).await,
             Command::Release(release) => nodes::release(&client, release).await,
             Command::Forget(forget) => nodes::forget(&client, forget).await,
+            Command::AdoptFabric(adopt) => lineage::adopt(&client, adopt).await,
+            Command::ReleaseOrphans(release) => lineage::release_orphans(&client, release).await,
             Command::Fm(fm) => fm::run(*fm).await,
             Command::Monitor(monitor) => monitor::run(&client, monitor).await,
             Command::Status(status) => status::run(&client, status).await,

@@ -64,7 +64,8 @@ pub struct ReleaseArgs {
 /// Arguments of `gmm forget`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For a memory node that is gone for good. Should it come back all the same, it is a new one and drops what it had.
+For a memory node that is gone for good. Should it come back all the same, it is a new one: it serves nothing of what it
+had, and keeps it until `gmm release-orphans`.
 
 Examples:
   gmm forget mn3

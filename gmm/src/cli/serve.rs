@@ -103,7 +103,10 @@ struct Settings {
     /// File (TOML) that declares regions and quotas
     #[arg(long, env = "CXLOE_GMM_FABRIC", value_name = "FILE")]
     fabric: Option<PathBuf>,
-    /// Connections served at a time [default: 8192]
+    /// Name under which a browser may change something, besides addresses and this machine's own; several, separated by commas
+    #[arg(long, env = "CXLOE_GMM_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
+    allow_host: Option<Vec<String>>,
+    /// Connections served at a time, half of them from one peer [default: 8192]
     #[arg(long, env = "CXLOE_GMM_CONNECTIONS_MAX", value_name = "N")]
     connections_max: Option<usize>,
     /// Serve the FM API on this address; without a port: 2508 [default: not served]
@@ -201,6 +204,7 @@ impl Settings {
             node_timeout: self.node_timeout_ms.map_or(default.node_timeout, Duration::from_millis),
             initialisation,
             declared,
+            allow_hosts: self.allow_host.unwrap_or_default(),
             connections_max,
             fm,
             metrics: self.metrics,

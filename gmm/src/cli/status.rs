@@ -28,6 +28,23 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
     let nodes = client.memory_nodes().await?;
     let pool_bytes: u64 = nodes.iter().map(|status| status.node.pool_bytes).sum();
     let free_bytes: u64 = nodes.iter().map(|status| status.free_bytes).sum();
+    if let Some(reason) = &health.read_only {
+        eprintln!("Warning: nothing can be changed at present: {reason}; make room where the store is");
+    }
+    if !health.refused.is_empty() {
+        let nodes: Vec<String> = health.refused.iter().map(ToString::to_string).collect();
+        eprintln!(
+            "Warning: not followed by {}, for its store lacks what they have seen: start the manager over its newest store; \
+             `gmm adopt-fabric` shows what would be lost with this one",
+            nodes.join(", ")
+        );
+    }
+    if health.orphan_bytes > 0 {
+        eprintln!(
+            "Warning: memory nodes keep {} that no region has; `gmm release-orphans NODE` has it zeroed and given back",
+            human_bytes(health.orphan_bytes)
+        );
+    }
     if args.human {
         return output::line(&format!(
             "{} {}: gmm {}, led by {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}",

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use reqwest::header::{LOCATION, RETRY_AFTER};
+use reqwest::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
 
@@ -67,6 +67,9 @@ impl Place {
         let mut asked = self.http.request(request.method.clone(), url).timeout(timeout);
         if let Some(body) = request.body {
             asked = asked.json(body);
+        } else if request.method != Method::GET {
+            // What changes something has to say that it is JSON, also where there is nothing to say.
+            asked = asked.header(CONTENT_TYPE, "application/json");
         }
         let response = asked.send().await?;
         let status = response.status();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cxloe_doctor::{Check, Group};
 
 use crate::api::{ManagerHealth, MemoryNodeStatus};
+use crate::model::human_bytes;
 use crate::{Client, ClientError};
 
 /// How long a manager may take to answer.
@@ -72,6 +73,29 @@ impl Asked {
                               reaches (`listen` in its gmm.toml), and whether a firewall is in between";
                 Check::fail(group, name, error, advice)
             }
+            Ok(health) if health.read_only.is_some() => {
+                let reason = health.read_only.as_deref().unwrap_or_default();
+                let found = format!("{url} changes nothing at present: {reason}");
+                Check::fail(group, name, found, "make room where its store is; it goes on by itself")
+            }
+            Ok(health) if !health.refused.is_empty() => {
+                let nodes: Vec<String> = health.refused.iter().take(5).map(ToString::to_string).collect();
+                let found = format!(
+                    "{url} is not followed by {} nodes, since its store lacks what they have seen: {}",
+                    health.refused.len(),
+                    nodes.join(", ")
+                );
+                let advice = "start it over its newest store; `gmm adopt-fabric` shows what would be lost with this one";
+                Check::fail(group, name, found, advice)
+            }
+            Ok(health) if health.orphan_bytes > 0 => {
+                let found = format!(
+                    "{url}: memory nodes keep {} that no region has",
+                    human_bytes(health.orphan_bytes)
+                );
+                let advice = "`gmm list -M` shows which (orphan_bytes), `gmm release-orphans NODE` has it zeroed and given back";
+                Check::warn(group, name, found, advice)
+            }
             Ok(health) if health.version != version => {
                 let found = format!("{url}, release {}, here {version}", health.version);
                 let advice = "bring all daemons to one release, the manager first";
@@ -107,6 +131,17 @@ mod tests {
             (Level::Ok, "http://m:1, 1 of 2 memory nodes reachable")
         );
         assert_eq!(asked("0.9.0").judge_manager("http://m:1", "1.0.0").level, Level::Warn);
+        let mut troubled = asked("1.0.0");
+        let health = troubled.health.as_mut().unwrap();
+        health.orphan_bytes = 4 << 20;
+        let judged = |asked: &Asked| asked.judge_manager("http://m:1", "1.0.0");
+        assert!(judged(&troubled).level == Level::Warn && judged(&troubled).found.contains("4.00 MiB"));
+        let refused = crate::api::Party::MemoryNode(crate::model::Name::new("mn7").unwrap());
+        troubled.health.as_mut().unwrap().refused = vec![refused];
+        assert!(judged(&troubled).level == Level::Fail && judged(&troubled).found.contains("mn7"));
+        assert!(judged(&troubled).advice.unwrap().contains("gmm adopt-fabric"));
+        troubled.health.as_mut().unwrap().read_only = Some("no room".into());
+        assert!(judged(&troubled).level == Level::Fail && judged(&troubled).found.contains("no room"));
         let nobody = Asked::at("http://127.0.0.1:1").judge_manager("http://127.0.0.1:1", "1.0.0");
         assert_eq!(nobody.level, Level::Fail);
         assert!(nobody.found.contains("unreachable"), "{}", nobody.found);

@@ -64,6 +64,8 @@ impl From<ClientError> for Failure {
                 | ErrorCode::StaticFabric
                 | ErrorCode::NodeRefused
                 | ErrorCode::LimitReached
+                | ErrorCode::StaleManager
+                | ErrorCode::StoreFull
                 | ErrorCode::NoSpace => Exit::Refused,
                 _ => Exit::Failed,
             },

@@ -52,6 +52,10 @@ pub enum Break {
     /// The node cannot follow, for a reason of its own.
     #[error(transparent)]
     Node(Box<dyn std::error::Error + Send + Sync>),
+    /// Another manager leads since the node registered, or the same one was started anew: the node has to see whether it
+    /// can follow.
+    #[error("another manager leads")]
+    Anew,
     /// The link is to end.
     #[error(transparent)]
     Stopped(#[from] Stopped),
@@ -119,6 +123,9 @@ impl Contact {
                 // The manager restarted or forgot this node: nothing is wrong, it only has to be told again.
                 Break::Client(error) if error.code() == Some(ErrorCode::NotRegistered) => {
                     tracing::info!(url = %self.client.url(), "the manager asks this node to register again");
+                }
+                Break::Anew => {
+                    tracing::info!(url = %self.client.url(), "another manager leads, or it was started anew: registering again");
                 }
                 reason => self.away(reason.to_string()),
             }

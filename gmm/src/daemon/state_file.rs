@@ -19,7 +19,8 @@ pub trait Remembered: Serialize + DeserializeOwned + Default {
 /// How far the manager had come that a memory node obeyed last. A manager that has not come as far, because it was
 /// deposed or runs on an old copy of its store, is then recognised even by a node that has just started.
 impl Remembered for Watermark {
-    const REMEDY: &str = "restore it, or remove it to join a fabric anew";
+    const REMEDY: &str =
+        "restore it, or remove it if this node's manager is certain to run over its newest store";
 }
 
 /// Where a `T` is kept; written whole and renamed into place, so that it is never half there.
@@ -121,7 +122,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = Kept::at(dir.path().join("deep/mn.state")).unwrap();
         assert_eq!(file.load().unwrap(), Watermark::default());
-        let seen = Watermark { term: 3, revision: 17 };
+        let seen = Watermark { term: 3, revision: 17, run: 5 };
         file.store(&seen).unwrap();
         assert_eq!(file.load().unwrap(), seen);
         assert_eq!(fs::read_dir(dir.path().join("deep")).unwrap().count(), 1, "nothing is left beside it");

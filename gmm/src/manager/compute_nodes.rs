@@ -1,18 +1,23 @@
 //! What compute nodes ask of the manager: to be known, and to hear of changes to their regions.
 
-use crate::api::{ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, Owner, RegisterComputeNode};
-use crate::model::{CnId, ComputeNode, EventKind, Health, Name, Region};
+use crate::api::{
+    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, Owner, Party, RegisterComputeNode,
+};
+use crate::model::{CnId, ComputeNode, EventKind, Health, Name, Region, Watermark};
 
 use super::liveness::NodeKey;
 use super::{COMPUTE_NODES_MAX, Change, Initialisation, Manager, ManagerError};
 
 impl Manager {
-    /// What a compute node that has just registered needs to know; `None` when there is none with this id.
-    pub fn compute_node_registered(&self, cn: CnId) -> Option<ComputeNodeRegistered> {
+    /// What a compute node that has just registered, having seen `seen`, needs to know; `None` when there is none with this
+    /// id.
+    pub fn compute_node_registered(&self, cn: CnId, seen: Watermark) -> Option<ComputeNodeRegistered> {
         let node = self.state.compute_nodes.get(&cn)?;
         Some(ComputeNodeRegistered {
             registration: node.registration,
             term: self.watermark().term,
+            watermark: self.watermark(),
+            lineage: self.lineage_for(seen),
             heartbeat_ms: self.heartbeat_ms(),
             after_event: node.regions_event,
             regions: self.regions_of(cn),
@@ -31,6 +36,7 @@ impl Manager {
         let changed = self.regions_changed(cn, after_event);
         ComputeNodeSynced {
             term: self.watermark().term,
+            watermark: self.watermark(),
             heartbeat_ms: self.heartbeat_ms(),
             after_event: self.state.compute_nodes.get(&cn).map_or(after_event, |node| node.regions_event),
             regions: changed.then(|| self.regions_of(cn)),
@@ -81,7 +87,7 @@ impl Manager {
         &mut self,
         register: RegisterComputeNode,
     ) -> Result<(), ManagerError> {
-        let RegisterComputeNode { cn_id, name, instance_id } = register;
+        let RegisterComputeNode { cn_id, name, instance_id, seen } = register;
         if let Some(holder) = self.compute_node_named(&name).filter(|holder| holder.cn_id != cn_id) {
             return Err(ManagerError::Taken {
                 what: format!("name {name}"),
@@ -97,6 +103,7 @@ impl Manager {
         if known.is_none() {
             self.check_room_for_compute_node()?;
         }
+        self.check_seen(&Party::ComputeNode(cn_id), seen)?;
         let mut node = known.unwrap_or_else(|| self.new_compute_node(cn_id));
         node.name = Some(name.clone());
         node.instance_id = instance_id;
@@ -121,6 +128,9 @@ impl Manager {
         };
         self.liveness.heard(NodeKey::Compute(cn), self.now_ms);
         self.heard.insert(cn, sync.after_event);
+        if self.frozen().is_some() {
+            return Ok(());
+        }
         if node.health != Health::Reachable {
             node.health = Health::Reachable;
             self.put(Change::ComputeNode(node));

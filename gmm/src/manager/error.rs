@@ -1,7 +1,7 @@
 //! Why the manager refuses a command. Each variant says what was asked and about what; [`ManagerError::hint`] says what to
 //! do, and [`ManagerError::code`] is the same for programs.
 
-use crate::api::ErrorCode;
+use crate::api::{ErrorCode, Party};
 use crate::model::{CnId, DeviceKind, Mac, Name, RegionState, Watermark, human_bytes};
 
 /// A command that cannot be carried out. The state is as it was before.
@@ -48,11 +48,11 @@ pub enum ManagerError {
         /// The registration it gave.
         registration: u64,
     },
-    /// The node has seen a manager that had come further.
-    #[error("memory node {node} has seen term {}, revision {}, and this manager is at term {}, revision {}", seen.term, seen.revision, own.term, own.revision)]
+    /// The node has seen what this store does not have.
+    #[error("{node} has seen term {}, revision {}, and that is not in this manager's store, which is at term {}, revision {}: the store is an older copy, or another fabric's", seen.term, seen.revision, own.term, own.revision)]
     Stale {
         /// The node.
-        node: Name,
+        node: Party,
         /// What it has seen.
         seen: Watermark,
         /// Where this manager is.
@@ -203,6 +203,12 @@ pub enum ManagerError {
         /// What would be needed.
         reason: String,
     },
+    /// The store cannot be written.
+    #[error("nothing can be changed at present: {0}")]
+    ReadOnly(String),
+    /// No node has been refused with such a history.
+    #[error("no node is refused that has seen that")]
+    NobodyRefused,
     /// A limit is reached.
     #[error("the limit of {limit} {what} is reached")]
     LimitReached {
@@ -233,6 +239,7 @@ impl ManagerError {
             | Self::NoOwner(_)
             | Self::NoMemoryNode(_)
             | Self::NoComputeNode(_)
+            | Self::NobodyRefused
             | Self::NoLogicalDevice { .. } => ErrorCode::NotFound,
             Self::RegionExists(..) | Self::InUse { .. } | Self::Taken { .. } => ErrorCode::NameInUse,
             Self::NotRegistered { .. } => ErrorCode::NotRegistered,
@@ -249,6 +256,7 @@ impl ManagerError {
             Self::OperationRuns { .. } => ErrorCode::Unavailable,
             Self::RegionInUse { .. } => ErrorCode::RegionInUse,
             Self::LimitReached { .. } => ErrorCode::LimitReached,
+            Self::ReadOnly(_) => ErrorCode::StoreFull,
         }
     }
 
@@ -274,8 +282,8 @@ impl ManagerError {
             Self::Taken { .. } => "give each node a name and addresses of its own".into(),
             Self::NotRegistered { .. } => "register again".into(),
             Self::Stale { .. } => {
-                "point this manager at the store the node was served from; if that store was given up \
-                                   on purpose, clear the node's saved state as well"
+                "the node keeps what it holds; start the manager over the store that it was served from last; `gmm \
+                 adopt-fabric` shows what would be lost with this one, and takes it all the same if it is forced"
                     .into()
             }
             Self::BadAcknowledgement { .. } => {
@@ -313,6 +321,8 @@ impl ManagerError {
                  destroys it at once: what the agent has not written back is lost, and programs that use it get errors"
             ),
             Self::WrongState { .. } => "`gmm list -R` shows the state of each region".into(),
+            Self::ReadOnly(_) => "make room where the store is, or see why its disk fails; the manager goes on by itself".into(),
+            Self::NobodyRefused => "`gmm adopt-fabric` shows which nodes are refused, and what they would lose".into(),
             Self::LimitReached { .. } => "remove what is no longer needed".into(),
         }
     }

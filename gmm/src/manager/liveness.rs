@@ -55,6 +55,11 @@ impl Liveness {
         }
     }
 
+    /// Whether the node was heard of and is not silent.
+    pub fn is_heard(&self, node: &NodeKey) -> bool {
+        self.heard.contains_key(node)
+    }
+
     /// Whether a daemon of this node is believed to run.
     pub fn is_attached(&self, node: &NodeKey) -> bool {
         self.heard.get(node).is_some_and(|heard| heard.attached)

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::api::{
-    MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced, RegisterMemoryNode,
+    MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced, Party, RegisterMemoryNode,
 };
 use crate::model::{
     EventKind, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeAction, NodeCommand,
@@ -12,23 +12,26 @@ use crate::model::{
 };
 
 use super::liveness::NodeKey;
-use super::overview::Report;
 use super::pool::FreeExtents;
 use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 
 /// The smallest extent in bytes: a page.
 const EXTENT_BYTES_MIN: u64 = 4096;
+/// Characters of a memory node's error that are kept.
+const ERROR_CHARS_MAX: usize = 400;
 /// The largest pool in bytes: what CMem can address.
 const POOL_BYTES_MAX: u64 = crate::model::CMEM_LIMIT;
 
 impl Manager {
-    /// What a memory node that has just registered needs to know; `None` when there is none of this name.
-    pub fn memory_node_registered(&self, name: &Name) -> Option<MemoryNodeRegistered> {
+    /// What a memory node that has just registered, having seen `seen`, needs to know; `None` when there is none of this
+    /// name.
+    pub fn memory_node_registered(&self, name: &Name, seen: Watermark) -> Option<MemoryNodeRegistered> {
         let node = self.state.memory_nodes.get(name)?;
         let served = self.legs_on(name).filter(|(_, leg)| leg.state == LegState::Mapped);
         Some(MemoryNodeRegistered {
             registration: node.registration,
             watermark: self.watermark(),
+            lineage: self.lineage_for(seen),
             heartbeat_ms: self.heartbeat_ms(),
             acked_seq: node.acked_seq,
             mappings: served.map(|(region, leg)| mapping_of(region, leg)).collect(),
@@ -38,7 +41,7 @@ impl Manager {
 
     /// The commands a memory node has not yet given a result for, as delivered now.
     pub fn memory_node_synced(&self, name: &Name) -> MemoryNodeSynced {
-        let Watermark { term, revision } = self.watermark();
+        let Watermark { term, revision, .. } = self.watermark();
         let commands =
             self.state.commands_of(name).map(|command| NodeCommand { term, revision, ..command.clone() });
         MemoryNodeSynced {
@@ -54,6 +57,7 @@ impl Manager {
             free_bytes: self.free_bytes(node),
             reserved_bytes: self.index.idle(&node.name),
             draining_bytes: self.draining_bytes(&node.name),
+            orphan_bytes: self.orphan_bytes(&node.name),
             pending_commands: self.state.commands_of(&node.name).count() as u64,
             stats: self.stats_of(&node.name).cloned().unwrap_or_default(),
             node: node.clone(),
@@ -86,6 +90,7 @@ impl Manager {
     pub(super) fn register_memory_node(&mut self, register: RegisterMemoryNode) -> Result<(), ManagerError> {
         let known = self.state.memory_nodes.get(&register.name).cloned();
         self.check_registration(&register, known.as_ref())?;
+        self.check_seen(&Party::MemoryNode(register.name.clone()), register.seen)?;
         let free_index = || {
             let taken: BTreeSet<u32> = self.state.memory_nodes.values().map(|node| node.index).collect();
             (0..).find(|index| !taken.contains(index)).unwrap_or(u32::MAX)
@@ -119,6 +124,9 @@ impl Manager {
         };
         self.put(Change::MemoryNode(node.clone()));
         self.progress.remove(&name);
+        if known.as_ref().is_none_or(|known| known.incarnation != incarnation) {
+            self.orphans_lost(&name);
+        }
         self.refresh_free(&node);
         self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
         self.event(EventKind::MemoryNodeRegistered { memory_node: name.clone(), incarnation, pool_bytes });
@@ -128,11 +136,12 @@ impl Manager {
     }
 
     /// Finds the free extents anew: the pool may have another size.
-    fn refresh_free(&mut self, node: &MemoryNode) {
+    pub(super) fn refresh_free(&mut self, node: &MemoryNode) {
         let mut free = FreeExtents::all(node.extent_count());
         let runs = self.legs_on(&node.name).flat_map(|(_, leg)| leg.extents.runs());
         // The geometry was checked: every extent that is held is there.
         runs.for_each(|run| free.take_run(*run).unwrap_or(()));
+        self.orphans_on(&node.name).iter().for_each(|orphan| free.withhold(&orphan.extents));
         self.free.insert(node.name.clone(), free);
     }
 
@@ -160,10 +169,6 @@ impl Manager {
             let reason = format!("{} bytes are not between one extent and {POOL_BYTES_MAX}", new.pool_bytes);
             return out_of_range("pool size", reason);
         }
-        let own = self.watermark();
-        if new.seen.term > own.term || new.seen.revision > own.revision {
-            return Err(ManagerError::Stale { node: new.name.clone(), seen: new.seen, own });
-        }
         for other in self.state.memory_nodes.values().filter(|other| other.name != new.name) {
             if let Some(mac) = other.macs.iter().find(|mac| distinct.contains(mac)) {
                 return Err(ManagerError::mac_taken(*mac, &new.name, &other.name));
@@ -187,7 +192,10 @@ impl Manager {
 
     /// A pool may grow under its regions, but neither change its extents nor lose one that is held.
     fn check_geometry(&self, new: &RegisterMemoryNode, known: &MemoryNode) -> Result<(), ManagerError> {
-        let ends = self.legs_on(&new.name).flat_map(|(_, leg)| leg.extents.runs());
+        let orphans = self.orphans_on(&new.name).iter().flat_map(|orphan| orphan.extents.runs());
+        // What is kept though no region has it is lost with its life; what remains is in the way like a region.
+        let orphans = orphans.filter(|_| new.incarnation == known.incarnation);
+        let ends = self.legs_on(&new.name).flat_map(|(_, leg)| leg.extents.runs()).chain(orphans);
         let Some(held_end) = ends.map(|run| run.first + run.count).max() else {
             return self.check_kind(new, known);
         };
@@ -257,12 +265,12 @@ impl Manager {
         };
         self.check_results(&node, &sync)?;
         self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
-        self.reports.insert(name.clone(), Report { at_ms: self.now_ms, stats: sync.stats });
+        self.reports.keep(name, self.now_ms, sync.stats);
         match sync.progress {
             Some(progress) => drop(self.progress.insert(name.clone(), progress)),
             None => drop(self.progress.remove(name)),
         }
-        if node.health != Health::Reachable {
+        if node.health != Health::Reachable && self.frozen().is_none() {
             node.health = Health::Reachable;
             self.put(Change::MemoryNode(node.clone()));
             self.event(EventKind::MemoryNodeReachable { memory_node: name.clone() });
@@ -279,7 +287,8 @@ impl Manager {
                 self.put(Change::MemoryNode(node));
             }
             self.put(Change::CommandAnswered(name.clone(), result.seq));
-            if let Some(error) = &result.error {
+            let error = result.error.map(shortened);
+            if let Some(error) = &error {
                 let (region, error) = (command.action.mapping().region.clone(), error.clone());
                 self.event(EventKind::MemoryNodeRefused {
                     memory_node: name.clone(),
@@ -288,7 +297,7 @@ impl Manager {
                     error,
                 });
             }
-            self.command_answered(name, &command.action, result.error);
+            self.command_answered(name, &command.action, error);
         }
         Ok(())
     }
@@ -317,6 +326,9 @@ impl Manager {
         let Some(incarnation) = self.state.memory_nodes.get(node).map(|node| node.incarnation) else {
             return;
         };
+        if self.orphan_answered(node, action, error.is_some()) {
+            return;
+        }
         let mapping = action.mapping();
         let Some(mut region) = self.state.regions.get(&mapping.region).cloned() else { return };
         let concerned = |leg: &Leg| leg.memory_node == *node && leg.cmem_base == mapping.cmem_base;
@@ -363,12 +375,12 @@ impl Manager {
         }
     }
 
-    fn regions_on(&self, node: &Name) -> Vec<Region> {
+    pub(super) fn regions_on(&self, node: &Name) -> Vec<Region> {
         self.index.regions_on(node).filter_map(|name| self.state.regions.get(name)).cloned().collect()
     }
 
-    /// Forgets a node that will not come back. Should it come back all the same, it is a new one, and drops and zeroes
-    /// what it had.
+    /// Forgets a node that will not come back. Should it come back all the same, it is a new one: it serves nothing of what
+    /// it had, and keeps it until its orphans are released.
     pub(super) fn forget_memory_node(&mut self, name: &Name, force: bool) -> Result<(), ManagerError> {
         let node = self.memory_node(name)?;
         let refuse =
@@ -378,6 +390,9 @@ impl Manager {
         }
         if !force && self.legs_on(name).any(|(region, _)| region.state != RegionState::Draining) {
             return refuse("regions lie on it, and would be lost");
+        }
+        if !force && !self.orphans_on(name).is_empty() {
+            return refuse("it keeps memory that no region has, which is not known to anybody then");
         }
         for region in self.regions_on(name) {
             if region.state != RegionState::Draining {
@@ -402,11 +417,19 @@ impl Manager {
         }
         self.put(Change::MemoryNodeGone(name.clone()));
         self.free.remove(name);
-        self.reports.remove(name);
+        self.reports.forget(name);
         self.progress.remove(name);
         self.liveness.forget(&NodeKey::Memory(name.clone()));
         self.event(EventKind::MemoryNodeForgotten { memory_node: name.clone() });
         Ok(())
+    }
+}
+
+/// An error as a memory node says it, which is kept in regions and events: not more of it than people read.
+fn shortened(error: String) -> String {
+    match error.char_indices().nth(ERROR_CHARS_MAX) {
+        Some((end, _)) => format!("{}…", &error[..end]),
+        None => error,
     }
 }
 

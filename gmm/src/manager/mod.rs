@@ -8,25 +8,30 @@
 //! * a CMem address is given to a CN once and never again
 //! * content that a memory node lost is reported as lost, never served as zeros, until someone accepts the loss
 //!
-//! Files: [`state`] what is remembered and how it changes; the rules in `memory_nodes`, `compute_nodes`, `regions`,
+//! Files: [`state`] what is remembered and how it changes; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
 //! `placement` (which memory nodes give how much), `release` (making an owner let go), `devices` (logical devices and
 //! their bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
-//! extents, [`liveness`] who was heard of when, `index` what follows from the state.
+//! extents, [`liveness`] who was heard of when, `lineage` who led this fabric and which nodes do not follow, `orphans`
+//! memory that no region has, `index` what follows from the state.
 
 mod compute_nodes;
 mod declared;
 mod devices;
 mod error;
+mod frozen;
 mod index;
+mod lineage;
 pub mod liveness;
 mod memory_nodes;
 mod operations;
 mod options;
+mod orphans;
 mod overview;
 mod placement;
 pub mod pool;
 mod regions;
 mod release;
+mod reports;
 pub mod state;
 
 use std::collections::BTreeMap;
@@ -36,17 +41,19 @@ pub use options::{Declared, DeclaredQuota, Initialisation, Options};
 pub use state::{Change, Contradiction, Meta, State};
 
 use crate::api::{
-    Bind, ComputeNodeSync, CreateRegion, Events, GrowRegion, MemoryNodeSync, NodeCount, Owner, Progress,
-    RegisterComputeNode, RegisterMemoryNode, Unbind,
+    AdoptFabric, Bind, ComputeNodeSync, CreateRegion, Events, GrowRegion, MemoryNodeSync, NodeCount,
+    NotFollowed, Owner, Party, Progress, RegisterComputeNode, RegisterMemoryNode, ReportOrphans, Unbind,
 };
 use crate::model::{
     ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos,
     Region, Watermark,
 };
+use frozen::Batch;
 use index::Index;
+use lineage::Refused;
 use liveness::{Liveness, NodeKey};
-use overview::Report;
 use pool::FreeExtents;
+use reports::Reports;
 
 /// Most memory nodes of a fabric.
 pub const MEMORY_NODES_MAX: usize = 1024;
@@ -72,6 +79,14 @@ pub enum Command {
     RegisterMemoryNode(RegisterMemoryNode),
     /// A memory node lives and gives results.
     SyncMemoryNode(Name, MemoryNodeSync),
+    /// A memory node holds memory that no region has.
+    ReportOrphans(Name, ReportOrphans),
+    /// Have a memory node zero the memory that no region has.
+    ReleaseOrphans(Name),
+    /// A node does not follow this manager.
+    NotFollowed(NotFollowed),
+    /// Give up what nodes have seen and this store does not have.
+    Adopt(AdoptFabric),
     /// A compute node is there.
     RegisterComputeNode(RegisterComputeNode),
     /// A compute node lives and tells what it has let go of.
@@ -183,11 +198,13 @@ pub struct Manager {
     /// Free extents of each memory node: follows from the state, kept because it is asked for often.
     free: BTreeMap<Name, FreeExtents>,
     /// What memory nodes said of themselves last; not part of the state.
-    reports: BTreeMap<Name, Report>,
+    reports: Reports,
     /// How far memory nodes have come with what they are at; not part of the state.
     progress: BTreeMap<Name, Progress>,
     /// The event up to which each compute node has heard of its regions; not part of the state.
     heard: BTreeMap<CnId, u64>,
+    /// Nodes that do not follow, since they have seen what this store does not have; not part of the state.
+    refused: BTreeMap<Party, Refused>,
     index: Index,
     liveness: Liveness,
     options: Options,
@@ -195,6 +212,10 @@ pub struct Manager {
     now_ms: u64,
     /// Changes made by the command being applied.
     journal: Vec<Change>,
+    /// How to take back what was changed since the last commit, for whom says when there was one.
+    batch: Option<Batch>,
+    /// Why nothing is changed at present; not part of the state.
+    frozen: Option<String>,
 }
 
 impl Manager {
@@ -214,16 +235,31 @@ impl Manager {
         for node in state.compute_nodes.values().filter(|node| node.health == Health::Reachable) {
             liveness.heard(NodeKey::Compute(node.cn_id), now_ms);
         }
-        let reports = BTreeMap::new();
-        let (progress, heard, journal) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
-        let mut manager =
-            Self { state, free, reports, progress, heard, index, liveness, options, now_ms, journal };
+        let reports = Reports::default();
+        let (progress, heard, journal, refused) =
+            (BTreeMap::new(), BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let mut manager = Self {
+            state,
+            free,
+            reports,
+            progress,
+            heard,
+            refused,
+            index,
+            liveness,
+            options,
+            now_ms,
+            journal,
+            batch: None,
+            frozen: None,
+        };
         let mut meta = manager.state.meta;
-        meta.watermark.term += 1;
+        (meta.watermark.term, meta.watermark.run) = (meta.watermark.term + 1, manager.options.run);
         if meta.fabric == 0 {
             meta.fabric = manager.options.new_fabric;
         }
         manager.put(Change::Meta(meta));
+        manager.begin_reign(meta.watermark);
         manager.event(EventKind::ManagerStarted { term: meta.watermark.term });
         manager.end_what_waits();
         manager.realise_declared();
@@ -250,9 +286,14 @@ impl Manager {
         if self.options.initialisation.is_static() && command.is_for_dynamic_fabrics() {
             return Err(ManagerError::StaticFabric);
         }
+        self.check_frozen(&command)?;
         match command {
             Command::RegisterMemoryNode(node) => self.register_memory_node(node),
             Command::SyncMemoryNode(name, sync) => self.sync_memory_node(&name, sync),
+            Command::ReportOrphans(name, report) => self.report_orphans(&name, &report),
+            Command::ReleaseOrphans(name) => self.release_orphans(&name),
+            Command::NotFollowed(said) => self.not_followed(said),
+            Command::Adopt(adopt) => self.adopt(&adopt),
             Command::RegisterComputeNode(node) => self.register_compute_node(node),
             Command::SyncComputeNode(cn, sync) => self.sync_compute_node(cn, &sync),
             Command::HungUp(node, registration) => self.hang_up(&node, registration),
@@ -294,6 +335,7 @@ impl Manager {
                 Ok(())
             }
             Command::ForgetMemoryNode { name, force } => self.forget_memory_node(&name, force),
+            Command::Tick if self.frozen.is_some() => Ok(()),
             Command::Tick => {
                 self.tick();
                 Ok(())
@@ -303,7 +345,8 @@ impl Manager {
 
     /// When [`Command::Tick`] is due next, in milliseconds since the Unix epoch; `None`: not before another command.
     pub fn next_deadline_ms(&self) -> Option<u64> {
-        self.liveness.next_deadline_ms(self.options.node_timeout_ms)
+        let due = self.liveness.next_deadline_ms(self.options.node_timeout_ms);
+        due.filter(|_| self.frozen.is_none())
     }
 
     /// The state.
@@ -380,6 +423,9 @@ impl Manager {
 
     /// The only way by which the state changes.
     fn put(&mut self, change: Change) {
+        if let Some(batch) = &mut self.batch {
+            batch.note(&self.state, &change);
+        }
         self.index.forget(&self.state, &change);
         self.state.apply(change.clone());
         self.index.learn(&self.state, &change);
@@ -398,7 +444,7 @@ impl Manager {
     fn issue(&mut self, node: &Name, action: NodeAction) {
         let Some(mut record) = self.state.memory_nodes.get(node).cloned() else { return };
         record.last_seq += 1;
-        let Watermark { term, revision } = self.watermark();
+        let Watermark { term, revision, .. } = self.watermark();
         let command = NodeCommand { seq: record.last_seq, term, revision: revision + 1, action };
         self.put(Change::MemoryNode(record));
         self.put(Change::CommandIssued(node.clone(), command));

@@ -62,6 +62,8 @@ pub struct Options {
     pub declared: Declared,
     /// The number of the fabric if it has none yet: one at random.
     pub new_fabric: u64,
+    /// Random, another one for each start: tells this run from every other one over the store or a copy of it. 0: none.
+    pub run: u64,
 }
 
 impl Default for Options {
@@ -71,6 +73,7 @@ impl Default for Options {
             initialisation: Initialisation::default(),
             declared: Declared::default(),
             new_fabric: 0,
+            run: 0,
         }
     }
 }

@@ -13,15 +13,6 @@ use crate::model::{CnId, MemoryNode, Name, Region, RegionState};
 
 use super::Manager;
 
-/// What a memory node said of itself last.
-#[derive(Debug, Clone)]
-pub(super) struct Report {
-    /// When it came: milliseconds since the Unix epoch.
-    pub at_ms: u64,
-    /// What it says.
-    pub stats: Value,
-}
-
 impl Manager {
     /// The fabric at a glance, for who asks the manager that serves at `leader` at `time_ms`.
     pub fn overview(&self, leader: &str, time_ms: u64) -> Overview {

@@ -74,6 +74,17 @@ impl FreeExtents {
         Ok(())
     }
 
+    /// Takes out what is free of these extents.
+    pub(super) fn withhold(&mut self, extents: &Extents) {
+        for run in extents.runs() {
+            if self.take_run(*run).is_err() {
+                let each = (run.first..run.first.saturating_add(run.count))
+                    .map(|first| ExtentRun { first, count: 1 });
+                each.for_each(|extent| self.take_run(extent).unwrap_or(()));
+            }
+        }
+    }
+
     /// Gives extents back that were taken before.
     pub fn give(&mut self, extents: &Extents) {
         for run in extents.runs() {

@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use crate::api::Orphans;
 use crate::model::{
     CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LogicalDevice, MemoryNode, Name, NodeCommand,
-    Operation, Qos, Region, Watermark,
+    Operation, Qos, Region, Reign, Watermark,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +31,10 @@ pub struct Meta {
 pub struct State {
     /// Counters.
     pub meta: Meta,
+    /// Who has led this fabric, by term.
+    pub reigns: BTreeMap<u64, Reign>,
+    /// Memory that memory nodes hold although no region has it.
+    pub orphans: BTreeMap<Name, Orphans>,
     /// Memory nodes by name.
     pub memory_nodes: BTreeMap<Name, MemoryNode>,
     /// Compute nodes by CN id.
@@ -83,6 +88,14 @@ pub enum Change {
     Event(Event),
     /// Events below this number are forgotten.
     EventsForgotten(u64),
+    /// A manager began to lead, or gives up what this store does not have.
+    Reign(Reign),
+    /// The reign of this term is so long ago that it is forgotten.
+    ReignForgotten(u64),
+    /// A memory node holds this memory that no region has.
+    Orphans(Orphans),
+    /// A memory node holds no memory any more that no region has.
+    OrphansGone(Name),
 }
 
 /// A state that contradicts itself: the store was damaged, or written by something else.
@@ -102,6 +115,7 @@ impl State {
             Change::MemoryNodeGone(name) => {
                 self.memory_nodes.remove(&name);
                 self.qos.remove(&name);
+                self.orphans.remove(&name);
             }
             Change::LogicalDevice(ld) => {
                 drop(self.logical_devices.insert((ld.memory_node.clone(), ld.id), ld))
@@ -118,6 +132,10 @@ impl State {
                     self.events.pop_front();
                 }
             }
+            Change::Reign(reign) => drop(self.reigns.insert(reign.term, reign)),
+            Change::ReignForgotten(term) => drop(self.reigns.remove(&term)),
+            Change::Orphans(orphans) => drop(self.orphans.insert(orphans.memory_node.clone(), orphans)),
+            Change::OrphansGone(name) => drop(self.orphans.remove(&name)),
         }
     }
 
@@ -134,7 +152,7 @@ impl State {
         self.logical_devices.range((node.clone(), 0)..(node.clone(), LDS_MAX)).map(|(_, ld)| ld)
     }
 
-    /// The free extents of every memory node: all of its pool that no leg of a region holds.
+    /// The free extents of every memory node: all of its pool that no leg of a region holds and that is no orphan.
     ///
     /// # Errors
     /// [`Contradiction`] when two legs hold one extent, or a leg one the pool does not have.
@@ -162,6 +180,11 @@ impl State {
                 }
             }
         }
+        for (node, orphans) in &self.orphans {
+            if let Some(free) = free.get_mut(node) {
+                orphans.orphans.iter().for_each(|orphan| free.withhold(&orphan.extents));
+            }
+        }
         Ok(free)
     }
 
@@ -182,6 +205,19 @@ impl State {
             })?;
         }
         self.free_extents()?;
+        let (term, revision) = (self.meta.watermark.term, self.meta.watermark.revision);
+        let mut reigns = self.reigns.values().map(|reign| (reign.term, reign.first));
+        check(self.reigns.values().is_sorted_by_key(|reign| reign.first), &|| {
+            "the managers that led it are out of order".to_owned()
+        })?;
+        check(reigns.all(|(led, first)| led <= term && first <= revision), &|| {
+            "managers led it that are yet to come".to_owned()
+        })?;
+        for name in self.orphans.keys() {
+            check(self.memory_nodes.contains_key(name), &|| {
+                format!("memory of the unknown memory node {name} is kept")
+            })?;
+        }
         for ld in self.logical_devices.values() {
             let bound = ld.binding.as_ref().is_none_or(|b| self.compute_nodes.contains_key(&b.compute_node));
             check(self.memory_nodes.contains_key(&ld.memory_node) && ld.id < LDS_MAX && bound, &|| {

@@ -8,15 +8,38 @@ use serde::{Deserialize, Serialize};
 use super::{CnId, Extents, Name};
 
 /// How far a manager has come: its term, which grows with each start of a manager over the store, and the store's
-/// revision, which grows with each change. Ordered by term first.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
+/// revision, which grows with each change. A store that was put back has terms and revisions once more: the random number
+/// of the manager's run tells them from those it had before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct Watermark {
     /// The manager's term.
     pub term: u64,
     /// The revision of its store.
     pub revision: u64,
+    /// The random number of the manager's run; 0: of a manager that chose none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub run: u64,
+}
+
+fn is_zero(run: &u64) -> bool {
+    *run == 0
+}
+
+impl Watermark {
+    /// Of a manager that chose no number for its run.
+    pub const fn new(term: u64, revision: u64) -> Self {
+        Self { term, revision, run: 0 }
+    }
+
+    /// Whether this is from before `other`, by term first. Says something of watermarks of one store only.
+    pub fn is_before(self, other: Self) -> bool {
+        (self.term, self.revision) < (other.term, other.revision)
+    }
+
+    /// Whether this is `other`, or a later revision of the same run.
+    pub fn is_further_on_than(self, other: Self) -> bool {
+        (self.term, self.run) == (other.term, other.run) && self.revision >= other.revision
+    }
 }
 
 /// One command to one memory node.
@@ -37,7 +60,7 @@ pub struct NodeCommand {
 impl NodeCommand {
     /// Term and revision, to compare with the highest seen.
     pub fn watermark(&self) -> Watermark {
-        Watermark { term: self.term, revision: self.revision }
+        Watermark::new(self.term, self.revision)
     }
 }
 
@@ -130,6 +153,9 @@ mod tests {
 
     #[test]
     fn a_later_term_outweighs_any_revision() {
-        assert!(Watermark { term: 2, revision: 1 } > Watermark { term: 1, revision: 900 });
+        let (early, late) = (Watermark::new(1, 900), Watermark::new(2, 1));
+        assert!(early.is_before(late) && !late.is_before(early) && !late.is_before(late));
+        assert!(late.is_further_on_than(late) && !late.is_further_on_than(early));
+        assert!(!Watermark { run: 5, ..late }.is_further_on_than(late), "another run");
     }
 }

@@ -166,11 +166,34 @@ pub enum EventKind {
         /// Its name.
         memory_node: Name,
     },
+    /// A memory node holds memory that no region has, and keeps it.
+    OrphansFound {
+        /// Its name.
+        memory_node: Name,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// A memory node zeroed memory that no region had, and gave it back.
+    OrphansReleased {
+        /// Its name.
+        memory_node: Name,
+        /// Bytes.
+        bytes: u64,
+    },
+    /// Someone gave up a history that this store does not have: nodes that have seen it follow this store.
+    FabricAdopted {
+        /// Its term.
+        term: u64,
+        /// Its revision.
+        revision: u64,
+        /// The number of its manager's run.
+        run: u64,
+    },
 }
 
 impl EventKind {
     /// What `event` may be, in the order of the variants.
-    pub const LABELS: [&str; 19] = [
+    pub const LABELS: [&str; 22] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -190,6 +213,9 @@ impl EventKind {
         "quota_set",
         "aer_generated",
         "memory_node_forgotten",
+        "orphans_found",
+        "orphans_released",
+        "fabric_adopted",
     ];
 
     /// Its place in [`LABELS`](Self::LABELS).
@@ -214,6 +240,9 @@ impl EventKind {
             Self::QuotaSet { .. } => 16,
             Self::AerGenerated { .. } => 17,
             Self::MemoryNodeForgotten { .. } => 18,
+            Self::OrphansFound { .. } => 19,
+            Self::OrphansReleased { .. } => 20,
+            Self::FabricAdopted { .. } => 21,
         }
     }
 
@@ -233,6 +262,8 @@ impl EventKind {
             | Self::LdBound { memory_node, .. }
             | Self::LdUnbinding { memory_node, .. }
             | Self::LdUnbound { memory_node, .. }
+            | Self::OrphansFound { memory_node, .. }
+            | Self::OrphansReleased { memory_node, .. }
             | Self::MemoryNodeForgotten { memory_node } => Some(memory_node),
             _ => None,
         }

@@ -40,6 +40,11 @@ impl Extents {
         self.0.iter().flat_map(|run| run.first..run.first + run.count)
     }
 
+    /// Whether the last run ends where `first` begins.
+    pub fn ends_before(&self, first: u64) -> bool {
+        self.0.last().is_some_and(|last| last.first + last.count == first)
+    }
+
     /// Appends a run; it merges with the last one when it continues it. An empty run adds nothing.
     pub fn push(&mut self, run: ExtentRun) {
         if run.count == 0 {

@@ -8,6 +8,7 @@ mod compute_node;
 mod event;
 mod extents;
 mod health;
+pub mod lineage;
 mod logical_device;
 mod mac;
 mod memory_node;
@@ -23,6 +24,7 @@ pub use compute_node::ComputeNode;
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
 pub use health::Health;
+pub use lineage::Reign;
 pub use logical_device::{
     Binding, DeviceKind, LD_UNIT, LDS_MAX, LogicalDevice, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
 };

@@ -39,7 +39,9 @@ pub struct Config {
     pub initialisation: Initialisation,
     /// What its file declares.
     pub declared: Declared,
-    /// Connections served at a time; more wait to be accepted.
+    /// Names under which browsers may change something, besides addresses and this machine's own.
+    pub allow_hosts: Vec<String>,
+    /// Connections served at a time, half of them from one peer; more wait to be accepted.
     pub connections_max: usize,
     /// The FM API, if it is wanted. Whoever reaches it may do anything, as on [`listen`](Self::listen).
     pub fm: Option<FmConfig>,
@@ -60,6 +62,7 @@ impl Default for Config {
             node_timeout: Duration::from_millis(NODE_TIMEOUT_MS_DEFAULT),
             initialisation: Initialisation::default(),
             declared: Declared::default(),
+            allow_hosts: Vec::new(),
             connections_max: CONNECTIONS_DEFAULT,
             fm: None,
             metrics: None,

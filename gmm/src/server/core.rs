@@ -5,11 +5,11 @@
 //!   routes --(job)--> queue --> apply, apply, apply --> one commit --> answers, and long polls whose topic was touched
 //! ```
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
@@ -24,6 +24,9 @@ const QUEUE_MAX: usize = 16_384;
 const BATCH_MAX: usize = 256;
 /// How long the thread sleeps at most when no node can fall silent.
 const IDLE: Duration = Duration::from_secs(1);
+/// Pauses before a store is tried again that could not be written: the first, and the longest.
+const THAW_PAUSE_MIN: Duration = Duration::from_millis(500);
+const THAW_PAUSE_MAX: Duration = Duration::from_secs(8);
 
 /// Why the core did not carry out a job.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +37,9 @@ pub enum CoreError {
     /// Too many jobs are waiting.
     #[error("the manager has {QUEUE_MAX} requests waiting")]
     Busy,
+    /// The store could not be written.
+    #[error("it was not done: {0}")]
+    Unwritable(String),
     /// The thread ended: the store failed, or the process is ending.
     #[error("the manager is ending")]
     Ended,
@@ -56,7 +62,12 @@ struct Turn<'a> {
 pub struct Core {
     jobs: SyncSender<Work>,
     topics: Arc<Topics>,
+    /// Why the store cannot be written, when it cannot.
+    unwritable: Unwritable,
 }
+
+/// Why the store cannot be written, between the thread and those who wait for its answers.
+type Unwritable = Arc<Mutex<Option<String>>>;
 
 /// The thread itself.
 pub struct CoreThread {
@@ -77,12 +88,14 @@ impl Core {
         let publish = Arc::clone(&topics);
         let end = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&end);
+        let unwritable = Unwritable::default();
+        let tell = Arc::clone(&unwritable);
         let thread = std::thread::Builder::new().name("gmm-core".to_owned()).spawn(move || {
-            let result = run(manager, store, clock, &queue, &publish, &told);
+            let result = run(manager, store, clock, &queue, &publish, &told, &tell);
             publish.close();
             result
         })?;
-        Ok((Self { jobs: jobs.clone(), topics }, CoreThread { thread, jobs, end }))
+        Ok((Self { jobs: jobs.clone(), topics, unwritable }, CoreThread { thread, jobs, end }))
     }
 
     /// Carries out a command and returns what `view` sees right after it.
@@ -143,6 +156,12 @@ impl Core {
         self.topics.watch(topic)
     }
 
+    /// Why a job has no answer.
+    fn unanswered(&self) -> CoreError {
+        let unwritable = self.unwritable.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        unwritable.map_or(CoreError::Ended, CoreError::Unwritable)
+    }
+
     async fn job<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Turn<'_>) -> T + Send + 'static,
@@ -153,7 +172,7 @@ impl Core {
             Box::new(move || drop(sender.send(result)))
         });
         match self.jobs.try_send(work) {
-            Ok(()) => receiver.await.map_err(|_| CoreError::Ended),
+            Ok(()) => receiver.await.map_err(|_| self.unanswered()),
             Err(TrySendError::Full(_)) => Err(CoreError::Busy),
             Err(TrySendError::Disconnected(_)) => Err(CoreError::Ended),
         }
@@ -190,9 +209,15 @@ fn run(
     queue: &Receiver<Work>,
     topics: &Topics,
     end: &AtomicBool,
+    unwritable: &Mutex<Option<String>>,
 ) -> Result<(), StoreError> {
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
+    let mut thaw = Thaw::default();
+    manager.begin_batch();
     loop {
+        if manager.frozen().is_some() && thaw.is_due() && thaw.tried(&mut manager, store.as_mut(), &clock)? {
+            *unwritable.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         let deadline_ms = manager.next_deadline_ms();
         let wait =
             deadline_ms.map_or(IDLE, |at| Duration::from_millis(at.saturating_sub(clock.now_ms())).min(IDLE));
@@ -202,8 +227,13 @@ fn run(
             Err(RecvTimeoutError::Disconnected) => return Ok(()),
         };
         let now_ms = clock.now_ms();
+        // Answers that tell of nothing but what is stored.
+        let mut sure = 0;
         while let Some(work) = next.take() {
             answers.push(work(&mut Turn { manager: &mut manager, now_ms, changes: &mut changes }));
+            if changes.is_empty() {
+                sure = answers.len();
+            }
             if answers.len() < BATCH_MAX {
                 next = queue.try_recv().ok();
             }
@@ -213,14 +243,74 @@ fn run(
             changes.extend(outcome.changes);
         }
         if !changes.is_empty() {
-            store.commit(&changes)?;
-            log(&changes);
-            topics.publish(&changes);
+            match store.commit(&changes) {
+                Ok(()) => {
+                    manager.keep();
+                    log(&changes);
+                    topics.publish(&changes);
+                }
+                Err(error) if error.is_for_want_of_room() => {
+                    tracing::error!(%error, "nothing can be changed until the store can be written; looks and nodes go on");
+                    let reason = error.to_string();
+                    *unwritable.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.clone());
+                    manager.freeze(reason).map_err(|source| store.contradicted(source))?;
+                    thaw = Thaw::default();
+                    // Whoever waits for one of the others hears that it was not done.
+                    answers.truncate(sure);
+                }
+                Err(error) => return Err(error),
+            }
             changes.clear();
         }
         answers.drain(..).for_each(|answer| answer());
         if end.load(Ordering::SeqCst) {
             return Ok(());
+        }
+    }
+}
+
+/// When the store is tried again that could not be written.
+#[derive(Debug)]
+struct Thaw {
+    next: Instant,
+    pause: Duration,
+}
+
+impl Default for Thaw {
+    fn default() -> Self {
+        Self { next: Instant::now() + THAW_PAUSE_MIN, pause: THAW_PAUSE_MIN }
+    }
+}
+
+impl Thaw {
+    fn is_due(&self) -> bool {
+        Instant::now() >= self.next
+    }
+
+    /// Tries whether the store can be written again. Returns whether it can.
+    fn tried(
+        &mut self,
+        manager: &mut Manager,
+        store: &mut dyn Store,
+        clock: &Clock,
+    ) -> Result<bool, StoreError> {
+        let found = store.revive().and_then(|state| {
+            store.commit(&[Change::Meta(state.meta)])?;
+            Ok(state)
+        });
+        match found {
+            Ok(state) => {
+                manager.thaw(state, clock.now_ms()).map_err(|source| store.contradicted(source))?;
+                tracing::info!("the store can be written again; changes are made as before");
+                Ok(true)
+            }
+            Err(error) if error.is_for_want_of_room() => {
+                tracing::debug!(%error, "the store still cannot be written");
+                self.pause = (self.pause * 2).min(THAW_PAUSE_MAX);
+                self.next = Instant::now() + self.pause;
+                Ok(false)
+            }
+            Err(error) => Err(error),
         }
     }
 }

@@ -32,6 +32,7 @@ impl From<CoreError> for ApiError {
     fn from(error: CoreError) -> Self {
         match error {
             CoreError::Manager(error) => error.into(),
+            CoreError::Unwritable(reason) => ManagerError::ReadOnly(reason).into(),
             other => Self::new(ErrorCode::Unavailable, other.to_string(), "ask again in a moment"),
         }
     }

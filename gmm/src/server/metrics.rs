@@ -28,6 +28,12 @@ crate::metrics_table! {
     REQUESTS: Counter "cxloe_gmm_http_requests_total" ["class"];
     /// Term of the manager: it grows by one each time a manager takes over.
     TERM: Gauge "cxloe_gmm_term" [];
+    /// Whether the store can be written; where it is 0, nothing can be changed, and all else goes on.
+    STORE_WRITABLE: Gauge "cxloe_gmm_store_writable" [];
+    /// Nodes that do not follow this manager, since its store lacks what they have seen.
+    REFUSED: Gauge "cxloe_gmm_refused_nodes" [];
+    /// Bytes that a memory node holds although no region has them.
+    ORPHANS: Gauge "cxloe_gmm_memory_node_orphan_bytes" ["memory_node"];
     /// Events of the fabric since its store was made.
     EVENTS: Counter "cxloe_gmm_events_total" [];
     /// Registrations of nodes since the store was made; a node registers when it starts, and when it was not heard.
@@ -73,10 +79,10 @@ pub async fn sample(seat: Seat) -> Sample {
     }
     let unwell = match seat.core() {
         Some(core) => match look(&core).await {
-            Ok(fill) => {
+            Ok((fill, unwell)) => {
                 scrape.set(&LEADER, &[], true);
                 fill(&mut scrape);
-                None
+                unwell
             }
             Err(reason) => {
                 scrape.set(&LEADER, &[], false);
@@ -95,9 +101,13 @@ pub async fn sample(seat: Seat) -> Sample {
 type Fill = Box<dyn FnOnce(&mut Scrape) + Send>;
 
 /// Asks the core, in its turn; what it says is put into words here, not in its thread.
-async fn look(core: &Core) -> Result<Fill, String> {
-    match tokio::time::timeout(ANSWER_MAX, core.look(Fabric::of)).await {
-        Ok(Ok(fabric)) => Ok(Box::new(move |scrape| fabric.fill(scrape))),
+async fn look(core: &Core) -> Result<(Fill, Option<String>), String> {
+    match tokio::time::timeout(ANSWER_MAX, core.turn(|manager, now_ms, _| Fabric::of(manager, now_ms))).await
+    {
+        Ok(Ok(fabric)) => {
+            let unwell = fabric.frozen.clone();
+            Ok((Box::new(move |scrape| fabric.fill(scrape)), unwell))
+        }
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err(format!("the manager has not answered within {}s", ANSWER_MAX.as_secs())),
     }
@@ -110,6 +120,7 @@ struct Node {
     free: u64,
     reserved: u64,
     draining: u64,
+    orphans: u64,
     pending: u64,
 }
 
@@ -132,6 +143,8 @@ struct Fabric {
     regions: BTreeMap<&'static str, u64>,
     unwell: Vec<[String; 3]>,
     devices: [u64; 2],
+    frozen: Option<String>,
+    refused: usize,
 }
 
 const HEALTH: [&str; 3] = ["reachable", "unreachable", "unregistered"];
@@ -150,7 +163,7 @@ fn name_of(node: &ComputeNode) -> String {
 }
 
 impl Fabric {
-    fn of(manager: &Manager) -> Fabric {
+    fn of(manager: &Manager, now_ms: u64) -> Fabric {
         let state = manager.state();
         let mut owned: BTreeMap<_, u64> = BTreeMap::new();
         let mut regions: BTreeMap<_, u64> = STATES.iter().map(|(_, state)| (*state, 0)).collect();
@@ -172,6 +185,7 @@ impl Fabric {
             free: status.free_bytes,
             reserved: status.reserved_bytes,
             draining: status.draining_bytes,
+            orphans: status.orphan_bytes,
             pending: status.pending_commands,
         };
         let mut compute_node_counts: BTreeMap<_, u64> = HEALTH.iter().map(|word| (*word, 0)).collect();
@@ -196,11 +210,15 @@ impl Fabric {
             regions,
             unwell,
             devices: [state.logical_devices.len() as u64 - bound, bound],
+            frozen: manager.frozen().map(str::to_owned),
+            refused: manager.refused_nodes(now_ms).len(),
         }
     }
 
     fn fill(&self, scrape: &mut Scrape) {
         scrape.set(&TERM, &[], self.term);
+        scrape.set(&STORE_WRITABLE, &[], self.frozen.is_none());
+        scrape.set(&REFUSED, &[], self.refused);
         scrape.set(&EVENTS, &[], self.events);
         scrape.set(&REGISTRATIONS, &[], self.registrations);
         let up = self.memory_nodes.iter().filter(|node| node.up).count();
@@ -218,6 +236,7 @@ impl Fabric {
             scrape.set(&FREE, label, node.free);
             scrape.set(&RESERVED, label, node.reserved);
             scrape.set(&DRAINING, label, node.draining);
+            scrape.set(&ORPHANS, label, node.orphans);
             scrape.set(&PENDING, label, node.pending);
         }
         for node in &self.compute_nodes {
@@ -257,7 +276,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_does_not_lead_says_so_and_who_waits_is_unwell() {
-        let seat = Seat::new();
+        let seat = Seat::new(Default::default());
         let waiting = sample(seat.clone()).await;
         assert!(waiting.unwell.is_some_and(|reason| reason.contains("just started")));
         seat.follow("http://10.0.0.2:7440");

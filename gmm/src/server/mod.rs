@@ -7,13 +7,16 @@
 //!                                `-> web (the page that shows the fabric, whoever leads)
 //! ```
 
+mod body;
 mod clock;
 mod config;
+mod connections;
 mod core;
 mod error;
 mod fm;
 pub(crate) mod listener;
 pub mod metrics;
+mod origin;
 mod reign;
 mod routes;
 mod seat;
@@ -31,11 +34,13 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tower_service::Service;
 
+pub use body::{BODY_BYTES_MAX, REQUEST_BYTES_MAX};
 pub use config::{CONNECTIONS_DEFAULT, Config, NODE_TIMEOUT_MIN, PORT_DEFAULT, STORE_DEFAULT};
 pub use fm::FmAddress;
-pub use routes::{BODY_BYTES_MAX, WAIT_MS_MAX};
+pub use routes::WAIT_MS_MAX;
 
 use listener::Listeners;
+use origin::HostNames;
 use reign::Reign;
 use seat::Seat;
 
@@ -140,7 +145,7 @@ impl Server {
         let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
 
         let url = config.advertise.clone().unwrap_or_else(|| format!("http://{address}"));
-        let seat = Seat::new();
+        let seat = Seat::new(HostNames::new(&config.allow_hosts, config.advertise.as_deref()));
         let (abdicate, told) = watch::channel(false);
         let reigning = match &config.store {
             StorePlace::File(path) => {

@@ -50,6 +50,7 @@ impl Reign {
             initialisation: config.initialisation,
             declared: config.declared.clone(),
             new_fabric: rand::random_range(1..=u64::MAX),
+            run: rand::random_range(1..=u64::MAX),
         };
         let place = config.store.to_string();
         let (manager, outcome) = Manager::take_over(state, options, clock.now_ms())

@@ -14,9 +14,10 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_service::Service;
 
+use super::body::BODY_BYTES_MAX;
 use super::core::Core;
 use super::error::ApiError;
-use super::routes::BODY_BYTES_MAX;
+use super::origin::{self, HostNames};
 use super::web;
 use crate::api::ErrorCode;
 use crate::store::Tenure;
@@ -42,16 +43,22 @@ pub struct Seat {
     /// The core, while this process leads; for those who watch it.
     core: Arc<RwLock<Option<Core>>>,
     answered: Arc<[AtomicU64; CLASSES.len()]>,
+    names: Arc<HostNames>,
 }
 
 /// Classes of statuses.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
 impl Seat {
-    /// Nobody leads yet.
-    pub fn new() -> Self {
+    /// Nobody leads yet. Browsers may change something under these names.
+    pub fn new(names: HostNames) -> Self {
         let role = Role::Waiting("this manager has just started".to_owned());
-        Self { role: Arc::new(RwLock::new(role)), core: Arc::default(), answered: Arc::default() }
+        Self {
+            role: Arc::new(RwLock::new(role)),
+            core: Arc::default(),
+            answered: Arc::default(),
+            names: names.into(),
+        }
     }
 
     /// This process leads: `routes` answer while `tenure` holds.
@@ -118,7 +125,10 @@ impl Seat {
 }
 
 async fn answer(State(seat): State<Seat>, request: Request) -> Response {
-    let answer = answer_as(seat.role(), request).await;
+    let answer = match origin::check(request.method(), request.headers(), &seat.names) {
+        Ok(()) => answer_as(seat.role(), request).await,
+        Err(refused) => refused.into_response(),
+    };
     let class = usize::from(answer.status().as_u16() / 100).saturating_sub(1);
     seat.answered[class.min(CLASSES.len() - 1)].fetch_add(1, Ordering::Relaxed);
     answer
@@ -175,7 +185,8 @@ mod tests {
     use crate::api::ErrorBody;
 
     async fn ask(seat: &Seat, path: &str) -> (StatusCode, Option<String>, Vec<u8>) {
-        let request = Request::post(path).body(Body::from("{}")).unwrap();
+        let request = Request::post(path).header("content-type", "application/json");
+        let request = request.body(Body::from("{}")).unwrap();
         let answer = seat.router().call(request).await.unwrap();
         let location = answer.headers().get(LOCATION).map(|url| url.to_str().unwrap().to_owned());
         (answer.status(), location, to_bytes(answer.into_body(), 10_000).await.unwrap().to_vec())
@@ -183,7 +194,7 @@ mod tests {
 
     #[tokio::test]
     async fn who_leads_answers_and_others_say_who_does() {
-        let seat = Seat::new();
+        let seat = Seat::new(HostNames::default());
         let (status, _, body) = ask(&seat, "/v1/x").await;
         let body: ErrorBody = serde_json::from_slice(&body).unwrap();
         assert_eq!((status.as_u16(), body.code), (503, ErrorCode::Unavailable));
@@ -206,7 +217,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_answer_that_comes_when_the_tenure_is_over_is_held_back() {
-        let (seat, tenure) = (Seat::new(), Tenure::until(u64::MAX));
+        let (seat, tenure) = (Seat::new(HostNames::default()), Tenure::until(u64::MAX));
         let ended = tenure.clone();
         let stale = move || async move {
             ended.end();

@@ -21,6 +21,8 @@ pub enum Topic {
     Region(Name),
     /// A logical device.
     LogicalDevice(Name, u16),
+    /// The memory of a memory node that no region has.
+    Orphans(Name),
     /// The event log.
     Events,
 }
@@ -106,12 +108,16 @@ fn topic_of(change: &Change) -> Option<Topic> {
         Change::RegionGone(name) => Topic::Region(name.clone()),
         Change::LogicalDevice(ld) => Topic::LogicalDevice(ld.memory_node.clone(), ld.id),
         Change::LogicalDeviceGone(node, id) => Topic::LogicalDevice(node.clone(), *id),
+        Change::Orphans(orphans) => Topic::Orphans(orphans.memory_node.clone()),
+        Change::OrphansGone(name) => Topic::Orphans(name.clone()),
         Change::Event(_) => Topic::Events,
         Change::Meta(_)
         | Change::Operation(_)
         | Change::Qos(_)
         | Change::LogCleared(_)
         | Change::CommandAnswered(..)
+        | Change::Reign(_)
+        | Change::ReignForgotten(_)
         | Change::EventsForgotten(_) => return None,
     })
 }

@@ -13,7 +13,7 @@ mod tenure;
 pub use self::etcd::EtcdStore;
 pub use self::memory::MemoryStore;
 pub use self::place::{EtcdPlace, StorePlace};
-pub use self::record::FORMAT;
+pub use self::record::{FORMAT, FORMAT_BEFORE};
 pub use self::redb::RedbStore;
 pub use self::tenure::Tenure;
 
@@ -35,6 +35,20 @@ pub trait Store: Send {
     /// [`StoreError`]; what is on disk is then the state before or after. Whoever goes on, this process or another one, has
     /// to load it again.
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError>;
+
+    /// Opens the store anew after a commit failed [for want of room](StoreError::is_for_want_of_room), and returns what it
+    /// holds.
+    ///
+    /// # Errors
+    /// [`StoreError`]; for want of room when it is as before.
+    fn revive(&mut self) -> Result<State, StoreError> {
+        self.load()
+    }
+
+    /// What it means that a state of this store contradicts itself.
+    fn contradicted(&self, source: Contradiction) -> StoreError {
+        StoreError::Contradiction { place: "memory".to_owned(), source }
+    }
 }
 
 /// Why a store cannot be used.
@@ -58,7 +72,7 @@ pub enum StoreError {
     },
     /// It was written by another version.
     #[error(
-        "the store {place} has format {found}, and this version reads format {FORMAT}; run the version that wrote it, or start with an empty store"
+        "the store {place} has format {found}, and this version reads formats {FORMAT_BEFORE} and {FORMAT}; run the version that wrote it, or start with an empty store"
     )]
     Format {
         /// Which store: its file, or its URL.
@@ -85,9 +99,7 @@ pub enum StoreError {
         source: Contradiction,
     },
     /// A write failed.
-    #[error(
-        "writing to the store {place} failed ({reason}); look for a full or failing disk, then start the manager again"
-    )]
+    #[error("the store {place} cannot be written ({reason}); look for a full or failing disk")]
     Write {
         /// Which store: its file, or its URL.
         place: String,
@@ -127,6 +139,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// Whether the store is sound and only cannot be written at present: its disk is full, or fails.
+    pub fn is_for_want_of_room(&self) -> bool {
+        match self {
+            Self::Write { .. } => true,
+            Self::Etcd { source, .. } => source.is_for_want_of_room(),
+            _ => false,
+        }
+    }
+
     /// Whether the store itself is sound, so that a manager may load it again and go on.
     pub fn is_passing(&self) -> bool {
         match self {

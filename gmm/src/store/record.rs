@@ -14,7 +14,10 @@ use crate::model::{ClearedLog, Name};
 
 /// Number of the layout that this version reads and writes. It is part of every store; whoever changes what a table
 /// holds, or adds one, counts it up.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
+
+/// The layout before, which is read as one where some tables are empty.
+pub const FORMAT_BEFORE: u32 = 2;
 
 /// Key of the one record of [`Table::Meta`].
 const COUNTERS_KEY: &str = "counters";
@@ -42,11 +45,15 @@ pub enum Table {
     Commands,
     /// The event log, by number.
     Events,
+    /// Who has led the fabric, by term.
+    Reigns,
+    /// Memory that no region has, by memory node.
+    Orphans,
 }
 
 impl Table {
     /// Every table, in the order in which they are read.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Meta,
         Self::MemoryNodes,
         Self::ComputeNodes,
@@ -57,6 +64,8 @@ impl Table {
         Self::ClearedLogs,
         Self::Commands,
         Self::Events,
+        Self::Reigns,
+        Self::Orphans,
     ];
 
     /// Its name in a store.
@@ -72,6 +81,8 @@ impl Table {
             Self::ClearedLogs => "cleared_logs",
             Self::Commands => "commands",
             Self::Events => "events",
+            Self::Reigns => "reigns",
+            Self::Orphans => "orphans",
         }
     }
 
@@ -127,6 +138,7 @@ impl Record {
             Change::RegionGone(name) => Self::Delete(Table::Regions, name.to_string()),
             Change::MemoryNodeGone(name) => {
                 records.push(Self::Delete(Table::Qos, name.to_string()));
+                records.push(Self::Delete(Table::Orphans, name.to_string()));
                 Self::Delete(Table::MemoryNodes, name.to_string())
             }
             Change::LogicalDevice(ld) => {
@@ -145,6 +157,10 @@ impl Record {
             }
             Change::CommandAnswered(node, seq) => Self::Delete(Table::Commands, numbered_key(node, *seq)),
             Change::Event(event) => put(Table::Events, number_key(event.seq), event)?,
+            Change::Reign(reign) => put(Table::Reigns, number_key(reign.term), reign)?,
+            Change::ReignForgotten(term) => Self::Delete(Table::Reigns, number_key(*term)),
+            Change::Orphans(orphans) => put(Table::Orphans, orphans.memory_node.to_string(), orphans)?,
+            Change::OrphansGone(name) => Self::Delete(Table::Orphans, name.to_string()),
             Change::EventsForgotten(before) => Self::DeleteBelow(Table::Events, number_key(*before)),
         };
         records.push(record);
@@ -173,6 +189,8 @@ fn change_of(table: Table, key: &str, value: &[u8]) -> Result<Change, RecordErro
             parse(value).map(|command| Change::CommandIssued(node, command))
         }
         Table::Events => parse(value).map(Change::Event),
+        Table::Reigns => parse(value).map(Change::Reign),
+        Table::Orphans => parse(value).map(Change::Orphans),
     };
     change.map_err(wrong)
 }

@@ -2,17 +2,19 @@
 //! file is made under another name and renamed when it is whole, so that a process killed at any moment leaves either no
 //! store or one that opens.
 
+use std::cell::Cell;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, Table as RedbTable,
     TableDefinition, TableError, WriteTransaction,
 };
 
-use super::record::{FORMAT, Record, Restore, Table};
+use super::record::{FORMAT, FORMAT_BEFORE, Record, Restore, Table};
 use super::{Store, StoreError};
-use crate::manager::{Change, Meta, State};
+use crate::manager::{Change, Contradiction, Meta, State};
 
 type Rows<'t> = RedbTable<'t, &'static str, &'static [u8]>;
 
@@ -30,7 +32,8 @@ const CACHE_BYTES: usize = 16 << 20;
 /// A store in one file.
 #[derive(Debug)]
 pub struct RedbStore {
-    database: Database,
+    /// None while a store that could not be written is opened anew.
+    database: Option<Database>,
     path: PathBuf,
 }
 
@@ -46,28 +49,37 @@ impl RedbStore {
         if !path.try_exists().map_err(place)? {
             create(path, folder)?;
         }
-        let database = guarded(path, || {
-            let mut database = builder().open(path).map_err(|error| open_error(path, error))?;
-            database.check_integrity().map_err(|error| open_error(path, error))?;
-            Ok(database)
-        })?;
-        let store = Self { database, path: path.to_owned() };
+        let store = Self { database: Some(open_database(path)?), path: path.to_owned() };
         guarded(path, || store.check_format())?;
         Ok(store)
     }
 
+    fn database(&self) -> Result<&Database, StoreError> {
+        let closed = || StoreError::Write { place: self.place(), reason: "it is not open".to_owned() };
+        self.database.as_ref().ok_or_else(closed)
+    }
+
     fn check_format(&self) -> Result<(), StoreError> {
-        let read = self.database.begin_read().map_err(|error| self.damaged(error))?;
+        let read = self.database()?.begin_read().map_err(|error| self.damaged(error))?;
         let meta = read.open_table(FORMAT_TABLE).map_err(|error| self.damaged(error))?;
         let value = meta.get(FORMAT_KEY).map_err(|error| self.damaged(error))?;
         let found = value.map(|value| String::from_utf8_lossy(value.value()).into_owned());
         match found {
             Some(found) if found == FORMAT.to_string() => Ok(()),
+            Some(found) if found == FORMAT_BEFORE.to_string() => self.bring_up(),
             found => Err(StoreError::Format {
                 place: self.place(),
                 found: found.unwrap_or_else(|| "unknown".into()),
             }),
         }
+    }
+
+    /// Brings a store of the layout before to this one, which has more tables.
+    fn bring_up(&self) -> Result<(), StoreError> {
+        tracing::info!(store = %self.path.display(), "the store is brought from format {FORMAT_BEFORE} to {FORMAT}");
+        // Every table is made when it is opened for writing.
+        let made = self.write(&[]).and_then(|()| self.write_format());
+        made.map_err(|error| StoreError::Write { place: self.place(), reason: error.to_string() })
     }
 
     fn damaged(&self, error: impl std::fmt::Display) -> StoreError {
@@ -79,7 +91,7 @@ impl RedbStore {
     }
 
     fn read_all(&self) -> Result<State, StoreError> {
-        let read = self.database.begin_read().map_err(|error| self.damaged(error))?;
+        let read = self.database()?.begin_read().map_err(|error| self.damaged(error))?;
         let mut restore = Restore::default();
         for table in Table::ALL {
             let rows = read.open_table(definition(table)).map_err(|error| self.damaged(error))?;
@@ -90,11 +102,11 @@ impl RedbStore {
                 }
             }
         }
-        restore.finish().map_err(|source| StoreError::Contradiction { place: self.place(), source })
+        restore.finish().map_err(|source| self.contradicted(source))
     }
 
     fn write(&self, changes: &[Change]) -> Result<(), Box<dyn std::error::Error>> {
-        let transaction = self.database.begin_write()?;
+        let transaction = self.database()?.begin_write()?;
         {
             let mut tables = Tables::open(&transaction)?;
             for record in Record::all_of(changes)? {
@@ -112,8 +124,33 @@ impl Store for RedbStore {
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
-        self.write(changes)
-            .map_err(|error| StoreError::Write { place: self.place(), reason: error.to_string() })
+        guarded(&self.path, || {
+            self.write(changes)
+                .map_err(|error| StoreError::Write { place: self.place(), reason: error.to_string() })
+        })
+    }
+
+    fn revive(&mut self) -> Result<State, StoreError> {
+        // redb does nothing more with a file of which a write failed; it has to be closed first, as it is locked.
+        if let Some(database) = self.database.take() {
+            guarded(&self.path, || {
+                drop(database);
+                Ok(())
+            })?;
+        }
+        let opened = open_database(&self.path).map_err(|error| match error {
+            // To open it may take writing.
+            StoreError::Place { source, .. } => {
+                StoreError::Write { place: self.place(), reason: source.to_string() }
+            }
+            other => other,
+        });
+        self.database = Some(opened?);
+        self.load()
+    }
+
+    fn contradicted(&self, source: Contradiction) -> StoreError {
+        StoreError::Contradiction { place: self.place(), source }
     }
 }
 
@@ -145,6 +182,15 @@ impl<'t> Tables<'t> {
     }
 }
 
+/// Opens a store that is there.
+fn open_database(path: &Path) -> Result<Database, StoreError> {
+    guarded(path, || {
+        let mut database = builder().open(path).map_err(|error| open_error(path, error))?;
+        database.check_integrity().map_err(|error| open_error(path, error))?;
+        Ok(database)
+    })
+}
+
 fn builder() -> redb::Builder {
     let mut builder = redb::Builder::new();
     builder.set_cache_size(CACHE_BYTES);
@@ -162,7 +208,7 @@ fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
         fs::remove_file(&draft).map_err(place)?;
     }
     let database = builder().create(&draft).map_err(|error| open_error(path, error))?;
-    let fresh = RedbStore { database, path: path.to_owned() };
+    let fresh = RedbStore { database: Some(database), path: path.to_owned() };
     fresh.write(&[Change::Meta(Meta::default())]).map_err(|error| write(error.to_string()))?;
     fresh.write_format().map_err(|error| write(error.to_string()))?;
     drop(fresh);
@@ -178,17 +224,35 @@ fn create(path: &Path, folder: &Path) -> Result<(), StoreError> {
 
 impl RedbStore {
     fn write_format(&self) -> Result<(), Box<dyn std::error::Error>> {
-        let transaction = self.database.begin_write()?;
+        let transaction = self.database()?.begin_write()?;
         transaction.open_table(FORMAT_TABLE)?.insert(FORMAT_KEY, FORMAT.to_string().as_bytes())?;
         transaction.commit()?;
         Ok(())
     }
 }
 
+thread_local! {
+    /// Whether a panic of this thread is caught by [`guarded`].
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs what reads a file nobody has vouched for. redb checks the pages of its trees but believes its own book-keeping: on
 /// some kinds of damage it panics, and then this is an error like any other.
 fn guarded<T>(path: &Path, read: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
-    std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)).unwrap_or_else(|_| {
+    // What is caught here is told as an error, and not besides as a panic of this program's.
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !GUARDED.get() {
+                usual(panic);
+            }
+        }));
+    });
+    let outer = GUARDED.replace(true);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(read));
+    GUARDED.set(outer);
+    result.unwrap_or_else(|_| {
         Err(StoreError::Damaged {
             place: path.display().to_string(),
             reason: "its page tables make no sense".to_owned(),

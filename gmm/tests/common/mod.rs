@@ -126,7 +126,7 @@ pub fn memory_node(node: &str, last: u8, extents: u64) -> RegisterMemoryNode {
 }
 
 pub fn compute_node(node: &str, last: u8) -> RegisterComputeNode {
-    RegisterComputeNode { cn_id: cn(last), name: name(node), instance_id: 1 }
+    RegisterComputeNode { cn_id: cn(last), name: name(node), instance_id: 1, seen: Watermark::default() }
 }
 
 /// A memory node that confirms everything it is told, until it is dropped.

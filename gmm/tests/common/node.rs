@@ -30,9 +30,10 @@ pub struct Known {
 impl Known {
     /// Whether what comes from there is to be followed.
     pub fn accepts(&mut self, from: Watermark) -> bool {
-        let accepted = from >= self.seen;
+        let accepted = !from.is_before(self.seen);
         if accepted {
-            self.seen = from
+            // A command does not say of which run it is.
+            self.seen = Watermark { run: if from.run == 0 { self.seen.run } else { from.run }, ..from }
         } else {
             self.refused += 1
         }

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_gmm::api::{MemoryNodeRegistered, MemoryNodeSync, Progress, RegisterMemoryNode};
+use cxloe_gmm::api::{
+    ErrorCode, MemoryNodeRegistered, MemoryNodeSync, NotFollowed, Party, Progress, RegisterMemoryNode,
+    ReportOrphans,
+};
 use cxloe_gmm::daemon::{self, Backoff, Break, Connection, Contact, StateFile, Stopped};
 use cxloe_gmm::model::{DeviceKind, Name, NameError, NodeAction, NodeCommand, Watermark};
 use cxloe_wire::frame::Mac;
@@ -15,7 +18,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::job::{Job, JobError};
-use super::mappings::Mappings;
+use super::mappings::{Mappings, Refusal};
 
 /// How often the manager hears how far a long change has come; more often where its heartbeat is faster than that.
 const PROGRESS_EVERY: Duration = Duration::from_millis(400);
@@ -117,8 +120,15 @@ impl Shell {
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
         let request = self.introduction();
         let client = contact.client();
-        let answer = contact.ask(client.register_memory_node(&request)).await?;
-        self.mappings.hear(answer.watermark).map_err(Break::node)?;
+        let answered = contact.ask(client.register_memory_node(&request)).await;
+        if answered.as_ref().is_err_and(is_stale) {
+            self.say_not_followed(contact).await?;
+        }
+        let answer = answered?;
+        if let Err(refusal) = self.mappings.accept(answer.watermark, &answer.lineage) {
+            self.say_not_followed(contact).await?;
+            return Err(Break::node(refusal));
+        }
         self.remember(request.seen)?;
         let job = self.mappings.registered(&answer).map_err(Break::node)?;
         let mut heartbeat = Duration::from_millis(answer.heartbeat_ms.max(1));
@@ -128,13 +138,17 @@ impl Shell {
             tracing::info!(%url, name = %self.name, extents, "registered with the manager");
         }
         loop {
+            self.report_orphans(answer.registration, contact).await?;
             let sync = self.sync(answer.registration, heartbeat);
             let reported = sync.results.len();
             let synced = contact.ask(client.sync_memory_node(&self.name, &sync)).await?;
             self.mappings.reported(reported);
             heartbeat = Duration::from_millis(synced.heartbeat_ms.max(1));
             let before = self.mappings.seen();
-            self.mappings.hear(synced.watermark).map_err(Break::node)?;
+            self.mappings.hear(synced.watermark).map_err(|refusal| match refusal {
+                Refusal::AnotherRun => Break::Anew,
+                refusal => Break::node(refusal),
+            })?;
             self.remember(before)?;
             for command in &synced.commands {
                 if let Some(job) = self.mappings.start(command).map_err(Break::node)? {
@@ -143,6 +157,34 @@ impl Shell {
                 }
             }
         }
+    }
+
+    /// Lets the manager show that this node does not follow, and what it holds. A manager that does not understand need not.
+    async fn say_not_followed(&self, contact: &Contact) -> Result<(), Break> {
+        let (node, seen) = (Party::MemoryNode(self.name.clone()), self.mappings.seen());
+        let said = NotFollowed { node, seen, holds: self.mappings.held() };
+        let client = contact.client();
+        if let Err(error) = contact.stop().or(client.not_followed(&said)).await? {
+            tracing::debug!(%error, "the manager was not told that this node does not follow");
+        }
+        Ok(())
+    }
+
+    /// Lets the manager know what this node holds that no region has.
+    async fn report_orphans(&mut self, registration: u64, contact: &Contact) -> Result<(), Break> {
+        let orphans = self.mappings.orphans_to_report();
+        if orphans.is_empty() {
+            return Ok(());
+        }
+        let client = contact.client();
+        let report = ReportOrphans { registration, orphans };
+        match contact.ask(client.report_orphans(&self.name, &report)).await {
+            // A manager of a release before: it cannot know.
+            Err(Break::Client(error)) if error.code() == Some(ErrorCode::NotFound) => {}
+            answered => answered?,
+        }
+        self.mappings.orphans_reported();
+        Ok(())
     }
 
     fn introduction(&self) -> RegisterMemoryNode {
@@ -219,6 +261,10 @@ impl Shell {
             _ => Ok(()),
         }
     }
+}
+
+fn is_stale(reason: &Break) -> bool {
+    matches!(reason, Break::Client(error) if error.code() == Some(ErrorCode::StaleManager))
 }
 
 fn log(command: &NodeCommand) {

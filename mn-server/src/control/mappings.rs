@@ -6,12 +6,18 @@
 //! * a command or an answer from below the highest term and revision ever seen is refused: its manager lost its place
 //! * an extent gets a new owner only after every worker has let go of it and it reads as zeros
 //! * an extent is never taken from a CN by a command that names another CN
+//! * what this node serves and an accepted manager does not list is no longer served, but kept: it is this node's orphan,
+//!   given to nobody and zeroed by no one until the manager has it unmapped by name
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use cxloe_gmm::api::MemoryNodeRegistered;
-use cxloe_gmm::model::{CnId as FabricCnId, CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
+use cxloe_gmm::api::{Held, MemoryNodeRegistered};
+use cxloe_gmm::model::{
+    CnId as FabricCnId, CommandResult, ExtentRun, Extents, Mapping, Name, NodeAction, NodeCommand, Reign,
+    Watermark,
+    lineage::{self, Lacking},
+};
 use cxloe_wire::frame::Mac;
 
 use super::job::{Job, JobError, Purpose};
@@ -21,10 +27,12 @@ use crate::translation::{PageTable, PageTableWriter, Recovery, TableError, Trans
 /// Why a message of a manager is not followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It comes from below what this node has seen.
+    /// Its store does not contain what this node has seen.
+    #[error(transparent)]
+    Lacking(#[from] Lacking),
+    /// It comes from below what this node has seen of that manager.
     #[error(
-        "the manager is at term {}, revision {}, this node has seen term {}, revision {}: the manager's store is an old \
-         copy or another fabric's; start the right manager (or remove this node's state file to join another fabric)",
+        "the manager is at term {}, revision {}, and this node has seen term {}, revision {}: the answer was overtaken",
         got.term, got.revision, seen.term, seen.revision
     )]
     Stale {
@@ -33,6 +41,9 @@ pub enum Refusal {
         /// The manager's.
         got: Watermark,
     },
+    /// Another manager answers, or the same one after a restart.
+    #[error("another manager leads since this node registered; registering again")]
+    AnotherRun,
     /// A command is missing in between.
     #[error("command {got} came when {expected} was next; registering again")]
     Gap {
@@ -50,13 +61,21 @@ pub struct Mappings {
     seen: Watermark,
     acked: u64,
     results: Vec<CommandResult>,
+    /// Extents that are kept though the manager lists them for nobody, and whose they were.
+    orphans: BTreeMap<MpExtent, Translation>,
+    /// Whether the manager has yet to hear of some of them.
+    unreported: bool,
 }
+
+/// Runs of orphans that are reported at a time. Others are when these are released.
+const RUNS_PER_REPORT: usize = 2000;
 
 impl Mappings {
     /// Opens the page table of `pool`; `seen` is what the node's state file holds.
     pub fn open(pool: Arc<Pool>, seen: Watermark) -> (Mappings, Recovery) {
         let (writer, recovery) = PageTableWriter::open(pool);
-        (Mappings { writer, seen, acked: 0, results: Vec::new() }, recovery)
+        let orphans = BTreeMap::new();
+        (Mappings { writer, seen, acked: 0, results: Vec::new(), orphans, unreported: false }, recovery)
     }
 
     /// The page table, to be shared with the workers.
@@ -94,19 +113,79 @@ impl Mappings {
         self.writer.is_empty()
     }
 
-    /// Takes note of how far the manager has come, or refuses to listen to it.
+    /// Takes note of how far the manager has come with which this node is registered, or refuses to listen to it.
     pub fn hear(&mut self, got: Watermark) -> Result<(), Refusal> {
-        if got < self.seen {
+        if got.run != self.seen.run {
+            return Err(Refusal::AnotherRun);
+        }
+        if got.is_before(self.seen) {
             return Err(Refusal::Stale { seen: self.seen, got });
         }
         self.seen = got;
         Ok(())
     }
 
-    /// The answer to a registration: all that the node has to serve. Mappings not listed are removed at once,
-    /// those listed are added with their content as it is when the job is done.
+    /// Accepts a manager whose store contains all that this node has seen, which `reigns` have to show.
+    pub fn accept(&mut self, got: Watermark, reigns: &[Reign]) -> Result<(), Refusal> {
+        lineage::check(reigns, got, self.seen)?;
+        self.seen = got;
+        Ok(())
+    }
+
+    /// What this node holds, by compute node.
+    pub fn held(&self) -> Vec<Held> {
+        let bytes = self.table().pool().extent_bytes();
+        let mut held: BTreeMap<FabricCnId, u64> = BTreeMap::new();
+        for t in self.table().iter().chain(self.orphans.values().copied()) {
+            if let Some(cn) = fabric_cn(t.cn) {
+                *held.entry(cn).or_default() += bytes;
+            }
+        }
+        let held = held.into_iter();
+        held.map(|(compute_node, bytes)| Held { compute_node, region: None, created_ms: None, bytes })
+            .collect()
+    }
+
+    /// The orphans that the manager has yet to hear of, as one report takes them.
+    pub fn orphans_to_report(&self) -> Vec<Mapping> {
+        let extent_bytes = self.table().pool().extent_bytes();
+        let mut by_owner: Vec<Translation> = self.orphans.values().copied().collect();
+        by_owner.sort_unstable_by_key(|t| (t.cn, t.cmem_extent));
+        let mut pieces: Vec<Mapping> = Vec::new();
+        let (mut runs, mut last_extent) = (0, None);
+        for t in by_owner.into_iter().filter(|_| self.unreported) {
+            let Some(cn) = fabric_cn(t.cn) else { continue };
+            let cmem_base = t.cmem_extent << self.table().extent_shift();
+            let run = ExtentRun { first: t.mp_extent.0.into(), count: 1 };
+            let follows = last_extent == Some((t.cn, t.cmem_extent.wrapping_sub(1)));
+            runs += usize::from(
+                !follows || pieces.last().is_some_and(|last| !last.extents.ends_before(run.first)),
+            );
+            if runs > RUNS_PER_REPORT {
+                break;
+            }
+            last_extent = Some((t.cn, t.cmem_extent));
+            match pieces.last_mut().filter(|_| follows) {
+                Some(last) => last.extents.push(run),
+                None => {
+                    let region = Name::new("orphan").expect("these letters are a name");
+                    let extents = Extents::from_iter([run]);
+                    pieces.push(Mapping { cn, region, cmem_base, extent_bytes, extents });
+                }
+            }
+        }
+        pieces
+    }
+
+    /// The manager has heard of the orphans.
+    pub fn orphans_reported(&mut self) {
+        self.unreported = false;
+    }
+
+    /// The answer to a registration with an accepted manager: all that the node has to serve. Mappings not listed are
+    /// removed at once and their content is kept; those listed are added with their content as it is when the job is done.
     pub fn registered(&mut self, answer: &MemoryNodeRegistered) -> Result<Job, Refusal> {
-        self.hear(answer.watermark)?;
+        self.accept(answer.watermark, &answer.lineage)?;
         self.acked = answer.acked_seq;
         self.results.clear();
         let mut wanted = Vec::new();
@@ -116,7 +195,36 @@ impl Mappings {
                 Err(error) => tracing::error!(region = %mapping.region, %error, "cannot serve a region"),
             }
         }
-        Ok(self.reconcile(wanted, Vec::new()))
+        let free: HashSet<u64> = answer.unowned.iter().collect();
+        Ok(self.serve_only(wanted, &free))
+    }
+
+    /// Removes every mapping that is not `wanted`. What the manager takes for free, or for somebody else's, is an orphan from
+    /// then on; of the rest it knows, and says with a command what becomes of it.
+    fn serve_only(&mut self, wanted: Vec<Translation>, free: &HashSet<u64>) -> Job {
+        let keep: HashSet<Translation> = wanted.iter().copied().collect();
+        let listed: HashSet<MpExtent> = wanted.iter().map(|translation| translation.mp_extent).collect();
+        let extra: Vec<Translation> = self.table().iter().filter(|held| !keep.contains(held)).collect();
+        self.remove(&extra);
+        let generation = if extra.is_empty() { 0 } else { self.writer.seal() };
+        let unknown =
+            |t: &&Translation| free.contains(&u64::from(t.mp_extent.0)) || listed.contains(&t.mp_extent);
+        self.orphans.extend(extra.iter().filter(unknown).map(|t| (t.mp_extent, *t)));
+        // Listed again as it was: it is somebody's.
+        self.orphans.retain(|_, t| !keep.contains(t));
+        self.unreported = !self.orphans.is_empty();
+        if self.unreported {
+            let (extents, bytes) =
+                (self.orphans.len(), self.table().pool().extent_bytes() * self.orphans.len() as u64);
+            tracing::warn!(
+                extents,
+                bytes,
+                "this node holds memory that the manager lists for nobody: it is kept and not served; `gmm release-orphans` \
+                 zeroes it and gives it back"
+            );
+        }
+        let wanted = wanted.into_iter().filter(|t| !self.orphans.contains_key(&t.mp_extent)).collect();
+        Job { purpose: Purpose::Reconcile(wanted), generation, released: Vec::new(), granted: Vec::new() }
     }
 
     /// Removes every mapping that is not `wanted`; those that are missing are added when the job is done. The
@@ -169,6 +277,13 @@ impl Mappings {
         match action {
             NodeAction::MapCmem(_) => {
                 let mut granted = Vec::new();
+                // A manager of a release that knows no orphans could not release them.
+                if self.seen.run == 0 {
+                    self.forget_orphans(&translations);
+                }
+                if let Some(orphan) = translations.iter().find_map(|t| self.orphans.get(&t.mp_extent)) {
+                    return Err(kept(orphan));
+                }
                 for t in &translations {
                     match self.writer.check(t.cn, t.cmem_extent, t.mp_extent) {
                         Ok(true) => {}
@@ -187,7 +302,14 @@ impl Mappings {
                     {
                         return Err(TableError::ExtentTaken(owner).to_string());
                     }
+                    if let Some(orphan) = self.orphans.get(&t.mp_extent).filter(|orphan| *orphan != t) {
+                        return Err(kept(orphan));
+                    }
                 }
+                let held = self.orphans.len();
+                self.forget_orphans(&translations);
+                // The next ones can be reported.
+                self.unreported |= self.orphans.len() < held && !self.orphans.is_empty();
                 self.remove(&translations);
                 // Extents that are not mapped are zeroed all the same; an earlier removal may still be under way.
                 let released = translations.iter().map(|t| t.mp_extent).collect();
@@ -243,6 +365,12 @@ impl Mappings {
         translations.iter().filter_map(|t| self.writer.unmap(t.cn, t.cmem_extent)).collect()
     }
 
+    fn forget_orphans(&mut self, translations: &[Translation]) {
+        for t in translations {
+            self.orphans.remove(&t.mp_extent);
+        }
+    }
+
     fn conclude(&mut self, seq: u64, error: Option<String>) {
         if let Some(error) = &error {
             tracing::error!(seq, %error, "a command of the manager failed");
@@ -288,6 +416,21 @@ impl Mappings {
         }
         Ok(translations)
     }
+}
+
+/// Why an orphan is not taken for something else.
+fn kept(orphan: &Translation) -> String {
+    let whose = fabric_cn(orphan.cn).map_or_else(|| orphan.cn.to_string(), |cn| cn.to_string());
+    format!(
+        "extent {} holds memory of CN {whose} that the manager did not list; it is kept until `gmm release-orphans`",
+        orphan.mp_extent.0
+    )
+}
+
+/// The data path's number as the manager's CN id.
+fn fabric_cn(cn: crate::translation::CnId) -> Option<FabricCnId> {
+    let [_, _, octets @ ..] = cn.to_be_bytes();
+    FabricCnId::new(octets).ok()
 }
 
 /// The manager's CN id as the data path's number.

@@ -623,7 +623,7 @@ fn an_aer_event_reaches_the_owner_of_the_vppb() {
     let mut fabric = Fabric::new(&[8]);
     fabric.register_cn(1);
     fabric.create("r", 1, cn(1)).unwrap();
-    let before = fabric.manager.compute_node_registered(cn(1)).unwrap().after_event;
+    let before = fabric.manager.compute_node_registered(cn(1), Watermark::default()).unwrap().after_event;
     let aer = |vppb| Command::GenerateAer { compute_node: cn(1).into(), vppb, aer: 0x4000 };
     fabric.apply(aer(0)).unwrap();
     assert!(fabric.manager.regions_changed(cn(1), before));

@@ -1,7 +1,8 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that do what they are told.
-//! `rules` and `devices` have a test for each rule, `orders` looks for an order of events that breaks one.
+//! `rules`, `devices` and `lineage` have a test for each rule, `orders` looks for an order of events that breaks one.
 
 mod devices;
+mod lineage;
 mod orders;
 mod rules;
 
@@ -95,7 +96,7 @@ impl Node {
     }
 
     fn carry_out(&mut self, command: &NodeCommand, fail: bool) {
-        assert!(command.watermark() >= self.seen, "{:?} after {:?}", command.watermark(), self.seen);
+        assert!(!command.watermark().is_before(self.seen), "{:?} after {:?}", command.watermark(), self.seen);
         self.seen = command.watermark();
         if command.seq <= self.acked_seq {
             return;
@@ -200,7 +201,8 @@ impl Fabric {
 
     fn register(&mut self, node: usize) -> Result<(), ManagerError> {
         self.apply(Command::RegisterMemoryNode(self.nodes[node].register()))?;
-        let registered = self.manager.memory_node_registered(&self.nodes[node].name).unwrap();
+        let registered =
+            self.manager.memory_node_registered(&self.nodes[node].name, self.nodes[node].seen).unwrap();
         let node = &mut self.nodes[node];
         node.registration = registered.registration;
         node.acked_seq = registered.acked_seq;
@@ -232,10 +234,14 @@ impl Fabric {
 
     /// Starts the agent of a compute node, named `cn1` for `cn(1)` and so on.
     fn register_cn(&mut self, last: u8) {
-        let register =
-            RegisterComputeNode { cn_id: cn(last), name: name(&format!("cn{last}")), instance_id: 5 };
+        let register = RegisterComputeNode {
+            cn_id: cn(last),
+            name: name(&format!("cn{last}")),
+            instance_id: 5,
+            seen: Watermark::default(),
+        };
         self.apply(Command::RegisterComputeNode(register)).unwrap();
-        let registered = self.manager.compute_node_registered(cn(last)).unwrap();
+        let registered = self.manager.compute_node_registered(cn(last), Watermark::default()).unwrap();
         let agent = self.agents.entry(cn(last)).or_default();
         agent.registration = registered.registration;
         agent.after_event = registered.after_event;

@@ -218,7 +218,9 @@ fn a_number_alone_confirms_nothing() {
 fn a_compute_node_hears_of_its_own_regions_only() {
     let mut fabric = Fabric::new(&[8]);
     [1, 2].into_iter().for_each(|last| fabric.register_cn(last));
-    let before = [1, 2].map(|last| fabric.manager.compute_node_registered(cn(last)).unwrap().after_event);
+    let before = [1, 2].map(|last| {
+        fabric.manager.compute_node_registered(cn(last), Watermark::default()).unwrap().after_event
+    });
     let by_name =
         CreateRegion { owner: Owner::Name(name("cn2")), ..CreateRegion::new(name("r"), EXTENT, cn(1)) };
     fabric.apply(Command::CreateRegion(by_name)).unwrap();
@@ -239,17 +241,23 @@ fn a_compute_node_hears_of_its_own_regions_only() {
 fn two_agents_with_one_cn_id_or_one_name_are_told_apart() {
     let mut fabric = Fabric::new(&[1]);
     let register = |last, node: &str, instance_id| {
-        Command::RegisterComputeNode(RegisterComputeNode { cn_id: cn(last), name: name(node), instance_id })
+        Command::RegisterComputeNode(RegisterComputeNode {
+            cn_id: cn(last),
+            name: name(node),
+            instance_id,
+            seen: Watermark::default(),
+        })
     };
     fabric.apply(register(1, "a", 1)).unwrap();
-    let registration = fabric.manager.compute_node_registered(cn(1)).unwrap().registration;
+    let registration =
+        fabric.manager.compute_node_registered(cn(1), Watermark::default()).unwrap().registration;
     assert_eq!(fabric.apply(register(1, "a", 2)).unwrap_err().code(), ErrorCode::NameInUse);
     assert_eq!(fabric.apply(register(2, "a", 3)).unwrap_err().code(), ErrorCode::NameInUse);
     fabric.apply(register(1, "a", 1)).expect("the same run may register again");
     let sync = ComputeNodeSync { registration, after_event: 0, released: Vec::new(), wait_ms: 0 };
     let error = fabric.apply(Command::SyncComputeNode(cn(1), sync)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotRegistered);
-    let current = fabric.manager.compute_node_registered(cn(1)).unwrap().registration;
+    let current = fabric.manager.compute_node_registered(cn(1), Watermark::default()).unwrap().registration;
     fabric.apply(Command::HungUp(liveness::NodeKey::Compute(cn(1)), registration)).unwrap();
     assert!(fabric.apply(register(1, "a", 2)).is_err(), "an old connection says nothing about the new run");
     fabric.apply(Command::HungUp(liveness::NodeKey::Compute(cn(1)), current)).unwrap();

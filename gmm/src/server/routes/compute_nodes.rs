@@ -60,8 +60,8 @@ async fn register(
     State(core): State<Core>,
     Body(register): Body<RegisterComputeNode>,
 ) -> Result<Json<ComputeNodeRegistered>, ApiError> {
-    let cn = register.cn_id;
-    let view = move |manager: &Manager, _: &_| manager.compute_node_registered(cn);
+    let (cn, seen) = (register.cn_id, register.seen);
+    let view = move |manager: &Manager, _: &_| manager.compute_node_registered(cn, seen);
     let registered = core.apply(Command::RegisterComputeNode(register), view).await?;
     registered.map(Json).ok_or_else(gone)
 }

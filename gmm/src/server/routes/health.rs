@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::{Extension, Json};
 
 use super::Leader;
-use crate::api::ManagerHealth;
+use crate::api::{ManagerHealth, Orphans};
 use crate::manager::Manager;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
@@ -24,14 +24,18 @@ async fn show(
     State(core): State<Core>,
     Extension(Leader(leader)): Extension<Leader>,
 ) -> Result<Json<ManagerHealth>, ApiError> {
-    let view = move |manager: &Manager| ManagerHealth {
-        status: "ok".to_owned(),
+    let view = move |manager: &mut Manager, now_ms: u64, _: &mut _| ManagerHealth {
+        status: if manager.frozen().is_some() { "read-only" } else { "ok" }.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         leader: Some(leader.to_string()),
         watermark: manager.watermark(),
         memory_nodes: manager.memory_node_count(),
         compute_nodes: manager.compute_node_count(),
         regions: manager.state().regions.len() as u64,
+        fabric: manager.fabric().filter(|run| *run != 0).map(|run| format!("{run:016x}")),
+        refused: manager.refused_nodes(now_ms).into_iter().map(|refused| refused.node).collect(),
+        orphan_bytes: manager.state().orphans.values().map(Orphans::bytes).sum(),
+        read_only: manager.frozen().map(str::to_owned),
     };
-    Ok(Json(core.look(view).await?))
+    Ok(Json(core.turn(view).await?))
 }

@@ -6,12 +6,13 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::NoContent;
 
+use super::answer::Settled;
 use super::compute_nodes::{HangUp, gone, superseded};
 use super::extract::{Body, Named, Path, Query};
 use super::wait::poll;
 use crate::api::{
     ForgetMemoryNode, LogicalDeviceStatus, MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync,
-    MemoryNodeSynced, RegisterMemoryNode, SetLdAllocations,
+    MemoryNodeSynced, Orphans, RegisterMemoryNode, ReleaseOrphans, ReportOrphans, SetLdAllocations,
 };
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager};
@@ -41,6 +42,18 @@ pub fn routes() -> ApiRouter<Core> {
             }),
         )
         .api_route(
+            "/v1/memory-nodes/{name}/orphans",
+            post_with(report_orphans, |op| {
+                op.id("reportOrphans").summary("A memory node says what it holds that no region has")
+            }),
+        )
+        .api_route(
+            "/v1/memory-nodes/{name}/release-orphans",
+            post_with(release_orphans, |op| {
+                op.id("releaseOrphans").summary("Have a memory node zero what it holds that no region has")
+            }),
+        )
+        .api_route(
             "/v1/memory-nodes/{name}/logical-devices",
             put_with(set_ld_allocations, |op| {
                 op.id("setLdAllocations").summary("Set capacity aside for logical devices")
@@ -56,8 +69,8 @@ async fn register(
     State(core): State<Core>,
     Body(register): Body<RegisterMemoryNode>,
 ) -> Result<Json<MemoryNodeRegistered>, ApiError> {
-    let name = register.name.clone();
-    let view = move |manager: &Manager, _: &_| manager.memory_node_registered(&name);
+    let (name, seen) = (register.name.clone(), register.seen);
+    let view = move |manager: &Manager, _: &_| manager.memory_node_registered(&name, seen);
     let registered = core.apply(Command::RegisterMemoryNode(register), view).await?;
     registered.map(Json).ok_or_else(gone)
 }
@@ -96,6 +109,32 @@ async fn forget(
 ) -> Result<NoContent, ApiError> {
     core.apply(Command::ForgetMemoryNode { name, force }, |_, _| ()).await?;
     Ok(NoContent)
+}
+
+async fn report_orphans(
+    State(core): State<Core>,
+    Path(Named { name }): Path<Named>,
+    Body(report): Body<ReportOrphans>,
+) -> Result<NoContent, ApiError> {
+    core.apply(Command::ReportOrphans(name, report), |_, _| ()).await?;
+    Ok(NoContent)
+}
+
+async fn release_orphans(
+    State(core): State<Core>,
+    Path(Named { name }): Path<Named>,
+    Query(ReleaseOrphans { wait_ms }): Query<ReleaseOrphans>,
+) -> Result<Settled<Orphans, 200>, ApiError> {
+    core.apply(Command::ReleaseOrphans(name.clone()), |_, _| ()).await?;
+    let node = name.clone();
+    let gone = move |manager: &Manager| manager.orphans_on(&node).is_empty().then_some(());
+    poll(&core, Topic::Orphans(name.clone()), wait_ms, gone).await?;
+    let left = move |manager: &Manager| {
+        let orphans = manager.orphans_on(&name).to_vec();
+        Orphans { memory_node: name, orphans }
+    };
+    let left = core.look(left).await?;
+    Ok(if left.orphans.is_empty() { Settled::Done(left) } else { Settled::Pending(left) })
 }
 
 async fn set_ld_allocations(

@@ -7,6 +7,7 @@ mod compute_nodes;
 mod events;
 mod extract;
 mod health;
+mod lineage;
 mod logical_devices;
 mod memory_nodes;
 mod openapi;
@@ -19,17 +20,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aide::axum::ApiRouter;
-use axum::extract::{DefaultBodyLimit, Request};
+use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Router};
 
+use super::body::{BODY_BYTES_MAX, Bodies};
 use super::core::Core;
 use super::error::ApiError;
 use crate::api::ErrorCode;
 
-/// Largest body taken, in bytes: the results and counters of a memory node with many commands.
-pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Longest wait of a long poll and of creating or destroying, in milliseconds.
 pub const WAIT_MS_MAX: u64 = 60_000;
 /// How long a request may take beyond the longest wait.
@@ -44,7 +44,7 @@ pub fn router(core: Core, url: &str) -> Router {
     openapi::documented(resources)
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
-        .layer(middleware::from_fn(bounded))
+        .layer(middleware::from_fn_with_state(Bodies::default(), bounded))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .layer(Extension(Leader(url.into())))
         .with_state(core)
@@ -55,15 +55,22 @@ fn resources() -> ApiRouter<Core> {
         .merge(compute_nodes::routes())
         .merge(regions::routes())
         .merge(logical_devices::routes())
+        .merge(lineage::routes())
         .merge(sessions::routes())
         .merge(events::routes())
         .merge(overview::routes())
         .merge(health::routes())
 }
 
-/// Bounds the time a request may take, its body's arrival included.
-async fn bounded(request: Request, next: Next) -> Response {
-    match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
+/// Bounds the body of a request, and the time it may take, its body's arrival included.
+async fn bounded(State(bodies): State<Bodies>, request: Request, next: Next) -> Response {
+    let answered = async {
+        match bodies.take(request).await {
+            Ok(request) => next.run(request).await,
+            Err(refused) => refused,
+        }
+    };
+    match tokio::time::timeout(REQUEST_TIMEOUT, answered).await {
         Ok(response) => response,
         Err(_) => {
             ApiError::new(ErrorCode::Timeout, "the request did not end in time", "ask again").into_response()

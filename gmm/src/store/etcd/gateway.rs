@@ -16,6 +16,8 @@ use crate::store::EtcdPlace;
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 /// gRPC: the answer did not come in time; the server is not available (no quorum, no leader, ending).
 const PASSING: [i32; 2] = [4, 14];
+/// How etcd says that its database is as large as it may be (`--quota-backend-bytes`).
+const NO_SPACE: &str = "database space exceeded";
 /// gRPC: there is no such thing.
 const NOT_FOUND: i32 = 5;
 
@@ -44,6 +46,11 @@ impl EtcdError {
     /// Whether it may be otherwise in a moment.
     pub fn is_passing(&self) -> bool {
         matches!(self, Self::Away { .. })
+    }
+
+    /// Whether the cluster has no room for more (its alarm NOSPACE).
+    pub fn is_for_want_of_room(&self) -> bool {
+        matches!(self, Self::Refused { reason, .. } if reason.contains(NO_SPACE))
     }
 }
 

@@ -30,9 +30,9 @@ pub use self::leadership::{
 use self::batch::{Batch, record_key};
 use self::gateway::Gateway;
 use self::wire::{Compare, KeyValue, Number, Range, Step, Txn, TxnAnswer};
-use super::record::{FORMAT, Record, Restore, Table};
+use super::record::{FORMAT, FORMAT_BEFORE, Record, Restore, Table};
 use super::{EtcdPlace, Store, StoreError};
-use crate::manager::{Change, State};
+use crate::manager::{Change, Contradiction, State};
 
 /// How long one try may take.
 const TRY_TIMEOUT: Duration = Duration::from_secs(2);
@@ -163,7 +163,7 @@ impl EtcdStore {
         let found = self.insist(async |timeout| self.gateway.txn(&txn, timeout).await)?;
         self.check_lead(&found)?;
         match found.found(1).map(|format| format.value.text()) {
-            Some(format) if format != FORMAT.to_string() => {
+            Some(format) if format != FORMAT.to_string() && format != FORMAT_BEFORE.to_string() => {
                 return Err(StoreError::Format { place: self.place.to_string(), found: format });
             }
             _ => {}
@@ -234,7 +234,11 @@ impl Store for EtcdStore {
                 restore.add(table, key, &record.value.0).map_err(|error| self.damaged(error.to_string()))
             })?;
         }
-        restore.finish().map_err(|source| StoreError::Contradiction { place: self.place.to_string(), source })
+        restore.finish().map_err(|source| self.contradicted(source))
+    }
+
+    fn contradicted(&self, source: Contradiction) -> StoreError {
+        StoreError::Contradiction { place: self.place.to_string(), source }
     }
 
     fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {

@@ -1,0 +1,116 @@
+//! `gmm adopt-fabric` and `gmm release-orphans`: going on with a store that lacks what nodes have seen, and giving back the
+//! memory that no region has any more.
+
+use clap::Args;
+use cxloe_gmm::Client;
+use cxloe_gmm::api::{AdoptFabric, Orphans, RefusedNode, ReleaseOrphans, WAIT_MS_DEFAULT};
+use cxloe_gmm::command_line::{Exit, Failure, output};
+use cxloe_gmm::model::{Name, Watermark, human_bytes};
+
+use super::progress::Progress;
+
+/// Arguments of `gmm adopt-fabric`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Nodes refuse a manager whose store lacks what they have seen: an older copy of it was put back, or another one. They keep
+what they hold, and go on serving it. Start the manager over the newest store, and they follow again.
+
+Where that store is gone, this command takes the one that runs for the fabric's. Without --force it only shows which nodes
+are refused and what they hold that this store does not list. With it, they follow: compute nodes lose those regions;
+memory nodes keep the memory, out of use, until `gmm release-orphans`.
+
+Examples:
+  gmm adopt-fabric            what would be lost
+  gmm adopt-fabric --force    lose it")]
+pub struct AdoptArgs {
+    /// Give up what is shown
+    #[arg(short, long)]
+    force: bool,
+    /// Sizes for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Arguments of `gmm release-orphans`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Orphans are memory that a memory node holds although no region has it: it came back after `gmm forget`, or `gmm
+adopt-fabric` gave its regions up. It is kept as it is until this command has it zeroed; `gmm list -M` shows how much
+there is (orphan_bytes).
+
+Examples:
+  gmm release-orphans mn0
+  gmm release-orphans --wait-ms 60000 mn0")]
+pub struct ReleaseOrphansArgs {
+    /// The memory node
+    memory_node: Name,
+    /// How long to wait for it, in milliseconds
+    #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
+    wait_ms: u64,
+    /// Sizes for people
+    #[arg(short = 'u', long)]
+    human: bool,
+}
+
+/// Shows which nodes are refused and what they would lose, and has them follow if that is forced.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses, and when something would be lost that was not forced.
+pub async fn adopt(client: &Client, args: AdoptArgs) -> Result<(), Failure> {
+    let refused = client.refused_nodes().await?;
+    if refused.is_empty() {
+        eprintln!("Warning: no node is refused; there is nothing to adopt");
+    }
+    output::print(output::value(&refused)?, args.human)?;
+    if refused.is_empty() {
+        return Ok(());
+    }
+    if !args.force {
+        return Err(Failure::new(
+            Exit::Refused,
+            format!(
+                "nothing was changed: {}; start the manager over its newest store, or give this up with `gmm adopt-fabric --force`",
+                in_short(&refused)
+            ),
+        ));
+    }
+    let mut seen: Vec<Watermark> = Vec::new();
+    for node in &refused {
+        if !seen.contains(&node.seen) {
+            seen.push(node.seen);
+        }
+    }
+    Ok(client.adopt_fabric(&AdoptFabric { seen }).await?)
+}
+
+/// What would be lost, in a line.
+fn in_short(refused: &[RefusedNode]) -> String {
+    let part = |node: &RefusedNode| {
+        let held = node.would_lose.iter().map(|held| match &held.region {
+            Some(region) => format!("region {region} ({})", human_bytes(held.bytes)),
+            None => format!("{} of {}", human_bytes(held.bytes), held.compute_node),
+        });
+        let held: Vec<String> = held.collect();
+        let lost = if held.is_empty() { "nothing that it has said".to_owned() } else { held.join(", ") };
+        format!("{} would lose {lost}", node.node)
+    };
+    refused.iter().map(part).collect::<Vec<_>>().join("; ")
+}
+
+/// Releases the orphans of a memory node, and prints what is left.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn release_orphans(client: &Client, args: ReleaseOrphansArgs) -> Result<(), Failure> {
+    let ReleaseOrphansArgs { memory_node, wait_ms, human } = args;
+    let progress = Progress::waiting(format!("waiting for {memory_node} to zero them"));
+    let left: Orphans = client.release_orphans(&memory_node, ReleaseOrphans { wait_ms }).await?;
+    drop(progress);
+    if !left.orphans.is_empty() {
+        eprintln!(
+            "Warning: {memory_node} has yet to zero {}; the manager goes on with it (`gmm list -M`)",
+            human_bytes(left.bytes())
+        );
+    }
+    output::print(output::value(&left)?, human)
+}

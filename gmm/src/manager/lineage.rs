@@ -1,0 +1,172 @@
+//! Which managers have led this fabric, and which nodes do not follow because they have seen one that this store does not
+//! know of: an older copy of the store was put back, or another one. Such a node changes nothing of what it holds, and is
+//! shown here until it follows, or until somebody gives up what this store lacks.
+
+use std::collections::BTreeMap;
+
+use crate::api::{AdoptFabric, Held, NotFollowed, Party, RefusedNode};
+use crate::model::{CnId, EventKind, Name, Reign, Watermark, lineage};
+
+use super::{Change, Manager, ManagerError};
+
+/// Reigns that a store remembers; of older ones, the first.
+const REIGNS_MAX: usize = 4096;
+/// Histories given up under one manager.
+const ADOPTED_MAX: usize = 4096;
+/// Nodes shown as refused. Whoever says one may say many.
+const REFUSED_MAX: usize = 4096;
+/// What one node may say that it holds, and all of them.
+const HELD_MAX: usize = 1024;
+const HELD_BY_ALL_MAX: usize = 65_536;
+/// A refused node that was not heard for so long is not shown any more, in milliseconds: it asks every few seconds.
+const REFUSED_FOR_MS: u64 = 120_000;
+
+/// A node that does not follow.
+#[derive(Debug, Clone)]
+pub(super) struct Refused {
+    seen: Watermark,
+    since_ms: u64,
+    heard_ms: u64,
+    holds: Vec<Held>,
+}
+
+impl Manager {
+    /// Begins a reign: to be told before anything else of a term is.
+    pub(super) fn begin_reign(&mut self, watermark: Watermark) {
+        let Watermark { term, revision, run } = watermark;
+        self.put(Change::Reign(Reign { term, run, first: revision + 1, adopted: Vec::new() }));
+        if self.state.reigns.len() > REIGNS_MAX
+            // The first one stays: its number is the fabric's.
+            && let Some(term) = self.state.reigns.keys().nth(1).copied()
+        {
+            self.put(Change::ReignForgotten(term));
+        }
+    }
+
+    /// The number of the fabric: that of its first manager's run.
+    pub fn fabric(&self) -> Option<u64> {
+        self.state.reigns.values().next().map(|reign| reign.run)
+    }
+
+    /// As much of this store's history as a node has to know that has seen `seen`.
+    pub fn lineage_for(&self, seen: Watermark) -> Vec<Reign> {
+        lineage::excerpt(self.state.reigns.values(), seen)
+    }
+
+    /// Refuses a node that has seen what this store does not have.
+    pub(super) fn check_seen(&mut self, node: &Party, seen: Watermark) -> Result<(), ManagerError> {
+        let (own, reigns) = (self.watermark(), self.lineage_for(seen));
+        if lineage::contains(&reigns, own, seen) {
+            self.refused.remove(node);
+            return Ok(());
+        }
+        self.note_refused(node, seen, None);
+        Err(ManagerError::Stale { node: node.clone(), seen, own })
+    }
+
+    /// A node says that it does not follow.
+    pub(super) fn not_followed(&mut self, said: NotFollowed) -> Result<(), ManagerError> {
+        let NotFollowed { node, seen, mut holds } = said;
+        if lineage::contains(&self.lineage_for(seen), self.watermark(), seen) {
+            let reason = "this manager has come as far".to_owned();
+            return Err(ManagerError::out_of_range(format!("what {node} has seen"), reason));
+        }
+        holds.truncate(HELD_MAX);
+        self.note_refused(&node, seen, Some(holds));
+        Ok(())
+    }
+
+    fn note_refused(&mut self, node: &Party, seen: Watermark, holds: Option<Vec<Held>>) {
+        let now_ms = self.now_ms;
+        self.refused.retain(|_, refused| refused.heard_ms.saturating_add(REFUSED_FOR_MS) > now_ms);
+        if self.refused.len() >= REFUSED_MAX && !self.refused.contains_key(node) {
+            return;
+        }
+        let new = Refused { seen, since_ms: now_ms, heard_ms: now_ms, holds: Vec::new() };
+        let refused = self.refused.entry(node.clone()).or_insert(new);
+        (refused.seen, refused.heard_ms) = (seen, now_ms);
+        if let Some(holds) = holds {
+            refused.holds.clear();
+            let others: usize = self.refused.values().map(|refused| refused.holds.len()).sum();
+            if others + holds.len() <= HELD_BY_ALL_MAX
+                && let Some(refused) = self.refused.get_mut(node)
+            {
+                refused.holds = holds;
+            }
+        }
+    }
+
+    /// The nodes that do not follow.
+    pub fn refused_nodes(&self, now_ms: u64) -> Vec<RefusedNode> {
+        let heard =
+            |(_, refused): &(&Party, &Refused)| refused.heard_ms.saturating_add(REFUSED_FOR_MS) > now_ms;
+        let shown = |(node, refused): (&Party, &Refused)| RefusedNode {
+            node: node.clone(),
+            seen: refused.seen,
+            since_ms: refused.since_ms,
+            heard_ms: refused.heard_ms,
+            would_lose: self.not_listed(node, &refused.holds),
+        };
+        self.refused.iter().filter(heard).map(shown).collect()
+    }
+
+    /// What of `holds` this store knows nothing of.
+    fn not_listed(&self, node: &Party, holds: &[Held]) -> Vec<Held> {
+        match node {
+            Party::MemoryNode(name) => {
+                let listed = self.bytes_listed_on(name);
+                let beyond = |held: &Held| {
+                    let bytes = held.bytes.saturating_sub(listed.get(&held.compute_node).copied()?);
+                    (bytes > 0).then(|| Held { bytes, ..held.clone() })
+                };
+                let unknown = |held: &Held| !listed.contains_key(&held.compute_node);
+                holds
+                    .iter()
+                    .filter_map(|held| if unknown(held) { Some(held.clone()) } else { beyond(held) })
+                    .collect()
+            }
+            Party::ComputeNode(cn) => {
+                let listed = |held: &&Held| {
+                    let region = held.region.as_ref().and_then(|name| self.state.regions.get(name));
+                    region.is_some_and(|region| {
+                        region.owner == *cn
+                            && held.created_ms.is_none_or(|created| created == region.created_ms)
+                            && region.bytes() >= held.bytes
+                    })
+                };
+                holds.iter().filter(|held| !listed(held)).cloned().collect()
+            }
+        }
+    }
+
+    fn bytes_listed_on(&self, node: &Name) -> BTreeMap<CnId, u64> {
+        let mut listed = BTreeMap::new();
+        for (region, leg) in self.legs_on(node) {
+            *listed.entry(region.owner).or_insert(0) += leg.bytes;
+        }
+        listed
+    }
+
+    /// Gives up the histories that `adopt` names, so that the nodes that have seen them follow.
+    pub(super) fn adopt(&mut self, adopt: &AdoptFabric) -> Result<(), ManagerError> {
+        let known = |seen: &Watermark| self.refused.values().any(|refused| refused.seen == *seen);
+        if adopt.seen.is_empty() || !adopt.seen.iter().all(known) {
+            return Err(ManagerError::NobodyRefused);
+        }
+        let Some(mut reign) = self.state.reigns.values().next_back().cloned() else { return Ok(()) };
+        for seen in &adopt.seen {
+            reign.adopted.retain(|given_up| !seen.is_further_on_than(*given_up));
+            if !reign.adopted.iter().any(|given_up| given_up.is_further_on_than(*seen)) {
+                reign.adopted.push(*seen);
+            }
+        }
+        if reign.adopted.len() > ADOPTED_MAX {
+            return Err(ManagerError::LimitReached { what: "histories given up", limit: ADOPTED_MAX as u64 });
+        }
+        self.put(Change::Reign(reign));
+        for seen in &adopt.seen {
+            self.event(EventKind::FabricAdopted { term: seen.term, revision: seen.revision, run: seen.run });
+        }
+        Ok(())
+    }
+}

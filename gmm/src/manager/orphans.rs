@@ -1,0 +1,161 @@
+//! Memory that a memory node holds although no region of this store has it: it came back after it had been forgotten, or an
+//! older store was adopted. The node keeps it as it is and reports it; here it is kept out of what is given away, until
+//! somebody releases it, which zeroes it.
+
+use std::collections::BTreeSet;
+
+use crate::api::{Orphans, ReportOrphans};
+use crate::model::{EventKind, LegState, Mapping, MemoryNode, Name, NodeAction, Region};
+
+use super::{Change, Manager, ManagerError};
+
+/// Runs of extents that are remembered of a memory node. What is beyond them the node keeps all the same: it maps no
+/// orphan.
+pub(super) const RUNS_MAX: usize = 4096;
+
+impl Manager {
+    /// The orphans of a memory node.
+    pub fn orphans_on(&self, node: &Name) -> &[Mapping] {
+        self.state.orphans.get(node).map_or(&[], |orphans| &orphans.orphans)
+    }
+
+    /// Bytes of the orphans of a memory node.
+    pub fn orphan_bytes(&self, node: &Name) -> u64 {
+        self.state.orphans.get(node).map_or(0, Orphans::bytes)
+    }
+
+    /// A memory node says what it holds that no region has.
+    pub(super) fn report_orphans(&mut self, name: &Name, report: &ReportOrphans) -> Result<(), ManagerError> {
+        let registration = report.registration;
+        let node = self.state.memory_nodes.get(name).filter(|node| node.registration == registration);
+        let Some(node) = node.cloned() else {
+            return Err(ManagerError::NotRegistered { who: format!("memory node {name}"), registration });
+        };
+        let mut orphans = self.orphans_on(name).to_vec();
+        let mut known: BTreeSet<u64> = orphans.iter().flat_map(|orphan| orphan.extents.iter()).collect();
+        let mut runs: usize = orphans.iter().map(|orphan| orphan.extents.runs().len()).sum();
+        let mut news = 0;
+        for orphan in &report.orphans {
+            check_orphan(&node, orphan)?;
+            // Reported before: the answer was lost. Taken in pieces by nobody.
+            if orphan.extents.iter().any(|extent| known.contains(&extent)) {
+                continue;
+            }
+            runs += orphan.extents.runs().len();
+            if runs > RUNS_MAX {
+                break;
+            }
+            known.extend(orphan.extents.iter());
+            news += orphan.bytes();
+            orphans.push(Mapping { region: orphan_name(), ..orphan.clone() });
+        }
+        if news == 0 {
+            return Ok(());
+        }
+        self.put(Change::Orphans(Orphans { memory_node: name.clone(), orphans }));
+        self.refresh_free(&node);
+        self.event(EventKind::OrphansFound { memory_node: name.clone(), bytes: news });
+        self.lose_what_is_orphaned(&node);
+        Ok(())
+    }
+
+    /// Legs whose extents hold other memory than theirs have lost their content: the memory node does not serve them.
+    fn lose_what_is_orphaned(&mut self, node: &MemoryNode) {
+        let held: BTreeSet<u64> =
+            self.orphans_on(&node.name).iter().flat_map(|orphan| orphan.extents.iter()).collect();
+        let other_memory =
+            |extents: &crate::model::Extents| extents.iter().any(|extent| held.contains(&extent));
+        let concerned: Vec<Region> = self
+            .legs_on(&node.name)
+            .filter(|(_, leg)| leg.state == LegState::Mapped && other_memory(&leg.extents))
+            .map(|(region, _)| region.clone())
+            .collect();
+        for mut region in concerned {
+            for leg in region.legs.iter_mut() {
+                if leg.memory_node == node.name && leg.state == LegState::Mapped && other_memory(&leg.extents)
+                {
+                    leg.state = LegState::Lost;
+                    // A life that the pool has never had, so that the next registration does not bring it back.
+                    leg.incarnation = Some(!node.incarnation);
+                }
+            }
+            let reason = format!("memory node {} holds other memory in its place", node.name);
+            self.settle(region, Some(reason));
+        }
+    }
+
+    /// Has a memory node zero its orphans and give them back.
+    pub(super) fn release_orphans(&mut self, name: &Name) -> Result<(), ManagerError> {
+        self.memory_node(name)?;
+        let under_way: Vec<Mapping> = self
+            .state
+            .commands_of(name)
+            .filter(|command| matches!(command.action, NodeAction::UnmapCmem(_)))
+            .map(|command| command.action.mapping().clone())
+            .collect();
+        let waiting = self.orphans_on(name).iter().filter(|orphan| !under_way.contains(orphan));
+        let waiting: Vec<Mapping> = waiting.cloned().collect();
+        waiting.into_iter().for_each(|orphan| self.issue(name, NodeAction::UnmapCmem(orphan)));
+        Ok(())
+    }
+
+    /// A memory node answered an unmap command. Returns whether that was about an orphan.
+    pub(super) fn orphan_answered(&mut self, name: &Name, action: &NodeAction, failed: bool) -> bool {
+        let NodeAction::UnmapCmem(mapping) = action else { return false };
+        let Some(orphans) = self.state.orphans.get(name).filter(|orphans| orphans.orphans.contains(mapping))
+        else {
+            return false;
+        };
+        if failed {
+            return true;
+        }
+        let (mut orphans, bytes) = (orphans.clone(), mapping.bytes());
+        orphans.orphans.retain(|orphan| orphan != mapping);
+        self.put_orphans(orphans);
+        if let Some(node) = self.state.memory_nodes.get(name).cloned() {
+            self.refresh_free(&node);
+        }
+        self.event(EventKind::OrphansReleased { memory_node: name.clone(), bytes });
+        // Regions that could not be taken down before, since what they wanted zeroed was not theirs.
+        for region in self.regions_on(name) {
+            self.reissue_unmaps(&region, Some(name));
+        }
+        true
+    }
+
+    fn put_orphans(&mut self, orphans: Orphans) {
+        self.put(if orphans.orphans.is_empty() {
+            Change::OrphansGone(orphans.memory_node)
+        } else {
+            Change::Orphans(orphans)
+        });
+    }
+
+    /// A memory node whose content is another one has no orphans any more.
+    pub(super) fn orphans_lost(&mut self, name: &Name) {
+        if self.state.orphans.contains_key(name) {
+            self.put(Change::OrphansGone(name.clone()));
+        }
+    }
+}
+
+/// What stands where the name of a region would.
+fn orphan_name() -> Name {
+    Name::new("orphan").expect("these letters are a name")
+}
+
+fn check_orphan(node: &MemoryNode, orphan: &Mapping) -> Result<(), ManagerError> {
+    let count = node.extent_count();
+    let inside = |run: &crate::model::ExtentRun| {
+        run.count > 0 && run.first.checked_add(run.count).is_some_and(|end| end <= count)
+    };
+    let fits = orphan.extent_bytes == node.extent_bytes
+        && !orphan.extents.is_empty()
+        && orphan.extents.runs().iter().all(inside)
+        && orphan.extents.len() <= count;
+    if fits {
+        return Ok(());
+    }
+    let reason = format!("they are not among its {count} extents of {} bytes", node.extent_bytes);
+    Err(ManagerError::out_of_range(format!("orphans of memory node {}", node.name), reason))
+}

@@ -1,0 +1,152 @@
+//! Which managers have led a fabric, one after the other: what tells a store from an older copy of itself. Each start of a
+//! manager adds a [`Reign`] to its store, with a random number that no other start has. Nodes remember under which of them,
+//! and how far, they followed; a store that was put back has either not got that reign or left it too early, and no number
+//! of further starts changes that.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Watermark;
+
+/// One manager's time over a store: from its start to the next one's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Reign {
+    /// Its term.
+    pub term: u64,
+    /// Random, chosen at its start; 0 where none was.
+    pub run: u64,
+    /// The first revision that it wrote.
+    pub first: u64,
+    /// Histories that are not this store's, given up by an explicit command under this manager: nodes that followed one of
+    /// them so far follow this store.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adopted: Vec<Watermark>,
+}
+
+impl Reign {
+    fn is_of(&self, seen: Watermark) -> bool {
+        (self.term, self.run) == (seen.term, seen.run)
+    }
+
+    fn adopts(&self, seen: Watermark) -> bool {
+        self.adopted.iter().any(|given_up| given_up.is_further_on_than(seen))
+    }
+}
+
+/// A manager's store does not contain what a node has seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the manager's store, at term {}, revision {}, does not have what this node has seen, term {}, revision {}: it is an older \
+     copy, or another fabric's; nothing was changed here. Start the manager over its newest store, or see `gmm adopt-fabric` \
+     for what would be lost with this one",
+    own.term, own.revision, seen.term, seen.revision
+)]
+pub struct Lacking {
+    /// What the node has seen.
+    pub seen: Watermark,
+    /// Where the store is.
+    pub own: Watermark,
+}
+
+/// Checks that a store at `own` with these reigns [contains](contains) what was seen.
+///
+/// # Errors
+/// [`Lacking`].
+pub fn check(reigns: &[Reign], own: Watermark, seen: Watermark) -> Result<(), Lacking> {
+    if contains(reigns, own, seen) { Ok(()) } else { Err(Lacking { seen, own }) }
+}
+
+/// Whether a store at `own` with these reigns, by ascending term, contains everything that was seen up to `seen`.
+///
+/// Who has seen a manager that chose no number for its run is told by term and revision alone.
+pub fn contains(reigns: &[Reign], own: Watermark, seen: Watermark) -> bool {
+    if seen.run == 0 {
+        return seen.term <= own.term && seen.revision <= own.revision;
+    }
+    let last = match reigns.iter().position(|reign| reign.is_of(seen)) {
+        // The next one's first revision is the end of this one.
+        Some(at) => reigns.get(at + 1).map_or(own.revision, |next| next.first.saturating_sub(1)),
+        None => 0,
+    };
+    seen.revision <= last || reigns.iter().any(|reign| reign.adopts(seen))
+}
+
+/// As much of `reigns` as [`contains`] needs to know about `seen`, and the latest.
+pub fn excerpt<'a>(reigns: impl Iterator<Item = &'a Reign>, seen: Watermark) -> Vec<Reign> {
+    let (mut found, mut after) = (Vec::new(), false);
+    let mut reigns = reigns.peekable();
+    while let Some(reign) = reigns.next() {
+        let wanted = reign.is_of(seen) || after || reign.adopts(seen) || reigns.peek().is_none();
+        after = reign.is_of(seen);
+        if wanted {
+            let adopted = reign.adopted.iter().copied().filter(|given_up| given_up.is_further_on_than(seen));
+            found.push(Reign { adopted: adopted.collect(), ..reign.clone() });
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(term: u64, run: u64, revision: u64) -> Watermark {
+        Watermark { term, revision, run }
+    }
+
+    fn reign(term: u64, run: u64, first: u64) -> Reign {
+        Reign { term, run, first, adopted: Vec::new() }
+    }
+
+    /// Says the same of the whole and of its excerpt.
+    fn holds(reigns: &[Reign], own: Watermark, seen: Watermark) -> bool {
+        let whole = contains(reigns, own, seen);
+        assert_eq!(contains(&excerpt(reigns.iter(), seen), own, seen), whole, "{seen:?} in {reigns:?}");
+        whole
+    }
+
+    #[test]
+    fn a_store_contains_what_it_has_lived_through() {
+        let reigns = [reign(1, 11, 1), reign(2, 22, 10), reign(3, 33, 20)];
+        let own = at(3, 33, 25);
+        for seen in [at(1, 11, 9), at(2, 22, 10), at(2, 22, 19), at(3, 33, 25), at(0, 0, 0), at(2, 0, 12)] {
+            assert!(holds(&reigns, own, seen), "{seen:?}");
+        }
+        for seen in [at(1, 11, 10), at(2, 22, 20), at(3, 33, 26), at(2, 23, 12), at(4, 44, 1), at(4, 0, 1)] {
+            assert!(!holds(&reigns, own, seen), "{seen:?}");
+        }
+    }
+
+    #[test]
+    fn a_store_that_was_put_back_never_grows_into_the_one_that_was_lost() {
+        // A copy from revision 9; the lost one went on under run 22, up to revision 15.
+        let seen = at(2, 22, 15);
+        let mut reigns = vec![reign(1, 11, 1)];
+        for start in 0..40 {
+            let term = 2 + start;
+            reigns.push(reign(term, 1000 + start, 10 + start * 7));
+            let own = at(term, 1000 + start, 16 + start * 7);
+            assert!(!holds(&reigns, own, seen), "after start {start}");
+            assert!(holds(&reigns, own, at(1, 11, 9)), "who has not seen what was lost goes on");
+        }
+        // Put back while the run that the node saw was under way.
+        let reigns = [reign(2, 22, 10), reign(3, 1000, 13), reign(4, 1001, 40)];
+        assert!(!holds(&reigns, at(4, 1001, 80), seen) && holds(&reigns, at(4, 1001, 80), at(2, 22, 12)));
+    }
+
+    #[test]
+    fn what_was_given_up_by_command_is_contained_so_far_and_no_further() {
+        let mut reigns = [reign(1, 11, 1), reign(2, 1000, 10), reign(3, 1001, 12)];
+        reigns[1].adopted = vec![at(9, 99, 500), at(2, 22, 15)];
+        let own = at(3, 1001, 14);
+        assert!(holds(&reigns, own, at(2, 22, 15)) && holds(&reigns, own, at(2, 22, 3)));
+        assert!(holds(&reigns, own, at(9, 99, 500)));
+        assert!(!holds(&reigns, own, at(2, 22, 16)) && !holds(&reigns, own, at(9, 98, 1)));
+    }
+
+    #[test]
+    fn a_manager_without_a_lineage_contains_nothing_of_one_that_has() {
+        assert!(!contains(&[], at(7, 0, 100), at(2, 22, 3)));
+        assert!(contains(&[], at(7, 0, 100), at(2, 0, 3)));
+    }
+}

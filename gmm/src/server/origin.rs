@@ -1,0 +1,164 @@
+//! Requests that a browser sends for a page that is not the manager's. Such a page may send requests to any address that
+//! the browser reaches, without anybody's doing; so what changes something has to say that it is JSON, which a page of
+//! another origin may not without being allowed to, and no origin but this manager's own may ask for it.
+//!
+//! A page can also lead its own name to the manager's address. Its requests then come from the same origin, under a name
+//! that is not this manager's: from browsers, only names are taken that are known to be.
+
+use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
+use axum::http::{HeaderMap, Method, Uri};
+
+use super::error::ApiError;
+use crate::api::ErrorCode;
+
+/// What browsers say of where a request comes from.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+
+/// The names under which browsers may change something.
+#[derive(Debug, Clone, Default)]
+pub struct HostNames(Vec<String>);
+
+impl HostNames {
+    /// This machine's own name, those that are `allowed`, and that of the URL under which the manager says it is reached.
+    pub fn new(allowed: &[String], advertised: Option<&str>) -> Self {
+        let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let advertised = advertised.and_then(|url| url.parse::<Uri>().ok()?.host().map(str::to_owned));
+        let names = allowed.iter().cloned().chain(own).chain(advertised);
+        Self(names.map(|name| name.to_ascii_lowercase()).collect())
+    }
+
+    /// Whether `host`, without a port, is a name of this manager's: an address always is.
+    fn has(&self, host: &str) -> bool {
+        let host = host.to_ascii_lowercase();
+        let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok();
+        let local = host == "localhost" || host.ends_with(".localhost");
+        // A machine's name is often short where its users write it with its domain.
+        let named = |name: &String| {
+            host == *name
+                || host
+                    .strip_prefix(name.as_str())
+                    .is_some_and(|rest| rest.starts_with('.') && !name.contains('.'))
+        };
+        address || local || self.0.iter().any(named)
+    }
+}
+
+/// Refuses a request that would change something and may be a foreign page's.
+///
+/// # Errors
+/// `foreign_origin` and `not_json`.
+pub fn check(method: &Method, headers: &HeaderMap, names: &HostNames) -> Result<(), ApiError> {
+    if [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {
+        return Ok(());
+    }
+    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
+    let foreign = |what: String| {
+        let hint = "a page of another origin may change nothing here; under a name of its own, the manager is started with \
+                    --allow-host NAME";
+        Err(ApiError::new(ErrorCode::ForeignOrigin, format!("this request comes {what}"), hint))
+    };
+    if let Some(site) = text(&SEC_FETCH_SITE).filter(|site| site != "same-origin" && site != "none") {
+        return foreign(format!("from another site ({SEC_FETCH_SITE}: {site})"));
+    }
+    if let Some(origin) = text(&ORIGIN) {
+        let host = text(&HOST).unwrap_or_default();
+        let same =
+            origin.split_once("://").is_some_and(|(_, authority)| authority.eq_ignore_ascii_case(&host));
+        if !same || headers.get_all(ORIGIN).iter().count() > 1 {
+            return foreign(format!("from {origin:?}, and this is {host:?}"));
+        }
+        if !names.has(without_port(&host)) {
+            return foreign(format!("to {host:?}, which is not known to be a name of this manager"));
+        }
+    }
+    let json = text(&CONTENT_TYPE).is_some_and(|kind| {
+        kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json"))
+    });
+    if json {
+        return Ok(());
+    }
+    let hint = "send Content-Type: application/json, also where there is no body";
+    Err(ApiError::new(
+        ErrorCode::NotJson,
+        "a request that changes something has to say that it is JSON",
+        hint,
+    ))
+}
+
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        // The colons of an address in brackets are no port's.
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) && !name.is_empty() => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(method: &Method, headers: &[(&str, &str)]) -> Option<ErrorCode> {
+        let names = HostNames(vec!["gmm".into(), "fabric.example".into()]);
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
+        }
+        check(method, &map, &names).err().map(|error| error.0.code)
+    }
+
+    const JSON: (&str, &str) = ("content-type", "application/json");
+
+    #[test]
+    fn what_is_no_browser_has_to_say_that_it_is_json() {
+        for method in [Method::POST, Method::PUT, Method::DELETE, Method::PATCH] {
+            assert_eq!(refused(&method, &[("host", "anything:1"), JSON]), None);
+            assert_eq!(refused(&method, &[("host", "gmm")]), Some(ErrorCode::NotJson));
+        }
+        for kind in ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""] {
+            assert_eq!(refused(&Method::POST, &[("content-type", kind)]), Some(ErrorCode::NotJson), "{kind}");
+        }
+        assert_eq!(refused(&Method::POST, &[("content-type", "Application/JSON; charset=utf-8")]), None);
+        assert_eq!(refused(&Method::GET, &[("origin", "http://evil.example")]), None, "it changes nothing");
+    }
+
+    #[test]
+    fn pages_of_other_origins_change_nothing() {
+        let foreign = Some(ErrorCode::ForeignOrigin);
+        for (origin, host) in [
+            ("http://evil.example", "10.0.0.1:7440"),
+            ("http://evil.example", "evil.example"),
+            ("http://evil.example:7440", "evil.example:7440"),
+            ("http://gmm.evil.example", "gmm:7440"),
+            ("http://notgmm", "notgmm"),
+            ("null", "gmm"),
+            ("http://gmm", "gmm:7440"),
+            ("garbage", "garbage"),
+        ] {
+            assert_eq!(
+                refused(&Method::POST, &[("origin", origin), ("host", host), JSON]),
+                foreign,
+                "{origin} {host}"
+            );
+        }
+        for host in [
+            "10.0.0.1:7440",
+            "[::1]:7440",
+            "[::1]",
+            "localhost:7440",
+            "GMM:7440",
+            "gmm.lab:7440",
+            "fabric.example",
+        ] {
+            let origin = format!("http://{host}");
+            assert_eq!(refused(&Method::POST, &[("origin", &origin), ("host", host), JSON]), None, "{host}");
+        }
+        let host = ("host", "gmm");
+        for (site, answer) in
+            [("cross-site", foreign), ("same-site", foreign), ("same-origin", None), ("none", None)]
+        {
+            assert_eq!(refused(&Method::DELETE, &[("sec-fetch-site", site), host, JSON]), answer, "{site}");
+        }
+        let twice = [("origin", "http://gmm"), ("origin", "http://evil.example"), host, JSON];
+        assert_eq!(refused(&Method::POST, &twice), foreign);
+    }
+}
