@@ -3,6 +3,8 @@
 //! Everything that comes from outside (names, the processor's model) is escaped; pictures escape their own text.
 
 use super::chart::{self, GRID, INK, SERIES};
+use super::labels::{AGENT_AND_PORT, label};
+use super::ratio::NEAR_MAX_NS;
 use super::{Ratio, Report, ReportError, units};
 
 /// What replaces ink, grid and series on a dark screen.
@@ -25,6 +27,7 @@ p { max-width: 45rem; } .quiet { color: var(--quiet); font-size: .9rem; }
 .scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; padding-left: 0; font-family: ui-monospace, monospace; }
+.what { text-align: left; white-space: normal; min-width: 14rem; }
 th { font-weight: 600; color: var(--quiet); font-size: .85rem; }
 .cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
 figure { margin: 0; padding: .8rem; background: var(--card); border-radius: .5rem; }
@@ -93,11 +96,14 @@ impl Report {
                 ratio.value
             )
         });
-        "<h2>Against the limits</h2>\n<p>Each figure over a limit measured in turns with it, on the same link. Times \
-         should come close to 1 from above, rates from below. A ratio is the median over trials during which the \
-         cores were equally far apart.</p>\n"
-            .to_owned()
-            + &table(&["ratio", "of", "value", "target", "trials"], rows)
+        let near = units::time(NEAR_MAX_NS);
+        format!(
+            "<h2>Against the limits</h2>\n<p>Each figure over a limit measured in turns with it, on the same link. Times \
+             should come close to 1 from above, rates from below. A ratio is the median over trials during which the \
+             cores were equally far apart, where that changed: <q>8 near</q> are eight trials in which a cache line went \
+             from one core to the other and back fast, <q>far</q> are those in which it took at least {near} and clearly \
+             longer than in the near ones.</p>\n"
+        ) + &table(&["ratio", "of", "value", "target", "trials"], rows)
     }
 
     fn time_section(&self) -> Result<String, ReportError> {
@@ -105,17 +111,22 @@ impl Report {
             let times =
                 [r.min, r.p50, r.p90, r.p99, r.p999, r.max].map(|t| format!("<td>{}</td>", units::time(t)));
             format!(
-                "<tr><td>{}</td><td>{}</td>{}</tr>\n",
+                "<tr><td>{}</td><td>{}</td>{}<td class=\"what\">{}</td></tr>\n",
                 escape(&r.name),
                 units::count(r.count),
-                times.concat()
+                times.concat(),
+                label(&r.name)
             )
         });
-        let header = ["measurement", "samples", "min", "p50", "p90", "p99", "p99.9", "max"];
+        let header = ["measurement", "samples", "min", "p50", "p90", "p99", "p99.9", "max", "what it is"];
         let mut part = "<h2>Times</h2>\n".to_owned() + &table(&header, rows);
+        if self.result("read64").is_some() && self.result("agent_read64").is_some() {
+            part.push_str(&format!("<p>{AGENT_AND_PORT}</p>\n"));
+        }
         part.push_str(
             "<h2>By percentile</h2>\n<p>How long the slowest tenth, hundredth, thousandth takes at least: each step \
-             to the right leaves a tenth of the samples. Flat lines are steady.</p>\n",
+             to the right leaves a tenth of the samples. Flat lines are steady. Along the bottom: the share of the \
+             samples that took no longer; along the side: the time.</p>\n",
         );
         part.push_str(&format!("<figure class=\"wide\">\n{}", chart::percentiles(&self.results)?));
         part.push_str("<ul class=\"legend\">\n");
@@ -126,7 +137,8 @@ impl Report {
                 ));
         }
         part.push_str(
-            "</ul>\n</figure>\n<h2>Histograms</h2>\n<p>Share of the samples by time; the time runs logarithmically. \
+            "</ul>\n</figure>\n<h2>Histograms</h2>\n<p>Along the side, the share of the samples; along the bottom, the \
+             time they took, logarithmically. \
              Each picture ends a little behind its 99.9th percentile.</p>\n\
              <div class=\"cards\">\n",
         );
@@ -137,7 +149,8 @@ impl Report {
             let caption =
                 format!("p50 {p50}, p99 {p99}, max {max}; {samples} samples, {beyond} beyond the picture");
             part.push_str(&format!(
-                "<figure>\n<h3>{name}</h3>\n{picture}<p class=\"quiet\">{caption}</p>\n</figure>\n"
+                "<figure>\n<h3>{name}</h3>\n{picture}<p>{}</p>\n<p class=\"quiet\">{caption}</p>\n</figure>\n",
+                label(&result.name)
             ));
         }
         part.push_str("</div>\n");
@@ -155,6 +168,12 @@ impl Report {
             part.push_str(&format!("<figure>\n<h3>{title}</h3>\n{picture}</figure>\n"));
         }
         part.push_str("</div>\n");
+        let rows = self.throughput.iter().map(|rate| {
+            let (operations, payload) = (units::operations(rate.ops_per_s), units::bytes(rate.bytes_per_s));
+            let (name, what) = (escape(&rate.name), label(&rate.name));
+            format!("<tr><td>{name}</td><td>{operations}</td><td>{payload}</td><td class=\"what\">{what}</td></tr>\n")
+        });
+        part.push_str(&table(&["measurement", "operations", "payload", "what it is"], rows));
         Ok(part)
     }
 }
@@ -220,10 +239,21 @@ mod tests {
         for name in names {
             assert_eq!(page.matches(&format!("<h3>{name}</h3>\n<svg")).count(), 1, "{name}");
         }
+        for words in ["a line read by the line port", "a line read that the port", "limit: a bare frame"] {
+            assert!(page.contains(words), "{words}");
+        }
+        assert!(!page.contains("agent_read64"));
         // One per result, the percentiles, two of rates.
         assert_eq!(page.matches("<svg width").count(), names.len() + 3);
         assert_eq!(page.matches("<svg").count(), page.matches("</svg>").count());
         assert!(page.contains("<td class=\"good\">≤ 1.20 reached</td>"));
+    }
+
+    #[test]
+    fn agent_and_port_side_by_side_are_explained() {
+        let mut report = report();
+        report.results = ["read64", "agent_read64"].map(|name| latency(name, &[(None, 2000)])).to_vec();
+        assert!(report.html().unwrap().contains("The agent is another process"));
     }
 
     #[test]

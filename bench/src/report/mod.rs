@@ -14,6 +14,7 @@ mod error;
 mod expression;
 pub(crate) mod html;
 mod json;
+mod labels;
 mod log;
 mod pattern_page;
 mod plot;

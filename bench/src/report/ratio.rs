@@ -12,6 +12,9 @@ use crate::machine::median;
 
 /// Two groups of bounce times are two classes when the longer group starts at this many times the shorter one's end.
 const GAP: f64 = 1.5;
+/// A line that goes there and back in less, in nanoseconds, goes between cores that are near, however much faster it was in
+/// other trials: two threads of one core take 40, two cores beside each other 150.
+pub(super) const NEAR_MAX_NS: f64 = 200.0;
 
 /// A result over its limit.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -55,7 +58,7 @@ pub enum Statistic {
 pub enum Class {
     /// A cache line went between them fast.
     Near,
-    /// A cache line took clearly longer than in the near trials of the same run.
+    /// A cache line took clearly longer than in the near trials of the same run, and longer than between neighbours.
     Far,
     /// No class has trials of everything compared, so all trials were taken.
     Mixed,
@@ -191,13 +194,14 @@ impl Report {
     }
 
     /// Bounce times from here on, in nanoseconds, are far, when the run has two classes: the widest gap between
-    /// neighbouring times splits them, if it is wide enough.
+    /// neighbouring times splits them, if it is wide enough. No time below [`NEAR_MAX_NS`] is far.
     fn class_boundary(&self) -> Option<f64> {
         let times = self.results.iter().flat_map(|r| r.trials.iter().map(|t| t.bounce_ns));
         let rates = self.throughput.iter().flat_map(|r| r.trials.iter().map(|t| t.bounce_ns));
         let mut bounces: Vec<f64> = times.chain(rates).flatten().filter(|&bounce| bounce > 0.0).collect();
         bounces.sort_by(f64::total_cmp);
-        let widest = bounces.windows(2).max_by(|a, b| f64::total_cmp(&(a[1] / a[0]), &(b[1] / b[0])))?;
+        let apart = bounces.windows(2).filter(|pair| pair[1] >= NEAR_MAX_NS);
+        let widest = apart.max_by(|a, b| f64::total_cmp(&(a[1] / a[0]), &(b[1] / b[0])))?;
         (widest[1] / widest[0] >= GAP).then_some(widest[1])
     }
 }
@@ -273,6 +277,20 @@ mod tests {
         ];
         let ratio = report.add_ratio("a/b", Statistic::P50, None).unwrap();
         assert_eq!((ratio.class, ratio.trials, ratio.value), (None, Some(1), 2.0));
+    }
+
+    #[test]
+    fn cores_beside_each_other_are_never_far() {
+        let mut report = report();
+        // A line took 30 ns one way in one trial, and 69 in the others; then one in which it took 230.
+        let near = [(Some(60.0), 10), (Some(138.0), 30), (Some(138.0), 30), (Some(142.0), 30)];
+        report.results = vec![latency("a", &near), latency("b", &near)];
+        let ratio = report.add_ratio("a/b", Statistic::P50, None).unwrap();
+        assert_eq!((ratio.class, ratio.trials), (None, Some(4)));
+        let both = [&near[..], &[(FAR, 90)]].concat();
+        report.results = vec![latency("a", &both), latency("b", &both)];
+        let ratio = report.add_ratio("a/b", Statistic::P50, None).unwrap();
+        assert_eq!((ratio.class, ratio.trials), (Some(Class::Near), Some(4)));
     }
 
     #[test]

@@ -52,8 +52,9 @@ impl Report {
     /// Machine and link in one line.
     pub(crate) fn headline(&self) -> String {
         let (machine, link) = (&self.machine, &self.link);
-        let bounce =
-            machine.bounce_ns.map_or_else(String::new, |ns| format!(", core to core {}", units::time(ns)));
+        let bounce = machine
+            .bounce_ns
+            .map_or_else(String::new, |ns| format!(", core to core and back {}", units::time(ns)));
         format!(
             "{}, {} cores{bounce}, Linux {}; {} over {}, MTU {}, waiting {}",
             machine.cpu,
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn rows_show_times_and_ratios() {
         let text = measured(2400).tables();
-        assert!(text.starts_with("Test <CPU> & Co, 2 cores, core to core 126 ns"), "{text}");
+        assert!(text.starts_with("Test <CPU> & Co, 2 cores, core to core and back 126 ns"), "{text}");
         assert_eq!(row(&text, "echo64"), ["echo64", "10", "2.00 µs", "2.00 µs", "2.00 µs", "2.00 µs"]);
         assert_eq!(
             row(&text, "read64"),
