@@ -51,6 +51,7 @@ fn tests(standing: Standing) -> Vec<Trial> {
         Trial::test("packet::memory_node_withstands", || memory_node_withstands(Backend::Packet)),
         Trial::test("packet::compute_node_withstands", || compute_node_withstands(Backend::Packet)),
         Trial::test("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet)),
+        Trial::test("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
         Trial::test("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
         Trial::test("wrong_addresses_are_named", wrong_addresses_are_named),
     ];
@@ -421,6 +422,52 @@ fn memory_node_withstands(backend: Backend) -> Outcome {
     again.close()?;
     let status = node.end()?;
     ensure(status.code() == Some(0), format!("mn-server ended with {status}"))
+}
+
+/// Stations that do not exist say Hello and Start, as many as the memory node has sessions and more: who has memory
+/// gets a session all the same.
+fn invented_stations_take_no_session() -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path())?;
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let mut started = 0;
+    for n in 0..400_u64 {
+        let invented = Mac([2, 0xF2, 0, 0, (n >> 8) as u8, n as u8]);
+        neighbour.send(&hello(invented, n, n))?;
+        let mut ack = None;
+        eventually("the Hello is answered", || {
+            let Ok(Some(mut seen)) = neighbour.receive(Duration::from_millis(100)) else { return false };
+            if seen.bytes.len() >= 60
+                && seen.bytes[..6] == invented.0
+                && let Ok((_, Message::HelloAck(found))) = Message::parse(&seen.bytes)
+            {
+                ack = Some(found);
+            }
+            seen.bytes.clear();
+            ack.is_some()
+        })?;
+        let ack = ack.ok_or("no answer")?;
+        if ack.status == HelloStatus::Ok {
+            started += 1;
+            neighbour.send(&in_guessed_session(
+                invented,
+                MN,
+                Direction::ToMn,
+                &Message::Start,
+                1,
+                ack.session,
+            ))?;
+        }
+    }
+    ensure((1..=64).contains(&started), format!("{started} invented stations have a session"))?;
+    let link = link_on(&lab, &LinkConfig { backend: Backend::Packet, ..LinkConfig::new("cn0") })?;
+    let mut port = port(link, MN, HPA, REGION, CacheConfig::OFF)?;
+    port.connect(LIMIT)?;
+    port.write(HPA, &[7; 64])?;
+    ensure(port.read(HPA)? == [7; 64], "other bytes than were written")?;
+    port.close()?;
+    ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
 }
 
 fn compute_node_withstands(backend: Backend) -> Outcome {

@@ -152,6 +152,13 @@ impl<T: Trace> Service<T> {
     }
 }
 
+impl<T> NodeMemory<T> {
+    /// Whether anything is mapped for CN `cn`.
+    fn has_memory(&self, cn: u64) -> bool {
+        self.table.unmapped(cn) == Unmapped::Nxm
+    }
+}
+
 impl<T: Trace> NodeMemory<T> {
     /// Where `len` bytes at `addr` of CN `cn` lie, if all of them are the CN's own.
     #[inline]
@@ -205,8 +212,12 @@ impl<T: Trace> Memory for NodeMemory<T> {
     }
 
     fn admits(&mut self, _cn: u64) -> bool {
-        // A CN without memory may well have a session: it is given memory while the session lasts, and
-        // until then every request of it is answered with Denied.
+        // A CN without memory may well have a session, if there is room for guests: by it a CN whose memory was lost
+        // with the pool hears of the new incarnation. Every request of it is answered with Denied.
         true
+    }
+
+    fn has_memory(&mut self, cn: u64) -> bool {
+        NodeMemory::has_memory(self, cn)
     }
 }
