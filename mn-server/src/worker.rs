@@ -47,6 +47,9 @@ pub struct WorkerReport {
     pub pfc_frames: u64,
     /// Whether its receive queue is longer than it may be.
     pub congested: bool,
+    /// Why there is no link, when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_down: Option<String>,
     /// Its sessions.
     pub sessions: Vec<SessionStatus>,
 }
@@ -106,6 +109,7 @@ impl WorkerHandle {
             clock: Clock::new(),
             waiter: Waiter::new(options.wait),
             housekeeping_at: Time::ZERO,
+            reopened: 0,
         };
         let thread = thread::Builder::new().name(format!("worker-{}", options.index)).spawn(move || {
             if let Some(cpu) = options.cpu {
@@ -173,6 +177,8 @@ struct Worker {
     clock: Clock,
     waiter: Waiter,
     housekeeping_at: Time,
+    /// How often the link had been opened again when this was last looked at.
+    reopened: u32,
 }
 
 impl Worker {
@@ -227,7 +233,7 @@ impl Worker {
         if received > 0 {
             self.service.finish_batch(self.link.transmit());
             if received == BATCH || self.service.is_congested() {
-                self.watch_queue(now)?;
+                self.watch_queue(now);
             }
             self.link.flush()?;
         }
@@ -241,17 +247,27 @@ impl Worker {
 
     /// Has others told if too many frames wait.
     #[inline]
-    fn watch_queue(&mut self, now: Time) -> Result<(), LinkError> {
+    fn watch_queue(&mut self, now: Time) {
         let link = &mut self.link;
-        match self.service.look_at_queue(|count| link.holds(count), now) {
-            Verdict::Quiet => Ok(()),
-            verdict => {
-                let vector = self.service.tell(verdict, self.link.transmit());
-                match (&mut self.pfc, vector) {
-                    (Some(pfc), Some(vector)) => pfc.send(&vector),
-                    _ => Ok(()),
-                }
-            }
+        let verdict = self.service.look_at_queue(|count| link.holds(count), now);
+        if verdict == Verdict::Quiet {
+            return;
+        }
+        let vector = self.service.tell(verdict, self.link.transmit());
+        if let (Some(pfc), Some(vector)) = (&mut self.pfc, vector) {
+            // One that the kernel refuses is lost, as any frame may be.
+            let _ = pfc.send(&vector);
+        }
+    }
+
+    /// The link has been opened again: what depends on it is brought up to date.
+    #[cold]
+    fn follow_link(&mut self) {
+        self.reopened = self.link.reopened();
+        let info = self.link.info();
+        self.service.responder().set_max_frame(info.max_frame);
+        if let Some(Err(error)) = self.pfc.as_mut().map(|pfc| pfc.reopen(&info.interface)) {
+            tracing::warn!(worker = self.options.index, %error, "no PFC frames are sent until the link is opened again");
         }
     }
 
@@ -259,6 +275,13 @@ impl Worker {
     fn housekeeping(&mut self, now: Time) {
         self.housekeeping_at = now + HOUSEKEEPING;
         let index = self.options.index;
+        if self.link.reopened() != self.reopened {
+            self.follow_link();
+        }
+        if self.service.responder().dismiss_outgrown(self.link.transmit()) > 0 {
+            // What cannot be sent now is tried again at the next turn.
+            let _ = self.link.flush();
+        }
         let responder = self.service.responder();
         responder.poll(now);
         while let Some(event) = responder.poll_event() {
@@ -290,6 +313,7 @@ impl Worker {
                 tlb_misses: tlb.misses,
                 pfc_frames: self.pfc.as_ref().map_or(0, PfcSocket::sent),
                 congested: self.service.is_congested(),
+                link_down: None,
                 sessions: self.service.responder().statuses(now),
             };
             let latest = Latest { report, at: Some(Instant::now()) };
