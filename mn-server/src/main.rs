@@ -109,7 +109,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             index,
             cpu: config.cpus.get(index as usize).copied(),
             wait: config.wait,
-            echo: config.echo,
+            echo: config.echo.clone(),
         };
         workers.push(WorkerHandle::start(link, service, pfc, options, ending.worker())?);
     }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE, PfcVector};
+use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE, Mac, PfcVector};
 use cxloe_wire::link::Transmit;
 use cxloe_wire::session::{Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
@@ -139,6 +139,11 @@ impl<T: Trace> Service<T> {
     /// To be called before going to sleep: nobody needs to wait for this worker meanwhile.
     pub fn park(&mut self) {
         self.passage.park();
+    }
+
+    /// Whether CN `cn` has a session, and memory here.
+    pub fn has_customer(&self, cn: Mac) -> bool {
+        self.responder.has_session(cn) && self.memory.has_memory(cn.to_u64())
     }
 
     /// The sessions, for events, figures and the end.
