@@ -51,10 +51,13 @@ fn tests(standing: Standing) -> Vec<Trial> {
         Trial::test("packet::memory_node_withstands", || memory_node_withstands(Backend::Packet)),
         Trial::test("packet::compute_node_withstands", || compute_node_withstands(Backend::Packet)),
         Trial::test("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet)),
+        Trial::test("packet::echoes_stop_nobody", || echoes_stop_nobody(Backend::Packet)),
+        Trial::test("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
         Trial::test("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
         Trial::test("wrong_addresses_are_named", wrong_addresses_are_named),
     ];
     if standing == Standing::Root {
+        tests.push(Trial::test("xdp::echoes_stop_nobody", || echoes_stop_nobody(Backend::Xdp)));
         tests.push(Trial::test("xdp::memory_node_withstands", || memory_node_withstands(Backend::Xdp)));
         tests.push(Trial::test("xdp::compute_node_withstands", || compute_node_withstands(Backend::Xdp)));
     }
@@ -399,7 +402,9 @@ fn memory_node_withstands(backend: Backend) -> Outcome {
     let mut all = attacks(MN, CN, &good);
     all.extend(attacks_on_memory_node());
     attack(&neighbour, all, &work)?;
-    // Longer than the rings have room for.
+    let after = node.resident_kib()?;
+    ensure(after <= before + GROWTH_KIB, format!("mn-server grew from {before} to {after} KiB"))?;
+    // Longer than the rings have room for, until the node has made new ones for the MTU of now.
     if backend != Backend::Xdp {
         for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
             ip(&lab, namespace, &["link", "set", "dev", interface, "mtu", "9000"])?;
@@ -409,8 +414,6 @@ fn memory_node_withstands(backend: Backend) -> Outcome {
         attack(&neighbour, vec![("frames longer than a slot", Box::new(move |_| long.clone()))], &work)?;
     }
     work.end()?;
-    let after = node.resident_kib()?;
-    ensure(after <= before + GROWTH_KIB, format!("mn-server grew from {before} to {after} KiB"))?;
     let said = node.said();
     ensure(!said.contains("panicked") && !said.contains("ERROR"), said)?;
     // The flood has not used up what a new station needs.
@@ -421,6 +424,132 @@ fn memory_node_withstands(backend: Backend) -> Outcome {
     again.close()?;
     let status = node.end()?;
     ensure(status.code() == Some(0), format!("mn-server ended with {status}"))
+}
+
+/// An Echo that asks for as many long frames as it can.
+fn greedy_echo(from: Mac) -> Vec<u8> {
+    let header = Header {
+        dst: MN,
+        src: from,
+        ethertype: ETHERTYPE_DEFAULT,
+        command: Command::Echo as u8,
+        seq: 0,
+        axi: Axi { stream: 0, tag: 0 },
+        addr: 0,
+    };
+    let mut frame = vec![0; 60];
+    header.emit(&mut frame);
+    frame[25..27].copy_from_slice(&1400_u16.to_be_bytes());
+    frame[27..29].copy_from_slice(&u16::MAX.to_be_bytes());
+    frame
+}
+
+/// Replies to Echo frames of this station that pass by at `tap`.
+fn echo_replies(tap: &Raw, to: Mac) -> Result<usize, Failed> {
+    let mut replies = 0;
+    while let Some(seen) = tap.receive(Duration::from_millis(100))? {
+        let reply = seen.bytes.len() > 14 && seen.bytes[14] == Command::EchoReply as u8;
+        replies += usize::from(reply && seen.bytes[..6] == to.0);
+        // Bounded: the compute node's frames pass here as well, without an end.
+        if replies > 64 {
+            break;
+        }
+    }
+    Ok(replies)
+}
+
+/// A memory node that answers echoes for measuring, and a stranger who sends 300 of them a second, and more.
+fn echoes_stop_nobody(backend: Backend) -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let named = OTHER.to_string();
+    let more = ["--echo", "--echo-for", &named];
+    let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, REGION)], folder.path(), &more)?;
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let asks = |from: Mac, count: u32| -> Result<usize, Failed> {
+        let tap = lab.enter("cn", || Raw::open("cn0"))??;
+        for _ in 0..count {
+            neighbour.send(&greedy_echo(from))?;
+        }
+        echo_replies(&tap, from)
+    };
+    ensure(asks(NOBODY, 100)? == 0, "a station without a session was answered")?;
+    ensure(asks(CN, 1)? == 0, "a station without a session was answered, though it has memory")?;
+    let answers = asks(OTHER, 1)?;
+    ensure((1..=64).contains(&answers), format!("{answers} frames for one, to the station named"))?;
+
+    let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
+    let mut port = port(link_on(&lab, &config)?, MN, HPA, REGION, CacheConfig::OFF)?;
+    port.connect(LIMIT)?;
+    let work = Work::start(port);
+    work.goes_on("nothing yet")?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for from in [NOBODY, OTHER, CN] {
+                    neighbour.send(&greedy_echo(from))?;
+                }
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            Ok::<_, std::io::Error>(())
+        });
+        let outcome = (0..5).try_for_each(|_| {
+            std::thread::sleep(Duration::from_millis(1500));
+            work.goes_on("a flood of echoes")
+        });
+        stop.store(true, Ordering::Relaxed);
+        flood.join().map_err(|_| "the neighbour panicked")??;
+        outcome
+    })?;
+    work.end()?;
+    ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
+}
+
+/// Stations that do not exist say Hello and Start, as many as the memory node has sessions and more: who has memory
+/// gets a session all the same.
+fn invented_stations_take_no_session() -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path())?;
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let mut started = 0;
+    for n in 0..400_u64 {
+        let invented = Mac([2, 0xF2, 0, 0, (n >> 8) as u8, n as u8]);
+        neighbour.send(&hello(invented, n, n))?;
+        let mut ack = None;
+        eventually("the Hello is answered", || {
+            let Ok(Some(mut seen)) = neighbour.receive(Duration::from_millis(100)) else { return false };
+            if seen.bytes.len() >= 60
+                && seen.bytes[..6] == invented.0
+                && let Ok((_, Message::HelloAck(found))) = Message::parse(&seen.bytes)
+            {
+                ack = Some(found);
+            }
+            seen.bytes.clear();
+            ack.is_some()
+        })?;
+        let ack = ack.ok_or("no answer")?;
+        if ack.status == HelloStatus::Ok {
+            started += 1;
+            neighbour.send(&in_guessed_session(
+                invented,
+                MN,
+                Direction::ToMn,
+                &Message::Start,
+                1,
+                ack.session,
+            ))?;
+        }
+    }
+    ensure((1..=64).contains(&started), format!("{started} invented stations have a session"))?;
+    let link = link_on(&lab, &LinkConfig { backend: Backend::Packet, ..LinkConfig::new("cn0") })?;
+    let mut port = port(link, MN, HPA, REGION, CacheConfig::OFF)?;
+    port.connect(LIMIT)?;
+    port.write(HPA, &[7; 64])?;
+    ensure(port.read(HPA)? == [7; 64], "other bytes than were written")?;
+    port.close()?;
+    ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
 }
 
 fn compute_node_withstands(backend: Backend) -> Outcome {

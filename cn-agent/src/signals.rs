@@ -37,6 +37,8 @@ pub struct SignalConfig {
 /// The sources of one link. The default listens to none.
 #[derive(Default)]
 pub struct Signals {
+    /// What was opened; `None` for none.
+    config: Option<SignalConfig>,
     pfc: Option<PfcSocket>,
     nic: Option<NicPauses>,
 }
@@ -58,7 +60,23 @@ impl Signals {
                 None
             }
         };
-        Ok(Signals { pfc: Some(pfc), nic })
+        Ok(Signals { config: Some(config.clone()), pfc: Some(pfc), nic })
+    }
+
+    /// Opens the sources again, on an interface that was away and may be called otherwise now. Where that fails there
+    /// are none until the next time: the memory nodes' own Congestion frames still come.
+    #[cold]
+    pub fn reopen(&mut self, interface: &str) {
+        let Some(config) = self.config.take() else { return };
+        let config = SignalConfig { interface: interface.to_owned(), ..config };
+        (self.pfc, self.nic) = (None, None);
+        match Signals::open(&config) {
+            Ok(signals) => *self = signals,
+            Err(error) => {
+                tracing::warn!(%error, "pauses of the interface are not listened to");
+                self.config = Some(config);
+            }
+        }
     }
 
     /// Hands what has come to the engine. `now` is asked for only if there is something.

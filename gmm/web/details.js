@@ -161,6 +161,7 @@ async function memoryNode(name, overview) {
   const parts = [
     facts([
       ["Health", node.health],
+      ...(node.link_down ? [["No link", node.link_down]] : []),
       ["Last report", node.reported_ms === null ? "none since this manager leads" : moment(node.reported_ms)],
       ["Ports", node.macs.join(", ")],
       ["MTU", `${count(node.mtu)} bytes`],

@@ -28,7 +28,8 @@ use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::pfc::PfcSocket;
-use cxloe_wire::link::{Extras, LinkConfig, open_with};
+use cxloe_wire::link::wait::WaitStyle;
+use cxloe_wire::link::{Extras, LinkConfig, LinkHealth, open_lasting};
 use cxloe_wire::session::{ResponderConfig, WINDOW};
 use tracing::{error, info};
 
@@ -80,22 +81,14 @@ fn run(config: &Config) -> Result<(), Failure> {
     let mut workers = Vec::new();
     let mut macs: Vec<Mac> = Vec::new();
     let mut mtu = 0;
-    for index in 0..config.workers {
-        let link = open_with(
-            &LinkConfig {
-                backend: config.backend,
-                ethertype: config.ethertype,
-                priority: config.priority,
-                queue: index,
-                queues: config.workers,
-                busy_poll: config.wait == cxloe_wire::link::wait::WaitStyle::Busy,
-                ..LinkConfig::new(&config.interface)
-            },
-            &Extras {
-                faults: config.fault_plan(),
-                pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
-            },
-        )?;
+    let configs: Vec<_> = (0..config.workers).map(|queue| link_config(config, queue)).collect();
+    let extras = Extras {
+        faults: config.fault_plan(),
+        pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
+    };
+    let (links, health) = open_lasting(&configs)?;
+    for (index, link) in (0..).zip(links) {
+        let link = extras.around(link)?;
         let info = link.info();
         if !macs.contains(&info.mac) {
             macs.push(info.mac);
@@ -117,7 +110,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             index,
             cpu: config.cpus.get(index as usize).copied(),
             wait: config.wait,
-            echo: config.echo,
+            echo: config.echo.clone(),
         };
         workers.push(WorkerHandle::start(link, service, pfc, options, ending.worker())?);
     }
@@ -135,21 +128,26 @@ fn run(config: &Config) -> Result<(), Failure> {
                 ..ManagerLinkOptions::new(url, &config.name, macs, mtu as u32)
             };
             let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter).collect();
+            let link = health.clone();
             let stats = Box::new(move || {
-                let reports: Vec<_> = reporters.iter().map(|report| report()).collect();
+                let mut reports: Vec<_> = reporters.iter().map(|report| report()).collect();
+                let why = link.down().map(|down| down.why);
+                reports.iter_mut().for_each(|report| report.link_down.clone_from(&why));
                 serde_json::to_value(reports).unwrap_or_default()
             });
             Some(ManagerLink::start(mappings, options, stats)?)
         }
     };
-    let admin = socket.map(|socket| Server::start(socket, status_of(config, &workers))).transpose()?;
-    let metrics =
-        metrics.map(|at| serve_metrics(at, status_of(config, &workers), pool.bytes())).transpose()?;
+    let admin =
+        socket.map(|socket| Server::start(socket, status_of(config, &workers, &health))).transpose()?;
+    let metrics = metrics
+        .map(|at| serve_metrics(at, status_of(config, &workers, &health), pool.bytes()))
+        .transpose()?;
     info!(name = %config.name, interface = %config.interface, bytes = pool.bytes(), "serving");
 
     let serving = format!("serving {} on {}", ByteSize(pool.bytes()).approximate(), config.interface);
     supervisor.ready(&serving);
-    supervisor.watch(&ending, look_at(&workers, serving));
+    supervisor.watch(&ending, look_at(&workers, health, serving));
     supervisor.stopping("telling compute nodes");
     drop((admin, metrics));
     // Mappings must not change any more, then nobody may touch the pool any more, then it is closed.
@@ -161,6 +159,19 @@ fn run(config: &Config) -> Result<(), Failure> {
     results.into_iter().collect::<Result<Vec<()>, _>>()?;
     info!("ended");
     Ok(())
+}
+
+/// The link of the worker that serves this queue.
+fn link_config(config: &Config, queue: u32) -> LinkConfig {
+    LinkConfig {
+        backend: config.backend,
+        ethertype: config.ethertype,
+        priority: config.priority,
+        queue,
+        queues: config.workers,
+        busy_poll: config.wait == WaitStyle::Busy,
+        ..LinkConfig::new(&config.interface)
+    }
 }
 
 /// The socket that tells how things stand. One that was asked for has to be had; at the default place it may be that
@@ -175,7 +186,12 @@ fn bind_socket(config: &Config) -> Result<Option<Bound>, SocketError> {
 }
 
 /// What the socket tells: the workers are asked when somebody wants to know, and get a moment to answer.
-fn status_of(config: &Config, workers: &[WorkerHandle]) -> impl Fn() -> NodeStatus + Send + Sync + 'static {
+fn status_of(
+    config: &Config,
+    workers: &[WorkerHandle],
+    health: &LinkHealth,
+) -> impl Fn() -> NodeStatus + Send + Sync + 'static {
+    let health = health.clone();
     let (name, interface) = (config.name.clone(), config.interface.clone());
     let reporters: Vec<_> = workers.iter().map(WorkerHandle::patient_reporter).collect();
     move || {
@@ -189,6 +205,8 @@ fn status_of(config: &Config, workers: &[WorkerHandle]) -> impl Fn() -> NodeStat
             name: name.clone(),
             interface: interface.clone(),
             window: WINDOW,
+            link_down: health.down(),
+            link_reopened: health.reopened(),
             workers: reporters
                 .iter()
                 .enumerate()
@@ -199,7 +217,11 @@ fn status_of(config: &Config, workers: &[WorkerHandle]) -> impl Fn() -> NodeStat
 }
 
 /// Whether every worker comes by to report, as told to the service manager.
-fn look_at(workers: &[WorkerHandle], serving: String) -> impl FnMut(Duration) -> Result<String, String> {
+fn look_at(
+    workers: &[WorkerHandle],
+    health: LinkHealth,
+    serving: String,
+) -> impl FnMut(Duration) -> Result<String, String> {
     let reporters: Vec<_> = workers.iter().map(WorkerHandle::patient_reporter).collect();
     move |patience| {
         let (asked, mut sessions) = (Instant::now(), 0);
@@ -210,7 +232,11 @@ fn look_at(workers: &[WorkerHandle], serving: String) -> impl FnMut(Duration) ->
                 None => return Err(format!("worker {worker} has never come by")),
             }
         }
-        Ok(format!("{serving}, {sessions} sessions"))
+        // A node without a link is well all the same: a restart would bring no interface back, and take the pool.
+        Ok(match health.down() {
+            Some(down) => format!("no link: {}", down.why),
+            None => format!("{serving}, {sessions} sessions"),
+        })
     }
 }
 

@@ -51,6 +51,10 @@ cxloe_gmm::metrics_table! {
     LINK_FULL: Counter "cxloe_mn_link_transmit_full_total" ["worker"];
     /// Frames the kernel refused to send.
     LINK_ERRORS: Counter "cxloe_mn_link_transmit_errors_total" ["worker"];
+    /// Whether the interface is there and the links on it are open.
+    LINK_UP: Gauge "cxloe_mn_link_up" [];
+    /// Times the links were opened again, after their interface had been away or had changed.
+    LINK_REOPENED: Counter "cxloe_mn_link_reopened_total" [];
     /// Translations of CMem addresses, by whether the TLB had them: hit, miss.
     TRANSLATIONS: Counter "cxloe_mn_translations_total" ["worker", "result"];
     /// Sessions begun.
@@ -74,13 +78,16 @@ pub fn sample(status: &NodeStatus, pool_bytes: u64) -> Sample {
     let mut scrape = Scrape::new();
     scrape.set(&BUILD, &[env!("CARGO_PKG_VERSION"), &status.name, &status.interface], true);
     scrape.set(&POOL, &[], pool_bytes);
+    scrape.set(&LINK_UP, &[], status.link_down.is_none());
+    scrape.set(&LINK_REOPENED, &[], status.link_reopened);
     status.workers.iter().for_each(|worker| fill(&mut scrape, worker));
-    let unwell = status.workers.iter().find_map(|worker| match worker.age_ns.map(Duration::from_nanos) {
+    let no_link = status.link_down.as_ref().map(|down| format!("no link: {}", down.why));
+    let stuck = status.workers.iter().find_map(|worker| match worker.age_ns.map(Duration::from_nanos) {
         Some(age) if age <= STUCK => None,
         Some(age) => Some(format!("worker {} has not reported for {}s", worker.worker, age.as_secs())),
         None => Some(format!("worker {} has not reported yet", worker.worker)),
     });
-    Sample { scrape, unwell }
+    Sample { scrape, unwell: stuck.or(no_link) }
 }
 
 fn fill(scrape: &mut Scrape, status: &WorkerStatus) {
@@ -141,6 +148,7 @@ mod tests {
     use super::*;
     use crate::admin::VERSION;
     use crate::worker::WorkerReport;
+    use cxloe_wire::link::LinkDown;
 
     fn node(age: Option<Duration>) -> NodeStatus {
         let report = WorkerReport { tlb_hits: 5, ..WorkerReport::default() };
@@ -150,6 +158,8 @@ mod tests {
             name: "mn1".into(),
             interface: "mn0".into(),
             window: 256,
+            link_down: None,
+            link_reopened: 0,
             workers: vec![worker],
         }
     }
@@ -164,6 +174,19 @@ mod tests {
             "cxloe_mn_worker_report_age_seconds{worker=\"3\"} 1.5",
             "cxloe_mn_pool_bytes 1073741824",
         ] {
+            assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_link_is_unwell_and_says_why() {
+        let mut status = node(Some(Duration::ZERO));
+        status.link_down = Some(LinkDown { why: "interface `mn0` is down".into(), for_ns: 5 });
+        status.link_reopened = 2;
+        let sample = sample(&status, 0);
+        assert!(sample.unwell.unwrap().contains("`mn0` is down"));
+        let text = sample.scrape.encode().unwrap();
+        for line in ["cxloe_mn_link_up 0", "cxloe_mn_link_reopened_total 2"] {
             assert!(text.lines().any(|found| found == line), "no {line} in\n{text}");
         }
     }

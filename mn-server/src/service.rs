@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE, PfcVector};
+use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE, Mac, PfcVector};
 use cxloe_wire::link::Transmit;
 use cxloe_wire::session::{Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
@@ -141,6 +141,11 @@ impl<T: Trace> Service<T> {
         self.passage.park();
     }
 
+    /// Whether CN `cn` has a session, and memory here.
+    pub fn has_customer(&self, cn: Mac) -> bool {
+        self.responder.has_session(cn) && self.memory.has_memory(cn.to_u64())
+    }
+
     /// The sessions, for events, figures and the end.
     pub fn responder(&mut self) -> &mut Responder {
         &mut self.responder
@@ -149,6 +154,13 @@ impl<T: Trace> Service<T> {
     /// How the TLB does.
     pub fn tlb_counters(&self) -> TlbCounters {
         self.memory.tlb.counters()
+    }
+}
+
+impl<T> NodeMemory<T> {
+    /// Whether anything is mapped for CN `cn`.
+    fn has_memory(&self, cn: u64) -> bool {
+        self.table.unmapped(cn) == Unmapped::Nxm
     }
 }
 
@@ -205,8 +217,12 @@ impl<T: Trace> Memory for NodeMemory<T> {
     }
 
     fn admits(&mut self, _cn: u64) -> bool {
-        // A CN without memory may well have a session: it is given memory while the session lasts, and
-        // until then every request of it is answered with Denied.
+        // A CN without memory may well have a session, if there is room for guests: by it a CN whose memory was lost
+        // with the pool hears of the new incarnation. Every request of it is answered with Denied.
         true
+    }
+
+    fn has_memory(&mut self, cn: u64) -> bool {
+        NodeMemory::has_memory(self, cn)
     }
 }

@@ -10,6 +10,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cxloe_gmm::daemon::pin;
+use cxloe_wire::frame::Mac;
 use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::link::{Link, LinkCounters, LinkError, echo};
@@ -29,8 +30,9 @@ const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// How often peers are told of the end, and for how long.
 const BYE_EVERY: Duration = Duration::from_millis(20);
 const DRAIN_MAX: Duration = Duration::from_millis(500);
-/// How long the link is given to bare echoes once one has come, without a further one.
-const ECHO_LINGER: Duration = Duration::from_millis(20);
+/// Frames that answer Echo frames of one batch, at most: half of a transmit ring, so that there is room for the answers
+/// of sessions.
+const ECHO_REPLIES_MAX: u16 = 256;
 
 /// What a worker has done.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -47,6 +49,9 @@ pub struct WorkerReport {
     pub pfc_frames: u64,
     /// Whether its receive queue is longer than it may be.
     pub congested: bool,
+    /// Why there is no link, when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_down: Option<String>,
     /// Its sessions.
     pub sessions: Vec<SessionStatus>,
 }
@@ -73,8 +78,31 @@ pub struct WorkerHandle {
     thread: JoinHandle<Result<(), LinkError>>,
 }
 
+/// Whose Echo frames are answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EchoFor {
+    /// Those of every CN that has memory here and a session.
+    pub sessions: bool,
+    /// Those of these stations.
+    pub named: Vec<Mac>,
+}
+
+impl EchoFor {
+    /// Whether any are.
+    fn anyone(&self) -> bool {
+        self.sessions || !self.named.is_empty()
+    }
+
+    /// Whether the sender of this Echo frame is one of them.
+    #[inline]
+    fn includes(&self, frame: &[u8], service: &Service) -> bool {
+        let from = Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
+        self.named.contains(&from) || (self.sessions && service.has_customer(from))
+    }
+}
+
 /// How a worker runs.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WorkerOptions {
     /// Its number, from 0.
     pub index: u32,
@@ -82,8 +110,8 @@ pub struct WorkerOptions {
     pub cpu: Option<usize>,
     /// What it does when no frame comes.
     pub wait: WaitStyle,
-    /// Whether it answers Echo frames.
-    pub echo: bool,
+    /// Whose Echo frames it answers.
+    pub echo: EchoFor,
 }
 
 impl WorkerHandle {
@@ -101,11 +129,13 @@ impl WorkerHandle {
             link,
             service,
             pfc,
-            options,
+            options: options.clone(),
             shared: Arc::clone(&shared),
             clock: Clock::new(),
+            echo: options.echo.anyone(),
             waiter: Waiter::new(options.wait),
             housekeeping_at: Time::ZERO,
+            reopened: 0,
         };
         let thread = thread::Builder::new().name(format!("worker-{}", options.index)).spawn(move || {
             if let Some(cpu) = options.cpu {
@@ -169,10 +199,14 @@ struct Worker {
     service: Service,
     pfc: Option<PfcSocket>,
     options: WorkerOptions,
+    /// Whether any Echo frames are answered.
+    echo: bool,
     shared: Arc<Shared>,
     clock: Clock,
     waiter: Waiter,
     housekeeping_at: Time,
+    /// How often the link had been opened again when this was last looked at.
+    reopened: u32,
 }
 
 impl Worker {
@@ -212,14 +246,14 @@ impl Worker {
     /// Takes what has arrived and answers it.
     #[inline]
     fn batch(&mut self, now: Time) -> Result<usize, LinkError> {
-        let (service, echo) = (&mut self.service, self.options.echo);
-        let mut echoed = false;
+        let (service, echo) = (&mut self.service, self.echo);
+        let (whom, mut replies_left) = (&self.options.echo, ECHO_REPLIES_MAX);
         let own = if echo { self.link.info().mac } else { Default::default() };
         service.begin_batch();
         self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
         let received = self.link.receive(BATCH, &mut |frame, tx| {
-            if echo && echo::answer(frame, own, tx) {
-                echoed = true;
+            if echo && echo::is_echo(frame) && whom.includes(frame, service) {
+                replies_left -= echo::answer(frame, own, replies_left, tx);
             } else {
                 service.handle(frame, now, tx);
             }
@@ -227,31 +261,36 @@ impl Worker {
         if received > 0 {
             self.service.finish_batch(self.link.transmit());
             if received == BATCH || self.service.is_congested() {
-                self.watch_queue(now)?;
+                self.watch_queue(now);
             }
             self.link.flush()?;
-        }
-        if echoed {
-            // Somebody measures the bare link: give it to them, with nothing in the way.
-            self.service.park();
-            echo::serve(&mut *self.link, ECHO_LINGER)?;
         }
         Ok(received)
     }
 
     /// Has others told if too many frames wait.
     #[inline]
-    fn watch_queue(&mut self, now: Time) -> Result<(), LinkError> {
+    fn watch_queue(&mut self, now: Time) {
         let link = &mut self.link;
-        match self.service.look_at_queue(|count| link.holds(count), now) {
-            Verdict::Quiet => Ok(()),
-            verdict => {
-                let vector = self.service.tell(verdict, self.link.transmit());
-                match (&mut self.pfc, vector) {
-                    (Some(pfc), Some(vector)) => pfc.send(&vector),
-                    _ => Ok(()),
-                }
-            }
+        let verdict = self.service.look_at_queue(|count| link.holds(count), now);
+        if verdict == Verdict::Quiet {
+            return;
+        }
+        let vector = self.service.tell(verdict, self.link.transmit());
+        if let (Some(pfc), Some(vector)) = (&mut self.pfc, vector) {
+            // One that the kernel refuses is lost, as any frame may be.
+            let _ = pfc.send(&vector);
+        }
+    }
+
+    /// The link has been opened again: what depends on it is brought up to date.
+    #[cold]
+    fn follow_link(&mut self) {
+        self.reopened = self.link.reopened();
+        let info = self.link.info();
+        self.service.responder().set_max_frame(info.max_frame);
+        if let Some(Err(error)) = self.pfc.as_mut().map(|pfc| pfc.reopen(&info.interface)) {
+            tracing::warn!(worker = self.options.index, %error, "no PFC frames are sent until the link is opened again");
         }
     }
 
@@ -259,6 +298,13 @@ impl Worker {
     fn housekeeping(&mut self, now: Time) {
         self.housekeeping_at = now + HOUSEKEEPING;
         let index = self.options.index;
+        if self.link.reopened() != self.reopened {
+            self.follow_link();
+        }
+        if self.service.responder().dismiss_outgrown(self.link.transmit()) > 0 {
+            // What cannot be sent now is tried again at the next turn.
+            let _ = self.link.flush();
+        }
         let responder = self.service.responder();
         responder.poll(now);
         while let Some(event) = responder.poll_event() {
@@ -290,6 +336,7 @@ impl Worker {
                 tlb_misses: tlb.misses,
                 pfc_frames: self.pfc.as_ref().map_or(0, PfcSocket::sent),
                 congested: self.service.is_congested(),
+                link_down: None,
                 sessions: self.service.responder().statuses(now),
             };
             let latest = Latest { report, at: Some(Instant::now()) };

@@ -7,6 +7,7 @@ use cxloe_gmm::daemon::{ConfigError, LogFormat};
 use cxloe_gmm::model::DeviceKind;
 use cxloe_mn::config::{Cli, Config, MapSource};
 use cxloe_mn::pool::PoolSpec;
+use cxloe_mn::worker::EchoFor;
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::wait::WaitStyle;
 
@@ -30,7 +31,10 @@ fn the_least_is_an_interface_and_a_manager() {
     let config = resolve(&LEAST).unwrap();
     assert_eq!((config.interface.as_str(), config.workers, config.ethertype), ("eth9", 1, 0x88B5));
     assert_eq!(config.source, MapSource::Manager("http://10.0.0.1:7440".into()));
-    assert_eq!((&config.pool.spec, config.pool.bytes, config.echo), (&PoolSpec::Anon, None, false));
+    assert_eq!(
+        (&config.pool.spec, config.pool.bytes, &config.echo),
+        (&PoolSpec::Anon, None, &EchoFor::default())
+    );
     assert_eq!(config.device, DeviceKind::Mld);
     assert_eq!(resolve(&with(&["--device", "sld"])).unwrap().device, DeviceKind::Sld);
     assert!(!config.name.is_empty() && config.fault_plan().is_none());
@@ -121,6 +125,10 @@ fn what_print_config_prints_gives_the_same_options() {
         "--log-format",
         "json",
         "--echo",
+        "--echo-for",
+        "02:00:00:00:00:07",
+        "--echo-for",
+        "02:00:00:00:00:08",
         "--faults",
         "drop=1%,seed=7",
         "--pcap",

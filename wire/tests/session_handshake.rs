@@ -464,6 +464,120 @@ fn who_may_have_a_session_and_how_many() {
     assert!(p.mn_events().contains(&ResponderEvent::Expired(CN)));
 }
 
+/// The frames of an invented CN: its Hello, and the Start that follows its HelloAck.
+fn invented(p: &mut Pair, number: u32) -> (Requester, Vec<Vec<u8>>) {
+    let [a, b, c, d] = number.to_be_bytes();
+    let mut config = requester_config();
+    config.identity.own = Mac([6, 1, a, b, c, d]);
+    config.seed = u64::from(number) + 7;
+    let mut stranger = Requester::new(config);
+    let mut up = Sent::default();
+    stranger.connect(p.now);
+    stranger.poll(p.now, &mut up, &mut Log::default());
+    p.deliver_up(&up.frames);
+    for mut frame in p.take_down() {
+        stranger.handle(&mut frame, p.now, &mut up, &mut Log::default());
+    }
+    up.frames.clear();
+    stranger.poll(p.now, &mut up, &mut Log::default());
+    (stranger, up.frames)
+}
+
+#[test]
+fn r10_invented_cns_hold_few_sessions_and_none_that_a_cn_with_memory_needs() {
+    let config = ResponderConfig { sessions_max: 4, guests_max: 3, ..responder_config() };
+    let mut p = Pair::with(requester_config(), config);
+    p.memory.strangers = true;
+    for number in 0..300 {
+        let (_, start) = invented(&mut p, number);
+        p.deliver_up(&start);
+        p.take_down();
+    }
+    assert_eq!(p.responder.sessions(), 3);
+    p.connect();
+    assert!(p.responder.has_session(CN) && p.responder.sessions() == 4);
+
+    // Where guests may have all sessions, one gives its up.
+    let config = ResponderConfig { sessions_max: 4, guests_max: 9, ..responder_config() };
+    let mut p = Pair::with(requester_config(), config);
+    p.memory.strangers = true;
+    for number in 0..9 {
+        let (_, start) = invented(&mut p, number);
+        p.deliver_up(&start);
+        p.take_down();
+        p.pass(MS);
+    }
+    assert_eq!(p.responder.sessions(), 4);
+    p.connect();
+    assert!(p.responder.has_session(CN) && p.responder.sessions() == 4);
+    let first = Mac([6, 1, 0, 0, 0, 0]);
+    assert!(!p.responder.has_session(first) && p.mn_events().contains(&ResponderEvent::Ended(first)));
+    // Once they have memory they are guests no more, and nobody takes their places.
+    let mut p = Pair::with(requester_config(), ResponderConfig { sessions_max: 4, ..responder_config() });
+    for number in 0..4 {
+        let (_, start) = invented(&mut p, number);
+        p.deliver_up(&start);
+        p.take_down();
+    }
+    p.requester.connect(p.now);
+    p.run(100 * MS);
+    assert_eq!(p.events(), [refused(HelloStatus::NoResources)]);
+}
+
+#[test]
+fn r10_an_offer_outlasts_those_to_others_and_a_few_in_its_own_name() {
+    let mut p = Pair::new();
+    p.memory.strangers = true;
+    p.requester.connect(p.now);
+    exchange(&mut p, 1);
+    p.poll();
+    let start = p.take_up();
+    assert_eq!(codes(&start), [Start]);
+    for number in 0..3_000 {
+        invented(&mut p, number);
+    }
+    // Somebody else says Hello in this CN's name, again and again, and is answered; but cannot start what he is offered.
+    for seed in 0..10 {
+        let mut other = Requester::new(RequesterConfig { seed: 900 + seed, ..requester_config() });
+        let mut up = Sent::default();
+        other.connect(p.now);
+        other.poll(p.now, &mut up, &mut Log::default());
+        p.deliver_up(&up.frames);
+        assert_eq!(codes(&p.take_down()), [HelloAck]);
+    }
+    p.deliver_up(&start);
+    p.carry_down();
+    assert!(p.requester.is_open());
+}
+
+/// The MTU shrinks at one end or the other: what is unanswered goes over to a session of shorter frames.
+#[test]
+fn a_link_of_another_length_is_followed() {
+    for at_mn in [false, true] {
+        let mut p = Pair::open();
+        let lines = p.requester.burst_read_lines_max();
+        p.write(0, 0, 1, 1);
+        if at_mn {
+            p.responder.set_max_frame(400);
+            assert_eq!(p.responder.dismiss_outgrown(&mut p.down), 1);
+        } else {
+            p.requester.set_max_frame(400, p.now);
+        }
+        p.run(200 * MS);
+        assert!(p.requester.is_open());
+        assert!(p.requester.burst_read_lines_max() < lines, "at_mn {at_mn}");
+        assert_eq!(p.done.0, [Done::Written(1)]);
+        assert_eq!(p.responder.dismiss_outgrown(&mut p.down), 0);
+        assert_eq!((p.responder.sessions(), p.responder.totals().sessions), (1, 2));
+        if !at_mn {
+            // And back; but never beyond what its buffers were made for.
+            p.requester.set_max_frame(9_000, p.now);
+            p.run(200 * MS);
+            assert_eq!(p.requester.burst_read_lines_max(), lines);
+        }
+    }
+}
+
 #[test]
 fn r10_a_flood_of_hellos_takes_bounded_room_and_disturbs_nobody() {
     let mut p = Pair::open();

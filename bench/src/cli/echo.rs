@@ -17,7 +17,7 @@ use crate::report::{Samples, Throughput};
 
 /// Measure the bare link: frames out, frames back, no protocol
 ///
-/// One end answers (--serve, or a memory node started with --echo); the other one measures single exchanges of
+/// One end answers (--serve, or a memory node started with --echo-for and this interface's address); the other one measures single exchanges of
 /// a line read's frame sizes (echo64) and a full window of them (echo_pipelined).
 #[derive(clap::Args)]
 pub struct Args {

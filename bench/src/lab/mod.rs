@@ -116,6 +116,43 @@ impl Lab {
         ip::run(self.home_of(interface)?, &["link", "set", "dev", interface, "up"])
     }
 
+    /// Deletes the interface, and with it the other end of its cable.
+    ///
+    /// # Errors
+    /// An unknown interface, or `ip` refusing.
+    pub fn delete_link(&self, interface: &str) -> Result<(), LabError> {
+        ip::run(self.home_of(interface)?, &["link", "delete", "dev", interface])
+    }
+
+    /// Makes a cable that was deleted again, between interfaces of the names it had, with these MAC addresses, and
+    /// brings it up.
+    ///
+    /// # Errors
+    /// An unknown interface, or `ip` refusing.
+    pub fn make_link_again(&self, [(a, mac_a), (b, mac_b)]: [(&str, &str); 2]) -> Result<(), LabError> {
+        let peer = self.home_of(b)?.path();
+        let near = ["link", "add", "name", a, "address", mac_a, "type", "veth", "peer"];
+        ip::run(self.home_of(a)?, &[&near[..], &["name", b, "address", mac_b, "netns", &peer]].concat())?;
+        self.link_up(a)?;
+        self.link_up(b)
+    }
+
+    /// Gives the interface that the lab made as `interface`, and that is called `before` now, another name.
+    ///
+    /// # Errors
+    /// An unknown interface, or `ip` refusing.
+    pub fn rename_link(&self, interface: &str, before: &str, after: &str) -> Result<(), LabError> {
+        ip::run(self.home_of(interface)?, &["link", "set", "dev", before, "name", after])
+    }
+
+    /// Changes the interface by `ip link set`.
+    ///
+    /// # Errors
+    /// An unknown interface, or `ip` refusing.
+    pub fn set_link(&self, interface: &str, how: &[&str]) -> Result<(), LabError> {
+        ip::run(self.home_of(interface)?, &[&["link", "set", "dev", interface], how].concat())
+    }
+
     /// The namespace in which `interface` lives.
     ///
     /// # Errors

@@ -66,7 +66,7 @@ pub enum MeasureError {
     Link(#[from] LinkError),
     /// The memory node does not answer echoes.
     #[error(
-        "memory node {0} does not answer bare echoes; start mn-server with --echo to measure the limit of the link"
+        "memory node {0} does not answer bare echoes; start mn-server with --echo, or for `cxloe-bench echo` with --echo-for and this interface's address"
     )]
     NoEcho(Mac),
     /// Memory does not hold what was written.

@@ -23,7 +23,7 @@ use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
 use cxloe_mn::translation::TLB_ENTRIES_DEFAULT;
-use cxloe_mn::worker::{WorkerHandle, WorkerOptions};
+use cxloe_mn::worker::{EchoFor, WorkerHandle, WorkerOptions};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Link, LinkConfig, LinkInfo, open};
@@ -146,7 +146,8 @@ impl Ends {
     pub fn serve(&self, backend: Backend, wait: WaitStyle) -> Result<Served, PaperError> {
         let (link, config) = self.memory_node(backend, wait)?;
         let service = Service::new(config, Arc::clone(self.table()), TLB_ENTRIES_DEFAULT);
-        let options = WorkerOptions { index: 0, cpu: self.cores.map(|(_, theirs)| theirs), wait, echo: true };
+        let echo = EchoFor { sessions: true, named: Vec::new() };
+        let options = WorkerOptions { index: 0, cpu: self.cores.map(|(_, theirs)| theirs), wait, echo };
         let worker = WorkerHandle::start(link, service, None, options, || {})
             .map_err(PaperError::io("starting the memory node's thread"))?;
         Ok(Served(Some(worker)))

@@ -3,13 +3,14 @@
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
+mod interface;
 mod rig;
 
 use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_bench::lab::{Lab, Process, become_private_user_namespace, program};
+use cxloe_bench::lab::{Lab, Process, Standing, become_private_user_namespace, program};
 use cxloe_cn::client::{self, Client, ClientError};
 use cxloe_cn::engine::EngineError;
 use cxloe_cn::local::memory::{SharedMemory, receive_with_descriptor};
@@ -20,14 +21,17 @@ use libtest_mimic::{Arguments, Trial};
 use rig::*;
 
 fn main() -> ExitCode {
-    if let Err(error) = become_private_user_namespace() {
-        eprintln!("{error}");
-        return ExitCode::from(3);
-    }
+    let standing = match become_private_user_namespace() {
+        Ok(standing) => standing,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(3);
+        }
+    };
     macro_rules! trials {
         ($($name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $name)),*] };
     }
-    let tests = trials![
+    let mut tests = trials![
         lines_over_shared_memory,
         lines_over_the_best_link,
         the_command_line_reads_and_writes,
@@ -45,6 +49,16 @@ fn main() -> ExitCode {
         idle_agent_sleeps,
         measurements_follow_each_other,
     ];
+    tests.push(Trial::test("interface::ends_well_without", interface::ends_well_without));
+    let mut comes_back = |link: &'static str, wait: &'static str| {
+        let name = format!("interface::comes_back_{link}_{wait}");
+        tests.push(Trial::test(name, move || interface::comes_back(link, wait)));
+    };
+    comes_back("packet", "adaptive");
+    comes_back("pnet", "sleep");
+    if standing == Standing::Root {
+        comes_back("xdp", "adaptive");
+    }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
     cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())

@@ -24,7 +24,7 @@ use cxloe_gmm::daemon::metrics::MetricsListener;
 use cxloe_gmm::daemon::{Ending, Supervisor, log, read_key};
 use cxloe_gmm::model::{CnId, Mac};
 use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, open_with};
+use cxloe_wire::link::{Extras, LinkConfig, open_lasting};
 use cxloe_wire::time::Time;
 use tracing::info;
 
@@ -47,19 +47,18 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let socket = server::bind(&config.socket)?;
     let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let key = config.key_file.as_deref().map(read_key).transpose()?;
-    let link = open_with(
-        &LinkConfig {
-            backend: config.backend,
-            ethertype: config.ethertype,
-            priority: config.priority,
-            busy_poll: config.wait == WaitStyle::Busy,
-            ..LinkConfig::new(&config.interface)
-        },
-        &Extras {
-            faults: config.fault_plan(),
-            pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
-        },
-    )?;
+    let (links, health) = open_lasting(&[LinkConfig {
+        backend: config.backend,
+        ethertype: config.ethertype,
+        priority: config.priority,
+        busy_poll: config.wait == WaitStyle::Busy,
+        ..LinkConfig::new(&config.interface)
+    }])?;
+    let extras = Extras {
+        faults: config.fault_plan(),
+        pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
+    };
+    let link = extras.around(links.into_iter().next().expect("one link was asked for"))?;
     let own = link.info().mac;
     let cn = CnId::new(Mac(own.0))?;
     let state = StateFile::lock(&config.data_dir, own)?;
@@ -74,6 +73,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
             key,
             timing: config.timing(),
         },
+        health: health.clone(),
         wait: config.wait,
         cpu: config.cpu,
         clients_max: config.clients_max,
@@ -116,7 +116,8 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     supervisor.ready(&serving);
     let orders = worker.orders();
     supervisor.watch(&ending, |patience| match orders.is_alive(patience) {
-        true => Ok(serving.clone()),
+        // An agent without a link is well all the same: a restart would bring no interface back.
+        true => Ok(health.down().map_or_else(|| serving.clone(), |down| format!("no link: {}", down.why))),
         false => Err(format!("the worker has not come by for {patience:?}")),
     });
     supervisor.stopping("writing back what is modified");

@@ -41,6 +41,8 @@ pub struct Sleeper {
     bell: Bell,
 }
 
+/// The link's place.
+const LINK: usize = 1;
 /// Places of the set before those of clients.
 const FIXED: usize = 3;
 
@@ -54,6 +56,11 @@ impl Sleeper {
         set.push(watch(link.unwrap_or(-1)));
         set.push(watch(paging.unwrap_or(-1)));
         Sleeper { set, bell }
+    }
+
+    /// Replaces the link's descriptor: a link that is opened again has another.
+    pub fn watch_link(&mut self, link: Option<RawFd>) {
+        self.set[LINK].fd = link.unwrap_or(-1);
     }
 
     /// Replaces the clients' sockets; their places are their positions in `sockets`.
@@ -83,8 +90,8 @@ impl Sleeper {
         if self.set[0].revents != 0 {
             self.bell.hush();
         }
-        if self.set[1].revents & (libc::POLLERR | libc::POLLHUP) != 0 {
-            clear_error(self.set[1].fd);
+        if self.set[LINK].revents & (libc::POLLERR | libc::POLLHUP) != 0 {
+            clear_error(self.set[LINK].fd);
         }
         self.set[FIXED..].iter().any(|place| place.revents != 0)
     }

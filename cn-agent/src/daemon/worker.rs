@@ -18,7 +18,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use cxloe_gmm::daemon::pin;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
-use cxloe_wire::link::{Link, LinkError};
+use cxloe_wire::link::{Link, LinkError, LinkHealth};
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::{Clock, Time};
 
@@ -51,6 +51,8 @@ const CLOSE_MAX: Duration = Duration::from_millis(200);
 pub struct WorkerOptions {
     /// What its sessions have in common.
     pub station: Station,
+    /// How its link is.
+    pub health: LinkHealth,
     /// What it does when there is nothing to do.
     pub wait: WaitStyle,
     /// The CPU it is pinned to.
@@ -97,6 +99,7 @@ impl WorkerHandle {
             tell,
             housekeeping_at: Time::ZERO,
             held: false,
+            reopened: link.reopened(),
             link,
             engine,
             signals,
@@ -181,6 +184,8 @@ struct Worker {
     tell: Sender<u64>,
     housekeeping_at: Time,
     held: bool,
+    /// How often the link had been opened again when this was last looked at.
+    reopened: u32,
 }
 
 impl Worker {
@@ -240,7 +245,18 @@ impl Worker {
         Ok(received + served.taken + paged)
     }
 
+    /// The link has been opened again: what depends on it is brought up to date.
+    #[cold]
+    fn follow_link(&mut self, now: Time) {
+        self.reopened = self.link.reopened();
+        let info = self.link.info();
+        self.options.station.max_frame = info.max_frame;
+        self.engine.set_max_frame(info.max_frame, now);
+        self.signals.reopen(&info.interface);
+    }
+
     fn sleep(&mut self, most: Duration) {
+        self.sleeper.watch_link(self.link.readiness());
         let clients = &mut self.parties.clients;
         if let Some(sockets) = clients.changed_sockets() {
             self.sleeper.watch(sockets);
@@ -261,6 +277,9 @@ impl Worker {
             self.parties.clients.listen(|_| true);
         }
         self.parties.spaces.housekeeping(now);
+        if self.link.reopened() != self.reopened {
+            self.follow_link(now);
+        }
         while let Some(event) = self.engine.poll_event() {
             self.note(&event);
         }
@@ -380,6 +399,8 @@ impl Worker {
                 engine: self.engine.counters(),
                 link: self.link.counters(),
                 backend: self.link.info().backend.to_owned(),
+                link_down: self.options.health.down(),
+                link_reopened: self.options.health.reopened(),
                 clients: self.parties.clients.count(),
                 in_flight: self.engine.in_flight(),
                 stranded: self.engine.stranded(),

@@ -329,6 +329,14 @@ impl Engine {
         }
     }
 
+    /// The link carries frames of another length from now on: sessions are agreed on anew.
+    pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
+        for peer in &mut self.peers {
+            peer.requester.set_max_frame(max_frame, now);
+            self.deadline = self.deadline.min(peer.requester.deadline());
+        }
+    }
+
     /// Adds a memory node and calls it. Returns its index for routes. A node that is known already keeps
     /// its session.
     pub fn add_peer(&mut self, config: RequesterConfig, now: Time) -> usize {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use cxloe_cc::PacerStatus;
 use cxloe_gmm::model::{Name, UnbindOption};
-use cxloe_wire::link::LinkCounters;
+use cxloe_wire::link::{LinkCounters, LinkDown};
 use cxloe_wire::session::RequesterStatus;
 
 use crate::engine::EngineCounters;
@@ -437,6 +437,12 @@ pub struct Counters {
     pub link: LinkCounters,
     /// What carries the frames: `xdp`, `packet` or `pnet`.
     pub backend: String,
+    /// Why there is no link, when there is none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_down: Option<LinkDown>,
+    /// How often the link has been opened again since the agent started.
+    #[serde(default)]
+    pub link_reopened: u64,
     /// Ports open at this moment.
     pub clients: usize,
     /// Operations on their way.

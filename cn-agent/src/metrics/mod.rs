@@ -58,17 +58,17 @@ pub async fn sample(source: Source) -> Sample {
     source.listing.regions().iter().for_each(|region| of_region(&mut scrape, region));
     let asked =
         async { (report(&source.orders).await, ask(&source.orders, |spaces| spaces.report(None)).await) };
-    let unwell = match timeout(ANSWER_MAX, asked).await {
+    let (responding, unwell) = match timeout(ANSWER_MAX, asked).await {
         Ok((Some(report), Some(views))) => {
             report.sessions.iter().for_each(|session| of_session(&mut scrape, session));
             of_counters(&mut scrape, &report.counters);
             views.iter().for_each(|view| of_mapping(&mut scrape, view));
-            None
+            (true, report.counters.link_down.map(|down| format!("no link: {}", down.why)))
         }
-        Ok(_) => Some("the worker has ended, or takes no orders".to_owned()),
-        Err(_) => Some(format!("the worker has not answered within {}s", ANSWER_MAX.as_secs())),
+        Ok(_) => (false, Some("the worker has ended, or takes no orders".to_owned())),
+        Err(_) => (false, Some(format!("the worker has not answered within {}s", ANSWER_MAX.as_secs()))),
     };
-    scrape.set(&RESPONDING, &[], unwell.is_none());
+    scrape.set(&RESPONDING, &[], responding);
     Sample { scrape, unwell }
 }
 
@@ -133,6 +133,7 @@ fn session_counters(c: &RequesterCounters) -> [(&'static Definition, u64); 12] {
 fn of_counters(scrape: &mut Scrape, counters: &Counters) {
     let (e, l, p) = (&counters.engine, &counters.link, &counters.paging);
     scrape.set(&LINK, &[&counters.backend], true);
+    scrape.set(&LINK_UP, &[], counters.link_down.is_none());
     for (metric, label, count) in [
         (&LINE_READS, "hit", e.read_hits),
         (&LINE_READS, "miss", e.read_misses),
@@ -167,6 +168,7 @@ fn of_counters(scrape: &mut Scrape, counters: &Counters) {
         (&LINK_DROPPED, l.rx_dropped),
         (&LINK_FULL, l.tx_full),
         (&LINK_ERRORS, l.tx_errors),
+        (&LINK_REOPENED, counters.link_reopened),
         (&PAGE_FAULTS, p.faults),
         (&PAGE_FAULTS_ZERO, p.zero_fills),
         (&PAGE_WRITE_FAULTS, p.write_faults),

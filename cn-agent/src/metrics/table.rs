@@ -50,6 +50,10 @@ cxloe_gmm::metrics_table! {
     LINK_FULL: Counter "cxloe_cn_link_transmit_full_total" [];
     /// Frames the kernel refused to send.
     LINK_ERRORS: Counter "cxloe_cn_link_transmit_errors_total" [];
+    /// Whether the interface is there and the link on it is open.
+    LINK_UP: Gauge "cxloe_cn_link_up" [];
+    /// Times the link was opened again, after its interface had been away or had changed.
+    LINK_REOPENED: Counter "cxloe_cn_link_reopened_total" [];
     /// Pause signals that counted, by where they came from: link (802.1Qbb frames seen), nic (those it has counted),
     /// memory_node (its Congestion frames).
     PAUSE_SIGNALS: Counter "cxloe_cn_pause_signals_total" ["source"];

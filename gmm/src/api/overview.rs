@@ -67,6 +67,9 @@ pub struct MemoryNodeOverview {
     pub regions: u64,
     /// Who has how much of it, by CN id; what is draining included.
     pub owners: Vec<Share>,
+    /// Why compute nodes cannot reach it though it reports: its interface is gone, down or another one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link_down: Option<String>,
     /// When its last report came: milliseconds since the Unix epoch. None since this manager has led.
     pub reported_ms: Option<u64>,
     /// What that report counts; none from a node that reports nothing.

@@ -12,6 +12,7 @@ use crate::model::{
 };
 
 use super::liveness::NodeKey;
+use super::overview::link_down;
 use super::pool::FreeExtents;
 use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 
@@ -265,12 +266,18 @@ impl Manager {
         };
         self.check_results(&node, &sync)?;
         self.liveness.heard(NodeKey::Memory(name.clone()), self.now_ms);
+        let no_link = link_down(&sync.stats);
         self.reports.keep(name, self.now_ms, sync.stats);
         match sync.progress {
             Some(progress) => drop(self.progress.insert(name.clone(), progress)),
             None => drop(self.progress.remove(name)),
         }
-        if node.health != Health::Reachable && self.frozen().is_none() {
+        if self.frozen().is_some() {
+            // Its health is written when the store can be.
+        } else if let Some(why) = no_link {
+            // It speaks, by another network, but no compute node reaches it.
+            self.memory_node_out_of_reach(name, &format!("memory node {name} has no link: {why}"));
+        } else if node.health != Health::Reachable {
             node.health = Health::Reachable;
             self.put(Change::MemoryNode(node.clone()));
             self.event(EventKind::MemoryNodeReachable { memory_node: name.clone() });
@@ -363,15 +370,22 @@ impl Manager {
     }
 
     pub(super) fn memory_node_silent(&mut self, name: &Name) {
+        self.memory_node_out_of_reach(name, &format!("memory node {name} is unreachable"));
+    }
+
+    /// Nobody reaches the node any more, for this reason. One that is out of reach already stays so.
+    fn memory_node_out_of_reach(&mut self, name: &Name, reason: &str) {
         let Some(mut node) = self.state.memory_nodes.get(name).cloned() else { return };
+        if node.health == Health::Unreachable {
+            return;
+        }
         node.health = Health::Unreachable;
         self.put(Change::MemoryNode(node));
         self.event(EventKind::MemoryNodeUnreachable { memory_node: name.clone() });
-        let reason = format!("memory node {name} is unreachable");
         self.give_up_binding(name);
         for region in self.regions_on(name) {
             let degrades = region.state == RegionState::Active;
-            self.settle(region, degrades.then(|| reason.clone()));
+            self.settle(region, degrades.then(|| reason.to_owned()));
         }
     }
 

@@ -13,6 +13,9 @@ use crate::model::{CnId, MemoryNode, Name, Region, RegionState};
 
 use super::Manager;
 
+/// Characters kept of what a node says about its link.
+const LINK_DOWN_CHARS_MAX: usize = 400;
+
 impl Manager {
     /// The fabric at a glance, for who asks the manager that serves at `leader` at `time_ms`.
     pub fn overview(&self, leader: &str, time_ms: u64) -> Overview {
@@ -75,6 +78,7 @@ impl Manager {
                 .used_by(&node.name)
                 .map(|(compute_node, bytes)| Share { compute_node, bytes })
                 .collect(),
+            link_down: report.and_then(|report| link_down(&report.stats)),
             reported_ms: report.map(|report| report.at_ms),
             traffic: report.and_then(|report| traffic(&report.stats)),
         }
@@ -158,6 +162,12 @@ fn workers(stats: &Value) -> impl Iterator<Item = &Value> {
 
 fn sessions_of(worker: &Value) -> impl Iterator<Item = &Value> {
     worker["sessions"].as_array().into_iter().flatten()
+}
+
+/// Why the node has no link, as it says; cut to a length that fits an event.
+pub(super) fn link_down(stats: &Value) -> Option<String> {
+    let why = workers(stats).find_map(|worker| worker["link_down"].as_str())?;
+    Some(why.chars().take(LINK_DOWN_CHARS_MAX).collect())
 }
 
 fn counter(counters: &Value, name: &str) -> u64 {

@@ -110,6 +110,8 @@ mod tests {
             name: "mn1".into(),
             interface: "eth9".into(),
             window: 256,
+            link_down: None,
+            link_reopened: 0,
             workers: vec![worker],
         }
     }

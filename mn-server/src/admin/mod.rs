@@ -17,6 +17,7 @@ pub mod server;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cxloe_wire::link::LinkDown;
 use serde::{Deserialize, Serialize};
 
 use crate::worker::WorkerReport;
@@ -40,6 +41,12 @@ pub struct NodeStatus {
     pub interface: String,
     /// Reads, and as many writes, that a stream may have unanswered (R1).
     pub window: usize,
+    /// Why it has no link at present; `None` while it has one.
+    #[serde(default)]
+    pub link_down: Option<LinkDown>,
+    /// How often its links have been opened again since it started.
+    #[serde(default)]
+    pub link_reopened: u64,
     /// Its workers, by number.
     pub workers: Vec<WorkerStatus>,
 }

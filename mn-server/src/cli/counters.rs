@@ -79,6 +79,8 @@ mod tests {
             name: "mn1".into(),
             interface: "mn0".into(),
             window: 256,
+            link_down: None,
+            link_reopened: 0,
             workers: vec![worker(0, 5), worker(1, 7)],
         };
         let row = |shown: &str| -> Vec<String> {

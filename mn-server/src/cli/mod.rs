@@ -179,6 +179,8 @@ mod tests {
             name: "mn1".into(),
             interface: "mn0".into(),
             window: 256,
+            link_down: None,
+            link_reopened: 0,
             workers: vec![worker(0, Some(FRESH)), worker(1, Some(old)), worker(2, None)],
         });
         assert_eq!(shown.lines().count(), 2, "{shown}");

@@ -102,6 +102,8 @@ mod tests {
             name: "mn1".into(),
             interface: "mn0".into(),
             window: 256,
+            link_down: None,
+            link_reopened: 0,
             workers: vec![worker],
         }
     }

@@ -15,7 +15,7 @@ use cxloe_gmm::daemon::metrics::MetricsAddress;
 use cxloe_gmm::daemon::options::{self, in_range, wrong};
 use cxloe_gmm::daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
 use cxloe_gmm::model::DeviceKind;
-use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::fault::FaultPlan;
 use cxloe_wire::link::wait::WaitStyle;
@@ -23,6 +23,7 @@ use cxloe_wire::link::wait::WaitStyle;
 use crate::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
 use crate::pool::{ByteSize, PoolOptions};
 use crate::translation::TLB_ENTRIES_DEFAULT;
+use crate::worker::EchoFor;
 
 /// Frames a receive ring holds, at most; one more never waits.
 const QUEUE_MAX: usize = 1023;
@@ -130,8 +131,8 @@ pub struct Config {
     pub log: String,
     /// How log lines look.
     pub log_format: LogFormat,
-    /// Whether Echo frames are answered.
-    pub echo: bool,
+    /// Whose Echo frames are answered.
+    pub echo: EchoFor,
     /// Faults made on purpose, as written; see [`Config::fault_plan`].
     pub faults: Option<String>,
     /// Where to record frames.
@@ -271,7 +272,10 @@ impl Config {
             metrics: s.metrics,
             log: s.log.unwrap_or_else(|| log::FILTER_DEFAULT.into()),
             log_format: s.log_format.unwrap_or_default(),
-            echo: s.echo.unwrap_or(false),
+            echo: EchoFor {
+                sessions: s.echo.unwrap_or(false),
+                named: s.echo_for.unwrap_or_default().into_iter().map(|mac| Mac(mac.octets())).collect(),
+            },
             faults: s.faults,
             pcap: s.pcap,
             pcap_bytes_max: s.pcap_max.map_or(1 << 30, |size| size.0),
@@ -338,7 +342,9 @@ impl Config {
             metrics: self.metrics.clone(),
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
-            echo: Some(self.echo),
+            echo: Some(self.echo.sessions),
+            echo_for: (!self.echo.named.is_empty())
+                .then(|| self.echo.named.iter().map(|mac| cxloe_gmm::model::Mac(mac.0)).collect()),
             faults: self.faults.clone(),
             pcap: self.pcap.clone(),
             pcap_max: Some(ByteSize(self.pcap_bytes_max)),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::Args;
 use cxloe_gmm::daemon::metrics::MetricsAddress;
 use cxloe_gmm::daemon::{CpuList, EtherType, LogFormat, Span};
-use cxloe_gmm::model::DeviceKind;
+use cxloe_gmm::model::{DeviceKind, Mac};
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
@@ -183,10 +183,15 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_format: Option<LogFormat>,
 
-    /// Answer Echo frames, by which bare round trips are measured; anyone on the network may then ask for them
+    /// Answer Echo frames, by which bare round trips are measured, of compute nodes that have memory here and a session
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Diagnostics")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub echo: Option<bool>,
+
+    /// Answer Echo frames of this station, session or not; give it once for each
+    #[arg(long, value_name = "MAC", help_heading = "Diagnostics")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub echo_for: Option<Vec<Mac>>,
 
     /// Lose and damage frames on purpose, for tests, as in drop=1%,dup=0.1%,corrupt=0.01%,seed=7
     #[arg(long, value_name = "PLAN", help_heading = "Diagnostics")]

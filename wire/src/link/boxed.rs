@@ -41,4 +41,8 @@ impl<L: Link + ?Sized> Link for Box<L> {
     fn counters(&mut self) -> LinkCounters {
         (**self).counters()
     }
+
+    fn reopened(&self) -> u32 {
+        (**self).reopened()
+    }
 }

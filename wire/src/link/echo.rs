@@ -2,8 +2,8 @@
 //!
 //! A frame goes out, the other end answers with frames of the sizes asked for, and nothing else happens: no
 //! session, no trailer, no copy of a payload (slots keep whatever they held). What a line of remote memory
-//! costs over the same link can be no less. A memory node answers only when it was started for measuring,
-//! from a loop as tight as the one here, so that the limit is not flattered by anything it does besides.
+//! costs over the same link can be no less. A memory node answers only when it was started for measuring, and beside
+//! its sessions, never in their place: an Echo asks for many frames by one.
 
 use std::time::{Duration, Instant};
 
@@ -67,16 +67,17 @@ impl Echo {
     }
 }
 
-/// Answers one request, as far as the transmit ring has room. Anything else is ignored.
+/// Answers one request, with `most` frames at most and as far as the transmit ring has room; returns how many. What is
+/// no request is not answered.
 #[inline]
-pub fn answer(frame: &[u8], own: Mac, tx: &mut dyn Transmit) -> bool {
+pub fn answer(frame: &[u8], own: Mac, most: u16, tx: &mut dyn Transmit) -> u16 {
     if !is_echo(frame) {
-        return false;
+        return 0;
     }
     let len = u16::from_be_bytes([frame[HEADER_LEN], frame[HEADER_LEN + 1]]) as usize;
-    let count = u16::from_be_bytes([frame[HEADER_LEN + 2], frame[HEADER_LEN + 3]]).min(REPLIES_MAX);
+    let count = u16::from_be_bytes([frame[HEADER_LEN + 2], frame[HEADER_LEN + 3]]).min(REPLIES_MAX.min(most));
     for index in 0..count {
-        let Some(slot) = tx.slot(len.max(MIN_FRAME)) else { return true };
+        let Some(slot) = tx.slot(len.max(MIN_FRAME)) else { return index };
         slot[..6].copy_from_slice(&frame[6..12]);
         slot[6..12].copy_from_slice(&own.0);
         slot[12..HEADER_LEN].copy_from_slice(&frame[12..HEADER_LEN]);
@@ -84,7 +85,7 @@ pub fn answer(frame: &[u8], own: Mac, tx: &mut dyn Transmit) -> bool {
         slot[HEADER_LEN..HEADER_LEN + 2].copy_from_slice(&index.to_be_bytes());
         tx.commit();
     }
-    true
+    count
 }
 
 /// Answers requests, spinning, until none has come for `idle`, or for a second at most: who serves is to look after
@@ -100,7 +101,9 @@ pub fn serve(link: &mut dyn Link, idle: Duration) -> Result<u64, LinkError> {
         if rounds.is_multiple_of(CLOCK_EVERY) && started.elapsed() > SERVE_MAX {
             return Ok(served);
         }
-        let received = link.receive(BATCH, &mut |frame, tx| served += u64::from(answer(frame, own, tx)))?;
+        let received = link.receive(BATCH, &mut |frame, tx| {
+            served += u64::from(answer(frame, own, REPLIES_MAX, tx) > 0);
+        })?;
         link.flush()?;
         if received > 0 && served != seen {
             seen = served;

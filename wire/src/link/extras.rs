@@ -16,22 +16,35 @@ pub struct Extras {
     pub pcap: Option<(PathBuf, u64)>,
 }
 
-/// Opens the link that `config` asks for, with `extras` around it. The record shows what passes between
-/// this program and the faults, not what passes between the faults and the wire.
+impl Extras {
+    /// Puts them around `link`. The record shows what passes between this program and the faults, not what passes
+    /// between the faults and the wire.
+    ///
+    /// # Errors
+    /// The file of the record.
+    pub fn around(&self, mut link: Box<dyn Link>) -> Result<Box<dyn Link>, LinkError> {
+        let interface = link.info().interface.clone();
+        if let Some(plan) = &self.faults {
+            tracing::warn!(%interface, ?plan, "making faults on purpose");
+            link = Box::new(FaultInjector::new(link, plan));
+        }
+        if let Some((path, limit)) = &self.pcap {
+            let what = |source| LinkError::Io {
+                what: "create the frame record",
+                interface: interface.clone(),
+                source,
+            };
+            let file = PcapFile::new(File::create(path).map_err(what)?, *limit).map_err(what)?;
+            link = Box::new(PcapWriter::new(link, file));
+        }
+        Ok(link)
+    }
+}
+
+/// Opens the link that `config` asks for, with `extras` around it.
+///
+/// # Errors
+/// Those of [`open`] and of [`Extras::around`].
 pub fn open_with(config: &LinkConfig, extras: &Extras) -> Result<Box<dyn Link>, LinkError> {
-    let mut link = open(config)?;
-    if let Some(plan) = &extras.faults {
-        tracing::warn!(interface = %config.interface, ?plan, "making faults on purpose");
-        link = Box::new(FaultInjector::new(link, plan));
-    }
-    if let Some((path, limit)) = &extras.pcap {
-        let what = |source| LinkError::Io {
-            what: "create the frame record",
-            interface: config.interface.clone(),
-            source,
-        };
-        let file = PcapFile::new(File::create(path).map_err(what)?, *limit).map_err(what)?;
-        link = Box::new(PcapWriter::new(link, file));
-    }
-    Ok(link)
+    extras.around(open(config)?)
 }

@@ -383,6 +383,10 @@ impl<L: Link> Link for FaultInjector<L> {
     fn counters(&mut self) -> LinkCounters {
         self.inner.counters()
     }
+
+    fn reopened(&self) -> u32 {
+        self.inner.reopened()
+    }
 }
 
 /// How long [`Link::wait`] sleeps when a held frame could leave but the ring beneath is full.

@@ -153,6 +153,10 @@ impl<L: Link> Link for RateLimit<L> {
         counters.tx_full += self.gate.refused;
         counters
     }
+
+    fn reopened(&self) -> u32 {
+        self.inner.reopened()
+    }
 }
 
 #[cfg(test)]

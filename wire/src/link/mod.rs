@@ -15,6 +15,7 @@ mod boxed;
 mod config;
 mod extras;
 mod interface;
+mod lasting;
 mod rate;
 
 pub mod echo;
@@ -34,6 +35,7 @@ pub mod xdp;
 pub use config::{Backend, LinkConfig, open};
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;
+pub use lasting::{LinkDown, LinkHealth, open_lasting};
 
 use std::os::fd::RawFd;
 use std::time::Duration;
@@ -75,6 +77,22 @@ pub struct LinkCounters {
     pub tx_full: u64,
     /// Frames the kernel refused to send.
     pub tx_errors: u64,
+}
+
+impl LinkCounters {
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(&self, o: &LinkCounters) -> LinkCounters {
+        LinkCounters {
+            rx_frames: self.rx_frames + o.rx_frames,
+            rx_bytes: self.rx_bytes + o.rx_bytes,
+            tx_frames: self.tx_frames + o.tx_frames,
+            tx_bytes: self.tx_bytes + o.tx_bytes,
+            rx_dropped: self.rx_dropped + o.rx_dropped,
+            tx_full: self.tx_full + o.tx_full,
+            tx_errors: self.tx_errors + o.tx_errors,
+        }
+    }
 }
 
 /// Why a link could not be opened or has stopped working. Each message says what to do.
@@ -185,4 +203,10 @@ pub trait Link: Send {
 
     /// What has passed so far.
     fn counters(&mut self) -> LinkCounters;
+
+    /// How often it was opened again after its interface had been away or had changed. When the number has risen,
+    /// [`info`](Link::info) may say another MTU, and sockets opened beside the link are to be opened again.
+    fn reopened(&self) -> u32 {
+        0
+    }
 }

@@ -240,6 +240,10 @@ impl<L: Link> Link for PcapWriter<L> {
     fn counters(&mut self) -> LinkCounters {
         self.inner.counters()
     }
+
+    fn reopened(&self) -> u32 {
+        self.inner.reopened()
+    }
 }
 
 #[cfg(test)]

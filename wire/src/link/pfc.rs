@@ -50,6 +50,16 @@ impl PfcSocket {
         Ok(PfcSocket { rx: RxRing::new(map, SLOT, SLOTS), socket, interface, sent: 0 })
     }
 
+    /// Opens the socket again, on an interface that was away and may be called otherwise now; what was sent is counted
+    /// on.
+    ///
+    /// # Errors
+    /// As for [`open`](Self::open); the socket stays as it was then.
+    pub fn reopen(&mut self, interface: &str) -> Result<(), LinkError> {
+        *self = PfcSocket { sent: self.sent, ..PfcSocket::open(interface)? };
+        Ok(())
+    }
+
     /// The oldest PFC frame not yet taken, and who sent it.
     #[inline]
     pub fn receive(&mut self) -> Option<(Mac, PfcVector)> {

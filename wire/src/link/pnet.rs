@@ -202,6 +202,8 @@ impl Sender {
         let Some((start, end)) = self.waiting else { return true };
         match self.channel.send_to(&self.buffer[start..end], None) {
             Some(Err(e)) if is_transient(&e) => return false,
+            // Longer than an MTU that has just shrunk: lost.
+            Some(Err(e)) if e.raw_os_error() == Some(libc::EMSGSIZE) => self.errors += 1,
             Some(Err(e)) => {
                 self.errors += 1;
                 self.failed = Some(e);

@@ -70,6 +70,8 @@ pub struct TestMemory {
     pub lines: HashMap<u64, [u8; LINE_SIZE]>,
     pub log: Vec<Executed>,
     pub closed: bool,
+    /// Whether every CN but [`CN`] is without memory.
+    pub strangers: bool,
 }
 
 impl TestMemory {
@@ -102,6 +104,10 @@ impl Memory for TestMemory {
 
     fn admits(&mut self, _cn: u64) -> bool {
         !self.closed
+    }
+
+    fn has_memory(&mut self, cn: u64) -> bool {
+        !self.strangers || cn == CN.to_u64()
     }
 }
 

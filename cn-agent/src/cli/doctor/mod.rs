@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 use cxloe_cn::client::{self, ClientError};
 use cxloe_cn::config::{Config, RunArgs, Settings};
-use cxloe_cn::local::message::Session;
+use cxloe_cn::local::message::{Counters, Session};
 use cxloe_doctor::machine::{Machine, Use};
 use cxloe_doctor::nic::{Demand, Nic};
 use cxloe_doctor::permissions::{Process, Xdp};
@@ -95,6 +95,9 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
 
     let sessions = client::sessions(&config.socket);
     checks.push(judge_daemon(&sessions));
+    if sessions.is_ok() {
+        checks.extend(client::counters(&config.socket).iter().map(judge_link));
+    }
     let asked = Asked::at(&config.manager);
     checks.push(asked.judge_manager(&config.manager, env!("CARGO_PKG_VERSION")));
     if asked.health.is_ok() {
@@ -144,10 +147,38 @@ fn judge_daemon(sessions: &Result<Vec<Session>, ClientError>) -> Check {
     }
 }
 
+/// Judges the link of a running agent.
+fn judge_link(counters: &Counters) -> Check {
+    let (group, name) = (Group::Daemon, "link");
+    match &counters.link_down {
+        None => Check::ok(group, name, format!("open, by {}", counters.backend)),
+        Some(down) => Check::fail(
+            group,
+            name,
+            format!("closed for {} s: {}", down.for_ns / 1_000_000_000, down.why),
+            "mend the interface: the agent opens the link again by itself",
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use cxloe_doctor::Level;
+    use cxloe_wire::link::LinkDown;
+
+    #[test]
+    fn an_agent_without_a_link_fails_and_says_why() {
+        let mut counters = Counters { backend: "xdp".into(), ..Counters::default() };
+        assert_eq!(judge_link(&counters).level, Level::Ok);
+        let (why, for_ns) = ("interface `x` is down".to_owned(), 7_000_000_000);
+        counters.link_down = Some(LinkDown { why, for_ns });
+        let check = judge_link(&counters);
+        assert_eq!(
+            (check.level, check.found.as_str()),
+            (Level::Fail, "closed for 7 s: interface `x` is down")
+        );
+    }
 
     #[test]
     fn an_agent_that_does_not_run_is_no_failure_and_a_silent_one_is() {

@@ -128,6 +128,32 @@ fn a_silent_node_degrades_its_regions_and_comes_back_by_itself() {
 }
 
 #[test]
+fn a_node_that_speaks_but_has_no_link_is_unreachable_until_it_has_one() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    let sync = |fabric: &mut Fabric, stats| {
+        let sync = MemoryNodeSync { stats, ..fabric.nodes[0].sync() };
+        fabric.apply(Command::SyncMemoryNode(name("mn0"), sync)).unwrap();
+    };
+    let events = fabric.manager.state().meta.last_event;
+    let why = "interface `mn0` is down";
+    let down = serde_json::json!([{ "link_down": why }, {}]);
+    sync(&mut fabric, down.clone());
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Degraded));
+    let node = &fabric.manager.overview("", 0).memory_nodes[0];
+    assert_eq!((node.health, node.link_down.as_deref()), (Health::Unreachable, Some(why)));
+    assert_eq!(fabric.create("s", 1, cn(1)).unwrap_err().code(), ErrorCode::NoSpace);
+    let once = fabric.manager.state().meta.last_event;
+    assert!(once > events);
+    sync(&mut fabric, down);
+    assert_eq!(fabric.manager.state().meta.last_event, once, "it is said once");
+    sync(&mut fabric, serde_json::json!([{}]));
+    assert_eq!(fabric.state_of("r"), Some(RegionState::Active));
+    assert_eq!(fabric.manager.overview("", 0).memory_nodes[0].link_down, None);
+}
+
+#[test]
 fn lost_content_is_reported_and_not_served_until_someone_accepts_it() {
     let mut fabric = Fabric::new(&[8]);
     fabric.create("r", 2, cn(1)).unwrap();

@@ -99,6 +99,7 @@ fn examine(config: &Config, try_link: bool) -> Vec<Check> {
     let socket = config.socket.clone().unwrap_or_else(default_socket);
     let node = ask(&socket);
     checks.push(judge_daemon(&node));
+    checks.extend(node.as_ref().ok().map(judge_running_link));
     if matches!(node, Err(AskError::NoNode { .. })) {
         // What a running node has taken is taken.
         checks.extend(pool::examine(config, &process));
@@ -201,6 +202,20 @@ fn judge_daemon(node: &Result<NodeStatus, AskError>) -> Check {
     }
 }
 
+/// Judges the link of a running node.
+fn judge_running_link(node: &NodeStatus) -> Check {
+    let (group, name) = (Group::Daemon, "link");
+    match &node.link_down {
+        None => Check::ok(group, name, format!("open on {}", node.interface)),
+        Some(down) => Check::fail(
+            group,
+            name,
+            format!("closed for {} s: {}", down.for_ns / 1_000_000_000, down.why),
+            "mend the interface: the node keeps its pool and opens the link again by itself, so do not restart it",
+        ),
+    }
+}
+
 /// Judges whether the manager hears of the node called `name`.
 fn judge_known(name: &str, runs: bool, health: Option<Health>) -> Check {
     let (group, check) = (Group::Peers, "registration");
@@ -228,13 +243,22 @@ mod tests {
     use super::*;
     use cxloe_doctor::Level;
     use cxloe_mn::admin::{VERSION, WorkerStatus};
+    use cxloe_wire::link::LinkDown;
 
     #[test]
     fn a_node_is_judged_by_its_workers() {
         let node = |age_ns| {
             let worker = WorkerStatus { worker: 0, age_ns, report: Default::default() };
             let workers = vec![worker];
-            Ok(NodeStatus { version: VERSION, name: "mn1".into(), interface: "x".into(), window: 1, workers })
+            Ok(NodeStatus {
+                version: VERSION,
+                name: "mn1".into(),
+                interface: "x".into(),
+                window: 1,
+                link_down: None,
+                link_reopened: 0,
+                workers,
+            })
         };
         let level = |node| judge_daemon(&node).level;
         assert_eq!((level(node(Some(5))), level(node(None))), (Level::Ok, Level::Fail));
@@ -244,6 +268,28 @@ mod tests {
         assert_eq!(level(Err(AskError::NoNode { path: path.clone(), source: source() })), Level::Ok);
         assert_eq!(level(Err(AskError::Forbidden(path.clone()))), Level::Warn);
         assert_eq!(level(Err(AskError::Silent(path))), Level::Fail);
+    }
+
+    #[test]
+    fn a_node_without_a_link_fails_and_is_not_to_be_restarted() {
+        let mut node = NodeStatus {
+            version: VERSION,
+            name: "mn1".into(),
+            interface: "x".into(),
+            window: 1,
+            link_down: None,
+            link_reopened: 0,
+            workers: Vec::new(),
+        };
+        assert_eq!(judge_running_link(&node).level, Level::Ok);
+        let (why, for_ns) = ("interface `x` is down".to_owned(), 7_000_000_000);
+        node.link_down = Some(LinkDown { why, for_ns });
+        let check = judge_running_link(&node);
+        assert_eq!(check.level, Level::Fail);
+        assert!(
+            check.found.contains("7 s: interface `x` is down")
+                && check.advice.unwrap().contains("not restart")
+        );
     }
 
     #[test]

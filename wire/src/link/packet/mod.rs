@@ -58,6 +58,10 @@ impl PacketLink {
             && set_option(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1).is_ok();
         attach_filter(&socket, &interface).map_err(fail("attach the address filter"))?;
 
+        // A frame that the kernel refuses, as too long for an MTU that has just shrunk, is lost. Without this it would
+        // stay at the head of the transmit ring, before all others.
+        let _ = set_option(&socket, libc::SOL_PACKET, PACKET_LOSS, &1);
+
         let slot = (interface.mtu + ETHERNET_HEADER + RX_OVERHEAD).next_power_of_two().max(2048);
         receive_ring(&socket, slot, RX_SLOTS).map_err(fail("make the receive ring"))?;
         let tx_request = ring_request(slot, TX_SLOTS);
@@ -203,6 +207,12 @@ impl Link for PacketLink {
                 self.counters.tx_errors += 1;
                 Ok(())
             }
+            // Frames that were refused are lost, and others wait behind them.
+            Some(libc::EMSGSIZE) => {
+                self.tx.queued = 1;
+                self.counters.tx_errors += 1;
+                Ok(())
+            }
             _ => Err(self.interface.error("send frames", NEEDS, error)),
         }
     }
@@ -337,6 +347,7 @@ pub(super) fn bind(socket: &OwnedFd, ethertype: u16, index: u32) -> io::Result<(
 }
 
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+const PACKET_LOSS: libc::c_int = 14;
 const PACKET_FANOUT_CBPF: libc::c_int = 6;
 const PACKET_FANOUT_DATA: libc::c_int = 22;
 

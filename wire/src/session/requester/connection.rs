@@ -35,7 +35,7 @@ struct Session {
     /// Control frames sent and the highest received.
     sent: u64,
     heard: u64,
-    /// The peer has said Bye: this session does not recover.
+    /// The peer has said Bye, or frames are too long for the link: this session does not recover.
     leaving: bool,
 }
 
@@ -184,6 +184,21 @@ impl Requester {
         };
         self.connection.attempt = Attempt::Hello { hello, at: now, interval: self.config.timing.hello_first };
         self.deadline = Time::ZERO;
+    }
+
+    /// Asks for another session, with what the configuration says now. The present one goes on until then, unless its
+    /// frames have become too long.
+    pub(super) fn agree_anew(&mut self, now: Time) {
+        let too_long = self.connection.max_frame() > self.config.max_frame;
+        match (&mut self.connection.session, &self.connection.attempt) {
+            (None, Attempt::None) | (_, Attempt::Bye { .. }) => return,
+            (Some(session), _) if too_long => {
+                session.leaving = true;
+                self.connection.suspect = true;
+            }
+            _ => {}
+        }
+        self.start_hello(now);
     }
 
     /// Takes a frame that is no answer to a request.

@@ -55,6 +55,8 @@ struct Shared {
 /// [`poll_event`](Self::poll_event) after either.
 pub struct Requester {
     config: RequesterConfig,
+    /// What its buffers were made for.
+    max_frame_at_first: usize,
     connection: Connection,
     streams: Vec<Stream>,
     /// How many of them the session has.
@@ -92,6 +94,7 @@ impl Requester {
             deadline: Time(u64::MAX),
             read_lines_max: 0,
             write_lines_max: 0,
+            max_frame_at_first: config.max_frame,
             config,
         }
     }
@@ -109,6 +112,16 @@ impl Requester {
     pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
         assert!(!versions.is_empty(), "a version to speak");
         self.connection.versions = versions;
+    }
+
+    /// The link carries frames of another length from now on: agrees on a new session, to which everything unanswered
+    /// goes over; what is too long for it fails with [`OpError::FrameTooLarge`]. Never more than at first.
+    pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
+        let max_frame = max_frame.min(self.max_frame_at_first);
+        if max_frame != self.config.max_frame {
+            self.config.max_frame = max_frame;
+            self.agree_anew(now);
+        }
     }
 
     /// Who talks to whom.

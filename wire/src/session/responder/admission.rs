@@ -1,9 +1,10 @@
 //! Who has a session: Hello and Start, and what keeps or ends it.
 //!
-//! A Hello is answered but ends nothing; the session it offers waits in a bounded list until Start arrives
-//! under the new session id. Session ids come from a generator nobody outside sees, so that Start can only
+//! A Hello is answered but ends nothing; the session it offers waits in a bounded list ([`Offers`](super::offers)) until
+//! Start arrives under the new session id. Session ids come from a generator nobody outside sees, so that Start can only
 //! come from whoever received the HelloAck.
 
+use super::offers::Offer;
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::frame::{
     Aead, Axi, Command, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac,
@@ -16,9 +17,6 @@ use crate::session::{Memory, ResponderCounters, WINDOW, infer};
 use crate::time::Time;
 use std::time::Duration;
 
-/// Hellos answered and not yet followed by a Start, one per CN; a further one pushes out the oldest.
-pub(super) const PENDING_MAX: usize = 256;
-
 /// How long an old instance has to show life before another takes its place.
 const PROBE: Duration = Duration::from_millis(400);
 
@@ -28,20 +26,8 @@ const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + Aead::TAG_LEN;
 /// A sign of life older than this proves nothing.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How long a session offered is kept against another Hello of the same CN, which may be a delayed one:
-/// time enough for Start to arrive.
-const OFFER: Duration = Duration::from_millis(50);
-
-/// How long a session offered can be started: a Start delayed by more is of an attempt long given up.
-const OFFER_LASTS: Duration = Duration::from_secs(5);
-
-/// A session offered.
-pub(super) struct Pending {
-    offered_at: Time,
-    hello: Hello,
-    ack: HelloAck,
-    framer: Framer,
-}
+/// How often it is looked at who is a guest, while guests are in the way.
+const GUESTS_EVERY: Duration = Duration::from_millis(100);
 
 impl Responder {
     fn identity(&self, cn: Mac) -> Identity {
@@ -74,7 +60,7 @@ impl Responder {
                     outside.send(tx, Space::Control, 0, axi, 0, &Message::HelloAck(ack));
                 }
             }
-            Command::Start => self.start(cn, frame, body, now, tx),
+            Command::Start => self.start(cn, frame, body, now, memory, tx),
             Command::Ping | Command::Pong | Command::Bye | Command::ByeAck => {
                 let Some(index) = self.find(cn) else {
                     self.counters.dropped_foreign += 1;
@@ -136,12 +122,8 @@ impl Responder {
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) -> Option<HelloAck> {
-        if let Some(offer) = self.pending.iter().find(|p| p.framer.id.peer == cn) {
-            if offer.hello == *hello {
-                return Some(offer.ack);
-            } else if now - offer.offered_at < OFFER {
-                return None;
-            }
+        if let Some(ack) = self.offers.repeat(cn, hello) {
+            return Some(ack);
         }
         let integrity = if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain };
         let mut ack = HelloAck {
@@ -159,6 +141,7 @@ impl Responder {
             status: HelloStatus::Ok,
         };
         let known = self.by_cn.get(&cn).copied();
+        let guest = !memory.has_memory(cn.to_u64());
         let refusal = if !self.versions.contains(&hello.version) {
             self.event(ResponderEvent::VersionMismatch { cn, version: hello.version });
             Some(HelloStatus::VersionMismatch)
@@ -168,10 +151,11 @@ impl Responder {
             Some(HelloStatus::Integrity)
         } else if !memory.admits(cn.to_u64()) {
             Some(HelloStatus::NotAllowed)
-        } else if (known.is_none() && self.by_cn.len() >= self.config.sessions_max)
-            || hello.streams == 0
-            || usize::from(ack.max_frame) < FRAME_MIN
-        {
+        } else if hello.streams == 0 || usize::from(ack.max_frame) < FRAME_MIN {
+            Some(HelloStatus::NoResources)
+        } else if known.is_none() && guest && !self.has_room_for_guest(now, memory) {
+            Some(HelloStatus::NotAllowed)
+        } else if known.is_none() && !guest && !self.has_room(now, memory) {
             Some(HelloStatus::NoResources)
         } else {
             match known.map(|index| self.probe(index, hello, now, tx)) {
@@ -198,12 +182,45 @@ impl Responder {
             },
         };
         let framer = Framer::at_mn(self.identity(cn), seal);
-        self.pending.retain(|p| p.framer.id.peer != cn);
-        if self.pending.len() == PENDING_MAX {
-            self.pending.pop_front();
-        }
-        self.pending.push_back(Pending { offered_at: now, hello: *hello, ack, framer });
+        self.offers.add(Offer { offered_at: now, guest, hello: *hello, ack, framer });
         Some(ack)
+    }
+
+    /// Whether there is, or can be made, room for the session of a CN with memory: a guest's place is taken.
+    fn has_room<M: Memory>(&mut self, now: Time, memory: &mut M) -> bool {
+        self.by_cn.len() < self.config.sessions_max || self.a_guest(now, memory).is_some()
+    }
+
+    /// Whether one more guest may have a session.
+    fn has_room_for_guest<M: Memory>(&mut self, now: Time, memory: &mut M) -> bool {
+        let most = self.config.guests_max;
+        let guests = |responder: &Self| responder.sessions.iter().flatten().filter(|s| s.guest).count();
+        if self.by_cn.len() >= self.config.sessions_max {
+            return false;
+        }
+        if guests(self) >= most {
+            self.look_for_guests(now, memory);
+        }
+        guests(self) < most
+    }
+
+    /// The guest that has been silent for longest.
+    fn a_guest<M: Memory>(&mut self, now: Time, memory: &mut M) -> Option<usize> {
+        self.look_for_guests(now, memory);
+        let guests = self.sessions.iter().enumerate().filter_map(|(index, session)| {
+            session.as_ref().filter(|session| session.guest).map(|session| (session.last_heard, index))
+        });
+        guests.min().map(|(_, index)| index)
+    }
+
+    /// Looks who is a guest by now: memory comes and goes while sessions last.
+    fn look_for_guests<M: Memory>(&mut self, now: Time, memory: &mut M) {
+        if now - self.guests_at >= GUESTS_EVERY {
+            self.guests_at = now;
+            for session in self.sessions.iter_mut().flatten() {
+                session.guest = !memory.has_memory(session.cn.to_u64());
+            }
+        }
     }
 
     /// Whether the instance that holds a session is still there when another one asks for it.
@@ -237,18 +254,25 @@ impl Responder {
     }
 
     /// The session offered takes over; or a Start is repeated because its answer was lost.
-    fn start(&mut self, cn: Mac, frame: &mut [u8], body: usize, now: Time, tx: &mut dyn Transmit) {
+    fn start<M: Memory>(
+        &mut self,
+        cn: Mac,
+        frame: &mut [u8],
+        body: usize,
+        now: Time,
+        memory: &mut M,
+        tx: &mut dyn Transmit,
+    ) {
         let low = u16::from_be_bytes([frame[15], frame[16]]);
-        let offered = self.pending.iter().position(|p| p.framer.id.peer == cn);
-        let opened = offered
-            .is_some_and(|at| self.pending[at].framer.open(frame, body, Space::Control, infer(0, low)));
-        let Some(pending) = offered.filter(|_| opened).and_then(|at| self.pending.remove(at)) else {
+        let offered = self.offers.any_to(cn);
+        let opens = |offer: &Offer| offer.framer.open(frame, body, Space::Control, infer(0, low));
+        let Some(offer) = self.offers.take(cn, opens) else {
             match self.find(cn) {
                 Some(index) if self.open_control(index, frame, body, now) => {
                     self.answer(index, tx, &Message::StartAck);
                 }
                 Some(_) => {}
-                None if offered.is_some() => self.counters.dropped_trailer += 1,
+                None if offered => self.counters.dropped_trailer += 1,
                 None => self.counters.dropped_foreign += 1,
             }
             return;
@@ -258,16 +282,24 @@ impl Responder {
         if let Some(index) = old {
             self.end(index);
         }
-        if self.by_cn.len() >= self.config.sessions_max {
+        let guest = !memory.has_memory(cn.to_u64());
+        if old.is_none() && guest && !self.has_room_for_guest(now, memory) {
             return;
         }
-        let max_frame = usize::from(pending.ack.max_frame);
+        if self.by_cn.len() >= self.config.sessions_max {
+            let Some(index) = self.a_guest(now, memory) else { return };
+            let gone = self.sessions[index].as_ref().map(|session| session.cn);
+            self.end(index);
+            gone.into_iter().for_each(|cn| self.event(ResponderEvent::Ended(cn)));
+        }
+        let max_frame = usize::from(offer.ack.max_frame);
         let session = Session {
             cn,
-            instance: pending.hello.instance,
-            framer: pending.framer,
+            guest,
+            instance: offer.hello.instance,
+            framer: offer.framer,
             max_frame,
-            streams: (0..pending.ack.streams).map(|id| Stream::new(id, self.scheme)).collect(),
+            streams: (0..offer.ack.streams).map(|id| Stream::new(id, self.scheme)).collect(),
             buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
             counters: ResponderCounters::default(),
             sent: 0,
@@ -300,7 +332,7 @@ impl Responder {
 
     /// Forgets silent sessions and stale offers. To be called about once a second.
     pub fn poll(&mut self, now: Time) {
-        self.pending.retain(|p| now - p.offered_at < OFFER_LASTS);
+        self.offers.expire(now, self.config.max_frame);
         for index in 0..self.sessions.len() {
             if let Some(session) = &self.sessions[index]
                 && now - session.last_heard >= self.config.idle_after
@@ -310,6 +342,26 @@ impl Responder {
                 self.event(ResponderEvent::Expired(cn));
             }
         }
+    }
+
+    /// The link carries frames of another length from now on: so do sessions to come. Those whose frames are too long
+    /// are to be told ([`dismiss_outgrown`](Self::dismiss_outgrown)).
+    pub fn set_max_frame(&mut self, max_frame: usize) {
+        self.config.max_frame = max_frame;
+    }
+
+    /// Says Bye to CNs whose frames no longer fit the link, so that they agree on another session at once; call again
+    /// now and then, as such a frame may be lost. Returns how many were told.
+    pub fn dismiss_outgrown(&mut self, tx: &mut dyn Transmit) -> usize {
+        let mut told = 0;
+        for index in 0..self.sessions.len() {
+            if self.sessions[index].as_ref().is_some_and(|session| session.max_frame > self.config.max_frame)
+            {
+                self.answer(index, tx, &Message::Bye);
+                told += 1;
+            }
+        }
+        told
     }
 
     /// Tells every CN heard of since `since` what the receive queue has come to: the end-to-end form of a PFC frame,
@@ -332,7 +384,7 @@ impl Responder {
     /// [`sessions`](Responder::sessions) is 0 or patience ends.
     pub fn drain(&mut self, tx: &mut dyn Transmit) {
         self.draining = true;
-        self.pending.clear();
+        self.offers.clear();
         self.finish_batch(tx);
         for index in 0..self.sessions.len() {
             self.answer(index, tx, &Message::Bye);

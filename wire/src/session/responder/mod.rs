@@ -2,8 +2,10 @@
 //!
 //! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7).
 //! * `admission`: Hello, Start, Ping, Bye; who may have a session.
+//! * `offers`: Hellos answered and not yet followed by a Start.
 
 mod admission;
+mod offers;
 mod stream;
 
 use std::collections::{HashMap, VecDeque};
@@ -12,7 +14,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use admission::Pending;
+use offers::Offers;
 use stream::{Context, Op, Request, Stream};
 
 use super::framer::{Framer, PreSharedKey};
@@ -37,6 +39,13 @@ pub trait Memory {
 
     /// Whether CN `cn` may have a session at all.
     fn admits(&mut self, cn: u64) -> bool;
+
+    /// Whether CN `cn` has memory here. One that has none is a guest: anybody can invent such a CN, so guests have few
+    /// of the sessions, and none that a CN with memory needs.
+    fn has_memory(&mut self, cn: u64) -> bool {
+        let _ = cn;
+        true
+    }
 }
 
 /// What a responder needs to know.
@@ -50,6 +59,8 @@ pub struct ResponderConfig {
     pub max_frame: usize,
     /// Sessions at most; a further CN is refused with `NoResources`.
     pub sessions_max: usize,
+    /// Of these, sessions that guests ([`Memory::has_memory`]) may have; a further one is refused with `NotAllowed`.
+    pub guests_max: usize,
     /// Streams a session may have, at most [`STREAMS_MAX`].
     pub streams_max: u8,
     /// Early writes a session may have waiting (R10).
@@ -74,6 +85,7 @@ impl ResponderConfig {
             ethertype: crate::frame::ETHERTYPE_DEFAULT,
             max_frame,
             sessions_max: 256,
+            guests_max: 16,
             streams_max: 16,
             early_buffers: 128,
             early_buffers_total: 8192,
@@ -165,6 +177,8 @@ const EVENTS_MAX: usize = 64;
 
 struct Session {
     cn: Mac,
+    /// Whether the CN had no memory here when this was last looked at.
+    guest: bool,
     instance: u64,
     framer: Framer,
     max_frame: usize,
@@ -190,7 +204,9 @@ pub struct Responder {
     last: usize,
     /// Session and stream with an acknowledgement due.
     due: Option<(usize, u8)>,
-    pending: VecDeque<Pending>,
+    offers: Offers,
+    /// When it was last looked at who is a guest.
+    guests_at: Time,
     /// Early writes that wait, in all sessions.
     early: usize,
     counters: ResponderCounters,
@@ -215,7 +231,8 @@ impl Responder {
             by_cn: HashMap::with_capacity(config.sessions_max),
             last: 0,
             due: None,
-            pending: VecDeque::with_capacity(admission::PENDING_MAX),
+            offers: Offers::new(),
+            guests_at: Time::ZERO,
             early: 0,
             counters: ResponderCounters::default(),
             events: VecDeque::with_capacity(EVENTS_MAX),
@@ -249,6 +266,11 @@ impl Responder {
     /// Everything counted, sessions included.
     pub fn totals(&self) -> ResponderCounters {
         self.sessions.iter().flatten().fold(self.counters, |sum, s| sum.plus(&s.counters))
+    }
+
+    /// Whether CN `cn` has a session.
+    pub fn has_session(&self, cn: Mac) -> bool {
+        self.by_cn.contains_key(&cn)
     }
 
     /// Sessions that are open.

@@ -1,0 +1,97 @@
+//! Sessions offered: Hellos that were answered and not yet followed by a Start.
+//!
+//! Room is bounded, and what is given up to make some is decided by who takes it: a CN that asks again and again pushes
+//! out its own oldest offer, a guest pushes out guests' and nobody else's. So neither invented addresses nor a
+//! stranger who borrows one keep a CN with memory from starting the session it was offered.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::frame::{Hello, HelloAck, Mac};
+use crate::session::framer::Framer;
+use crate::time::Time;
+
+/// Offers to one CN. More than one, as a Hello may be a delayed copy, or somebody else's.
+pub(super) const OFFERS_PER_CN: usize = 16;
+/// Offers to guests, all together.
+pub(super) const GUEST_OFFERS_MAX: usize = 64;
+/// Offers in all.
+pub(super) const OFFERS_MAX: usize = 1024;
+
+/// How long a session offered can be started: a Start delayed by more is of an attempt long given up.
+const OFFER_LASTS: Duration = Duration::from_secs(5);
+
+/// A session offered.
+pub(super) struct Offer {
+    pub offered_at: Time,
+    pub guest: bool,
+    pub hello: Hello,
+    pub ack: HelloAck,
+    pub framer: Framer,
+}
+
+impl Offer {
+    fn cn(&self) -> Mac {
+        self.framer.id.peer
+    }
+}
+
+/// All offers, the oldest first.
+pub(super) struct Offers(VecDeque<Offer>);
+
+impl Offers {
+    pub fn new() -> Offers {
+        Offers(VecDeque::with_capacity(OFFERS_PER_CN))
+    }
+
+    /// The answer to this very Hello, if it has been answered before.
+    pub fn repeat(&self, cn: Mac, hello: &Hello) -> Option<HelloAck> {
+        self.0.iter().find(|offer| offer.cn() == cn && offer.hello == *hello).map(|offer| offer.ack)
+    }
+
+    /// Keeps an offer, in the place of an older one if there are too many.
+    pub fn add(&mut self, offer: Offer) {
+        let (cn, guest) = (offer.cn(), offer.guest);
+        if self.0.iter().filter(|known| known.cn() == cn).count() >= OFFERS_PER_CN {
+            self.drop_oldest(|known| known.cn() == cn);
+        }
+        if guest && self.0.iter().filter(|known| known.guest).count() >= GUEST_OFFERS_MAX {
+            self.drop_oldest(|known| known.guest);
+        }
+        if self.0.len() >= OFFERS_MAX && !self.drop_oldest(|known| known.guest) {
+            self.0.pop_front();
+        }
+        self.0.push_back(offer);
+    }
+
+    fn drop_oldest(&mut self, which: impl Fn(&Offer) -> bool) -> bool {
+        let found = self.0.iter().position(which);
+        found.is_some_and(|at| self.0.remove(at).is_some())
+    }
+
+    /// Takes the offer to `cn` that `opens`; all others to it are void then.
+    pub fn take(&mut self, cn: Mac, mut opens: impl FnMut(&Offer) -> bool) -> Option<Offer> {
+        let at = self.0.iter().position(|offer| offer.cn() == cn && opens(offer))?;
+        let offer = self.0.remove(at)?;
+        self.0.retain(|other| other.cn() != cn);
+        Some(offer)
+    }
+
+    /// Whether anything is offered to `cn`.
+    pub fn any_to(&self, cn: Mac) -> bool {
+        self.0.iter().any(|offer| offer.cn() == cn)
+    }
+
+    /// Forgets what is too old, or larger than `max_frame`.
+    pub fn expire(&mut self, now: Time, max_frame: usize) {
+        let stays = |offer: &Offer| {
+            now - offer.offered_at < OFFER_LASTS && usize::from(offer.ack.max_frame) <= max_frame
+        };
+        self.0.retain(stays);
+    }
+
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
