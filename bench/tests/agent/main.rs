@@ -250,7 +250,7 @@ fn lost_pool_is_named_and_never_read_as_zeros() -> Outcome {
     })?;
     ensure(strange.is_none(), format!("read {strange:?} from lost memory"))?;
     rig.attached("scratch", "lost")?;
-    failed_with(&rig.cli(&["read", "scratch"])?, 5, &[MN, "lost"])?;
+    failed_with(&rig.cli(&["read", "scratch"])?, 5, &[MN, "lost", "`gmm reset-region"])?;
     failed_with(&rig.cli(&["write", "scratch", "--text", "x"])?, 5, &["lost"])?;
 
     rig.gmm(&["reset-region", "scratch"])?;

@@ -34,7 +34,7 @@ use cxloe_member::join::{As, JoinError, Place, join};
 use cxloe_member::line::Line;
 use cxloe_member::socket::SocketPath;
 use cxloe_member::uffd;
-use cxloe_member::wire::Pages;
+use cxloe_member::wire::{Pages, RANGE};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::client::ClientError;
@@ -329,6 +329,11 @@ struct Helper {
 impl Host for Helper {
     fn lost(&mut self, pages: Pages) {
         tracing::error!(first = pages.first, count = pages.count, "pages of a mapped region are lost");
+    }
+
+    fn why(&mut self, words: &mut dyn Iterator<Item = [u8; RANGE]>) {
+        let said: Vec<u8> = words.flatten().collect();
+        tracing::error!("{}", String::from_utf8_lossy(&said).trim_end_matches('\0'));
     }
 
     fn orphaned(&mut self) {

@@ -11,7 +11,7 @@ use cxloe_member::join::{As, JoinError, Place, join};
 use cxloe_member::line::Line;
 use cxloe_member::told::{STDERR, tell};
 use cxloe_member::uffd;
-use cxloe_member::wire::{PAGE_BYTES, Pages};
+use cxloe_member::wire::{PAGE_BYTES, Pages, RANGE};
 
 use crate::settings::Settings;
 use crate::spans::{Span, whole_pages};
@@ -144,6 +144,11 @@ struct Watcher;
 impl Host for Watcher {
     fn lost(&mut self, Pages { first, count }: Pages) {
         say!("cxloe: {count} pages of guest memory from page {first} on are lost: their memory node is");
+    }
+
+    fn why(&mut self, words: &mut dyn Iterator<Item = [u8; RANGE]>) {
+        let said: Vec<u8> = words.flatten().collect();
+        say!("cxloe: {}", String::from_utf8_lossy(&said).trim_end_matches('\0'));
     }
 
     fn orphaned(&mut self) {

@@ -258,6 +258,9 @@ fn a_compute_node_hears_of_its_own_regions_only() {
     let force = false;
     let error = fabric.apply(Command::DestroyRegion { name: name("r"), force }).unwrap_err();
     assert_eq!(error.code(), ErrorCode::RegionInUse);
+    for words in ["`gmm disable-region r`", "`gmm destroy-region --force r`", "is lost"] {
+        assert!(error.hint().contains(words), "{}", error.hint());
+    }
     fabric.now_ms += TIMEOUT_MS;
     fabric.apply(Command::Tick).unwrap();
     fabric.apply(Command::DestroyRegion { name: name("r"), force }).unwrap();
