@@ -185,13 +185,6 @@ async fn what_is_answered_is_what_is_described() {
     checked.ask(post.clone(), nodes, nodes, Some(json!({"name": "mn2"}))).await;
     let stale = json!({"registration": 0, "acked_seq": 0});
     checked.ask(post.clone(), "/v1/memory-nodes/{name}/sync", "/v1/memory-nodes/mn1/sync", Some(stale)).await;
-    let register = serde_json::to_value(compute_node("cn0", 1)).unwrap();
-    let (_, registered) = checked.ask(post.clone(), cns, cns, Some(register)).await;
-    let sync = json!({"registration": registered["registration"], "after_event": 0});
-    let path = "/v1/compute-nodes/{compute_node}/sync";
-    checked.ask(post.clone(), path, "/v1/compute-nodes/cn0/sync", Some(sync)).await;
-    checked.ask(post.clone(), path, "/v1/compute-nodes/nobody/sync", Some(json!({}))).await;
-    checked.ask(post.clone(), cns, cns, Some(json!({}))).await;
 
     // Nodes that have seen what is not here, and memory that no region has.
     let (seen, held) =
@@ -219,6 +212,14 @@ async fn what_is_answered_is_what_is_described() {
         answered.push(checked.ask(method, path, target, body).await.0);
     }
     assert_eq!(answered, [204, 400, 200, 404, 204, 204, 409, 200, 202, 404]);
+
+    let register = serde_json::to_value(compute_node("cn0", 1)).unwrap();
+    let (_, registered) = checked.ask(post.clone(), cns, cns, Some(register)).await;
+    let sync = json!({"registration": registered["registration"], "after_event": 0});
+    let path = "/v1/compute-nodes/{compute_node}/sync";
+    checked.ask(post.clone(), path, "/v1/compute-nodes/cn0/sync", Some(sync)).await;
+    checked.ask(post.clone(), path, "/v1/compute-nodes/nobody/sync", Some(json!({}))).await;
+    checked.ask(post.clone(), cns, cns, Some(json!({}))).await;
 
     // Regions.
     let size = EXTENT;

@@ -86,7 +86,9 @@ async fn waiting_is_bounded_and_goes_on_without_the_caller() {
     };
     let synced = client.sync_memory_node(&node.name, &sync).await.unwrap();
     assert!(matches!(&synced.commands[0].action, NodeAction::MapCmem(mapping) if mapping.cn == cn(1)));
-    assert_eq!(synced.commands[0].watermark(), synced.watermark);
+    let (command, answer) = (synced.commands[0].watermark(), synced.watermark);
+    assert_eq!((command.term, command.revision), (answer.term, answer.revision));
+    assert_ne!(answer.run, 0, "every start has a number of its own");
     sync.acked_seq = 1;
     sync.results = vec![CommandResult::failed(1, "page table full")];
     sync.wait_ms = 0;

@@ -324,3 +324,28 @@ fn a_state_file_of_before_decoders_is_read() {
     assert_eq!(hpas(&next), [HPA_FIRST + HPA_ALIGN], "a stays, b follows it");
     assert!(serde_json::from_str::<Attachments>("{\"next_hpa\": 1}").is_err());
 }
+
+#[test]
+fn what_was_seen_is_kept_with_the_regions_and_counts_while_there_are_some() {
+    let seen = Watermark { term: 3, revision: 40, run: 9 };
+    let mut attachments = Attachments::default();
+    attachments.hear(seen);
+    assert_eq!(attachments.seen(), Watermark::default(), "who has nothing follows anybody");
+    attachments.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
+    assert_eq!(attachments.seen(), seen);
+    let held = attachments.holds();
+    assert_eq!(held.len(), 1);
+    assert_eq!((held[0].bytes, held[0].created_ms), (2 * MIB, Some(CREATED)));
+
+    let mut kept = serde_json::to_value(&attachments).unwrap();
+    let read = |kept: &serde_json::Value| serde_json::from_value::<Attachments>(kept.clone()).unwrap();
+    assert_eq!((read(&kept).seen(), read(&kept).by_name), (seen, attachments.by_name.clone()));
+    // As a release before wrote it.
+    kept.as_object_mut().unwrap().remove("seen");
+    assert_eq!(
+        (read(&kept).seen(), read(&kept).by_name),
+        (Watermark::default(), attachments.by_name.clone())
+    );
+    attachments.follow(&[], false);
+    assert_eq!(attachments.seen(), Watermark::default());
+}

@@ -48,7 +48,7 @@ pub struct Lacking {
     pub own: Watermark,
 }
 
-/// Checks that a store at `own` with these reigns [contains](contains) what was seen.
+/// Checks that a store at `own` with these reigns [`contains`] what was seen.
 ///
 /// # Errors
 /// [`Lacking`].

@@ -51,7 +51,7 @@ impl Bodies {
             let error = format!("the body of this request has more than {limit} bytes");
             ApiError::new(ErrorCode::TooLarge, error, "ask for less at a time").into_response()
         };
-        if hint.lower() > limit as u64 {
+        if hint.lower() > BODY_BYTES_MAX as u64 {
             return Err(too_large());
         }
         let Ok(_taking) = self.0.try_acquire() else {
@@ -59,9 +59,10 @@ impl Bodies {
             return Err(ApiError::new(ErrorCode::Unavailable, error, "ask again in a moment").into_response());
         };
         let (parts, body) = request.into_parts();
-        match to_bytes(body, limit).await {
-            Ok(bytes) => Ok(Request::from_parts(parts, Body::from(bytes))),
-            Err(_) => Err(too_large()),
+        // Taken whole even if it is too large by a little, so that who sends it hears the answer.
+        match to_bytes(body, BODY_BYTES_MAX).await {
+            Ok(bytes) if bytes.len() <= limit => Ok(Request::from_parts(parts, Body::from(bytes))),
+            _ => Err(too_large()),
         }
     }
 }

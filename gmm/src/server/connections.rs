@@ -211,6 +211,8 @@ mod tests {
                 connections.works(*id, now_ms + 1);
             }
             let (id, evicted) = stays(&mut connections, peer(1), 500, now_ms);
+            assert!(evicted.is_none_or(|key| key >= 1000), "round {round}: {evicted:?}");
+            let (_, evicted) = stays(&mut connections, peer(9), 1000, now_ms);
             assert!(evicted.is_some_and(|key| key >= 1000), "round {round}: {evicted:?}");
             connections.works(id, now_ms + 1);
             connections.remove(id);

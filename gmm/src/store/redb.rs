@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Once;
 
+use nix::sys::statvfs::statvfs;
 use redb::{
     Database, DatabaseError, ReadableDatabase, ReadableTable, StorageError, Table as RedbTable,
     TableDefinition, TableError, WriteTransaction,
@@ -15,6 +16,7 @@ use redb::{
 use super::record::{FORMAT, FORMAT_BEFORE, Record, Restore, Table};
 use super::{Store, StoreError};
 use crate::manager::{Change, Contradiction, Meta, State};
+use crate::model::human_bytes;
 
 type Rows<'t> = RedbTable<'t, &'static str, &'static [u8]>;
 
@@ -28,6 +30,9 @@ fn definition(table: Table) -> TableDefinition<'static, &'static str, &'static [
 
 /// Memory for redb's cache in bytes; the state is read once and small.
 const CACHE_BYTES: usize = 16 << 20;
+
+/// Bytes that have to be free on its file system before a store that could not be written is tried again.
+const ROOM_MIN: u64 = 1 << 20;
 
 /// A store in one file.
 #[derive(Debug)]
@@ -131,6 +136,18 @@ impl Store for RedbStore {
     }
 
     fn revive(&mut self) -> Result<State, StoreError> {
+        // A little room is soon used up: what goes on with it stops again at once.
+        let free = statvfs(&self.path).map(|fs| fs.blocks_available().saturating_mul(fs.fragment_size()));
+        if let Ok(free) = free
+            && free < ROOM_MIN
+        {
+            let reason = format!(
+                "its file system has {} free, and needs {}",
+                human_bytes(free),
+                human_bytes(ROOM_MIN)
+            );
+            return Err(StoreError::Write { place: self.place(), reason });
+        }
         // redb does nothing more with a file of which a write failed; it has to be closed first, as it is locked.
         if let Some(database) = self.database.take() {
             guarded(&self.path, || {
