@@ -145,6 +145,14 @@ impl Lab {
         ip::run(self.home_of(interface)?, &["link", "set", "dev", before, "name", after])
     }
 
+    /// Brings the interface up that the lab made as `interface`, and that is called `name` now.
+    ///
+    /// # Errors
+    /// An unknown interface, or `ip` refusing.
+    pub fn up_link(&self, interface: &str, name: &str) -> Result<(), LabError> {
+        ip::run(self.home_of(interface)?, &["link", "set", "dev", name, "up"])
+    }
+
     /// Changes the interface by `ip link set`.
     ///
     /// # Errors

@@ -146,11 +146,19 @@ fn changes(rig: &Rig, work: &Work) -> Outcome {
     rig.lab.set_link("mn0", &["address", MN])?;
     rig.attached("scratch", "active")?;
     work.goes_on("another address and the old one again")?;
-    // Renamed, the same interface goes on.
+    // Renamed, the same interface goes on: while it is up, and, as older kernels want it, while it is down.
     for (before, after) in [("mn0", "renamed"), ("renamed", "mn0")] {
         rig.lab.rename_link("mn0", before, after)?;
         work.goes_on(&format!("{before} renamed to {after}"))?;
     }
+    rig.lab.link_down("mn0")?;
+    eventually("the node has let go", || {
+        let closed = said(rig, "mn-server").ok()?.matches("interface `mn0` is down").count();
+        (closed >= 2).then_some(())
+    })?;
+    rig.lab.rename_link("mn0", "mn0", "other")?;
+    rig.lab.up_link("mn0", "other")?;
+    work.goes_on("renamed while it was down")?;
     Ok(())
 }
 

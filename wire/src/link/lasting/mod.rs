@@ -153,10 +153,7 @@ impl Watch {
     fn look(&mut self) -> Sight {
         let configured = &self.configs[0].interface;
         let found = match Interface::find(configured) {
-            Err(LinkError::NoSuchInterface(_)) if self.state.is_open() => self.renamed(),
-            Err(error @ LinkError::NoSuchInterface(_)) if self.name != *configured => {
-                Interface::find(&self.name).map_err(|_| error)
-            }
+            Err(LinkError::NoSuchInterface(_)) => self.renamed(),
             found => found,
         };
         match found {
@@ -174,13 +171,15 @@ impl Watch {
         }
     }
 
-    /// The interface in use, by what it is called now.
+    /// The interface used last, by what it is called now.
     fn renamed(&self) -> Result<Interface, LinkError> {
         let none = || LinkError::NoSuchInterface(self.configs[0].interface.clone());
         let name = name_of(self.state.index()).ok_or_else(none)?;
-        let interface = Interface::find(&name)?;
-        // Another one may have been given the number of one that was deleted.
-        if interface.mac == self.state.mac() { Ok(interface) } else { Err(none()) }
+        match Interface::find(&name) {
+            // Another one may have been given the number of one that was deleted.
+            Ok(interface) if interface.mac != self.state.mac() => Err(none()),
+            found => found,
+        }
     }
 
     fn carry_out(&mut self, step: Step, sight: &Sight) {
