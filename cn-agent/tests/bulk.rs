@@ -33,7 +33,7 @@ struct Agent {
 }
 
 /// A client, and its end of the socket.
-struct Ends(ClientEnd, UnixStream);
+struct Ends(ClientEnd, #[allow(dead_code, reason = "its end is the client's")] UnixStream);
 
 impl Agent {
     fn start(ways: Ways, granularity: Granularity) -> Agent {

@@ -12,7 +12,6 @@ use cxloe_cn::engine::{EngineError, Unmapped};
 use cxloe_cn::port::PortError;
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_mn::pool::MpAddr;
-use cxloe_wire::link::Link;
 
 use looped::{HPA, open, pattern, route};
 

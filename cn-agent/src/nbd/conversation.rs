@@ -202,6 +202,8 @@ impl Conversation {
     /// Any [`Violation`]; the client has to be hung up on, and the conversation is over.
     pub fn step(&mut self, output: &mut Output) -> Result<Step, Violation> {
         let outcome = loop {
+            // What was said of options comes before what is said of requests.
+            output.take(&mut self.said);
             let outcome = match self.phase {
                 Phase::Greeted => self.flags(),
                 Phase::Options => self.option(output),
