@@ -95,6 +95,9 @@ impl Shell {
             if let Some(regions) = &synced.regions {
                 self.desk.follow(regions, &synced.devices, synced.held).map_err(Break::node)?;
             }
+            for error in &synced.errors {
+                self.desk.hear_error(error);
+            }
             (heartbeat_ms, after_event) = (synced.heartbeat_ms, synced.after_event);
         }
     }

@@ -123,7 +123,8 @@ pub fn it_comes_up_serves_and_leaves_nothing() -> Outcome {
 
     // It runs where its caller is.
     let here = fs::canonicalize(labs.folder.path())?;
-    let pwd = printed(labs.command(&["exec", "cn0", "--", "sh", "-c", "pwd; echo 1 >written"]).current_dir(&here))?;
+    let pwd =
+        printed(labs.command(&["exec", "cn0", "--", "sh", "-c", "pwd; echo 1 >written"]).current_dir(&here))?;
     ensure(Path::new(pwd.trim()) == here, format!("{pwd} instead of {}", here.display()))?;
     ensure(here.join("written").exists(), "a file with a relative name is written there")?;
 
@@ -161,7 +162,8 @@ pub fn hints_name_the_lab() -> Outcome {
     let labs = Labs::new()?;
     let bin = program("gmm")?.parent().unwrap_or(Path::new("/")).display().to_string();
     refused(&labs.lab(&["status", "--name", "second"])?, 3, &["lab --name second up"])?;
-    let mut up = labs.command(&["up", "--name", "second", "-m", "1", "-c", "1", "--bin", &bin, "--region", "4M"]);
+    let mut up =
+        labs.command(&["up", "--name", "second", "-m", "1", "-c", "1", "--bin", &bin, "--region", "4M"]);
     let told = printed(&mut up)?;
     let hints: Vec<&str> = told.lines().filter(|line| line.contains("exec cn0")).collect();
     ensure(hints.len() == 2 && hints.iter().all(|hint| hint.contains(" --name second exec")), told.clone())?;

@@ -1,7 +1,8 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that do what they are told.
-//! `rules` and `devices` have a test for each rule, `orders` looks for an order of events that breaks one.
+//! `rules`, `devices` and `operations` have a test for each rule, `orders` looks for an order of events that breaks one.
 
 mod devices;
+mod operations;
 mod orders;
 mod rules;
 
