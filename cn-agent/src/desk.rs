@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cxloe_gmm::api::{Held, ReleasedRegion};
+use cxloe_gmm::api::{Held, ReleasedRegion, VppbError};
 use cxloe_gmm::daemon::StateError;
 use cxloe_gmm::model::{LogicalDevice, Name, Region, Watermark};
 
@@ -138,6 +138,11 @@ impl Desk {
             attachments.follow_devices(devices);
             changes
         })
+    }
+
+    /// An error was generated at a vPPB of this node.
+    pub fn hear_error(&self, error: &VppbError) {
+        self.lock().attachments.hear_error(error);
     }
 
     /// What serves the region of `question` from now on.

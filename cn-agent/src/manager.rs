@@ -119,6 +119,9 @@ impl Shell {
                 let (devices, held) = (&synced.devices, synced.held);
                 self.desk.follow(regions, devices, held, synced.watermark).map_err(Break::node)?;
             }
+            for error in &synced.errors {
+                self.desk.hear_error(error);
+            }
             (heartbeat_ms, after_event) = (synced.heartbeat_ms, synced.after_event);
         }
     }

@@ -266,6 +266,18 @@ pub struct ComputeNodeSynced {
     /// Held in reset: nothing of this is to be attached, or to stay attached, until it is released.
     #[serde(default)]
     pub held: bool,
+    /// Errors that were generated at its vPPBs after the event asked from (Generate AER Event, 5203h).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub errors: Vec<VppbError>,
+}
+
+/// An error at a vPPB of a compute node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VppbError {
+    /// The vPPB.
+    pub vppb: u8,
+    /// The error, as PCIe's Advanced Error Reporting encodes it.
+    pub aer: u32,
 }
 
 /// Who a region is for: a CN id, which need not have registered yet, or the name of a compute node that has.

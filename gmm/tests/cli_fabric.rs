@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
 
 use common::patient::{PatientAgent, PatientNode};
-use common::{EXTENT, Served, cn, compute_node, eventually, gmm, memory_node};
+use common::{EXTENT, Served, cn, compute_node, eventually, gmm, memory_node, name};
 use serde_json::{Value, json};
 
 const LD: u64 = 256 << 20;
@@ -104,6 +104,23 @@ async fn regions_are_made_grown_listed_and_taken_down() {
     let ports = json(url, &["list", "-P"]).await;
     assert_eq!(all(&ports, "port"), [&json!(0), &json!(1), &json!(2), &json!(3), &json!(127)]);
     assert_eq!(all(&ports, "link"), [&json!("up"); 5]);
+
+    // Several kinds: --json has one object, --cxl what a pipe gets as yet, with a warning.
+    let both = json(url, &["list", "-MR", "--json"]).await;
+    assert_eq!(both.as_object().unwrap().keys().collect::<Vec<_>>(), ["memdevs", "regions"]);
+    let cxl = ask(url, &["list", "-MR", "--cxl"]).await;
+    assert!(err(&cxl).is_empty(), "{}", err(&cxl));
+    let piped = ask(url, &["list", "-MR"]).await;
+    assert!(piped.stdout == cxl.stdout && err(&piped).contains("--cxl"), "{}", err(&piped));
+
+    // Waiting for the agent of the owner, which hears of it, and for one that is not there.
+    let known = ask(url, &["create-region", "--wait", "-s", "4M", "-o", "cn0", "known"]).await;
+    assert_eq!((code(&known), err(&known).as_str()), (0, ""));
+    assert!(client.region_status(&name("known")).await.unwrap().owner_knows);
+    let nobody =
+        ask(url, &["create-region", "--wait", "-s", "4M", "-o", "02:00:00:00:00:77", "nobodys"]).await;
+    assert!(code(&nobody) == 0 && err(&nobody).contains("is not there"), "{}", err(&nobody));
+    json(url, &["destroy-region", "--force", "known", "nobodys"]).await;
 
     // Disabled ones are idle: listed when named, or with -i.
     let disabled = json(url, &["disable-region", "region0", "region1"]).await;

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use common::patient::{PatientAgent, PatientNode};
 use common::{EXTENT, PATIENCE, Served, cn, compute_node, eventually, gmm, memory_node, name};
+use cxloe_gmm::api::VppbError;
 use cxloe_gmm::fm::client::{FmClient, Recipient};
 use cxloe_gmm::fm::component::BackgroundStatus;
 use cxloe_gmm::fm::dcd::{GetExtents, InitiateAdd, selection};
@@ -67,7 +68,7 @@ async fn a_fabric_is_driven_from_the_command_line() {
     node.orders().stats = json!([{"congested": true}, {"congested": false}]);
     let whole = cxloe_gmm::api::RegisterMemoryNode { kind: DeviceKind::Sld, ..memory_node("mn1", 1, 128) };
     let _whole = PatientNode::start(client.clone(), whole).await;
-    let _agent = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
+    let agent = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
 
     let switch = json_of(fm, &["identify"]).await;
     assert_eq!(switch["switch"]["active_ports"], json!([0, 1, 127]));
@@ -161,6 +162,10 @@ async fn a_fabric_is_driven_from_the_command_line() {
     json_of(fm, &["port-control", "--port", "127", "deassert"]).await;
     ends(&ask(fm, &["port-control", "--port", "0", "assert"]).await, 1);
     ends(&ask(fm, &["aer", "--vcs", "0", "--vppb", "1", "--error", "4000"]).await, 0);
+    eventually("the error at the compute node", || async {
+        (agent.agent().errors == [VppbError { vppb: 1, aer: 0x4000 }]).then_some(())
+    })
+    .await;
 
     let unbound = json_of(fm, &["unbind", "--vcs", "0", "--vppb", "1"]).await;
     assert_eq!((&unbound["operation"], &unbound["percent"]), (&json!("Unbind vPPB"), &json!(100)));

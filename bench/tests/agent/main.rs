@@ -6,9 +6,9 @@
 mod interface;
 mod rig;
 
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cxloe_bench::lab::{Lab, Process, Standing, become_private_user_namespace, program};
 use cxloe_cn::client::{self, Client, ClientError};
@@ -35,6 +35,7 @@ fn main() -> ExitCode {
         lines_over_shared_memory,
         lines_over_the_best_link,
         the_command_line_reads_and_writes,
+        a_new_region_can_be_used_at_once,
         killed_agent_is_noticed_and_its_successor_has_the_data,
         file_pool_survives_its_memory_node,
         lost_pool_is_named_and_never_read_as_zeros,
@@ -62,6 +63,38 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
     cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+}
+
+/// Nobody types that fast, but scripts do: neither that the agent has yet to hear of the region nor that it has yet to open
+/// its first session fails the next command.
+fn a_new_region_can_be_used_at_once() -> Outcome {
+    let rig = Rig::bare()?;
+    rig.start_gmm()?;
+    rig.start_mn("anon")?;
+    rig.start_agent(&[])?;
+    for round in 0..6 {
+        let (name, text) = (format!("fresh{round}"), format!("at once, {round}"));
+        rig.create_region(&name)?;
+        succeeded(rig.cli(&["write", &name, "--text", &text, "--flush"])?)?;
+        let read = succeeded(rig.cli(&["read", &name])?)?;
+        ensure(read.contains(&format!("|{text}")), read)?;
+    }
+    // A command that is there before its region waits for it. Where this machine was too slow to make it in time, another.
+    for round in 0..10 {
+        let (name, begun) = (format!("late{round}"), Instant::now());
+        let mut write = Command::new(program("cn-agent")?);
+        write.args(["write", &name, "--text", "there"]).env("CXLOE_AGENT", rig.socket());
+        let write = write.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        thread::sleep(Duration::from_millis(300));
+        rig.gmm(&["create-region", "-s", "2M", "--owner", CN, &name])?;
+        let in_time = begun.elapsed() < Duration::from_secs(1);
+        let written = write.wait_with_output()?;
+        if in_time {
+            return succeeded(written).map(drop);
+        }
+        rig.gmm(&["destroy-region", "--force", &name])?;
+    }
+    Err("no region was made within a second".into())
 }
 
 /// A benchmark is a compute node, which gives its place up when it ends.

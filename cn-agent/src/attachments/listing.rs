@@ -1,5 +1,6 @@
 //! What `cn-agent list` shows of regions and logical devices, and what changes of the latter are worth a line in the log.
 
+use cxloe_gmm::api::VppbError;
 use cxloe_gmm::model::{HdmDecoder, Leg, LogicalDevice, Region};
 
 use super::{Attachment, Attachments, Phase};
@@ -40,6 +41,18 @@ impl Attachments {
     /// The logical devices bound to this node.
     pub fn devices(&self) -> Vec<AttachedDevice> {
         self.devices.iter().map(device).collect()
+    }
+
+    /// An error was generated at a vPPB of this node: it is logged, as a host does whose port reports one.
+    pub fn hear_error(&self, error: &VppbError) {
+        let at =
+            |ld: &&LogicalDevice| ld.binding.as_ref().and_then(|binding| binding.vppb) == Some(error.vppb);
+        let device = self.devices.iter().find(at).map(|ld| format!("LD {} of {}", ld.id, ld.memory_node));
+        let device = device.unwrap_or_else(|| "nothing".into());
+        tracing::warn!(
+            vppb = error.vppb, aer = format_args!("{:#010x}", error.aer), bound = %device,
+            "a PCIe error (AER) was generated at a vPPB of this node through the FM API"
+        );
     }
 
     /// Takes over which logical devices are bound to this node, and logs what is new of that.

@@ -1,12 +1,12 @@
 //! What compute nodes ask of the manager: to be known, and to hear of changes to their regions.
 
 use crate::api::{
-    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, Owner, Party, RegisterComputeNode,
+    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, Owner, Party, RegisterComputeNode, VppbError,
 };
-use crate::model::{CnId, ComputeNode, EventKind, Health, Name, Region, Watermark};
+use crate::model::{CnId, ComputeNode, Event, EventKind, Health, Name, Region, Watermark};
 
 use super::liveness::NodeKey;
-use super::{COMPUTE_NODES_MAX, Change, Initialisation, Manager, ManagerError};
+use super::{COMPUTE_NODES_MAX, Change, EVENTS_PER_ANSWER_MAX, Initialisation, Manager, ManagerError};
 
 impl Manager {
     /// What a compute node that has just registered, having seen `seen`, needs to know; `None` when there is none with this
@@ -42,7 +42,20 @@ impl Manager {
             regions: changed.then(|| self.regions_of(cn)),
             devices: if changed { self.devices_of(cn).cloned().collect() } else { Vec::new() },
             held: self.state.compute_nodes.get(&cn).is_some_and(|node| node.held),
+            errors: if changed { self.errors_of(cn, after_event) } else { Vec::new() },
         }
+    }
+
+    /// What was generated at the vPPBs of a compute node after `after_event`.
+    fn errors_of(&self, cn: CnId, after_event: u64) -> Vec<VppbError> {
+        let generated = |event: &Event| match event.kind {
+            EventKind::AerGenerated { compute_node, vppb, aer } if compute_node == cn => {
+                Some(VppbError { vppb, aer })
+            }
+            _ => None,
+        };
+        let events = self.events_that(after_event, EVENTS_PER_ANSWER_MAX, |event| generated(event).is_some());
+        events.events.iter().filter_map(generated).collect()
     }
 
     /// Whether the agent of a compute node is there and has heard of its regions as they are.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cxloe_gmm::Client;
 use cxloe_gmm::api::{
     ComputeNodeSync, MemoryNodeSync, Progress, RegisterComputeNode, RegisterMemoryNode, ReleasedRegion,
+    VppbError,
 };
 use cxloe_gmm::model::{CommandResult, NodeAction, Region, UnbindOption};
 use serde_json::Value;
@@ -91,6 +92,8 @@ pub struct Agent {
     pub clings: bool,
     /// Held in reset.
     pub held: bool,
+    /// What was generated at its vPPBs.
+    pub errors: Vec<VppbError>,
 }
 
 /// An agent that does as the test says. Ends when dropped.
@@ -102,8 +105,8 @@ pub struct PatientAgent {
 impl PatientAgent {
     pub async fn start(client: Client, node: RegisterComputeNode) -> Self {
         let registered = client.register_compute_node(&node).await.unwrap();
-        let agent =
-            Arc::new(Mutex::new(Agent { regions: registered.regions, held: registered.held, clings: false }));
+        let (regions, held) = (registered.regions, registered.held);
+        let agent = Arc::new(Mutex::new(Agent { regions, held, clings: false, errors: Vec::new() }));
         let known = Arc::clone(&agent);
         let mut sync = ComputeNodeSync {
             registration: registered.registration,
@@ -117,6 +120,7 @@ impl PatientAgent {
                     sync.after_event = synced.after_event;
                     let mut agent = known.lock().unwrap();
                     agent.held = synced.held;
+                    agent.errors.extend(synced.errors);
                     if let Some(regions) = synced.regions {
                         agent.regions = regions;
                     }

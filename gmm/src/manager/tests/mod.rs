@@ -1,8 +1,9 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that do what they are told.
-//! `rules`, `devices` and `lineage` have a test for each rule, `orders` looks for an order of events that breaks one.
+//! `rules`, `devices`, `operations` and `lineage` have a test for each rule, `orders` looks for an order of events that breaks one.
 
 mod devices;
 mod lineage;
+mod operations;
 mod orders;
 mod rules;
 
