@@ -23,8 +23,17 @@ const RUN_LIMIT: Duration = Duration::from_secs(180);
 /// Environment variable that marks every process of one run, wherever it goes.
 const MARK: &str = "CXLOE_TEST_MARK";
 
-const RESULTS: &[&str] =
-    &["echo64", "read64", "write64", "mixed64", "hit_read64", "hit_write64", "agent_read64", "agent_write64"];
+const RESULTS: &[&str] = &[
+    "echo64",
+    "read64",
+    "write64",
+    "mixed64",
+    "hit_read64",
+    "hit_write64",
+    "agent_read64",
+    "agent_write64",
+    "fault4k_inline",
+];
 const THROUGHPUTS: &[&str] = &["stream64", "burst_read", "burst_write"];
 const RATIOS: &[&str] = &[
     "read64/echo64",
@@ -39,9 +48,10 @@ fn main() -> ExitCode {
     common::run(tests, &[], &["gmm", "mn-server", "cn-agent", "cxloe-bench"])
 }
 
-fn tests(_: Standing) -> Vec<Trial> {
+fn tests(standing: Standing) -> Vec<Trial> {
+    let to_the_end = move || runs_to_the_end_and_cleans_up(standing == Standing::Root);
     vec![
-        Trial::test("runs_to_the_end_and_cleans_up", runs_to_the_end_and_cleans_up),
+        Trial::test("runs_to_the_end_and_cleans_up", to_the_end),
         Trial::test("interrupt_in_the_middle_cleans_up", interrupt_in_the_middle_cleans_up),
     ]
 }
@@ -141,21 +151,29 @@ fn listed(folder: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-fn runs_to_the_end_and_cleans_up() -> Outcome {
+fn runs_to_the_end_and_cleans_up(privileged: bool) -> Outcome {
     let mut run = Run::start("1")?;
     let status = run.ends()?;
     ensure(status.code() == Some(0), format!("it ended with {status}: {}", run.said()))?;
     run.left_only(&["report", "report/report.html", "report/report.json"])?;
     let said = run.said();
-    for words in ["verified: ", "gmm", "mn-server", "cn-agent", "read64", "p99"] {
+    for words in ["verified: ", "gmm", "mn-server", "cn-agent", "read64", "p99", "fetched by the thread"] {
         ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
     }
+    // Only root is sure to have faults of the kernel served.
+    let left_out = said.contains("through the agent are left out: ");
+    ensure(!(left_out && privileged), format!("left out for root: {said}"))?;
+    ensure(left_out != said.contains("fetched by the agent"), &said)?;
     let report = Report::read_json(&run.path("work/report/report.json"))?;
     let json = serde_json::to_value(&report)?;
     let names = |list: &str| -> Vec<String> {
         let items = json[list].as_array().cloned().unwrap_or_default();
         items.iter().filter_map(|item| Some(item["name"].as_str()?.to_owned())).collect()
     };
+    ensure(
+        left_out != names("results").iter().any(|name| name == "fault4k"),
+        "fault4k is measured or left out",
+    )?;
     for (list, expected) in [("results", RESULTS), ("throughput", THROUGHPUTS), ("ratios", RATIOS)] {
         for name in expected {
             ensure(names(list).iter().any(|n| n == name), format!("no {name} in {list}: {:?}", names(list)))?;

@@ -11,10 +11,12 @@ use cxloe_wire::frame::LINE_SIZE;
 use super::Failure;
 use super::quickstart::{self, MANAGER, READY};
 use crate::lab::{Interrupt, Lab, Process};
-use crate::measure::Sequence;
+use crate::measure::{MeasureError, Sequence, Target, fault, fault_step};
 use crate::report::Samples;
 
-/// Size of the agent's region.
+/// Name of the agent's region.
+const NAME: &str = "quickstart";
+/// Its size.
 const SIZE: u64 = 32 << 20;
 /// Operations of each kind.
 const OPERATIONS: u64 = 5_000;
@@ -37,7 +39,7 @@ pub fn start(lab: &Lab, state: &Path, interrupt: &Interrupt) -> Result<Agent, Fa
     })?;
     let address = std::fs::read_to_string("/sys/class/net/cn1/address")?;
     let owner = CnId::new(address.trim().parse::<Mac>()?)?;
-    let name = Name::new("quickstart")?;
+    let name = Name::new(NAME)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let manager = cxloe_gmm::Client::new(MANAGER)?;
     runtime.block_on(manager.create_region(&CreateRegion::new(name, SIZE, owner)))?;
@@ -45,7 +47,7 @@ pub fn start(lab: &Lab, state: &Path, interrupt: &Interrupt) -> Result<Agent, Fa
     loop {
         interrupt.check()?;
         let attached = regions(&socket).unwrap_or_default();
-        if let Some(region) = attached.iter().find(|r| r.region.as_str() == "quickstart") {
+        if let Some(region) = attached.iter().find(|r| r.region.as_str() == NAME) {
             let mut client = Client::connect(&socket)?;
             if client.read(region.hpa).is_ok() {
                 return Ok(Agent { _process: process, socket, hpa: region.hpa });
@@ -82,5 +84,11 @@ impl Agent {
         }
         client.flush()?;
         Ok(all)
+    }
+
+    /// Page faults of this process in the agent's region.
+    pub fn faults(&self, target: &Target) -> Result<Samples, MeasureError> {
+        let region = fault::Agent { socket: self.socket.clone(), region: NAME.into(), processes: Vec::new() };
+        fault_step::through_agent(&region, target)
     }
 }

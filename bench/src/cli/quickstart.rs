@@ -9,7 +9,8 @@
 //!
 //! The figures come from a line port in this process, which is a compute node of its own beside the agent: on
 //! two cores it and the memory node's worker have one each. What reaches the memory through the agent is
-//! measured too, by itself. Everything disappears with this process, however it ends.
+//! measured too, by itself. Pages of both are mapped and touched, inline and through the agent. Everything disappears
+//! with this process, however it ends.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -29,9 +30,9 @@ use super::common::{OutputArgs, Unit, bar, report};
 use crate::connect::{ConnectOptions, Connected};
 use crate::lab::{Interrupt, Lab, Process, Standing};
 use crate::machine;
-use crate::measure::Target;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
+use crate::measure::{MeasureError, Target, fault_step};
 use crate::report::{Report, Samples};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
@@ -164,12 +165,33 @@ fn in_lab(
     };
     let (mut report, samples) = measure(args, &mut target, &info, wait)?;
     verify(&mut target)?;
-    let Target { port, .. } = target;
-    close(port)?;
-    let agent_samples = agent.measure(interrupt)?;
-    for samples in &agent_samples {
+    let (target, inline) = fault_step::in_place(target)?;
+    report.add(&inline);
+    let pages = |samples: &Samples| samples.summary().map_or(0, |summary| summary.count);
+    to_stdout!(
+        "page faults: {} fetched by the thread that touched them (inline), every byte right",
+        pages(&inline)
+    );
+    for samples in &agent.measure(interrupt)? {
         report.add(samples);
     }
+    match agent.faults(&target) {
+        Ok(faults) => {
+            report.add(&faults);
+            to_stdout!(
+                "page faults: {} fetched by the agent for this process, every byte right",
+                pages(&faults)
+            );
+        }
+        // An ordinary user's agent may not serve faults of the kernel.
+        Err(MeasureError::Map(reason)) if standing == Some(Standing::UserNamespace) => {
+            to_stdout!("page faults through the agent are left out: {reason}");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    to_stdout!();
+    let Target { port, .. } = target;
+    close(port)?;
     lease.end()?;
 
     std::fs::create_dir_all(&args.output)
@@ -220,7 +242,6 @@ fn verify(target: &mut Target) -> Result<(), Failure> {
     let bytes = target.verify(rand::random(), &mut |done| progress.set_position(done))?;
     progress.finish_and_clear();
     to_stdout!("verified: {bytes} bytes written and read back, every one right");
-    to_stdout!("");
     Ok(())
 }
 

@@ -102,7 +102,7 @@ impl Agent {
     }
 
     /// Maps the region, does `body` with it, and unmaps it.
-    fn mapped<R>(
+    pub(super) fn mapped<R>(
         &self,
         target: &Target,
         share: u64,

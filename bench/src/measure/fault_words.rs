@@ -9,7 +9,7 @@ use cxloe_wire::frame::{LINE_SIZE, PAGE_LINES};
 use super::MeasureError;
 
 /// Words of a page.
-const PAGE_WORDS: usize = PAGE_BYTES / size_of::<u64>();
+pub const PAGE_WORDS: usize = PAGE_BYTES / size_of::<u64>();
 const LINE_WORDS: usize = LINE_SIZE / size_of::<u64>();
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = PAGE_LINES * LINE_SIZE;

@@ -9,6 +9,7 @@ pub mod bare;
 pub mod fault;
 mod fault_inline;
 mod fault_mapped;
+pub mod fault_step;
 mod fault_words;
 pub mod floor;
 pub mod floor_fault;
@@ -86,13 +87,11 @@ pub enum MeasureError {
         wrong: u64,
     },
     /// A page of mapped memory is not what was written.
-    #[error(
-        "wrong data: page {page} of the mapped region begins with {found:#x}, which was not written there"
-    )]
+    #[error("wrong data: page {page} of the mapped region has {found:#x} where something else was written")]
     WrongPage {
         /// The page.
         page: usize,
-        /// Its first word.
+        /// The word that is wrong.
         found: u64,
     },
     /// The agent does not have the region.

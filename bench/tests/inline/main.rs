@@ -86,6 +86,7 @@ const ROLES: &[Role] = &[
     ("loses_its_memory_node", loses_its_memory_node),
     ("hits_a_hole", hits_a_hole),
     ("is_told_to_end", stacks::is_told_to_end),
+    ("has_a_child", stacks::has_a_child),
 ];
 
 fn main() -> ExitCode {
@@ -103,6 +104,7 @@ fn tests(standing: Standing) -> Vec<Trial> {
         Trial::test("lost_memory_ends_the_access", lost_memory_ends_the_access),
         Trial::test("the_least_signal_stack_will_do", stacks::the_least_signal_stack_will_do),
         Trial::test("more_threads_than_stacks", stacks::more_threads_than_stacks),
+        Trial::test("a_child_leaves_the_mapping_alone", a_child_leaves_the_mapping_alone),
     ];
     if standing == Standing::Root {
         let xdp = || records_survive(Backend::Xdp, None, 4000);
@@ -325,6 +327,13 @@ fn hits_a_hole() -> ExitCode {
     // SAFETY: the read is of a mapping that lives; that it fails is the point.
     let found = unsafe { map.as_ptr().read_volatile() };
     ExitCode::from(found)
+}
+
+fn a_child_leaves_the_mapping_alone() -> Outcome {
+    let rig = Rig::new(Backend::Packet, None)?;
+    let status = play(&rig, "has_a_child")?.wait(LIMIT)?;
+    ensure(status.success(), format!("{status}"))?;
+    rig.end()
 }
 
 fn lost_memory_ends_the_access() -> Outcome {

@@ -5,9 +5,9 @@ use std::io;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cxloe_cn::inline::{InlineOptions, InlineRegion};
+use cxloe_cn::inline::{InlineError, InlineOptions, InlineRegion};
 use cxloe_cn::sigbus::{self, STACK_BYTES, STACKS};
 use cxloe_wire::link::Backend;
 use libtest_mimic::Failed;
@@ -137,6 +137,39 @@ pub fn more_threads_than_stacks() -> Outcome {
     region.close()?;
     well_below()?;
     rig.end()
+}
+
+/// Maps a region and forks; what the child does with its part is no concern of the parent's. Which step failed, or 0.
+pub fn has_a_child() -> ExitCode {
+    let Some(region) = in_copy(local(LOCAL)) else { return ExitCode::from(4) };
+    add(&region, 0);
+    // SAFETY: the child uses the region that it has inherited, which is what is tested, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = matches!(region.flush(), Err(InlineError::Inherited));
+        drop(region);
+        // SAFETY: ends the child, without what the parent would do at its end.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let until = Instant::now() + LIMIT;
+    let mut status = 0;
+    // SAFETY: looks after the child made above.
+    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+        if Instant::now() > until {
+            return ExitCode::from(5);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    if !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
+        return ExitCode::from(6);
+    }
+    add(&region, 0);
+    let wrong = (0..WORDS / WORDS_PER_PAGE)
+        .find(|page| region[page * WORDS_PER_PAGE].load(Ordering::Relaxed) != 2 * ROUNDS);
+    if wrong.is_some() {
+        return ExitCode::from(7);
+    }
+    if region.close().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(8) }
 }
 
 /// Maps a region, and is sent a SIGBUS that no access has caused.

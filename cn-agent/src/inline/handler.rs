@@ -40,6 +40,8 @@ static CHANGING: Mutex<()> = Mutex::new(());
 #[derive(Debug)]
 pub struct Seat {
     at: usize,
+    /// The process that has it; a child does not.
+    process: u32,
     core: Option<Arc<Core>>,
 }
 
@@ -51,17 +53,32 @@ impl Seat {
         }
         sigbus::install().map_err(super::system("handle SIGBUS"))?;
         let _changing = CHANGING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if sigbus::is_child() {
+            // What stands here is of the parent's mappings, which are not in this process.
+            for entry in &ENTRIES {
+                entry.core.store(std::ptr::null_mut(), Ordering::SeqCst);
+                entry.inside.store(0, Ordering::SeqCst);
+            }
+        }
+        sigbus::adopt();
         let free = ENTRIES.iter().position(|entry| entry.core.load(Ordering::Relaxed).is_null());
         let at = free.ok_or(InlineError::Full(SEATS))?;
         ENTRIES[at].start.store(range.start, Ordering::Relaxed);
         ENTRIES[at].end.store(range.end, Ordering::Relaxed);
         ENTRIES[at].core.store(Arc::as_ptr(core).cast_mut(), Ordering::Release);
-        Ok(Seat { at, core: Some(Arc::clone(core)) })
+        Ok(Seat { at, process: std::process::id(), core: Some(Arc::clone(core)) })
+    }
+
+    /// Whether this process has it, and was not merely forked from the one that has.
+    pub fn is_ours(&self) -> bool {
+        self.process == std::process::id()
     }
 
     /// Gives the place up, and waits for handlers that are at work for it.
     pub fn leave(&mut self) {
-        if self.core.is_none() {
+        if self.core.is_none() || !self.is_ours() {
+            // What a child lets go of is the parent's: its link is not to be closed with words of farewell.
+            std::mem::forget(self.core.take());
             return;
         }
         {
@@ -86,7 +103,7 @@ impl Drop for Seat {
 #[inline]
 pub fn serve(fault: &Fault) -> bool {
     let &Fault { address, write, code } = fault;
-    if code != libc::BUS_ADRERR {
+    if code != libc::BUS_ADRERR || sigbus::is_child() {
         return false;
     }
     for entry in &ENTRIES {

@@ -35,6 +35,7 @@ mod handler;
 mod lock;
 
 use std::io;
+use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -98,6 +99,9 @@ pub enum InlineError {
     /// The port.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// The mapping is another process's.
+    #[error("the region was mapped by the process that this one was forked from, and only that one has it")]
+    Inherited,
     /// Memory nodes did not take everything.
     #[error(
         "not everything written could be brought to the memory nodes within {0:?}; it is lost with this mapping"
@@ -115,7 +119,8 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> InlineError {
 /// [`flush`](Self::flush), or [`close`](Self::close).
 #[derive(Debug)]
 pub struct InlineRegion {
-    memory: MmapRaw,
+    /// Unmapped by the process that mapped it.
+    memory: ManuallyDrop<MmapRaw>,
     core: Arc<Core>,
     seat: handler::Seat,
     stop: Arc<AtomicBool>,
@@ -184,6 +189,7 @@ impl InlineRegion {
             thread::Builder::new().name("keeper".into()).spawn(move || keep(&core, &stop))
         };
         let keeper = Some(keeper.map_err(system("start the keeper"))?);
+        let memory = ManuallyDrop::new(memory);
         Ok(InlineRegion { memory, core, seat, stop, keeper, lost_wait: options.lost_wait })
     }
 
@@ -215,8 +221,12 @@ impl InlineRegion {
     /// Waits until everything written before is at the memory nodes.
     ///
     /// # Errors
-    /// [`InlineError::NotWrittenBack`] when they do not take it within the time that they may be away.
+    /// [`InlineError::NotWrittenBack`] when they do not take it within the time that they may be away;
+    /// [`InlineError::Inherited`] in a child of the process that mapped it.
     pub fn flush(&self) -> Result<(), InlineError> {
+        if !self.seat.is_ours() {
+            return Err(InlineError::Inherited);
+        }
         let clock = cxloe_wire::time::Clock::new();
         let until = clock.now() + self.lost_wait + Duration::from_secs(1);
         while !self.core.with(State::clean) {
@@ -231,8 +241,11 @@ impl InlineRegion {
     /// Writes everything back, unmaps the region and gives the port back.
     ///
     /// # Errors
-    /// [`InlineError::NotWrittenBack`]; the mapping is gone all the same.
+    /// [`InlineError::NotWrittenBack`]; the mapping is gone all the same. [`InlineError::Inherited`].
     pub fn close(mut self) -> Result<Port, InlineError> {
+        if !self.seat.is_ours() {
+            return Err(InlineError::Inherited);
+        }
         let flushed = self.flush();
         self.end();
         let port = self.core.with(State::give_back);
@@ -250,12 +263,20 @@ impl InlineRegion {
 
 impl Drop for InlineRegion {
     fn drop(&mut self) {
+        if !self.seat.is_ours() {
+            // A child has neither the memory nor the keeper, and the link is the parent's.
+            std::mem::forget(self.keeper.take());
+            std::mem::forget(Arc::clone(&self.core));
+            return;
+        }
         if self.keeper.is_some() {
             if let Err(error) = self.flush() {
                 tracing::error!(%error, "a mapping ends");
             }
             self.end();
         }
+        // SAFETY: nobody uses it after this.
+        unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
 }
 

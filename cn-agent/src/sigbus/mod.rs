@@ -19,7 +19,8 @@
 //!   fault again. The stack of the pool is free by then.
 //! * **More threads than stacks.** They wait for one, letting others run. Threads that have one wait for none that has not,
 //!   and serve each other's faults, so this ends.
-//! * **Fork.** A child has none of the threads that were inside, so the pool is wiped there: all stacks are free.
+//! * **Fork.** A child has none of the threads that were inside, so the pool is wiped there: all stacks are free. Mappings
+//!   with inline faults stay the parent's: the child must not speak over its link.
 //! * **Panics.** They end the process at `decide`, which cannot unwind; no unwinder goes past `enter`.
 
 mod stacks;
@@ -36,6 +37,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 pub use stacks::{STACK_BYTES, STACKS, Used, used};
+pub(crate) use stacks::{adopt, is_child};
 
 /// Whether the handler has stacks of its own on this architecture.
 pub const HAS_STACKS: bool = enter::HAS_STACKS;

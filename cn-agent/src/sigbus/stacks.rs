@@ -6,10 +6,11 @@
 //!                             ^ FIRST
 //! ```
 //!
-//! The word on top of a stack says whether a thread is on it. Pages of stacks that nobody was on take no memory.
+//! The word on top of a stack says whether a thread is on it; the one behind the first stack's, whether this process is the
+//! one that began to use them. A child finds zeros. Pages of stacks that nobody was on take no memory.
 
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 /// Threads that can be in the handler at once: as many as can wait at the counter of a mapping.
 pub const STACKS: usize = 128;
@@ -46,6 +47,25 @@ pub(super) fn make() -> io::Result<()> {
     }
     FIRST.store(start as usize + STRIDE - WORD_ROOM, Ordering::Release);
     Ok(())
+}
+
+/// The word that says whose stacks these are, once there are some.
+fn mark() -> Option<&'static AtomicU32> {
+    let first = FIRST.load(Ordering::Acquire);
+    // SAFETY: behind the word of the first stack, where nothing else is; the memory stays mapped.
+    (first != 0).then(|| unsafe { AtomicU32::from_ptr((first + WORD_ROOM / 2) as *mut u32) })
+}
+
+/// Whether this process is a child of the one that last said that the stacks are its own.
+pub fn is_child() -> bool {
+    mark().is_some_and(|mark| mark.load(Ordering::Relaxed) == 0)
+}
+
+/// Says that the stacks are this process's own.
+pub fn adopt() {
+    if let Some(mark) = mark() {
+        mark.store(1, Ordering::Release);
+    }
 }
 
 /// Makes stacks of the memory at `start`, and has children find all of them free.
@@ -93,8 +113,6 @@ pub fn used() -> Used {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU32;
-
     use super::*;
 
     #[test]
@@ -128,10 +146,13 @@ mod tests {
         // SAFETY: the words are this pool's, in which no thread is.
         let words = |stack: usize| unsafe { AtomicU32::from_ptr((first + stack * STRIDE) as *mut u32) };
         (0..STACKS).for_each(|stack| words(stack).store(1, Ordering::SeqCst));
+        adopt();
+        assert!(!is_child());
         // SAFETY: the child reads memory and ends.
         let child = unsafe { libc::fork() };
         if child == 0 {
-            let taken = (0..STACKS).filter(|stack| words(*stack).load(Ordering::SeqCst) != 0).count();
+            let alone = usize::from(!is_child());
+            let taken = alone + (0..STACKS).filter(|stack| words(*stack).load(Ordering::SeqCst) != 0).count();
             // SAFETY: ends the child, without what the parent would do at its end.
             unsafe { libc::_exit(taken.min(100) as i32) };
         }
