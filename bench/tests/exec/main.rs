@@ -5,6 +5,7 @@
 //! Runs as root; an ordinary user's agent may not follow forks and has to say so. Every wait is bounded.
 
 mod corners;
+mod direct;
 mod figures;
 mod programs;
 mod redis;
@@ -45,6 +46,9 @@ fn main() -> ExitCode {
             corners::the_kernel_reads_and_writes_the_heap,
             corners::programs_start_programs,
             corners::descriptors_may_all_be_closed,
+            direct::registered_buffers_are_refused,
+            direct::registered_buffers_are_safe_when_allowed,
+            direct::what_only_looks_like_direct_io_goes_on,
             supervision::what_cannot_be_served_is_refused,
             supervision::exit_codes_and_signals_pass_through,
             supervision::the_limit_changes_while_it_runs,

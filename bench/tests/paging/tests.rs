@@ -271,6 +271,7 @@ fn private(_rig: &Rig) -> MapRequest {
         prefetch: true,
         fresh: true,
         lost_wait_ms: 1000,
+        stay: false,
         resume: false,
     }
 }

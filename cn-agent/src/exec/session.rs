@@ -4,7 +4,7 @@
 //! supervisor leaves them to the program: it ends when that does.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,6 +20,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getppid};
 
+use super::gate::{self, Gate, Opening};
 use crate::client::ClientError;
 use crate::local::message::PagingView;
 use crate::mapping::Owner;
@@ -48,6 +49,12 @@ pub enum SessionError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The kernel cannot keep direct I/O from the program's memory.
+    #[error(
+        "this kernel cannot keep direct I/O from a program's memory (seccomp user notification: {0}), and direct I/O \
+         loses data there; with --allow-direct-io all memory of the program stays in this machine"
+    )]
+    NoGate(io::Error),
     /// The system.
     #[error("the program cannot be supervised: {0}")]
     System(#[from] Errno),
@@ -64,6 +71,8 @@ pub struct Settings {
     pub bytes: u64,
     /// How long processes wait for an agent that has ended.
     pub wait: Duration,
+    /// Whether the program may do direct I/O: its memory does not leave then.
+    pub direct: bool,
 }
 
 /// A running program.
@@ -77,6 +86,8 @@ pub struct Session {
     away: Option<Instant>,
     /// Whether its successor was given up on.
     abandoned: bool,
+    /// What asks about system calls of the program.
+    gate: Option<Gate>,
 }
 
 impl Session {
@@ -105,7 +116,20 @@ impl Session {
             fcntl(device, FcntlArg::F_SETFD(FdFlag::empty()))?;
             command.env("CXLOE_EXEC_DEVICE", device.as_raw_fd().to_string());
         }
-        Self::spawn(command, program, owner, settings.wait)
+        if settings.direct {
+            return Self::spawn(command, program, owner, settings.wait);
+        }
+        gate::available().map_err(SessionError::NoGate)?;
+        let opening = Opening::before(&mut command).map_err(SessionError::NoGate)?;
+        let mut session = Self::spawn(command, program, owner, settings.wait)?;
+        let gate = opening.gate().map_err(SessionError::NoGate)?;
+        if gate.descriptor().is_none() {
+            say(
+                "somebody else is asked about this program's system calls; direct I/O and io_uring fail without a word",
+            );
+        }
+        session.gate = Some(gate);
+        Ok(session)
     }
 
     /// Starts `command`, which has been given what it needs to know of the memory that `owner` holds.
@@ -132,7 +156,7 @@ impl Session {
         // SAFETY: system calls only, on values of this function.
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn().map_err(|source| SessionError::Start { path: program, source })?;
-        Ok(Session { child, owner, wait, signals, away: None, abandoned: false })
+        Ok(Session { child, owner, wait, signals, away: None, abandoned: false, gate: None })
     }
 
     /// The program's process.
@@ -149,6 +173,9 @@ impl Session {
         let mut ended = None;
         loop {
             self.pass_signals_on(ended.is_some())?;
+            if let Some(gate) = &mut self.gate {
+                gate.answer().iter().for_each(|news| say(news));
+            }
             if ended.is_none() {
                 ended = self.child.try_wait().map_err(|error| {
                     SessionError::System(Errno::from_raw(error.raw_os_error().unwrap_or_default()))
@@ -173,16 +200,26 @@ impl Session {
     }
 
     /// Sleeps until there is a signal, the agent hangs up, or it is time to look again.
-    fn sleep(&self, soon: bool) -> Result<(), SessionError> {
-        let mut set = [
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.owner.as_fd(), PollFlags::POLLIN),
-        ];
+    fn sleep(&mut self, soon: bool) -> Result<(), SessionError> {
         let quiet = self.away.is_some() || self.abandoned;
-        let limit = if soon || quiet { PollTimeout::from(PAUSE_MS) } else { PollTimeout::NONE };
+        let gate = self.gate.as_ref().and_then(Gate::descriptor);
+        let asking = gate.is_some();
         // A connection that has ended is readable for ever.
-        let watched = if quiet { &mut set[..1] } else { &mut set[..] };
-        match poll(watched, limit) {
+        let owner = (!quiet).then(|| self.owner.as_fd());
+        let mut set: Vec<PollFd<'_>> = [gate, Some(self.signals.as_fd()), owner]
+            .into_iter()
+            .flatten()
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        let limit = if soon || quiet { PollTimeout::from(PAUSE_MS) } else { PollTimeout::NONE };
+        let polled = poll(&mut set, limit);
+        let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
+        // Nobody is left who could ask.
+        let over = asking && set[0].revents().is_some_and(|events| events.intersects(ended));
+        if over && let Some(gate) = &mut self.gate {
+            gate.close();
+        }
+        match polled {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -230,6 +267,11 @@ impl Session {
             Err(_) => {}
         }
     }
+}
+
+/// Tells whoever started the program; if that cannot be, the program goes on all the same.
+fn say(news: &str) {
+    let _ = writeln!(io::stderr(), "cn-agent: {news}");
 }
 
 fn gone(owner: &Owner) -> ClientError {

@@ -156,6 +156,7 @@ async fn create(backstage: &Backstage, request: &MapRequest) -> Result<Box<Space
         prefetch: request.prefetch,
         fresh: request.fresh,
         lost_wait: Duration::from_millis(request.lost_wait_ms),
+        stay: request.stay,
     };
     let made = spawn_blocking(|| Space::create(options).map(Box::new)).await;
     made.map_err(|error| Refused::System(error.to_string()))?

@@ -146,6 +146,7 @@ impl Mapping {
             prefetch,
             fresh,
             lost_wait_ms: lost_wait.as_millis() as u64,
+            stay: false,
             resume: false,
         };
         let owner = Owner::map(socket, request)?;

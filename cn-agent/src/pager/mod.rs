@@ -397,6 +397,9 @@ impl Pager {
     fn entered(&mut self, view: ViewId, page: u32, recent: bool) {
         self.resident += 1;
         self.counters.refaulted += u64::from(recent);
+        if !self.options.evict {
+            return;
+        }
         self.order.entered(PageRef { view, page }, recent);
         if self.order.entries() > 2 * self.options.limit as usize + 32 {
             let views = &self.views;

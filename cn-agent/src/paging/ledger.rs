@@ -139,6 +139,7 @@ impl Ledger {
             u64::from(options.fresh),
             options.lost_wait.as_millis() as u64,
             name.len() as u64,
+            u64::from(options.stay),
         ];
         words.iter().enumerate().for_each(|(index, word)| ledger.head[index].store(*word, Ordering::Relaxed));
         for (index, part) in name.chunks(8).take(NAME_WORDS).enumerate() {
@@ -189,6 +190,7 @@ impl Ledger {
             prefetch: word(6) != 0,
             fresh: word(7) != 0,
             lost_wait: Duration::from_millis(word(8)),
+            stay: word(10) != 0,
         };
         (ledger.pages, ledger.views) = (options.view_pages(), views as u64);
         if length != (TABLES_AT + views * table_bytes(ledger.pages)) as u64 {
@@ -278,6 +280,7 @@ mod tests {
             prefetch: true,
             fresh: false,
             lost_wait: Duration::from_millis(1234),
+            stay: true,
         }
     }
 

@@ -78,6 +78,8 @@ pub struct SpaceOptions {
     pub fresh: bool,
     /// How long memory nodes may be away before pages count as lost.
     pub lost_wait: Duration,
+    /// Whether pages stay in memory once they have come.
+    pub stay: bool,
 }
 
 /// So many bytes in pages; of a region that fits, all and what the pager keeps free besides.

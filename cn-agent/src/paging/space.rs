@@ -134,13 +134,13 @@ impl Space {
     }
 
     fn over(options: SpaceOptions, memory: KernelMemory, ledger: Ledger) -> Space {
-        let SpaceOptions { kind, pages, limit, prefetch, fresh, .. } = options;
+        let SpaceOptions { kind, pages, limit, prefetch, fresh, stay, .. } = options;
         let room = options.view_pages();
         let slots = match kind {
             Kind::Private => Slots::pool(pages, fresh),
             Kind::Shared | Kind::Foreign => Slots::own(pages, fresh),
         };
-        let pager = PagerOptions { pages: room, limit, prefetch, evict: kind != Kind::Foreign };
+        let pager = PagerOptions { pages: room, limit, prefetch, evict: kind != Kind::Foreign && !stay };
         let mut pager = Pager::new(pager, slots);
         if limit <= RESERVE_MAX {
             pager.reserve();
