@@ -96,6 +96,8 @@ pub enum Kind {
     Bye = 3,
     /// Agent: go on with what [`Kind::Discard`] announced.
     Discarded = 4,
+    /// Agent: the region has had no room for pages that have to leave for too long; the process cannot go on.
+    Full = 5,
     /// Member: the oldest [`Kind::Drop`] not yet answered is done.
     Dropped = 0x101,
     /// Member: I am about to discard these pages.
@@ -107,7 +109,7 @@ pub enum Kind {
 impl Kind {
     fn of(number: u32) -> Option<Kind> {
         use Kind::*;
-        let all = [Drop, Lost, Bye, Discarded, Dropped, Discard, Leave];
+        let all = [Drop, Lost, Bye, Discarded, Full, Dropped, Discard, Leave];
         all.into_iter().find(|kind| *kind as u32 == number)
     }
 }

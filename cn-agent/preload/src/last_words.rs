@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::fmt::{Display, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use arrayvec::ArrayString;
 
@@ -29,15 +30,23 @@ pub fn end(why: impl Display) -> ! {
 
 /// The same from a helper thread, which has descriptors of its own.
 pub fn end_from_helper(why: impl Display) -> ! {
-    // SAFETY: plain values; what cannot be had leaves the process without its last words, and no worse.
-    unsafe {
-        let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0);
-        let error = libc::syscall(libc::SYS_pidfd_getfd, process, 2, 0) as c_int;
-        if error >= 0 {
-            libc::dup2(error, 2);
-        }
+    if let Some(error) = of_program(2) {
+        // SAFETY: plain values.
+        unsafe { libc::dup2(error.as_raw_fd(), 2) };
     }
     end(why)
+}
+
+/// A descriptor of the program's, for a helper thread.
+pub fn of_program(descriptor: c_int) -> Option<OwnedFd> {
+    // SAFETY: plain values.
+    let (process, copy) = unsafe {
+        let process = libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) as c_int;
+        (process, libc::syscall(libc::SYS_pidfd_getfd, process, descriptor, 0) as c_int)
+    };
+    // SAFETY: the kernel has just made them for us.
+    let [_, copy] = [process, copy].map(|fd| (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) }));
+    copy
 }
 
 fn say(descriptor: c_int, text: &str) {

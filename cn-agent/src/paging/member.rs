@@ -104,6 +104,11 @@ impl Link {
         self.say(&Message::new(Kind::Discarded, &[]));
     }
 
+    /// Says that the region is full, and has been for too long.
+    pub fn full(&mut self) {
+        self.say(&Message::new(Kind::Full, &[]));
+    }
+
     /// Says that the agent ends.
     pub fn bye(&mut self) {
         self.say(&Message::new(Kind::Bye, &[]));
@@ -143,7 +148,7 @@ impl Link {
             Kind::Dropped => self.ordered.pop_front().map_or(Said::Gone, Said::Dropped),
             Kind::Discard => Said::Discard(message),
             Kind::Leave => Said::Leave,
-            Kind::Drop | Kind::Lost | Kind::Bye | Kind::Discarded => Said::Gone,
+            Kind::Drop | Kind::Lost | Kind::Bye | Kind::Discarded | Kind::Full => Said::Gone,
         }
     }
 }

@@ -12,6 +12,7 @@
 //! involved in a fault, and none of its steps waits.
 
 mod ending;
+mod full;
 mod joining;
 mod latency;
 pub mod ledger;

@@ -1,12 +1,14 @@
 //! One region being paged: faults and other events in, pages and orders out.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 use cxloe_member::wire::PROBE_MAGIC;
 use cxloe_wire::time::Time;
 
 use super::ending::Clean;
+use super::full::Full;
 use super::ledger::{self, Ledger, LedgerError, Record};
 use super::member::{Said, ranges};
 use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared, access};
@@ -18,7 +20,7 @@ use crate::pager::{
     Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
     Use, ViewId,
 };
-use crate::uffd::{Access, Event, EventBuffer, Uffd};
+use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
 
 /// The view of a space that has only one.
 pub(super) const ONLY: ViewId = ViewId(0);
@@ -54,6 +56,23 @@ pub struct Made {
     pub memory: Option<OwnedFd>,
 }
 
+/// Has a child that cannot be followed end with SIGBUS where it touches what is not in its memory, but for the probe page:
+/// with nobody to serve it, it would read zeros there.
+#[cold]
+fn deny(uffd: &Uffd, memory: Range<u64>) {
+    let mut at = memory.start + PAGE_BYTES as u64;
+    while at < memory.end {
+        match uffd.poison(at..memory.end) {
+            Ok(bytes) => at += bytes as u64,
+            Err(UffdError::Exists) => at += PAGE_BYTES as u64,
+            Err(error) => {
+                tracing::error!(%error, "a process that is not followed may read zeros where it had data");
+                return;
+            }
+        }
+    }
+}
+
 /// A region being paged.
 #[derive(Debug)]
 pub struct Space {
@@ -70,6 +89,8 @@ pub struct Space {
     pub(super) ending: Option<Time>,
     /// Whether anybody has had it yet.
     pub(super) used: bool,
+    /// Since when its region is full and somebody waits.
+    pub(super) full: Option<Full>,
     /// Whether its descriptors are others than before.
     pub(super) changed: bool,
     /// Those that are of no use any more, until nobody waits on them.
@@ -156,6 +177,7 @@ impl Space {
             cleans: Vec::new(),
             ending: None,
             used: false,
+            full: None,
             changed: true,
             parted: Vec::new(),
         }
@@ -286,7 +308,14 @@ impl Space {
         let Some((address, pages)) = self.memory.mappings().get(parent).map(|m| (m.address, m.pages)) else {
             return;
         };
-        let made = Uffd::from_fd(child).map_err(|error| error.to_string()).and_then(|uffd| {
+        let uffd = match Uffd::from_fd(child) {
+            Ok(uffd) => uffd,
+            Err(error) => {
+                tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+                return;
+            }
+        };
+        let mut follow = || {
             let expected = self.free_view();
             let table = self.ledger.table(expected.0).map_err(|error| error.to_string())?;
             // Stale entries are nobody's.
@@ -294,19 +323,20 @@ impl Space {
             let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");
             let mapping = self.pager.add_mapping(view).map_err(|error| error.to_string())?;
-            Ok((view, mapping, uffd))
-        });
-        match made {
-            Ok((view, mapping, uffd)) => {
+            Ok::<_, String>((view, mapping))
+        };
+        match follow() {
+            Ok((view, mapping)) => {
+                self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
                 let KernelMemory::Private(memory) = &mut self.memory else { return };
                 memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
-                self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
                 self.changed = true;
                 tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
             }
             // Its probe page reads as zeros, by which it knows.
             Err(error) => {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+                deny(&uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
             }
         }
     }
