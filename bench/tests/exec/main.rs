@@ -59,6 +59,7 @@ fn main() -> ExitCode {
             supervision::the_limit_changes_while_it_runs,
             supervision::a_killed_agent_is_taken_over_from,
             supervision::without_a_successor_programs_end,
+            supervision::a_child_that_only_a_dead_agent_knew_gets_no_zeros,
         ],
         _ => trials![supervision::an_ordinary_users_agent_says_what_it_lacks],
     };

@@ -272,6 +272,7 @@ fn private(_rig: &Rig) -> MapRequest {
         fresh: true,
         lost_wait_ms: 1000,
         stay: false,
+        keeps: false,
         resume: false,
     }
 }

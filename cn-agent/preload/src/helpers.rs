@@ -273,7 +273,8 @@ extern "C" fn listen(_: *mut c_void) -> ! {
     match member.run(&mut Follower) {
         Ended::Left => thread::end(),
         Ended::Abandoned(error) => last_words::end_from_helper(format_args!(
-            "the agent that has its memory has gone, and none took over within {wait:?}: {error}"
+            "the agent that has its memory has gone, and none took over within {wait:?}: {}",
+            last_words::Plain(&error)
         )),
     }
 }

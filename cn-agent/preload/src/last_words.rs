@@ -1,10 +1,12 @@
 //! What is said before a process ends because its memory is out of reach.
 
 use std::ffi::c_int;
-use std::fmt::{Display, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::fmt::{Display, Formatter, Write};
+use std::io;
+use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd};
 
 use arrayvec::ArrayString;
+use cxloe_member::join::JoinError;
 
 use crate::{process, sys};
 
@@ -31,10 +33,36 @@ pub fn end(why: impl Display) -> ! {
 /// The same from a helper thread, which has descriptors of its own.
 pub fn end_from_helper(why: impl Display) -> ! {
     if let Some(error) = of_program(2) {
-        // SAFETY: plain values.
-        unsafe { libc::dup2(error.as_raw_fd(), 2) };
+        // SAFETY: plain values. It stays open, whatever its number is.
+        unsafe { libc::dup2(error.into_raw_fd(), 2) };
     }
     end(why)
+}
+
+/// An error in a helper thread's words: the C library's need what only its own threads have.
+pub struct Plain<'a>(pub &'a JoinError);
+
+impl Display for Plain<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let number = |error: &io::Error| error.raw_os_error().unwrap_or_default();
+        let source = match self.0 {
+            JoinError::NoAgent { agent, source } => {
+                write!(f, "no agent answers at {agent:?}")?;
+                number(source)
+            }
+            JoinError::Broken(source) => {
+                f.write_str("the agent did not answer")?;
+                number(source)
+            }
+            other => return write!(f, "{other}"),
+        };
+        match source {
+            libc::ENOENT => f.write_str(": no such file"),
+            libc::ECONNREFUSED => f.write_str(": connection refused"),
+            libc::EACCES | libc::EPERM => f.write_str(": permission denied"),
+            number => write!(f, ": error {number}"),
+        }
+    }
 }
 
 /// A descriptor of the program's, for a helper thread.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use cxloe_cn::client;
+use cxloe_cn::exec::children::Children;
 use cxloe_cn::exec::lease::{Lease, LeaseError};
 use cxloe_cn::exec::program::ProgramError;
 use cxloe_cn::exec::session::{self, Session};
@@ -135,9 +136,11 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
         fresh: true,
         lost_wait_ms: args.lost_wait.0.as_millis() as u64,
         stay: args.allow_direct_io,
+        keeps: true,
         resume: false,
     };
-    let owner = Owner::map(&socket, request).map_err(of_agent)?;
+    let (children, keeper) = Children::new().map_err(Failure::failed)?;
+    let owner = Owner::map_keeping(&socket, request, keeper).map_err(of_agent)?;
     let settings = session::Settings {
         library,
         agent: socket,
@@ -146,6 +149,7 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
         direct: args.allow_direct_io,
     };
     let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
+    let session = session.keeping(children);
     let (status, view) = session.supervise().map_err(Failure::failed)?;
     if let Some(form) = args.stats {
         tell(view, form)?;

@@ -20,6 +20,7 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getppid};
 
+use super::children::Children;
 use super::gate::{self, Gate, Opening};
 use crate::client::ClientError;
 use crate::local::message::PagingView;
@@ -88,6 +89,8 @@ pub struct Session {
     abandoned: bool,
     /// What asks about system calls of the program.
     gate: Option<Gate>,
+    /// Children that only the agent knows.
+    children: Option<Children>,
 }
 
 impl Session {
@@ -156,7 +159,13 @@ impl Session {
         // SAFETY: system calls only, on values of this function.
         unsafe { command.pre_exec(prepare) };
         let child = command.spawn().map_err(|source| SessionError::Start { path: program, source })?;
-        Ok(Session { child, owner, wait, signals, away: None, abandoned: false, gate: None })
+        Ok(Session { child, owner, wait, signals, away: None, abandoned: false, gate: None, children: None })
+    }
+
+    /// The same, keeping the children that the agent sends.
+    #[must_use]
+    pub fn keeping(self, children: Children) -> Session {
+        Session { children: Some(children), ..self }
     }
 
     /// The program's process.
@@ -173,6 +182,7 @@ impl Session {
         let mut ended = None;
         loop {
             self.pass_signals_on(ended.is_some())?;
+            self.look_after_children();
             if let Some(gate) = &mut self.gate {
                 gate.answer().iter().for_each(|news| say(news));
             }
@@ -206,11 +216,14 @@ impl Session {
         let asking = gate.is_some();
         // A connection that has ended is readable for ever.
         let owner = (!quiet).then(|| self.owner.as_fd());
+        let children = self.children.iter().flat_map(Children::descriptors);
         let mut set: Vec<PollFd<'_>> = [gate, Some(self.signals.as_fd()), owner]
             .into_iter()
             .flatten()
+            .chain(children)
             .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
             .collect();
+        let soon = soon || self.children.as_ref().is_some_and(Children::is_waiting);
         let limit = if soon || quiet { PollTimeout::from(PAUSE_MS) } else { PollTimeout::NONE };
         let polled = poll(&mut set, limit);
         let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
@@ -248,6 +261,14 @@ impl Session {
         Ok(())
     }
 
+    fn look_after_children(&mut self) {
+        let Some(children) = &mut self.children else { return };
+        children.gather(self.owner.ledger());
+        if children.serve() {
+            say("a child that the agent alone knew cannot have its memory any more: the agent has gone");
+        }
+    }
+
     /// Notices when the agent has gone, and finds its successor.
     fn follow_agent(&mut self) {
         if self.abandoned {
@@ -256,6 +277,10 @@ impl Session {
         let Some(since) = self.away else {
             if has_hung_up(self.owner.as_fd()) {
                 self.away = Some(Instant::now());
+                if let Some(children) = &mut self.children {
+                    children.gather(self.owner.ledger());
+                    children.orphaned(self.owner.ledger());
+                }
                 self.follow_agent();
             }
             return;

@@ -88,6 +88,10 @@ pub struct MapRequest {
     /// Whether pages stay in memory once they have come: for programs whose memory devices write to.
     #[serde(default)]
     pub stay: bool,
+    /// Whether a socket comes with the request, before anything else, to which descriptors of forked children are sent: as
+    /// long as they lie there, such a child does not read zeros when the agent dies before it has joined.
+    #[serde(default)]
+    pub keeps: bool,
     /// Whether to go on with a space that an agent that has died has left behind; its ledger comes with the request, and
     /// its memory if that is shared.
     pub resume: bool,

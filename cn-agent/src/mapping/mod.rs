@@ -147,6 +147,7 @@ impl Mapping {
             fresh,
             lost_wait_ms: lost_wait.as_millis() as u64,
             stay: false,
+            keeps: false,
             resume: false,
         };
         let owner = Owner::map(socket, request)?;

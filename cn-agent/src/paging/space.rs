@@ -2,15 +2,16 @@
 
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use cxloe_member::socket::send_some;
 use cxloe_member::wire::PROBE_MAGIC;
 use cxloe_wire::time::Time;
 
 use super::ending::Clean;
 use super::full::Full;
 use super::ledger::{self, Ledger, LedgerError, Record};
-use super::member::{Said, ranges};
+use super::member::{Kept, Said, ranges};
 use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared, access};
 use super::takeover::TakeOver;
 use super::transfers::{Desk, Ended, Transfers};
@@ -83,6 +84,8 @@ pub struct Space {
     pub(super) memory: KernelMemory,
     pub(super) ledger: Ledger,
     pub(super) owners: u32,
+    /// Where descriptors of forked children are kept.
+    keeper: Option<OwnedFd>,
     pub(super) takeover: Option<TakeOver>,
     pub(super) cleans: Vec<Clean>,
     /// Since when nobody has it, and when what cannot be written back is given up.
@@ -173,6 +176,7 @@ impl Space {
             memory,
             ledger,
             owners: 0,
+            keeper: None,
             takeover: None,
             cleans: Vec::new(),
             ending: None,
@@ -328,6 +332,7 @@ impl Space {
         match follow() {
             Ok((view, mapping)) => {
                 self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
+                self.keep(view, &uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
                 let KernelMemory::Private(memory) = &mut self.memory else { return };
                 memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
                 self.changed = true;
@@ -338,6 +343,21 @@ impl Space {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
                 deny(&uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
             }
+        }
+    }
+
+    /// Descriptors of forked children are sent there from now on.
+    pub fn keep_with(&mut self, keeper: OwnedFd) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Has a child's userfaultfd kept where it outlives this agent, until the child has joined.
+    #[cold]
+    fn keep(&self, view: ViewId, uffd: &Uffd, memory: Range<u64>) {
+        let Some(keeper) = &self.keeper else { return };
+        let child = Kept { view: view.0, memory };
+        if let Err(error) = send_some(keeper.as_fd(), &child.encode(), &[uffd.as_fd()], libc::MSG_DONTWAIT) {
+            tracing::warn!(%error, region = self.options.region, "a forked process loses its memory if this agent dies now");
         }
     }
 
