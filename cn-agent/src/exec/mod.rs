@@ -18,9 +18,12 @@
 //! usually asked to. Its memory stays whole until its last process has ended; then the agent has the temporary region
 //! destroyed, as it does when the manager was away at the program's end.
 
+pub mod children;
+pub mod gate;
 pub mod lease;
 pub mod library;
 pub mod program;
+pub mod refused;
 pub mod session;
 pub mod stayed;
 

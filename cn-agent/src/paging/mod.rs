@@ -13,6 +13,7 @@
 
 mod claim;
 mod ending;
+mod full;
 mod joining;
 mod latency;
 pub mod ledger;
@@ -82,6 +83,8 @@ pub struct SpaceOptions {
     pub fresh: bool,
     /// How long memory nodes may be away before pages count as lost.
     pub lost_wait: Duration,
+    /// Whether pages stay in memory once they have come.
+    pub stay: bool,
 }
 
 /// So many bytes in pages; of a region that fits, all and what the pager keeps free besides.

@@ -307,6 +307,9 @@ impl Spaces {
         }
         self.look();
         for at in 0..self.list.0.len() {
+            if let Some(space) = &mut self.list.0[at] {
+                space.look_after_full(now, &mut self.transfers);
+            }
             if self.list.0[at].as_mut().is_some_and(|space| !space.housekeeping(now)) {
                 self.close(at);
             }
