@@ -189,7 +189,7 @@ fn in_lab(
         }
         Err(error) => return Err(error.into()),
     }
-    to_stdout!();
+    to_stdout!("");
     let Target { port, .. } = target;
     close(port)?;
     lease.end()?;

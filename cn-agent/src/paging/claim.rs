@@ -136,6 +136,8 @@ mod tests {
             prefetch: true,
             fresh: false,
             lost_wait_ms: 1000,
+            stay: false,
+            keeps: false,
             resume: false,
         }
     }
@@ -160,6 +162,7 @@ mod tests {
             prefetch: true,
             fresh: false,
             lost_wait: Duration::from_secs(1),
+            stay: false,
         };
         let id = options.id;
         spaces.add(Box::new(Space::create(options).unwrap())).unwrap();
