@@ -39,7 +39,7 @@ tools_of() {
         tshark) echo tshark dumpcap ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         ansible) echo ansible-playbook ansible-lint ;;
-        programs) echo python3 redis-server sqlite3 zstd memtester musl-gcc ;;
+        programs) echo python3 redis-server sqlite3 zstd memtester musl-gcc fio bwrap ;;
         *) echo "$1" ;;
     esac
 }
@@ -86,8 +86,9 @@ packages_of() {
         dumpcap) echo wireshark-common ;;
         promtool) echo prometheus ;;
         tmux) echo tmux ;;
-        python3 | redis-server | sqlite3 | zstd | memtester) echo "$1" ;;
+        python3 | redis-server | sqlite3 | zstd | memtester | fio) echo "$1" ;;
         musl-gcc) echo musl-tools ;;
+        bwrap) echo bubblewrap ;;
         qemu-img | qemu-io) echo qemu-utils ;;
         nbd-client) echo nbd-client ;;
         mkfs.ext2) echo e2fsprogs ;;

@@ -1,14 +1,20 @@
 //! What programs rarely do, by small C programs: each checks itself, and says `ok`.
 
+use std::os::unix::fs::PermissionsExt;
+
 use crate::rig::{Outcome, ensure};
 use crate::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, text};
 
 /// Runs a C program with remote memory; it has to find everything right.
 fn checked(name: &str, sizes: Sizes, arguments: &[&str]) -> Outcome<Ended> {
+    checked_with(name, sizes, &[], arguments)
+}
+
+fn checked_with(name: &str, sizes: Sizes, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
     let rig = rig()?;
     let program = compiled(&rig, name, &[])?;
     let command: Vec<&str> = [text(&program)].into_iter().chain(arguments.iter().copied()).collect();
-    let ended = start(&rig, sizes, &[], &command)?.wait()?.well()?;
+    let ended = start(&rig, sizes, more, &command)?.wait()?.well()?;
     ensure(ended.text().ends_with("ok\n"), format!("it said {:?}, {}", ended.text(), ended.err))?;
     nothing_is_left(&rig)?;
     Ok(ended)
@@ -36,6 +42,47 @@ pub fn the_kernel_reads_and_writes_the_heap() -> Outcome {
 /// By vfork, posix_spawn and system; what is started joins as well, or does without, and all of it comes to its end.
 pub fn programs_start_programs() -> Outcome {
     checked("starts", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
+}
+
+/// By each way past `fork(3)`; those that never ask for memory are served as well as those that do.
+pub fn children_of_other_makes_are_followed() -> Outcome {
+    for way in ["_Fork", "raw", "clone", "clone3"] {
+        checked("children", Sizes(64, 2), &[way])
+            .map_err(|error| format!("{way}: {error:?}"))?
+            .paged(4 * MIB)?;
+    }
+    Ok(())
+}
+
+/// The user that it becomes reaches the agent, for the sake of its children.
+pub fn helpers_give_up_rights_with_their_program() -> Outcome {
+    let rig = rig()?;
+    for (place, mode) in [(rig.dir.path().to_path_buf(), 0o755), (rig.socket(), 0o666)] {
+        std::fs::set_permissions(place, PermissionsExt::from_mode(mode))?;
+    }
+    let program = compiled(&rig, "rights", &[])?;
+    let ended = start(&rig, Sizes(64, 1), &[], &[text(&program), "user"])?.wait()?.well()?.paged(4 * MIB)?;
+    ensure(ended.text() == "ok\n", ended.err)?;
+    // With rights that the C library's threads keep, and ones of its own do not.
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/id", "-u"];
+    let ended = start(&rig, Sizes(16, 1), &[], &user)?.wait()?.well()?;
+    ensure(ended.text() == "65534\n", ended.err)?;
+    nothing_is_left(&rig)
+}
+
+pub fn a_program_enters_a_user_namespace() -> Outcome {
+    checked("rights", Sizes(64, 1), &["namespace"])?.paged(4 * MIB)?;
+    let rig = rig()?;
+    let ended = start(&rig, Sizes(16, 1), &[], &["unshare", "-Ur", "/usr/bin/id", "-u"])?.wait()?.well()?;
+    ensure(ended.text() == "0\n", ended.err)?;
+    nothing_is_left(&rig)
+}
+
+/// The region has room for what one of two processes changes. Which one ends is told, to it and to whoever looks.
+pub fn a_full_region_ends_the_youngest() -> Outcome {
+    let ended = checked_with("copies", Sizes(32, 2), &["--lost-wait", "2s"], &[])?;
+    let told = ended.err.lines().filter(|line| line.contains("its remote memory is full")).count();
+    ensure(told == 1, ended.err)
 }
 
 pub fn descriptors_may_all_be_closed() -> Outcome {

@@ -5,6 +5,7 @@
 //! Runs as root; an ordinary user's agent may not follow forks and has to say so. Every wait is bounded.
 
 mod corners;
+mod direct;
 mod figures;
 mod programs;
 mod redis;
@@ -41,16 +42,24 @@ fn main() -> ExitCode {
             programs::memtester_tests_as_much_as_it_was_asked_to,
             programs::programs_of_musl_run_as_children_with_local_memory,
             programs::javas_heap_is_remote,
+            programs::python_sorts_a_list_in_a_container,
             redis::a_snapshot_is_what_was_there_at_the_fork,
             corners::forks_keep_their_meaning,
             corners::forks_beside_threads_that_allocate,
             corners::parts_of_mappings_are_changed,
             corners::the_kernel_reads_and_writes_the_heap,
             corners::programs_start_programs,
+            corners::children_of_other_makes_are_followed,
+            corners::helpers_give_up_rights_with_their_program,
+            corners::a_program_enters_a_user_namespace,
+            corners::a_full_region_ends_the_youngest,
             corners::descriptors_may_all_be_closed,
             corners::reserved_addresses_become_remote_when_they_are_committed,
             corners::what_stays_in_this_machine_is_told,
             corners::pages_that_are_away_are_not_seen_as_zeros,
+            direct::registered_buffers_are_refused,
+            direct::registered_buffers_are_safe_when_allowed,
+            direct::what_only_looks_like_direct_io_goes_on,
             supervision::what_cannot_be_served_is_refused,
             supervision::exit_codes_and_signals_pass_through,
             supervision::the_limit_changes_while_it_runs,
@@ -58,6 +67,7 @@ fn main() -> ExitCode {
             supervision::another_pid_namespace_is_named,
             supervision::lost_data_is_explained_by_the_programs_last_line,
             supervision::without_a_successor_programs_end,
+            supervision::a_child_that_only_a_dead_agent_knew_gets_no_zeros,
         ],
         _ => trials![supervision::an_ordinary_users_agent_says_what_it_lacks],
     };

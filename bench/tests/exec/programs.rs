@@ -78,6 +78,16 @@ pub fn sqlite_keeps_a_database_in_memory() -> Outcome {
     ensure(ended.out == locally(&command)?, "another answer than without remote memory")
 }
 
+/// In namespaces of its own, with a process that bubblewrap makes past `fork(3)`.
+pub fn python_sorts_a_list_in_a_container() -> Outcome {
+    let rig = rig()?;
+    let python = ["/usr/bin/python3", "-c", SORTING];
+    let container = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"];
+    let ended = start(&rig, Sizes(64, 4), &[], &[&container[..], &python].concat())?.wait()?.well()?;
+    ensure(ended.out == locally(&python)?, "another list than without remote memory")?;
+    nothing_is_left(&rig)
+}
+
 pub fn zstd_compresses_with_two_threads() -> Outcome {
     let rig = rig()?;
     let (file, packed) = (rig.path("lines"), rig.path("lines.zst"));

@@ -145,6 +145,19 @@ pub fn without_a_successor_programs_end() -> Outcome {
     ensure(ended.err.contains("the agent that has its memory has gone"), ended.err)
 }
 
+/// It is refused what it cannot have any more, and not given zeros.
+pub fn a_child_that_only_a_dead_agent_knew_gets_no_zeros() -> Outcome {
+    let rig = rig()?;
+    let program = compiled(&rig, "orphan", &[])?;
+    let running = start(&rig, Sizes(64, 1), &["--wait", "10s"], &[text(&program)])?;
+    running.said("waiting\n")?;
+    rig.kill(&rig.agent)?;
+    std::fs::write(rig.path("go"), "")?;
+    running.said("refused\n")?;
+    ensure(running.err().contains("the agent has gone"), running.err())?;
+    running.wait().map(drop)
+}
+
 /// It may not follow forks, and says so instead of serving half of what programs do.
 pub fn an_ordinary_users_agent_says_what_it_lacks() -> Outcome {
     let rig = rig()?;

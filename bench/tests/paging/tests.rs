@@ -271,6 +271,8 @@ fn private(_rig: &Rig) -> MapRequest {
         prefetch: true,
         fresh: true,
         lost_wait_ms: 1000,
+        stay: false,
+        keeps: false,
         resume: false,
     }
 }

@@ -34,6 +34,8 @@ pub struct Member<'a> {
     wait: Duration,
     /// Whose memory it is, if not this process's.
     pid: Option<u32>,
+    /// Readable when the host is to be called.
+    bell: Option<OwnedFd>,
 }
 
 /// Why a helper thread has nothing to do any more.
@@ -63,6 +65,12 @@ pub trait Host {
 
     /// A successor has taken over.
     fn adopted(&mut self) {}
+
+    /// The region has no room for pages that have to leave, and a thread of this process has waited too long for them.
+    fn full(&mut self) {}
+
+    /// Somebody has rung the bell.
+    fn rung(&mut self) {}
 }
 
 /// A host that wants to hear nothing.
@@ -98,12 +106,18 @@ impl<'a> Member<'a> {
             inbox: Inbox::new(),
             wait,
             pid: None,
+            bell: None,
         }
     }
 
     /// The same for memory of another process, which [`join_for`] was called for.
     pub fn for_process(self, pid: u32) -> Member<'a> {
         Member { pid: Some(pid), ..self }
+    }
+
+    /// The same with a bell (an `eventfd`): the host is called when somebody has written to it.
+    pub fn with_bell(self, bell: OwnedFd) -> Member<'a> {
+        Member { bell: Some(bell), ..self }
     }
 
     /// Its view.
@@ -131,9 +145,9 @@ impl<'a> Member<'a> {
                 return Ended::Left;
             }
             host.orphaned();
-            if let Err(error) = self.resume() {
+            if let Err(error) = self.resume(host) {
                 self.line.over();
-                return Ended::Abandoned(error);
+                return if self.line.is_leaving() { Ended::Left } else { Ended::Abandoned(error) };
             }
             host.adopted();
         }
@@ -145,10 +159,15 @@ impl<'a> Member<'a> {
             while let Ok(Some(message)) = self.inbox.next() {
                 self.obey(&message, host);
             }
-            let mut set =
-                [libc::pollfd { fd: self.socket.as_fd().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-            // SAFETY: one live entry.
-            unsafe { libc::poll(set.as_mut_ptr(), 1, -1) };
+            let bell = self.bell.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+            let mut set = [self.socket.as_fd().as_raw_fd(), bell].map(|fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            });
+            // SAFETY: two live entries; the kernel passes over one below 0.
+            unsafe { libc::poll(set.as_mut_ptr(), 2, -1) };
+            self.hear_bell(host);
             let room = self.inbox.room();
             // No room: what came is no message.
             match self.socket.try_receive(room) {
@@ -157,6 +176,16 @@ impl<'a> Member<'a> {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(_) => return,
             }
+        }
+    }
+
+    fn hear_bell(&self, host: &mut impl Host) {
+        let Some(bell) = &self.bell else { return };
+        let mut count = 0_u64;
+        // SAFETY: the kernel writes a live word.
+        let read = unsafe { libc::read(bell.as_raw_fd(), (&raw mut count).cast(), 8) };
+        if read == 8 {
+            host.rung();
         }
     }
 
@@ -172,6 +201,7 @@ impl<'a> Member<'a> {
             Kind::Lost => message.ranges().iter().for_each(|pages| host.lost(*pages)),
             Kind::Why => host.why(&mut message.said()),
             Kind::Discarded => self.line.discarded(),
+            Kind::Full => host.full(),
             // It hangs up next.
             Kind::Bye | Kind::Dropped | Kind::Discard | Kind::Leave => {}
         }
@@ -195,9 +225,10 @@ impl<'a> Member<'a> {
     }
 
     /// Finds the agent's successor, which goes on from the ledger.
-    fn resume(&mut self) -> Result<(), JoinError> {
+    fn resume(&mut self, host: &mut impl Host) -> Result<(), JoinError> {
         let until = Instant::now() + self.wait;
         loop {
+            self.hear_bell(host);
             let keepsakes = Keepsakes {
                 uffd: self.uffd.as_fd(),
                 ledger: self.ledger.as_fd(),

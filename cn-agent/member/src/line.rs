@@ -73,7 +73,17 @@ impl Line {
         self.say(Kind::Leave, &[]);
     }
 
-    /// Whether [`leave`](Self::leave) was called.
+    /// Has the helper thread end without a word to the agent, which goes on serving this process: it comes again.
+    pub fn retire(&self) {
+        self.leaving.store(1, Ordering::Release);
+        let socket = self.socket.load(Ordering::SeqCst);
+        if socket > 0 {
+            // SAFETY: plain values. The number is the helper's connection, or no socket's any more.
+            unsafe { libc::shutdown(socket, libc::SHUT_RDWR) };
+        }
+    }
+
+    /// Whether the helper thread is to end: [`leave`](Self::leave) or [`retire`](Self::retire) was called.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Acquire) != 0
     }

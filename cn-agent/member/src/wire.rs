@@ -99,6 +99,8 @@ pub enum Kind {
     Discarded = 4,
     /// Agent: why pages are about to be lost, in words.
     Why = 5,
+    /// Agent: the region has had no room for pages that have to leave for too long; the process cannot go on.
+    Full = 6,
     /// Member: the oldest [`Kind::Drop`] not yet answered is done.
     Dropped = 0x101,
     /// Member: I am about to discard these pages.
@@ -110,7 +112,7 @@ pub enum Kind {
 impl Kind {
     fn of(number: u32) -> Option<Kind> {
         use Kind::*;
-        let all = [Drop, Lost, Bye, Discarded, Why, Dropped, Discard, Leave];
+        let all = [Drop, Lost, Bye, Discarded, Why, Full, Dropped, Discard, Leave];
         all.into_iter().find(|kind| *kind as u32 == number)
     }
 }

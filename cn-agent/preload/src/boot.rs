@@ -1,6 +1,5 @@
-//! Memory for those who ask before it is known where memory comes from (the dynamic linker, and `dlsym` when it is asked
-//! for the C library's own functions), and for what a helper thread must never have in paged memory: its thread-local
-//! storage. A small arena that only grows, in this library's own data.
+//! Memory for those who ask before it is known where memory comes from: the dynamic linker, and `dlsym` when it is asked
+//! for the C library's own functions. A small arena that only grows, in this library's own data.
 
 use std::cell::UnsafeCell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,25 +58,6 @@ pub unsafe fn size(pointer: *const u8) -> usize {
     unsafe { pointer.cast::<usize>().sub(1).read() }
 }
 
-/// How much is taken: to be given to [`rewind`].
-pub fn mark() -> usize {
-    TAKEN.load(Ordering::Acquire)
-}
-
-/// Has the next one take the place of whatever was taken after `mark`, which nobody uses any more. It may hold bytes of
-/// that, so they are zeroed.
-///
-/// # Safety
-/// Nobody uses them any more, and there is no other thread.
-pub unsafe fn rewind(mark: usize) {
-    let taken = TAKEN.load(Ordering::Acquire);
-    if let Some(bytes) = taken.checked_sub(mark) {
-        // SAFETY: inside the arena, and the caller's.
-        unsafe { ((start() + mark) as *mut u8).write_bytes(0, bytes) };
-        TAKEN.store(mark, Ordering::Release);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,14 +80,5 @@ mod tests {
         assert!(take(BYTES, 16).is_null());
         assert!(take(usize::MAX, 16).is_null());
         assert!(!holds(std::ptr::null()));
-        let mark = mark();
-        let before = take(64, 16);
-        // SAFETY: of 64 bytes, and used by nobody when rewound.
-        unsafe {
-            before.write_bytes(0xAA, 64);
-            rewind(mark);
-            let again = take(64, 16);
-            assert!(again == before && (0..64).all(|at| again.add(at).read() == 0));
-        }
     }
 }

@@ -252,7 +252,9 @@ mod tests {
     use super::*;
 
     fn heap(bytes: usize) -> &'static Heap {
-        fn unannounced(_: Range<usize>) {}
+        fn unannounced(_: Range<usize>) -> bool {
+            true
+        }
         let window = Box::leak(Box::new(Window::reserve(bytes, bytes, unannounced).unwrap()));
         Box::leak(Box::new(Heap::new(window)))
     }

@@ -25,6 +25,7 @@
 #![allow(clippy::result_large_err, clippy::large_enum_variant)]
 
 mod boot;
+mod credentials;
 mod heap;
 mod helpers;
 #[cfg(not(test))]
@@ -37,6 +38,7 @@ mod process;
 mod ranges;
 mod settings;
 mod sys;
+mod thread;
 mod window;
 
 /// Called by the dynamic linker when it has loaded the library.

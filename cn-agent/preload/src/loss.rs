@@ -6,6 +6,7 @@
 
 use std::ffi::{c_int, c_void};
 use std::fmt::Write;
+use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -49,9 +50,9 @@ impl Host for Losses {
         let texts = TEXTS.load(Relaxed);
         if self.said != texts && !is_ours() {
             self.said = texts;
-            last_words::on_the_programs_own(|descriptor| {
-                say(descriptor, "a signal handler of its own will hear", None)
-            });
+            if let Some(error) = last_words::of_program(STDERR) {
+                say(error.as_raw_fd(), "a signal handler of its own will hear", None);
+            }
         }
     }
 }

@@ -1,7 +1,9 @@
 //! The functions that would have been called without this library.
 
-use std::ffi::{CStr, c_void};
+use std::ffi::{CStr, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{gid_t, uid_t};
 
 /// One of them, found once.
 struct Function(AtomicPtr<c_void>);
@@ -34,8 +36,27 @@ static FREE: Function = Function::none();
 static MEMALIGN: Function = Function::none();
 static USABLE_SIZE: Function = Function::none();
 
+static SETUID: Function = Function::none();
+static SETGID: Function = Function::none();
+static SETEUID: Function = Function::none();
+static SETEGID: Function = Function::none();
+static SETREUID: Function = Function::none();
+static SETREGID: Function = Function::none();
+static SETRESUID: Function = Function::none();
+static SETRESGID: Function = Function::none();
+static SETGROUPS: Function = Function::none();
+
 /// Finds them all.
 pub fn find() {
+    SETUID.find(c"setuid");
+    SETGID.find(c"setgid");
+    SETEUID.find(c"seteuid");
+    SETEGID.find(c"setegid");
+    SETREUID.find(c"setreuid");
+    SETREGID.find(c"setregid");
+    SETRESUID.find(c"setresuid");
+    SETRESGID.find(c"setresgid");
+    SETGROUPS.find(c"setgroups");
     MALLOC.find(c"malloc");
     CALLOC.find(c"calloc");
     REALLOC.find(c"realloc");
@@ -49,6 +70,48 @@ type Counted = unsafe extern "C" fn(usize, usize) -> *mut u8;
 type Resized = unsafe extern "C" fn(*mut u8, usize) -> *mut u8;
 type Freed = unsafe extern "C" fn(*mut u8);
 type Measured = unsafe extern "C" fn(*mut u8) -> usize;
+
+/// Finds them, if whoever asks came before the start.
+pub fn find_if_needed() {
+    if SETGROUPS.0.load(Ordering::Acquire).is_null() {
+        find();
+    }
+}
+
+macro_rules! rights {
+    ($($(#[$about:meta])* $name:ident: $function:ident($($argument:ident: $type:ty),*)),* $(,)?) => {$(
+        $(#[$about])*
+        pub fn $name($($argument: $type),*) -> c_int {
+            // SAFETY: its type; plain values, and for `setgroups` the caller's list.
+            unsafe {
+                $function
+                    .get::<unsafe extern "C" fn($($type),*) -> c_int>()
+                    .map_or(-1, |function| function($($argument),*))
+            }
+        }
+    )*};
+}
+
+rights! {
+    /// `setuid`.
+    setuid: SETUID(user: uid_t),
+    /// `setgid`.
+    setgid: SETGID(group: gid_t),
+    /// `seteuid`.
+    seteuid: SETEUID(user: uid_t),
+    /// `setegid`.
+    setegid: SETEGID(group: gid_t),
+    /// `setreuid`.
+    setreuid: SETREUID(user: uid_t, effective: uid_t),
+    /// `setregid`.
+    setregid: SETREGID(group: gid_t, effective: gid_t),
+    /// `setresuid`.
+    setresuid: SETRESUID(user: uid_t, effective: uid_t, saved: uid_t),
+    /// `setresgid`.
+    setresgid: SETRESGID(group: gid_t, effective: gid_t, saved: gid_t),
+    /// `setgroups`.
+    setgroups: SETGROUPS(count: usize, groups: *const gid_t),
+}
 
 /// `malloc`.
 pub fn malloc(bytes: usize) -> *mut u8 {

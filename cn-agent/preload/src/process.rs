@@ -7,34 +7,42 @@
 //!                                            '--------> Local     as without this library
 //! ```
 //!
+//! A child that cannot reach the agent, in a container or as another user, does without helpers: its faults are served
+//! all the same, by the userfaultfd that the agent got when it was forked, and its pages stay where they are.
+//!
 //! Who ends for want of its memory says so with memory of the boot arena.
+//!
+//! A child that was made past `fork(3)` (by `_Fork`, `clone` or the system call itself) has had none of this done for it:
+//! it notices by its mark, a word that the kernel wipes in every child, when it asks for memory for the first time.
 //!
 //! The first of two moments makes the start: this library's constructor, or the first allocation after the C library has
 //! been set up, by another library's constructor. Both are before `main` and before any thread.
 
 use std::cell::UnsafeCell;
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{c_char, c_int};
 use std::fmt::Display;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU8, AtomicU32};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32};
 use std::time::{Duration, Instant};
 
 use cxloe_member::helper::allow_reading;
-use cxloe_member::join::{As, JoinError, Joined, Place, join, probed};
+use cxloe_member::join::{As, JoinError, Joined, Keepsakes, Place, join, probed};
 use cxloe_member::uffd;
 use libc::MADV_DONTNEED;
 
 use crate::heap::Heap;
-use crate::helpers::{self, Membership};
+use crate::helpers::{self, Membership, Rooms};
 use crate::settings::Settings;
 use crate::sys::{self, Errno, PAGE};
 use crate::window::Window;
-use crate::{boot, last_words, loss, next};
+use crate::{last_words, loss, next, thread};
 
 /// The pause between two attempts of a forked child to join.
 const PAUSE: Duration = Duration::from_millis(20);
+/// How long a forked child looks for an agent that its parent had.
+const REACH: Duration = Duration::from_millis(200);
 
 static STAGE: AtomicU8 = AtomicU8::new(EARLY);
 const EARLY: u8 = 0;
@@ -60,9 +68,7 @@ pub struct Process {
     pub heap: Heap,
     place: Place,
     wait: Duration,
-    stacks: *mut c_void,
-    /// How much of the boot arena was taken before its helpers had any.
-    boot: usize,
+    rooms: Rooms,
 }
 
 /// Something that is set once, before anybody else can look at it, and stays where it is.
@@ -97,6 +103,14 @@ static PROCESS: Once<Process> = Once::new();
 static AGENT: AtomicU32 = AtomicU32::new(0);
 /// Set when [`PROCESS`] is, and never taken back.
 static MEMBER: AtomicU8 = AtomicU8::new(0);
+/// A word that is 1 in a member, and 0 in a child of one that has not joined yet; null where the kernel wipes nothing.
+static MARK: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
+/// The member's process.
+static OWN: AtomicU32 = AtomicU32::new(0);
+/// Whether a fork is under way that the C library has told us of.
+static FORKING: AtomicBool = AtomicBool::new(false);
+/// `MADV_WIPEONFORK` of `linux/mman.h`.
+const WIPE_ON_FORK: c_int = 18;
 
 unsafe extern "C" {
     /// The C library's environment; null until it has set itself up.
@@ -107,8 +121,14 @@ unsafe extern "C" {
 #[inline]
 pub fn source() -> Source {
     match STAGE.load(Acquire) {
-        // SAFETY: it is set in this stage.
-        REMOTE => Source::Remote(unsafe { PROCESS.get() }),
+        REMOTE => {
+            // SAFETY: it is set in this stage.
+            let process = unsafe { PROCESS.get() };
+            if is_child() {
+                in_child();
+            }
+            Source::Remote(process)
+        }
         LOCAL => Source::Local,
         EARLY => early(),
         _ => Source::Boot,
@@ -118,8 +138,49 @@ pub fn source() -> Source {
 /// This process, if it is a member: whatever the stage, its blocks are its blocks.
 #[inline]
 pub fn member() -> Option<&'static Process> {
+    if MEMBER.load(Acquire) == 0 {
+        return None;
+    }
+    if is_child() {
+        in_child();
+    }
     // SAFETY: it is set by then.
-    (MEMBER.load(Acquire) != 0).then(|| unsafe { PROCESS.get() })
+    Some(unsafe { PROCESS.get() })
+}
+
+/// Whether this is a child of a member that has not joined yet.
+#[inline]
+fn is_child() -> bool {
+    let mark = MARK.load(Relaxed);
+    // SAFETY: it is never unmapped.
+    !mark.is_null() && unsafe { &*mark }.load(Relaxed) == 0
+}
+
+/// Whether the calling thread is one of the member's, and not of a child that shares its memory (`vfork`) or has not
+/// joined.
+pub fn is_own() -> bool {
+    // SAFETY: cannot fail.
+    let own = unsafe { libc::syscall(libc::SYS_getpid) } as u32;
+    STAGE.load(Acquire) == REMOTE && !is_child() && OWN.load(Relaxed) == own && helpers::are_there()
+}
+
+fn note_self() {
+    // SAFETY: cannot fail.
+    OWN.store(unsafe { libc::syscall(libc::SYS_getpid) } as u32, Relaxed);
+    let mark = MARK.load(Relaxed);
+    if !mark.is_null() {
+        // SAFETY: it is never unmapped.
+        unsafe { &*mark }.store(1, Relaxed);
+    }
+}
+
+/// Has the kernel wipe a word in children.
+fn make_mark() {
+    let Some(page) = sys::fresh(PAGE) else { return };
+    // SAFETY: fresh memory, which stays.
+    if unsafe { sys::madvise(page, PAGE, WIPE_ON_FORK) } == 0 {
+        MARK.store(page.cast(), Relaxed);
+    }
 }
 
 /// Has memory come from the boot arena again: this process is about to end.
@@ -187,7 +248,7 @@ impl Display for Refused {
 fn enter(settings: &Settings) -> Result<(), Refused> {
     let addresses = || Refused::Addresses(settings.window);
     let window = Window::reserve(settings.bytes, settings.window, helpers::announce).ok_or_else(addresses)?;
-    let stacks = helpers::stacks().ok_or_else(addresses)?;
+    let rooms = helpers::rooms().ok_or_else(addresses)?;
     // SAFETY: the number was given to us as that of an open descriptor; if it is not, what is done with it fails.
     let device = settings.device.map(|number| unsafe { BorrowedFd::borrow_raw(number) });
     let uffd = uffd::create(device).map_err(Refused::Userfaultfd)?;
@@ -196,15 +257,16 @@ fn enter(settings: &Settings) -> Result<(), Refused> {
     let mut joined = join(&place, As::New(uffd.as_fd())).map_err(Refused::Join)?;
     AGENT.store(joined.welcome.agent, Relaxed);
     allow_reading(joined.welcome.agent);
-    let boot = boot::mark();
+    make_mark();
+    note_self();
     let ledger = joined.ledger.take().ok_or(Refused::Join(JoinError::Protocol))?;
-    helpers::start(Membership { place, joined, uffd, ledger, wait: settings.wait }, stacks)
+    helpers::start(Membership { place, joined, uffd, ledger, wait: settings.wait }, rooms)
         .map_err(|_| Refused::Helpers)?;
     // SAFETY: the stage is Starting, which it is once in the life of a program.
     unsafe {
         let window = WINDOW.set(window);
         let heap = Heap::new(window);
-        PROCESS.set(Process { window, heap, place, wait: settings.wait, stacks, boot });
+        PROCESS.set(Process { window, heap, place, wait: settings.wait, rooms });
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
     }
     MEMBER.store(1, Release);
@@ -216,32 +278,47 @@ extern "C" fn before_fork() {
     if let Some(process) = member() {
         process.heap.hold();
         helpers::hold();
+        FORKING.store(true, Relaxed);
     }
 }
 
 extern "C" fn after_fork() {
     if let Some(process) = member() {
+        FORKING.store(false, Relaxed);
         helpers::let_go();
         process.heap.let_go();
     }
 }
 
 /// The child has its parent's memory as it was, and none of its threads: it joins as a view of its own before it does
-/// anything else.
+/// anything else with it.
+#[cold]
 extern "C" fn in_child() {
-    let Some(process) = member() else { return };
+    // Where there is no mark, only `fork(3)` leads here, once; elsewhere whoever comes first.
+    if MEMBER.load(Acquire) == 0 || (!MARK.load(Relaxed).is_null() && !is_child()) {
+        return;
+    }
+    note_self();
+    // SAFETY: it is set by then.
+    let process = unsafe { PROCESS.get() };
     let _errno = Errno::keep();
     STAGE.store(STARTING, Release);
     helpers::reset();
-    process.heap.reset();
-    // SAFETY: what was taken after it was its parent's helpers', which the child has not.
-    unsafe { boot::rewind(process.boot) };
+    // Made past `fork(3)`, a child of several threads has arenas that one of them may have been about to change: these
+    // stay locked, as the C library's own would.
+    if FORKING.swap(false, Relaxed) {
+        process.heap.reset();
+    }
     allow_reading(AGENT.load(Relaxed));
     let Some(view) = own_view(process.window) else {
         last_words::end("the agent that has its memory died while it was being forked")
     };
     let mut joined = match join_as_child(process, view) {
         Ok(joined) => joined,
+        Err(JoinError::NoAgent { .. }) => {
+            STAGE.store(REMOTE, Release);
+            return;
+        }
         Err(error) => {
             last_words::end(format_args!("a forked child cannot have its parent's memory: {error}"))
         }
@@ -252,16 +329,59 @@ extern "C" fn in_child() {
         last_words::end(Refused::Join(JoinError::Protocol))
     };
     let membership = Membership { place: process.place, joined, uffd, ledger, wait: process.wait };
-    if helpers::start(membership, process.stacks).is_err() {
+    if helpers::start(membership, process.rooms).is_err() {
         last_words::end(Refused::Helpers);
     }
     STAGE.store(REMOTE, Release);
 }
 
+/// Does what only a process of one thread may, without the helpers. Joins again after it.
+pub fn alone(act: impl FnOnce() -> c_int) -> c_int {
+    let Some(process) = member() else { return act() };
+    before_fork();
+    FORKING.store(false, Relaxed);
+    let done = match helpers::retire() {
+        None => act(),
+        Some(left) => {
+            thread::wait_alone();
+            let done = act();
+            let _errno = Errno::keep();
+            come_back(process, left);
+            done
+        }
+    };
+    let _errno = Errno::keep();
+    after_fork();
+    done
+}
+
+/// Joins again, as the member that it was.
+fn come_back(process: &Process, left: helpers::Left) {
+    let helpers::Left { uffd, ledger, view } = left;
+    let keepsakes = Keepsakes { uffd: uffd.as_fd(), ledger: ledger.as_fd(), memory: None, view };
+    let joined = match join_patiently(process, As::Before(keepsakes), process.wait) {
+        Ok(joined) => joined,
+        Err(error) => last_words::end(format_args!("it cannot have its memory again: {error}")),
+    };
+    let membership = Membership { place: process.place, joined, uffd, ledger, wait: process.wait };
+    if helpers::start(membership, process.rooms).is_err() {
+        last_words::end(Refused::Helpers);
+    }
+}
+
 fn join_as_child(process: &Process, view: u16) -> Result<Joined, JoinError> {
-    let until = Instant::now() + process.wait;
+    // The agent has just said which view this is: who does not find it now is out of its reach.
+    match join(&process.place, As::Child(view)) {
+        Err(JoinError::NoAgent { .. }) => join_patiently(process, As::Child(view), REACH),
+        Err(error) if error.may_pass() => join_patiently(process, As::Child(view), process.wait),
+        outcome => outcome,
+    }
+}
+
+fn join_patiently(process: &Process, who: As<'_>, wait: Duration) -> Result<Joined, JoinError> {
+    let until = Instant::now() + wait;
     loop {
-        match join(&process.place, As::Child(view)) {
+        match join(&process.place, who) {
             Err(error) if error.may_pass() && Instant::now() < until => std::thread::sleep(PAUSE),
             outcome => return outcome,
         }

@@ -58,6 +58,14 @@ pub fn futex_wake(word: &AtomicU32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wake, i32::MAX) };
 }
 
+/// Sleeps for a millisecond. Leaves `errno` alone.
+pub fn pause() {
+    let _errno = Errno::keep();
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    // SAFETY: the kernel reads a live time.
+    unsafe { libc::syscall(libc::SYS_nanosleep, &raw const time, std::ptr::null_mut::<libc::timespec>()) };
+}
+
 /// `mmap(2)`.
 ///
 /// # Safety

@@ -29,8 +29,9 @@ use crate::sys::{self, PAGE};
 pub const GRANULE_PAGES: usize = 16;
 const GRANULE: usize = GRANULE_PAGES * PAGE;
 
-/// Says to the agent that the pages are about to be discarded, and returns when it knows.
-pub type Announce = fn(Range<usize>);
+/// Says to the agent that the pages are about to be discarded, and returns when it knows. `false`: it cannot be told, and
+/// they must not be.
+pub type Announce = fn(Range<usize>) -> bool;
 
 /// What pages of the window are used for.
 #[derive(Debug)]
@@ -356,10 +357,17 @@ impl Window {
 
     /// Makes zeros of pages.
     pub fn discard(&self, pages: Range<usize>) {
-        (self.announce)(pages.clone());
-        let address = self.address(pages.start).cast();
+        let announced = (self.announce)(pages.clone());
+        let (address, bytes) = (self.address(pages.start), pages.len() * PAGE);
         // SAFETY: pages of the window, whose owner wants zeros in their place.
-        unsafe { sys::madvise(address, pages.len() * PAGE, MADV_DONTNEED) };
+        unsafe {
+            if announced {
+                sys::madvise(address.cast(), bytes, MADV_DONTNEED);
+            } else {
+                sys::mprotect(address.cast(), bytes, PROT_READ | PROT_WRITE);
+                address.write_bytes(0, bytes);
+            }
+        }
     }
 
     /// Something else has been mapped over pages: neither the window's content nor its addresses any more.
@@ -422,7 +430,9 @@ unsafe impl Zeroed for AtomicU32 {}
 mod tests {
     use super::*;
 
-    fn unannounced(_: Range<usize>) {}
+    fn unannounced(_: Range<usize>) -> bool {
+        true
+    }
 
     /// Reads a byte of a page.
     fn byte(window: &Window, page: usize) -> u8 {
@@ -451,6 +461,18 @@ mod tests {
         assert!(window.take(200, 1).is_none(), "more than there is");
         window.give(0..window.bytes() / PAGE);
         assert_eq!(window.take(256, 1), Some(GRANULE_PAGES), "giving all back leaves the probe page");
+    }
+
+    #[test]
+    fn pages_that_cannot_be_discarded_are_zeros_all_the_same() {
+        let window = Window::reserve(1 << 20, 2 << 20, |_| false).unwrap();
+        let first = window.take(8, 1).unwrap();
+        fill(&window, first..first + 8);
+        // SAFETY: pages of the window, which nobody else uses.
+        unsafe { sys::mprotect(window.address(first).cast(), PAGE, libc::PROT_NONE) };
+        window.give(first..first + 4);
+        assert_eq!(window.take(4, 1), Some(first));
+        assert_eq!([0, 3, 4].map(|page| byte(&window, first + page)), [0, 0, 0xAA]);
     }
 
     #[test]

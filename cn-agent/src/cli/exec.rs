@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use cxloe_cn::client;
+use cxloe_cn::exec::children::Children;
 use cxloe_cn::exec::lease::{Lease, LeaseError};
 use cxloe_cn::exec::program::ProgramError;
 use cxloe_cn::exec::session::{self, Outcome, Session};
@@ -31,12 +32,16 @@ that it starts. Stacks, files and what programs map in other ways stay in this m
 bytes of it and at most LOCAL of them resident. fork means what it always does.
 
 A program that is linked statically or against musl, or runs with another user's rights, is refused; one that is started by
-the program runs with memory of this machine. Remote pages cannot be locked (mlock fails with EPERM) or read and written by
-direct I/O safely. gdb and /proc/PID/mem get an I/O error for pages that are not resident, and core dumps have zeros there.
+the program runs with memory of this machine. Remote pages cannot be locked (mlock fails with EPERM). gdb and /proc/PID/mem
+get an I/O error for pages that are not resident, and core dumps have zeros there.
 
 Addresses that are reserved first and committed later (Java's heap) are remote if they fit SIZE. How much stayed in this
 machine is told at the end, by --stats and, if it is much, by a line of its own. If data is lost, the program gets SIGBUS, and
 its last line on standard error says which region and memory node were to blame.
+
+Direct I/O (O_DIRECT, but for files that are only written), io_uring, AF_XDP, memory given to devices (RDMA, VFIO, SG_IO) and
+process_vm_writev write into pages past the page table, and would lose data: they fail, and this command says so once of
+each. With --allow-direct-io they work, and the program's memory does not leave this machine once touched.
 
 If the agent ends, programs wait for its successor, and end with exit code 75 when none comes in time. If this command is
 killed, the program gets SIGTERM. Signals go on to the program, and its exit code is this command's; 128 and the signal's
@@ -65,6 +70,10 @@ pub struct ExecArgs {
     /// Fetch no pages ahead
     #[arg(long)]
     no_prefetch: bool,
+    /// Let the program do direct I/O and use io_uring; all memory that it touches stays in this machine then, whatever
+    /// --local says
+    #[arg(long)]
+    allow_direct_io: bool,
     /// Tell on standard error, at the end, how paging went: as text, or with =json
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true, default_missing_value = "text")]
     stats: Option<Form>,
@@ -134,11 +143,21 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
         prefetch: !args.no_prefetch,
         fresh: true,
         lost_wait_ms: args.lost_wait.0.as_millis() as u64,
+        stay: args.allow_direct_io,
+        keeps: true,
         resume: false,
     };
-    let owner = Owner::map(&socket, request).map_err(of_agent)?;
-    let settings = session::Settings { library, agent: socket, bytes: lease.bytes(), wait: args.wait.0 };
+    let (children, keeper) = Children::new().map_err(Failure::failed)?;
+    let owner = Owner::map_keeping(&socket, request, keeper).map_err(of_agent)?;
+    let settings = session::Settings {
+        library,
+        agent: socket,
+        bytes: lease.bytes(),
+        wait: args.wait.0,
+        direct: args.allow_direct_io,
+    };
     let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
+    let session = session.keeping(children);
     let Outcome { status, view, stayed } = session.supervise().map_err(Failure::failed)?;
     if let Some(stayed) = stayed.filter(Stayed::is_worth_a_word) {
         to_stderr!("cn-agent: {}", in_this_machine(&stayed));

@@ -161,6 +161,8 @@ pub fn vm(args: &VmArgs) -> Result<(), Failure> {
         prefetch: !args.no_prefetch,
         fresh: !args.keep,
         lost_wait_ms: args.lost_wait.0.as_millis() as u64,
+        stay: false,
+        keeps: false,
         resume: false,
     };
     let owner = Owner::map(&socket, request).map_err(of_agent)?;
@@ -234,6 +236,8 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<Fate, Failure> {
         prefetch: true,
         fresh: false,
         lost_wait_ms: args.lost_wait.0.as_millis() as u64,
+        stay: false,
+        keeps: false,
         resume: false,
     };
     let mut owner = Owner::map(&agent, request).map_err(of_agent)?;

@@ -18,9 +18,12 @@
 //! usually asked to. Its memory stays whole until its last process has ended; only the temporary region is left behind
 //! then, under a name that begins with `exec-`, for `gmm destroy-region`.
 
+pub mod children;
+pub mod gate;
 pub mod lease;
 pub mod library;
 pub mod program;
+pub mod refused;
 pub mod session;
 pub mod stayed;
 

@@ -4,7 +4,7 @@
 //! supervisor leaves them to the program: it ends when that does.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,6 +20,8 @@ use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill, sigprocmask};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::{Pid, getpid, getppid};
 
+use super::children::Children;
+use super::gate::{self, Gate, Opening};
 use super::stayed::{Stayed, Watch};
 use crate::client::ClientError;
 use crate::local::message::PagingView;
@@ -52,6 +54,12 @@ pub enum SessionError {
         /// What the kernel said.
         source: io::Error,
     },
+    /// The kernel cannot keep direct I/O from the program's memory.
+    #[error(
+        "this kernel cannot keep direct I/O from a program's memory (seccomp user notification: {0}), and direct I/O \
+         loses data there; with --allow-direct-io all memory of the program stays in this machine"
+    )]
+    NoGate(io::Error),
     /// The system.
     #[error("the program cannot be supervised: {0}")]
     System(#[from] Errno),
@@ -68,6 +76,8 @@ pub struct Settings {
     pub bytes: u64,
     /// How long processes wait for an agent that has ended.
     pub wait: Duration,
+    /// Whether the program may do direct I/O: its memory does not leave then.
+    pub direct: bool,
 }
 
 /// A running program.
@@ -83,6 +93,10 @@ pub struct Session {
     abandoned: bool,
     /// What of its memory stays here.
     stayed: Watch,
+    /// What asks about system calls of the program.
+    gate: Option<Gate>,
+    /// Children that only the agent knows.
+    children: Option<Children>,
 }
 
 /// How a program ended.
@@ -126,7 +140,20 @@ impl Session {
             fcntl(device, FcntlArg::F_SETFD(FdFlag::empty()))?;
             command.env("CXLOE_EXEC_DEVICE", device.as_raw_fd().to_string());
         }
-        Self::spawn(command, program, owner, settings.wait)
+        if settings.direct {
+            return Self::spawn(command, program, owner, settings.wait);
+        }
+        gate::available().map_err(SessionError::NoGate)?;
+        let opening = Opening::before(&mut command).map_err(SessionError::NoGate)?;
+        let mut session = Self::spawn(command, program, owner, settings.wait)?;
+        let gate = opening.gate().map_err(SessionError::NoGate)?;
+        if gate.descriptor().is_none() {
+            say(
+                "somebody else is asked about this program's system calls; direct I/O and io_uring fail without a word",
+            );
+        }
+        session.gate = Some(gate);
+        Ok(session)
     }
 
     /// Starts `command`, which has been given what it needs to know of the memory that `owner` holds.
@@ -160,8 +187,16 @@ impl Session {
             signals,
             away: None,
             abandoned: false,
+            gate: None,
+            children: None,
             stayed: Watch::new(Instant::now()),
         })
+    }
+
+    /// The same, keeping the children that the agent sends.
+    #[must_use]
+    pub fn keeping(self, children: Children) -> Session {
+        Session { children: Some(children), ..self }
     }
 
     /// The program's process.
@@ -177,6 +212,10 @@ impl Session {
         let mut ended = None;
         loop {
             self.pass_signals_on(ended.is_some())?;
+            self.look_after_children();
+            if let Some(gate) = &mut self.gate {
+                gate.answer().iter().for_each(|news| say(news));
+            }
             if ended.is_none() {
                 ended = self.child.try_wait().map_err(|error| {
                     SessionError::System(Errno::from_raw(error.raw_os_error().unwrap_or_default()))
@@ -206,17 +245,30 @@ impl Session {
     }
 
     /// Sleeps until there is a signal, the agent hangs up, or it is time to look again.
-    fn sleep(&self, soon: bool) -> Result<(), SessionError> {
-        let mut set = [
-            PollFd::new(self.signals.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.owner.as_fd(), PollFlags::POLLIN),
-        ];
+    fn sleep(&mut self, soon: bool) -> Result<(), SessionError> {
         let quiet = self.away.is_some() || self.abandoned;
+        let gate = self.gate.as_ref().and_then(Gate::descriptor);
+        let asking = gate.is_some();
+        // A connection that has ended is readable for ever.
+        let owner = (!quiet).then(|| self.owner.as_fd());
+        let children = self.children.iter().flat_map(Children::descriptors);
+        let mut set: Vec<PollFd<'_>> = [gate, Some(self.signals.as_fd()), owner]
+            .into_iter()
+            .flatten()
+            .chain(children)
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
+        let soon = soon || self.children.as_ref().is_some_and(Children::is_waiting);
         let look = self.stayed.left(Instant::now()).as_millis() as u16;
         let limit = PollTimeout::from(if soon || quiet { PAUSE_MS } else { look.saturating_add(1) });
-        // A connection that has ended is readable for ever.
-        let watched = if quiet { &mut set[..1] } else { &mut set[..] };
-        match poll(watched, limit) {
+        let polled = poll(&mut set, limit);
+        let ended = PollFlags::POLLHUP | PollFlags::POLLERR;
+        // Nobody is left who could ask.
+        let over = asking && set[0].revents().is_some_and(|events| events.intersects(ended));
+        if over && let Some(gate) = &mut self.gate {
+            gate.close();
+        }
+        match polled {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(errno) => Err(errno.into()),
         }
@@ -257,6 +309,14 @@ impl Session {
         Ok(())
     }
 
+    fn look_after_children(&mut self) {
+        let Some(children) = &mut self.children else { return };
+        children.gather(self.owner.ledger());
+        if children.serve() {
+            say("a child that the agent alone knew cannot have its memory any more: the agent has gone");
+        }
+    }
+
     /// Notices when the agent has gone, and finds its successor.
     fn follow_agent(&mut self) {
         if self.abandoned {
@@ -265,6 +325,10 @@ impl Session {
         let Some(since) = self.away else {
             if has_hung_up(self.owner.as_fd()) {
                 self.away = Some(Instant::now());
+                if let Some(children) = &mut self.children {
+                    children.gather(self.owner.ledger());
+                    children.orphaned(self.owner.ledger());
+                }
                 self.follow_agent();
             }
             return;
@@ -276,6 +340,11 @@ impl Session {
             Err(_) => {}
         }
     }
+}
+
+/// Tells whoever started the program; if that cannot be, the program goes on all the same.
+fn say(news: &str) {
+    let _ = writeln!(io::stderr(), "cn-agent: {news}");
 }
 
 fn gone(owner: &Owner) -> ClientError {

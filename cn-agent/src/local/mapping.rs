@@ -100,6 +100,7 @@ pub async fn map(
     if limit < u64::from(LIMIT_MIN) * PAGE {
         return Err(Refused::Limit { limit, least: u64::from(LIMIT_MIN) * PAGE });
     }
+    let keeper = if request.keeps { sent.take() } else { None };
     let mut made = own(backstage, &region, kind).await?;
     if made.is_none() && request.resume {
         let (Some(ledger), memory) = (sent.take(), sent.take()) else {
@@ -115,6 +116,15 @@ pub async fn map(
         made = own(backstage, &region, kind).await?;
     }
     let made = made.ok_or(Refused::NoSpace)?;
+    if let Some(keeper) = keeper {
+        let id = made.id;
+        let keep = move |spaces: &mut Spaces| {
+            if let Some(space) = spaces.get_mut(id) {
+                space.keep_with(keeper);
+            }
+        };
+        ask(&backstage.orders, keep).await.ok_or(Refused::Ending)?;
+    }
     let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
     Ok(Mapped { made, device })
 }
@@ -157,6 +167,7 @@ async fn create(backstage: &Backstage, request: &MapRequest) -> Result<Box<Space
         prefetch: request.prefetch,
         fresh: request.fresh,
         lost_wait: Duration::from_millis(request.lost_wait_ms),
+        stay: request.stay,
     };
     let made = spawn_blocking(|| Space::create(options).map(Box::new)).await;
     made.map_err(|error| Refused::System(error.to_string()))?

@@ -85,6 +85,13 @@ pub struct MapRequest {
     pub fresh: bool,
     /// How long memory nodes may be away, in milliseconds, before pages count as lost.
     pub lost_wait_ms: u64,
+    /// Whether pages stay in memory once they have come: for programs whose memory devices write to.
+    #[serde(default)]
+    pub stay: bool,
+    /// Whether a socket comes with the request, before anything else, to which descriptors of forked children are sent: as
+    /// long as they lie there, such a child does not read zeros when the agent dies before it has joined.
+    #[serde(default)]
+    pub keeps: bool,
     /// Whether to go on with a space that an agent that has died has left behind; its ledger comes with the request, and
     /// its memory if that is shared.
     pub resume: bool,

@@ -147,6 +147,8 @@ impl Mapping {
             prefetch,
             fresh,
             lost_wait_ms: lost_wait.as_millis() as u64,
+            stay: false,
+            keeps: false,
             resume: false,
         };
         let owner = Owner::map(socket, request)?;

@@ -21,6 +21,8 @@ pub struct Owner {
     ledger: OwnedFd,
     memory: Option<OwnedFd>,
     device: Option<OwnedFd>,
+    /// Where descriptors of forked children are kept, if they are.
+    keeper: Option<OwnedFd>,
 }
 
 /// The connection, for whoever waits for its end.
@@ -39,13 +41,25 @@ impl Owner {
         Self::ask_for(path, request, &[])
     }
 
+    /// The same, with a socket to which descriptors of forked children are sent ([`MapRequest::keeps`] is set).
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but [`ClientError::Engine`].
+    pub fn map_keeping(path: &Path, request: MapRequest, keeper: OwnedFd) -> Result<Owner, ClientError> {
+        let owner = Self::ask_for(path, request, &[keeper.as_fd()])?;
+        Ok(Owner { keeper: Some(keeper), ..owner })
+    }
+
     /// Asks the successor of the agent that died to go on with the region; `self` becomes that one's.
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn resume(&mut self) -> Result<(), ClientError> {
-        let keepsakes: Vec<BorrowedFd<'_>> =
-            [Some(&self.ledger), self.memory.as_ref()].into_iter().flatten().map(AsFd::as_fd).collect();
+        let keepsakes: Vec<BorrowedFd<'_>> = [self.keeper.as_ref(), Some(&self.ledger), self.memory.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(AsFd::as_fd)
+            .collect();
         let request = MapRequest { resume: true, ..self.request.clone() };
         let Owner { socket, space, .. } = Self::ask_for(&self.path, request, &keepsakes)?;
         if space != self.space {
@@ -85,7 +99,7 @@ impl Owner {
             }
         }
         let ledger = ledger.ok_or_else(|| protocol(path, "no ledger came with the answer"))?;
-        Ok(Owner { socket, path: path.into(), request, space, pages, ledger, memory, device })
+        Ok(Owner { socket, path: path.into(), request, space, pages, ledger, memory, device, keeper: None })
     }
 
     /// The space's number.

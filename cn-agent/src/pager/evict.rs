@@ -42,20 +42,37 @@ impl Pager {
 
     /// Whether a turn may have something to do.
     pub fn has_work(&self) -> bool {
-        !self.waiting.is_empty() || !self.to_drop.is_empty() || self.surplus() > 0
+        let stuck = self.is_full() && self.bounded() + self.coming >= self.options.limit;
+        (!self.waiting.is_empty() && !stuck) || !self.to_drop.is_empty() || self.surplus() > 0
+    }
+
+    /// Whether pages would have to leave for which the region has no slot.
+    pub fn is_full(&self) -> bool {
+        self.full && !self.slots.has_free()
+    }
+
+    /// Looks again whether pages can leave, though the region has no slot left: some may have become zeros, or another
+    /// process's.
+    pub fn look_again(&mut self) {
+        self.full = false;
+        // A few of them in each look.
+        self.fruitless = self.order.entries().saturating_sub(LOOKS);
     }
 
     /// Pages that ought to leave and are not on their way.
     fn surplus(&self) -> u32 {
-        if !self.options.evict {
+        if !self.options.evict || self.is_full() {
             return 0;
         }
         let wanted = self.options.limit - self.reserve_pages();
-        (self.resident + self.coming).saturating_sub(wanted).saturating_sub(self.leaving)
+        (self.bounded() + self.coming).saturating_sub(wanted).saturating_sub(self.leaving)
     }
 
     fn evict(&mut self, io: &mut Io<'_>) -> usize {
-        let mut begun = 0;
+        if self.is_full() {
+            return 0;
+        }
+        let (mut begun, no_slot) = (0, self.counters.no_slot);
         for _ in 0..LOOKS {
             if begun >= BATCH || self.surplus() == 0 {
                 break;
@@ -83,6 +100,10 @@ impl Pager {
                 _ => {}
             }
         }
+        // Of all pages none could go, and nothing is on its way.
+        let some_go = begun > 0 || self.leaving > 0 || self.counters.no_slot == no_slot;
+        self.fruitless = if some_go { 0 } else { self.fruitless + LOOKS };
+        self.full = !some_go && self.fruitless >= self.order.entries();
         begun
     }
 
@@ -201,7 +222,7 @@ impl Pager {
         let place = place.with_slot(slot);
         if entry.is(Flags::ZAPPED) {
             self.frames.give(frame);
-            self.resident -= 1;
+            self.left(id);
             self.release(id, page, place);
             self.wake(id, page, io);
         } else if entry.is(Flags::WANTED) {
@@ -292,7 +313,7 @@ impl Pager {
                 continue;
             }
             self.leaving -= 1;
-            self.resident -= 1;
+            self.left(view);
             self.counters.evicted += 1;
             if entry.is(Flags::ZAPPED) {
                 self.release(view, page, entry);

@@ -79,7 +79,7 @@ impl Pager {
             let Some(fault) = self.waiting.pop_front() else { break };
             let Some(view) = self.view_of(fault.mapping) else { continue };
             let entry = self.entry(view, fault.page);
-            if entry.state() == State::Absent && fault.access == Access::Missing && !self.has_room() {
+            if entry.state() == State::Absent && fault.access == Access::Missing && !self.has_room(view) {
                 self.counters.lost += 1;
                 self.set(view, fault.page, entry.to(State::Lost));
             }
@@ -87,15 +87,38 @@ impl Pager {
         }
     }
 
+    /// Faults that wait because no page can leave: the region has no slot left for one that would have to. They wait for as
+    /// long as that is so; whoever has waited enough may give them up.
+    pub fn waiting_for_slots(&self) -> impl Iterator<Item = Fault> + '_ {
+        let waits = |fault: &&Fault| {
+            self.is_full()
+                && fault.access == Access::Missing
+                && self.view_of(fault.mapping).is_some_and(|view| !self.has_room(view))
+        };
+        self.waiting.iter().filter(waits).copied()
+    }
+
+    /// Has those of a mapping that wait for slots end with SIGBUS.
+    #[cold]
+    pub fn give_up_waiting_for_slots(&mut self, mapping: MappingId, io: &mut Io<'_>) {
+        let given_up: Vec<Fault> =
+            self.waiting_for_slots().filter(|fault| fault.mapping == mapping).collect();
+        self.waiting.retain(|fault| !given_up.contains(fault));
+        for fault in given_up {
+            // What it wanted is where it was; it cannot have it.
+            let _ = io.memory.poison(mapping, fault.page);
+        }
+    }
+
     /// Whether one more page may be resident.
-    fn has_room(&self) -> bool {
-        !self.options.evict || self.resident + self.coming < self.options.limit
+    fn has_room(&self, view: ViewId) -> bool {
+        !self.options.evict || !self.is_droppable(view) || self.bounded() + self.coming < self.options.limit
     }
 
     /// Whether one more page may be resident that nobody waits for.
     fn has_room_ahead(&self) -> bool {
         let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
-        !self.options.evict || self.resident + self.coming + spared < self.options.limit
+        !self.options.evict || self.bounded() + self.coming + spared < self.options.limit
     }
 
     #[inline]
@@ -109,8 +132,9 @@ impl Pager {
         match entry.state() {
             State::Absent if access == Access::Missing => self.missing(view, entry, fault, io),
             State::Absent => {
-                // There all the same: installed by a predecessor in its last moment, or a fault from before it left.
-                if io.memory.is_present(view, page) {
+                // There all the same: installed by a predecessor in its last moment, or a fault from before it left, or it
+                // was about to leave when its process was forked. Where pages cannot leave, the fault itself shows it.
+                if !self.is_droppable(view) || io.memory.is_present(view, page) {
                     self.entered(view, page, false);
                     self.set(view, page, entry.to(State::Clean));
                     return self.serve(fault, io);
@@ -157,7 +181,7 @@ impl Pager {
     /// A page that is nowhere in memory is wanted.
     fn missing(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
         let Fault { mapping, page, write, .. } = fault;
-        if !self.has_room() {
+        if !self.has_room(view) {
             self.counters.waits_for_room += 1;
             return Err(Wait::Turn);
         }
@@ -210,7 +234,7 @@ impl Pager {
     ) -> Result<(), Wait> {
         let Fault { mapping, page, write, .. } = fault;
         let Some(frame) = entry.frame() else { return Ok(()) };
-        if !self.has_room() {
+        if !self.has_room(view) {
             self.counters.waits_for_room += 1;
             return Err(Wait::Turn);
         }
@@ -236,6 +260,10 @@ impl Pager {
         let place = entry.with_frame(None).without(Flags::RECENT);
         self.set(view, page, if write { place.to(State::Installing) } else { entry });
         match io.memory.install(mapping, page, self.frames.page(frame), !write) {
+            Ok(()) if write && !self.is_droppable(view) => {
+                self.set(view, page, place.to(State::Dirty));
+                self.frames.give(frame);
+            }
             Ok(()) if write => {
                 self.frames.set_purpose(frame, Use::Twin);
                 self.set(view, page, place.to(State::Dirty).with_frame(Some(frame)));
@@ -310,8 +338,8 @@ impl Pager {
     /// The first write to a page in memory.
     fn first_write(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
         let page = fault.page;
-        // A page with no slot of its own is sent whole anyway.
-        let worth = entry.slot().is_some_and(|slot| !self.slots.is_shared(slot));
+        // A page with no slot of its own is sent whole anyway; one that cannot leave at present may be.
+        let worth = self.is_droppable(view) && entry.slot().is_some_and(|slot| !self.slots.is_shared(slot));
         let twin = if worth { self.frames.take(Use::Twin) } else { None };
         if let Some(twin) = twin
             && let Err(error) = io.memory.snapshot(view, page, self.frames.page_mut(twin))
@@ -424,7 +452,7 @@ impl Pager {
         // A marker was requested as a write nobody makes: see `read_ahead`.
         let marker = matches!(self.frames.purpose(frame), Use::Fetch { write: true, .. });
         match mapping {
-            Some(mapping) if !marker && self.resident < self.options.limit => {
+            Some(mapping) if !marker && self.bounded() < self.options.limit => {
                 if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, frame, false, io) {
                     self.hold(view, page, self.entry(view, page));
                 }

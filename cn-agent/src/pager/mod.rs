@@ -96,8 +96,11 @@ pub struct Io<'a> {
 struct View {
     table: PageTable,
     mappings: Vec<MappingId>,
-    /// Whether its pages can be taken away at present.
+    /// Whether its pages can be taken away at present. Those of a view where they cannot are not bounded by the limit:
+    /// nobody could make room for them.
     droppable: bool,
+    /// Its pages that take up memory.
+    resident: u32,
     prefetch: Prefetch,
     /// Pages being sent.
     cleaning: u32,
@@ -114,6 +117,8 @@ pub struct Pager {
     order: Replacement,
     /// Pages that take up memory, of all views.
     resident: u32,
+    /// Of these, pages of views that cannot be taken away.
+    fixed: u32,
     /// Pages on their way in that will.
     coming: u32,
     /// Pages on their way out.
@@ -126,6 +131,10 @@ pub struct Pager {
     held: VecDeque<PageRef>,
     /// Mappings found to have ended.
     ended: Vec<MappingId>,
+    /// Whether pages have been found that cannot leave for want of a slot, and none that can.
+    full: bool,
+    /// Pages looked at since one could go.
+    fruitless: usize,
     /// Whether slots may be given out: not before all views of a predecessor are known.
     complete: bool,
     counters: PagerCounters,
@@ -143,6 +152,7 @@ impl Pager {
             frames: Frames::new(limit.saturating_add(FRAMES_IN_FLIGHT)),
             order: Replacement::new(limit),
             resident: 0,
+            fixed: 0,
             coming: 0,
             leaving: 0,
             waiting: VecDeque::with_capacity(MAPPINGS_MAX),
@@ -150,6 +160,8 @@ impl Pager {
             ranges: Vec::with_capacity(FRAMES_IN_FLIGHT as usize),
             held: VecDeque::with_capacity(FRAMES_IN_FLIGHT as usize),
             ended: Vec::with_capacity(MAPPINGS_MAX),
+            full: false,
+            fruitless: 0,
             complete: true,
             counters: PagerCounters::default(),
         }
@@ -200,8 +212,14 @@ impl Pager {
     /// # Errors
     /// [`Full`].
     pub fn add_view(&mut self, table: PageTable, droppable: bool) -> Result<ViewId, Full> {
-        let view =
-            View { table, mappings: Vec::new(), droppable, prefetch: Prefetch::default(), cleaning: 0 };
+        let view = View {
+            table,
+            mappings: Vec::new(),
+            droppable,
+            resident: 0,
+            prefetch: Prefetch::default(),
+            cleaning: 0,
+        };
         let place = match self.views.iter().position(Option::is_none) {
             Some(free) => free,
             None if self.views.len() < VIEWS_MAX => {
@@ -243,9 +261,48 @@ impl Pager {
 
     /// Whether a view's pages can be taken away.
     pub fn set_droppable(&mut self, view: ViewId, droppable: bool) {
-        if let Some(view) = self.view_mut(view) {
-            view.droppable = droppable;
+        let Some(of) = self.view_mut(view) else { return };
+        let (before, resident) = (std::mem::replace(&mut of.droppable, droppable), of.resident);
+        match (before, droppable) {
+            (true, false) => {
+                self.fixed += resident;
+                self.give_twins(view);
+            }
+            (false, true) => self.fixed -= resident,
+            _ => {}
         }
+    }
+
+    /// Frames are for what the limit bounds: pages beyond are sent whole when their turn comes.
+    fn give_twins(&mut self, view: ViewId) {
+        for page in 0..self.view(view).map_or(0, |view| view.table.len()) {
+            let entry = self.entry(view, page);
+            if let (State::Dirty, Some(twin)) = (entry.state(), entry.frame()) {
+                self.frames.give(twin);
+                self.set(view, page, entry.with_frame(None));
+            }
+        }
+    }
+
+    /// Whether a view's pages can be taken away.
+    fn is_droppable(&self, view: ViewId) -> bool {
+        self.view(view).is_some_and(|view| view.droppable)
+    }
+
+    /// Resident pages that the limit bounds.
+    fn bounded(&self) -> u32 {
+        self.resident - self.fixed
+    }
+
+    /// One page of a view takes up memory no more.
+    fn left(&mut self, view: ViewId) {
+        self.resident -= 1;
+        let mut fixed = false;
+        if let Some(view) = self.view_mut(view) {
+            view.resident -= 1;
+            fixed = !view.droppable;
+        }
+        self.fixed -= u32::from(fixed);
     }
 
     /// Removes a mapping; its view stays.
@@ -283,10 +340,11 @@ impl Pager {
                 _ => {}
             }
         }
+        self.resident -= view.resident;
+        self.fixed -= if view.droppable { 0 } else { view.resident };
         for page in 0..view.table.len() {
             let entry = view.table.get(page);
             let state = entry.state();
-            self.resident -= u32::from(state.is_resident());
             match (state, entry.frame()) {
                 // The transfer ends as nobody's.
                 (State::Fetching, Some(_)) => self.coming -= 1,
@@ -321,7 +379,7 @@ impl Pager {
                     self.release(view, page, entry.with_frame(None));
                 }
                 State::Clean | State::Dirty => {
-                    self.resident -= 1;
+                    self.left(view);
                     entry.frame().into_iter().for_each(|frame| self.frames.give(frame));
                     self.release(view, page, entry.with_frame(None));
                 }
@@ -396,7 +454,16 @@ impl Pager {
     /// A page has come into memory.
     fn entered(&mut self, view: ViewId, page: u32, recent: bool) {
         self.resident += 1;
+        let mut fixed = false;
+        if let Some(view) = self.view_mut(view) {
+            view.resident += 1;
+            fixed = !view.droppable;
+        }
+        self.fixed += u32::from(fixed);
         self.counters.refaulted += u64::from(recent);
+        if !self.options.evict {
+            return;
+        }
         self.order.entered(PageRef { view, page }, recent);
         if self.order.entries() > 2 * self.options.limit as usize + 32 {
             let views = &self.views;

@@ -83,6 +83,14 @@ impl Slots {
         }
     }
 
+    /// Whether there is one for another page.
+    pub fn has_free(&self) -> bool {
+        match &self.kind {
+            Kind::Own => true,
+            Kind::Pool { free, next, .. } => !free.is_empty() || *next < self.count,
+        }
+    }
+
     /// Whether others refer to the slot as well.
     #[inline]
     pub fn is_shared(&self, slot: u32) -> bool {

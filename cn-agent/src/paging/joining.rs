@@ -184,11 +184,14 @@ impl Space {
     fn rejoin(&mut self, view: ViewId, joining: &mut Joining) -> Result<MappingId, No> {
         let Joining { pid, address, .. } = *joining;
         let known = self.memory.mappings().iter().find(|(id, mapped)| {
-            self.pager.view_of(*id) == Some(view)
-                && (mapped.pid, mapped.address) == (pid, address)
-                && mapped.link.is_none()
+            self.pager.view_of(*id) == Some(view) && (mapped.pid, mapped.address) == (pid, address)
         });
-        if let Some(mapping) = known.map(|(id, _)| id) {
+        if let Some((mapping, linked)) = known.map(|(id, mapped)| (id, mapped.link.is_some())) {
+            if linked {
+                // What has come over the one before is looked at first.
+                let text = "its connection of before has not ended yet".to_string();
+                return Err(No { status: NOT_YET, text });
+            }
             if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
                 mapped.link = joining.socket.take().map(Link::new);
             }

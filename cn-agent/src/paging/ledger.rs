@@ -11,8 +11,8 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -148,6 +148,7 @@ impl Ledger {
             options.lost_wait.as_millis() as u64,
             name.len() as u64,
             u64::from(options.view_pages),
+            u64::from(options.stay),
         ];
         words.iter().enumerate().for_each(|(index, word)| ledger.head[index].store(*word, Ordering::Relaxed));
         for (index, part) in name.chunks(8).take(NAME_WORDS).enumerate() {
@@ -202,6 +203,7 @@ impl Ledger {
             prefetch: word(6) != 0,
             fresh: word(7) != 0,
             lost_wait: Duration::from_millis(word(8)),
+            stay: word(11) != 0,
         };
         (ledger.pages, ledger.views) = (options.view_pages, views as u64);
         if length != (TABLES_AT + views * table_bytes(ledger.pages)) as u64 {
@@ -267,6 +269,20 @@ impl Ledger {
     }
 }
 
+/// Which views a ledger has, as somebody sees it who may only read it, and whether their process is known: that of a
+/// forked child is not before it has joined.
+///
+/// # Errors
+/// What the kernel says.
+pub fn joined(ledger: BorrowedFd<'_>) -> io::Result<Vec<(u16, bool)>> {
+    let file = File::from(ledger.try_clone_to_owned()?);
+    let mut bytes = vec![0; MAPPINGS_MAX * WORDS_OF_RECORD * 8];
+    file.read_exact_at(&mut bytes, (RECORDS_AT * 8) as u64)?;
+    let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let used = words.chunks_exact(WORDS_OF_RECORD).filter(|record| record[0] == 1);
+    Ok(used.map(|record| (record[1] as u16, record[2] != 0)).collect())
+}
+
 /// When a process was started, in ticks since the machine was; `None` if there is none of that number.
 pub fn started(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -277,6 +293,8 @@ pub fn started(pid: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+
     use super::*;
     use crate::pager::{Entry, State};
 
@@ -292,6 +310,7 @@ mod tests {
             prefetch: true,
             fresh: false,
             lost_wait: Duration::from_millis(1234),
+            stay: true,
         }
     }
 
@@ -310,6 +329,8 @@ mod tests {
         let (after, found) = Ledger::adopt(shown).unwrap();
         assert_eq!(found, SpaceOptions { limit: 99, ..options(Kind::Private) });
         assert_eq!(after.records(), [record]);
+        after.set_record(2, Some(Record { view: 7, pid: 0, started: 0, address: 0 }));
+        assert_eq!(joined(after.share().unwrap().as_fd()).unwrap(), [(7, false), (3, true)]);
         let entry = after.table(3).unwrap().get(999);
         assert_eq!((entry.state(), entry.slot()), (State::Dirty, Some(17)));
         assert!(after.table(VIEWS_MAX as u16).is_err());

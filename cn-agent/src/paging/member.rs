@@ -14,6 +14,40 @@ use crate::pager::PagerOptions;
 /// Orders to drop pages that a member may have unanswered.
 const ORDERS_MAX: usize = 64;
 
+/// A forked child, as it is told to whoever keeps its userfaultfd.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its view.
+    pub view: u16,
+    /// Where its memory is.
+    pub memory: Range<u64>,
+}
+
+impl Kept {
+    /// Bytes of it.
+    pub const BYTES: usize = 24;
+
+    /// Its bytes.
+    pub fn encode(&self) -> [u8; Kept::BYTES] {
+        let mut bytes = [0; Kept::BYTES];
+        let words = [u64::from(self.view), self.memory.start, self.memory.end];
+        bytes
+            .as_chunks_mut::<8>()
+            .0
+            .iter_mut()
+            .zip(words)
+            .for_each(|(place, word)| *place = word.to_le_bytes());
+        bytes
+    }
+
+    /// A child, if these bytes are one.
+    pub fn decode(bytes: &[u8; Kept::BYTES]) -> Option<Kept> {
+        let [view, start, end] = [0, 1, 2].map(|index| u64::from_le_bytes(bytes.as_chunks().0[index]));
+        let memory = start..end;
+        (!memory.is_empty()).then_some(Kept { view: u16::try_from(view).ok()?, memory })
+    }
+}
+
 /// A member's connection.
 #[derive(Debug)]
 pub struct Link {
@@ -109,6 +143,11 @@ impl Link {
         self.say(&Message::new(Kind::Discarded, &[]));
     }
 
+    /// Says that the region is full, and has been for too long.
+    pub fn full(&mut self) {
+        self.say(&Message::new(Kind::Full, &[]));
+    }
+
     /// Says that the agent ends.
     pub fn bye(&mut self) {
         self.say(&Message::new(Kind::Bye, &[]));
@@ -148,7 +187,7 @@ impl Link {
             Kind::Dropped => self.ordered.pop_front().map_or(Said::Gone, Said::Dropped),
             Kind::Discard => Said::Discard(message),
             Kind::Leave => Said::Leave,
-            Kind::Drop | Kind::Lost | Kind::Bye | Kind::Discarded | Kind::Why => Said::Gone,
+            Kind::Drop | Kind::Lost | Kind::Bye | Kind::Discarded | Kind::Why | Kind::Full => Said::Gone,
         }
     }
 }
@@ -197,6 +236,13 @@ mod tests {
         assert_eq!(ranges(&message, &options).collect::<Vec<_>>(), [5..9]);
         drop(there);
         assert!(matches!(link.hear(), Said::Gone) && !link.order_drop(&[1..2]));
+    }
+
+    #[test]
+    fn a_kept_child_reads_back() {
+        let child = Kept { view: 255, memory: 0x7000_0000_0000..0x7000_1000_0000 };
+        assert_eq!(Kept::decode(&child.encode()), Some(child));
+        assert_eq!(Kept::decode(&[0; Kept::BYTES]), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@
 //! involved in a fault, and none of its steps waits.
 
 mod ending;
+mod full;
 mod joining;
 mod latency;
 pub mod ledger;
@@ -80,6 +81,8 @@ pub struct SpaceOptions {
     pub fresh: bool,
     /// How long memory nodes may be away before pages count as lost.
     pub lost_wait: Duration,
+    /// Whether pages stay in memory once they have come.
+    pub stay: bool,
 }
 
 /// So many bytes in pages; of a region that fits, all and what the pager keeps free besides.

@@ -1,14 +1,17 @@
 //! One region being paged: faults and other events in, pages and orders out.
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
 
+use cxloe_member::socket::send_some;
 use cxloe_member::wire::PROBE_MAGIC;
 use cxloe_wire::time::Time;
 
 use super::ending::Clean;
+use super::full::Full;
 use super::ledger::{self, Ledger, LedgerError, Record};
-use super::member::{Said, ranges};
+use super::member::{Kept, Said, ranges};
 use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared, access};
 use super::takeover::TakeOver;
 use super::transfers::{Desk, Ended, Transfers, is_final};
@@ -19,7 +22,7 @@ use crate::pager::{
     Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
     Use, ViewId,
 };
-use crate::uffd::{Access, Event, EventBuffer, Uffd};
+use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
 
 /// The view of a space that has only one.
 pub(super) const ONLY: ViewId = ViewId(0);
@@ -55,6 +58,23 @@ pub struct Made {
     pub memory: Option<OwnedFd>,
 }
 
+/// Has a child that cannot be followed end with SIGBUS where it touches what is not in its memory, but for the probe page:
+/// with nobody to serve it, it would read zeros there.
+#[cold]
+fn deny(uffd: &Uffd, memory: Range<u64>) {
+    let mut at = memory.start + PAGE_BYTES as u64;
+    while at < memory.end {
+        match uffd.poison(at..memory.end) {
+            Ok(bytes) => at += bytes as u64,
+            Err(UffdError::Exists) => at += PAGE_BYTES as u64,
+            Err(error) => {
+                tracing::error!(%error, "a process that is not followed may read zeros where it had data");
+                return;
+            }
+        }
+    }
+}
+
 /// A region being paged.
 #[derive(Debug)]
 pub struct Space {
@@ -65,12 +85,16 @@ pub struct Space {
     pub(super) memory: KernelMemory,
     pub(super) ledger: Ledger,
     pub(super) owners: u32,
+    /// Where descriptors of forked children are kept.
+    keeper: Option<OwnedFd>,
     pub(super) takeover: Option<TakeOver>,
     pub(super) cleans: Vec<Clean>,
     /// Since when nobody has it, and when what cannot be written back is given up.
     pub(super) ending: Option<Time>,
     /// Whether anybody has had it yet.
     pub(super) used: bool,
+    /// Since when its region is full and somebody waits.
+    pub(super) full: Option<Full>,
     /// Whether its descriptors are others than before.
     pub(super) changed: bool,
     /// Those that are of no use any more, until nobody waits on them.
@@ -149,13 +173,13 @@ impl Space {
     }
 
     fn over(options: SpaceOptions, memory: KernelMemory, ledger: Ledger) -> Space {
-        let SpaceOptions { kind, pages, limit, prefetch, fresh, .. } = options;
+        let SpaceOptions { kind, pages, limit, prefetch, fresh, stay, .. } = options;
         let room = options.view_pages;
         let slots = match kind {
             Kind::Private => Slots::pool(pages, fresh),
             Kind::Shared | Kind::Foreign => Slots::own(pages, fresh),
         };
-        let pager = PagerOptions { pages: room, limit, prefetch, evict: kind != Kind::Foreign };
+        let pager = PagerOptions { pages: room, limit, prefetch, evict: kind != Kind::Foreign && !stay };
         let mut pager = Pager::new(pager, slots);
         if limit <= RESERVE_MAX {
             pager.reserve();
@@ -167,10 +191,12 @@ impl Space {
             memory,
             ledger,
             owners: 0,
+            keeper: None,
             takeover: None,
             cleans: Vec::new(),
             ending: None,
             used: false,
+            full: None,
             changed: true,
             parted: Vec::new(),
             told: None,
@@ -302,7 +328,14 @@ impl Space {
         let Some((address, pages)) = self.memory.mappings().get(parent).map(|m| (m.address, m.pages)) else {
             return;
         };
-        let made = Uffd::from_fd(child).map_err(|error| error.to_string()).and_then(|uffd| {
+        let uffd = match Uffd::from_fd(child) {
+            Ok(uffd) => uffd,
+            Err(error) => {
+                tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+                return;
+            }
+        };
+        let mut follow = || {
             let expected = self.free_view();
             let table = self.ledger.table(expected.0).map_err(|error| error.to_string())?;
             // Stale entries are nobody's.
@@ -310,20 +343,37 @@ impl Space {
             let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
             debug_assert_eq!(view, expected, "views are numbered alike here and there");
             let mapping = self.pager.add_mapping(view).map_err(|error| error.to_string())?;
-            Ok((view, mapping, uffd))
-        });
-        match made {
-            Ok((view, mapping, uffd)) => {
+            Ok::<_, String>((view, mapping))
+        };
+        match follow() {
+            Ok((view, mapping)) => {
+                self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
+                self.keep(view, &uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
                 let KernelMemory::Private(memory) = &mut self.memory else { return };
                 memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
-                self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
                 self.changed = true;
                 tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
             }
             // Its probe page reads as zeros, by which it knows.
             Err(error) => {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+                deny(&uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
             }
+        }
+    }
+
+    /// Descriptors of forked children are sent there from now on.
+    pub fn keep_with(&mut self, keeper: OwnedFd) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Has a child's userfaultfd kept where it outlives this agent, until the child has joined.
+    #[cold]
+    fn keep(&self, view: ViewId, uffd: &Uffd, memory: Range<u64>) {
+        let Some(keeper) = &self.keeper else { return };
+        let child = Kept { view: view.0, memory };
+        if let Err(error) = send_some(keeper.as_fd(), &child.encode(), &[uffd.as_fd()], libc::MSG_DONTWAIT) {
+            tracing::warn!(%error, region = self.options.region, "a forked process loses its memory if this agent dies now");
         }
     }
 

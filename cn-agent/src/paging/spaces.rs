@@ -321,6 +321,9 @@ impl Spaces {
         }
         self.look();
         for at in 0..self.list.0.len() {
+            if let Some(space) = &mut self.list.0[at] {
+                space.look_after_full(now, &mut self.transfers);
+            }
             let over = self.list.0[at].as_mut().is_some_and(|space| !space.housekeeping(now));
             if over && let Some(space) = self.list.0[at].take() {
                 self.transfers.abandon(at as u16);

@@ -4,3 +4,4 @@
 
 mod heap;
 mod mapping;
+mod rights;
