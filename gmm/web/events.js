@@ -1,10 +1,17 @@
-// The event log: the latest events, newest first, in words.
+// The event log: the latest events, newest first, in words and by day. What happened many times within a short while is one
+// entry, which opens.
 
-import { byId, h, keyed } from "./dom.js";
-import { bytes, moment, time, words } from "./format.js";
+import { byId, h, keyed, text } from "./dom.js";
+import { bytes, day, moment, some, time, words, zone } from "./format.js";
 
 /** Events shown at most. */
 export const EVENTS_MAX = 150;
+/** Events of one kind are one entry from this many on. */
+const TOGETHER = 3;
+/** And while they are no further apart than this, in milliseconds. */
+const NEAR_MS = 60_000;
+/** Names in the line of such an entry. */
+const NAMES = 4;
 
 let known = [];
 
@@ -46,17 +53,94 @@ function sentence(event, who) {
   return Object.hasOwn(SENTENCES, event.event) ? SENTENCES[event.event](event, who) : words(event.event);
 }
 
+/** Many of a kind in a phrase: what they are of, and what they did; the last argument is their first. */
+const MANY = {
+  memory_node_registered: ["memory node", () => "registered"],
+  memory_node_unreachable: ["memory node", () => "are silent"],
+  memory_node_reachable: ["memory node", () => "are heard of again"],
+  memory_node_refused: ["region", (e) => `were refused by ${e.memory_node}`],
+  compute_node_registered: ["compute node", () => "registered"],
+  compute_node_unreachable: ["compute node", () => "are silent"],
+  compute_node_reachable: ["compute node", () => "are heard of again"],
+  region_changed: ["region", (e, who) => `of ${who(e.owner)} are ${e.state}${e.reason ? `: ${e.reason}` : ""}`],
+  region_destroyed: ["region", (e, who) => `of ${who(e.owner)} are gone`],
+};
+
+/** What an event is about, for a list of names. */
+const subject = (event, who) =>
+  event.region ?? event.memory_node ?? event.name ?? (event.compute_node ? who(event.compute_node) : null);
+
+function summary(events, who) {
+  const first = events[0];
+  if (!Object.hasOwn(MANY, first.event)) return `${some(events.length, "event")}: ${words(first.event)}`;
+  const [noun, did] = MANY[first.event];
+  const names = [...new Set(events.map((event) => subject(event, who)))];
+  const more = names.length > NAMES ? ` and ${names.length - NAMES} more` : "";
+  return `${some(names.length, noun)} ${did(first, who)}: ${names.slice(0, NAMES).join(", ")}${more}.`;
+}
+
+/** What makes events one entry. */
+const likeness = (e) => JSON.stringify([e.event, e.state, e.owner, e.reason, e.event === "memory_node_refused" ? e.memory_node : null, day(e.time_ms)]);
+
+/** Entries of events that come newest first: lists of those that belong together. */
+export function grouped(events) {
+  const open = new Map();
+  const groups = [];
+  for (const event of events) {
+    const like = likeness(event);
+    const group = open.get(like);
+    if (group && group.at(-1).time_ms - event.time_ms <= NEAR_MS) {
+      group.push(event);
+    } else {
+      const begun = [event];
+      open.set(like, begun);
+      groups.push(begun);
+    }
+  }
+  return groups.flatMap((group) => (group.length < TOGETHER ? group.map((event) => [event]) : [group])).sort((a, b) => b[0].seq - a[0].seq);
+}
+
 /** Takes in a part of the log; `anew`: what is known is of another log. */
 export function take(page, anew) {
   known = [...(anew ? [] : known), ...page.events].slice(-EVENTS_MAX);
 }
 
+function one(event, who) {
+  const when = h("time", { datetime: new Date(event.time_ms).toISOString(), title: moment(event.time_ms) }, time(event.time_ms));
+  const what = h("span", { class: "what" }, sentence(event, who));
+  return [h("li", { class: level(event) }, when, what), () => {}];
+}
+
+function many(events, who) {
+  const when = h("time");
+  const what = h("span", { class: "what" });
+  const list = h("ol");
+  const entry = h("li", { class: `${level(events[0])} many` }, when, h("details", {}, h("summary", {}, what), list));
+  return [entry, (now) => {
+    const [newest, oldest] = [now[0].time_ms, now.at(-1).time_ms];
+    when.setAttribute("datetime", new Date(newest).toISOString());
+    when.title = `${moment(oldest)} to ${moment(newest)}`;
+    text(when, time(newest));
+    text(what, summary(now, who));
+    keyed(list, now, (event) => event.seq, (event) => one(event, who));
+  }];
+}
+
 /** Shows the log; `who` names compute nodes. */
 export function show(who) {
   byId("no-events").hidden = known.length > 0;
-  keyed(byId("events"), known.toReversed(), (event) => event.seq, (event) => {
-    const when = h("time", { datetime: new Date(event.time_ms).toISOString(), title: moment(event.time_ms) }, time(event.time_ms));
-    const what = h("span", { class: "what" }, sentence(event, who));
-    return [h("li", { class: level(event) }, when, what), () => {}];
+  text(byId("events-zone"), known.length ? zone() : "");
+  const entries = [];
+  let last = null;
+  for (const events of grouped(known.toReversed())) {
+    const date = day(events[0].time_ms);
+    if (date !== last) entries.push({ key: `day ${date}`, date });
+    last = date;
+    entries.push({ key: events.length > 1 ? `many ${events.at(-1).seq}` : events[0].seq, events });
+  }
+  keyed(byId("events"), entries, ({ key }) => key, ({ date, events }) => {
+    if (date) return [h("li", { class: "day" }, date), () => {}];
+    const [element, update] = events.length > 1 ? many(events, who) : one(events[0], who);
+    return [element, ({ events: now }) => update(now)];
   });
 }

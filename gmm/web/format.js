@@ -4,7 +4,11 @@ const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 const COUNTS = ["", " k", " M", " G", " T"];
 const number = new Intl.NumberFormat("en");
 const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
-const calendar = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
+const calendar = new Intl.DateTimeFormat(undefined, {
+  day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short",
+});
+const days = new Intl.DateTimeFormat(undefined, { weekday: "long", day: "numeric", month: "long", year: "numeric" });
+const offset = new Intl.DateTimeFormat("en", { timeZoneName: "longOffset" });
 
 function scaled(value, step, units) {
   let index = 0;
@@ -42,7 +46,18 @@ export const address = (value) => `0x${value.toString(16)}`;
 /** The time of day at a moment. */
 export const time = (ms) => clock.format(new Date(ms));
 
-/** Day and time. */
+/** The day of a moment. */
+export const day = (ms) => days.format(new Date(ms));
+
+/** The reader's time zone, which all times are given in: Europe/Berlin, UTC+01:00. */
+export function zone() {
+  const name = offset.resolvedOptions().timeZone;
+  const found = offset.formatToParts(new Date()).find((part) => part.type === "timeZoneName")?.value ?? "";
+  const shift = found.replace("GMT", "UTC");
+  return name === "UTC" || name === shift ? "UTC" : `${name}, ${shift}`;
+}
+
+/** Day, time and time zone. */
 export const moment = (ms) => calendar.format(new Date(ms));
 
 /** A length of time in one unit: 12 s, 3 min, 5 h, 2 days. */

@@ -11,6 +11,7 @@ import { byId, h, keyed, text } from "./dom.js";
 import * as events from "./events.js";
 import { bytes, count, moment, percent, short, some, span, time } from "./format.js";
 import * as nodes from "./nodes.js";
+import * as problems from "./problems.js";
 import * as regions from "./regions.js";
 import { sparkline } from "./traffic.js";
 
@@ -41,6 +42,7 @@ const actions = {
   open: (kind, id) => attempt(() => details.open(kind, id, state.overview)),
   again: () => showNodes(),
   narrow: (field, value, label) => narrow(field, value, label),
+  state: (name) => setState(name),
 };
 
 const [curve, drawCurve] = sparkline();
@@ -58,12 +60,16 @@ async function round() {
   nodes.feed(overview);
   if (happened) {
     const after = anew ? Math.max(0, overview.newest_event - events.EVENTS_MAX) : state.seenEvent;
-    const [page] = await Promise.all([ask("events", { after }), regions.fetchPage(), details.refresh(overview, true)]);
+    const [page] = await Promise.all([
+      ask("events", { after }), regions.fetchPage(), problems.fetchRegions(overview, true), details.refresh(overview, true),
+    ]);
     events.take(page, anew);
     events.show(actions.who);
     state.seenEvent = page.through;
   } else {
-    await Promise.all([regions.isMoving() ? regions.fetchPage() : null, details.refresh(overview, false)]);
+    await Promise.all([
+      regions.isMoving() ? regions.fetchPage() : null, problems.fetchRegions(overview, false), details.refresh(overview, false),
+    ]);
   }
   state.answeredMs = Date.now();
   show();
@@ -73,6 +79,7 @@ function show() {
   byId("fabric").hidden = false;
   showTiles(state.overview);
   showNodes();
+  problems.show(state.overview, actions);
   regions.show(actions);
   const { version, term, leader } = state.overview;
   text(byId("about"), `Manager ${leader}, version ${version}, term ${term}.`);

@@ -1,6 +1,6 @@
 //! What is seen on the page.
 
-use cxloe_gmm::api::{CreateRegion, GrowRegion};
+use cxloe_gmm::api::{CreateRegion, GrowRegion, ResetRegion};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
@@ -104,9 +104,25 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     browser.shows("#problems", "1 memory node unreachable")?;
     browser.shows("#regions tr", "degraded")?;
     browser.shows("#events li.bad", "Memory node mn1 is silent.")?;
+    browser.shows("#events-zone", "UTC")?;
+    browser.shows("#events li.day", "20")?;
+    // Each problem says whose it is, and what to do.
+    browser.shows("#trouble-list li.bad", "Memory node mn1 has been silent")?;
+    browser.shows("#trouble-list li.bad code", "systemctl status mn-server")?;
+    browser.shows("#trouble-list li.warn", "Region heap of cn0 waits for mn1")?;
+    browser.click("#trouble-list li.warn button.title")?;
+    browser.shows("#details-title", "Region heap")?;
+    browser.click("dialog .close")?;
     browser.until("document.title === '(2) CXLoE fabric'")?;
 
     fits_a_phone(&browser, "Region heap")?;
+    // Back without its content: the region is lost, and the page names the command that goes on without it.
+    rig.start_mn(1, &["--pool-size", "64MiB"])?;
+    browser.shows("#trouble-list li.bad", "Region heap of cn0 has lost content")?;
+    browser.shows("#trouble-list li.bad code", "gmm reset-region heap")?;
+    rig.ask(rig.manager.reset_region(&name("heap"), ResetRegion { wait_ms: WAIT_MS }))?;
+    browser.shows("#health", "All is well")?;
+    browser.until("document.querySelector('#trouble').hidden")?;
     browser.prefer_dark(true)?;
     let dark = browser.run("return getComputedStyle(document.body).backgroundColor")?;
     browser.prefer_dark(false)?;
@@ -178,6 +194,13 @@ pub fn text_stays_text_and_many_regions_are_searched() -> Outcome {
     node.answer(None, json!(null))?;
     browser.shows("#regions-count", "243 regions, 486 MiB, the first 100 shown")?;
     browser.shows("#region-states", "243 active")?;
+    // What came in one go is one entry, which opens.
+    let line = "document.querySelector('#events li.many summary').innerText";
+    browser.until(&format!("/^[0-9]+ regions of [^]* are active: [^]* and [0-9]+ more/.test({line})"))?;
+    ensure(browser.count("#events > li")? < 20, "every event of many has a line of its own")?;
+    browser.click("#events li.many summary")?;
+    browser.until("document.querySelector('#events li.many details').open")?;
+    browser.shows("#events li.many details li", "is active.")?;
     ensure(browser.count("#regions tr")? == 100, "more rows than are shown at a time")?;
     browser.click("#more-regions")?;
     browser.until("document.querySelectorAll('#regions tr').length === 200")?;

@@ -27,6 +27,7 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("/ui/dom.js", "text/javascript", include_str!("../../web/dom.js")),
     ("/ui/events.js", "text/javascript", include_str!("../../web/events.js")),
     ("/ui/format.js", "text/javascript", include_str!("../../web/format.js")),
+    ("/ui/problems.js", "text/javascript", include_str!("../../web/problems.js")),
     ("/ui/details.js", "text/javascript", include_str!("../../web/details.js")),
     ("/ui/nodes.js", "text/javascript", include_str!("../../web/nodes.js")),
     ("/ui/regions.js", "text/javascript", include_str!("../../web/regions.js")),
