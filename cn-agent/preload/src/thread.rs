@@ -198,7 +198,10 @@ pub fn count() -> Option<u64> {
         (libc::stat(c"/proc/self/task".as_ptr(), &raw mut about) == 0, about)
     };
     // Two links, and one for each.
-    found.then(|| (about.st_nlink as u64).saturating_sub(2))
+    // Of another width on other machines.
+    #[allow(clippy::unnecessary_cast)]
+    let links = about.st_nlink as u64;
+    found.then(|| links.saturating_sub(2))
 }
 
 #[cfg(test)]
