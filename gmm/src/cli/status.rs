@@ -10,11 +10,11 @@ use serde_json::json;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  gmm status                                               as JSON
-  gmm status -u                                            one line
+  gmm status                                               one line, or JSON into a pipe
+  gmm status --json                                        as JSON
   gmm --manager http://a:7440,http://b:7440 status         of whoever leads")]
 pub struct StatusArgs {
-    /// One line for people instead of JSON
+    /// One line for people instead of JSON, as on a terminal
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -28,7 +28,7 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
     let nodes = client.memory_nodes().await?;
     let pool_bytes: u64 = nodes.iter().map(|status| status.node.pool_bytes).sum();
     let free_bytes: u64 = nodes.iter().map(|status| status.free_bytes).sum();
-    if args.human {
+    if args.human || output::form() == output::Form::Table {
         return output::line(&format!(
             "{} {}: gmm {}, led by {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}",
             client.url(),
