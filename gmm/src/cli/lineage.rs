@@ -6,6 +6,7 @@ use cxloe_gmm::Client;
 use cxloe_gmm::api::{AdoptFabric, Orphans, RefusedNode, ReleaseOrphans, WAIT_MS_DEFAULT};
 use cxloe_gmm::command_line::{Exit, Failure, output};
 use cxloe_gmm::model::{Name, Watermark, human_bytes};
+use cxloe_gmm::to_stderr;
 
 use super::progress::Progress;
 
@@ -59,7 +60,7 @@ pub struct ReleaseOrphansArgs {
 pub async fn adopt(client: &Client, args: AdoptArgs) -> Result<(), Failure> {
     let refused = client.refused_nodes().await?;
     if refused.is_empty() {
-        eprintln!("Warning: no node is refused; there is nothing to adopt");
+        to_stderr!("Warning: no node is refused; there is nothing to adopt");
     }
     output::print(output::value(&refused)?, args.human)?;
     if refused.is_empty() {
@@ -107,7 +108,7 @@ pub async fn release_orphans(client: &Client, args: ReleaseOrphansArgs) -> Resul
     let left: Orphans = client.release_orphans(&memory_node, ReleaseOrphans { wait_ms }).await?;
     drop(progress);
     if !left.orphans.is_empty() {
-        eprintln!(
+        to_stderr!(
             "Warning: {memory_node} has yet to zero {}; the manager goes on with it (`gmm list -M`)",
             human_bytes(left.bytes())
         );

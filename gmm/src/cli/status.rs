@@ -4,17 +4,18 @@ use clap::Args;
 use cxloe_gmm::Client;
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::model::human_bytes;
+use cxloe_gmm::to_stderr;
 use serde_json::json;
 
 /// Arguments of `gmm status`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  gmm status                                               as JSON
-  gmm status -u                                            one line
+  gmm status                                               one line, or JSON into a pipe
+  gmm status --json                                        as JSON
   gmm --manager http://a:7440,http://b:7440 status         of whoever leads")]
 pub struct StatusArgs {
-    /// One line for people instead of JSON
+    /// One line for people instead of JSON, as on a terminal
     #[arg(short = 'u', long)]
     human: bool,
 }
@@ -29,23 +30,23 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
     let pool_bytes: u64 = nodes.iter().map(|status| status.node.pool_bytes).sum();
     let free_bytes: u64 = nodes.iter().map(|status| status.free_bytes).sum();
     if let Some(reason) = &health.read_only {
-        eprintln!("Warning: nothing can be changed at present: {reason}; make room where the store is");
+        to_stderr!("Warning: nothing can be changed at present: {reason}; make room where the store is");
     }
     if !health.refused.is_empty() {
         let nodes: Vec<String> = health.refused.iter().map(ToString::to_string).collect();
-        eprintln!(
+        to_stderr!(
             "Warning: not followed by {}, for its store lacks what they have seen: start the manager over its newest store; \
              `gmm adopt-fabric` shows what would be lost with this one",
             nodes.join(", ")
         );
     }
     if health.orphan_bytes > 0 {
-        eprintln!(
+        to_stderr!(
             "Warning: memory nodes keep {} that no region has; `gmm release-orphans NODE` has it zeroed and given back",
             human_bytes(health.orphan_bytes)
         );
     }
-    if args.human {
+    if args.human || output::form() == output::Form::Table {
         return output::line(&format!(
             "{} {}: gmm {}, led by {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}",
             client.url(),

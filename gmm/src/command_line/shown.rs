@@ -64,6 +64,7 @@ const KINDS: [Kind; 9] = [
         "streams",
         &[
             ("memdev", "memory node"),
+            ("memory_node", "memory node"),
             ("compute_node_name", "compute node"),
             ("cn", "CN id"),
             ("streams", "streams"),
