@@ -54,6 +54,12 @@ impl NbdClient {
         self.answer(0)
     }
 
+    /// Whether the server has hung up on it, without saying or asking for anything.
+    pub fn is_hung_up(&mut self) -> bool {
+        let short = self.stream.set_read_timeout(Some(Duration::from_millis(10)));
+        short.is_ok() && matches!(self.stream.read(&mut [0]), Ok(0))
+    }
+
     /// Sends a request without waiting for its answer.
     pub fn send(&mut self, flags: u16, kind: u16, offset: u64, length: u32, data: &[u8]) -> io::Result<()> {
         self.cookie += 1;

@@ -16,6 +16,9 @@ const SHARE: usize = 256 << 10;
 /// Operations of a call at once.
 const SHARES: usize = DATA_BYTES / SHARE;
 
+/// An operation's tag, and how it ended.
+pub(crate) type Ended = (u32, Result<(), EngineError>);
+
 /// Which way the bytes of a call go.
 enum Bytes<'a> {
     Read(&'a mut [u8]),
@@ -123,7 +126,7 @@ impl Client {
     }
 
     /// The oldest completion: the operation's tag, and how it ended.
-    pub(crate) fn take(&mut self) -> Result<Option<(u32, Result<(), EngineError>)>, ClientError> {
+    pub(crate) fn take(&mut self) -> Result<Option<Ended>, ClientError> {
         let mut line = [0; LINE_SIZE];
         let Some(Completion { tag, status }) = self.take_line(&mut line)? else { return Ok(None) };
         match status {
