@@ -129,7 +129,8 @@ impl Shell {
     /// Has the regions of programs destroyed that have not done so themselves, once nobody has them mapped any more.
     async fn destroy_abandoned(&mut self, contact: &Contact) -> Result<(), Break> {
         for name in self.desk.abandoned() {
-            if self.desk.is_mapped(&name).await {
+            // A worker that ends meanwhile need not answer.
+            if contact.stop().or(self.desk.is_mapped(&name)).await? {
                 continue;
             }
             match self.destroy_own(contact, &name).await {

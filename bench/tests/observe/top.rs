@@ -37,9 +37,9 @@ pub fn the_live_view_shows_an_agent_at_work() -> Outcome {
         "scratch",
         "4MiB",
         "active",
-        MN,
+        "mn0",
         "open",
-        CN,
+        "cn-agent top  agent",
         "link packet",
         "phase",
         "every 200",
@@ -79,7 +79,7 @@ pub fn the_live_view_shows_an_agent_at_work() -> Outcome {
     terminal.shows(&["sort by rate, name, size, trouble"])?;
     terminal.key("Escape")?;
     terminal.until("the help is gone", |screen| !screen.contains("sort by rate, name"))?;
-    for (width, height) in [(60, 12), (200, 50)] {
+    for (width, height) in [(60, 12), (80, 24), (200, 50)] {
         terminal.resize(width, height)?;
         terminal.until("the screen fits", |screen| {
             let lines: Vec<&str> = screen.lines().collect();
@@ -119,7 +119,7 @@ pub fn scripts_get_text_and_json() -> Outcome {
     let rig = rig()?;
     drop(rig.written(1)?);
     let text = succeeded(rig.cli(&["top", "--once", "-i", "200ms"])?)?;
-    for words in ["scratch", MN, "open", "hit", "p50"] {
+    for words in ["scratch", "mn0", "open", "hit", "p50"] {
         ensure(text.contains(words), format!("no {words} in\n{text}"))?;
     }
     ensure(!text.contains('\u{1b}') && !text.contains("q end"), format!("not for files:\n{text}"))?;

@@ -89,7 +89,12 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let preference = config.cxl.preference;
     let listening = if preference == Preference::Ethernet { None } else { Some(News::listen()?) };
     let nudge = listening.as_ref().map(|(_, nudge)| nudge.clone());
-    let node = NodeView { manager: config.manager.clone(), cn: cn.to_string(), ..NodeView::default() };
+    let node = NodeView {
+        manager: config.manager.clone(),
+        cn: cn.to_string(),
+        name: config.name.to_string(),
+        ..NodeView::default()
+    };
     let desk = Desk::open(node, state, preference, nudge, worker.orders(), worker.let_go())?;
     let start = |(news, nudge)| HandOver::start(config.cxl.clone(), desk.clone(), news, nudge);
     let hand_over = listening.map(start).transpose()?;

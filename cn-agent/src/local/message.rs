@@ -287,6 +287,9 @@ pub struct NodeView {
     /// Its CN id.
     #[serde(default)]
     pub cn: String,
+    /// Its name in the fabric.
+    #[serde(default)]
+    pub name: String,
 }
 
 /// A logical device as `cn-agent list` shows it.

@@ -234,6 +234,7 @@ mod tests {
 
         let id = add(&mut spaces, Kind::Shared);
         dirty(&mut spaces, id);
+        spaces.clean_all(id, Box::new(|_| ())).unwrap();
         spaces.own(id, false);
         let now = cxloe_wire::time::Time::ZERO;
         spaces.housekeeping(now);

@@ -19,6 +19,8 @@ pub struct Figures {
     pub interval_ns: u64,
     /// The CN id.
     pub cn: String,
+    /// The compute node's name.
+    pub name: String,
     /// The manager.
     pub manager: String,
     /// Whether the node is held in reset.
@@ -125,6 +127,8 @@ pub struct RegionFigures {
 pub struct SessionFigures {
     /// The memory node's address.
     pub peer: String,
+    /// The memory node's name, if a region that is attached lies on it.
+    pub memory_node: Option<String>,
     /// Its state.
     pub state: String,
     /// Round-trip time in nanoseconds; 0 before the first sample.
@@ -184,6 +188,7 @@ impl Figures {
             unix_ms: now.unix_ms,
             interval_ns: interval.as_nanos() as u64,
             cn: now.node.cn.clone(),
+            name: now.node.name.clone(),
             manager: now.node.manager.clone(),
             held: now.node.held,
             backend: now.counters.backend.clone(),
@@ -268,7 +273,16 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
     now.regions.iter().map(figures).collect()
 }
 
+impl SessionFigures {
+    /// What the memory node is called: its name, or its address while that is not known.
+    pub fn label(&self) -> &str {
+        self.memory_node.as_ref().unwrap_or(&self.peer)
+    }
+}
+
 fn sessions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<SessionFigures> {
+    let legs = now.regions.iter().flat_map(|region| &region.memory_nodes);
+    let names: BTreeMap<&str, &str> = legs.map(|leg| (leg.mac.as_str(), leg.memory_node.as_str())).collect();
     let earlier: BTreeMap<&str, &Session> =
         before.sessions.iter().map(|session| (session.status.peer.as_str(), session)).collect();
     let figures = |session: &Session| {
@@ -286,6 +300,7 @@ fn sessions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<SessionFigu
         let pauses = |session: &Session| session.pace.as_ref().map_or(0, |pace| pace.pauses);
         SessionFigures {
             peer: s.peer.clone(),
+            memory_node: names.get(s.peer.as_str()).map(|name| (*name).to_owned()),
             state: s.state.clone(),
             rtt_ns: s.rtt_ns,
             in_flight: s.unanswered,

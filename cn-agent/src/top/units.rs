@@ -56,6 +56,19 @@ pub fn time(value: Option<Duration>) -> String {
     }
 }
 
+/// A phase of the rate control, by the paper's letter, in a word.
+pub fn phase(letter: char) -> &'static str {
+    match letter {
+        'a' => "steady",
+        'b' => "slowed",
+        'c' => "recovering",
+        'd' => "slowed again",
+        'e' => "exploring",
+        'f' => "guessing",
+        _ => "unknown",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -69,5 +82,12 @@ mod tests {
         assert_eq!((percent(Some(0.983)), percent(None)), ("98.3%".into(), "-".into()));
         assert_eq!(time(Some(Duration::from_nanos(16_240))), "16.2µs");
         assert_eq!((time(Some(Duration::from_millis(2500))), time(None)), ("2.5s".into(), "-".into()));
+    }
+
+    #[test]
+    fn every_phase_has_a_word_of_its_own() {
+        let words: std::collections::BTreeSet<&str> =
+            cxloe_cc::Phase::ALL.iter().map(|of| phase(of.letter())).collect();
+        assert!(words.len() == 6 && !words.contains("unknown"), "{words:?}");
     }
 }

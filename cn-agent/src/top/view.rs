@@ -18,7 +18,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, StatefulWidget, Table, TableState, Widget};
 
 use super::figures::{Faults, Figures, RegionFigures, SessionFigures};
-use super::units::{bits, bytes, percent, short, time};
+use super::units::{bits, bytes, percent, phase, short, time};
 use crate::paging::BOUNDS_NS;
 use Side::{Left, Right};
 
@@ -88,7 +88,7 @@ pub const KEYS: &str = "\
 q, Esc, Ctrl-C   end
 s                sort by rate, name, size, trouble
 r                reverse the order
-space            stand still, go on
+space            pause, go on
 + -              ask more often, less often
 up, down, j, k   scroll regions
 h, ?             this help";
@@ -98,9 +98,12 @@ pub fn draw(figures: Option<&Figures>, view: &View, area: Rect, buffer: &mut Buf
     let sessions = figures.map_or(0, |figures| figures.sessions.len()) as u16;
     // Sessions are few: they get what they need, up to a third; regions get the rest.
     let wanted = (sessions + 2).min((area.height / 3).max(4));
+    let said = figures.map(|figures| summarised(figures, area.width)).unwrap_or_default();
+    // On a low screen regions and sessions come before the end of the summary.
+    let summary = (said.len() as u16 + 1).clamp(5, (area.height / 3).max(5));
     let [title, summary, regions, sessions, keys] = Layout::vertical([
         Constraint::Length(1 + u16::from(view.trouble.is_some())),
-        Constraint::Length(5),
+        Constraint::Length(summary),
         Constraint::Min(3),
         Constraint::Length(wanted),
         Constraint::Length(1),
@@ -108,7 +111,7 @@ pub fn draw(figures: Option<&Figures>, view: &View, area: Rect, buffer: &mut Buf
     .areas(area);
     Paragraph::new(heading(figures, view)).render(title, buffer);
     if let Some(figures) = figures {
-        Paragraph::new(summarised(figures)).render(summary, buffer);
+        Paragraph::new(said).render(summary, buffer);
         draw_regions(figures, view, regions, buffer);
         draw_sessions(figures, view, sessions, buffer);
     }
@@ -123,7 +126,8 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
     if let Some(f) = figures {
         let seconds = f.unix_ms / 1000 % 86_400;
         let clock = format!("{:02}:{:02}:{:02} UTC", seconds / 3600, seconds / 60 % 60, seconds % 60);
-        line.push(format!("  {}  link {}  manager {}  {clock}", f.cn, f.backend, f.manager).into());
+        let name = if f.name.is_empty() { &f.cn } else { &f.name };
+        line.push(format!("  {name}  {clock}").into());
         if f.held {
             line.push(Span::styled("  held in reset", BAD));
         }
@@ -132,6 +136,10 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
     }
     if view.paused {
         line.push(Span::styled("  paused", ODD));
+    }
+    // What is cut on a narrow screen.
+    if let Some(f) = figures {
+        line.push(format!("  link {}  manager {}", f.backend, f.manager).into());
     }
     let mut lines = vec![Line::from(line)];
     if let Some((reason, age)) = &view.trouble {
@@ -144,68 +152,57 @@ fn heading(figures: Option<&Figures>, view: &View) -> Vec<Line<'static>> {
     lines
 }
 
-fn summarised(f: &Figures) -> Vec<Line<'static>> {
-    let label = |text: &str| Span::styled(format!("{text:<6}"), HEAD);
+/// Columns of the labels of the summary.
+const LABEL: usize = 6;
+
+/// Phrases behind a label, in as many lines as they take: none is cut.
+fn flow(label: &'static str, phrases: Vec<Span<'static>>, width: u16) -> Vec<Line<'static>> {
+    let mut lines = vec![Line::from(Span::styled(format!("{label:<LABEL$}"), HEAD))];
+    for phrase in phrases.into_iter().filter(|phrase| phrase.width() > 0) {
+        let used = lines.last().map_or(0, Line::width);
+        match lines.last_mut() {
+            Some(line) if used <= LABEL => line.push_span(phrase),
+            Some(line) if used + 2 + phrase.width() <= usize::from(width) => {
+                line.push_span("  ");
+                line.push_span(phrase);
+            }
+            _ => lines.push(Line::from(vec![Span::raw(" ".repeat(LABEL)), phrase])),
+        }
+    }
+    lines
+}
+
+fn summarised(f: &Figures, width: u16) -> Vec<Line<'static>> {
     let alarm = |value: f64, text: String| Span::styled(text, if value > 0.0 { BAD } else { Style::new() });
     let (p, t) = (&f.faults, &f.traffic);
     let ns = |ns: Option<u64>| time(ns.map(Duration::from_nanos));
-    vec![
-        Line::from(vec![
-            label("lines"),
-            format!(
-                "reads {}/s hit {}  writes {}/s hit {}  bursts {}/s in, {}/s out  ",
-                short(f.reads_per_s),
-                percent(f.read_hits),
-                short(f.writes_per_s),
-                percent(f.write_hits),
-                short(f.burst_reads_per_s),
-                short(f.burst_writes_per_s)
-            )
-            .into(),
-            alarm(f.failures_per_s, format!("failed {}/s", short(f.failures_per_s))),
-        ]),
-        Line::from(vec![
-            label("pages"),
-            format!(
-                "faults {}/s hit {}  p50 {} p99 {}  ahead {}/s used {}",
-                short(p.per_s),
-                percent(p.hits),
-                ns(p.p50_ns),
-                ns(p.p99_ns),
-                short(p.ahead_per_s),
-                percent(p.ahead_hits)
-            )
-            .into(),
-        ]),
-        Line::from(vec![
-            label(""),
-            format!(
-                "evicted {}/s  written back {}/s  waits for room {}/s  ",
-                short(p.evicted_per_s),
-                short(p.written_back_per_s),
-                short(p.room_waits_per_s)
-            )
-            .into(),
-            Span::styled(picture(p), Style::new().fg(Color::Cyan)),
-        ]),
-        Line::from(vec![
-            label("link"),
-            format!(
-                "in {} {} frames/s  out {} {} frames/s  ",
-                bits(t.rx_bytes_per_s),
-                short(t.rx_frames_per_s),
-                bits(t.tx_bytes_per_s),
-                short(t.tx_frames_per_s)
-            )
-            .into(),
-            alarm(t.rx_dropped_per_s, format!("dropped {}/s", short(t.rx_dropped_per_s))),
-            format!("  in flight {}  ports {}", f.in_flight, f.ports).into(),
-            alarm(
-                f.stranded as f64,
-                if f.stranded > 0 { format!("  stranded {}", f.stranded) } else { String::new() },
-            ),
-        ]),
-    ]
+    let lines = vec![
+        format!("reads {}/s hit {}", short(f.reads_per_s), percent(f.read_hits)).into(),
+        format!("writes {}/s hit {}", short(f.writes_per_s), percent(f.write_hits)).into(),
+        format!("bursts {}/s in, {}/s out", short(f.burst_reads_per_s), short(f.burst_writes_per_s)).into(),
+        alarm(f.failures_per_s, format!("failed {}/s", short(f.failures_per_s))),
+    ];
+    let pages = vec![
+        format!("faults {}/s hit {}", short(p.per_s), percent(p.hits)).into(),
+        format!("p50 {} p99 {}", ns(p.p50_ns), ns(p.p99_ns)).into(),
+        format!("ahead {}/s used {}", short(p.ahead_per_s), percent(p.ahead_hits)).into(),
+        format!("evicted {}/s", short(p.evicted_per_s)).into(),
+        format!("written back {}/s", short(p.written_back_per_s)).into(),
+        format!("waits for room {}/s", short(p.room_waits_per_s)).into(),
+        Span::styled(picture(p), Style::new().fg(Color::Cyan)),
+    ];
+    let link = vec![
+        format!("in {} {} frames/s", bits(t.rx_bytes_per_s), short(t.rx_frames_per_s)).into(),
+        format!("out {} {} frames/s", bits(t.tx_bytes_per_s), short(t.tx_frames_per_s)).into(),
+        alarm(t.rx_dropped_per_s, format!("dropped {}/s", short(t.rx_dropped_per_s))),
+        format!("in flight {}", f.in_flight).into(),
+        format!("ports {}", f.ports).into(),
+        Span::styled(if f.stranded > 0 { format!("stranded {}", f.stranded) } else { String::new() }, BAD),
+    ];
+    [("lines", lines), ("pages", pages), ("link", link)]
+        .into_iter()
+        .flat_map(|(label, phrases)| flow(label, phrases, width))
+        .collect()
 }
 
 /// How many faults took how long, as bars between the first bound and the last.
@@ -318,7 +315,8 @@ fn draw_regions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer)
         let cells = vec![
             region.region.clone(),
             bytes(region.size),
-            region.state.clone(),
+            // What stands in the way of its use, if anything does.
+            region.state.rsplit(", ").next().unwrap_or_default().to_owned(),
             short(region.faults_per_s),
             percent(region.fault_hits),
             mapped(region.resident),
@@ -343,7 +341,7 @@ const SESSION_COLUMNS: [Column; 12] = [
     Column("RTT", 8, Right),
     Column("req/s", 7, Right),
     Column("resent/s", 8, Right),
-    Column("phase", 5, Left),
+    Column("phase", 12, Left),
     Column("rate", 10, Right),
     Column("flight", 6, Right),
     Column("resent", 6, Right),
@@ -367,12 +365,12 @@ fn draw_sessions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer
         };
         let refused = session.refusal.as_ref().map(|_| "refused: see sessions".to_owned());
         let cells = vec![
-            session.peer.clone(),
+            session.label().to_owned(),
             session.state.clone(),
             time(rtt),
             short(session.requests_per_s),
             short(session.resent_per_s),
-            session.phase.map_or_else(|| "-".into(), |phase| phase.to_string()),
+            session.phase.map_or("-", phase).to_owned(),
             session.rate.map_or_else(|| "-".into(), |rate| bits(rate as f64 / 8.0)),
             session.in_flight.to_string(),
             short(session.resent as f64),
@@ -383,16 +381,16 @@ fn draw_sessions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer
         (cells, style)
     };
     let title = if figures.sessions.is_empty() { " sessions: none " } else { " sessions " };
-    let rows = sorted(&figures.sessions, view, |session| &session.peer, key).into_iter().map(row);
+    let rows = sorted(&figures.sessions, view, SessionFigures::label, key).into_iter().map(row);
     Widget::render(table(&SESSION_COLUMNS, rows, title, area.width), area, buffer);
 }
 
 fn key_line(view: &View) -> String {
     let order = if view.reverse { ", reversed" } else { "" };
     format!(
-        "q end  s sort ({}{order})  r reverse  space {}  +- every {}  j k scroll  ? help",
+        "q end  ? help  s sort ({}{order})  r reverse  space {}  +- every {}  j k scroll",
         view.sort.word(),
-        if view.paused { "go on" } else { "stand still" },
+        if view.paused { "go on" } else { "pause" },
         time(Some(view.interval)).replace(".0s", "s").replace(".0ms", "ms")
     )
 }
@@ -408,7 +406,7 @@ fn explain(area: Rect, buffer: &mut Buffer) {
 
 /// The same as lines of text, `width` columns wide and as long as it takes.
 pub fn text(figures: &Figures, view: &View, width: u16) -> String {
-    let height = 12 + figures.regions.len().min(4096) as u16 + 3 * figures.sessions.len().min(4096) as u16;
+    let height = 24 + figures.regions.len().min(4096) as u16 + 3 * figures.sessions.len().min(4096) as u16;
     let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
     draw(Some(figures), view, buffer.area, &mut buffer);
     let mut lines: Vec<String> = (0..height - 1)

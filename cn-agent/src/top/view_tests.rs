@@ -6,7 +6,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
-use crate::local::message::{AttachedRegion, Attaching, Pace, PagingView, Session};
+use crate::local::message::{AttachedLeg, AttachedRegion, Attaching, Pace, PagingView, Session};
 use crate::paging::Kind;
 use crate::top::Snapshot;
 
@@ -22,7 +22,15 @@ fn region(name: &str, size: u64) -> AttachedRegion {
         window: 16 << 30,
         beyond_window: 0,
         decoders: Vec::new(),
-        memory_nodes: Vec::new(),
+        // The second memory node has no region here, and so no name.
+        memory_nodes: vec![AttachedLeg {
+            memory_node: "mn-far".into(),
+            mac: "02:00:00:00:00:02".into(),
+            decoder: 0,
+            position: 0,
+            offset: 0,
+            bytes: size,
+        }],
     }
 }
 
@@ -82,6 +90,7 @@ fn snapshots() -> (Snapshot, Snapshot) {
         ..Snapshot::default()
     };
     before.node.cn = "02:00:00:00:00:01".into();
+    before.node.name = "cn-near".into();
     before.node.manager = "http://10.0.0.1:7440".into();
     before.counters.backend = "xdp".into();
     let mut now = before.clone();
@@ -121,15 +130,15 @@ fn rates_are_those_between_two_snapshots() {
     let figures = Figures::between(Some(&before), &now);
     let shown = screen(Some(&figures), &view(), 120, 24);
     let all = shown.join("\n");
-    assert!(shown[0].contains("02:00:00:00:00:01  link xdp") && shown[0].contains("13:53:22 UTC"), "{all}");
+    assert!(shown[0].starts_with("cn-agent top  cn-near  13:53:22 UTC  link xdp  manager http"), "{all}");
     assert!(all.contains("reads 2.00k/s hit 75.0%") && all.contains("writes 0/s hit -"), "{all}");
     assert!(all.contains("faults 3.00k/s hit 25.0%  p50 17.5µs"), "{all}");
     assert!(all.contains("2µs|    █              |10s"), "{all}");
-    let expected = ["hot", "1GiB", "active", "3.00k", "25.0%", "32MiB", "64MiB", "0", "0", "ethernet"];
+    let expected = ["hot", "1GiB", "active", "3.00k", "25.0%", "32MiB", "64MiB", "0", "1", "ethernet"];
     assert_eq!(row(&shown, "hot"), expected);
-    let expected = ["open", "12.3µs", "100", "20", "c", "7.50Gbit/s", "7", "40", "0", "0"];
+    let expected = ["open", "12.3µs", "100", "20", "recovering", "7.50Gbit/s", "7", "40", "0", "0"];
     assert_eq!(row(&shown, "02:00:00:00:00:03")[1..], expected);
-    assert!(shown[23].starts_with("q end  s sort (rate)") && shown[23].contains("every 2s"), "{all}");
+    assert!(shown[23].starts_with("q end  ? help  s sort (rate)") && shown[23].contains("every 2s"), "{all}");
 }
 
 #[test]
@@ -159,16 +168,16 @@ fn order_is_the_users() {
             shown.iter().filter_map(|line| Some(line.split_whitespace().next()?.into())).collect();
         let named =
             |names: &[&str]| firsts.iter().filter(|word| names.contains(&word.as_str())).cloned().collect();
-        (named(&["hot", "cold"]), named(&["02:00:00:00:00:02", "02:00:00:00:00:03"]))
+        (named(&["hot", "cold"]), named(&["mn-far", "02:00:00:00:00:03"]))
     };
     let by = |sort, reverse| {
         let (regions, sessions) = order(&View { sort, reverse, ..view() });
-        (regions[0].clone(), sessions[0].chars().last().unwrap())
+        (regions[0].clone(), if sessions[0] == "mn-far" { '2' } else { '3' })
     };
     assert_eq!(by(Sort::Rate, false), ("hot".into(), '2'));
     assert_eq!(by(Sort::Rate, true), ("cold".into(), '3'));
-    assert_eq!(by(Sort::Name, false), ("cold".into(), '2'));
-    assert_eq!(by(Sort::Size, false), ("cold".into(), '2'));
+    assert_eq!(by(Sort::Name, false), ("cold".into(), '3'));
+    assert_eq!(by(Sort::Size, false), ("cold".into(), '3'));
     assert_eq!(by(Sort::Trouble, false), ("hot".into(), '3'), "who sends again comes first");
     let orders = std::iter::successors(Some(Sort::default()), |sort| Some(sort.next()));
     let words: std::collections::BTreeSet<&str> = orders.take(4).map(Sort::word).collect();
@@ -204,18 +213,59 @@ fn every_size_of_a_screen_can_be_drawn_on() {
         ["hot", "1GiB", "active", "3.00k", "25.0%"],
         "the first columns stay"
     );
-    assert_eq!(row(&narrow, "02:00:00:00:00:03")[5..7], ["c", "7.50Gbit/s"]);
+    assert_eq!(row(&narrow, "02:00:00:00:00:03")[5..7], ["recovering", "7.50Gbit/s"]);
     let scrolled = screen(Some(&figures), &View { scroll: 2, sort: Sort::Size, ..view() }, 120, 24);
     assert!(scrolled.iter().all(|line| !line.starts_with("hot ") && !line.starts_with("cold ")));
     let help = screen(Some(&figures), &View { help: true, ..view() }, 120, 24);
     assert!(help.iter().any(|line| line.contains("sort by rate, name, size, trouble")));
 }
 
+/// A terminal as it opens, 80 by 24: nothing of the summary and no column that is there is cut, however large the numbers.
+#[test]
+fn eighty_columns_are_enough() {
+    let (before, mut now) = snapshots();
+    let large = 1_999_999_999;
+    let (e, p, l) = (&mut now.counters.engine, &mut now.counters.paging, &mut now.counters.link);
+    (e.read_hits, e.read_misses, e.write_hits, e.burst_reads, e.failures) =
+        (large, large, large, large, large);
+    (p.faults, p.prefetched, p.prefetch_hits, p.evicted, p.written_back) =
+        (large, large, large, large, large);
+    (l.rx_bytes, l.tx_bytes, l.rx_frames, l.tx_frames, l.rx_dropped) = (large, large, large, large, large);
+    (p.waits_for_room, now.counters.in_flight, now.counters.stranded) = (large, 65_536, 65_536);
+    now.regions.push(AttachedRegion {
+        state: "degraded".into(),
+        attachment: Attaching::LettingGo,
+        ..region("r", 1)
+    });
+    now.node.held = true;
+    let figures = Figures::between(Some(&before), &now);
+    let wide = screen(Some(&figures), &view(), 500, 60);
+    let narrow = screen(Some(&figures), &view(), 80, 24);
+    let all = narrow.join("\n");
+    let labels = ["lines", "pages", "link"];
+    let summary = wide.iter().filter(|line| labels.iter().any(|label| line.starts_with(label)));
+    let phrases: Vec<&str> =
+        summary.flat_map(|line| line[LABEL..].split("  ")).map(str::trim).filter(|p| !p.is_empty()).collect();
+    assert!(phrases.len() >= 16, "{phrases:?}");
+    for phrase in phrases.iter().filter(|phrase| !phrase.contains('█') && !phrase.contains('|')) {
+        assert!(all.contains(phrase), "no {phrase:?} in\n{all}");
+    }
+    assert!(narrow[0].contains("cn-near") && narrow[0].contains("held in reset"), "{all}");
+    assert_eq!(
+        row(&narrow, "region"),
+        ["region", "size", "state", "faults/s", "hit", "resident", "limit", "procs"]
+    );
+    let sessions = ["memory", "node", "state", "RTT", "req/s", "resent/s", "phase", "rate"];
+    assert_eq!(row(&narrow, "memory"), sessions);
+    assert!(all.contains("mn-far") && all.contains("letting go") && all.contains("recovering"), "{all}");
+    assert!(narrow[23].ends_with("j k scroll") && narrow[23].len() <= 80, "{all}");
+}
+
 #[test]
 fn text_has_every_region_and_session() {
     let (before, now) = snapshots();
     let shown = text(&Figures::between(Some(&before), &now), &view(), 130);
-    for words in ["hot", "cold", "02:00:00:00:00:02", "02:00:00:00:00:03", "faults 3.00k/s"] {
+    for words in ["hot", "cold", "mn-far", "02:00:00:00:00:03", "faults 3.00k/s"] {
         assert!(shown.contains(words), "no {words} in\n{shown}");
     }
     assert!(!shown.contains("q end"), "keys are of no use there");
