@@ -346,7 +346,8 @@ impl Session {
 
 /// Tells whoever started the program; if that cannot be, the program goes on all the same.
 fn say(news: &str) {
-    let _ = writeln!(io::stderr(), "cn-agent: {news}");
+    // In one piece: the program writes there as well.
+    let _ = io::stderr().write_all(format!("cn-agent: {news}\n").as_bytes());
 }
 
 fn gone(owner: &Owner) -> ClientError {

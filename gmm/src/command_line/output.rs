@@ -218,8 +218,8 @@ pub fn say(line: std::fmt::Arguments<'_>) {
 
 /// What is behind [`to_stderr!`](crate::to_stderr).
 pub fn complain(line: std::fmt::Arguments<'_>) {
-    // There is nobody left to tell.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    // In one piece, for others write there as well. If it fails, there is nobody left to tell.
+    let _ = std::io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
 /// Whether all that was said with [`to_stdout!`](crate::to_stdout) was written: for the end of a program.
