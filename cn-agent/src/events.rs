@@ -59,7 +59,13 @@ pub fn log(event: &EngineEvent) {
             }
             SessionEvent::PeerLeft => tracing::warn!(peer = %mac, "memory node is stopping"),
             SessionEvent::Refused { status, .. } => {
+                // One that stops in order has said so, and is back, or dead, in a moment.
+                let passes = matches!(status, HelloStatus::Draining);
                 if let Some(why) = refusal(event) {
+                    if passes {
+                        tracing::warn!(peer = %mac, cause = ?status, "{why}");
+                        return;
+                    }
                     tracing::error!(peer = %mac, cause = ?status, "{why}");
                 }
             }

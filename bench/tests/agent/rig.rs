@@ -42,11 +42,12 @@ pub fn eventually<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> Outcom
     }
 }
 
+/// Dropped in this order: an agent that ends writes back first, for which it needs its memory node.
 pub struct Rig {
-    pub lab: Lab,
-    pub gmm: RefCell<Option<Process>>,
-    pub mn: RefCell<Option<Process>>,
     pub agent: RefCell<Option<Process>>,
+    pub mn: RefCell<Option<Process>>,
+    pub gmm: RefCell<Option<Process>>,
+    pub lab: Lab,
     logs: Cell<u32>,
     /// The link of both nodes.
     pub link: &'static str,
