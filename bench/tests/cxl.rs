@@ -227,6 +227,7 @@ fn a_device_that_comes_later_serves_new_regions_only() -> Outcome {
 }
 
 fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
+    cxloe_bench::lab::expect_error("the CXL device of a region is");
     let (rig, machine) = started("auto", &[("dax0.0", 6, 8)])?;
     let hpa = created(&rig, "scratch", "cxl:dax0.0")?.hpa;
     let other = created(&rig, "other", "ethernet")?.hpa;
@@ -264,6 +265,7 @@ fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
 
 /// The kernel takes the pages away before it says anything: the agent is killed by SIGBUS, or it is not.
 fn memory_that_vanishes_under_the_agent_is_an_error() -> Outcome {
+    cxloe_bench::lab::expect_error("the CXL device of a region is");
     let (rig, machine) = started("auto", &[("dax0.0", 6, 8)])?;
     let hpa = created(&rig, "scratch", "cxl:dax0.0")?.hpa;
     let (mut port, _) = rig.written(8)?;
@@ -282,6 +284,7 @@ fn memory_that_vanishes_under_the_agent_is_an_error() -> Outcome {
 }
 
 fn a_region_waits_where_nothing_but_a_device_is_wanted() -> Outcome {
+    cxloe_bench::lab::expect_error("no CXL device can serve a region");
     let (rig, machine) = started("cxl", &[("dax0.0", 0, 2)])?;
     rig.create_region("scratch")?;
     let waits = shown(&rig, "scratch", |region| region.note.is_some())?;

@@ -15,6 +15,8 @@ use cxloe_bench::lab::{Lab, Process, Standing, program};
 use libtest_mimic::{Failed, Trial};
 
 fn main() -> ExitCode {
+    // What each of them ends with is looked at by its test.
+    cxloe_bench::lab::expect_error(" ");
     common::run(tests, &[], &["mn-server", "gmm"])
 }
 

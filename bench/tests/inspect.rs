@@ -158,6 +158,7 @@ fn losses_are_counted_by_kind() -> Outcome {
 }
 
 fn the_socket_is_one_nodes() -> Outcome {
+    cxloe_bench::lab::expect_error("another memory node is running and listens on");
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let (folder, socket) = (folder.path(), folder.path().join("mn.sock"));
     let first = node(&lab, folder, &[])?;

@@ -14,6 +14,7 @@ use crate::cxl::news::Nudge;
 use crate::daemon::{LetGo, Order, Orders, OrdersGone};
 use crate::leases::{self, Holder, Leases};
 use crate::local::message::{AttachedRegion, NodeView, Refused};
+use crate::paging::joining::unseen;
 use crate::paging::ledger;
 use crate::state_file::StateFile;
 
@@ -231,8 +232,7 @@ impl Desk {
         if listed.iter().any(|attached| attached.region == region.as_str()) {
             return Err(Refused::NotTemporary(region.to_string()));
         }
-        let started =
-            ledger::started(pid).ok_or_else(|| Refused::System(format!("there is no process {pid}")))?;
+        let started = ledger::started(pid).ok_or_else(|| Refused::Unseen(unseen(pid)))?;
         let mut next = inner.leases.clone();
         let holder = Holder { pid, started, boot: inner.boot.clone() };
         next.keep(region, holder).map_err(|leases::Full| Refused::Leases { limit: leases::LEASES_MAX })?;

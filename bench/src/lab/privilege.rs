@@ -33,7 +33,9 @@ pub enum Standing {
 /// [`LabError::UserNamespace`], with the setting that forbids it where one is found.
 pub fn become_private_user_namespace() -> Result<Standing, LabError> {
     if effective_capabilities() & NEEDED == NEEDED {
-        return Ok(Standing::Root);
+        // Whoever gave them may have given them for a namespace of his own, as a container's manager does.
+        let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all_users(&map));
+        return Ok(if whole { Standing::Root } else { Standing::UserNamespace });
     }
     let (user, group) = (geteuid(), getegid());
     let flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
@@ -43,6 +45,11 @@ pub fn become_private_user_namespace() -> Result<Standing, LabError> {
     fs::write("/proc/self/gid_map", format!("0 {group} 1")).map_err(|e| failed("/proc/self/gid_map", e))?;
     fs::write("/proc/self/uid_map", format!("0 {user} 1")).map_err(|e| failed("/proc/self/uid_map", e))?;
     Ok(Standing::UserNamespace)
+}
+
+/// Whether a map of users (user_namespaces(7)) is that of the namespace the system started with.
+fn maps_all_users(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
 }
 
 fn effective_capabilities() -> u64 {
@@ -80,6 +87,14 @@ fn advice(read: impl Fn(&str) -> Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_first_namespace_has_all_users() {
+        assert!(maps_all_users("         0          0 4294967295\n"));
+        assert!(!maps_all_users("         0      65534          1\n"));
+        assert!(!maps_all_users("0 100000 65536\n"));
+        assert!(!maps_all_users(""));
+    }
 
     #[test]
     fn advice_names_the_setting_that_forbids_it() {

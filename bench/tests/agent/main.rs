@@ -264,6 +264,7 @@ fn file_pool_survives_its_memory_node() -> Outcome {
 }
 
 fn lost_pool_is_named_and_never_read_as_zeros() -> Outcome {
+    cxloe_bench::lab::expect_error("has lost its content");
     let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(4)?;
     rig.kill(&rig.mn)?;
@@ -295,6 +296,7 @@ fn lost_pool_is_named_and_never_read_as_zeros() -> Outcome {
 }
 
 fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
+    cxloe_bench::lab::expect_error("has not answered within the limit");
     let rig = Rig::with_region("file", &[])?;
     let (mut port, hpa) = rig.written(6)?;
     // In the cache only: the memory node has not got it when it dies.
@@ -328,6 +330,7 @@ fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
 }
 
 fn second_agent_with_the_same_cn_id_is_refused() -> Outcome {
+    cxloe_bench::lab::expect_error("already serves another running agent");
     let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(7)?;
     // The same socket; the same data directory; then its own of both, and only the wire in common.
@@ -438,6 +441,7 @@ fn unusable_interface_is_named() -> Outcome {
 }
 
 fn cable_may_be_unplugged() -> Outcome {
+    cxloe_bench::lab::expect_error("has not answered within the limit");
     let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(11)?;
     for interface in ["mn0", "cn0"] {
@@ -563,6 +567,7 @@ fn cpu_time(process: &Process) -> Outcome<Duration> {
 }
 
 fn idle_agent_sleeps() -> Outcome {
+    cxloe_bench::lab::expect_error("has not answered within the limit");
     let rig = Rig::with_region("anon", &[])?;
     let (_port, _) = rig.written(15)?;
     let agent = rig.agent.borrow();

@@ -199,7 +199,7 @@ pub fn a_full_disk_stops_changes_and_nothing_else() -> Outcome {
                 ensure(filled < 64 * MIB, "the disk does not become full")?;
             }
         }
-        let refused = (0..5000).find_map(|count| change(&rig, count).err());
+        let refused = (0..40_000).find_map(|count| change(&rig, count).err());
         let refused = refused.ok_or("a full disk is never noticed")?;
         ensure(refused.code() == Some(ErrorCode::StoreFull), refused.to_string())?;
         ensure(refused.to_string().contains("No space left on device"), refused.to_string())?;

@@ -269,6 +269,9 @@ pub enum Refused {
     /// What a predecessor left behind cannot be taken over now.
     #[error("nothing can be taken over: {0}")]
     NotResumed(String),
+    /// The process that asks is not among those that the agent sees: why, and what to do.
+    #[error("{0}")]
+    Unseen(String),
     /// The system refuses what it takes.
     #[error("the agent could not make the shared memory: {0}")]
     System(String),

@@ -28,7 +28,7 @@ fn refused(text: impl ToString) -> No {
 
 /// Why a process that asks is not to be seen. The kernel names it by its number among the agent's own processes, and by 0
 /// if it is none of them.
-fn unseen(pid: u32) -> String {
+pub(crate) fn unseen(pid: u32) -> String {
     match pid {
         0 => "the program is in another PID namespace than the agent, which cannot see it there; run the agent in the \
               machine's PID namespace (containers: `--pid=host`, hostPID: true), or both in one"

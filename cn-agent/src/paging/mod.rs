@@ -14,7 +14,7 @@
 mod claim;
 mod ending;
 mod full;
-mod joining;
+pub(crate) mod joining;
 mod latency;
 pub mod ledger;
 pub mod member;
