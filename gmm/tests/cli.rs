@@ -129,7 +129,7 @@ fn help_teaches_with_examples() {
     assert!(gmm().args(["man", "--dir"]).arg(&pages).output().unwrap().status.success());
     let page = |name: &str| std::fs::read_to_string(pages.join(name)).unwrap();
     assert!(
-        page("gmm.1").contains("Exit codes") && page("gmm-grow-region.1").contains("gmm grow\\-region heap")
+        page("gmm.1").contains("EXIT CODES") && page("gmm-grow-region.1").contains("gmm grow\\-region heap")
     );
     let nowhere = gmm().args(["man", "--dir", "/proc/nonexistent"]).output().unwrap();
     assert!(code(&nowhere) == 1 && err(&nowhere).contains("--dir"), "{}", err(&nowhere));

@@ -140,6 +140,18 @@ fn veth() {
     ip("link add va type veth peer name vb");
     ip("link set va up");
     ip("link set vb up");
+    // The kernel drops what is sent until it has noticed that the other end is up, which it does up to a second later.
+    let is_up = |name: &str| {
+        let shown = Command::new("ip").args(["-o", "link", "show", name]).output().expect("run `ip`");
+        String::from_utf8_lossy(&shown.stdout).contains("state UP")
+    };
+    for _ in 0..2000 {
+        if is_up("va") && is_up("vb") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("va and vb do not come up");
 }
 
 fn pnet(interface: &str) -> PnetLink {

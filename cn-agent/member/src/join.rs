@@ -216,7 +216,8 @@ mod tests {
         let place = Place { agent, space: u64::MAX, address: u64::MAX, bytes: u64::MAX, offset: u64::MAX };
         let text = request(u32::MAX, &place, As::Child(u16::MAX));
         assert!(
-            text.as_str().starts_with("{\"version\":3,") && text.as_str().ends_with("65535}}}"),
+            text.as_str().starts_with(&format!("{{\"version\":{},", wire::VERSION))
+                && text.as_str().ends_with("65535}}}"),
             "{text}"
         );
     }
