@@ -111,6 +111,19 @@ pub fn a_full_region_grows_where_the_quota_allows() -> Outcome {
     ensure(!ended.err.contains("is full"), ended.err)
 }
 
+/// What another program has left in a region of its own name is not seen in pages that are mostly zeros.
+pub fn a_region_used_before_is_as_a_new_one() -> Outcome {
+    let rig = rig()?;
+    rig.gmm(&["create-region", "used", "-s", "32M", "--owner", CN, "--wait"])?;
+    let run = |program: &str| -> Outcome<String> {
+        let command = ["exec", "--region", "used", "--local", "2M", "--", "python3", "-c", program];
+        crate::rig::succeeded(rig.cli(&command)?)
+    };
+    run("x = bytearray(b'x') * (20 << 20); print(x.count(b'x'))")?;
+    let said = run("x = bytearray(20 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint(sum(x))")?;
+    ensure(said == "5120\n", said)
+}
+
 pub fn descriptors_may_all_be_closed() -> Outcome {
     checked("descriptors", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
 }

@@ -142,7 +142,7 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
         kind: Kind::Private,
         limit: args.local.0,
         prefetch: !args.no_prefetch,
-        fresh: true,
+        fresh: args.region.is_none(),
         lost_wait_ms: args.lost_wait.0.as_millis() as u64,
         stay: args.allow_direct_io,
         keeps: true,
