@@ -2,7 +2,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use crate::rig::{Outcome, ensure};
+use cxloe_bench::lab::expect_error;
+
+use crate::rig::{CN, Outcome, ensure};
 use crate::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, text};
 
 /// Runs a C program with remote memory; it has to find everything right.
@@ -78,12 +80,48 @@ pub fn a_program_enters_a_user_namespace() -> Outcome {
     nothing_is_left(&rig)
 }
 
-/// The region has room for what one of two processes changes. Which one ends is told, to it and to whoever looks.
+/// Runs `copies` in a region for what one of two processes changes, on a compute node that may have `quota` MiB.
+fn copies(quota: u64, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
+    let rig = rig()?;
+    rig.gmm(&["set-quota", CN, &format!("{quota}M")])?;
+    let program = compiled(&rig, "copies", &[])?;
+    let command: Vec<&str> = [text(&program)].into_iter().chain(arguments.iter().copied()).collect();
+    let ended = start(&rig, Sizes(32, 2), more, &command)?.wait()?.well()?;
+    ensure(ended.text() == "ok\n", format!("it said {:?}, {}", ended.text(), ended.err))?;
+    nothing_is_left(&rig)?;
+    Ok(ended)
+}
+
+/// Which one ends is told, to it and to whoever looks; and why the region does not grow.
 pub fn a_full_region_ends_the_youngest() -> Outcome {
-    cxloe_bench::lab::expect_error("a process is ended: the region has had no room");
-    let ended = checked_with("copies", Sizes(32, 2), &["--lost-wait", "2s"], &[])?;
-    let told = ended.err.lines().filter(|line| line.contains("its remote memory is full")).count();
-    ensure(told == 1, ended.err)
+    expect_error("the region has had no room for its pages for too long");
+    let ended = copies(32, &["--lost-wait", "3s"], &[])?;
+    let told = |words: &str| ended.err.lines().filter(|line| line.contains(words)).count();
+    let refused = told("is full and does not grow: ");
+    let why = told(": it has 32.00 MiB (33.55 MB), and 2.00 MiB (2.10 MB) more were asked for");
+    ensure((told("its remote memory is full"), refused, why) == (1, 1, 1), ended.err)
+}
+
+/// As far as the quota allows, which is less than half its size; both processes find their own bytes.
+pub fn a_full_region_grows_where_the_quota_allows() -> Outcome {
+    let ended = copies(46, &["--lost-wait", "20s"], &["both"])?;
+    let view = ended.view.ok_or("no figures")?;
+    let grown = (36 * MIB..=46 * MIB).contains(&view.bytes);
+    ensure(grown && view.counters.no_slot > 0, format!("{view:#?}"))?;
+    ensure(!ended.err.contains("is full"), ended.err)
+}
+
+/// What another program has left in a region of its own name is not seen in pages that are mostly zeros.
+pub fn a_region_used_before_is_as_a_new_one() -> Outcome {
+    let rig = rig()?;
+    rig.gmm(&["create-region", "used", "-s", "32M", "--owner", CN, "--wait"])?;
+    let run = |program: &str| -> Outcome<String> {
+        let command = ["exec", "--region", "used", "--local", "2M", "--", "python3", "-c", program];
+        crate::rig::succeeded(rig.cli(&command)?)
+    };
+    run("x = bytearray(b'x') * (20 << 20); print(x.count(b'x'))")?;
+    let said = run("x = bytearray(20 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint(sum(x))")?;
+    ensure(said == "5120\n", said)
 }
 
 pub fn descriptors_may_all_be_closed() -> Outcome {

@@ -53,6 +53,8 @@ fn main() -> ExitCode {
             corners::helpers_give_up_rights_with_their_program,
             corners::a_program_enters_a_user_namespace,
             corners::a_full_region_ends_the_youngest,
+            corners::a_region_used_before_is_as_a_new_one,
+            corners::a_full_region_grows_where_the_quota_allows,
             corners::descriptors_may_all_be_closed,
             corners::reserved_addresses_become_remote_when_they_are_committed,
             corners::what_stays_in_this_machine_is_told,

@@ -136,12 +136,13 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
         (None, size) => Lease::create(&socket, size.unwrap_or_default().0),
     };
     let lease = lease.map_err(of_lease)?;
+    let grower = lease.grower();
     let request = MapRequest {
         region: lease.name().to_string(),
         kind: Kind::Private,
         limit: args.local.0,
         prefetch: !args.no_prefetch,
-        fresh: true,
+        fresh: args.region.is_none(),
         lost_wait_ms: args.lost_wait.0.as_millis() as u64,
         stay: args.allow_direct_io,
         keeps: true,
@@ -157,7 +158,7 @@ pub fn exec(args: &ExecArgs) -> Result<(), Failure> {
         direct: args.allow_direct_io,
     };
     let session = Session::start(program, &args.command, owner, &settings).map_err(Failure::failed)?;
-    let session = session.keeping(children);
+    let session = session.keeping(children).growing(grower, args.lost_wait.0);
     let Outcome { status, view, stayed, owner } = session.supervise().map_err(Failure::failed)?;
     if let Some(stayed) = stayed.filter(Stayed::is_worth_a_word) {
         to_stderr!("cn-agent: {}", in_this_machine(&stayed));

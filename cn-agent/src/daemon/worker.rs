@@ -330,10 +330,13 @@ impl Worker {
             Change::Extend { attachment, from } => {
                 let Attachment { region, hpa, .. } = &attachment;
                 match self.options.station.extend(engine, &attachment, from, now) {
-                    Ok(()) => tracing::info!(
-                        region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
-                        "region has grown"
-                    ),
+                    Ok(()) => {
+                        self.parties.spaces.grown(*hpa, from, attachment.reach());
+                        tracing::info!(
+                            region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
+                            "region has grown"
+                        );
+                    }
                     Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
                 }
             }

@@ -2,15 +2,18 @@
 //! it is created, and destroys it when this process could not.
 
 use std::path::Path;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::api::{CreateRegion, DestroyRegion, ErrorCode};
+use cxloe_gmm::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion};
 use cxloe_gmm::client::{self as gmm, Client};
-use cxloe_gmm::model::{CnId, Name};
+use cxloe_gmm::model::{ByteSize, CnId, Name};
 use cxloe_gmm::to_stderr;
 
+use super::growth::{Growth, Refusal, Step};
 use crate::client::{self, ClientError};
-use crate::local::message::Attaching;
+use crate::local::message::{Attaching, PagingView};
 use crate::mapping::Owner;
 use crate::paging::TEMPORARY;
 
@@ -22,6 +25,8 @@ const ATTACH_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long its destruction is waited for; the manager goes on with it afterwards.
 const DESTROY_MS: u64 = 10_000;
+/// How long its growth may take; whoever waits for room waits no longer than for memory nodes.
+const GROW_MS: u64 = 10_000;
 
 /// Why there is no region.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +58,20 @@ pub enum LeaseError {
 pub struct Lease {
     name: Name,
     bytes: u64,
+    /// Bytes of addresses that it has; 0 while they are not known.
+    window: u64,
+    /// Where its manager listens.
+    manager: String,
     temporary: Option<(tokio::runtime::Runtime, Client)>,
+}
+
+/// Has a temporary region grow when it is full. Waits for nothing: the manager is asked by a thread.
+#[derive(Debug)]
+pub struct Grower {
+    name: Name,
+    manager: String,
+    growth: Growth,
+    answer: Option<Receiver<Result<(), Refusal>>>,
 }
 
 impl Lease {
@@ -73,8 +91,9 @@ impl Lease {
         let bytes = bytes.next_multiple_of(EXTENT);
         client::lease(socket, name.clone())?;
         runtime.block_on(manager.create_region(&CreateRegion::new(name.clone(), bytes, owner)))?;
-        let lease = Lease { name, bytes, temporary: Some((runtime, manager)) };
-        lease.attached(socket)?;
+        let mut lease =
+            Lease { name, bytes, window: 0, manager: node.manager, temporary: Some((runtime, manager)) };
+        lease.window = lease.attached(socket)?;
         Ok(lease)
     }
 
@@ -85,7 +104,10 @@ impl Lease {
     pub fn existing(socket: &Path, name: Name) -> Result<Lease, LeaseError> {
         let regions = client::regions(socket)?;
         match regions.into_iter().find(|region| region.region == name.as_str()) {
-            Some(region) => Ok(Lease { name, bytes: region.size - region.beyond_window, temporary: None }),
+            Some(region) => {
+                let bytes = region.size - region.beyond_window;
+                Ok(Lease { name, bytes, window: region.window, manager: String::new(), temporary: None })
+            }
             None => Err(LeaseError::NotAttached { name }),
         }
     }
@@ -100,15 +122,25 @@ impl Lease {
         self.bytes
     }
 
-    fn attached(&self, socket: &Path) -> Result<(), LeaseError> {
+    /// What has the region grow, if it was created for the occasion.
+    pub fn grower(&self) -> Option<Grower> {
+        let (runtime, manager) = self.temporary.as_ref()?;
+        let nodes = runtime.block_on(manager.memory_nodes()).unwrap_or_default();
+        let unit = nodes.iter().map(|node| node.node.extent_bytes).fold(EXTENT, u64::max);
+        let growth = Growth::new(unit, self.window);
+        Some(Grower { name: self.name.clone(), manager: self.manager.clone(), growth, answer: None })
+    }
+
+    /// Waits until it is attached; bytes of addresses it has.
+    fn attached(&self, socket: &Path) -> Result<u64, LeaseError> {
         let until = Instant::now() + ATTACH_MAX;
         loop {
             let regions = client::regions(socket)?;
-            let there = regions.iter().any(|region| {
+            let there = regions.iter().find(|region| {
                 region.region == self.name.as_str() && region.attachment == Attaching::Attached
             });
-            if there {
-                return Ok(());
+            if let Some(region) = there {
+                return Ok(region.window);
             }
             if Instant::now() > until {
                 return Err(LeaseError::NotAttached { name: self.name.clone() });
@@ -124,6 +156,67 @@ impl Lease {
             // Where there is no agent any more, nobody has it mapped.
             let _ = owner.let_go();
         }
+    }
+}
+
+impl Grower {
+    /// Goes on, with how the region stands at the agent if that could be seen. What there is to say.
+    pub fn go_on(&mut self, view: Option<&PagingView>) -> Option<String> {
+        let mut step = match self.answer.as_ref().map(Receiver::try_recv) {
+            Some(Err(TryRecvError::Empty)) => return None,
+            Some(answer) => {
+                self.answer = None;
+                let ended = Err(Refusal::Other("the thread that asked the manager has ended".into()));
+                self.growth.answered(answer.unwrap_or(ended))
+            }
+            None => None,
+        };
+        if step.is_none() {
+            step = view.and_then(|view| self.growth.look(view.full, view.bytes));
+        }
+        match step? {
+            Step::Ask(bytes) => {
+                self.ask(bytes);
+                None
+            }
+            Step::Say(why) => Some(format!(
+                "region {} is full and does not grow: {why}; a process of the program is ended if that lasts for longer \
+                 than --lost-wait",
+                self.name
+            )),
+        }
+    }
+
+    /// Whether the manager has been asked and has not answered yet.
+    pub fn is_asking(&self) -> bool {
+        self.answer.is_some()
+    }
+
+    fn ask(&mut self, bytes: u64) {
+        let (tell, answer) = channel();
+        self.answer = Some(answer);
+        let (manager, name) = (self.manager.clone(), self.name.clone());
+        let asked = thread::Builder::new().name("grow".into()).spawn(move || {
+            // Who asked may have ended.
+            let _ = tell.send(grow(&manager, &name, bytes));
+        });
+        // What it was to tell with is gone with it, and that is heard.
+        drop(asked);
+    }
+}
+
+/// With a client of its own: connections are those of the thread that made them.
+fn grow(manager: &str, name: &Name, bytes: u64) -> Result<(), Refusal> {
+    let other = |error: std::io::Error| Refusal::Other(LeaseError::System(error).to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(other)?;
+    let manager = Client::new(manager).map_err(|error| Refusal::Other(error.to_string()))?;
+    let grow = GrowRegion { size: ByteSize(bytes), on: Vec::new(), wait_ms: GROW_MS };
+    match runtime.block_on(manager.grow_region(name, &grow)) {
+        Ok(_) => Ok(()),
+        Err(error) if matches!(error.code(), Some(ErrorCode::OverQuota | ErrorCode::NoSpace)) => {
+            Err(Refusal::TooMuch(error.to_string()))
+        }
+        Err(error) => Err(Refusal::Other(error.to_string())),
     }
 }
 

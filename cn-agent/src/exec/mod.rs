@@ -14,12 +14,17 @@
 //! background after that keep their memory as long as they live, except that a temporary region is not destroyed under
 //! them: the supervisor waits for them.
 //!
+//! A temporary region that becomes full (what processes have changed since a fork takes up room for each of them) grows: the
+//! supervisor sees at the agent that processes wait for room, and asks the manager for more, of which the agent hears as of
+//! any growth.
+//!
 //! If the supervisor is killed, the program gets SIGTERM: what nobody watches over any more ends, in the way a program is
 //! usually asked to. Its memory stays whole until its last process has ended; then the agent has the temporary region
 //! destroyed, as it does when the manager was away at the program's end.
 
 pub mod children;
 pub mod gate;
+pub mod growth;
 pub mod lease;
 pub mod library;
 pub mod program;

@@ -22,6 +22,7 @@ use nix::unistd::{Pid, getpid, getppid};
 
 use super::children::Children;
 use super::gate::{self, Gate, Opening};
+use super::lease::Grower;
 use super::stayed::{Stayed, Watch};
 use crate::client::ClientError;
 use crate::local::message::PagingView;
@@ -42,6 +43,11 @@ const PASSED_ON: [Signal; 7] = [
 const FOLDERS_MAX: usize = 40;
 /// The pause between two attempts to reach the agent's successor, and between two looks at processes in the background.
 const PAUSE_MS: u16 = 100;
+/// The pause between two looks whether the region is full; of the time that processes wait for room, one part of so many
+/// at most.
+const FULL_PAUSE: Duration = Duration::from_millis(500);
+const FULL_PAUSE_PART: u32 = 8;
+const FULL_PAUSE_MIN: Duration = Duration::from_millis(20);
 
 /// Why a program could not be supervised.
 #[derive(Debug, thiserror::Error)]
@@ -97,6 +103,8 @@ pub struct Session {
     gate: Option<Gate>,
     /// Children that only the agent knows.
     children: Option<Children>,
+    /// What has the region grow, how often that is looked after, and when next.
+    growing: Option<(Grower, Duration, Instant)>,
 }
 
 /// How a program ended.
@@ -192,7 +200,15 @@ impl Session {
             stayed: Watch::new(Instant::now()),
             gate: None,
             children: None,
+            growing: None,
         })
+    }
+
+    /// The same, with a region that grows when it is full; `patience` is how long processes wait for room in it.
+    #[must_use]
+    pub fn growing(self, grower: Option<Grower>, patience: Duration) -> Session {
+        let pause = (patience / FULL_PAUSE_PART).clamp(FULL_PAUSE_MIN, FULL_PAUSE);
+        Session { growing: grower.map(|grower| (grower, pause, Instant::now() + pause)), ..self }
     }
 
     /// The same, keeping the children that the agent sends.
@@ -225,6 +241,7 @@ impl Session {
             }
             self.follow_agent();
             self.look();
+            self.look_after_growth();
             let mut polled = false;
             if let Some(status) = ended {
                 let view = if self.away.is_none() { self.owner.paging() } else { Err(gone(&self.owner)) };
@@ -249,7 +266,9 @@ impl Session {
     /// Sleeps until there is a signal, the agent hangs up, or it is time to look again.
     fn sleep(&mut self, soon: bool) -> Result<(), SessionError> {
         let quiet = self.away.is_some() || self.abandoned;
-        let look = self.stayed.left(Instant::now()).as_millis() as u16;
+        let now = Instant::now();
+        let grow = self.growing.as_ref().map(|(_, _, due)| due.saturating_duration_since(now));
+        let look = self.stayed.left(now).min(grow.unwrap_or(Duration::MAX)).as_millis() as u16;
         let gate = self.gate.as_ref().and_then(Gate::descriptor);
         let asking = gate.is_some();
         // A connection that has ended is readable for ever.
@@ -286,6 +305,20 @@ impl Session {
             Ok(view) if self.away.is_none() => self.stayed.look(now, &view),
             _ => self.stayed.put_off(now),
         }
+    }
+
+    /// Has the region grow if it is full, if it is time to look.
+    fn look_after_growth(&mut self) {
+        let Some((grower, pause, due)) = &mut self.growing else { return };
+        let now = Instant::now();
+        if now < *due {
+            return;
+        }
+        let view = if self.away.is_none() { self.owner.paging().ok() } else { None };
+        if let Some(news) = grower.go_on(view.as_ref()) {
+            say(&news);
+        }
+        *due = now + if grower.is_asking() { FULL_PAUSE_MIN } else { *pause };
     }
 
     fn pass_signals_on(&mut self, ended: bool) -> Result<(), SessionError> {

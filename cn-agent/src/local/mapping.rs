@@ -217,8 +217,11 @@ async fn resume(
     }
     let listing = backstage.listing.clone();
     let adopted = spawn_blocking(move || {
-        let hpa = |name: &str| Some(listing.regions().into_iter().find(|region| region.region == name)?.hpa);
-        Space::adopt(ledger, memory, hpa).map(|space| space.map(Box::new))
+        let place = |name: &str| {
+            let region = listing.regions().into_iter().find(|region| region.region == name)?;
+            Some((region.hpa, region.size - region.beyond_window))
+        };
+        Space::adopt(ledger, memory, place).map(|space| space.map(Box::new))
     });
     let adopted = adopted.await.map_err(|error| Refused::System(error.to_string()))?;
     match adopted.map_err(|error| Refused::NotResumed(error.to_string()))? {

@@ -179,6 +179,9 @@ pub struct PagingView {
     pub resident: u64,
     /// Pages of the region in use.
     pub slots_used: u32,
+    /// Whether processes wait because the region has no room left for pages that have to leave.
+    #[serde(default)]
+    pub full: bool,
     /// Whether pages are fetched ahead.
     pub prefetch: bool,
     /// How long memory nodes may be away, in milliseconds.

@@ -193,6 +193,12 @@ impl Pager {
         self.slots.used()
     }
 
+    /// The region has `count` slots from now on: pages for which there was none can leave.
+    pub fn grow(&mut self, count: u32) {
+        self.slots.grow(count);
+        self.look_again();
+    }
+
     /// Changes how many pages may be resident; pages beyond leave in the next turns.
     pub fn set_limit(&mut self, limit: u32) {
         let limit = limit.max(LIMIT_MIN);

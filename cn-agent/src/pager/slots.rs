@@ -91,6 +91,13 @@ impl Slots {
         }
     }
 
+    /// The region has grown: a pool has `count` slots from now on, if that is more.
+    pub fn grow(&mut self, count: u32) {
+        if let Kind::Pool { .. } = self.kind {
+            self.count = self.count.max(count);
+        }
+    }
+
     /// Whether others refer to the slot as well.
     #[inline]
     pub fn is_shared(&self, slot: u32) -> bool {
@@ -180,6 +187,17 @@ mod tests {
         );
         assert_eq!(slots.used(), 2);
         slots.give(7);
+    }
+
+    #[test]
+    fn a_pool_grows_with_its_region() {
+        let mut slots = Slots::pool(1, true);
+        assert_eq!(slots.take(0).map(|taken| taken.slot), Some(0));
+        assert!(!slots.has_free());
+        slots.grow(2);
+        slots.grow(1);
+        assert!(slots.has_free(), "it never shrinks");
+        assert_eq!((slots.take(0), slots.take(0)), (Some(Slot { slot: 1, zeroed: true }), None));
     }
 
     #[test]

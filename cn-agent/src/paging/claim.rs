@@ -124,7 +124,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::pager::State;
+    use crate::pager::{PAGE_BYTES, State};
     use crate::paging::SpaceOptions;
     use crate::paging::space::ONLY;
 
@@ -168,6 +168,30 @@ mod tests {
         spaces.add(Box::new(Space::create(options).unwrap())).unwrap();
         spaces.own(id, true);
         id
+    }
+
+    #[test]
+    fn private_memory_gets_the_pages_that_its_region_grows_by() {
+        let bytes = |pages: u64| pages * PAGE_BYTES as u64;
+        let (mut spaces, id) = mapped(Kind::Private);
+        spaces.grown(2 << 40, bytes(64), bytes(96));
+        spaces.grown(1 << 40, bytes(80), bytes(96));
+        assert_eq!(spaces.get(id).unwrap().options().pages, 64, "another region, or not what follows");
+        spaces.grown(1 << 40, bytes(64), bytes(96));
+        assert_eq!(spaces.get(id).unwrap().options().pages, 96);
+        assert_eq!(spaces.mapped().first().map(|range| range.end), Some((1 << 40) + bytes(96)));
+        assert_eq!(spaces.report(Some(id))[0].bytes, bytes(96));
+        let ledger = spaces.get(id).unwrap().made().unwrap().ledger;
+        let successor = Space::adopt(ledger, None, |_| Some((1 << 40, bytes(128)))).unwrap().unwrap();
+        assert_eq!(
+            successor.options().pages,
+            128,
+            "it had grown more, which the predecessor did not hear of"
+        );
+
+        let (mut spaces, id) = mapped(Kind::Shared);
+        spaces.grown(1 << 40, bytes(64), bytes(96));
+        assert_eq!(spaces.get(id).unwrap().options().pages, 64, "it is mapped as it was");
     }
 
     #[test]

@@ -2,15 +2,16 @@
 //!
 //! After a fork each page that either process changes needs room of its own. When there is none, pages that may leave
 //! cannot, and whoever wants another one waits: for a process to end, or to give memory back. What waits too long is
-//! ended, the process that was started last, so that the one it was forked from goes on.
+//! ended, the process that was started last, so that the one it was forked from goes on. A region that grows meanwhile has
+//! room again: the supervisor of `cn-agent exec --size` asks for that.
 
 use std::time::Duration;
 
 use cxloe_wire::time::Time;
 
-use super::ledger;
 use super::space::{Space, with_io};
 use super::transfers::{Desk, Transfers};
+use super::{Kind, ledger, whole_pages};
 use crate::pager::{Io, MappingId, PAGE_BYTES};
 
 /// The pause between two looks whether pages can leave after all.
@@ -60,6 +61,24 @@ impl Space {
             self.full = Some(Full { looked: now, ..full });
             self.pager.look_again();
         }
+    }
+
+    /// The region has grown behind its first `from` bytes, and `bytes` of it can be reached. Whether there are more pages
+    /// for private memory than before; other memory is as large as it was mapped.
+    pub(super) fn grown(&mut self, from: u64, bytes: u64) -> bool {
+        let pages = whole_pages(bytes);
+        // Behind a part that could not be attached nothing is usable.
+        let follows = from <= u64::from(self.options.pages) * PAGE_BYTES as u64;
+        if self.options.kind != Kind::Private || !follows || pages <= self.options.pages {
+            return false;
+        }
+        self.options.pages = pages;
+        self.ledger.set_pages(pages);
+        self.pager.grow(pages);
+        // Whoever finds no room again waits as long again.
+        self.full = None;
+        tracing::info!(region = self.options.region, pages, "the region has room for more pages");
+        true
     }
 
     #[cold]

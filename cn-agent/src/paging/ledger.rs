@@ -220,6 +220,13 @@ impl Ledger {
         Ok(File::open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))?.into())
     }
 
+    /// Notes that the region has grown.
+    pub fn set_pages(&self, pages: u32) {
+        // Of ledgers of earlier releases the room of views would follow from that.
+        self.head[10].store(u64::from(self.pages), Ordering::Relaxed);
+        self.head[4].store(u64::from(pages), Ordering::Release);
+    }
+
     /// Notes another limit of resident pages.
     pub fn set_limit(&self, limit: u32) {
         self.head[5].store(u64::from(limit), Ordering::Relaxed);
@@ -322,12 +329,13 @@ mod tests {
         before.set_record(10, Some(record));
         before.set_record(10, None);
         before.set_limit(99);
+        before.set_pages(1500);
         before.table(3).unwrap().set(999, Entry::absent(17).to(State::Dirty));
         let shown = before.share().unwrap();
         assert!(MmapOptions::new().map_raw(&File::from(shown.try_clone().unwrap())).is_err(), "read-only");
         drop(before);
         let (after, found) = Ledger::adopt(shown).unwrap();
-        assert_eq!(found, SpaceOptions { limit: 99, ..options(Kind::Private) });
+        assert_eq!(found, SpaceOptions { limit: 99, pages: 1500, ..options(Kind::Private) });
         assert_eq!(after.records(), [record]);
         after.set_record(2, Some(Record { view: 7, pid: 0, started: 0, address: 0 }));
         assert_eq!(joined(after.share().unwrap().as_fd()).unwrap(), [(7, false), (3, true)]);
@@ -342,7 +350,11 @@ mod tests {
         let before = Ledger::create(&options).unwrap();
         before.head[10].store(0, Ordering::Relaxed);
         let (after, found) = Ledger::adopt(before.share().unwrap()).unwrap();
-        assert_eq!((found, after.table(3).unwrap().len()), (options, 1000 + PRIVATE_SPARE));
+        let room = 1000 + PRIVATE_SPARE;
+        assert_eq!((found, after.table(3).unwrap().len()), (options.clone(), room));
+        after.set_pages(1500);
+        let (later, found) = Ledger::adopt(after.share().unwrap()).unwrap();
+        assert_eq!((found.pages, found.view_pages, later.table(3).unwrap().len()), (1500, room, room));
     }
 
     #[test]

@@ -93,6 +93,14 @@ pub fn limit_pages(bytes: u64, region: u32) -> u32 {
     if bytes >= u64::from(region) * PAGE_BYTES as u64 { all } else { (bytes / PAGE_BYTES as u64) as u32 }
 }
 
+/// Pages of a region of so many bytes, as many as a space can have.
+fn whole_pages(bytes: u64) -> u32 {
+    (bytes / PAGE_BYTES as u64).min(PAGES_MAX) as u32
+}
+
+/// Pages that a space has at most, as its ledger has it.
+const PAGES_MAX: u64 = (1 << 31) - 1;
+
 /// What names of regions that are created for one program begin with.
 pub const TEMPORARY: &str = "exec-";
 /// Bytes of addresses that a process may reserve at most besides what it uses.

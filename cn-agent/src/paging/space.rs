@@ -16,7 +16,7 @@ use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared, access};
 use super::takeover::TakeOver;
 use super::transfers::{Desk, Ended, Transfers, is_final};
 use super::watchdog::Watchdog;
-use super::{Kind, SpaceOptions, TEMPORARY};
+use super::{Kind, SpaceOptions, TEMPORARY, whole_pages};
 use crate::engine::EngineError;
 use crate::pager::{
     Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
@@ -149,19 +149,23 @@ impl Space {
         Ok(space)
     }
 
-    /// What a predecessor has left behind: `ledger` and, if the memory is shared, that. `hpa` is found by the region's
-    /// name.
+    /// What a predecessor has left behind: `ledger` and, if the memory is shared, that. `place` finds by the
+    /// region's name where it begins and how many bytes it has: more than the predecessor knew, if it has grown since.
     ///
     /// # Errors
     /// Any [`MakeError`].
     pub fn adopt(
         ledger: OwnedFd,
         memory: Option<OwnedFd>,
-        hpa: impl FnOnce(&str) -> Option<u64>,
+        place: impl FnOnce(&str) -> Option<(u64, u64)>,
     ) -> Result<Option<Space>, MakeError> {
         let (ledger, options) = Ledger::adopt(ledger)?;
-        let Some(hpa) = hpa(&options.region) else { return Ok(None) };
-        let options = SpaceOptions { hpa, ..options };
+        let Some((hpa, bytes)) = place(&options.region) else { return Ok(None) };
+        let mut options = SpaceOptions { hpa, ..options };
+        if options.kind == Kind::Private {
+            options.pages = options.pages.max(whole_pages(bytes));
+            ledger.set_pages(options.pages);
+        }
         let memory = match options.kind {
             Kind::Shared => {
                 KernelMemory::Shared(Shared::adopt(memory.ok_or(MakeError::NoMemory)?, options.pages)?)

@@ -181,6 +181,19 @@ impl Spaces {
         }
     }
 
+    /// The region at `hpa` has grown behind its first `from` bytes, and `bytes` of it can be reached: a pool of pages has
+    /// more of them.
+    pub fn grown(&mut self, hpa: u64, from: u64, bytes: u64) {
+        let Some(space) = self.list.0.iter_mut().flatten().find(|space| space.options().hpa == hpa) else {
+            return;
+        };
+        if space.grown(from, bytes)
+            && let Some(mapped) = self.mapped.iter_mut().find(|range| range.start == hpa)
+        {
+            mapped.end = hpa + u64::from(space.options().pages) * PAGE_BYTES as u64;
+        }
+    }
+
     /// Watches the descriptors of spaces that have others than before.
     pub(super) fn watch(&mut self) {
         if !self.list.0.iter().flatten().any(|space| space.changed) {
@@ -417,6 +430,7 @@ fn view(space: &Space) -> PagingView {
         limit: bytes(space.pager.options().limit),
         resident: bytes(space.pager.resident()),
         slots_used: space.pager.slots_used(),
+        full: space.full.is_some(),
         prefetch: options.prefetch,
         lost_wait_ms: options.lost_wait.as_millis() as u64,
         taking_over: space.takeover.is_some(),

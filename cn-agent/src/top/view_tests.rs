@@ -43,6 +43,7 @@ fn mapping(space: u64, region: &str, faults: u64, zero_fills: u64) -> PagingView
         limit: 64 << 20,
         resident: 32 << 20,
         slots_used: 0,
+        full: false,
         prefetch: true,
         lost_wait_ms: 30_000,
         taking_over: false,
