@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cxloe_gmm::to_stderr;
+
 /// The longest log that is looked through; of a longer one, the beginning.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 /// As many unexpected lines as a verdict prints.
@@ -51,11 +53,11 @@ pub fn verdict(result: ExitCode) -> ExitCode {
     if lines.is_empty() {
         return result;
     }
-    eprintln!("\nDaemons have logged {} errors that no test expected:", lines.len());
+    to_stderr!("\nDaemons have logged {} errors that no test expected:", lines.len());
     for line in lines.iter().take(LINES_SHOWN_MAX) {
-        eprintln!("  {line}");
+        to_stderr!("  {line}");
     }
-    eprintln!("A test that provokes an error names it with cxloe_bench::lab::expect_error.");
+    to_stderr!("A test that provokes an error names it with cxloe_bench::lab::expect_error.");
     ExitCode::FAILURE
 }
 
