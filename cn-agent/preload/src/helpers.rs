@@ -12,7 +12,7 @@
 //!
 //! They have a table of descriptors of their own, with the connection and what a successor of the agent needs and nothing
 //! else: a program may close all descriptors it finds, or count them, and never meets these. They are no threads of the C
-//! library's ([`thread`](crate::thread)), touch no paged memory, and what runs in them does not allocate.
+//! library's ([`thread`]), touch no paged memory, and what runs in them does not allocate.
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};

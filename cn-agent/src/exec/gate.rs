@@ -1,5 +1,5 @@
 //! The gate that a program's system calls pass: a filter in the kernel, inherited by all that it starts, which asks the
-//! supervisor about those that are [refused](super::refused).
+//! supervisor about those that are refused (module `refused`).
 //!
 //! ```text
 //!   program --openat(O_DIRECT)--> filter --asks--> supervisor: pipes and files that are only written go on,

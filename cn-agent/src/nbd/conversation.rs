@@ -1,5 +1,5 @@
 //! One connection of an NBD client, as a state machine without I/O: bytes go in by [`Conversation::receive`], what they
-//! ask for comes out of [`Conversation::step`], and what is to be said at once goes to an [`Output`].
+//! ask for comes out of [`Conversation::step`], and what is to be said at once goes to an `Output`.
 //!
 //! ```text
 //!   greeting --> client's flags --> options --GO, EXPORT_NAME--> requests --DISC--> over

@@ -1,4 +1,4 @@
-//! The server's shell: a thread that accepts clients, and one for each of them ([`connection`](super::connection)).
+//! The server's shell: a thread that accepts clients, and one for each of them (`connection`).
 //!
 //! The number of clients is bounded, so is the time in which one has to choose an export, and what one can make the
 //! server keep. At the end nobody is accepted any more, what was received whole is still carried out and answered, and

@@ -2,7 +2,7 @@
 //!
 //! Threads of programs have signal stacks of their own choosing: 8 KiB in Rust, 32 KiB in Go, sometimes just what the
 //! kernel asks for, which a CPU with AVX-512 or AMX then fills with its registers. What is done here runs a network
-//! protocol, so it never runs there: the handler goes to a stack of its own first, from a pool ([`stacks`]), and does not
+//! protocol, so it never runs there: the handler goes to a stack of its own first, from a pool (`stacks`), and does not
 //! touch a byte of the stack it was called on below what the kernel has put there (`enter_*.rs`, in assembly).
 //!
 //! ```text

@@ -234,7 +234,7 @@ pub fn all_said() -> Result<(), Failure> {
 }
 
 /// `println!` that does not end the process when standard output cannot be written:
-/// [`all_said`](crate::command_line::output::all_said) tells at the end.
+/// `all_said` tells at the end.
 #[macro_export]
 macro_rules! to_stdout {
     ($($argument:tt)*) => { $crate::command_line::output::say(format_args!($($argument)*)) };

@@ -4,7 +4,7 @@
 //!   any thread --event--> EnvFilter --> CallSites: so many from one place --> formatted --> queue --> log thread --> stderr
 //! ```
 //!
-//! Whoever logs never waits and never fails: the [`queue`] is bounded, and only its own thread writes. What does not fit
+//! Whoever logs never waits and never fails: the `queue` is bounded, and only its own thread writes. What does not fit
 //! or cannot be written is dropped and counted, and the log says how much that was once it can be written again.
 
 mod call_sites;
