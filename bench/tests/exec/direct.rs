@@ -9,7 +9,14 @@ use crate::run::{Running, Sizes, compiled, nothing_is_left, rig, start, text};
 fn fio(rig: &Rig, more: &[&str], engine: &[&str]) -> Outcome<Running> {
     let folder = format!("--directory={}", text(rig.dir.path()));
     let mut command = vec!["fio", "--name=direct", &folder, "--rw=randwrite", "--size=48M", "--bs=256k"];
-    command.extend(["--iodepth=64", "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--thread"]);
+    command.extend([
+        "--iodepth=64",
+        "--verify=crc32c",
+        "--do_verify=1",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+        "--thread",
+    ]);
     command.extend(engine);
     start(rig, Sizes(192, 8), more, &command)
 }

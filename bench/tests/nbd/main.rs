@@ -242,7 +242,14 @@ h.shutdown()
 fn fio_verifies_what_it_wrote() -> Outcome {
     let disk = Exported::start(&[])?;
     let uri = format!("--uri={}", disk.uri("disk"));
-    let common = ["--name=verify", "--ioengine=nbd", "--size=16M", "--verify=crc32c", "--verify_fatal=1"];
+    let common = [
+        "--name=verify",
+        "--ioengine=nbd",
+        "--size=16M",
+        "--verify=crc32c",
+        "--verify_fatal=1",
+        "--verify_state_save=0",
+    ];
     for (how, size) in
         [("--rw=randwrite", "--bs=4k"), ("--rw=randwrite", "--bsrange=512-256k"), ("--rw=write", "--bs=1M")]
     {
