@@ -11,7 +11,7 @@
 //! to what is read-only, what is not known. The payload of a write goes past it, to where it is to be
 //! ([`Step::Payload`]), so that a client cannot make it keep more than an option or a header.
 
-use super::output::Output;
+use super::output::{Output, clipped};
 use super::wire::{
     Abilities, Errno, GREETING, Handshake, Info, Kind, OPTION, OPTION_HEADER, Opt, OptReply, REQUEST_HEADER,
     RequestHeader, Wishes, parse_info, parse_option, put_option_reply,
@@ -27,8 +27,6 @@ const BLOCK_PREFERRED: u32 = 4096;
 const OPTION_DATA_MAX: u32 = 16 << 10;
 /// Options before an export is chosen.
 const OPTIONS_MAX: u32 = 256;
-/// The longest text said against an option, in bytes.
-const TEXT_MAX: usize = 1024;
 
 /// What is to be had.
 #[derive(Clone, Debug)]
@@ -450,15 +448,6 @@ impl Conversation {
             None
         }
     }
-}
-
-/// As much of a text as is sent.
-fn clipped(text: &str) -> &str {
-    let mut end = text.len().min(TEXT_MAX);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 #[cfg(test)]

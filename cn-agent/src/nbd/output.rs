@@ -184,7 +184,7 @@ pub enum Sent {
 }
 
 /// As much of a text as is sent.
-fn clipped(text: &str) -> &str {
+pub(super) fn clipped(text: &str) -> &str {
     let mut end = text.len().min(TEXT_MAX);
     while !text.is_char_boundary(end) {
         end -= 1;
