@@ -15,8 +15,8 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use super::{Backoff, StateError, Stop, Stopped};
-use crate::api::ErrorCode;
-use crate::{Client, ClientError};
+use cxloe_fabric::api::ErrorCode;
+use cxloe_fabric::{Client, ClientError};
 
 /// How things stand with the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::EtherType;
-use crate::model::Name;
+use cxloe_fabric::model::Name;
 
 /// The longest name of a network interface in bytes: Linux's IFNAMSIZ without the zero at the end.
 const INTERFACE_LEN_MAX: usize = 15;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::model::Watermark;
+use cxloe_fabric::model::Watermark;
 
 /// What a node remembers. Its default is what a node knows that has never been part of a fabric.
 pub trait Remembered: Serialize + DeserializeOwned + Default {

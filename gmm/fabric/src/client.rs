@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-//! use cxloe_gmm::{api::CreateRegion, client::Client, model::{CnId, Name}};
+//! use cxloe_fabric::{api::CreateRegion, client::Client, model::{CnId, Name}};
 //!
 //! let manager = Client::new("http://127.0.0.1:7440")?;
 //! let owner: CnId = "02:00:00:00:00:01".parse()?;
@@ -168,7 +168,7 @@ impl Client {
 }
 
 /// The innermost cause of an error: reqwest's own text names the URL once more, what lies beneath says what happened.
-pub(crate) fn causes(error: &reqwest::Error) -> String {
+pub fn causes(error: &reqwest::Error) -> String {
     if error.is_timeout() {
         return "no answer in time".to_owned();
     }

@@ -193,6 +193,6 @@ pub(super) fn count_u8(count: usize) -> u8 {
 }
 
 /// A count as the four bytes it is written with.
-pub(super) fn count_u32(count: usize) -> u32 {
+pub fn count_u32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }

@@ -9,7 +9,7 @@ use super::event_record::{Happening, Log, Overflow};
 use super::header::ReturnCode;
 use super::mld_component::QosControl;
 use super::opcode::Opcode;
-use crate::hdm::Decoder;
+use cxloe_fabric::hdm::Decoder;
 
 /// Devices of one switch: ports 0 to 126.
 pub const DEVICES_MAX: u8 = 127;

@@ -1,19 +1,27 @@
+//! # cxloe-fm: the fabric manager API
+//!
 //! The fabric manager API (CXL 3.1, 7.6.7) over MCTP packets on TCP: existing fabric-manager clients see the fabric as CXL
 //! switches with hosts and memory devices, and drive it.
 //!
 //! ```text
 //!   TCP --> mctp: packets to messages --> answer --> Fabric: the switch, seen from here
 //!   TCP <-- mctp: messages to packets <-----'            |
-//!                                                   manager_view: the manager
+//!                                                   whoever implements Fabric: the manager
 //! ```
 //!
-//! * bytes, without I/O: [`mctp`] packets, [`control`] MCTP's own messages, [`header`] and [`opcode`] of a message, payloads
-//!   by command set: [`component`], [`event_record`], [`physical_switch`], [`virtual_switch`], [`mld_port`],
-//!   [`mld_component`], [`dcd`]
-//! * answers, without I/O: [`answer`] over a [`fabric::Fabric`]; [`config_space`] and [`registers`] of a logical device
-//! * [`manager_view`]: the manager's fabric as such a [`fabric::Fabric`]; [`tag`] names regions for it
-//! * around them: [`listener`] serves TCP, within the connections there may be (`places`) and with what clients have set
-//!   (`settings`); [`client`] asks
+//! | modules | what they hold |
+//! |---|---|
+//! | [`mctp`], [`control`] | MCTP packets (DSP0236), and MCTP's own messages |
+//! | [`header`], [`opcode`], [`bytes`] | header of a message, its command, reading and writing payloads |
+//! | [`component`], [`event_record`], [`physical_switch`], [`virtual_switch`], [`mld_port`], [`mld_component`], [`dcd`] | payloads by command set |
+//! | [`fabric`] | what is shown and changed: a trait |
+//! | [`answer`], [`config_space`], [`registers`] | answers over a [`fabric::Fabric`], without I/O; config space and registers of a logical device |
+//! | [`tag`] | tags of dynamic capacity as names of regions |
+//! | [`listener`] | serves TCP, within the connections there may be (`places`) and with what clients have set (`settings`) |
+//! | [`client`] | asks over TCP |
+
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod answer;
 pub mod bytes;
@@ -24,11 +32,8 @@ pub mod control;
 pub mod dcd;
 pub mod event_record;
 pub mod fabric;
-mod failure;
 pub mod header;
 pub mod listener;
-mod manager_events;
-pub mod manager_view;
 pub mod mctp;
 pub mod mld_component;
 pub mod mld_port;

@@ -13,7 +13,7 @@
 
 use super::bytes::Writer;
 use super::fabric::DECODERS_MAX;
-use crate::hdm::{Control, Decoder, TargetType};
+use cxloe_fabric::hdm::{Control, Decoder, TargetType};
 
 /// Bytes of the component registers.
 pub const REGISTERS_BYTES: usize = 64 << 10;

@@ -2,7 +2,7 @@
 //! zeros, and such a tag is its own name; any other tag is spelled out in hexadecimal in the name of its region.
 
 use super::dcd::{TAG_BYTES, Tag};
-use crate::model::Name;
+use cxloe_fabric::model::Name;
 
 /// What the name of a region starts with whose tag is no name.
 const SPELLED_OUT: &str = "dc-";

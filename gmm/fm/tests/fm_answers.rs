@@ -4,15 +4,15 @@ mod fm_fabric;
 
 use std::net::TcpStream;
 
-use cxloe_gmm::fm::answer::{MESSAGE_MAX, Session, answer, refuse};
-use cxloe_gmm::fm::bytes::Payload;
-use cxloe_gmm::fm::event_record::{Events, Happening, Log, Overflow};
-use cxloe_gmm::fm::fabric::*;
-use cxloe_gmm::fm::header::{Dialect, ReturnCode};
-use cxloe_gmm::fm::opcode::{CommandEffect, Component, Effects, Opcode};
-use cxloe_gmm::fm::physical_switch::PortState;
-use cxloe_gmm::fm::virtual_switch::{GetVirtualSwitches, VirtualSwitches};
-use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
+use cxloe_fm::answer::{MESSAGE_MAX, Session, answer, refuse};
+use cxloe_fm::bytes::Payload;
+use cxloe_fm::event_record::{Events, Happening, Log, Overflow};
+use cxloe_fm::fabric::*;
+use cxloe_fm::header::{Dialect, ReturnCode};
+use cxloe_fm::opcode::{CommandEffect, Component, Effects, Opcode};
+use cxloe_fm::physical_switch::PortState;
+use cxloe_fm::virtual_switch::{GetVirtualSwitches, VirtualSwitches};
 use fm_fabric::{GIB, MIB, MemoryFabric, Serving, Shared, hex, receive, send};
 use proptest::prelude::*;
 

@@ -1,17 +1,17 @@
 //! The FM API's bytes: each layout against bytes written down one by one, in both directions, and against any bytes.
 
-use cxloe_gmm::fm::bytes::{Payload, Reader, WrongLength};
-use cxloe_gmm::fm::component::*;
-use cxloe_gmm::fm::control::Endpoint;
-use cxloe_gmm::fm::dcd::*;
-use cxloe_gmm::fm::event_record::*;
-use cxloe_gmm::fm::header::*;
-use cxloe_gmm::fm::mctp::*;
-use cxloe_gmm::fm::mld_component::*;
-use cxloe_gmm::fm::mld_port::*;
-use cxloe_gmm::fm::opcode::*;
-use cxloe_gmm::fm::physical_switch::*;
-use cxloe_gmm::fm::virtual_switch::*;
+use cxloe_fm::bytes::{Payload, Reader, WrongLength};
+use cxloe_fm::component::*;
+use cxloe_fm::control::Endpoint;
+use cxloe_fm::dcd::*;
+use cxloe_fm::event_record::*;
+use cxloe_fm::header::*;
+use cxloe_fm::mctp::*;
+use cxloe_fm::mld_component::*;
+use cxloe_fm::mld_port::*;
+use cxloe_fm::opcode::*;
+use cxloe_fm::physical_switch::*;
+use cxloe_fm::virtual_switch::*;
 use proptest::prelude::*;
 
 /// Bytes from hexadecimal digits; anything else between them is for the reader.

@@ -6,8 +6,8 @@ mod fm_fabric;
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
-use cxloe_gmm::fm::fabric::Slot;
-use cxloe_gmm::fm::header::ReturnCode;
+use cxloe_fm::fabric::Slot;
+use cxloe_fm::header::ReturnCode;
 use fm_fabric::{PATIENCE, Received, Serving, Shared, hex, receive};
 
 /// Sends packets as they are written here on a connection of their own, and reads the response.

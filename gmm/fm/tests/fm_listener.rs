@@ -6,13 +6,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::fm::client::{FmClient, FmClientError, Recipient};
-use cxloe_gmm::fm::component::{BackgroundStatus, Identity};
-use cxloe_gmm::fm::header::{Dialect, ReturnCode};
-use cxloe_gmm::fm::mld_component::{GetLdAllocations, LdAllocations, LdInfo, SetLdAllocations};
-use cxloe_gmm::fm::opcode::Opcode;
-use cxloe_gmm::fm::physical_switch::{GetPortState, PortStates};
-use cxloe_gmm::fm::virtual_switch::BindVppb;
+use cxloe_fm::client::{FmClient, FmClientError, Recipient};
+use cxloe_fm::component::{BackgroundStatus, Identity};
+use cxloe_fm::header::{Dialect, ReturnCode};
+use cxloe_fm::mld_component::{GetLdAllocations, LdAllocations, LdInfo, SetLdAllocations};
+use cxloe_fm::opcode::Opcode;
+use cxloe_fm::physical_switch::{GetPortState, PortStates};
+use cxloe_fm::virtual_switch::BindVppb;
 use fm_fabric::{PATIENCE, Serving, Shared, hex, packets, receive, send};
 
 const IDENTIFY: &str = "00 5A 00 01 00 00 00 00 00 00 00 00";
@@ -300,7 +300,7 @@ async fn the_client_tries_again_when_asked_to_and_names_what_went_wrong() {
         let mut fabric = shared.0.lock().unwrap();
         (fabric.refusal, fabric.refusals) = (Some(ReturnCode::RetryRequired), 2);
     }
-    let allocation = cxloe_gmm::fm::mld_component::LdAllocation { range_1: 1, range_2: 0 };
+    let allocation = cxloe_fm::mld_component::LdAllocation { range_1: 1, range_2: 0 };
     let set = SetLdAllocations { first: 3, allocations: vec![allocation] };
     let done: SetLdAllocations =
         client.ask(Recipient::Device(0), Opcode::SetLdAllocations, &set).await.unwrap();

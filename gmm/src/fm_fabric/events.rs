@@ -9,13 +9,13 @@
 
 use std::collections::BTreeMap;
 
-use super::answer::extent;
-use super::bytes::count_u32;
-use super::event_record::{Happening, Log, Overflow};
-use super::fabric::{EXTENTS_MAX, EventLog, LogEntry, Source};
-use super::manager_view::{ManagerView, capacity_of, device_link, host_link, places};
-use super::virtual_switch::{NO_LD, VppbStatus};
-use crate::model::{CnId, DeviceKind, Event, EventKind, MemoryNode, Name, RegionState};
+use super::{ManagerView, capacity_of, device_link, host_link, places};
+use cxloe_fabric::model::{CnId, DeviceKind, Event, EventKind, MemoryNode, Name, RegionState};
+use cxloe_fm::answer::extent;
+use cxloe_fm::bytes::count_u32;
+use cxloe_fm::event_record::{Happening, Log, Overflow};
+use cxloe_fm::fabric::{EXTENTS_MAX, EventLog, LogEntry, Source};
+use cxloe_fm::virtual_switch::{NO_LD, VppbStatus};
 
 /// [`Happening::Capacity`]: added.
 const CAPACITY_ADDED: u8 = 0;

@@ -1,21 +1,24 @@
 //! The manager as the FM API sees it: switch `k` has the memory nodes and compute nodes of index `127 k` to `127 k + 126`.
 //! Everything shown follows from the manager's state; every change is one of its commands.
 
+mod events;
+
 use std::collections::BTreeMap;
 
-use super::dcd::Tag;
-use super::event_record::{Happening, Log};
-use super::fabric::{
+use cxloe_fm::dcd::Tag;
+use cxloe_fm::event_record::{Happening, Log};
+use cxloe_fm::fabric::{
     self, Capacity, Device, EventLog, Fabric, Host, LogicalDevice, Operation, Slot, Source, Unbind,
 };
-use super::header::ReturnCode;
-use super::mld_component::QosControl;
-use super::opcode::Opcode;
-use super::{manager_events, tag};
-use crate::api::{self, CreateRegion, Owner};
-use crate::hdm::Decoder;
+use cxloe_fm::header::ReturnCode;
+use cxloe_fm::mld_component::QosControl;
+use cxloe_fm::opcode::Opcode;
+use cxloe_fm::tag;
+
 use crate::manager::{Change, Command, Manager, ManagerError};
-use crate::model::{
+use cxloe_fabric::api::{self, CreateRegion, Owner};
+use cxloe_fabric::hdm::Decoder;
+use cxloe_fabric::model::{
     ByteSize, ClearedLog, CnId, ComputeNode, DeviceKind, Health, LegState, MemoryNode, Name, OperationKind,
     OperationOutcome, Qos, Region, RegionState, SWITCH_NODES, UnbindOption,
 };
@@ -111,7 +114,7 @@ impl ManagerView<'_> {
         }
     }
 
-    fn logical_device(&self, node: &MemoryNode, ld: &crate::model::LogicalDevice) -> LogicalDevice {
+    fn logical_device(&self, node: &MemoryNode, ld: &cxloe_fabric::model::LogicalDevice) -> LogicalDevice {
         let regions = self.manager.regions_of_device(ld);
         let capacity = regions.iter().flat_map(|region| capacity_of(region, &node.name));
         let mut capacity: Vec<Capacity> = capacity.collect();
@@ -137,7 +140,7 @@ impl ManagerView<'_> {
         Host { slots, ..self.bare_host(node, vcs) }
     }
 
-    fn slot(&self, ld: &crate::model::LogicalDevice) -> Option<Slot> {
+    fn slot(&self, ld: &cxloe_fabric::model::LogicalDevice) -> Option<Slot> {
         let (binding, node) = (ld.binding.as_ref()?, self.manager.memory_node(&ld.memory_node).ok()?);
         let made = binding.region.as_ref().and_then(|region| self.manager.region(region).ok());
         let being_made = made.is_some_and(|region| region.state == RegionState::Creating);
@@ -151,7 +154,7 @@ impl ManagerView<'_> {
     }
 
     /// The LD as the manager has it.
-    fn ld(&self, port: u8, ld: u8) -> Option<&crate::model::LogicalDevice> {
+    fn ld(&self, port: u8, ld: u8) -> Option<&cxloe_fabric::model::LogicalDevice> {
         let place = (self.node_at(port)?.name.clone(), u16::from(ld));
         self.manager.state().logical_devices.get(&place)
     }
@@ -240,7 +243,7 @@ impl Fabric for ManagerView<'_> {
     fn events(&self, source: Source, log: Log) -> EventLog {
         let place = (self.switch, port_of(source), log.number());
         let cleared = self.manager.state().cleared_logs.get(&place);
-        manager_events::log(self, source, log, cleared.map_or(0, |cleared| cleared.through))
+        events::log(self, source, log, cleared.map_or(0, |cleared| cleared.through))
     }
 
     fn bind(&mut self, vcs: u8, vppb: u8, port: u8, ld: Option<u8>) -> Result<(), ReturnCode> {
@@ -394,14 +397,14 @@ pub(super) fn device_link(view: &ManagerView<'_>, node: &Name, up: bool) -> Opti
     let node = view.manager.memory_node(node).ok()?;
     let port = view.place(node.index)?;
     let device = Device { reachable: up, ..view.bare_device(node, port) };
-    Some((port, Happening::Link(super::answer::device_port(&device))))
+    Some((port, Happening::Link(cxloe_fm::answer::device_port(&device))))
 }
 
 /// The same of a host.
 pub(super) fn host_link(view: &ManagerView<'_>, cn: CnId, reachable: bool, held: bool) -> Option<Happening> {
     let node = view.manager.state().compute_nodes.get(&cn)?;
     let host = Host { reachable, held, ..view.bare_host(node, view.place(node.index)?) };
-    Some(Happening::Link(super::answer::host_port(&host)))
+    Some(Happening::Link(cxloe_fm::answer::host_port(&host)))
 }
 
 /// The port of a memory node and the VCS of a compute node, if both are on this switch.

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cxloe_doctor::{Check, Group};
+use crate::doctor::{Check, Group};
 
-use crate::api::{ManagerHealth, MemoryNodeStatus};
-use crate::model::human_bytes;
-use crate::{Client, ClientError};
+use cxloe_fabric::api::{ManagerHealth, MemoryNodeStatus};
+use cxloe_fabric::model::human_bytes;
+use cxloe_fabric::{Client, ClientError};
 
 /// How long a manager may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -113,7 +113,7 @@ impl Asked {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_doctor::Level;
+    use crate::doctor::Level;
 
     fn asked(version: &str) -> Asked {
         let health = serde_json::json!({
@@ -136,7 +136,7 @@ mod tests {
         health.orphan_bytes = 4 << 20;
         let judged = |asked: &Asked| asked.judge_manager("http://m:1", "1.0.0");
         assert!(judged(&troubled).level == Level::Warn && judged(&troubled).found.contains("4.00 MiB"));
-        let refused = crate::api::Party::MemoryNode(crate::model::Name::new("mn7").unwrap());
+        let refused = cxloe_fabric::api::Party::MemoryNode(cxloe_fabric::model::Name::new("mn7").unwrap());
         troubled.health.as_mut().unwrap().refused = vec![refused];
         assert!(judged(&troubled).level == Level::Fail && judged(&troubled).found.contains("mn7"));
         assert!(judged(&troubled).advice.unwrap().contains("gmm adopt-fabric"));

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use crate::ClientError;
-use crate::api::ErrorCode;
 use crate::to_stderr;
+use cxloe_fabric::ClientError;
+use cxloe_fabric::api::ErrorCode;
 
 /// What a command exits with when it fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::{Failure, shown};
-use crate::model::human_bytes;
+use cxloe_fabric::model::human_bytes;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

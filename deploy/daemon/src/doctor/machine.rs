@@ -1,6 +1,6 @@
 //! Kernel, clock and CPUs: whether they serve a daemon that counts in microseconds.
 
-use crate::{Check, Group, Host};
+use crate::doctor::{Check, Group, Host};
 
 /// Sources of time that are read without leaving the CPU.
 const FAST_CLOCKS: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "ptp"];
@@ -216,8 +216,8 @@ fn list(cpus: &[usize]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Level;
-    use crate::host::described;
+    use crate::doctor::Level;
+    use crate::doctor::host::described;
 
     fn machine() -> Machine {
         Machine {

@@ -11,9 +11,6 @@
 //! describes, in a folder that stands for `/` or as plain values. What only one daemon knows (its options, its peers) it
 //! judges itself and adds to the [`Report`].
 
-// These end the process when nobody can be told.
-#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
-
 mod check;
 mod host;
 pub mod machine;

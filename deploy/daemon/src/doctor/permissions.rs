@@ -1,6 +1,6 @@
 //! What this process may do, by capabilities and limits, and whether that is what its links and its memory take.
 
-use crate::{Check, Group, Host, size};
+use crate::doctor::{Check, Group, Host, size};
 
 /// A capability, by its number (capability(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -160,8 +160,8 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Level;
-    use crate::host::described;
+    use crate::doctor::Level;
+    use crate::doctor::host::described;
 
     fn with(capabilities: &[Capability]) -> Process {
         let effective = capabilities.iter().fold(0, |mask, capability| mask | 1 << capability.number);

@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 
-use crate::{Check, Group, size};
+use crate::doctor::{Check, Group, size};
 
 /// What was read of a folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ fn judge_secret(name: &str, path: &Path, mode: std::io::Result<u32>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Level;
+    use crate::doctor::Level;
 
     #[test]
     fn a_folder_has_to_be_writable_and_large_enough() {

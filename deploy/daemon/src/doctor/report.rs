@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use comfy_table::{ContentArrangement, Table, presets::UTF8_FULL_CONDENSED};
 use serde::Serialize;
 
-use crate::{Check, Level};
+use crate::doctor::{Check, Level};
 
 /// Columns of a report: what a terminal has, or nearly so.
 const WIDTH: u16 = 110;
@@ -107,7 +107,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Group;
+    use crate::doctor::Group;
 
     fn report(checks: Vec<Check>) -> Report {
         Report::new("mn-server", "1.2.3", checks)

@@ -2,17 +2,17 @@
 //! a time, of all and of one peer, how long a request may take to arrive, how large its head may be. Who has to go where
 //! there is no room is decided in [`super::connections`].
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use axum::Router;
-use hyper::Request;
 use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -47,12 +47,18 @@ pub struct Listeners {
 
 /// Accepts and serves until `stop` becomes true; then lets requests under way end for a moment, and breaks the rest off.
 /// At most `connections_max` are served at a time, half of them from one peer.
-pub async fn serve(
+pub async fn serve<S, B>(
     listeners: Listeners,
-    router: Router,
+    service: S,
     connections_max: usize,
     mut stop: watch::Receiver<bool>,
-) {
+) where
+    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let connected = Connected::new(connections_max);
     let mut connections = JoinSet::new();
     let mut sweep = tokio::time::interval(SWEEP);
@@ -82,10 +88,10 @@ pub async fn serve(
             () = told_to_end(&mut stop) => break,
         };
         let Some((seat, ended)) = connected.admit(peer) else { continue };
-        let (router, stop) = (router.clone(), stop.clone());
+        let (service, stop) = (service.clone(), stop.clone());
         match stream {
-            Stream::Tcp(stream) => connections.spawn(connection(stream, seat, ended, router, stop)),
-            Stream::Unix(stream) => connections.spawn(connection(stream, seat, ended, router, stop)),
+            Stream::Tcp(stream) => connections.spawn(connection(stream, seat, ended, service, stop)),
+            Stream::Unix(stream) => connections.spawn(connection(stream, seat, ended, service, stop)),
         };
     }
     let all_ended = async { while connections.join_next().await.is_some() {} };
@@ -215,7 +221,7 @@ impl Drop for Seated {
 }
 
 /// The body of a request, whose end is told to the connection it comes on.
-struct Arriving {
+pub struct Arriving {
     body: Incoming,
     seat: Arc<Seated>,
 }
@@ -244,30 +250,34 @@ impl hyper::body::Body for Arriving {
     }
 }
 
-async fn connection(
+async fn connection<S, B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     seat: Seated,
     ended: oneshot::Receiver<()>,
-    router: Router,
+    service: S,
     mut stop: watch::Receiver<bool>,
-) {
+) where
+    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
     let seat = Arc::new(seat);
-    let service = service_fn(|request: Request<Incoming>| {
-        let (mut router, seat) = (router.clone(), Arc::clone(&seat));
+    let requests = service_fn(|request: Request<Incoming>| {
+        let (mut service, seat) = (service.clone(), Arc::clone(&seat));
         async move {
             match request.body().is_end_stream() {
                 true => seat.works(),
                 false => seat.receives(),
             }
             let arriving = Arc::clone(&seat);
-            let answer = router.call(request.map(|body| Arriving { body, seat: arriving })).await;
+            let answer = service.call(request.map(|body| Arriving { body, seat: arriving })).await;
             seat.rests();
             answer
         }
     });
-    let served = builder.serve_connection(TokioIo::new(stream), service);
+    let served = builder.serve_connection(TokioIo::new(stream), requests);
     tokio::pin!(served);
     let result = tokio::select! {
         result = served.as_mut() => result,

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::daemon::spelling::spelled;
+use crate::spelling::spelled;
 
 /// An address for metrics, written `127.0.0.1:9741`, `[::]:9741` or `unix:/run/cxloe/metrics.sock`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

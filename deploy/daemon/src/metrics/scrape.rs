@@ -40,7 +40,7 @@ pub struct Definition {
 /// The table of a daemon's metrics: a [`Definition`] by each name, and `ALL` of them in this order.
 ///
 /// ```
-/// cxloe_gmm::metrics_table! {
+/// cxloe_daemon::metrics_table! {
 ///     /// Cups there are.
 ///     CUPS: Gauge "tea_cups" ["colour"];
 /// }
@@ -51,9 +51,9 @@ macro_rules! metrics_table {
     ($($(#[doc = $help:literal])+ $name:ident: $kind:ident $text:literal [$($label:literal),*];)*) => {
         $(
             $(#[doc = $help])+
-            pub static $name: $crate::daemon::metrics::Definition = $crate::daemon::metrics::Definition {
+            pub static $name: $crate::metrics::Definition = $crate::metrics::Definition {
                 name: $text,
-                kind: $crate::daemon::metrics::Kind::$kind,
+                kind: $crate::metrics::Kind::$kind,
                 labels: &[$($label),*],
                 help: concat!($($help),+).trim_ascii(),
             };
@@ -61,7 +61,7 @@ macro_rules! metrics_table {
 
         /// All of the above.
         #[allow(dead_code)]
-        pub static ALL: &[&$crate::daemon::metrics::Definition] = &[$(&$name),*];
+        pub static ALL: &[&$crate::metrics::Definition] = &[$(&$name),*];
     };
 }
 

@@ -2,22 +2,25 @@
 //! does its work. A thread of its own with a small runtime asks the daemon when it is asked, never in between, and within
 //! the limits of connections, heads and idle time that the manager's REST interface has too.
 
+use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 
-use axum::Router;
-use axum::http::StatusCode;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 use tokio::sync::{Mutex, watch};
+use tower_service::Service;
 
 use super::{MetricsAddress, Scrape};
-use crate::daemon::{Bound, SocketError};
-use crate::server::listener::{Listeners, serve};
+use crate::http::{Arriving, Listeners, serve};
+use crate::{Bound, SocketError};
 
 /// Connections served at a time; more wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
@@ -117,7 +120,7 @@ impl MetricsListener {
             }
         };
         let (stop, stopped) = watch::channel(false);
-        let routes = router(sample);
+        let routes = Routes(Arc::new(Mutex::new(sample)));
         let thread = thread::Builder::new()
             .name("metrics".into())
             .spawn(move || runtime.block_on(serve(listeners, routes, CONNECTIONS_MAX, stopped)))
@@ -152,46 +155,68 @@ impl Drop for MetricsServer {
     }
 }
 
-fn router<F, R>(sample: F) -> Router
+/// What is answered to whom.
+struct Routes<F>(Arc<Mutex<F>>);
+
+impl<F> Clone for Routes<F> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<F, R> Service<Request<Arriving>> for Routes<F>
 where
     F: Fn() -> R + Send + Sync + 'static,
     R: Future<Output = Sample> + Send + 'static,
 {
-    let sample = Arc::new(Mutex::new(sample));
-    let asked = Arc::clone(&sample);
-    let metrics = move || {
-        let sample = Arc::clone(&sample);
-        async move {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Arriving>) -> Self::Future {
+        let sample = Arc::clone(&self.0);
+        Box::pin(async move {
+            let path = request.uri().path();
+            if path != "/metrics" && path != "/healthz" {
+                return Ok(answer(StatusCode::NOT_FOUND, PLAIN, "here are /metrics and /healthz\n".into()));
+            }
+            if !matches!(*request.method(), Method::GET | Method::HEAD) {
+                let mut refused = answer(StatusCode::METHOD_NOT_ALLOWED, PLAIN, "GET or HEAD\n".into());
+                refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET,HEAD"));
+                return Ok(refused);
+            }
             let found = {
                 let sample = sample.lock().await;
                 sample().await
             };
-            match found.scrape.encode() {
-                Ok(text) => answer(StatusCode::OK, FORMAT, text),
-                Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
-            }
-        }
-    };
-    let health = move || {
-        let sample = Arc::clone(&asked);
-        async move {
-            let found = {
-                let sample = sample.lock().await;
-                sample().await
-            };
-            match found.unwell {
-                None => answer(StatusCode::OK, PLAIN, "ok\n".into()),
-                Some(reason) => answer(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{reason}\n")),
-            }
-        }
-    };
-    Router::new().route("/metrics", get(metrics)).route("/healthz", get(health)).fallback(|| async {
-        answer(StatusCode::NOT_FOUND, PLAIN, "here are /metrics and /healthz\n".into())
-    })
+            Ok(if path == "/metrics" { metrics(found) } else { health(found) })
+        })
+    }
 }
 
-fn answer(status: StatusCode, kind: &'static str, text: String) -> Response {
-    (status, [(CONTENT_TYPE, kind)], text).into_response()
+fn metrics(found: Sample) -> Response<Full<Bytes>> {
+    match found.scrape.encode() {
+        Ok(text) => answer(StatusCode::OK, FORMAT, text),
+        Err(error) => answer(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, format!("{error}\n")),
+    }
+}
+
+fn health(found: Sample) -> Response<Full<Bytes>> {
+    match found.unwell {
+        None => answer(StatusCode::OK, PLAIN, "ok\n".into()),
+        Some(reason) => answer(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{reason}\n")),
+    }
+}
+
+fn answer(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }
 
 #[cfg(test)]

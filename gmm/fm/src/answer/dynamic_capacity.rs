@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 
 use super::{Desk, Done};
-use crate::fm::bytes::{Payload, count_u32};
-use crate::fm::dcd::{
+use crate::bytes::{Payload, count_u32};
+use crate::dcd::{
     CAPACITY_UNIT, DcRegion, DcdInfo, EXTENT_BYTES, Extent, Extents, GetExtents, GetHostRegions, HostRegions,
     InitiateAdd, InitiateRelease, REGIONS_MAX, SetDcRegion, Tag, removal, selection,
 };
-use crate::fm::fabric::{Capacity, Device, EXTENTS_MAX, LogicalDevice};
-use crate::fm::header::ReturnCode;
-use crate::fm::opcode::Opcode;
-use crate::model::CMEM_LIMIT;
+use crate::fabric::{Capacity, Device, EXTENTS_MAX, LogicalDevice};
+use crate::header::ReturnCode;
+use crate::opcode::Opcode;
+use cxloe_fabric::model::CMEM_LIMIT;
 
 /// Regions of each host.
 const REGIONS: u8 = 1;
@@ -138,7 +138,7 @@ fn extents(device: &Device, request: GetExtents, room: usize) -> Result<Done, Re
 }
 
 /// Capacity as an extent.
-pub(in crate::fm) fn extent(capacity: &Capacity) -> Extent {
+pub fn extent(capacity: &Capacity) -> Extent {
     Extent { dpa: capacity.dpa, length: capacity.bytes, tag: capacity.tag, sequence: 0 }
 }
 

@@ -1,12 +1,12 @@
 //! Event logs: the oldest records that fit into a response, and clearing them.
 
 use super::{Desk, Done};
-use crate::fm::bytes::Payload;
-use crate::fm::event_record::{
+use crate::bytes::Payload;
+use crate::event_record::{
     ClearEvents, EventRecord, Events, GetEvents, Log, RECORD_BYTES, RECORDS_HEADER_BYTES,
 };
-use crate::fm::fabric::{LogEntry, Source};
-use crate::fm::header::ReturnCode;
+use crate::fabric::{LogEntry, Source};
+use crate::header::ReturnCode;
 
 /// Most records in a response: Clear Event Records can name as many at once.
 const RECORDS_MAX: usize = 255;

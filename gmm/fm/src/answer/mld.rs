@@ -1,14 +1,14 @@
 //! What a device in slices answers (54xxh): its LDs, the capacity set aside for them, quality of service.
 
 use super::{Desk, Done, within};
-use crate::fm::bytes::Payload;
-use crate::fm::fabric::{Device, LDS_MAX, Qos};
-use crate::fm::header::ReturnCode;
-use crate::fm::mld_component::{
+use crate::bytes::Payload;
+use crate::fabric::{Device, LDS_MAX, Qos};
+use crate::header::ReturnCode;
+use crate::mld_component::{
     ALLOCATION_UNIT, GetLdAllocations, GetQosFractions, LdAllocation, LdAllocations, LdInfo, QosControl,
     QosFractions, QosStatus, SetLdAllocations,
 };
-use crate::fm::opcode::Opcode;
+use crate::opcode::Opcode;
 
 /// Granularity of allocations: 256 MB.
 const GRANULARITY: u8 = 0;

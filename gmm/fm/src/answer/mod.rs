@@ -15,8 +15,8 @@ mod events;
 mod mld;
 mod switch;
 
-pub(super) use dynamic_capacity::extent;
-pub(super) use switch::{device_port, host_port};
+pub use dynamic_capacity::extent;
+pub use switch::{device_port, host_port};
 
 use super::bytes::Payload;
 use super::component::{

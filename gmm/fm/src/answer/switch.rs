@@ -1,22 +1,22 @@
 //! What a switch answers: ports (51xxh), virtual switches and bindings (52xxh), and what lies behind a port (53xxh).
 
 use super::{Desk, Done, Target};
-use crate::fm::bytes::Payload;
-use crate::fm::config_space::ConfigSpace;
-use crate::fm::fabric::{
+use crate::bytes::Payload;
+use crate::config_space::ConfigSpace;
+use crate::fabric::{
     DECODERS_MAX, Device, DeviceKind, HOSTS_MAX, Host, PORTS_MAX, Slot, Unbind, VPPBS_MAX, upstream_port,
 };
-use crate::fm::header::{HEADER_BYTES, ReturnCode};
-use crate::fm::mld_port::{
+use crate::header::{HEADER_BYTES, ReturnCode};
+use crate::mld_port::{
     ConfigRequest, ConfigResponse, MEMORY_REQUEST_MAX, MemoryRequest, MemoryResponse, Tunnel, Tunnelled,
 };
-use crate::fm::opcode::Opcode;
-use crate::fm::physical_switch::{
+use crate::opcode::Opcode;
+use crate::physical_switch::{
     DEVICE_MLD, DEVICE_SLD, GetPortState, LINK_PERST, LINK_PRESENT, LTSSM_DISABLED, LTSSM_L0, MODE_CXL_2,
     PortControl, PortState, PortStates, SwitchIdentity, VERSION_CXL_2, port_state,
 };
-use crate::fm::registers;
-use crate::fm::virtual_switch::{
+use crate::registers;
+use crate::virtual_switch::{
     BindVppb, GenerateAer, GetVirtualSwitches, NO_LD, UnbindVppb, VirtualSwitch, VirtualSwitches, Vppb,
     VppbStatus, WHOLE_DEVICE, vcs_state,
 };
@@ -243,7 +243,7 @@ fn bound_vppb(slot: &Slot) -> Vppb {
 }
 
 /// The port of a device. Its lanes are network ports; their speeds are none that PCIe has a number for.
-pub(in crate::fm) fn device_port(device: &Device) -> PortState {
+pub fn device_port(device: &Device) -> PortState {
     let (device_type, ld_count) = match device.kind {
         DeviceKind::Mld => (DEVICE_MLD, device.ld_count()),
         DeviceKind::Sld => (DEVICE_SLD, 0),
@@ -259,7 +259,7 @@ pub(in crate::fm) fn device_port(device: &Device) -> PortState {
 }
 
 /// The port of a host.
-pub(in crate::fm) fn host_port(host: &Host) -> PortState {
+pub fn host_port(host: &Host) -> PortState {
     let link = link(host.reachable && !host.held, 1);
     let perst = if host.held { LINK_PERST } else { 0 };
     PortState {

@@ -7,13 +7,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cxloe_gmm::fm::answer::{Session, answer};
-use cxloe_gmm::fm::dcd::Tag;
-use cxloe_gmm::fm::event_record::Log;
-use cxloe_gmm::fm::fabric::*;
-use cxloe_gmm::fm::header::ReturnCode;
-use cxloe_gmm::fm::listener::{Answerer, FmConfig, FmListener};
-use cxloe_gmm::fm::opcode::Opcode;
+use cxloe_fm::answer::{Session, answer};
+use cxloe_fm::dcd::Tag;
+use cxloe_fm::event_record::Log;
+use cxloe_fm::fabric::*;
+use cxloe_fm::header::ReturnCode;
+use cxloe_fm::listener::{Answerer, FmConfig, FmListener};
+use cxloe_fm::opcode::Opcode;
 
 pub const MIB: u64 = 1 << 20;
 pub const GIB: u64 = 1 << 30;

@@ -1,8 +1,8 @@
 //! What a [`Nic`] is to be like for a daemon, and the commands that make it so.
 
 use super::{Nic, Presence};
-use crate::permissions::Xdp;
-use crate::{Check, Group};
+use crate::doctor::permissions::Xdp;
+use crate::doctor::{Check, Group};
 
 /// Microseconds that an interrupt may be put off without being noticed.
 const COALESCING_US_MAX: u32 = 8;
@@ -252,7 +252,7 @@ fn fail_or_warn(demand: &Demand, name: &str, found: String, advice: String) -> C
 mod tests {
     use super::super::{Coalescing, Queues, Rings};
     use super::*;
-    use crate::Level;
+    use crate::doctor::Level;
 
     /// An interface with which all is well.
     fn nic() -> Nic {

@@ -3,7 +3,7 @@
 use nix::net::if_::if_nametoindex;
 
 use super::{Nic, Presence, Queues, dcb, ethtool::Ethtool};
-use crate::Host;
+use crate::doctor::Host;
 
 /// Hardware type of Ethernet (ARPHRD_ETHER) and the flag of an interface that is up (IFF_UP).
 const ETHERNET: u32 = 1;
@@ -74,7 +74,7 @@ fn presence(host: &Host, name: &str) -> Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::described;
+    use crate::doctor::host::described;
 
     #[test]
     fn sysfs_tells_most() {
