@@ -13,9 +13,9 @@ use cxloe_gmm::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterCompu
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region, Watermark};
 use cxloe_gmm::{Client, ClientError};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::session::Timing;
 
 /// What to connect with.

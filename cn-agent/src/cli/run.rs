@@ -23,8 +23,8 @@ use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::daemon::metrics::MetricsListener;
 use cxloe_gmm::daemon::{Ending, Supervisor, log, read_key};
 use cxloe_gmm::model::{CnId, Mac};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, open_lasting};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, open_lasting};
 use cxloe_wire::time::Time;
 use tracing::info;
 

@@ -15,10 +15,10 @@ use cxloe_gmm::daemon::metrics::MetricsAddress;
 use cxloe_gmm::daemon::options::{self, in_range, wrong};
 use cxloe_gmm::daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
 use cxloe_gmm::model::DeviceKind;
+use cxloe_link::Backend;
+use cxloe_link::fault::FaultPlan;
+use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::fault::FaultPlan;
-use cxloe_wire::link::wait::WaitStyle;
 
 use crate::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
 use crate::pool::{ByteSize, PoolOptions};

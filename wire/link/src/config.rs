@@ -1,17 +1,13 @@
-//! Which link to open, and opening it: `auto` tries the fastest first and says why it was not taken.
+//! Which link to open, and how.
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::packet::PacketLink;
-use super::pnet::PnetLink;
-use super::xdp::XdpLink;
-use super::{Link, LinkError};
-use crate::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 
-/// An implementation of [`Link`] on a real interface.
+/// An implementation of [`Link`](crate::Link) on a real interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
@@ -88,45 +84,4 @@ impl LinkConfig {
             busy_poll: true,
         }
     }
-}
-
-/// Opens the link that `config` asks for. With [`Backend::Auto`] each backend that does not work is logged
-/// with its reason, and the error of the last one is returned if none does.
-pub fn open(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
-    let one = |backend| -> Result<Box<dyn Link>, LinkError> {
-        Ok(match backend {
-            Backend::Xdp => Box::new(XdpLink::open(config)?),
-            Backend::Pnet => Box::new(PnetLink::open(config)?),
-            _ => Box::new(PacketLink::open(config)?),
-        })
-    };
-    let link = match config.backend {
-        Backend::Auto => {
-            let refused = |backend: Backend, why: &LinkError| {
-                tracing::info!(interface = %config.interface, %backend, %why, "link not taken");
-            };
-            one(Backend::Xdp).or_else(|e| {
-                // What is wrong with the interface itself is wrong for every backend.
-                if matches!(
-                    e,
-                    LinkError::NoSuchInterface(_) | LinkError::Down(_) | LinkError::MtuTooSmall { .. }
-                ) {
-                    return Err(e);
-                }
-                refused(Backend::Xdp, &e);
-                one(Backend::Packet).or_else(|e| {
-                    refused(Backend::Packet, &e);
-                    // The packet ring's reason is the one worth acting on.
-                    one(Backend::Pnet).map_err(|_| e)
-                })
-            })?
-        }
-        backend => one(backend)?,
-    };
-    let info = link.info();
-    tracing::info!(
-        interface = %info.interface, backend = info.backend, detail = %info.detail, mac = %info.mac,
-        mtu = info.mtu, max_frame = info.max_frame, "link open"
-    );
-    Ok(link)
 }

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Link, LinkError, Transmit};
-use crate::frame::{Axi, Command, HEADER_LEN, Header, MIN_FRAME, Mac};
+use cxloe_wire::frame::{Axi, Command, HEADER_LEN, Header, MIN_FRAME, Mac};
 
 /// Bytes of an Echo request that mean something: header, reply length, reply count.
 pub const ECHO_BODY: usize = HEADER_LEN + 4;

@@ -24,7 +24,8 @@ pub use super::fate::{Burst, FaultCounters, Faults, FaultsError};
 use super::fate::{Fates, pairs};
 use super::random::Random;
 use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
-use crate::time::{Clock, Time};
+use crate::Clock;
+use cxloe_wire::time::Time;
 
 /// Frames that can be held back per direction.
 const SHELF_PLACES: usize = 64;

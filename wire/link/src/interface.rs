@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use super::LinkError;
-use crate::frame::{HEADER_LEN, LINE_SIZE, Mac};
+use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, Mac};
 
 /// Ethernet header bytes that an MTU does not count.
 pub const ETHERNET_HEADER: usize = 14;

@@ -1,4 +1,4 @@
-//! Links: how frames enter and leave this machine.
+//! # cxloe-link: how frames enter and leave this machine
 //!
 //! One trait, [`Link`], in front of AF_XDP, AF_PACKET rings, pnet and the simulated network. It is made for
 //! polling: [`Link::receive`] hands over what has arrived, each frame where the kernel (or the simulation)
@@ -7,15 +7,20 @@
 //! Nothing on that path allocates or copies.
 //!
 //! Frames above this layer never carry an 802.1Q tag: a link that was opened with a priority inserts it on
-//! the way out ([`crate::frame::vlan`]) and every link removes it on the way in.
+//! the way out ([`cxloe_wire::frame::vlan`]) and every link removes it on the way in.
 //!
 //! Middlewares ([`fault`], [`pcap`], [`limit`]) are links around links.
 
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
 mod boxed;
+mod clock;
 mod config;
 mod extras;
 mod interface;
 mod lasting;
+mod open;
 mod rate;
 
 pub mod echo;
@@ -32,15 +37,18 @@ pub mod sim;
 pub mod wait;
 pub mod xdp;
 
-pub use config::{Backend, LinkConfig, open};
+pub use clock::Clock;
+pub use config::{Backend, LinkConfig};
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;
 pub use lasting::{LinkDown, LinkHealth, open_lasting};
+pub use open::open;
 
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use crate::frame::Mac;
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::Mac;
 
 /// What a link is made of; does not change while it is open.
 #[derive(Clone, Debug)]
@@ -148,18 +156,6 @@ pub enum LinkError {
         /// The operating system's answer.
         source: std::io::Error,
     },
-}
-
-/// Where frames to be sent are written. Slots are lent in order; what is committed leaves at the next
-/// [`Link::flush`] (or earlier).
-pub trait Transmit {
-    /// Lends the next transmit slot, `len` bytes from the destination MAC on. Its content is undefined: the
-    /// writer fills all of it. `None` when the ring is full or `len` is more than the link carries; asking
-    /// again without a [`commit`](Transmit::commit) lends the same slot.
-    fn slot(&mut self, len: usize) -> Option<&mut [u8]>;
-
-    /// Queues the slot lent last, whole. Does nothing if none was lent since the last commit.
-    fn commit(&mut self);
 }
 
 /// What receives a frame: the frame, untagged, without preamble and FCS, to be read (and decrypted) in

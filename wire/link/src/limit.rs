@@ -11,9 +11,10 @@ use std::os::fd::RawFd;
 use std::time::Duration;
 
 use super::rate::Line;
-pub use super::rate::{Rate, RateError, WIRE_OVERHEAD};
+pub use super::rate::{Rate, RateError};
 use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
-use crate::time::{Clock, Time};
+use crate::Clock;
+use cxloe_wire::time::Time;
 
 /// The wire imitated, and what has been refused for its sake.
 struct Gate {
@@ -162,8 +163,8 @@ impl<L: Link> Link for RateLimit<L> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Mac;
-    use crate::link::sim::{PortConfig, SimNetwork};
+    use crate::sim::{PortConfig, SimNetwork};
+    use cxloe_wire::frame::Mac;
 
     const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const B: Mac = Mac([2, 0, 0, 0, 0, 2]);

@@ -251,9 +251,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::frame::Mac;
-    use crate::link::sim::{PortConfig, SimNetwork};
-    use crate::time::Time;
+    use crate::sim::{PortConfig, SimNetwork};
+    use cxloe_wire::frame::Mac;
+    use cxloe_wire::time::Time;
 
     const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const B: Mac = Mac([2, 0, 0, 0, 0, 2]);

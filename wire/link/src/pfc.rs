@@ -14,7 +14,7 @@ use memmap2::MmapOptions;
 use super::LinkError;
 use super::interface::Interface;
 use super::packet::{NEEDS, RxRing, bind, open_socket, receive_ring};
-use crate::frame::{ETHERTYPE_MAC_CONTROL, Mac, PFC_DESTINATION, PfcVector};
+use cxloe_wire::frame::{ETHERTYPE_MAC_CONTROL, Mac, PFC_DESTINATION, PfcVector};
 
 /// Slots of the ring, and their size: the header the kernel needs and a frame of 60 bytes. One page.
 const SLOTS: usize = 16;

@@ -16,7 +16,7 @@ use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, MacAddr, 
 
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
-use crate::frame::{Mac, vlan};
+use cxloe_wire::frame::{Mac, vlan};
 
 const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";

@@ -10,12 +10,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::frame::MIN_FRAME;
-use crate::time::Time;
-
-/// What a frame takes on the wire beyond its bytes: preamble (8), frame check sequence (4) and the shortest
-/// gap (12), IEEE 802.3.
-pub const WIRE_OVERHEAD: usize = 24;
+use cxloe_wire::frame::{MIN_FRAME, WIRE_OVERHEAD};
+use cxloe_wire::time::Time;
 
 /// A rate of the wire in bits per second, preambles and gaps included, as the speed of an Ethernet port is
 /// given. Written `100Mbit/s`, `10Gbit`, `125MB/s` (decimal prefixes).

@@ -32,8 +32,8 @@ pub use self::path::Path;
 pub use self::port::{FifoState, PortConfig};
 pub use self::trace::{SimFate, Trace};
 use super::fate::FaultCounters;
-use crate::frame::Mac;
-use crate::time::Time;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::time::Time;
 
 /// What a simulated network refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

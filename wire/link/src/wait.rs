@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::time::Time;
+use cxloe_wire::time::Time;
 
 /// How a thread that polls waits for work. Written `busy`, `adaptive`, `adaptive:100us` or `sleep`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

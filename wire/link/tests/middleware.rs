@@ -6,13 +6,13 @@ use std::cell::Cell;
 use std::process::Command;
 use std::time::Duration;
 
+use cxloe_link::fault::{FaultInjector, FaultPlan};
+use cxloe_link::limit::{Rate, RateLimit};
+use cxloe_link::pcap::{PcapFile, PcapWriter};
+use cxloe_link::pnet::PnetLink;
+use cxloe_link::sim::{Path, PortConfig, SimNetwork};
+use cxloe_link::{Link, LinkConfig, LinkError};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::fault::{FaultInjector, FaultPlan};
-use cxloe_wire::link::limit::{Rate, RateLimit};
-use cxloe_wire::link::pcap::{PcapFile, PcapWriter};
-use cxloe_wire::link::pnet::PnetLink;
-use cxloe_wire::link::sim::{Path, PortConfig, SimNetwork};
-use cxloe_wire::link::{Link, LinkConfig, LinkError};
 use cxloe_wire::time::Time;
 
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);

@@ -15,9 +15,9 @@ use cxloe_doctor::{Check, Group};
 use cxloe_gmm::api::MemoryNodeStatus;
 use cxloe_gmm::daemon::read_key;
 use cxloe_gmm::model::Health;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, LinkConfig, open};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, LinkConfig, open};
 
 /// How long memory nodes may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);

@@ -1,6 +1,6 @@
 //! The shelf: frames held back on their way, in buffers allocated once.
 
-use crate::time::Time;
+use cxloe_wire::time::Time;
 
 /// A frame that waits, and for what.
 #[derive(Debug)]

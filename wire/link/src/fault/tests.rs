@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::frame::Mac;
-use crate::link::sim::{PortConfig, SimLink, SimNetwork};
+use crate::sim::{PortConfig, SimLink, SimNetwork};
+use cxloe_wire::frame::Mac;
 
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);

@@ -11,8 +11,8 @@
 
 use std::time::Duration;
 
-use crate::frame::Mac;
-use crate::time::Time;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::time::Time;
 
 /// The pause after the first failure to open, or after a link that failed by itself; doubled with each further one.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);

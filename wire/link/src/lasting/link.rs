@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::frame::MAX_FRAME_LIMIT;
-use crate::link::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use cxloe_wire::frame::MAX_FRAME_LIMIT;
 
 /// The longest sleep of a worker without a link, so that it takes the new one soon.
 const NAP: Duration = Duration::from_millis(10);
@@ -243,9 +243,9 @@ impl Transmit for Nowhere {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Mac;
-    use crate::link::sim::{PortConfig, SimNetwork};
-    use crate::time::Time;
+    use crate::sim::{PortConfig, SimNetwork};
+    use cxloe_wire::frame::Mac;
+    use cxloe_wire::time::Time;
 
     const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
     const B: Mac = Mac([2, 0, 0, 0, 0, 2]);

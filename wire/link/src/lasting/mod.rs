@@ -33,7 +33,7 @@ use notices::Notices;
 
 use super::interface::Interface;
 use super::{Link, LinkConfig, LinkError, open};
-use crate::time::Clock;
+use crate::Clock;
 
 /// Between two looks at an interface of which notices come one after the other.
 const LOOK_MIN: Duration = Duration::from_millis(2);

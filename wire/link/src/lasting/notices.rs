@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::link::interface::owned;
+use crate::interface::owned;
 
 /// `struct nlmsghdr`: length, type, and more of no use here.
 const HEADER: usize = 16;

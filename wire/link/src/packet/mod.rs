@@ -19,7 +19,7 @@ pub(super) use receive::RxRing;
 
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
-use crate::frame::vlan;
+use cxloe_wire::frame::vlan;
 
 pub(super) const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use memmap2::MmapRaw;
 
 /// A receive ring of TPACKET_V2.
-pub(in crate::link) struct RxRing {
+pub(crate) struct RxRing {
     base: NonNull<u8>,
     slot: usize,
     next: usize,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::super::{ETHERNET_HEADER, Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
 use super::{PortConfig, SimNetwork};
-use crate::frame::Mac;
+use cxloe_wire::frame::Mac;
 
 /// Frames taken out of the FIFO under one lock.
 const BATCH: usize = 64;

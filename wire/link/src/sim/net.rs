@@ -10,8 +10,8 @@ use super::SimError;
 use super::path::{Path, PathState};
 use super::port::{FifoState, Port, PortConfig};
 use super::trace::{SimFate, Trace};
-use crate::frame::Mac;
-use crate::time::Time;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::time::Time;
 
 /// Frames on their way at once, at most: a simulation that grows beyond has a fault of its own.
 const IN_FLIGHT_MAX: usize = 1 << 20;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::super::fate::{Fate, Fates, FaultCounters, Faults};
 use super::super::random::{Probability, Random};
-use crate::frame::Mac;
-use crate::time::Time;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::time::Time;
 
 /// Frames a path can hold back at once.
 const HELD_MAX: usize = 64;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::super::rate::{Line, Rate};
-use crate::frame::Mac;
-use crate::time::Time;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::time::Time;
 
 /// What a port is like. The default has no rate limits, MTU 1500 and a FIFO of 512 frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::super::fate::Loss;
-use crate::frame::Mac;
-use crate::time::Time;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::time::Time;
 
 /// One frame and what has just become of it. Prints as one line.
 #[derive(Clone, Copy, Debug)]

@@ -22,7 +22,7 @@ use ring::{Addresses, Descriptors, Ring, Umem};
 
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
-use crate::frame::vlan;
+use cxloe_wire::frame::vlan;
 
 const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace: \
     run as root, or take `--link packet`";

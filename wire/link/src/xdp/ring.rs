@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::link::interface::set_option;
+use crate::interface::set_option;
 
 /// Memory for frames, in chunks of equal size.
 pub(super) struct Umem {
