@@ -18,13 +18,13 @@ use common::{LIMIT, Outcome, ensure, eventually, pair};
 use cxloe_bench::lab::Standing;
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
+use cxloe_link::Clock;
+use cxloe_link::{Backend, Link, LinkConfig};
 use cxloe_mn::control::{Mappings, StaticMap};
 use cxloe_mn::pool::{Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::{Backend, Link, LinkConfig};
 use cxloe_wire::session::ResponderConfig;
-use cxloe_wire::time::Clock;
 use libtest_mimic::{Failed, Trial};
 
 thread_local! {

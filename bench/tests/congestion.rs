@@ -12,10 +12,10 @@ use cxloe_bench::lab::{Lab, Standing};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
+use cxloe_link::ethtool::Ethtool;
+use cxloe_link::pfc::PfcSocket;
+use cxloe_link::{Backend, LinkConfig, LinkError};
 use cxloe_wire::frame::{Mac, PfcVector};
-use cxloe_wire::link::ethtool::Ethtool;
-use cxloe_wire::link::pfc::PfcSocket;
-use cxloe_wire::link::{Backend, LinkConfig, LinkError};
 use libtest_mimic::{Failed, Trial};
 
 fn main() -> ExitCode {

@@ -21,11 +21,11 @@ use cxloe_bench::lab::{Lab, Standing};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::EngineError;
 use cxloe_cn::port::{Port, PortError};
+use cxloe_link::{Backend, LinkConfig};
 use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, Hello, HelloAck, HelloStatus, Integrity,
     Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space,
 };
-use cxloe_wire::link::{Backend, LinkConfig};
 use cxloe_wire::session::OpError;
 use libtest_mimic::{Failed, Trial};
 

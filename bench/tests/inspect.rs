@@ -13,8 +13,8 @@ use common::{LIMIT, Outcome, ensure, eventually, pair};
 use cxloe_bench::lab::{Lab, Process, Standing, program};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
+use cxloe_link::{Backend, LinkConfig};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::{Backend, LinkConfig};
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 

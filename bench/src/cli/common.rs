@@ -9,9 +9,9 @@ use cxloe_daemon::Switch;
 use cxloe_daemon::to_stdout;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
-use cxloe_wire::link::fault::FaultPlan;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Extras, LinkConfig, LinkInfo};
+use cxloe_link::fault::FaultPlan;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig, LinkInfo};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;

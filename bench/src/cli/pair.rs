@@ -19,9 +19,9 @@ use clap::{ArgMatches, FromArgMatches};
 use cxloe_cn::client::{Client, regions};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
 use nix::unistd::Pid;
 
 use super::Failure;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use cxloe_daemon::to_stdout;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
 use super::common::{RegionArgs, Session, Unit, bar, report, write};

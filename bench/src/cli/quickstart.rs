@@ -21,8 +21,8 @@ use cxloe_cn::rate_control::RateControl;
 use cxloe_daemon::Switch;
 use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Extras, LinkConfig};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;
 
 use super::Failure;
@@ -208,7 +208,7 @@ fn in_lab(
 fn measure(
     args: &Args,
     target: &mut Target,
-    link: &cxloe_wire::link::LinkInfo,
+    link: &cxloe_link::LinkInfo,
     wait: WaitStyle,
 ) -> Result<(Report, Vec<Samples>), Failure> {
     let progress = bar(u64::from(args.trials) * 11 + 1, Unit::Steps);

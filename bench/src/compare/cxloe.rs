@@ -7,8 +7,8 @@ use cxloe_cn::connect::{ConnectOptions, Connected};
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Extras, LinkConfig};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig};
 
 use super::error::PeerError;
 use super::measured::Measured;

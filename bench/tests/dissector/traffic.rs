@@ -11,12 +11,12 @@ use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{Engine, Route, Target};
 use cxloe_cn::port::Port;
+use cxloe_link::pfc::PfcSocket;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_wire::frame::{
     Command as FrameCommand, ETHERTYPE_DEFAULT, Header, Mac, Message, PfcVector, frame_len, vlan,
 };
-use cxloe_wire::link::pfc::PfcSocket;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_wire::session::Timing;
 use libtest_mimic::Failed;
 use nix::sys::signal::Signal;

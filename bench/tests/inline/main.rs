@@ -20,8 +20,8 @@ use cxloe_bench::lab::{Lab, Process, Standing};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::inline::{InlineOptions, InlineRegion};
 use cxloe_cn::port::Port;
+use cxloe_link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::{Backend, Extras, LinkConfig, open_with};
 use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;
 

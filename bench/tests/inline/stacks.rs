@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use cxloe_cn::inline::{InlineError, InlineOptions, InlineRegion};
 use cxloe_cn::sigbus::{self, STACK_BYTES, STACKS};
-use cxloe_wire::link::Backend;
+use cxloe_link::Backend;
 use libtest_mimic::Failed;
 use memmap2::{MmapOptions, MmapRaw};
 
