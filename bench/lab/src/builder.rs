@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use super::process::Spawner;
-use super::{Lab, LabError, Namespace, ip};
+use crate::process::Spawner;
+use crate::{Lab, LabError, Namespace, ip};
 
 /// Describes a [`Lab`]. Interface names are unique in the whole lab, so that an interface can be named alone; an
 /// interface is described before what refers to it.

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::LabError;
+use crate::LabError;
 
 /// A second signal this soon after the first is the same wish, passed on by a shell or by make as well.
 const SAME_WISH: Duration = Duration::from_millis(500);
@@ -47,7 +47,7 @@ impl Interrupt {
     /// Installs the handlers and starts the thread that listens. Once a signal has come, the process has `grace` to end
     /// in order.
     ///
-    /// Call it once, and after [`become_private_user_namespace`](super::become_private_user_namespace).
+    /// Call it once, and after [`become_private_user_namespace`](crate::become_private_user_namespace).
     ///
     /// # Errors
     /// [`LabError::Signals`] when the handlers cannot be installed.

@@ -8,10 +8,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use super::{LabError, Namespace};
+use crate::{LabError, Namespace};
 
 /// Runs `ip` with `arguments` inside `namespace`.
-pub(super) fn run(namespace: &Namespace, arguments: &[&str]) -> Result<(), LabError> {
+pub(crate) fn run(namespace: &Namespace, arguments: &[&str]) -> Result<(), LabError> {
     let program = program()?;
     let failed = |message: String| LabError::Ip {
         namespace: namespace.name().into(),

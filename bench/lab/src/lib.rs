@@ -15,7 +15,7 @@
 //! Each thread or process inside sees a `/sys` of its own, which lists the interfaces of its namespace.
 //!
 //! ```no_run
-//! use cxloe_bench::lab::Lab;
+//! use cxloe_lab::Lab;
 //!
 //! let lab = Lab::builder()
 //!     .namespace("cn")

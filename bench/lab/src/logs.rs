@@ -1,16 +1,15 @@
 //! What daemons of a lab have logged, kept until the end of this process: an `ERROR` that no test expected is a fault
 //! of the daemon, even where the test itself saw nothing of it.
 //!
-//! [`Process::log_to`](super::Process::log_to) registers each log by an open descriptor, so that one is read to its end after its folder has gone.
+//! [`Process::log_to`](crate::Process::log_to) registers each log by an open descriptor, so that one is read to its end after its folder has gone.
 //! A test that provokes an error says so with [`expect_error`]; the `main` of a test program ends with [`verdict`].
 
 use std::fs::File;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use cxloe_gmm::to_stderr;
 
 /// The longest log that is looked through; of a longer one, the beginning.
 const LOG_BYTES_MAX: u64 = 64 << 20;
@@ -25,7 +24,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Keeps `log`, which a program writes and which was made at `path`.
-pub(super) fn register(path: &Path, log: File) {
+pub(crate) fn register(path: &Path, log: File) {
     locked(&LOGS).push((path.to_path_buf(), log));
 }
 
@@ -53,11 +52,14 @@ pub fn verdict(result: ExitCode) -> ExitCode {
     if lines.is_empty() {
         return result;
     }
-    to_stderr!("\nDaemons have logged {} errors that no test expected:", lines.len());
-    for line in lines.iter().take(LINES_SHOWN_MAX) {
-        to_stderr!("  {line}");
-    }
-    to_stderr!("A test that provokes an error names it with cxloe_bench::lab::expect_error.");
+    let shown = lines.iter().take(LINES_SHOWN_MAX).map(|line| format!("  {line}\n")).collect::<String>();
+    // Without anybody to tell, the exit code says it.
+    let _ = writeln!(
+        io::stderr(),
+        "\nDaemons have logged {} errors that no test expected:\n{shown}\
+         A test that provokes an error names it with cxloe_lab::expect_error.",
+        lines.len()
+    );
     ExitCode::FAILURE
 }
 

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
-use super::LabError;
+use crate::LabError;
 
 /// A network namespace of a lab. Clones share the same namespace.
 #[derive(Debug, Clone)]
@@ -28,7 +28,7 @@ pub struct Namespace {
 impl Namespace {
     /// Makes a new, empty namespace with loopback only, without IPv6 (whose router solicitations and neighbour
     /// discovery would be seen by every raw socket in the lab).
-    pub(super) fn create(name: &str) -> Result<Self, LabError> {
+    pub(crate) fn create(name: &str) -> Result<Self, LabError> {
         let failed = |step| move |source| LabError::Namespace { step, namespace: name.into(), source };
         let file = on_a_thread(|| {
             unshare(CloneFlags::CLONE_NEWNET).map_err(io::Error::from).map_err(failed("unshare"))?;
@@ -42,7 +42,7 @@ impl Namespace {
     }
 
     /// The namespace that the calling thread is in.
-    pub(super) fn current(name: &str) -> Result<Self, LabError> {
+    pub(crate) fn current(name: &str) -> Result<Self, LabError> {
         let step = "opening /proc/thread-self/ns/net";
         let failed = |source| LabError::Namespace { step, namespace: name.into(), source };
         let file = File::open("/proc/thread-self/ns/net").map_err(failed)?;
@@ -92,12 +92,12 @@ impl Namespace {
     }
 
     /// Like [`Namespace::enter`], for work that does not look at `/sys`.
-    pub(super) fn enter_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
+    pub(crate) fn enter_network<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, LabError> {
         on_a_thread(|| self.join_network().map(|()| work()))
     }
 
     /// A path by which other programs of the same user can name this namespace while this process lives.
-    pub(super) fn path(&self) -> String {
+    pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.descriptor.as_raw_fd())
     }
 
@@ -118,7 +118,7 @@ impl AsFd for Namespace {
 
 /// Gives the caller (a thread, or a process between fork and exec) a mount namespace of its own in which `/sys` shows
 /// its network namespace. Does system calls only: no allocation, no lock.
-pub(super) fn mount_own_sysfs() -> nix::Result<()> {
+pub(crate) fn mount_own_sysfs() -> nix::Result<()> {
     const NONE: Option<&CStr> = None;
     let sysfs = |extra| {
         let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC | extra;

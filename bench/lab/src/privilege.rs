@@ -10,7 +10,7 @@ use std::io;
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{getegid, geteuid};
 
-use super::LabError;
+use crate::LabError;
 
 /// CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN as bits of the masks in `/proc/self/status` (capability(7)).
 const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 21;

@@ -19,8 +19,8 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, getpid, getppid};
 
-use super::namespace::mount_own_sysfs;
-use super::{LabError, Namespace, logs};
+use crate::namespace::mount_own_sysfs;
+use crate::{LabError, Namespace, logs};
 
 /// How long a dropped guard waits between SIGTERM and SIGKILL.
 const DROP_GRACE: Duration = Duration::from_secs(2);
@@ -31,12 +31,12 @@ type Order = (Command, mpsc::Sender<io::Result<Child>>);
 
 /// The thread that starts programs. It ends when the lab and all guards are gone.
 #[derive(Debug, Clone)]
-pub(super) struct Spawner {
+pub(crate) struct Spawner {
     orders: mpsc::Sender<Order>,
 }
 
 impl Spawner {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let (orders, inbox) = mpsc::channel::<Order>();
         thread::spawn(move || {
             for (mut command, reply) in inbox {
@@ -47,7 +47,7 @@ impl Spawner {
         Self { orders }
     }
 
-    pub(super) fn spawn(&self, namespace: &Namespace, mut command: Command) -> Result<Process, LabError> {
+    pub(crate) fn spawn(&self, namespace: &Namespace, mut command: Command) -> Result<Process, LabError> {
         let program = command.get_program().to_string_lossy().into_owned();
         let failed =
             |source| LabError::Spawn { program: program.clone(), namespace: namespace.name().into(), source };
@@ -87,7 +87,7 @@ pub struct Process {
 
 impl Process {
     /// Lets `command` write its standard output and error to the file at `path` (made anew), and read nothing.
-    /// Errors in it are counted ([`unexpected_errors`](super::unexpected_errors)).
+    /// Errors in it are counted ([`unexpected_errors`](crate::unexpected_errors)).
     ///
     /// # Errors
     /// [`LabError::Log`] when the file cannot be made.

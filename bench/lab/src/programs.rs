@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use nix::unistd::{AccessFlags, access};
 
-use super::LabError;
+use crate::LabError;
 
 /// Set by who has just built the whole workspace.
 const BUILT: &str = "CXLOE_BUILT";
@@ -50,7 +50,7 @@ fn build(cargo: &Path, folder: &Path) -> Result<(), String> {
         Some("debug") | None => "dev",
         Some(profile) => profile,
     };
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml");
     let built = Command::new(cargo)
         .args(["build", "--quiet", "--offline", "--workspace", "--lib", "--bins", "--profile", profile])
         .args(["--manifest-path", manifest, "--target-dir"])

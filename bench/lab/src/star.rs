@@ -9,7 +9,7 @@
 //! Namespaces and the interfaces in them have the same names; MAC addresses follow from the numbers, so that a test or a
 //! configuration file can name a node before there is a network.
 
-use super::{Builder, Lab};
+use crate::{Builder, Lab};
 
 /// Most nodes of one kind: numbers have one byte of the MAC address.
 pub const STAR_NODES_MAX: usize = 200;

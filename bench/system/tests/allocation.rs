@@ -15,9 +15,9 @@ use std::time::{Duration, Instant};
 
 use common::node::{link_on, port};
 use common::{LIMIT, Outcome, ensure, eventually, pair};
-use cxloe_bench::lab::Standing;
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
+use cxloe_lab::Standing;
 use cxloe_mn::control::{Mappings, StaticMap};
 use cxloe_mn::pool::{Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use common::node::{MemoryNode, link_on, port};
 use common::{Outcome, ensure, eventually, pair};
-use cxloe_bench::lab::{Lab, Standing};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
+use cxloe_lab::{Lab, Standing};
 use cxloe_wire::frame::{Mac, PfcVector};
 use cxloe_wire::link::ethtool::Ethtool;
 use cxloe_wire::link::pfc::PfcSocket;

@@ -13,10 +13,10 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cxloe_bench::lab::become_private_user_namespace;
 use cxloe_cn::client::{self, ClientError};
 use cxloe_cn::engine::EngineError;
 use cxloe_cn::local::message::{AttachedRegion, Attaching};
+use cxloe_lab::become_private_user_namespace;
 use libtest_mimic::{Arguments, Trial};
 use rig::*;
 
@@ -47,7 +47,7 @@ fn main() -> ExitCode {
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 /// A sysfs and a folder of device files: a committed persistent CXL region of 64 MiB, and DAX devices on it.
@@ -227,7 +227,7 @@ fn a_device_that_comes_later_serves_new_regions_only() -> Outcome {
 }
 
 fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
-    cxloe_bench::lab::expect_error("the CXL device of a region is");
+    cxloe_lab::expect_error("the CXL device of a region is");
     let (rig, machine) = started("auto", &[("dax0.0", 6, 8)])?;
     let hpa = created(&rig, "scratch", "cxl:dax0.0")?.hpa;
     let other = created(&rig, "other", "ethernet")?.hpa;
@@ -265,7 +265,7 @@ fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
 
 /// The kernel takes the pages away before it says anything: the agent is killed by SIGBUS, or it is not.
 fn memory_that_vanishes_under_the_agent_is_an_error() -> Outcome {
-    cxloe_bench::lab::expect_error("the CXL device of a region is");
+    cxloe_lab::expect_error("the CXL device of a region is");
     let (rig, machine) = started("auto", &[("dax0.0", 6, 8)])?;
     let hpa = created(&rig, "scratch", "cxl:dax0.0")?.hpa;
     let (mut port, _) = rig.written(8)?;
@@ -284,7 +284,7 @@ fn memory_that_vanishes_under_the_agent_is_an_error() -> Outcome {
 }
 
 fn a_region_waits_where_nothing_but_a_device_is_wanted() -> Outcome {
-    cxloe_bench::lab::expect_error("no CXL device can serve a region");
+    cxloe_lab::expect_error("no CXL device can serve a region");
     let (rig, machine) = started("cxl", &[("dax0.0", 0, 2)])?;
     rig.create_region("scratch")?;
     let waits = shown(&rig, "scratch", |region| region.note.is_some())?;

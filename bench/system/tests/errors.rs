@@ -11,12 +11,12 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use common::{LIMIT, Outcome, ensure, eventually, pair, without_rights};
-use cxloe_bench::lab::{Lab, Process, Standing, program};
+use cxloe_lab::{Lab, Process, Standing, program};
 use libtest_mimic::{Failed, Trial};
 
 fn main() -> ExitCode {
     // What each of them ends with is looked at by its test.
-    cxloe_bench::lab::expect_error(" ");
+    cxloe_lab::expect_error(" ");
     common::run(tests, &[], &["mn-server", "gmm"])
 }
 

@@ -9,8 +9,8 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Outcome, ensure};
-use cxloe_bench::lab::{self, Standing};
 use cxloe_bench::report::Report;
+use cxloe_lab::Standing;
 use libtest_mimic::{Failed, Trial};
 
 /// A whole run, on a busy machine, in a build that is not optimised.
@@ -97,7 +97,7 @@ fn run(arguments: &[&str]) -> Result<Report, Failed> {
     let folder = tempfile::tempdir()?;
     let (json, log) = (folder.path().join("report.json"), folder.path().join("log"));
     let out = fs::File::create(&log)?;
-    let mut child = Command::new(lab::program("cxloe-bench")?)
+    let mut child = Command::new(cxloe_lab::program("cxloe-bench")?)
         .arg("fault")
         .args(arguments)
         .arg("--json")

@@ -10,9 +10,9 @@ use std::process::{Command, ExitCode, Output};
 
 use common::node::{MemoryNode, link_on, port};
 use common::{LIMIT, Outcome, ensure, eventually, pair};
-use cxloe_bench::lab::{Lab, Process, Standing, program};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
+use cxloe_lab::{Lab, Process, Standing, program};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::{Backend, LinkConfig};
 use libtest_mimic::{Failed, Trial};
@@ -158,7 +158,7 @@ fn losses_are_counted_by_kind() -> Outcome {
 }
 
 fn the_socket_is_one_nodes() -> Outcome {
-    cxloe_bench::lab::expect_error("another memory node is running and listens on");
+    cxloe_lab::expect_error("another memory node is running and listens on");
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let (folder, socket) = (folder.path(), folder.path().join("mn.sock"));
     let first = node(&lab, folder, &[])?;

@@ -15,7 +15,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{
+use cxloe_lab::{
     Builder, Interrupt, Lab, LabError, Process, Standing, become_private_user_namespace, compute_node_mac,
     memory_node_mac,
 };
@@ -80,7 +80,7 @@ fn main() -> ExitCode {
             forbidden_user_namespaces_are_explained,
         ));
     }
-    cxloe_bench::lab::verdict(libtest_mimic::run(&Arguments::from_args(), tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&Arguments::from_args(), tests).exit_code())
 }
 
 /// Two namespaces, one cable: cn0 (10.77.0.1) and mn0 (10.77.0.2).

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use common::node::link_on;
 use common::raw::Raw;
 use common::{LIMIT, Outcome, copy_as, copy_without_rights_as, ensure, eventually, ip, pair};
-use cxloe_bench::lab::{Lab, Process, Standing};
+use cxloe_lab::{Lab, Process, Standing};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::{Backend, Link, LinkConfig, LinkError, open};
 use libtest_mimic::{Failed, Trial};

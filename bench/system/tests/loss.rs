@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use common::node::{MemoryNode, port};
 use common::{LIMIT, Outcome, ensure, pair};
-use cxloe_bench::lab::{Lab, Standing};
 use cxloe_bench::measure::Target;
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
+use cxloe_lab::{Lab, Standing};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_wire::session::RequesterCounters;

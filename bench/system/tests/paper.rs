@@ -5,13 +5,13 @@
 mod common;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Outcome, ensure, eventually};
-use cxloe_bench::lab::Standing;
 use cxloe_bench::report::Report;
+use cxloe_lab::{Standing, program};
 use libtest_mimic::{Failed, Trial};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -62,10 +62,8 @@ fn tests(standing: Standing) -> Vec<Trial> {
 
 /// Starts the program with `arguments`; its output goes to `folder`, as do its words.
 fn start(folder: &Path, arguments: &[&str]) -> Result<Child, Failed> {
-    let beside = std::env::current_exe()?.with_file_name("cxloe-bench");
-    let program = if beside.exists() { beside } else { PathBuf::from(env!("CARGO_BIN_EXE_cxloe-bench")) };
     let log = fs::File::create(folder.join("log"))?;
-    Ok(Command::new(program)
+    Ok(Command::new(program("cxloe-bench")?)
         .arg("paper")
         .args(arguments)
         .arg("--output")

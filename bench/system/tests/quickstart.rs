@@ -12,8 +12,8 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use common::{Outcome, ensure, eventually};
-use cxloe_bench::lab::Standing;
 use cxloe_bench::report::Report;
+use cxloe_lab::{Standing, program};
 use libtest_mimic::{Failed, Trial};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -66,15 +66,13 @@ struct Run {
 
 impl Run {
     fn start(trials: &str) -> Result<Run, Failed> {
-        let beside = std::env::current_exe()?.with_file_name("cxloe-bench");
-        let program = if beside.exists() { beside } else { PathBuf::from(env!("CARGO_BIN_EXE_cxloe-bench")) };
         let folder = tempfile::tempdir()?;
         for part in ["tmp", "work"] {
             fs::create_dir(folder.path().join(part))?;
         }
         let mark = folder.path().to_string_lossy().into_owned();
         let log = fs::File::create(folder.path().join("log"))?;
-        let child = Command::new(program)
+        let child = Command::new(program("cxloe-bench")?)
             .args(["quickstart", "--trials", trials, "--size", "8M", "--output", "report"])
             .current_dir(folder.path().join("work"))
             .env("TMPDIR", folder.path().join("tmp"))

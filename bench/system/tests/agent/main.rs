@@ -10,12 +10,12 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{Lab, Process, Standing, become_private_user_namespace, program};
 use cxloe_cn::client::{self, Client, ClientError};
 use cxloe_cn::engine::EngineError;
 use cxloe_cn::local::memory::{SharedMemory, receive_with_descriptor};
 use cxloe_cn::local::message::{self, Answer, Ask, Refused, Request, VERSION};
 use cxloe_cn::local::ring::PORT_BYTES;
+use cxloe_lab::{Lab, Process, Standing, become_private_user_namespace, program};
 use cxloe_wire::session::OpError;
 use libtest_mimic::{Arguments, Trial};
 use rig::*;
@@ -62,7 +62,7 @@ fn main() -> ExitCode {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 /// Nobody types that fast, but scripts do: neither that the agent has yet to hear of the region nor that it has yet to open
@@ -103,7 +103,7 @@ fn measurements_follow_each_other() -> Outcome {
     rig.start_gmm()?;
     rig.start_mn("anon")?;
     for _ in 0..3 {
-        let mut bench = Command::new(env!("CARGO_BIN_EXE_cxloe-bench"));
+        let mut bench = Command::new(program("cxloe-bench")?);
         bench.args(["verify", "-i", "cn0", "--link", "packet", "--size", "2M", "--manager", &rig.manager()]);
         let log = rig.path("bench.log");
         Process::log_to(&mut bench, &log)?;
@@ -264,7 +264,7 @@ fn file_pool_survives_its_memory_node() -> Outcome {
 }
 
 fn lost_pool_is_named_and_never_read_as_zeros() -> Outcome {
-    cxloe_bench::lab::expect_error("has lost its content");
+    cxloe_lab::expect_error("has lost its content");
     let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(4)?;
     rig.kill(&rig.mn)?;
@@ -296,7 +296,7 @@ fn lost_pool_is_named_and_never_read_as_zeros() -> Outcome {
 }
 
 fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
-    cxloe_bench::lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("has not answered within the limit");
     let rig = Rig::with_region("file", &[])?;
     let (mut port, hpa) = rig.written(6)?;
     // In the cache only: the memory node has not got it when it dies.
@@ -330,7 +330,7 @@ fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
 }
 
 fn second_agent_with_the_same_cn_id_is_refused() -> Outcome {
-    cxloe_bench::lab::expect_error("already serves another running agent");
+    cxloe_lab::expect_error("already serves another running agent");
     let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(7)?;
     // The same socket; the same data directory; then its own of both, and only the wire in common.
@@ -441,7 +441,7 @@ fn unusable_interface_is_named() -> Outcome {
 }
 
 fn cable_may_be_unplugged() -> Outcome {
-    cxloe_bench::lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("has not answered within the limit");
     let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(11)?;
     for interface in ["mn0", "cn0"] {
@@ -567,7 +567,7 @@ fn cpu_time(process: &Process) -> Outcome<Duration> {
 }
 
 fn idle_agent_sleeps() -> Outcome {
-    cxloe_bench::lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("has not answered within the limit");
     let rig = Rig::with_region("anon", &[])?;
     let (_port, _) = rig.written(15)?;
     let agent = rig.agent.borrow();

@@ -35,7 +35,7 @@ fn missing(word: &str) -> Option<String> {
         word.chars().take_while(|c| c.is_ascii_alphanumeric() || "_-./".contains(*c)).collect();
     let name = name.trim_end_matches(['.', '/']);
     if FOLDERS.iter().any(|folder| name.starts_with(folder)) {
-        // A pattern, as in bench/tests/*.rs, names the folder before it.
+        // A pattern, as in bench/system/tests/*.rs, names the folder before it.
         let path = if name.len() < word.trim_end_matches(['.', '/']).len() {
             name.rsplit_once('/')?.0
         } else {
@@ -80,9 +80,13 @@ fn has_target(target: &str) -> bool {
 
 #[test]
 fn what_is_missing_is_found() {
-    for there in
-        ["wire/PROTOCOL.md", "deploy/install/need.sh:12", "CXLOE_MANAGER=x", "bench/tests/*.rs", "target/x"]
-    {
+    for there in [
+        "wire/PROTOCOL.md",
+        "deploy/install/need.sh:12",
+        "CXLOE_MANAGER=x",
+        "bench/system/tests/*.rs",
+        "target/x",
+    ] {
         assert_eq!(missing(there), None, "{there}");
     }
     for gone in

@@ -15,7 +15,7 @@ const FOREIGN: [&str; 5] = ["target", ".git", "corpus", "artifacts", "node_modul
 
 /// The root of the project.
 pub fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 fn folders(variable: &str) -> Vec<PathBuf> {
@@ -29,7 +29,7 @@ pub fn trees() -> Vec<PathBuf> {
 
 /// Every program of this name, the one of this build first.
 pub fn programs(name: &str) -> Vec<PathBuf> {
-    let own = cxloe_bench::lab::program(name).unwrap_or_else(|error| panic!("{error}"));
+    let own = cxloe_lab::program(name).unwrap_or_else(|error| panic!("{error}"));
     let others = folders(PROGRAMS).into_iter().map(|folder| folder.join(name)).filter(|path| path.exists());
     std::iter::once(own).chain(others).collect()
 }

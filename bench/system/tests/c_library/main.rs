@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{Process, become_private_user_namespace, program};
+use cxloe_lab::{Process, become_private_user_namespace, program};
 use libtest_mimic::{Arguments, Failed, Trial};
 use rig::*;
 
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     tests.push(Trial::test("the_header_is_plain_c_and_cpp", the_header_is_plain_c_and_cpp));
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ enum Linked {
 }
 
 fn source(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../cn-agent/c").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cn-agent/c").join(name)
 }
 
 /// The folder of the libraries.

@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{LabError, Namespace};
+use cxloe_lab::{LabError, Namespace};
 use libtest_mimic::Failed;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};

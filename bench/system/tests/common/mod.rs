@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{self, Builder, Lab, Standing, become_private_user_namespace};
+use cxloe_lab::{Builder, Lab, Standing, become_private_user_namespace};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// Environment variable by which a test program tells its copy what to be.
@@ -57,7 +57,7 @@ pub fn run(tests: fn(Standing) -> Vec<Trial>, roles: &[Role], others: &'static [
     let mut arguments = Arguments::from_args();
     // Threads that spin on both ends of a link: one test at a time.
     arguments.test_threads.get_or_insert(1);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, trials).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, trials).exit_code())
 }
 
 /// A copy of this program in another role, to be started in a lab.
@@ -118,10 +118,7 @@ pub fn as_nobody(folder: &Path, program: &Path, others: &[&str]) -> Result<Comma
         Ok(to)
     };
     for name in others {
-        match *name {
-            "cxloe-bench" => copy(Path::new(env!("CARGO_BIN_EXE_cxloe-bench")))?,
-            name => copy(&lab::program(name)?)?,
-        };
+        copy(&cxloe_lab::program(name)?)?;
     }
     let mut command = Command::new(copy(program)?);
     // Without Cargo at hand, the programs are those that lie beside.

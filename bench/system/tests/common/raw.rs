@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
 
-use cxloe_bench::lab::Lab;
+use cxloe_lab::Lab;
 use libtest_mimic::Failed;
 use nix::libc;
 use nix::net::if_::if_nametoindex;

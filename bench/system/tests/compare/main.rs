@@ -11,8 +11,8 @@ use std::process::{Command, ExitCode, Output, Stdio};
 
 use common::{Outcome, ensure};
 use cxloe_bench::compare::{Pattern, peers};
-use cxloe_bench::lab::Standing;
 use cxloe_bench::report::Report;
+use cxloe_lab::{Standing, program};
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
@@ -33,9 +33,7 @@ fn tests(standing: Standing) -> Vec<Trial> {
 }
 
 fn bench(folder: &Path, arguments: &[&str]) -> Result<Command, Failed> {
-    let beside = std::env::current_exe()?.with_file_name("cxloe-bench");
-    let program = if beside.exists() { beside } else { env!("CARGO_BIN_EXE_cxloe-bench").into() };
-    let mut command = Command::new(program);
+    let mut command = Command::new(program("cxloe-bench")?);
     command.arg("compare").args(arguments).current_dir(folder).env("TMPDIR", folder).stdin(Stdio::null());
     Ok(command)
 }

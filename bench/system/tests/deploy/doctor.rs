@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Output};
 
-use cxloe_bench::lab::program;
+use cxloe_lab::program;
 use serde_json::Value;
 
 use crate::rig::{Outcome, Rig, ensure, eventually};
@@ -218,7 +218,7 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     let serve = ["serve", "--listen", "127.0.0.1:7440", "--data-dir", &store];
     let mut command = Command::new(program("gmm")?);
     command.args(serve);
-    cxloe_bench::lab::Process::log_to(&mut command, &rig.path("gmm.log"))?;
+    cxloe_lab::Process::log_to(&mut command, &rig.path("gmm.log"))?;
     let running = rig.lab.spawn("mn", command)?;
     eventually("the manager's doctor sees it", || {
         let found = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store]).ok()?;

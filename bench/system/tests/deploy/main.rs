@@ -17,7 +17,7 @@ mod unit;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use cxloe_bench::lab::{Standing, become_private_user_namespace};
+use cxloe_lab::{Standing, become_private_user_namespace};
 use libtest_mimic::{Arguments, Trial};
 
 static STANDING: OnceLock<Standing> = OnceLock::new();
@@ -57,5 +57,5 @@ fn main() -> ExitCode {
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(2);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{Process, program};
+use cxloe_lab::{Process, program};
 use nix::sys::signal::Signal;
 
 use crate::rig::{LIMIT, Outcome, Rig, ensure, eventually};
@@ -118,7 +118,7 @@ fn life(supervisor: &Supervisor, mut daemon: Process, worker: &str, ready: &str,
 }
 
 pub fn the_manager_tells_its_supervisor() -> Outcome {
-    cxloe_bench::lab::expect_error("the watchdog of the service manager ends this daemon");
+    cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
     let rig = Rig::bare()?;
     let socket = rig.path("notify");
     let supervisor = Supervisor::at(&socket)?;
@@ -128,7 +128,7 @@ pub fn the_manager_tells_its_supervisor() -> Outcome {
 }
 
 pub fn the_memory_node_tells_its_supervisor() -> Outcome {
-    cxloe_bench::lab::expect_error("the watchdog of the service manager ends this daemon");
+    cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
     let rig = Rig::bare()?;
     rig.start_gmm()?;
     let socket = rig.path("notify");
@@ -141,7 +141,7 @@ pub fn the_memory_node_tells_its_supervisor() -> Outcome {
 }
 
 pub fn the_agent_tells_its_supervisor() -> Outcome {
-    cxloe_bench::lab::expect_error("the watchdog of the service manager ends this daemon");
+    cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
     let rig = Rig::bare()?;
     let socket = rig.path("notify");
     let supervisor = Supervisor::at(&socket)?;

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cxloe_bench::lab::program;
+use cxloe_lab::program;
 
 use crate::rig::{Outcome, ensure, succeeded};
 use crate::unit::source;

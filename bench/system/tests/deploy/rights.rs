@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use cxloe_bench::lab::{Lab, Process, program};
+use cxloe_lab::{Lab, Process, program};
 use nix::sys::signal::Signal;
 
 use crate::is_root;

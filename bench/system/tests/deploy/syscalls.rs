@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use cxloe_bench::lab::{Lab, Process, program};
+use cxloe_lab::{Lab, Process, program};
 use nix::sys::signal::Signal;
 
 use crate::rig::{CN, LIMIT, MN, Outcome, ensure, eventually, failed_with, run, saying, succeeded};

@@ -4,13 +4,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use cxloe_bench::lab::program;
+use cxloe_lab::program;
 
 use crate::rig::{Outcome, ensure, succeeded};
 
 /// The top of the source.
 pub fn source() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// Units, the program of each, and what `systemd-analyze security` may make of it: ten times its exposure level.

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use common::{Outcome, ensure};
-use cxloe_bench::lab::become_private_user_namespace;
+use cxloe_lab::become_private_user_namespace;
 use cxloe_wire::frame::Command;
 use libtest_mimic::{Arguments, Failed, Trial};
 use traffic::{Captured, Traffic};
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 /// Compares all rows with what the decoder and the follower make of the frames; how often each command came.

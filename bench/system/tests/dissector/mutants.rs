@@ -17,7 +17,7 @@ const SHORTEST: usize = 14;
 
 /// The frames as a capture.
 pub fn captured() -> Result<Captured, Failed> {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../wire/fuzz/corpus/message");
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../wire/fuzz/corpus/message");
     let mut paths: Vec<_> =
         fs::read_dir(&corpus)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
     paths.sort();

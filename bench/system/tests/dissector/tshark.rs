@@ -19,7 +19,7 @@ const LUA_FAILED: &str = "_ws.lua.text";
 
 /// The dissector.
 pub fn script() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/wireshark/cxloe.lua")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/wireshark/cxloe.lua")
 }
 
 /// What tshark shows of the frames in `file`, with further `options`.

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 
-use cxloe_bench::lab::expect_error;
+use cxloe_lab::expect_error;
 
 use crate::rig::{CN, Outcome, ensure};
 use crate::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, text};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use cxloe_bench::lab::Process;
+use cxloe_lab::Process;
 
 use crate::rig::{LIMIT, Outcome, Rig, ensure, eventually};
 use crate::run::{Running, Sizes, nothing_is_left, rig, start, text};

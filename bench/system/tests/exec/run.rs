@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use cxloe_bench::lab::{Process, program};
 use cxloe_cn::client;
 use cxloe_cn::local::message::PagingView;
+use cxloe_lab::{Process, program};
 
 use crate::rig::{Outcome, Rig, ensure, eventually};
 

@@ -123,8 +123,8 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
 
 /// The memory node dies for good: the last thing the program says is which one, and what to do.
 pub fn lost_data_is_explained_by_the_programs_last_line() -> Outcome {
-    cxloe_bench::lab::expect_error("has not answered within the limit");
-    cxloe_bench::lab::expect_error("a page is given up");
+    cxloe_lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("a page is given up");
     let rig = rig()?;
     let running = working(&rig, &["--lost-wait", "1s"])?;
     rig.kill(&rig.mn)?;
@@ -175,10 +175,10 @@ pub fn another_pid_namespace_is_named() -> Outcome {
     let rig = rig()?;
     rig.stop(&rig.agent)?;
     let mut apart = std::process::Command::new("unshare");
-    apart.args(["--pid", "--fork", "--kill-child"]).arg(cxloe_bench::lab::program("cn-agent")?);
+    apart.args(["--pid", "--fork", "--kill-child"]).arg(cxloe_lab::program("cn-agent")?);
     apart.args(rig.agent_arguments("agent", &["--wait", "sleep"]));
     let log = rig.path("apart.log");
-    cxloe_bench::lab::Process::log_to(&mut apart, &log)?;
+    cxloe_lab::Process::log_to(&mut apart, &log)?;
     let _agent = rig.lab.spawn("cn", apart)?;
     eventually("the agent serves", || client::node(&rig.socket()).ok())?;
     let refused = eventually("there is a session", || {

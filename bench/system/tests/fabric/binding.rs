@@ -75,7 +75,7 @@ pub fn unbinding_one_leaves_the_other_alone() -> Outcome {
             }
             UnbindOption::Surprise => {
                 // What the victim has modified and not written back is lost with its memory, and said.
-                cxloe_bench::lab::expect_error("a modified line could not be written back");
+                cxloe_lab::expect_error("a modified line could not be written back");
                 let victim = Load::start(rig.socket(0), hpa, bytes);
                 victim.goes_on()?;
                 ensure(

@@ -13,7 +13,7 @@ mod store;
 
 use std::process::ExitCode;
 
-use cxloe_bench::lab::become_private_user_namespace;
+use cxloe_lab::become_private_user_namespace;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
@@ -43,5 +43,5 @@ fn main() -> ExitCode {
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }

@@ -142,7 +142,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
 }
 
 pub fn new_regions_never_show_old_bytes() -> Outcome {
-    cxloe_bench::lab::expect_error("a modified line could not be written back");
+    cxloe_lab::expect_error("a modified line could not be written back");
     // Room for two regions: every extent is used again and again.
     let rig = Rig::whole(1, 2, "8MiB")?;
     let bytes = 4 * MIB;
@@ -168,7 +168,7 @@ pub fn new_regions_never_show_old_bytes() -> Outcome {
 }
 
 pub fn a_lost_leg_takes_its_chunks_and_no_others() -> Outcome {
-    cxloe_bench::lab::expect_error("has lost its content");
+    cxloe_lab::expect_error("has lost its content");
     let rig = Rig::whole(2, 1, "16MiB")?;
     let bytes = 4 * MIB;
     let hpa = rig.create("r", 0, bytes, &[0, 1], 1024)?;

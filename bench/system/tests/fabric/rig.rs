@@ -8,12 +8,12 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{Lab, Process, compute_node_mac, program};
 use cxloe_cn::client::{self, Client};
 use cxloe_cn::local::message::{AttachedRegion, Attaching};
 use cxloe_gmm::ClientError;
 use cxloe_gmm::api::{CreateRegion, DestroyRegion, LogicalDeviceStatus, Owner};
 use cxloe_gmm::model::{ByteSize, CnId, Name, Region, RegionState};
+use cxloe_lab::{Lab, Process, compute_node_mac, program};
 use libtest_mimic::Failed;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;

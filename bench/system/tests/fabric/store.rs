@@ -174,7 +174,7 @@ fn change(rig: &Rig, count: u64) -> Result<(), cxloe_gmm::ClientError> {
 }
 
 pub fn a_full_disk_stops_changes_and_nothing_else() -> Outcome {
-    cxloe_bench::lab::expect_error("nothing can be changed until the store can be written");
+    cxloe_lab::expect_error("nothing can be changed until the store can be written");
     let rig = Rig::new(1, 1, &[])?;
     // The store on a disk of its own, a small one.
     let disk = rig.path("disk");

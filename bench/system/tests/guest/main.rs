@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // A guest has as many processors as the machine.
     arguments.test_threads.get_or_insert(1);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 fn command_ends_as_it_does() -> Outcome {

@@ -5,9 +5,9 @@ use crate::rig::*;
 
 /// Every figure of both, and nothing left of the devices. Sizes are small: a packet takes an emulated machine long.
 pub fn soft_roce_beside_this_system() -> Outcome {
-    let bench = cxloe_bench::lab::program("cxloe-bench")?;
+    let bench = cxloe_lab::program("cxloe-bench")?;
     let programs = bench.parent().ok_or("a program lies in a folder")?.display().to_string();
-    let soft_roce = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/vm/soft-roce");
+    let soft_roce = concat!(env!("CARGO_MANIFEST_DIR"), "/../../deploy/vm/soft-roce");
     let command = format!(
         "set -e
         modprobe -a veth af_packet

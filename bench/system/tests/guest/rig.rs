@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use cxloe_bench::lab::program;
+use cxloe_lab::program;
 use libtest_mimic::Failed;
 
 pub type Outcome<T = ()> = Result<T, Failed>;
@@ -14,7 +14,7 @@ pub fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {
 
 /// Boots a guest with these options, runs `command` in it, and tells how that ended. The script bounds the time.
 pub fn guest(options: &[&str], command: &str) -> Outcome<Output> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/vm/guest/guest");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/vm/guest/guest");
     let mut guest = Command::new(script);
     guest.args(options).arg("--").arg(command);
     Ok(guest.output()?)

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use common::node::{MemoryNode, port};
 use common::{LIMIT, Outcome, Role, copy_as, ensure, eventually, pair};
-use cxloe_bench::lab::{Lab, Process, Standing};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::inline::{InlineOptions, InlineRegion};
 use cxloe_cn::port::Port;
+use cxloe_lab::{Lab, Process, Standing};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::{Backend, Extras, LinkConfig, open_with};
 use libtest_mimic::{Failed, Trial};

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{Lab, Process, program};
+use cxloe_lab::{Lab, Process, program};
 use tempfile::TempDir;
 
 use crate::{Outcome, deploy, ensure, printed, said};

@@ -11,7 +11,7 @@ mod nic;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
-use cxloe_bench::lab::{Standing, become_private_user_namespace};
+use cxloe_lab::{Standing, become_private_user_namespace};
 use libtest_mimic::{Arguments, Failed, Trial};
 
 type Outcome<T = ()> = Result<T, Failed>;
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
     tests.extend(trials![ansible::the_role_is_clean]);
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {
@@ -51,7 +51,7 @@ fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {
 
 /// A file below `deploy`.
 fn deploy(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(path)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(path)
 }
 
 /// What a command that has to succeed prints.

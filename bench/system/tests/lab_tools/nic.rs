@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use cxloe_bench::lab::Lab;
+use cxloe_lab::Lab;
 use tempfile::TempDir;
 
 use crate::{Outcome, deploy, ensure, printed, refused};

@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode, Output};
 use std::thread;
 
 use client::NbdClient;
-use cxloe_bench::lab::{Process, become_private_user_namespace, program};
+use cxloe_lab::{Process, become_private_user_namespace, program};
 use libtest_mimic::{Arguments, Trial};
 use nix::sys::signal::Signal;
 use rig::*;
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
     ];
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(1);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 /// A fabric with a region `disk`, and a server that exports it. Ends with the server first.

@@ -8,8 +8,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use cxloe_bench::lab::{Process, program};
 use cxloe_cn::client;
+use cxloe_lab::{Process, program};
 use serde_json::Value;
 
 use crate::fabric::rig;
@@ -75,7 +75,7 @@ pub fn logs_in_files_have_no_colours() -> Outcome {
         }
     }
     ensure(logs == 3, format!("{logs} logs"))?;
-    let mut bench = Command::new(env!("CARGO_BIN_EXE_cxloe-bench"));
+    let mut bench = Command::new(program("cxloe-bench")?);
     bench.args(["echo", "-i", "no-such-interface", "--peer", MN]).env("CXLOE_LOG", "trace");
     let said = bench.output()?.stderr;
     ensure(!said.is_empty() && !said.contains(&0x1b), String::from_utf8_lossy(&said))

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use cxloe_bench::lab::program;
 use cxloe_cn::top::terminal::live;
 use cxloe_cn::top::view::View;
+use cxloe_lab::program;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::Process;
+use cxloe_lab::Process;
 
 use crate::rig::{LIMIT, Outcome, Rig, ensure, eventually, saying};
 use crate::work::Job;

@@ -177,8 +177,8 @@ pub fn without_a_successor_the_program_ends() -> Outcome {
 }
 
 pub fn lost_data_is_a_signal_and_never_zeros() -> Outcome {
-    cxloe_bench::lab::expect_error("has not answered within the limit");
-    cxloe_bench::lab::expect_error("a page is given up");
+    cxloe_lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("a page is given up");
     let rig = rig(&[])?;
     let write = Job { threads: 1, limit: 1 << 20, seed: 7, ..job(&rig, "verify") };
     Program::start(&rig, &write)?.finish()?;
@@ -202,7 +202,7 @@ pub fn the_manager_may_be_gone() -> Outcome {
 }
 
 pub fn the_cable_may_be_unplugged() -> Outcome {
-    cxloe_bench::lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("has not answered within the limit");
     let rig = rig(&[])?;
     let program = Program::start(&rig, &job(&rig, "lines"))?;
     program.works(SHORT)?;

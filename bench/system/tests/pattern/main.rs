@@ -14,7 +14,7 @@ mod run;
 use std::process::ExitCode;
 
 use common::Outcome;
-use cxloe_bench::lab::{Standing, become_private_user_namespace};
+use cxloe_lab::{Standing, become_private_user_namespace};
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Threads that spin on both ends of a link: one test at a time.
     arguments.test_threads.get_or_insert(1);
-    cxloe_bench::lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
 }
 
 /// One run of everything, looked at from all sides; in one test, since each test may run in a process of its own.

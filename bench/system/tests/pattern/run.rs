@@ -6,8 +6,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use cxloe_bench::lab::{self, Standing};
 use cxloe_bench::report::Report;
+use cxloe_lab::Standing;
 use libtest_mimic::Failed;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -63,7 +63,7 @@ pub fn everything() -> Result<&'static Everything, Failed> {
 
 fn measure() -> Result<Everything, Failed> {
     let folder = tempfile::tempdir()?;
-    let mut command = Command::new(lab::program("cxloe-bench")?);
+    let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
     command.args(["pattern", "all", "--size", "2M", "--time", "10ms", "--over", &ways().join(",")]);
     command.args([
         "--iterations",
@@ -135,7 +135,7 @@ pub fn wrong_usage() -> Outcome {
         (&["chase", "--over", "port", "--size", "4M", "--working-set", "64K"], 1, "at least 1048576 bytes"),
     ];
     for (arguments, code, words) in cases {
-        let mut command = Command::new(lab::program("cxloe-bench")?);
+        let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
         command.arg("pattern").args(arguments);
         let (status, said) = to_the_end(command, folder.path())?;
         ensure(status.code() == Some(code), format!("{arguments:?}: {status}; it said: {said}"))?;
@@ -148,7 +148,7 @@ pub fn wrong_usage() -> Outcome {
 pub fn steps_of_load() -> Outcome {
     let folder = tempfile::tempdir()?;
     let json = folder.path().join("json");
-    let mut command = Command::new(lab::program("cxloe-bench")?);
+    let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
     command.args(["pattern", "load-latency", "--over", "local", "--size", "2M", "--time", "5ms"]);
     command.args(["--arrivals", "even", "--json"]).arg(&json);
     let (status, said) = to_the_end(command, folder.path())?;
@@ -162,7 +162,7 @@ pub fn steps_of_load() -> Outcome {
 
 pub fn interrupted() -> Outcome {
     let folder = tempfile::tempdir()?;
-    let mut command = Command::new(lab::program("cxloe-bench")?);
+    let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
     command.args(["pattern", "chase", "--over", "port,inline", "--size", "4M", "--time", "1h"]);
     let mut child = start(command, folder.path())?;
     let pid = Pid::from_raw(child.id().cast_signed());
@@ -185,7 +185,7 @@ pub fn interrupted() -> Outcome {
 pub fn ordinary_user() -> Outcome {
     let folder = tempfile::tempdir()?;
     let programs = tempfile::tempdir()?;
-    let program = lab::program("cxloe-bench")?;
+    let program = cxloe_lab::program("cxloe-bench")?;
     let mut command = common::as_nobody(programs.path(), &program, &["gmm", "mn-server", "cn-agent"])?;
     // By default mapped memory is among what is measured, as far as it can be.
     command.args(["pattern", "chase", "gups", "--size", "4M", "--time", "15ms"]);

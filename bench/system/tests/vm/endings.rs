@@ -5,8 +5,8 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use cxloe_bench::lab::{Process, program};
 use cxloe_cn::client;
+use cxloe_lab::{Process, program};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::signal::Signal;
 

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-use cxloe_bench::lab::{Process, program};
+use cxloe_lab::{Process, program};
 use nix::sys::signal::Signal;
 
 use super::monitor::{Monitor, PAGE, PAGES, snapshot};
@@ -173,7 +173,7 @@ pub fn machine_goes_on_with_the_next_agent() -> Outcome {
 }
 
 pub fn machine_ends_when_no_agent_comes() -> Outcome {
-    cxloe_bench::lab::expect_error("nobody serves the machine's memory any more");
+    cxloe_lab::expect_error("nobody serves the machine's memory any more");
     let served = Served::start(&["--wait", "500ms"])?;
     let mut machine = served.monitor()?;
     machine.does("read 0 10")?;
@@ -199,9 +199,9 @@ pub fn machine_ends_with_its_server() -> Outcome {
 }
 
 pub fn machine_ends_when_its_memory_is_lost() -> Outcome {
-    cxloe_bench::lab::expect_error("pages of the machine's memory are lost");
-    cxloe_bench::lab::expect_error("has not answered within the limit");
-    cxloe_bench::lab::expect_error("a page is given up");
+    cxloe_lab::expect_error("pages of the machine's memory are lost");
+    cxloe_lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("a page is given up");
     let served = Served::start(&["--lost-wait", "1s"])?;
     let mut machine = served.monitor()?;
     machine.does("read 0 10")?;

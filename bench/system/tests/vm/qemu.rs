@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use cxloe_bench::lab::{Process, program};
 use cxloe_cn::client;
 use cxloe_cn::pager::PagerCounters;
+use cxloe_lab::{Process, program};
 
 use super::guest::{ended, guest};
 use super::rig::*;

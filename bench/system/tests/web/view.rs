@@ -47,8 +47,8 @@ fn fits_a_phone(browser: &Browser, title: &str) -> Outcome {
 }
 
 pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
-    cxloe_bench::lab::expect_error("has not answered within the limit");
-    cxloe_bench::lab::expect_error("has lost its content");
+    cxloe_lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("has lost its content");
     let rig = Rig::new(2, 1, &LISTEN)?;
     let browser = page(&rig)?;
     browser.shows(
