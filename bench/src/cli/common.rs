@@ -16,10 +16,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;
 use crate::connect::{ConnectOptions, Connected, Lease};
-use crate::lab::Interrupt;
 use crate::machine::{self, Machine};
 use crate::measure::Target;
 use crate::report::{Link, Report, Samples, write_histogram_log};
+use cxloe_lab::Interrupt;
 
 /// How frames leave this machine.
 #[derive(Args, Clone, Debug)]

@@ -8,12 +8,12 @@ use cxloe_wire::frame::Mac;
 
 use super::Failure;
 use super::common::{LinkArgs, OutputArgs, Unit, bar, report};
-use crate::lab::Interrupt;
 use crate::machine;
 use crate::measure::MeasureError;
 use crate::measure::bare::{Bare, rate};
 use crate::measure::latency::read_shape;
 use crate::report::{Samples, Throughput};
+use cxloe_lab::Interrupt;
 
 /// Measure the bare link: frames out, frames back, no protocol
 ///

@@ -24,7 +24,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_daemon::command_line::{ManArgs, output};
 use cxloe_daemon::to_stderr;
 
-use crate::lab::{self, Interrupt, Interrupted};
+use cxloe_lab::{Interrupt, Interrupted};
 
 /// Measures memory of other servers over Ethernet, and what the link itself can do
 #[derive(Parser)]
@@ -109,7 +109,7 @@ pub fn run() -> ExitCode {
         Command::Compare(args) => args.makes_lab(),
         _ => false,
     };
-    let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
+    let standing = match makes_lab.then(cxloe_lab::become_private_user_namespace).transpose() {
         Ok(standing) => standing,
         Err(e) => {
             to_stderr!("cxloe-bench: {e}");

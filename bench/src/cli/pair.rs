@@ -27,10 +27,10 @@ use nix::unistd::Pid;
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session};
 use super::quickstart::{self, MANAGER, READY};
-use crate::lab::{Interrupt, Lab, Process};
 use crate::machine;
 use crate::measure::MeasureError;
 use crate::measure::fault::Agent;
+use cxloe_lab::{Interrupt, Lab, Process};
 
 /// A link that is there, if one is named.
 pub struct OptionalLink(pub Option<LinkArgs>);

@@ -28,12 +28,12 @@ use nix::unistd::Pid;
 use super::Failure;
 use super::common::{OutputArgs, Unit, bar, report};
 use crate::connect::{ConnectOptions, Connected};
-use crate::lab::{Interrupt, Lab, Process, Standing};
 use crate::machine;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
 use crate::measure::{MeasureError, Target, fault_step};
 use crate::report::{Report, Samples};
+use cxloe_lab::{Interrupt, Lab, Process, Standing};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]

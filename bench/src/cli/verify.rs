@@ -5,7 +5,7 @@ use cxloe_link::LinkCounters;
 
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session, Unit, bar};
-use crate::lab::Interrupt;
+use cxloe_lab::Interrupt;
 
 /// Write a pattern over a whole region and compare every byte read back
 ///

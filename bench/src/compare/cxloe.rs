@@ -16,7 +16,7 @@ use super::pattern::{LINE, Plan};
 use super::peer::{Facts, Peer, Site};
 use super::stage::{FAR, FAR_INTERFACE, NEAR, NEAR_INTERFACE, Running, Stage};
 use super::store::{Store, Unit, drive};
-use crate::lab::{Standing, program};
+use cxloe_lab::{Standing, program};
 
 const MANAGER: &str = "http://10.77.0.1:7440";
 /// Memory of the pool beyond the region's, which is rounded up to extents.

@@ -31,8 +31,8 @@ use cxloe_wire::frame::{LINE_SIZE, Mac};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::lab::{Interrupt, Interrupted};
 use crate::machine::{self, MachineError};
+use cxloe_lab::{Interrupt, Interrupted};
 
 /// Where measurements go.
 pub struct Target {

@@ -30,9 +30,9 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::{ResponderConfig, Timing};
 
 use super::PaperError;
-use crate::lab::{Interrupt, Lab};
 use crate::machine;
 use crate::measure::Target;
+use cxloe_lab::{Interrupt, Lab};
 
 /// The compute node's address, and so its CN id.
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
