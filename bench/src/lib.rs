@@ -18,4 +18,3 @@ pub mod paper;
 pub mod pattern;
 pub mod report;
 pub mod retransmission;
-pub mod sim;

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use cxloe_bench::sim::register::{Origin, Shape, content};
-use cxloe_bench::sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{
     BurstRead, Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target,
     Unmapped, Walk, Write,
 };
 use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+use cxloe_sim::register::{Origin, Shape, content};
+use cxloe_sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::Link;
 use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
