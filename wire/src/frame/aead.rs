@@ -128,9 +128,9 @@ fn nonce(direction: Direction, space: Space, seq: u64) -> Nonce {
     nonce.into()
 }
 
-impl std::fmt::Debug for Aead {
+impl core::fmt::Debug for Aead {
     /// Never shows the keys.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Aead").finish_non_exhaustive()
     }
 }

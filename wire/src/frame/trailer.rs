@@ -4,6 +4,8 @@
 //! number (R11), whose number it is and which way the frame travels. So a frame of an earlier session or of an
 //! earlier turn of the 16-bit counter fails just as a damaged one does.
 
+use alloc::boxed::Box;
+
 use super::{Aead, Direction, Space, crc};
 
 /// How frames of a session are sealed and opened.

@@ -1,6 +1,6 @@
 //! Building and opening the frames of one session: addresses, sequence number, trailer.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
 
 use crate::Transmit;
 use crate::frame::{Axi, Direction, Header, Mac, Message, Seal, Space, frame_len};

@@ -14,8 +14,9 @@
 //! of the new. A Start that stays unanswered is given up and another Hello sent; until that has led to a
 //! session the old one may go on, if the memory node still has it.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use alloc::boxed::Box;
+use core::ops::RangeInclusive;
+use core::time::Duration;
 
 use super::super::Nonces;
 use super::super::framer::Framer;
@@ -254,7 +255,7 @@ impl Requester {
         if let Attempt::Bye { .. } = self.connection.attempt {
             return self.closed();
         }
-        if !std::mem::replace(&mut session.leaving, true) {
+        if !core::mem::replace(&mut session.leaving, true) {
             self.connection.suspect = true;
             self.event(SessionEvent::PeerLeft);
             if let Attempt::None = self.connection.attempt {
@@ -396,7 +397,8 @@ impl Requester {
         }
         session.heard = seq;
         let incarnation = session.ack.incarnation;
-        if let Attempt::Start { session, .. } = std::mem::replace(&mut self.connection.attempt, Attempt::None)
+        if let Attempt::Start { session, .. } =
+            core::mem::replace(&mut self.connection.attempt, Attempt::None)
         {
             self.connection.session = Some(session);
         }

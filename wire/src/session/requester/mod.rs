@@ -13,8 +13,11 @@ mod outcome;
 mod repeat;
 mod stream;
 
-use std::collections::VecDeque;
-use std::ops::RangeInclusive;
+use alloc::borrow::ToOwned;
+use alloc::collections::VecDeque;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 pub use config::{RequesterConfig, Timing};
 pub use figures::{RequesterCounters, RequesterStatus};

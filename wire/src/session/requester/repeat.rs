@@ -146,7 +146,7 @@ impl Stream {
 
     /// Go-Back-N: an answer has skipped the oldest; all from there on go again, once.
     pub(super) fn go_back_once(&mut self) {
-        if std::mem::replace(&mut self.repeat.went_back_at, self.oldest) != self.oldest {
+        if core::mem::replace(&mut self.repeat.went_back_at, self.oldest) != self.oldest {
             self.go_back(self.oldest);
         }
     }

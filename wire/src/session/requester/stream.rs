@@ -8,6 +8,9 @@
 //! A request enters at `next` when it is sent (R1) and leaves at `oldest`, completed, when its answer and
 //! those of all before it are there (R2). What happens in between if frames are lost is in `repeat`.
 
+use alloc::boxed::Box;
+use alloc::vec;
+
 use super::entry::{Answer, Buffers, Early, Entry, Op};
 use super::{Completions, OpError, Shared};
 use crate::Transmit;
@@ -214,7 +217,7 @@ impl Stream {
     #[cold]
     fn complete_early(&mut self, shared: &mut Shared, out: &mut dyn Completions) {
         let entry = self.at_mut(self.oldest);
-        match std::mem::replace(&mut entry.early, Early::None) {
+        match core::mem::replace(&mut entry.early, Early::None) {
             Early::None => {}
             Early::Done => self.complete(Answer::Done, shared, out),
             Early::Fault(status) => self.complete(Answer::Fault(status), shared, out),
@@ -270,7 +273,7 @@ impl Stream {
     }
 
     fn forget_early(&mut self, seq: u64, buffers: &mut Buffers) {
-        if let Early::Data(handle) = std::mem::replace(&mut self.at_mut(seq).early, Early::None) {
+        if let Early::Data(handle) = core::mem::replace(&mut self.at_mut(seq).early, Early::None) {
             buffers.early.release(handle);
         }
     }

@@ -4,6 +4,8 @@
 //! Start arrives under the new session id. Session ids come from a generator nobody outside sees, so that Start can only
 //! come from whoever received the HelloAck.
 
+use alloc::boxed::Box;
+
 use super::offers::Offer;
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
@@ -15,7 +17,7 @@ use crate::session::framer::{Framer, Identity};
 use crate::session::slab::Slab;
 use crate::session::{Memory, ResponderCounters, WINDOW, infer};
 use crate::time::Time;
-use std::time::Duration;
+use core::time::Duration;
 
 /// How long an old instance has to show life before another takes its place.
 const PROBE: Duration = Duration::from_millis(400);
@@ -140,7 +142,7 @@ impl Responder {
             integrity,
             status: HelloStatus::Ok,
         };
-        let known = self.by_cn.get(&cn).copied();
+        let known = self.by_cn.get(cn);
         let guest = !memory.has_memory(cn.to_u64());
         let refusal = if !self.versions.contains(&hello.version) {
             self.event(ResponderEvent::VersionMismatch { cn, version: hello.version });
@@ -278,7 +280,7 @@ impl Responder {
             return;
         };
         self.finish_batch(tx);
-        let old = self.by_cn.get(&cn).copied();
+        let old = self.by_cn.get(cn);
         if let Some(index) = old {
             self.end(index);
         }
@@ -321,7 +323,7 @@ impl Responder {
     /// Forgets a session; what it counted is kept in the sums.
     fn end(&mut self, index: usize) {
         if let Some(session) = self.sessions[index].take() {
-            self.by_cn.remove(&session.cn);
+            self.by_cn.remove(session.cn);
             self.early -= session.buffers.used();
             self.counters = self.counters.plus(&session.counters);
         }

@@ -2,18 +2,23 @@
 //!
 //! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7).
 //! * `admission`: Hello, Start, Ping, Bye; who may have a session.
+//! * `directory`: which session is whose.
 //! * `offers`: Hellos answered and not yet followed by a Start.
 
 mod admission;
+mod directory;
 mod offers;
 mod stream;
 
-use std::collections::{HashMap, VecDeque};
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use alloc::collections::VecDeque;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use directory::Directory;
 use offers::Offers;
 use stream::{Context, Op, Request, Stream};
 
@@ -199,7 +204,7 @@ struct Session {
 pub struct Responder {
     config: ResponderConfig,
     sessions: Vec<Option<Session>>,
-    by_cn: HashMap<Mac, usize>,
+    by_cn: Directory,
     /// The session of the last frame: the next is likely of the same.
     last: usize,
     /// Session and stream with an acknowledgement due.
@@ -228,7 +233,7 @@ impl Responder {
         };
         Responder {
             sessions: Vec::with_capacity(config.sessions_max),
-            by_cn: HashMap::with_capacity(config.sessions_max),
+            by_cn: Directory::with_capacity(config.sessions_max),
             last: 0,
             due: None,
             offers: Offers::new(),
@@ -270,7 +275,7 @@ impl Responder {
 
     /// Whether CN `cn` has a session.
     pub fn has_session(&self, cn: Mac) -> bool {
-        self.by_cn.contains_key(&cn)
+        self.by_cn.get(cn).is_some()
     }
 
     /// Sessions that are open.
@@ -367,7 +372,7 @@ impl Responder {
         {
             return Some(self.last);
         }
-        let index = *self.by_cn.get(&cn)?;
+        let index = self.by_cn.get(cn)?;
         self.last = index;
         Some(index)
     }
