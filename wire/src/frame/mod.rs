@@ -43,7 +43,7 @@ pub use mac::{Mac, ParseMacError};
 pub use message::Message;
 pub use pfc::{ETHERTYPE_MAC_CONTROL, PFC_DESTINATION, PFC_FRAME_LEN, PFC_OPCODE, PfcVector};
 pub use trailer::Seal;
-pub use view::{FrameView, body_len, clear_len};
+pub use view::{FrameView, body_len, clear_len, source};
 
 /// The newest version of the protocol this crate speaks, and the one it speaks with who speaks it too.
 pub const PROTOCOL_VERSION: u16 = 1;

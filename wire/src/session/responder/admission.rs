@@ -13,7 +13,7 @@ use crate::frame::{
     Aead, Axi, Command, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac,
     Message, PfcVector, Seal, Space,
 };
-use crate::session::framer::{Framer, Identity};
+use crate::session::framer::{Framer, Identity, Received};
 use crate::session::slab::Slab;
 use crate::session::{Memory, ResponderCounters, WINDOW, infer};
 use crate::time::Time;
@@ -40,35 +40,34 @@ impl Responder {
     #[cold]
     pub(super) fn handle_control<M: Memory>(
         &mut self,
-        frame: &mut [u8],
-        body: usize,
+        command: Command,
+        mut frame: Received<'_>,
         now: Time,
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) {
-        let cn = Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
-        let Some(command) = Command::from_u8(frame[14]) else { return };
+        let cn = frame.src();
         match command {
             Command::Hello => {
                 let outside = Framer::at_mn(self.identity(cn), Seal::OUTSIDE);
-                if cn.is_multicast() || frame[..6] != self.config.own.0 {
+                if cn.is_multicast() || frame.dst() != self.config.own {
                     self.counters.dropped_foreign += 1;
-                } else if !outside.open(frame, body, Space::Control, 0) {
+                } else if !outside.open(&mut frame, Space::Control, 0) {
                     self.counters.dropped_trailer += 1;
-                } else if let Ok((_, Message::Hello(hello))) = Message::parse(frame)
+                } else if let Ok(Message::Hello(hello)) = frame.message()
                     && let Some(ack) = self.hello(cn, &hello, now, memory, tx)
                 {
                     let axi = Axi { stream: 0, tag: 0 };
                     outside.send(tx, Space::Control, 0, axi, 0, &Message::HelloAck(ack));
                 }
             }
-            Command::Start => self.start(cn, frame, body, now, memory, tx),
+            Command::Start => self.start(cn, frame, now, memory, tx),
             Command::Ping | Command::Pong | Command::Bye | Command::ByeAck => {
                 let Some(index) = self.find(cn) else {
                     self.counters.dropped_foreign += 1;
                     return;
                 };
-                if !self.open_control(index, frame, body, now) {
+                if !self.open_control(index, &mut frame, now) {
                     return;
                 }
                 match command {
@@ -91,10 +90,10 @@ impl Responder {
     }
 
     /// Opens a control frame of a session; its number must be above all seen before.
-    fn open_control(&mut self, index: usize, frame: &mut [u8], body: usize, now: Time) -> bool {
+    fn open_control(&mut self, index: usize, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.sessions[index] else { return false };
-        let seq = infer(session.heard, u16::from_be_bytes([frame[15], frame[16]]));
-        if !session.framer.open(frame, body, Space::Control, seq) {
+        let seq = infer(session.heard, frame.seq());
+        if !session.framer.open(frame, Space::Control, seq) {
             session.counters.dropped_trailer += 1;
             return false;
         }
@@ -259,18 +258,17 @@ impl Responder {
     fn start<M: Memory>(
         &mut self,
         cn: Mac,
-        frame: &mut [u8],
-        body: usize,
+        mut frame: Received<'_>,
         now: Time,
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) {
-        let low = u16::from_be_bytes([frame[15], frame[16]]);
+        let seq = infer(0, frame.seq());
         let offered = self.offers.any_to(cn);
-        let opens = |offer: &Offer| offer.framer.open(frame, body, Space::Control, infer(0, low));
+        let opens = |offer: &Offer| offer.framer.open(&mut frame, Space::Control, seq);
         let Some(offer) = self.offers.take(cn, opens) else {
             match self.find(cn) {
-                Some(index) if self.open_control(index, frame, body, now) => {
+                Some(index) if self.open_control(index, &mut frame, now) => {
                     self.answer(index, tx, &Message::StartAck);
                 }
                 Some(_) => {}
@@ -305,7 +303,7 @@ impl Responder {
             buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
             counters: ResponderCounters::default(),
             sent: 0,
-            heard: infer(0, low),
+            heard: seq,
             last_heard: now,
             probed_at: None,
         };
