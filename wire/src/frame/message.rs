@@ -1,9 +1,10 @@
 //! The parsed value of everything after the base header: one variant per command, borrowing line data from
 //! the frame it was read from.
 
+use super::extent::delimit;
 use super::{
-    Axi, BURST_LINES_MAX, Command, FaultStatus, FrameError, FrameView, HEADER_LEN, Header, Hello, HelloAck,
-    LINE_SIZE, PfcVector, burst_fits_page,
+    Axi, BURST_LINES_MAX, Command, FaultStatus, FrameError, HEADER_LEN, Header, Hello, HelloAck, LINE_SIZE,
+    PfcVector, burst_fits_page,
 };
 
 /// What a frame says. Line data stays where the frame lies.
@@ -105,10 +106,12 @@ impl<'a> Message<'a> {
     /// for the answer.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<(Header, Self), FrameError> {
-        let view = FrameView::new_checked(frame)?;
-        let header = view.header();
-        let command = view.command().ok_or(FrameError::UnknownRequest { code: header.command })?;
-        let payload = &frame[HEADER_LEN..view.body_len()];
+        let (command, end) = delimit(frame)?;
+        let (bytes, payload) = frame[..end]
+            .split_first_chunk::<HEADER_LEN>()
+            .ok_or(FrameError::Truncated { have: end, need: HEADER_LEN })?;
+        let header = Header::from_bytes(bytes);
+        let command = command.ok_or(FrameError::UnknownRequest { code: header.command })?;
         Ok((header, Self::of(command, header.addr, payload)?))
     }
 

@@ -1,7 +1,7 @@
 //! The compute node's end of a session: requests in, completions out, everything between them its business.
 //!
-//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2).
-//! * `repeat`: what is sent again when (R5, R6, R8).
+//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::repeat`: what is sent again
+//!   when (R5, R6, R8).
 //! * `connection`: opening, keeping alive, losing and re-opening the session.
 //! * `config`, `outcome`, `figures`: what it is told, what it tells, how it is doing.
 
@@ -10,7 +10,6 @@ mod connection;
 mod entry;
 mod figures;
 mod outcome;
-mod repeat;
 mod stream;
 
 use alloc::borrow::ToOwned;
