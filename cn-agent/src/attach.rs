@@ -17,12 +17,9 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, Timing};
 use cxloe_wire::time::Time;
 
-use crate::attachments::Attachment;
-use crate::cxl::Backing;
+use crate::attachments::{Attachment, reach_of};
+use crate::backing::Backing;
 use crate::engine::{Engine, Route, RouteError, Target};
-
-/// Bytes of a page: what routes consist of.
-const PAGE: u64 = 4096;
 
 /// What all sessions of this compute node have in common.
 #[derive(Clone, Debug)]
@@ -207,20 +204,6 @@ fn remove(engine: &mut Engine, start: u64) {
     engine.remove_local(start);
 }
 
-/// How many bytes of `region` lie in the first `window` bytes of its addresses, in committed decoders.
-pub fn reach(region: &Region, window: u64) -> u64 {
-    region.decoders.iter().map(|decoder| reach_of(decoder, window)).sum()
-}
-
-/// How many bytes of a decoder do: whole turns and pages of each of its targets.
-fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
-    if !decoder.committed {
-        return 0;
-    }
-    let turn = u64::from(decoder.ways.count()) * PAGE.max(decoder.granularity.bytes().into());
-    decoder.size.min(window.saturating_sub(decoder.offset)) / turn * turn
-}
-
 #[cfg(test)]
 mod tests {
     use cxloe_gmm::model::Unmapped;
@@ -229,6 +212,7 @@ mod tests {
     use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
 
     use super::*;
+    use crate::attachments::reach;
     use crate::attachments::tests::{grown, spread};
     use crate::cache::CacheConfig;
     use crate::engine::EngineError;

@@ -7,9 +7,6 @@ use std::sync::Arc;
 use cxloe_gmm::model::{HdmDecoder, Region};
 use serde::{Deserialize, Serialize};
 
-use super::device::Device;
-use super::inventory::{CxlMemory, DaxDevice};
-use super::verdict::SYSTEM_RAM;
 use crate::engine::{LocalMemory, MemoryGone};
 
 /// What new regions are to be served by.
@@ -107,56 +104,30 @@ pub struct Served {
     pub memory: Option<Memory>,
 }
 
+/// Memory of a device of this machine, as whoever mapped it lends it.
+pub trait DeviceMemory: LocalMemory {
+    /// Whether the device has vanished, or was given up.
+    fn is_gone(&self) -> bool;
+
+    /// Has all further accesses fail, and lets others use the device.
+    fn give_up(&self);
+}
+
 /// A device in use, equal to itself only.
 #[derive(Clone, Debug)]
-pub struct Memory(pub Arc<Device>);
+pub struct Memory(pub Arc<dyn DeviceMemory>);
 
 impl PartialEq for Memory {
     fn eq(&self, other: &Memory) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
     }
 }
 
 impl Eq for Memory {}
 
-/// What has become of the device that serves a region.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fate<'a> {
-    /// It is there.
-    There(&'a DaxDevice),
-    /// It is not, for this reason, and may come back with what it holds.
-    Away(String),
-    /// What it held is gone, for this reason.
-    Lost(String),
-}
-
 impl Served {
-    /// What `there` says of the device, in this boot.
-    pub fn fate<'a>(&self, there: &'a CxlMemory, boot: &str) -> Fate<'a> {
-        let device = &self.device;
-        if self.boot.as_deref().is_some_and(|of| of != boot) {
-            return Fate::Lost(format!("{device} is volatile, and this machine was started anew since"));
-        }
-        let same = |dax: &&DaxDevice| (dax.resource, dax.size) == (Some(self.resource), self.size);
-        match there.dax_devices.iter().find(same) {
-            Some(dax) if dax.driver.as_deref() == Some(SYSTEM_RAM) => {
-                Fate::Lost(format!("{} was made system RAM, which overwrites it", dax.device))
-            }
-            Some(dax) => match &dax.unfit {
-                None => Fate::There(dax),
-                Some(unfit) => Fate::Away(format!("{}: {unfit}", dax.device)),
-            },
-            // Nothing tells whether what comes back later was without power meanwhile.
-            None if self.boot.is_some() => Fate::Lost(format!("{device} is volatile, and was taken away")),
-            None => {
-                let (first, end) = (self.resource, self.resource.saturating_add(self.size));
-                Fate::Away(format!("{device}, of the addresses {first:#x} to {end:#x}, is not there"))
-            }
-        }
-    }
-
     /// The memory, unless it is not there.
-    pub fn present(&self) -> Option<&Arc<Device>> {
+    pub fn present(&self) -> Option<&Arc<dyn DeviceMemory>> {
         self.memory.as_ref().map(|memory| &memory.0).filter(|device| !device.is_gone())
     }
 

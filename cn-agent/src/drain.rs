@@ -11,7 +11,7 @@ use crate::attachments::Attachment;
 use crate::engine::{Closed, Engine, WriteBackRange};
 
 /// A region on its way out.
-struct Departure {
+struct Drain {
     region: Attachment,
     work: WriteBackRange,
     then: Then,
@@ -28,8 +28,8 @@ enum Then {
     Attach(Option<Box<Attachment>>),
 }
 
-/// What has come of a departure, for the worker to carry on with.
-pub(super) enum Departed {
+/// What has come of a drain, for the worker to carry on with.
+pub enum Drained {
     /// Control is to be told.
     Tell(u64),
     /// This is to be attached.
@@ -38,8 +38,8 @@ pub(super) enum Departed {
 
 /// All regions on their way out.
 #[derive(Default)]
-pub(super) struct Departures {
-    all: Vec<Departure>,
+pub struct Drains {
+    all: Vec<Drain>,
     /// Whether any gets on, so that it is worth coming back soon.
     gets_on: bool,
 }
@@ -48,8 +48,9 @@ fn range(region: &Attachment) -> std::ops::Range<u64> {
     region.hpa..region.hpa + region.window
 }
 
-impl Departures {
+impl Drains {
     #[inline]
+    /// Whether nothing is on its way out.
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
@@ -59,8 +60,8 @@ impl Departures {
         self.gets_on
     }
 
-    fn find(&mut self, hpa: u64) -> Option<&mut Departure> {
-        self.all.iter_mut().find(|departure| departure.region.hpa == hpa)
+    fn find(&mut self, hpa: u64) -> Option<&mut Drain> {
+        self.all.iter_mut().find(|drain| drain.region.hpa == hpa)
     }
 
     /// Lets go of a region; `ticket` says so when it is done.
@@ -78,7 +79,7 @@ impl Departures {
         match self.find(region.hpa) {
             // What is attached, and has to go, is what was there at first.
             Some(known) => (known.work, known.then, known.told) = (work, then, false),
-            None => self.all.push(Departure { region, work, then, since: now, told: false }),
+            None => self.all.push(Drain { region, work, then, since: now, told: false }),
         }
         self.gets_on = true;
     }
@@ -93,7 +94,7 @@ impl Departures {
 
     /// The content of the region at `hpa` is gone: nothing is waited for. Returns what is still attached of it.
     pub fn forget(&mut self, hpa: u64) -> Option<Attachment> {
-        let at = self.all.iter().position(|departure| departure.region.hpa == hpa)?;
+        let at = self.all.iter().position(|drain| drain.region.hpa == hpa)?;
         Some(self.all.swap_remove(at).region)
     }
 
@@ -106,11 +107,11 @@ impl Departures {
         patience: Duration,
         now: Time,
         tx: &mut dyn Transmit,
-    ) -> Option<Departed> {
+    ) -> Option<Drained> {
         let mut done = None;
         self.gets_on = false;
-        for (at, departure) in self.all.iter_mut().enumerate() {
-            let Departure { region, work, then, since, told } = departure;
+        for (at, drain) in self.all.iter_mut().enumerate() {
+            let Drain { region, work, then, since, told } = drain;
             let late = now >= *since + patience;
             let result = engine.write_back_range(work, now, tx);
             self.gets_on |= result.is_ok();
@@ -135,16 +136,16 @@ impl Departures {
                 break;
             }
         }
-        let Departure { region, then, .. } = self.all.swap_remove(done?);
+        let Drain { region, then, .. } = self.all.swap_remove(done?);
         station.detach(engine, &region.region, region.hpa);
         tracing::info!(
             region = %region.region.name, hpa = format_args!("{:#x}", region.hpa), "region detached"
         );
         match then {
-            Then::Tell(ticket) => Some(Departed::Tell(ticket)),
+            Then::Tell(ticket) => Some(Drained::Tell(ticket)),
             Then::Attach(next) => {
                 engine.open_range(region.hpa);
-                next.map(Departed::Attach)
+                next.map(Drained::Attach)
             }
         }
     }

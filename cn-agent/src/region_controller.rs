@@ -9,8 +9,10 @@ use cxloe_gmm::daemon::StateError;
 use cxloe_gmm::model::{LogicalDevice, Name, Region, Watermark};
 
 use crate::attachments::{Attachments, Change, Question};
-use crate::cxl::backing::{Backing, Preference, Served};
+use crate::backing::{Backing, Preference, Served};
 use crate::cxl::news::Nudge;
+use crate::cxl::{AnswerError, Regions};
+use crate::daemon::order::ask;
 use crate::daemon::{LetGo, Order, Orders, OrdersGone};
 use crate::leases::{self, Holder, Leases};
 use crate::local::message::{AttachedRegion, NodeView, Refused};
@@ -20,7 +22,7 @@ use crate::state_file::StateFile;
 
 /// Why something told could not be followed.
 #[derive(Debug, thiserror::Error)]
-pub enum DeskError {
+pub enum ControllerError {
     /// It could not be remembered; nothing has changed.
     #[error(transparent)]
     State(#[from] StateError),
@@ -52,9 +54,9 @@ impl Listing {
     }
 }
 
-/// The desk; its copies are one.
+/// The controller; its copies are one.
 #[derive(Clone, Debug)]
-pub struct Desk {
+pub struct RegionController {
     inner: Arc<Mutex<Inner>>,
     listing: Listing,
 }
@@ -72,12 +74,12 @@ struct Inner {
     looker: Option<Nudge>,
 }
 
-impl Desk {
-    /// The desk of `node`, with what `state` remembers, which the worker attaches. New regions are served by `preference`;
+impl RegionController {
+    /// The controller of `node`, with what `state` remembers, which the worker attaches. New regions are served by `preference`;
     /// `looker` is asked where that takes looking.
     ///
     /// # Errors
-    /// [`DeskError`]; a state file that cannot be read is not taken for an empty one, since regions would come back at
+    /// [`ControllerError`]; a state file that cannot be read is not taken for an empty one, since regions would come back at
     /// other addresses.
     pub fn open(
         node: NodeView,
@@ -86,7 +88,7 @@ impl Desk {
         looker: Option<Nudge>,
         orders: Orders,
         let_go: LetGo,
-    ) -> Result<Desk, DeskError> {
+    ) -> Result<RegionController, ControllerError> {
         let mut attachments = state.load()?;
         let leases = state.load_leases().unwrap_or_else(|error| {
             tracing::warn!(%error, "starting without remembered temporary regions");
@@ -99,7 +101,7 @@ impl Desk {
         let listing = Listing(Arc::new(Mutex::new((Vec::new(), node))));
         inner.give(changes)?;
         listing.show(&inner.attachments);
-        Ok(Desk { inner: Arc::new(Mutex::new(inner)), listing })
+        Ok(RegionController { inner: Arc::new(Mutex::new(inner)), listing })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -125,14 +127,14 @@ impl Desk {
     /// stays.
     ///
     /// # Errors
-    /// Any [`DeskError`].
+    /// Any [`ControllerError`].
     pub fn follow(
         &self,
         regions: &[Region],
         devices: &[LogicalDevice],
         held: bool,
         manager: Watermark,
-    ) -> Result<(), DeskError> {
+    ) -> Result<(), ControllerError> {
         self.change(|attachments| {
             attachments.hear(manager);
             let changes = attachments.follow(regions, held);
@@ -146,15 +148,7 @@ impl Desk {
         self.lock().attachments.hear_error(error);
     }
 
-    /// What serves the region of `question` from now on.
-    ///
-    /// # Errors
-    /// Any [`DeskError`].
-    pub fn answer(&self, question: &Question, backing: Backing) -> Result<(), DeskError> {
-        self.change(|attachments| attachments.answer(question, backing))
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Attachments) -> Vec<Change>) -> Result<(), DeskError> {
+    fn change(&self, change: impl FnOnce(&mut Attachments) -> Vec<Change>) -> Result<(), ControllerError> {
         let mut inner = self.lock();
         let mut next = inner.attachments.clone();
         let changes = change(&mut next);
@@ -168,38 +162,6 @@ impl Desk {
             looker.nudge();
         }
         Ok(())
-    }
-
-    /// The regions of which somebody has to say what serves them.
-    pub fn questions(&self) -> Vec<Question> {
-        self.lock().attachments.questions()
-    }
-
-    /// The regions that devices serve.
-    pub fn served(&self) -> Vec<(Name, Served)> {
-        let inner = self.lock();
-        let served = |(name, _, backing): (&Name, u64, &Backing)| match backing {
-            Backing::Device(served) => Some((name.clone(), served.clone())),
-            Backing::Ethernet | Backing::Undecided => None,
-        };
-        inner.attachments.backings().filter_map(served).collect()
-    }
-
-    /// The regions that memory nodes serve, and their sizes.
-    pub fn on_ethernet(&self) -> Vec<(Name, u64)> {
-        let inner = self.lock();
-        let own = inner.attachments.backings().filter(|(_, _, backing)| **backing == Backing::Ethernet);
-        own.map(|(name, bytes, _)| (name.clone(), bytes)).collect()
-    }
-
-    /// Says something about what serves a region, or that there is nothing to say; whether that is new.
-    pub fn explain(&self, region: &Name, note: Option<String>) -> bool {
-        let mut inner = self.lock();
-        let new = inner.attachments.explain(region, note);
-        if new {
-            self.listing.show(&inner.attachments);
-        }
-        new
     }
 
     /// Takes note of what the worker has let go of.
@@ -262,13 +224,50 @@ impl Desk {
     /// Whether processes have a region mapped; none is known to when the worker has ended.
     pub async fn is_mapped(&self, region: &Name) -> bool {
         let (orders, name) = (self.lock().orders.clone(), region.clone());
-        let mapped = crate::local::mapping::ask(&orders, move |spaces| spaces.is_mapped(name.as_str()));
+        let mapped = ask(&orders, move |spaces| spaces.is_mapped(name.as_str()));
         mapped.await.unwrap_or(false)
     }
 
     /// What the manager wants back and nothing is left of here.
     pub fn released(&self) -> Vec<ReleasedRegion> {
         self.lock().attachments.released()
+    }
+}
+
+impl Regions for RegionController {
+    fn questions(&self) -> Vec<Question> {
+        self.lock().attachments.questions()
+    }
+
+    fn answer(&self, question: &Question, backing: Backing) -> Result<(), AnswerError> {
+        self.change(|attachments| attachments.answer(question, backing)).map_err(|error| match error {
+            ControllerError::State(error) => AnswerError::NotKept(error.to_string()),
+            ControllerError::Worker(_) => AnswerError::Ending,
+        })
+    }
+
+    fn served(&self) -> Vec<(Name, Served)> {
+        let inner = self.lock();
+        let served = |(name, _, backing): (&Name, u64, &Backing)| match backing {
+            Backing::Device(served) => Some((name.clone(), served.clone())),
+            Backing::Ethernet | Backing::Undecided => None,
+        };
+        inner.attachments.backings().filter_map(served).collect()
+    }
+
+    fn on_ethernet(&self) -> Vec<(Name, u64)> {
+        let inner = self.lock();
+        let own = inner.attachments.backings().filter(|(_, _, backing)| **backing == Backing::Ethernet);
+        own.map(|(name, bytes, _)| (name.clone(), bytes)).collect()
+    }
+
+    fn explain(&self, region: &Name, note: Option<String>) -> bool {
+        let mut inner = self.lock();
+        let new = inner.attachments.explain(region, note);
+        if new {
+            self.listing.show(&inner.attachments);
+        }
+        new
     }
 }
 

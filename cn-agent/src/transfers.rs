@@ -19,14 +19,14 @@ use cxloe_wire::link::Transmit;
 use cxloe_wire::session::OpError;
 use cxloe_wire::time::Time;
 
-use super::latency::FaultWatch;
 use crate::engine::{BurstRead, Direction, Engine, EngineError, Piece, Walk, Write};
+use crate::fault_times::FaultWatch;
 use crate::pager::{FrameId, Frames, Lost, PAGE_BYTES, Store, Urgency};
 
 /// What tells user values of paging from those of ports.
 pub const PAGING: u64 = 1 << 63;
 /// Pages on their way at once, over all spaces.
-pub(super) const TRANSFERS_MAX: usize = 512;
+pub const TRANSFERS_MAX: usize = 512;
 /// Bursts on their way at once.
 const PARCELS_MAX: usize = 4096;
 /// The pause before a page that failed is sent for again.
@@ -109,7 +109,7 @@ pub struct Transfers {
 
 /// The transfers of one space, as its pager sees them.
 #[derive(Debug)]
-pub struct Desk<'a> {
+pub struct PageIo<'a> {
     /// All transfers.
     pub transfers: &'a mut Transfers,
     /// The space.
@@ -120,7 +120,7 @@ pub struct Desk<'a> {
     pub patience: Duration,
 }
 
-impl Store for Desk<'_> {
+impl Store for PageIo<'_> {
     fn room(&self) -> usize {
         self.transfers.free.len()
     }
@@ -134,9 +134,9 @@ impl Store for Desk<'_> {
     }
 }
 
-impl Desk<'_> {
+impl PageIo<'_> {
     fn begin(&mut self, slot: u32, frame: FrameId, way: Way, ahead: bool) {
-        let Desk { space, hpa, patience, .. } = *self;
+        let PageIo { space, hpa, patience, .. } = *self;
         let hpa = hpa + u64::from(slot) * PAGE_BYTES as u64;
         let transfers = &mut *self.transfers;
         let Some(at) = transfers.free.pop() else {
@@ -420,7 +420,7 @@ impl Transfers {
 }
 
 /// Whether trying again cannot help.
-pub(super) fn is_final(error: EngineError) -> bool {
+pub fn is_final(error: EngineError) -> bool {
     matches!(
         error,
         EngineError::DataLost(_)

@@ -8,9 +8,9 @@ use std::time::Duration;
 use cxloe_cn::client::{self, ClientError};
 use cxloe_cn::engine::EngineError;
 use cxloe_cn::local::message::{self, Answer, Ask, JoinRequest, MapRequest, Refused, Request, VERSION};
+use cxloe_cn::mapped::Kind;
 use cxloe_cn::mapping::{MapError, MapOptions, Mapping, Owner};
 use cxloe_cn::pager::PagerCounters;
-use cxloe_cn::paging::Kind;
 use nix::sys::signal::Signal;
 
 use crate::program::*;

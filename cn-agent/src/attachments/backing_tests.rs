@@ -1,9 +1,9 @@
 //! What serves regions, by example: questions and answers, devices that go and come back, what stays where it is.
 
 use super::tests::{grown, spread};
+use super::view::{AttachedRegion, Attaching};
 use super::*;
-use crate::cxl::backing::{Preference, Served};
-use crate::local::message::{AttachedRegion, Attaching};
+use crate::backing::{Preference, Served};
 
 const MIB: u64 = 1 << 20;
 

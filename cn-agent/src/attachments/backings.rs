@@ -3,7 +3,7 @@
 use cxloe_gmm::model::Name;
 
 use super::{Attachment, Attachments, Change, Phase};
-use crate::cxl::backing::{Backing, Preference, Served};
+use crate::backing::{Backing, Preference, Served};
 
 /// A region of which somebody has to say what serves it, or where its device is.
 #[derive(Clone, Debug, PartialEq, Eq)]

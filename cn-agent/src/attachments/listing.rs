@@ -3,9 +3,9 @@
 use cxloe_gmm::api::VppbError;
 use cxloe_gmm::model::{HdmDecoder, Leg, LogicalDevice, Region};
 
+use super::view::{AttachedDecoder, AttachedDevice, AttachedLeg, AttachedRegion, Attaching};
 use super::{Attachment, Attachments, Phase};
-use crate::cxl::Backing;
-use crate::local::message::{AttachedDecoder, AttachedDevice, AttachedLeg, AttachedRegion, Attaching};
+use crate::backing::Backing;
 
 impl Attachments {
     /// The regions, by HPA.

@@ -18,6 +18,8 @@
 mod backings;
 mod before;
 mod listing;
+mod reach;
+pub mod view;
 
 use std::collections::BTreeMap;
 
@@ -28,10 +30,10 @@ use cxloe_gmm::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::attach::reach;
-use crate::cxl::backing::{Backing, Preference};
+use crate::backing::{Backing, Preference};
 pub use backings::Question;
 use before::Stored;
+pub(crate) use reach::{reach, reach_of};
 
 /// The first HPA given away: 1 TiB, above what machines have of their own.
 pub const HPA_FIRST: u64 = 1 << 40;

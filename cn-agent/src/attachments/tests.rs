@@ -2,8 +2,8 @@
 
 use cxloe_gmm::model::{Extents, Leg, Release, Unmapped};
 
+use super::view::Attaching;
 use super::*;
-use crate::local::message::Attaching;
 
 const CREATED: u64 = 1_700_000_000_000;
 const MIB: u64 = 1 << 20;

@@ -272,7 +272,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cxl::Preference;
+    use crate::backing::Preference;
 
     #[derive(Parser)]
     struct Line {

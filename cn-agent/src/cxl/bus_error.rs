@@ -46,7 +46,7 @@ impl Watch {
     /// has to stay mapped until the watch is dropped.
     pub unsafe fn range(start: *mut u8, bytes: usize) -> io::Result<Watch> {
         let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        sigbus::install()?;
+        sigbus::install(serve)?;
         let free = RANGES.iter().position(|range| range.end.load(Ordering::Acquire) == 0);
         let index = free.ok_or(io::ErrorKind::QuotaExceeded)?;
         let range = &RANGES[index];

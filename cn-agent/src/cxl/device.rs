@@ -11,6 +11,7 @@ use cxloe_gmm::model::ByteSize;
 use super::DEV_ROOT;
 use super::inventory::DaxDevice;
 use super::mapping::Mapping;
+use crate::backing::DeviceMemory;
 use crate::engine::{LocalMemory, MemoryGone};
 
 /// Why a device cannot be used.
@@ -56,7 +57,7 @@ pub enum DeviceError {
     },
 }
 
-/// A device that this process uses. Others may until it is dropped or [given up](Self::give_up).
+/// A device that this process uses. Others may until it is dropped or [given up](DeviceMemory::give_up).
 #[derive(Debug)]
 pub struct Device {
     path: PathBuf,
@@ -108,20 +109,6 @@ impl Device {
     pub fn clear(&self, from: u64, bytes: u64) -> Result<(), DeviceError> {
         self.mapping.clear(from, bytes).map_err(|MemoryGone| DeviceError::Gone { path: self.path.clone() })
     }
-
-    /// Whether it has vanished, or was given up.
-    pub fn is_gone(&self) -> bool {
-        self.mapping.is_gone()
-    }
-
-    /// Has all further accesses fail, and lets others lock it.
-    pub fn give_up(&self) {
-        self.mapping.give_up();
-        // A mapping keeps its file open, and so the lock. Where it could not be replaced, unlocking is what is left.
-        if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            let _ = file.unlock();
-        }
-    }
 }
 
 impl LocalMemory for Device {
@@ -137,5 +124,19 @@ impl LocalMemory for Device {
     #[inline]
     fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryGone> {
         self.mapping.write(offset, data)
+    }
+}
+
+impl DeviceMemory for Device {
+    fn is_gone(&self) -> bool {
+        self.mapping.is_gone()
+    }
+
+    fn give_up(&self) {
+        self.mapping.give_up();
+        // A mapping keeps its file open, and so the lock. Where it could not be replaced, unlocking is what is left.
+        if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = file.unlock();
+        }
     }
 }

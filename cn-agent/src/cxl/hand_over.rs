@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use cxloe_gmm::model::{ByteSize, Name};
 
-use super::backing::{Backing, Fate, Memory, Preference, Served};
 use super::device::{Device, DeviceError};
 use super::inventory::{CxlMemory, DaxDevice};
 use super::news::{News, Nudge};
+use super::verdict::{DeviceState, device_state};
 use crate::attachments::Question;
-use crate::desk::{Desk, DeskError};
+use crate::backing::{Backing, Memory, Preference, Served};
 
 /// How often to look without news.
 const LOOK: Duration = Duration::from_secs(2);
@@ -44,6 +44,38 @@ pub struct HandOverOptions {
     pub dev_root: PathBuf,
 }
 
+/// Why an answer about a region was not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum AnswerError {
+    /// It could not be remembered; nothing has changed, and the question comes again.
+    #[error("{0}")]
+    NotKept(String),
+    /// The agent is ending.
+    #[error("the agent is ending")]
+    Ending,
+}
+
+/// The regions of this node, as the thread sees them that looks for devices.
+pub trait Regions: Send {
+    /// The regions of which somebody has to say what serves them.
+    fn questions(&self) -> Vec<Question>;
+
+    /// What serves the region of `question` from now on.
+    ///
+    /// # Errors
+    /// Any [`AnswerError`].
+    fn answer(&self, question: &Question, backing: Backing) -> Result<(), AnswerError>;
+
+    /// The regions that devices serve.
+    fn served(&self) -> Vec<(Name, Served)>;
+
+    /// The regions that memory nodes serve, and their sizes in bytes.
+    fn on_ethernet(&self) -> Vec<(Name, u64)>;
+
+    /// Shows `note` with a region, or that there is nothing to say; whether that is new.
+    fn explain(&self, region: &Name, note: Option<String>) -> bool;
+}
+
 /// The running thread; ends when dropped.
 #[derive(Debug)]
 pub struct HandOver {
@@ -53,16 +85,21 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Starts the thread, which answers `desk`; `nudge` is what has `news` end a wait.
+    /// Starts the thread, which answers about `regions`; `nudge` is what has `news` end a wait.
     ///
     /// # Errors
     /// No thread, or no boot id.
-    pub fn start(options: HandOverOptions, desk: Desk, news: News, nudge: Nudge) -> io::Result<HandOver> {
+    pub fn start(
+        options: HandOverOptions,
+        regions: impl Regions + 'static,
+        news: News,
+        nudge: Nudge,
+    ) -> io::Result<HandOver> {
         let boot = std::fs::read_to_string(BOOT_ID)?.trim().to_owned();
         let stop = Arc::new(AtomicBool::new(false));
         let mut looker = Looker {
             options,
-            desk,
+            regions: Box::new(regions),
             boot,
             there: CxlMemory::default(),
             mine: Vec::new(),
@@ -100,7 +137,7 @@ enum Claim {
 
 struct Looker {
     options: HandOverOptions,
-    desk: Desk,
+    regions: Box<dyn Regions>,
     boot: String,
     /// What was there at the last look.
     there: CxlMemory,
@@ -119,7 +156,7 @@ impl Looker {
         self.there = there;
         self.part_with_the_gone();
         let mut again_soon = false;
-        for question in self.desk.questions() {
+        for question in self.regions.questions() {
             again_soon |= match &question.known {
                 Some(served) => self.bring_back(&question, served),
                 None => self.decide(&question),
@@ -131,38 +168,38 @@ impl Looker {
 
     /// Has operations fail on devices that are there no longer.
     fn part_with_the_gone(&self) {
-        for (region, served) in self.desk.served() {
+        for (region, served) in &self.regions.served() {
             let Some(Memory(device)) = &served.memory else { continue };
             let gone = device.is_gone();
-            let why = match served.fate(&self.there, &self.boot) {
-                Fate::There(_) if !gone => continue,
-                Fate::There(_) => "its memory does not answer".into(),
-                Fate::Away(why) | Fate::Lost(why) => why,
+            let why = match device_state(served, &self.there, &self.boot) {
+                DeviceState::Present(_) if !gone => continue,
+                DeviceState::Present(_) => "its memory does not answer".into(),
+                DeviceState::Away(why) | DeviceState::Lost(why) => why,
             };
             // Others may have it from here on, and so may we.
             device.give_up();
-            self.note(&region, why, "the CXL device of a region is gone; operations on it fail");
+            self.note(region, why, "the CXL device of a region is gone; operations on it fail");
         }
     }
 
     /// Shows a note with a region, and logs it if it is new.
     fn note(&self, region: &Name, why: String, what: &'static str) {
-        if self.desk.explain(region, Some(why.clone())) {
+        if self.regions.explain(region, Some(why.clone())) {
             tracing::error!(%region, %why, "{what}");
         }
     }
 
     /// A region's device may be there again.
     fn bring_back(&mut self, question: &Question, served: &Served) -> bool {
-        let fate = served.fate(&self.there, &self.boot);
+        let state = device_state(served, &self.there, &self.boot);
         let (region, away) = (&question.region, "the CXL device of a region is not there");
-        let dax = match fate {
-            Fate::There(dax) => dax.clone(),
-            Fate::Away(why) => {
+        let dax = match state {
+            DeviceState::Present(dax) => dax.clone(),
+            DeviceState::Away(why) => {
                 self.note(region, why, away);
                 return false;
             }
-            Fate::Lost(why) => {
+            DeviceState::Lost(why) => {
                 tracing::error!(%region, %why, "what a region held on a CXL device is lost");
                 let lost = Served { lost: Some(why), memory: None, ..served.clone() };
                 self.settle(question, Backing::Device(lost));
@@ -238,7 +275,7 @@ impl Looker {
 
     /// The devices that regions are on, there or not.
     fn taken(&self) -> Vec<String> {
-        let served = self.desk.served();
+        let served = self.regions.served();
         let is_taken = |dax: &&DaxDevice| {
             let mut places = served.iter().map(|(_, served)| (Some(served.resource), served.size));
             places.any(|place| place == (dax.resource, dax.size))
@@ -278,25 +315,27 @@ impl Looker {
     }
 
     fn settle(&self, question: &Question, backing: Backing) {
-        match self.desk.answer(question, backing) {
+        match self.regions.answer(question, backing) {
             Ok(()) => {}
             // Tried again at the next look.
-            Err(error @ DeskError::State(_)) => {
+            Err(error @ AnswerError::NotKept(_)) => {
                 tracing::error!(region = %question.region, %error, "what serves a region cannot be remembered");
             }
-            Err(DeskError::Worker(error)) => tracing::debug!(%error, "the agent is ending"),
+            Err(error @ AnswerError::Ending) => {
+                tracing::debug!(%error, "what serves a region stays undecided")
+            }
         }
     }
 
     /// Says with each region on Ethernet whether a device could have served it.
     fn tell_of_room(&self) {
         let taken = self.taken();
-        for (region, bytes) in self.desk.on_ethernet() {
+        for (region, bytes) in self.regions.on_ethernet() {
             let device = self.there.fitting(bytes, &taken).first().map(|dax| dax.device.clone());
             let note = device.as_ref().map(|device| {
                 format!("it was attached before {device} could serve it, and stays on Ethernet until it is created anew")
             });
-            if self.desk.explain(&region, note)
+            if self.regions.explain(&region, note)
                 && let Some(device) = device
             {
                 tracing::info!(%region, device, "a CXL device could serve a region, which stays on Ethernet");

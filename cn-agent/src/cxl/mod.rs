@@ -14,25 +14,24 @@
 //! * [`inventory`]: what sysfs says there is; [`sysfs`] reads it and trusts none of it.
 //! * [`verdict`]: what of it can serve regions, and why the rest cannot.
 //! * [`device`]: a device in use: lock, mapping, and an end that is noticed ([`mapping`], [`bus_error`]).
-//! * [`backing`]: what serves a region, as it is remembered.
 //! * [`hand_over`]: the thread that decides; [`news`] tells it when.
 
-pub mod backing;
 pub mod bus_error;
 pub mod device;
 pub mod hand_over;
 pub mod inventory;
 pub mod mapping;
 pub mod news;
+mod scan;
 pub mod sysfs;
+pub mod unfit;
 pub mod verdict;
 
-pub use backing::{Backing, Preference, Served};
 pub use device::{Device, DeviceError};
-pub use hand_over::{HandOver, HandOverOptions};
+pub use hand_over::{AnswerError, HandOver, HandOverOptions, Regions};
 pub use inventory::CxlMemory;
 pub use sysfs::SysfsError;
-pub use verdict::Unfit;
+pub use unfit::Unfit;
 
 /// Where the kernel shows devices, unless told otherwise.
 pub const SYSFS_ROOT: &str = "/sys";

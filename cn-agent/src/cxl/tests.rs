@@ -8,10 +8,11 @@ use std::path::Path;
 use proptest::prelude::*;
 use tempfile::TempDir;
 
-use super::backing::{Fate, Served};
 use super::device::{Device, DeviceError};
 use super::inventory::{CpulessNode, CxlMemory, DaxDevice};
-use super::verdict::Unfit;
+use super::unfit::Unfit;
+use super::verdict::{DeviceState, device_state};
+use crate::backing::{DeviceMemory, Served};
 
 const MIB: u64 = 1 << 20;
 
@@ -309,24 +310,36 @@ fn a_device_is_known_by_where_it_lies() {
     let there = devdax();
     let (persistent, volatile) =
         (served(&there.dax_devices[0], None), served(&there.dax_devices[0], Some("b1")));
-    assert_eq!(persistent.fate(&there, "b2"), Fate::There(&there.dax_devices[0]));
-    assert_eq!(volatile.fate(&there, "b1"), Fate::There(&there.dax_devices[0]));
-    assert!(matches!(volatile.fate(&there, "b2"), Fate::Lost(why) if why.contains("started anew")));
+    assert_eq!(device_state(&persistent, &there, "b2"), DeviceState::Present(&there.dax_devices[0]));
+    assert_eq!(device_state(&volatile, &there, "b1"), DeviceState::Present(&there.dax_devices[0]));
+    assert!(
+        matches!(device_state(&volatile, &there, "b2"), DeviceState::Lost(why) if why.contains("started anew"))
+    );
     // Under another name.
     let mut renamed = there.clone();
     renamed.dax_devices[0].device = "dax3.0".into();
-    assert!(matches!(persistent.fate(&renamed, "b1"), Fate::There(dax) if dax.device == "dax3.0"));
+    assert!(
+        matches!(device_state(&persistent, &renamed, "b1"), DeviceState::Present(dax) if dax.device == "dax3.0")
+    );
     // Another device under its name.
     let mut other = there.clone();
     other.dax_devices[0].resource = Some(0x6_9080_0000);
-    assert!(matches!(persistent.fate(&other, "b1"), Fate::Away(why) if why.contains("is not there")));
+    assert!(
+        matches!(device_state(&persistent, &other, "b1"), DeviceState::Away(why) if why.contains("is not there"))
+    );
     let gone = scan(&[IDLE, REGION]);
-    assert!(matches!(persistent.fate(&gone, "b1"), Fate::Away(_)));
-    assert!(matches!(volatile.fate(&gone, "b1"), Fate::Lost(why) if why.contains("taken away")));
+    assert!(matches!(device_state(&persistent, &gone, "b1"), DeviceState::Away(_)));
+    assert!(
+        matches!(device_state(&volatile, &gone, "b1"), DeviceState::Lost(why) if why.contains("taken away"))
+    );
     let ram = scan(&[IDLE, REGION, DEVDAX, SYSTEM_RAM]);
-    assert!(matches!(persistent.fate(&ram, "b1"), Fate::Lost(why) if why.contains("system RAM")));
+    assert!(
+        matches!(device_state(&persistent, &ram, "b1"), DeviceState::Lost(why) if why.contains("system RAM"))
+    );
     let unbound = scan(&[IDLE, REGION, DEVDAX, &[("bus/dax/devices/dax0.0/driver", "-> ../none")]]);
-    assert!(matches!(volatile.fate(&unbound, "b1"), Fate::Away(why) if why.contains("driver")));
+    assert!(
+        matches!(device_state(&volatile, &unbound, "b1"), DeviceState::Away(why) if why.contains("driver"))
+    );
 }
 
 fn file_for(root: &Path, bytes: u64) -> DaxDevice {

@@ -1,9 +1,10 @@
 //! What of the CXL memory that is there can serve regions, why the rest cannot, and what would change that.
 
 use cxloe_gmm::model::ByteSize;
-use serde::{Serialize, Serializer};
 
 use super::inventory::{CxlMemory, CxlRegion, DaxDevice};
+use super::unfit::Unfit;
+use crate::backing::Served;
 
 /// The driver that lets programs map a DAX device.
 const MAPPABLE: &str = "device_dax";
@@ -11,43 +12,6 @@ const MAPPABLE: &str = "device_dax";
 pub const SYSTEM_RAM: &str = "kmem";
 /// Pages that mappings are made of, at least.
 const PAGE: u64 = 4096;
-
-/// Why a DAX device cannot serve regions.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unfit {
-    /// Its memory is given to all programs by the kernel.
-    #[error(
-        "it is system RAM; take it back with `daxctl reconfigure-device --mode=devdax {device}`, if nothing uses it"
-    )]
-    SystemRam {
-        /// Its name.
-        device: String,
-    },
-    /// No driver, or an unknown one.
-    #[error("no driver lets programs map it; load one with `modprobe device_dax`")]
-    NoDriver,
-    /// It has no size, or one that is not a multiple of its alignment.
-    #[error("its size and alignment make no sense; create its namespace anew with `ndctl` or `daxctl`")]
-    Shape,
-    /// Its physical address is hidden.
-    #[error("its physical address cannot be read; run this as root")]
-    NoAddress,
-    /// It is something else: an NVDIMM, for example.
-    #[error("no CXL region holds its addresses: it is other memory")]
-    NotCxl,
-    /// The region's decoders are not programmed.
-    #[error("its CXL region {region} is not committed: no decoder leads to its memory")]
-    NotCommitted {
-        /// The region.
-        region: String,
-    },
-}
-
-impl Serialize for Unfit {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
 
 impl Unfit {
     /// What is wrong with a device that is a part of `region`.
@@ -122,5 +86,42 @@ impl CxlMemory {
             format!("{}: no DAX device is on it; {make}", region.region)
         });
         unused.chain(bare).collect()
+    }
+}
+
+/// What has become of the device that serves a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceState<'a> {
+    /// It is there.
+    Present(&'a DaxDevice),
+    /// It is not, for this reason, and may come back with what it holds.
+    Away(String),
+    /// What it held is gone, for this reason.
+    Lost(String),
+}
+
+/// What `there` says of the device, in this boot.
+pub fn device_state<'a>(served: &Served, there: &'a CxlMemory, boot: &str) -> DeviceState<'a> {
+    let device = &served.device;
+    if served.boot.as_deref().is_some_and(|of| of != boot) {
+        return DeviceState::Lost(format!("{device} is volatile, and this machine was started anew since"));
+    }
+    let same = |dax: &&DaxDevice| (dax.resource, dax.size) == (Some(served.resource), served.size);
+    match there.dax_devices.iter().find(same) {
+        Some(dax) if dax.driver.as_deref() == Some(SYSTEM_RAM) => {
+            DeviceState::Lost(format!("{} was made system RAM, which overwrites it", dax.device))
+        }
+        Some(dax) => match &dax.unfit {
+            None => DeviceState::Present(dax),
+            Some(unfit) => DeviceState::Away(format!("{}: {unfit}", dax.device)),
+        },
+        // Nothing tells whether what comes back later was without power meanwhile.
+        None if served.boot.is_some() => {
+            DeviceState::Lost(format!("{device} is volatile, and was taken away"))
+        }
+        None => {
+            let (first, end) = (served.resource, served.resource.saturating_add(served.size));
+            DeviceState::Away(format!("{device}, of the addresses {first:#x} to {end:#x}, is not there"))
+        }
     }
 }

@@ -14,8 +14,8 @@ use cxloe_gmm::to_stderr;
 use super::growth::{Growth, Refusal, Step};
 use crate::client::{self, ClientError};
 use crate::local::message::{Attaching, PagingView};
+use crate::mapped::TEMPORARY;
 use crate::mapping::Owner;
-use crate::paging::TEMPORARY;
 
 /// What memory nodes give away by default; sizes are rounded up to it.
 const EXTENT: u64 = 2 << 20;

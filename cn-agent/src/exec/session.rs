@@ -26,8 +26,8 @@ use super::lease::Grower;
 use super::stayed::{Stayed, Watch};
 use crate::client::ClientError;
 use crate::local::message::PagingView;
+use crate::mapped::window_bytes;
 use crate::mapping::Owner;
-use crate::paging::window_bytes;
 
 /// Signals that go on to the program.
 const PASSED_ON: [Signal; 7] = [

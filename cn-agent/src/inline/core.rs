@@ -10,8 +10,8 @@ use super::lock::SpinLock;
 use crate::engine::{EngineError, EngineEvent, Sink};
 use crate::pager::{self, Access, Fault, Frames, Io, MappingId, Memory, Pager, ViewId};
 use crate::paging::memory::Shared;
-use crate::paging::transfers::{Desk, Ended, FrameSource, PAGING, Transfers};
 use crate::port::{Parts, Port};
+use crate::transfers::{Ended, FrameSource, PAGING, PageIo, Transfers};
 
 /// Frames taken from the ring in one round.
 const BATCH: usize = 64;
@@ -227,8 +227,8 @@ impl State {
 
     fn turn(&mut self) -> usize {
         let State { pager, memory, transfers, hpa, patience, .. } = self;
-        let mut desk = Desk { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-        pager.turn(&mut Io { memory, store: &mut desk })
+        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+        pager.turn(&mut Io { memory, store: &mut page_io })
     }
 
     /// Tells the pager of transfers that have ended.
@@ -236,8 +236,8 @@ impl State {
     fn finish(&mut self) {
         let State { pager, memory, transfers, ended, hpa, patience, .. } = self;
         while let Some(Ended { frame, fetch, outcome, .. }) = ended.pop() {
-            let mut desk = Desk { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-            let mut io = Io { memory, store: &mut desk };
+            let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+            let mut io = Io { memory, store: &mut page_io };
             if fetch {
                 pager.fetched(frame, outcome, &mut io)
             } else {
@@ -275,16 +275,16 @@ impl State {
             }
         };
         let State { pager, memory, transfers, hpa, patience, .. } = self;
-        let mut desk = Desk { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-        pager.fault(Fault { mapping, page, access, write }, &mut Io { memory, store: &mut desk });
+        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+        pager.fault(Fault { mapping, page, access, write }, &mut Io { memory, store: &mut page_io });
         Outcome::Told
     }
 
     /// Begins to write back what is dirty; whether nothing is.
     pub fn clean(&mut self) -> bool {
         let State { pager, memory, transfers, view, hpa, patience, .. } = self;
-        let mut desk = Desk { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-        let done = pager.clean_all(*view, &mut Io { memory, store: &mut desk });
+        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+        let done = pager.clean_all(*view, &mut Io { memory, store: &mut page_io });
         self.round_of_keeper();
         done
     }

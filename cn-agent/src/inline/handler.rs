@@ -51,7 +51,7 @@ impl Seat {
         if !sigbus::HAS_STACKS {
             return Err(InlineError::Architecture(std::env::consts::ARCH));
         }
-        sigbus::install().map_err(super::system("handle SIGBUS"))?;
+        sigbus::install(serve).map_err(super::system("handle SIGBUS"))?;
         let _changing = CHANGING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if sigbus::is_child() {
             // What stands here is of the parent's mappings, which are not in this process.

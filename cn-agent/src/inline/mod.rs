@@ -45,7 +45,6 @@ use std::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
 
 use self::core::{Core, State};
-pub(crate) use self::handler::serve;
 use crate::pager::{Entry, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots};
 use crate::paging::memory::{Mapped, Shared};
 use crate::port::{Port, PortError};

@@ -8,13 +8,19 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use cxloe_cc::PacerStatus;
-use cxloe_gmm::model::{Name, UnbindOption};
+use cxloe_gmm::model::Name;
 use cxloe_wire::link::{LinkCounters, LinkDown};
 use cxloe_wire::session::RequesterStatus;
 
 use crate::engine::EngineCounters;
+use crate::fault_times::FaultTimes;
+use crate::mapped::SpaceError;
 use crate::pager::PagerCounters;
-use crate::paging::{FaultTimes, Kind};
+
+pub use crate::attachments::view::{
+    AttachedDecoder, AttachedDevice, AttachedLeg, AttachedRegion, Attaching, NodeView,
+};
+pub use crate::mapped::{MapRequest, PagingMember, PagingView};
 
 /// Version of requests, answers and rings; both ends have to have the same.
 pub const VERSION: u32 = cxloe_member::wire::VERSION;
@@ -81,33 +87,6 @@ pub enum Ask {
     },
 }
 
-/// What is to be mapped, and how.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MapRequest {
-    /// The region.
-    pub region: String,
-    /// Whose memory it is.
-    pub kind: Kind,
-    /// Bytes that may be resident.
-    pub limit: u64,
-    /// Whether pages are fetched ahead.
-    pub prefetch: bool,
-    /// Whether the region was never written, so that its pages need not be fetched.
-    pub fresh: bool,
-    /// How long memory nodes may be away, in milliseconds, before pages count as lost.
-    pub lost_wait_ms: u64,
-    /// Whether pages stay in memory once they have come: for programs whose memory devices write to.
-    #[serde(default)]
-    pub stay: bool,
-    /// Whether a socket comes with the request, before anything else, to which descriptors of forked children are sent: as
-    /// long as they lie there, such a child does not read zeros when the agent dies before it has joined.
-    #[serde(default)]
-    pub keeps: bool,
-    /// Whether to go on with a space that an agent that has died has left behind; its ledger comes with the request, and
-    /// its memory if that is shared.
-    pub resume: bool,
-}
-
 /// Who wants to be a member. Its userfaultfd comes with the request, unless it is a forked child; with `resume` also the
 /// ledger, and the memory if that is shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,51 +139,6 @@ pub enum Answer {
     Done,
     /// No.
     Refused(Refused),
-}
-
-/// A region that is mapped, as `cn-agent paging` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PagingView {
-    /// The number of its space.
-    pub space: u64,
-    /// The region.
-    pub region: String,
-    /// Whose memory it is.
-    pub kind: Kind,
-    /// Bytes of the region.
-    pub bytes: u64,
-    /// Bytes that may be resident.
-    pub limit: u64,
-    /// Bytes that are.
-    pub resident: u64,
-    /// Pages of the region in use.
-    pub slots_used: u32,
-    /// Whether processes wait because the region has no room left for pages that have to leave.
-    #[serde(default)]
-    pub full: bool,
-    /// Whether pages are fetched ahead.
-    pub prefetch: bool,
-    /// How long memory nodes may be away, in milliseconds.
-    pub lost_wait_ms: u64,
-    /// Whether processes of before are still expected.
-    pub taking_over: bool,
-    /// Connections that own it.
-    pub owners: u32,
-    /// Processes.
-    pub members: Vec<PagingMember>,
-    /// What was counted.
-    pub counters: PagerCounters,
-}
-
-/// A process that has a region mapped.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PagingMember {
-    /// The process; 0 of one that has forked and not said yet who it is.
-    pub pid: u32,
-    /// Its view.
-    pub view: u16,
-    /// Bytes it has mapped.
-    pub bytes: u64,
 }
 
 /// Why a request is not answered.
@@ -280,124 +214,13 @@ pub enum Refused {
     System(String),
 }
 
-/// How this compute node stands in the fabric.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeView {
-    /// Held in reset: nothing is attached until the manager releases it.
-    pub held: bool,
-    /// What is bound to it.
-    pub devices: Vec<AttachedDevice>,
-    /// Its manager: `http://HOST:PORT` or `unix:/path/to/socket`.
-    #[serde(default)]
-    pub manager: String,
-    /// Its CN id.
-    #[serde(default)]
-    pub cn: String,
-    /// Its name in the fabric.
-    #[serde(default)]
-    pub name: String,
-}
-
-/// A logical device as `cn-agent list` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AttachedDevice {
-    /// The memory node it is a part of.
-    pub memory_node: String,
-    /// Its LD-ID.
-    pub ld: u16,
-    /// Bytes set aside for it.
-    pub reserved: u64,
-    /// The vPPB of this node that it is bound to.
-    pub vppb: Option<u8>,
-    /// The region that was made of it when it was bound.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub region: Option<String>,
-    /// How it is being unbound, if it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unbinding: Option<UnbindOption>,
-}
-
-/// Whether a region can be used here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Attaching {
-    /// Yes.
-    #[default]
-    Attached,
-    /// No longer: what is modified is being written back, because the manager asked for it or holds this node.
-    LettingGo,
-    /// No: it is disabled, or on its way to another; it keeps its address.
-    Detached,
-    /// No: this node is held in reset; it keeps its address.
-    Held,
-    /// Not yet: what is to serve it is not decided; the note says what is missing.
-    Waiting,
-}
-
-/// A region as `cn-agent list` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AttachedRegion {
-    /// Its name.
-    pub region: String,
-    /// First host physical address.
-    pub hpa: u64,
-    /// Bytes.
-    pub size: u64,
-    /// Its state as the manager told last: `active`, `degraded`, `lost`, …
-    pub state: String,
-    /// Whether it can be used here.
-    pub attachment: Attaching,
-    /// What carries its lines: `ethernet`; `cxl:` and the name of a DAX device; that and `+ethernet`, if it has grown beyond
-    /// what the device serves; or `undecided`.
-    pub served_by: String,
-    /// What there is to say about that: why it waits, or why its device does not answer.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub note: Option<String>,
-    /// Bytes of addresses it has, from `hpa` on: how far it can grow.
-    pub window: u64,
-    /// Bytes of it for which it has no addresses, because it has grown beyond its window.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub beyond_window: u64,
-    /// What spreads it, by ascending HPA.
-    pub decoders: Vec<AttachedDecoder>,
-    /// What it is made of.
-    pub memory_nodes: Vec<AttachedLeg>,
-}
-
-fn is_zero(bytes: &u64) -> bool {
-    *bytes == 0
-}
-
-/// An HDM decoder of a region.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AttachedDecoder {
-    /// First host physical address.
-    pub hpa: u64,
-    /// Bytes.
-    pub size: u64,
-    /// Over how many legs it spreads them.
-    pub interleave_ways: u32,
-    /// In pieces of so many bytes.
-    pub interleave_granularity: u32,
-    /// Whether it is in force; otherwise its legs are not all mapped yet.
-    pub committed: bool,
-}
-
-/// The part of a region on one memory node.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AttachedLeg {
-    /// Its name.
-    pub memory_node: String,
-    /// Its address.
-    pub mac: String,
-    /// Index of its decoder.
-    pub decoder: u32,
-    /// Its position in the decoder's interleave set.
-    pub position: u32,
-    /// First byte of the region it holds.
-    pub offset: u64,
-    /// Bytes of the region it holds.
-    pub bytes: u64,
+impl From<SpaceError> for Refused {
+    fn from(error: SpaceError) -> Refused {
+        match error {
+            SpaceError::Unknown => Refused::NoSpace,
+            SpaceError::Limit { limit, least } => Refused::Limit { limit, least },
+        }
+    }
 }
 
 /// A session as `cn-agent sessions` shows it.

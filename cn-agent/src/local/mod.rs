@@ -17,18 +17,14 @@
 //! * [`vectored`]: bytes between a socket and shared memory.
 //! * [`ring`]: the two rings in it, seen from both ends.
 //! * [`status`]: errors as numbers in a completion, and back.
-//! * [`mapping`]: regions that programs map, and their members.
-//! * [`server`]: the agent's listener.
 //!
 //! Why a socket wakes and not an eventfd: an eventfd is one open file for both ends, so a client could make it
 //! blocking, fill or drain it, and stop the agent's only data thread in a system call. On a socket the agent's
 //! calls never block, whatever the client does with its end, and a dead end is noticed by the same `poll`.
 
-pub mod mapping;
 pub mod memory;
 pub mod message;
 pub mod ring;
-pub mod server;
 pub mod status;
 pub mod vectored;
 

@@ -39,8 +39,8 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::client::ClientError;
 use crate::local::message::{MapRequest, PagingView};
+use crate::mapped::{Kind, LOST_WAIT_DEFAULT};
 use crate::pager::PAGE_BYTES;
-use crate::paging::{Kind, LOST_WAIT_DEFAULT};
 
 pub use owner::Owner;
 

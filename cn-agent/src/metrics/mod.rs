@@ -17,11 +17,10 @@ use cxloe_wire::session::RequesterCounters;
 use tokio::time::timeout;
 
 use crate::daemon::Orders;
-use crate::desk::Listing;
-use crate::local::mapping::ask;
+use crate::daemon::order::{ask, report};
+use crate::fault_times::{BOUNDS_NS, Histogram};
 use crate::local::message::{AttachedRegion, Attaching, Counters, PagingView, Session};
-use crate::local::server::report;
-use crate::paging::{BOUNDS_NS, Histogram};
+use crate::region_controller::Listing;
 pub use table::ALL;
 use table::*;
 
@@ -208,7 +207,7 @@ fn of_mapping(scrape: &mut Scrape, view: &PagingView) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paging::FaultTimes;
+    use crate::fault_times::FaultTimes;
 
     #[test]
     fn counters_and_times_become_text() {

@@ -8,8 +8,7 @@ use std::io;
 
 use super::space::{Made, Space};
 use super::spaces::Spaces;
-use super::{Kind, limit_pages};
-use crate::local::message::MapRequest;
+use crate::mapped::{Kind, MapRequest, limit_pages};
 
 /// What has come of a wish to map a region.
 #[derive(Debug)]
@@ -124,8 +123,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::mapped::SpaceOptions;
     use crate::pager::{PAGE_BYTES, State};
-    use crate::paging::SpaceOptions;
     use crate::paging::space::ONLY;
 
     fn request(kind: Kind) -> MapRequest {
@@ -157,7 +156,7 @@ mod tests {
             kind,
             hpa: 1 << 40,
             pages: 64,
-            view_pages: crate::paging::view_pages(kind, 64),
+            view_pages: crate::mapped::view_pages(kind, 64),
             limit: 64,
             prefetch: true,
             fresh: false,

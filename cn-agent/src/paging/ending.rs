@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use cxloe_wire::time::Time;
 
-use super::Kind;
 use super::space::{ONLY, Space, with_io};
-use super::transfers::{Desk, Transfers};
+use crate::mapped::Kind;
 use crate::pager::{Flags, Io, State, ViewId};
+use crate::transfers::{PageIo, Transfers};
 
 /// Somebody who waits until everything is written back.
 pub(super) struct Clean {

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use cxloe_wire::time::Time;
 
+use super::ledger;
 use super::space::{Space, with_io};
-use super::transfers::{Desk, Transfers};
-use super::{Kind, ledger, whole_pages};
+use crate::mapped::{Kind, whole_pages};
 use crate::pager::{Io, MappingId, PAGE_BYTES};
+use crate::transfers::{PageIo, Transfers};
 
 /// The pause between two looks whether pages can leave after all.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -4,13 +4,14 @@ use std::os::fd::AsFd;
 
 use cxloe_member::wire::{NOT_YET, REFUSED, WELCOME, Welcome};
 
+use super::cut;
 use super::ledger::{self, Record};
 use super::member::Link;
 use super::memory::private::may_look;
 use super::memory::{KernelMemory, Mapped, wanted};
 use super::space::{ONLY, Space};
 use super::spaces::{Joining, Spaces};
-use super::{Kind, cut};
+use crate::mapped::Kind;
 use crate::pager::{MappingId, PAGE_BYTES, ViewId};
 use crate::uffd::{Modes, Uffd};
 

@@ -20,7 +20,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use super::{Kind, PRIVATE_SPARE, SpaceOptions};
+use crate::mapped::{Kind, PRIVATE_SPARE, SpaceOptions};
 use crate::pager::{MAPPINGS_MAX, PAGE_BYTES, PageTable, VIEWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CXLoElgr");
@@ -312,7 +312,7 @@ mod tests {
             kind,
             hpa: 0,
             pages: 1000,
-            view_pages: super::super::view_pages(kind, 1000),
+            view_pages: crate::mapped::view_pages(kind, 1000),
             limit: 64,
             prefetch: true,
             fresh: false,

@@ -14,14 +14,14 @@ use super::ledger::{self, Ledger, LedgerError, Record};
 use super::member::{Kept, Said, ranges};
 use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared, access};
 use super::takeover::TakeOver;
-use super::transfers::{Desk, Ended, Transfers, is_final};
 use super::watchdog::Watchdog;
-use super::{Kind, SpaceOptions, TEMPORARY, whole_pages};
 use crate::engine::EngineError;
+use crate::mapped::{Kind, SpaceOptions, TEMPORARY, whole_pages};
 use crate::pager::{
     Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
     Use, ViewId,
 };
+use crate::transfers::{Ended, PageIo, Transfers, is_final};
 use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
 
 /// The view of a space that has only one.
@@ -121,9 +121,9 @@ fn loss(region: &str, error: EngineError) -> String {
 macro_rules! with_io {
     ($space:expr, $transfers:expr, |$pager:ident, $io:ident| $body:expr) => {{
         let Space { options, place, pager: $pager, memory, .. } = $space;
-        let mut desk =
-            Desk { transfers: $transfers, space: *place, hpa: options.hpa, patience: options.lost_wait };
-        let $io = &mut Io { memory: memory.as_memory(), store: &mut desk };
+        let mut page_io =
+            PageIo { transfers: $transfers, space: *place, hpa: options.hpa, patience: options.lost_wait };
+        let $io = &mut Io { memory: memory.as_memory(), store: &mut page_io };
         $body
     }};
 }

@@ -11,13 +11,12 @@ use cxloe_wire::link::Transmit;
 use cxloe_wire::time::Time;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
-use super::latency::FaultTimes;
 use super::space::Space;
-use super::transfers::{self, Ended, FrameSource, PAGING, Transfers};
-use super::{SPACES_MAX, limit_pages};
 use crate::engine::{Engine, EngineError, Sink};
-use crate::local::message::{PagingMember, PagingView, Refused};
+use crate::fault_times::FaultTimes;
+use crate::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
 use crate::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
+use crate::transfers::{self, Ended, FrameSource, PAGING, Transfers};
 use crate::uffd::EventBuffer;
 
 /// Processes whose faults are looked for directly.
@@ -350,11 +349,11 @@ impl Spaces {
     ///
     /// # Errors
     /// There is no such space, or that is too few.
-    pub fn set_limit(&mut self, id: u64, bytes: u64) -> Result<(), Refused> {
-        let space = self.get_mut(id).ok_or(Refused::NoSpace)?;
+    pub fn set_limit(&mut self, id: u64, bytes: u64) -> Result<(), SpaceError> {
+        let space = self.get_mut(id).ok_or(SpaceError::Unknown)?;
         let least = u64::from(LIMIT_MIN) * PAGE_BYTES as u64;
         if bytes < least {
-            return Err(Refused::Limit { limit: bytes, least });
+            return Err(SpaceError::Limit { limit: bytes, least });
         }
         space.set_limit(limit_pages(bytes, space.options().pages));
         Ok(())
@@ -364,8 +363,8 @@ impl Spaces {
     ///
     /// # Errors
     /// There is no such space.
-    pub fn clean_all(&mut self, id: u64, done: Box<dyn FnOnce(bool) + Send>) -> Result<(), Refused> {
-        self.get_mut(id).ok_or(Refused::NoSpace)?.clean_all(Some(done));
+    pub fn clean_all(&mut self, id: u64, done: Box<dyn FnOnce(bool) + Send>) -> Result<(), SpaceError> {
+        self.get_mut(id).ok_or(SpaceError::Unknown)?.clean_all(Some(done));
         Ok(())
     }
 

@@ -6,10 +6,10 @@
 
 use std::io;
 
-use super::Kind;
 use super::ledger::{self, Record};
 use super::memory::KernelMemory;
 use super::space::{ONLY, Space};
+use crate::mapped::Kind;
 use crate::pager::{PageTable, ViewId};
 
 /// Processes that have not come again yet.

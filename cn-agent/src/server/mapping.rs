@@ -11,16 +11,15 @@ use cxloe_member::socket::{Descriptors, receive_some, send_some};
 use cxloe_member::wire::{NOT_YET, REFUSED, Welcome};
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
-use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
-use super::message::{self, Answer, JoinRequest, MapRequest, Refused};
-use super::server::Backstage;
-use crate::daemon::Orders;
-use crate::daemon::order::{Order, PagingOrder};
+use super::context::ServerContext;
+use crate::daemon::order::ask;
+use crate::local::message::{self, Answer, JoinRequest, MapRequest, Refused};
+use crate::mapped::{SpaceOptions, limit_pages, view_pages};
 use crate::pager::{LIMIT_MIN, PAGE_BYTES};
-use crate::paging::{Claim, Joining, Made, Space, SpaceOptions, Spaces, cut, limit_pages, view_pages};
+use crate::paging::{Claim, Joining, Made, Space, Spaces, cut};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages of a region at most: numbers of pages have 32 bits, the highest of which mean something else.
@@ -31,17 +30,6 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 const ENDING_MAX: Duration = Duration::from_secs(8);
 /// The pause between two looks at it.
 const PAUSE: Duration = Duration::from_millis(5);
-
-/// Has the worker do something with mapped regions; `None` when it has ended.
-pub async fn ask<T: Send + 'static>(
-    orders: &Orders,
-    what: impl FnOnce(&mut Spaces) -> T + Send + 'static,
-) -> Option<T> {
-    let (tell, told) = oneshot::channel();
-    let order = PagingOrder(Box::new(move |spaces| drop(tell.send(what(spaces)))));
-    orders.try_give(Order::Paging(order)).ok()?;
-    told.await.ok()
-}
 
 /// Receives the first bytes of a request, and the descriptors beside them.
 pub async fn receive_first(
@@ -100,7 +88,7 @@ impl Mapped {
 /// # Errors
 /// Why not.
 pub async fn map(
-    backstage: &Backstage,
+    context: &ServerContext,
     request: MapRequest,
     mut sent: Descriptors,
 ) -> Result<Mapped, Refused> {
@@ -108,22 +96,22 @@ pub async fn map(
         return Err(Refused::Limit { limit: request.limit, least: u64::from(LIMIT_MIN) * PAGE });
     }
     let keeper = if request.keeps { sent.take() } else { None };
-    let mut made = claim_in_time(backstage, &request).await?;
+    let mut made = claim_in_time(context, &request).await?;
     if made.is_none() && request.resume {
         let (Some(ledger), memory) = (sent.take(), sent.take()) else {
             return Err(Refused::NotResumed("no ledger came with the request".into()));
         };
         let name = request.region.clone();
-        resume(backstage, ledger, memory, move |spaces| spaces.is_mapped(&name)).await?;
-        made = claim_in_time(backstage, &request).await?;
+        resume(context, ledger, memory, move |spaces| spaces.is_mapped(&name)).await?;
+        made = claim_in_time(context, &request).await?;
     }
     if made.is_none() {
-        let space = create(backstage, &request).await?;
-        made = add(backstage, space).await?;
+        let space = create(context, &request).await?;
+        made = add(context, space).await?;
     }
     if made.is_none() {
         // Another was faster.
-        made = claim_in_time(backstage, &request).await?;
+        made = claim_in_time(context, &request).await?;
     }
     let made = made.ok_or(Refused::NoSpace)?;
     if let Some(keeper) = keeper {
@@ -133,7 +121,7 @@ pub async fn map(
                 space.keep_with(keeper);
             }
         };
-        ask(&backstage.orders, keep).await.ok_or(Refused::Ending)?;
+        ask(&context.orders, keep).await.ok_or(Refused::Ending)?;
     }
     let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
     Ok(Mapped { made, device })
@@ -141,12 +129,11 @@ pub async fn map(
 
 /// The space of a region that is mapped already, owned by one more; `None` if it is not mapped. Who had it before may
 /// have ended a moment ago: that is waited for.
-async fn claim_in_time(backstage: &Backstage, request: &MapRequest) -> Result<Option<Made>, Refused> {
+async fn claim_in_time(context: &ServerContext, request: &MapRequest) -> Result<Option<Made>, Refused> {
     let since = Instant::now();
     loop {
         let wish = request.clone();
-        let claimed =
-            ask(&backstage.orders, move |spaces| spaces.claim(&wish)).await.ok_or(Refused::Ending)?;
+        let claimed = ask(&context.orders, move |spaces| spaces.claim(&wish)).await.ok_or(Refused::Ending)?;
         let late = |limit: Duration| request.resume || since.elapsed() >= limit;
         match claimed.map_err(|error| Refused::System(error.to_string()))? {
             Claim::Owned(made) => return Ok(Some(made)),
@@ -158,9 +145,9 @@ async fn claim_in_time(backstage: &Backstage, request: &MapRequest) -> Result<Op
     }
 }
 
-async fn create(backstage: &Backstage, request: &MapRequest) -> Result<Box<Space>, Refused> {
+async fn create(context: &ServerContext, request: &MapRequest) -> Result<Box<Space>, Refused> {
     let name = &request.region;
-    let regions = backstage.listing.regions();
+    let regions = context.listing.regions();
     let none = || Refused::NoRegion(name.clone());
     let region = regions.into_iter().find(|region| region.region == *name).ok_or_else(none)?;
     let pages = (region.size - region.beyond_window) / PAGE;
@@ -186,9 +173,9 @@ async fn create(backstage: &Backstage, request: &MapRequest) -> Result<Box<Space
 }
 
 /// Adds a space, owned by who asked for it; `None` if another was faster.
-async fn add(backstage: &Backstage, space: Box<Space>) -> Result<Option<Made>, Refused> {
+async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<Made>, Refused> {
     let made = space.made().map_err(|error| Refused::System(error.to_string()))?;
-    let added = ask(&backstage.orders, |spaces| {
+    let added = ask(&context.orders, |spaces| {
         let id = space.options().id;
         let added = spaces.add(space);
         if added.is_ok() {
@@ -206,16 +193,16 @@ async fn add(backstage: &Backstage, space: Box<Space>) -> Result<Option<Made>, R
 /// Goes on with a space that an agent has left behind, unless it is `there` already: one at a time, because whoever
 /// adopts a ledger changes it.
 async fn resume(
-    backstage: &Backstage,
+    context: &ServerContext,
     ledger: OwnedFd,
     memory: Option<OwnedFd>,
     there: impl FnOnce(&mut Spaces) -> bool + Send + 'static,
 ) -> Result<(), Refused> {
-    let _one = backstage.adopting.lock().await;
-    if ask(&backstage.orders, there).await.ok_or(Refused::Ending)? {
+    let _one = context.adopting.lock().await;
+    if ask(&context.orders, there).await.ok_or(Refused::Ending)? {
         return Ok(());
     }
-    let listing = backstage.listing.clone();
+    let listing = context.listing.clone();
     let adopted = spawn_blocking(move || {
         let place = |name: &str| {
             let region = listing.regions().into_iter().find(|region| region.region == name)?;
@@ -226,7 +213,7 @@ async fn resume(
     let adopted = adopted.await.map_err(|error| Refused::System(error.to_string()))?;
     match adopted.map_err(|error| Refused::NotResumed(error.to_string()))? {
         Some(space) => {
-            drop(ask(&backstage.orders, |spaces| spaces.add(space).err()).await.ok_or(Refused::Ending)?);
+            drop(ask(&context.orders, |spaces| spaces.add(space).err()).await.ok_or(Refused::Ending)?);
             Ok(())
         }
         None => Err(Refused::NotResumed("its region is not attached yet".into())),
@@ -237,10 +224,10 @@ async fn resume(
 ///
 /// # Errors
 /// Why not.
-pub fn lease(backstage: &Backstage, region: Name, stream: &UnixStream) -> Result<(), Refused> {
+pub fn lease(context: &ServerContext, region: Name, stream: &UnixStream) -> Result<(), Refused> {
     let pid = peer(stream).map_err(|error| Refused::System(error.to_string()))?;
     let unknown = || Refused::System("the system does not say which process this is".into());
-    backstage.desk.lease(region, pid.ok_or_else(unknown)?)
+    context.controller.lease(region, pid.ok_or_else(unknown)?)
 }
 
 /// The process at the other end: who it is says the kernel.
@@ -253,7 +240,7 @@ fn peer(stream: &UnixStream) -> io::Result<Option<u32>> {
 /// # Errors
 /// What the kernel says.
 pub async fn join(
-    backstage: &Backstage,
+    context: &ServerContext,
     request: JoinRequest,
     mut sent: Descriptors,
     stream: UnixStream,
@@ -262,7 +249,7 @@ pub async fn join(
     let uffd = sent.take();
     if resumes && let Some(ledger) = sent.take() {
         let there = move |spaces: &mut Spaces| spaces.get(space).is_some();
-        if let Err(error) = resume(backstage, ledger, sent.take(), there).await {
+        if let Err(error) = resume(context, ledger, sent.take(), there).await {
             return refuse(stream, NOT_YET, &error.to_string()).await;
         }
     }
@@ -273,7 +260,7 @@ pub async fn join(
     let socket = Some(OwnedFd::from(stream.into_std()?));
     let joining = Joining { space, address, bytes, offset, pid, peer, view, resume: resumes, uffd, socket };
     // If the worker has ended, the connection closes here, which says so.
-    let _ = ask(&backstage.orders, move |spaces| spaces.join(joining)).await;
+    let _ = ask(&context.orders, move |spaces| spaces.join(joining)).await;
     Ok(())
 }
 

@@ -2,6 +2,9 @@
 //! task, bounded in number, in the size of what it sends and in how long it may stay silent. A connection that
 //! becomes a port or a member leaves here for the worker; one that owns a mapped region stays as long as it likes.
 
+mod context;
+mod mapping;
+
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -16,14 +19,14 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use super::mapping;
-use super::memory::{SharedMemory, send_with_descriptor};
-use super::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
-use super::ring::{AgentEnd, PORT_BYTES};
 use crate::daemon::clients::{Client, Seat};
-use crate::daemon::order::Report;
+use crate::daemon::order::{ask, report};
 use crate::daemon::{Order, Orders};
-use crate::desk::{Desk, Listing};
+use crate::local::memory::{SharedMemory, send_with_descriptor};
+use crate::local::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
+use crate::local::ring::{AgentEnd, PORT_BYTES};
+
+pub use context::ServerContext;
 
 /// Connections with questions at a time; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 64;
@@ -31,25 +34,8 @@ const CONNECTIONS_MAX: usize = 64;
 const OWNERS_MAX: usize = 1024;
 /// How long a connection may take to say something.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How long the worker may take to report.
-const REPORT_MAX: Duration = Duration::from_secs(8);
 /// The pause after a failed accept, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// What the server hands on.
-#[derive(Clone, Debug)]
-pub struct Backstage {
-    /// What is attached.
-    pub listing: Listing,
-    /// Where temporary regions are kept in mind.
-    pub desk: Desk,
-    /// The worker.
-    pub orders: Orders,
-    /// Ports at a time.
-    pub clients_max: usize,
-    /// Held by whoever takes over what an agent that has died left behind.
-    pub adopting: Arc<tokio::sync::Mutex<()>>,
-}
 
 /// Binds the agent's socket at `path`, for its own user and group: nobody else can be this agent from here on, and
 /// nothing is answered yet.
@@ -73,7 +59,7 @@ impl Server {
     ///
     /// # Errors
     /// [`SocketError::Io`] when there is no thread, or no descriptor.
-    pub fn start(socket: Bound, backstage: Backstage) -> Result<Server, SocketError> {
+    pub fn start(socket: Bound, context: ServerContext) -> Result<Server, SocketError> {
         let failed = || SocketError::io("start the thread that serves", socket.path());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed())?;
         let listener = {
@@ -83,7 +69,7 @@ impl Server {
         let (stop, stopped) = watch::channel(false);
         let thread = thread::Builder::new()
             .name("local-server".into())
-            .spawn(move || runtime.block_on(accept(listener, backstage, stopped)))
+            .spawn(move || runtime.block_on(accept(listener, context, stopped)))
             .map_err(failed())?;
         Ok(Server { _socket: socket, stop, thread: Some(thread) })
     }
@@ -98,7 +84,7 @@ impl Drop for Server {
     }
 }
 
-async fn accept(listener: UnixListener, backstage: Backstage, mut stopped: watch::Receiver<bool>) {
+async fn accept(listener: UnixListener, context: ServerContext, mut stopped: watch::Receiver<bool>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let seats = Arc::new(AtomicUsize::new(0));
     let owners = Arc::new(Semaphore::new(OWNERS_MAX));
@@ -113,12 +99,12 @@ async fn accept(listener: UnixListener, backstage: Backstage, mut stopped: watch
         };
         match accepted {
             Ok((stream, _)) => {
-                let (backstage, seats, owners) = (backstage.clone(), Arc::clone(&seats), Arc::clone(&owners));
+                let (context, seats, owners) = (context.clone(), Arc::clone(&seats), Arc::clone(&owners));
                 tokio::spawn(async move {
                     let mut place = Place { permit: permit.ok(), owners, owns: None };
-                    let ended = converse(stream, &backstage, seats, &mut place).await;
+                    let ended = converse(stream, &context, seats, &mut place).await;
                     if let Some(space) = place.owns {
-                        mapping::ask(&backstage.orders, move |spaces| spaces.own(space, false)).await;
+                        ask(&context.orders, move |spaces| spaces.own(space, false)).await;
                     }
                     if let Err(error) = ended {
                         tracing::debug!(%error, "a connection to the agent's socket ended");
@@ -145,7 +131,7 @@ struct Place {
 /// Answers until the other side leaves, stays silent, says nonsense, or becomes a port or a member.
 async fn converse(
     mut stream: UnixStream,
-    backstage: &Backstage,
+    context: &ServerContext,
     seats: Arc<AtomicUsize>,
     place: &mut Place,
 ) -> io::Result<()> {
@@ -165,17 +151,17 @@ async fn converse(
             return answer(&mut stream, &Answer::Refused(Refused::Version { agent: VERSION })).await;
         }
         let said = match request.ask {
-            Ask::Regions => Answer::Regions(backstage.listing.regions()),
-            Ask::Node => Answer::Node(backstage.listing.node()),
-            Ask::Sessions => report(&backstage.orders)
-                .await
-                .map_or_else(ending, |report| Answer::Sessions(report.sessions)),
-            Ask::Counters => report(&backstage.orders)
+            Ask::Regions => Answer::Regions(context.listing.regions()),
+            Ask::Node => Answer::Node(context.listing.node()),
+            Ask::Sessions => {
+                report(&context.orders).await.map_or_else(ending, |report| Answer::Sessions(report.sessions))
+            }
+            Ask::Counters => report(&context.orders)
                 .await
                 .map_or_else(ending, |report| Answer::Counters(Box::new(report.counters))),
-            Ask::Port => match Seat::take(&seats, backstage.clients_max) {
-                Some(seat) => return open_port(stream, seat, &backstage.orders).await,
-                None => Answer::Refused(Refused::Full { limit: backstage.clients_max }),
+            Ask::Port => match Seat::take(&seats, context.clients_max) {
+                Some(seat) => return open_port(stream, seat, &context.orders).await,
+                None => Answer::Refused(Refused::Full { limit: context.clients_max }),
             },
             Ask::Map(_) if place.owns.is_some() => {
                 Answer::Refused(Refused::Malformed("a connection maps one region; open another".into()))
@@ -184,7 +170,7 @@ async fn converse(
                 let Ok(permit) = Arc::clone(&place.owners).try_acquire_owned() else {
                     return answer(&mut stream, &Answer::Refused(Refused::Full { limit: OWNERS_MAX })).await;
                 };
-                match mapping::map(backstage, request, sent).await {
+                match mapping::map(context, request, sent).await {
                     Ok(mapped) => {
                         (place.permit, place.owns) = (Some(permit), Some(mapped.made.id));
                         timeout(SILENCE_MAX, mapped.answer(&mut stream)).await??;
@@ -193,22 +179,22 @@ async fn converse(
                     Err(refused) => Answer::Refused(refused),
                 }
             }
-            Ask::Join(request) => return mapping::join(backstage, request, sent, stream).await,
+            Ask::Join(request) => return mapping::join(context, request, sent, stream).await,
             Ask::SetLimit { space, limit } => {
-                let set = mapping::ask(&backstage.orders, move |spaces| spaces.set_limit(space, limit)).await;
-                set.map_or_else(ending, done)
+                let set = ask(&context.orders, move |spaces| spaces.set_limit(space, limit)).await;
+                set.map_or_else(ending, |set| done(set.map_err(Refused::from)))
             }
-            Ask::Paging { space } => mapping::ask(&backstage.orders, move |spaces| spaces.report(space))
+            Ask::Paging { space } => ask(&context.orders, move |spaces| spaces.report(space))
                 .await
                 .map_or_else(ending, Answer::Paging),
             Ask::LetGo { space } if place.owns == Some(space) => {
                 place.owns = None;
-                let gone = mapping::ask(&backstage.orders, move |spaces| spaces.let_go(space)).await;
+                let gone = ask(&context.orders, move |spaces| spaces.let_go(space)).await;
                 gone.map_or_else(ending, |()| Answer::Done)
             }
             Ask::LetGo { .. } => Answer::Refused(Refused::NoSpace),
-            Ask::Lease { region } => done(mapping::lease(backstage, region, &stream)),
-            Ask::CleanAll { space } => clean_all(&backstage.orders, space).await,
+            Ask::Lease { region } => done(mapping::lease(context, region, &stream)),
+            Ask::CleanAll { space } => clean_all(&context.orders, space).await,
         };
         answer(&mut stream, &said).await?;
     }
@@ -223,9 +209,9 @@ async fn clean_all(orders: &Orders, space: u64) -> Answer {
     let tell = Box::new(move |clean| {
         let _ = tell.send(clean);
     });
-    match mapping::ask(orders, move |spaces| spaces.clean_all(space, tell)).await {
+    match ask(orders, move |spaces| spaces.clean_all(space, tell)).await {
         None => ending(),
-        Some(Err(refused)) => Answer::Refused(refused),
+        Some(Err(error)) => Answer::Refused(error.into()),
         Some(Ok(())) => match told.await {
             Ok(true) => Answer::Done,
             Ok(false) => Answer::Refused(Refused::NotClean),
@@ -236,13 +222,6 @@ async fn clean_all(orders: &Orders, space: u64) -> Answer {
 
 fn ending() -> Answer {
     Answer::Refused(Refused::Ending)
-}
-
-/// How the worker says that things stand; `None` when it does not.
-pub async fn report(orders: &Orders) -> Option<Report> {
-    let (tell, told) = oneshot::channel();
-    orders.try_give(Order::Report(tell)).ok()?;
-    timeout(REPORT_MAX, told).await.ok()?.ok()
 }
 
 async fn receive(stream: &mut UnixStream, sent: &mut Descriptors) -> io::Result<Result<Request, String>> {

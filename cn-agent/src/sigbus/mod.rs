@@ -53,21 +53,29 @@ pub struct Fault {
     pub code: c_int,
 }
 
-/// Who serves faults, in this order; each says whether the access can be made again. They run in a signal handler.
-const SERVERS: [fn(&Fault) -> bool; 2] = [crate::inline::serve, crate::cxl::bus_error::serve];
+/// Says of an access whether it can be made again now. Runs in a signal handler.
+pub type Serve = fn(&Fault) -> bool;
+
+/// Kinds of memory whose accesses may end in SIGBUS, at most.
+const SERVERS_MAX: usize = 4;
+
+/// Who serves faults, in this order: the first ones of these, each set once.
+static SERVERS: [OnceLock<Serve>; SERVERS_MAX] = [const { OnceLock::new() }; SERVERS_MAX];
 
 /// What SIGBUS did before.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
 /// The handler before asked to be called once (`SA_RESETHAND`), and was.
 static SPENT: AtomicBool = AtomicBool::new(false);
 
-/// Puts the handler in place, once.
+/// Puts the handler in place, once, and has `serve` asked about every fault from now on.
 ///
 /// # Errors
-/// What the kernel says to memory for its stacks, or to a handler.
-pub fn install() -> io::Result<()> {
+/// What the kernel says to memory for its stacks, or to a handler; [`io::ErrorKind::OutOfMemory`] when four others are
+/// asked already.
+pub fn install(serve: Serve) -> io::Result<()> {
     static INSTALLED: Mutex<bool> = Mutex::new(false);
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
+    enlist(serve)?;
     if *installed {
         return Ok(());
     }
@@ -96,6 +104,16 @@ pub fn install() -> io::Result<()> {
     Ok(())
 }
 
+/// Adds to those who are asked, unless it is among them.
+fn enlist(serve: Serve) -> io::Result<()> {
+    for place in &SERVERS {
+        if std::ptr::fn_addr_eq(*place.get_or_init(|| serve), serve) {
+            return Ok(());
+        }
+    }
+    Err(io::ErrorKind::OutOfMemory.into())
+}
+
 /// What `enter` does once it is back on the stack that the kernel chose.
 #[repr(C)]
 #[allow(dead_code, reason = "read in assembly")]
@@ -116,7 +134,7 @@ extern "C" fn decide(signal: c_int, info: *mut siginfo_t, context: *mut c_void) 
     // SAFETY: the kernel hands a siginfo to every handler with SA_SIGINFO, and for SIGBUS it has an address.
     let (address, code) = unsafe { ((*info).si_addr() as u64, (*info).si_code) };
     let fault = Fault { address, write: is_write(context), code };
-    let served = is_access(code) && SERVERS.iter().any(|serve| serve(&fault));
+    let served = is_access(code) && SERVERS.iter().map_while(OnceLock::get).any(|serve| serve(&fault));
     let next = if served { RETURN } else { pass_on(signal, info, code, context.cast()) };
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };

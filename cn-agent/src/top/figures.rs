@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Snapshot;
+use crate::fault_times::Histogram;
 use crate::local::message::{Attaching, PagingView, Session};
-use crate::paging::Histogram;
 
 /// What an agent is doing. Rates are per second, over the time between two snapshots; shares are 0 to 1, and missing
 /// when there was nothing to share.

@@ -19,7 +19,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, StatefulWidget, Ta
 
 use super::figures::{Faults, Figures, RegionFigures, SessionFigures};
 use super::units::{bits, bytes, percent, phase, short, time};
-use crate::paging::BOUNDS_NS;
+use crate::fault_times::BOUNDS_NS;
 use Side::{Left, Right};
 
 /// What regions and sessions are sorted by.

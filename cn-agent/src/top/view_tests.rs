@@ -7,7 +7,7 @@ use ratatui::backend::TestBackend;
 
 use super::*;
 use crate::local::message::{AttachedLeg, AttachedRegion, Attaching, Pace, PagingView, Session};
-use crate::paging::Kind;
+use crate::mapped::Kind;
 use crate::top::Snapshot;
 
 fn region(name: &str, size: u64) -> AttachedRegion {

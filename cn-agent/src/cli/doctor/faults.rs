@@ -1,7 +1,7 @@
 //! Whether programs can have remote memory mapped: what the kernel offers of userfaultfd, and whose pages may be served.
 //! Lines are read and written without any of this.
 
-use cxloe_cn::paging::Kind;
+use cxloe_cn::mapped::Kind;
 use cxloe_cn::paging::memory::wanted;
 use cxloe_cn::uffd::{Features, OpenError, Probe, Way, probe};
 use cxloe_doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};

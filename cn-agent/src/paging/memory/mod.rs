@@ -11,8 +11,8 @@ pub mod shared;
 use std::cell::Cell;
 use std::ops::Range;
 
-use super::Kind;
 use super::member::Link;
+use crate::mapped::Kind;
 use crate::pager::{Access, MappingId, Memory, MemoryError, PAGE_BYTES, Page};
 use crate::uffd::{Access as Pages, Features, Modes, Uffd, UffdError};
 
