@@ -49,8 +49,8 @@ fn range(region: &Attachment) -> std::ops::Range<u64> {
 }
 
 impl Drains {
-    #[inline]
     /// Whether nothing is on its way out.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()
     }
