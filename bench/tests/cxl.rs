@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cxloe_bench::lab::become_private_user_namespace;
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::message::{AttachedRegion, Attaching};
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::{AttachedRegion, Attaching};
+use cxloe_cn_core::engine::EngineError;
 use libtest_mimic::{Arguments, Trial};
 use rig::*;
 

@@ -18,9 +18,9 @@ use common::node::{MemoryNode, link_on, port};
 use common::raw::Raw;
 use common::{LIMIT, Outcome, ensure, eventually, ip, pair};
 use cxloe_bench::lab::{Lab, Standing};
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::port::{Port, PortError};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::EngineError;
+use cxloe_port::port::{Port, PortError};
 use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, Hello, HelloAck, HelloStatus, Integrity,
     Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space,

@@ -8,17 +8,17 @@ use cxloe_gmm::api::{Held, ReleasedRegion, VppbError};
 use cxloe_gmm::daemon::StateError;
 use cxloe_gmm::model::{LogicalDevice, Name, Region, Watermark};
 
-use crate::attachments::{Attachments, Change, Question};
-use crate::backing::{Backing, Preference, Served};
-use crate::cxl::news::Nudge;
-use crate::cxl::{AnswerError, Regions};
 use crate::daemon::order::ask;
 use crate::daemon::{LetGo, Order, Orders, OrdersGone};
-use crate::leases::{self, Holder, Leases};
-use crate::local::message::{AttachedRegion, NodeView, Refused};
-use crate::paging::joining::unseen;
-use crate::paging::ledger;
 use crate::state_file::StateFile;
+use cxloe_client::message::{AttachedRegion, NodeView, Refused};
+use cxloe_cn_core::attachments::{Attachments, Change, Question};
+use cxloe_cn_core::backing::{Backing, Preference, Served};
+use cxloe_cn_core::leases::{self, Holder, Leases};
+use cxloe_cxl::news::Nudge;
+use cxloe_cxl::{AnswerError, Regions};
+use cxloe_paging::joining::unseen;
+use cxloe_paging::ledger;
 
 /// Why something told could not be followed.
 #[derive(Debug, thiserror::Error)]

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_cn::rate_control::RateControl;
 use cxloe_gmm::daemon::Switch;
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::ByteSize;
 use cxloe_gmm::to_stdout;
+use cxloe_port::rate_control::RateControl;
 use cxloe_wire::link::fault::FaultPlan;
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig, LinkInfo};

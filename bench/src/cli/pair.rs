@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, FromArgMatches};
-use cxloe_cn::client::{Client, regions};
+use cxloe_client::client::{Client, regions};
 use cxloe_gmm::api::CreateRegion;
 use cxloe_gmm::model::{CnId, Mac, Name};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;

@@ -16,11 +16,11 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::port::Port;
-use cxloe_cn::rate_control::RateControl;
 use cxloe_gmm::daemon::Switch;
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::{to_stderr, to_stdout};
+use cxloe_port::port::Port;
+use cxloe_port::rate_control::RateControl;
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;

@@ -1,9 +1,9 @@
 //! Why an evaluation, or a part of it, could not be made.
 
-use cxloe_cn::engine::{EngineError, RouteError};
-use cxloe_cn::port::PortError;
+use cxloe_cn_core::engine::{EngineError, RouteError};
 use cxloe_mn::control::StaticMapError;
 use cxloe_mn::pool::PoolError;
+use cxloe_port::port::PortError;
 use cxloe_wire::link::LinkError;
 
 use crate::lab::{Interrupted, LabError};

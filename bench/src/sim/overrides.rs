@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_cn::cache::CacheConfig;
+use cxloe_cn_core::cache::CacheConfig;
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::ByteSize;
 use cxloe_wire::frame::LINE_SIZE;

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{BUCKET_DEFAULT, Pacing};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{BUCKET_DEFAULT, Pacing};
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_mn::congestion::CongestionConfig;
 use cxloe_wire::link::fate::{Burst, Faults};

@@ -8,8 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_bench::lab::{Builder, Lab, Process, program};
-use cxloe_cn::client::{self, Client, ClientError};
-use cxloe_cn::local::message::AttachedRegion;
+use cxloe_client::client::{self, Client, ClientError};
+use cxloe_client::message::AttachedRegion;
 use libtest_mimic::Failed;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;

@@ -6,8 +6,8 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use cxloe_bench::lab::{Process, program};
-use cxloe_cn::client;
-use cxloe_cn::local::message::PagingView;
+use cxloe_client::client;
+use cxloe_client::message::PagingView;
 
 use crate::rig::{Outcome, Rig, ensure, eventually};
 

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_bench::lab::{Lab, Process, compute_node_mac, program};
-use cxloe_cn::client::{self, Client};
-use cxloe_cn::local::message::{AttachedRegion, Attaching};
+use cxloe_client::client::{self, Client};
+use cxloe_client::message::{AttachedRegion, Attaching};
 use cxloe_gmm::ClientError;
 use cxloe_gmm::api::{CreateRegion, DestroyRegion, LogicalDeviceStatus, Owner};
 use cxloe_gmm::model::{ByteSize, CnId, Name, Region, RegionState};

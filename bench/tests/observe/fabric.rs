@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use cxloe_bench::lab::Lab;
-use cxloe_cn::client;
-use cxloe_cn::mapping::{MapOptions, Mapping};
+use cxloe_client::client;
+use cxloe_client::mapping::{MapOptions, Mapping};
 use cxloe_gmm::daemon::metrics::Kind;
 
 use crate::deployed::{documented, folder, named, panels};

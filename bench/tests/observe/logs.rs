@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
 use cxloe_bench::lab::{Process, program};
-use cxloe_cn::client;
+use cxloe_client::client;
 use serde_json::Value;
 
 use crate::fabric::rig;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use cxloe_bench::lab::{Process, program};
-use cxloe_cn::client;
+use cxloe_client::client;
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::signal::Signal;
 

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use cxloe_bench::lab::{Process, program};
-use cxloe_cn::client;
-use cxloe_cn::pager::PagerCounters;
+use cxloe_client::client;
+use cxloe_cn_core::pager::PagerCounters;
 
 use super::guest::{ended, guest};
 use super::rig::*;

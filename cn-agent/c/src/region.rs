@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use cxloe_cn::connect::{ConnectOptions, Connected, Lease};
-use cxloe_cn::inline::InlineRegion;
-use cxloe_cn::mapping::Mapping;
-use cxloe_cn::rate_control::RateControl;
+use cxloe_client::mapping::Mapping;
 use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_port::connect::{ConnectOptions, Connected, Lease};
+use cxloe_port::inline::InlineRegion;
+use cxloe_port::rate_control::RateControl;
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Extras, LinkConfig};
 

@@ -9,17 +9,17 @@
 //! [`ClientError::AgentGone`]; a client never hangs.
 //!
 //! ```no_run
-//! use cxloe_cn::client::Client;
+//! use cxloe_client::client::Client;
 //!
-//! let mut port = Client::connect(&cxloe_cn::local::default_socket())?;
+//! let mut port = Client::connect(&cxloe_client::places::default_socket())?;
 //! let hpa = port.regions()?.first().expect("a region is attached").hpa;
 //! port.write(hpa, &[7; 64])?;
 //! assert_eq!(port.read(hpa)?, [7; 64]);
 //! port.flush()?;
-//! # Ok::<(), cxloe_cn::client::ClientError>(())
+//! # Ok::<(), cxloe_client::client::ClientError>(())
 //! ```
 
-pub(crate) mod bulk;
+pub mod bulk;
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -32,16 +32,16 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, recv, send};
 
-use crate::cache::Line;
-use crate::engine::EngineError;
-use crate::local::memory::{SharedMemory, receive_with_descriptor};
-use crate::local::message::{
+use crate::memory::{SharedMemory, receive_with_descriptor};
+use crate::message::{
     self, ANSWER_MAX, Answer, Ask, AttachedRegion, Counters, NodeView, PagingView, Refused, Request, Session,
     VERSION,
 };
-use crate::local::ring::{ClientEnd, Completion, ENTRIES, Operation, RingBroken, Submission};
-use crate::local::status::Status;
-use crate::local::this_cpu;
+use crate::places::this_cpu;
+use crate::ring::{ClientEnd, Completion, ENTRIES, Operation, RingBroken, Submission};
+use crate::status::Status;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::EngineError;
 
 /// How long a wait spins before it sleeps: a round trip or two.
 const SPIN: Duration = Duration::from_micros(50);
@@ -52,7 +52,7 @@ const NAP_MS: u8 = 100;
 /// How long an answer to a question may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the agent may take for an operation. It gives up on a memory node by itself long before.
-pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Why the port of an agent did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -119,7 +119,7 @@ fn ask(path: &Path, ask: Ask) -> Result<Answer, ClientError> {
 }
 
 /// A connection on which nothing has been said yet.
-pub(crate) fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
+pub fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
     let none = |source| ClientError::NoAgent { path: path.into(), source };
     let socket = UnixStream::connect(path).map_err(none)?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(none)?;
@@ -247,7 +247,7 @@ impl Client {
             Answer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
             other => return Err(protocol(path, format!("an answer to another question: {other:?}"))),
         };
-        if size != crate::local::ring::PORT_BYTES as u64 {
+        if size != crate::ring::PORT_BYTES as u64 {
             return Err(protocol(path, format!("rings of {size} bytes")));
         }
         let descriptor = descriptor.ok_or_else(|| protocol(path, "no memory came with the answer"))?;
@@ -396,7 +396,7 @@ impl Client {
     }
 
     /// Looks for a completion for as long as that is likely to be quicker than sleeping; whether one is there.
-    pub(crate) fn spin(&mut self) -> bool {
+    pub fn spin(&mut self) -> bool {
         let started = Instant::now();
         let found = loop {
             if (0..SPINS).any(|_| {

@@ -12,15 +12,15 @@ use cxloe_gmm::model::Name;
 use cxloe_wire::link::{LinkCounters, LinkDown};
 use cxloe_wire::session::RequesterStatus;
 
-use crate::engine::EngineCounters;
-use crate::fault_times::FaultTimes;
-use crate::mapped::SpaceError;
-use crate::pager::PagerCounters;
+use cxloe_cn_core::engine::EngineCounters;
+use cxloe_cn_core::fault_times::FaultTimes;
+use cxloe_cn_core::mapped::SpaceError;
+use cxloe_cn_core::pager::PagerCounters;
 
-pub use crate::attachments::view::{
+pub use cxloe_cn_core::attachments::view::{
     AttachedDecoder, AttachedDevice, AttachedLeg, AttachedRegion, Attaching, NodeView,
 };
-pub use crate::mapped::{MapRequest, PagingMember, PagingView};
+pub use cxloe_cn_core::mapped::{MapRequest, PagingMember, PagingView};
 
 /// Version of requests, answers and rings; both ends have to have the same.
 pub const VERSION: u32 = cxloe_member::wire::VERSION;

@@ -31,7 +31,7 @@ use cxloe_wire::frame::LINE_SIZE;
 
 use super::memory::SharedMemory;
 use super::status::Status;
-use crate::cache::Line;
+use cxloe_cn_core::cache::Line;
 
 /// Places of each ring, a power of two: as many requests as one stream's window takes.
 pub const ENTRIES: usize = 256;
@@ -423,7 +423,7 @@ impl ClientEnd {
 
     /// The memory, for tests that play a hostile client.
     #[cfg(test)]
-    pub(crate) fn memory(&self) -> &SharedMemory {
+    pub fn memory(&self) -> &SharedMemory {
         &self.memory
     }
 }

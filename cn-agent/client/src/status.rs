@@ -4,7 +4,7 @@
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::OpError;
 
-use crate::engine::EngineError;
+use cxloe_cn_core::engine::EngineError;
 
 /// How an operation ended, without the data of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use cxloe_gmm::daemon::Remembered;
 use cxloe_gmm::model::Name;
 use serde::{Deserialize, Serialize};
 
@@ -31,10 +30,6 @@ pub struct Full;
 /// The regions that programs hold, and who does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Leases(BTreeMap<Name, Holder>);
-
-impl Remembered for Leases {
-    const REMEDY: &str = "remove it, and destroy what is left of temporary regions by `gmm destroy-region`";
-}
 
 impl Leases {
     /// Keeps a name for a process.

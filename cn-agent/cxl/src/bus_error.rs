@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use libc::c_void;
 
-use crate::sigbus::{self, Fault};
+use cxloe_sigbus::Fault;
 
 /// Ranges that can be watched at a time.
 pub const RANGES_MAX: usize = 64;
@@ -46,7 +46,7 @@ impl Watch {
     /// has to stay mapped until the watch is dropped.
     pub unsafe fn range(start: *mut u8, bytes: usize) -> io::Result<Watch> {
         let _taking = TAKING.lock().unwrap_or_else(PoisonError::into_inner);
-        sigbus::install(serve)?;
+        cxloe_sigbus::install(serve)?;
         let free = RANGES.iter().position(|range| range.end.load(Ordering::Acquire) == 0);
         let index = free.ok_or(io::ErrorKind::QuotaExceeded)?;
         let range = &RANGES[index];

@@ -11,8 +11,8 @@ use cxloe_gmm::model::ByteSize;
 use super::DEV_ROOT;
 use super::inventory::DaxDevice;
 use super::mapping::Mapping;
-use crate::backing::DeviceMemory;
-use crate::engine::{LocalMemory, MemoryGone};
+use cxloe_cn_core::backing::DeviceMemory;
+use cxloe_cn_core::engine::{LocalMemory, MemoryGone};
 
 /// Why a device cannot be used.
 #[derive(Debug, thiserror::Error)]

@@ -21,8 +21,8 @@ use super::device::{Device, DeviceError};
 use super::inventory::{CxlMemory, DaxDevice};
 use super::news::{News, Nudge};
 use super::verdict::{DeviceState, device_state};
-use crate::attachments::Question;
-use crate::backing::{Backing, Memory, Preference, Served};
+use cxloe_cn_core::attachments::Question;
+use cxloe_cn_core::backing::{Backing, Memory, Preference, Served};
 
 /// How often to look without news.
 const LOOK: Duration = Duration::from_secs(2);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::bus_error::Watch;
-use crate::engine::MemoryGone;
+use cxloe_cn_core::engine::MemoryGone;
 
 const WORD: usize = size_of::<u64>();
 

@@ -12,7 +12,7 @@ use super::device::{Device, DeviceError};
 use super::inventory::{CpulessNode, CxlMemory, DaxDevice};
 use super::unfit::Unfit;
 use super::verdict::{DeviceState, device_state};
-use crate::backing::{DeviceMemory, Served};
+use cxloe_cn_core::backing::{DeviceMemory, Served};
 
 const MIB: u64 = 1 << 20;
 
@@ -352,7 +352,7 @@ fn file_for(root: &Path, bytes: u64) -> DaxDevice {
 
 #[test]
 fn a_device_is_taken_by_one() {
-    use crate::engine::LocalMemory;
+    use cxloe_cn_core::engine::LocalMemory;
     let root = tempfile::tempdir().unwrap();
     let dax = file_for(root.path(), 4 * MIB);
     let first = Device::claim(root.path(), &dax).unwrap();

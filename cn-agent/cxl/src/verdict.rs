@@ -4,7 +4,7 @@ use cxloe_gmm::model::ByteSize;
 
 use super::inventory::{CxlMemory, CxlRegion, DaxDevice};
 use super::unfit::Unfit;
-use crate::backing::Served;
+use cxloe_cn_core::backing::Served;
 
 /// The driver that lets programs map a DAX device.
 const MAPPABLE: &str = "device_dax";

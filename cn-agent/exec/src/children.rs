@@ -14,9 +14,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use cxloe_member::socket::{Descriptors, receive_some};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use crate::paging::ledger;
-use crate::paging::member::Kept;
-use crate::uffd::{Event, EventBuffer, PAGE, Uffd};
+use cxloe_paging::ledger;
+use cxloe_paging::member::Kept;
+use cxloe_paging::uffd::{Event, EventBuffer, PAGE, Uffd};
 
 /// Messages taken in one go.
 const MESSAGES_MAX: usize = 64;

@@ -12,10 +12,10 @@ use cxloe_gmm::model::{ByteSize, CnId, Name};
 use cxloe_gmm::to_stderr;
 
 use super::growth::{Growth, Refusal, Step};
-use crate::client::{self, ClientError};
-use crate::local::message::{Attaching, PagingView};
-use crate::mapped::TEMPORARY;
-use crate::mapping::Owner;
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::mapping::Owner;
+use cxloe_client::message::{Attaching, PagingView};
+use cxloe_cn_core::mapped::TEMPORARY;
 
 /// What memory nodes give away by default; sizes are rounded up to it.
 const EXTENT: u64 = 2 << 20;

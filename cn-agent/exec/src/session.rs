@@ -24,10 +24,10 @@ use super::children::Children;
 use super::gate::{self, Gate, Opening};
 use super::lease::Grower;
 use super::stayed::{Stayed, Watch};
-use crate::client::ClientError;
-use crate::local::message::PagingView;
-use crate::mapped::window_bytes;
-use crate::mapping::Owner;
+use cxloe_client::client::ClientError;
+use cxloe_client::mapping::Owner;
+use cxloe_client::message::PagingView;
+use cxloe_cn_core::mapped::window_bytes;
 
 /// Signals that go on to the program.
 const PASSED_ON: [Signal; 7] = [

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::local::message::PagingView;
+use cxloe_client::message::PagingView;
 
 /// The first look, and how often it is looked at most seldom.
 const FIRST: Duration = Duration::from_millis(50);
@@ -78,7 +78,7 @@ impl Watch {
 /// Of so many anonymous bytes in this machine, those of `resident` are remote memory's, which has `slots` pages in all.
 fn stayed(anonymous: u64, resident: u64, slots: u32) -> Stayed {
     let local_bytes = anonymous.saturating_sub(resident);
-    let remote = resident.max(u64::from(slots) * crate::pager::PAGE_BYTES as u64);
+    let remote = resident.max(u64::from(slots) * cxloe_cn_core::pager::PAGE_BYTES as u64);
     Stayed { local_bytes, memory_bytes: local_bytes + remote }
 }
 

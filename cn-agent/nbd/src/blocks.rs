@@ -1,6 +1,6 @@
 //! Which parts of a port's data area are in use: blocks, taken in runs.
 
-use crate::local::ring::DATA_BYTES;
+use cxloe_client::ring::DATA_BYTES;
 
 /// Bytes of a block.
 pub const BLOCK: usize = DATA_BYTES / 128;

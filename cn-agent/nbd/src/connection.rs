@@ -17,8 +17,8 @@ use super::port::{Port, PortError, is_passing, may_pass};
 use super::requests::{PAUSE, Patience, Requests};
 use super::seat::Seat;
 use super::server::Shared;
-use crate::client::{ClientError, OPERATION_TIMEOUT};
-use crate::local::vectored;
+use cxloe_client::client::{ClientError, OPERATION_TIMEOUT};
+use cxloe_client::vectored;
 
 /// How long a client may take to choose an export.
 pub const NEGOTIATION_MAX: Duration = Duration::from_secs(10);

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 
 use super::wire::{CHUNK_DATA, CHUNK_ERROR, CHUNK_NONE, Errno, put_chunk, put_chunk_header, put_simple};
-use crate::local::memory::SharedMemory;
-use crate::local::vectored::Stretch;
+use cxloe_client::memory::SharedMemory;
+use cxloe_client::vectored::Stretch;
 
 /// The longest text of an error, in bytes.
 pub const TEXT_MAX: usize = 1024;

@@ -11,11 +11,11 @@ use cxloe_wire::session::OpError;
 
 use super::blocks::BLOCK;
 use super::requests::Order;
-use crate::client::{self, Client, ClientError};
-use crate::engine::EngineError;
-use crate::local::memory::SharedMemory;
-use crate::local::message::Refused;
-use crate::local::ring::{Operation, Submission};
+use cxloe_client::client::{self, Client, ClientError};
+use cxloe_client::memory::SharedMemory;
+use cxloe_client::message::Refused;
+use cxloe_client::ring::{Operation, Submission};
+use cxloe_cn_core::engine::EngineError;
 
 /// Why a region's lines are not to be had.
 #[derive(Debug, thiserror::Error)]

@@ -31,8 +31,8 @@ use super::blocks::{BLOCK, Blocks, RUN_MAX, Run};
 use super::conversation::{Command, LENGTH_MAX, Request};
 use super::output::Output;
 use super::wire::Errno;
-use crate::local::memory::SharedMemory;
-use crate::local::ring::{ENTRIES, Lines, Operation};
+use cxloe_client::memory::SharedMemory;
+use cxloe_client::ring::{ENTRIES, Lines, Operation};
 
 /// Requests of a client under way at once.
 const REQUESTS_MAX: usize = 128;

@@ -8,7 +8,7 @@ use std::io;
 
 use super::space::{Made, Space};
 use super::spaces::Spaces;
-use crate::mapped::{Kind, MapRequest, limit_pages};
+use cxloe_cn_core::mapped::{Kind, MapRequest, limit_pages};
 
 /// What has come of a wish to map a region.
 #[derive(Debug)]
@@ -123,9 +123,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::mapped::SpaceOptions;
-    use crate::pager::{PAGE_BYTES, State};
-    use crate::paging::space::ONLY;
+    use crate::space::ONLY;
+    use cxloe_cn_core::mapped::SpaceOptions;
+    use cxloe_cn_core::pager::{PAGE_BYTES, State};
 
     fn request(kind: Kind) -> MapRequest {
         MapRequest {
@@ -156,7 +156,7 @@ mod tests {
             kind,
             hpa: 1 << 40,
             pages: 64,
-            view_pages: crate::mapped::view_pages(kind, 64),
+            view_pages: cxloe_cn_core::mapped::view_pages(kind, 64),
             limit: 64,
             prefetch: true,
             fresh: false,

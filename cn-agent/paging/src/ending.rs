@@ -9,9 +9,9 @@ use std::time::Duration;
 use cxloe_wire::time::Time;
 
 use super::space::{ONLY, Space, with_io};
-use crate::mapped::Kind;
-use crate::pager::{Flags, Io, State, ViewId};
-use crate::transfers::{PageIo, Transfers};
+use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::pager::{Flags, Io, State, ViewId};
+use cxloe_cn_core::transfers::{PageIo, Transfers};
 
 /// Somebody who waits until everything is written back.
 pub(super) struct Clean {

@@ -11,9 +11,9 @@ use cxloe_wire::time::Time;
 
 use super::ledger;
 use super::space::{Space, with_io};
-use crate::mapped::{Kind, whole_pages};
-use crate::pager::{Io, MappingId, PAGE_BYTES};
-use crate::transfers::{PageIo, Transfers};
+use cxloe_cn_core::mapped::{Kind, whole_pages};
+use cxloe_cn_core::pager::{Io, MappingId, PAGE_BYTES};
+use cxloe_cn_core::transfers::{PageIo, Transfers};
 
 /// The pause between two looks whether pages can leave after all.
 const PAUSE: Duration = Duration::from_millis(50);

@@ -11,9 +11,9 @@ use super::memory::private::may_look;
 use super::memory::{KernelMemory, Mapped, wanted};
 use super::space::{ONLY, Space};
 use super::spaces::{Joining, Spaces};
-use crate::mapped::Kind;
-use crate::pager::{MappingId, PAGE_BYTES, ViewId};
 use crate::uffd::{Modes, Uffd};
+use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::pager::{MappingId, PAGE_BYTES, ViewId};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 
@@ -29,7 +29,7 @@ fn refused(text: impl ToString) -> No {
 
 /// Why a process that asks is not to be seen. The kernel names it by its number among the agent's own processes, and by 0
 /// if it is none of them.
-pub(crate) fn unseen(pid: u32) -> String {
+pub fn unseen(pid: u32) -> String {
     match pid {
         0 => "the program is in another PID namespace than the agent, which cannot see it there; run the agent in the \
               machine's PID namespace (containers: `--pid=host`, hostPID: true), or both in one"

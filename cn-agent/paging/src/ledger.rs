@@ -20,8 +20,8 @@ use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::mapped::{Kind, PRIVATE_SPARE, SpaceOptions};
-use crate::pager::{MAPPINGS_MAX, PAGE_BYTES, PageTable, VIEWS_MAX};
+use cxloe_cn_core::mapped::{Kind, PRIVATE_SPARE, SpaceOptions};
+use cxloe_cn_core::pager::{MAPPINGS_MAX, PAGE_BYTES, PageTable, VIEWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CXLoElgr");
 const VERSION: u64 = 1;
@@ -303,7 +303,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
-    use crate::pager::{Entry, State};
+    use cxloe_cn_core::pager::{Entry, State};
 
     fn options(kind: Kind) -> SpaceOptions {
         SpaceOptions {
@@ -312,7 +312,7 @@ mod tests {
             kind,
             hpa: 0,
             pages: 1000,
-            view_pages: crate::mapped::view_pages(kind, 1000),
+            view_pages: cxloe_cn_core::mapped::view_pages(kind, 1000),
             limit: 64,
             prefetch: true,
             fresh: false,

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use cxloe_member::socket::Socket;
 use cxloe_member::wire::{Inbox, Kind, MESSAGE_MAX, Message, Pages, RANGES_MAX, Welcome};
 
-use crate::pager::PagerOptions;
+use cxloe_cn_core::pager::PagerOptions;
 
 /// Orders to drop pages that a member may have unanswered.
 const ORDERS_MAX: usize = 64;

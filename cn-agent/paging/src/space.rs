@@ -15,14 +15,14 @@ use super::member::{Kept, Said, ranges};
 use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared, access};
 use super::takeover::TakeOver;
 use super::watchdog::Watchdog;
-use crate::engine::EngineError;
-use crate::mapped::{Kind, SpaceOptions, TEMPORARY, whole_pages};
-use crate::pager::{
+use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
+use cxloe_cn_core::engine::EngineError;
+use cxloe_cn_core::mapped::{Kind, SpaceOptions, TEMPORARY, whole_pages};
+use cxloe_cn_core::pager::{
     Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
     Use, ViewId,
 };
-use crate::transfers::{Ended, PageIo, Transfers, is_final};
-use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
+use cxloe_cn_core::transfers::{Ended, PageIo, Transfers, is_final};
 
 /// The view of a space that has only one.
 pub(super) const ONLY: ViewId = ViewId(0);

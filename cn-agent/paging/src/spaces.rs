@@ -12,12 +12,12 @@ use cxloe_wire::time::Time;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
 use super::space::Space;
-use crate::engine::{Engine, EngineError, Sink};
-use crate::fault_times::FaultTimes;
-use crate::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
-use crate::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
-use crate::transfers::{self, Ended, FrameSource, PAGING, Transfers};
 use crate::uffd::EventBuffer;
+use cxloe_cn_core::engine::{Engine, EngineError, Sink};
+use cxloe_cn_core::fault_times::FaultTimes;
+use cxloe_cn_core::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
+use cxloe_cn_core::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
+use cxloe_cn_core::transfers::{self, Ended, FrameSource, PAGING, Transfers};
 
 /// Processes whose faults are looked for directly.
 const DIRECT_MAX: usize = 4;
@@ -56,7 +56,7 @@ pub(super) struct List(pub(super) Vec<Option<Box<Space>>>);
 
 impl FrameSource for List {
     #[inline]
-    fn frames(&mut self, space: u16) -> Option<&mut crate::pager::Frames> {
+    fn frames(&mut self, space: u16) -> Option<&mut cxloe_cn_core::pager::Frames> {
         self.0.get_mut(usize::from(space))?.as_mut().map(|space| space.frames())
     }
 }

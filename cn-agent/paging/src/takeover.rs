@@ -9,8 +9,8 @@ use std::io;
 use super::ledger::{self, Record};
 use super::memory::KernelMemory;
 use super::space::{ONLY, Space};
-use crate::mapped::Kind;
-use crate::pager::{PageTable, ViewId};
+use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::pager::{PageTable, ViewId};
 
 /// Processes that have not come again yet.
 #[derive(Debug)]
@@ -28,7 +28,8 @@ impl Space {
     /// Makes the space again from its ledger.
     pub(super) fn take_over(&mut self) -> io::Result<()> {
         let records = self.ledger.records();
-        (0..crate::pager::MAPPINGS_MAX as u16).for_each(|mapping| self.ledger.set_record(mapping, None));
+        (0..cxloe_cn_core::pager::MAPPINGS_MAX as u16)
+            .for_each(|mapping| self.ledger.set_record(mapping, None));
         self.pager.expect_more();
         let shared = self.options.kind != Kind::Private;
         let views = if shared { 1 } else { records.iter().map(|record| record.view + 1).max().unwrap_or(0) };
@@ -54,7 +55,7 @@ impl Space {
         gaps.into_iter().for_each(|view| self.pager.end_view(view));
         let expected: Vec<Record> = records.into_iter().filter(Record::is_alive).collect();
         // What has not come again is noted again, in case this agent dies, too.
-        let last = crate::pager::MAPPINGS_MAX as u16;
+        let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
         for (index, record) in expected.iter().enumerate() {
             self.ledger.set_record(last - 1 - index as u16, Some(*record));
         }
@@ -89,7 +90,7 @@ impl Space {
     /// Notes those who are still expected, behind those who are there.
     fn renote(&self) {
         let Some(takeover) = &self.takeover else { return };
-        let last = crate::pager::MAPPINGS_MAX as u16;
+        let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
         let expected = &takeover.expected;
         for (index, record) in expected.iter().enumerate() {
             self.ledger.set_record(last - 1 - index as u16, Some(*record));

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle, Thread};
 use std::time::Duration;
 
-use crate::pager::PAGE_BYTES;
 use crate::uffd::{Access, Uffd};
+use cxloe_cn_core::pager::PAGE_BYTES;
 
 /// How long a copy may take.
 const LIMIT: Duration = Duration::from_millis(50);

@@ -7,8 +7,8 @@ use std::hint::black_box;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use cxloe_cn::uffd::scan::{Action, Categories, Found, Pagemap};
-use cxloe_cn::uffd::{Access, EventBuffer, Features, Modes, PAGE, Uffd, UffdError};
+use cxloe_paging::uffd::scan::{Action, Categories, Found, Pagemap};
+use cxloe_paging::uffd::{Access, EventBuffer, Features, Modes, PAGE, Uffd, UffdError};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap_anonymous};
 
 struct Counting;

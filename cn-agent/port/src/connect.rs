@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use crate::attach::{AttachError, STREAMS_DEFAULT, Station};
-use crate::attachments::Attachment;
-use crate::cache::CacheConfig;
-use crate::engine::Engine;
 use crate::port::{Port, PortError};
 use crate::rate_control::RateControl;
+use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attachments::Attachment;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::Engine;
 use cxloe_gmm::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_gmm::hdm::{Granularity, Ways};
 use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region, Watermark};

@@ -15,9 +15,11 @@ use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::link::{Link, LinkError};
 use cxloe_wire::time::{Clock, Time};
 
-use crate::cache::Line;
-use crate::engine::{BurstRead, Direction, Engine, EngineError, EngineEvent, Piece, Read, Sink, Walk, Write};
 use crate::signals::Signals;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::{
+    BurstRead, Direction, Engine, EngineError, EngineEvent, Piece, Read, Sink, Walk, Write,
+};
 
 mod waiting;
 
@@ -171,10 +173,10 @@ impl Port {
     }
 
     fn note(&mut self, event: &EngineEvent) {
-        if let Some(text) = crate::events::refusal(event) {
+        if let Some(text) = cxloe_cn_core::events::refusal(event) {
             self.last_refusal = Some(text);
         }
-        crate::events::log(event);
+        cxloe_cn_core::events::log(event);
     }
 
     /// Reads the line at `hpa`.

@@ -8,8 +8,8 @@ use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::{LinkError, LinkInfo};
 use cxloe_wire::time::Time;
 
-use crate::engine::{BUCKET_DEFAULT, Engine, Pacing};
 use crate::signals::{SignalConfig, Signals};
+use cxloe_cn_core::engine::{BUCKET_DEFAULT, Engine, Pacing};
 
 /// The link's rate where the interface knows none: virtual ones often do not.
 const LINK_RATE_UNKNOWN: Rate = Rate::gbit_per_s(10);

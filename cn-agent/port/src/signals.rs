@@ -15,7 +15,7 @@ use cxloe_wire::link::ethtool::{DriverCounter, Ethtool};
 use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::time::Time;
 
-use crate::engine::Engine;
+use cxloe_cn_core::engine::Engine;
 
 /// How often the NIC is asked.
 const NIC_EVERY: Duration = Duration::from_millis(5);

@@ -37,7 +37,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 pub use stacks::{STACK_BYTES, STACKS, Used, used};
-pub(crate) use stacks::{adopt, is_child};
+pub use stacks::{adopt, is_child};
 
 /// Whether the handler has stacks of its own on this architecture.
 pub const HAS_STACKS: bool = enter::HAS_STACKS;

@@ -6,24 +6,24 @@
 
 use std::sync::Arc;
 
-use cxloe_cn::attach::Station;
-use cxloe_cn::backing::Preference;
+use cxloe_client::message::NodeView;
 use cxloe_cn::config::{Config, RunArgs};
-use cxloe_cn::cxl::HandOver;
-use cxloe_cn::cxl::news::News;
 use cxloe_cn::daemon::{WorkerHandle, WorkerOptions};
-use cxloe_cn::engine::Engine;
-use cxloe_cn::local::message::NodeView;
 use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
 use cxloe_cn::metrics;
 use cxloe_cn::region_controller::RegionController;
 use cxloe_cn::server::{self, Server, ServerContext};
-use cxloe_cn::signals::Signals;
 use cxloe_cn::state_file::StateFile;
+use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::backing::Preference;
+use cxloe_cn_core::engine::Engine;
+use cxloe_cxl::HandOver;
+use cxloe_cxl::news::News;
 use cxloe_gmm::command_line::{Failure, output};
 use cxloe_gmm::daemon::metrics::MetricsListener;
 use cxloe_gmm::daemon::{Ending, Supervisor, log, read_key};
 use cxloe_gmm::model::{CnId, Mac};
+use cxloe_port::signals::Signals;
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Extras, LinkConfig, open_lasting};
 use cxloe_wire::time::Time;

@@ -15,7 +15,7 @@ use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
-use crate::backing::Preference;
+use cxloe_cn_core::backing::Preference;
 
 /// Every option; `None` where it was not given.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -8,9 +8,9 @@ use tokio::time::timeout;
 
 use super::clients::Client;
 use super::sleeper::Bell;
-use crate::attachments::Change;
-use crate::local::message::{Counters, Session};
-use crate::paging::Spaces;
+use cxloe_client::message::{Counters, Session};
+use cxloe_cn_core::attachments::Change;
+use cxloe_paging::Spaces;
 
 /// Orders that may wait for the worker.
 const ORDERS_MAX: usize = 1024;

@@ -25,15 +25,15 @@ use cxloe_wire::time::{Clock, Time};
 use super::clients::Clients;
 use super::order::{LetGo, Order, Orders, PagingOrder, Report};
 use super::sleeper::{Bell, Sleeper};
-use crate::attach::Station;
-use crate::attachments::{Attachment, Change};
-use crate::drain::{Drained, Drains};
-use crate::engine::{Engine, EngineError, EngineEvent, Sink};
-use crate::events;
-use crate::local::message::{Counters, Pace, Session};
-use crate::local::this_cpu;
-use crate::paging::{Spaces, is_paging};
-use crate::signals::Signals;
+use cxloe_client::message::{Counters, Pace, Session};
+use cxloe_client::places::this_cpu;
+use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attachments::{Attachment, Change};
+use cxloe_cn_core::drain::{Drained, Drains};
+use cxloe_cn_core::engine::{Engine, EngineError, EngineEvent, Sink};
+use cxloe_cn_core::events;
+use cxloe_paging::{Spaces, is_paging};
+use cxloe_port::signals::Signals;
 
 /// Frames taken from the ring in one round.
 const BATCH: usize = 64;

@@ -16,10 +16,10 @@ use tokio::time::{Instant, sleep};
 
 use super::context::ServerContext;
 use crate::daemon::order::ask;
-use crate::local::message::{self, Answer, JoinRequest, MapRequest, Refused};
-use crate::mapped::{SpaceOptions, limit_pages, view_pages};
-use crate::pager::{LIMIT_MIN, PAGE_BYTES};
-use crate::paging::{Claim, Joining, Made, Space, Spaces, cut};
+use cxloe_client::message::{self, Answer, JoinRequest, MapRequest, Refused};
+use cxloe_cn_core::mapped::{SpaceOptions, limit_pages, view_pages};
+use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
+use cxloe_paging::{Claim, Joining, Made, Space, Spaces, cut};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// Pages of a region at most: numbers of pages have 32 bits, the highest of which mean something else.

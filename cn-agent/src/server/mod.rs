@@ -22,9 +22,9 @@ use tokio::time::{sleep, timeout};
 use crate::daemon::clients::{Client, Seat};
 use crate::daemon::order::{ask, report};
 use crate::daemon::{Order, Orders};
-use crate::local::memory::{SharedMemory, send_with_descriptor};
-use crate::local::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
-use crate::local::ring::{AgentEnd, PORT_BYTES};
+use cxloe_client::memory::{SharedMemory, send_with_descriptor};
+use cxloe_client::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
+use cxloe_client::ring::{AgentEnd, PORT_BYTES};
 
 pub use context::ServerContext;
 

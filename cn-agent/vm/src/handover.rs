@@ -15,7 +15,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, sockopt};
 use serde::Deserialize;
 
-use crate::pager::PAGE_BYTES;
+use cxloe_cn_core::pager::PAGE_BYTES;
 
 /// The longest message in bytes.
 const MESSAGE_MAX: usize = 64 << 10;

@@ -10,8 +10,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 
-use crate::exec::session::preload;
-use crate::mapping::Owner;
+use cxloe_client::mapping::Owner;
+use cxloe_exec::session::preload;
 
 /// The library's file.
 pub const LIBRARY: &str = "libcxloe_vm.so";

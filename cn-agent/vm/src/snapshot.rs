@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use cxloe_wire::frame::LINE_SIZE;
 
-use crate::client::{Client, ClientError};
+use cxloe_client::client::{Client, ClientError};
 
 /// Bytes read and written at once.
 const BYTES: usize = 4 << 20;

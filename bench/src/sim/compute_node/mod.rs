@@ -11,8 +11,8 @@ mod making;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{Engine, EngineEvent, Pacing, Route, Target};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{Engine, EngineEvent, Pacing, Route, Target};
 use cxloe_gmm::hdm::{Decoder, Ways};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::Link;

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::{Client, ClientError};
-use crate::cache::Line;
-use crate::engine::EngineError;
-use crate::local::memory::SharedMemory;
-use crate::local::ring::{Completion, DATA_BYTES, Lines, Operation, Submission};
-use crate::local::status::Status;
+use crate::memory::SharedMemory;
+use crate::ring::{Completion, DATA_BYTES, Lines, Operation, Submission};
+use crate::status::Status;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::EngineError;
 
 /// Bytes of one operation of a call: a part of the data area, so that copying and moving go on side by side.
 const SHARE: usize = 256 << 10;
@@ -17,7 +17,7 @@ const SHARE: usize = 256 << 10;
 const SHARES: usize = DATA_BYTES / SHARE;
 
 /// An operation's tag, and how it ended.
-pub(crate) type Ended = (u32, Result<(), EngineError>);
+pub type Ended = (u32, Result<(), EngineError>);
 
 /// Which way the bytes of a call go.
 enum Bytes<'a> {
@@ -115,18 +115,18 @@ impl Client {
         }
     }
 
-    /// Submits an operation; there are never more than [`ENTRIES`](crate::local::ring::ENTRIES) without a completion taken.
-    pub(crate) fn submit(&mut self, submission: Submission, line: Option<&Line>) {
+    /// Submits an operation; there are never more than [`ENTRIES`](crate::ring::ENTRIES) without a completion taken.
+    pub fn submit(&mut self, submission: Submission, line: Option<&Line>) {
         self.end.submit(submission, line);
     }
 
     /// Wakes the agent, if it sleeps, for what was submitted.
-    pub(crate) fn kick(&mut self) -> Result<(), ClientError> {
+    pub fn kick(&mut self) -> Result<(), ClientError> {
         if self.end.wake_wanted() { self.wake_agent() } else { Ok(()) }
     }
 
     /// The oldest completion: the operation's tag, and how it ended.
-    pub(crate) fn take(&mut self) -> Result<Option<Ended>, ClientError> {
+    pub fn take(&mut self) -> Result<Option<Ended>, ClientError> {
         let mut line = [0; LINE_SIZE];
         let Some(Completion { tag, status }) = self.take_line(&mut line)? else { return Ok(None) };
         match status {
@@ -138,28 +138,28 @@ impl Client {
     }
 
     /// The shared memory, and the byte of it that is the data area's first.
-    pub(crate) fn data(&self) -> (&SharedMemory, usize) {
+    pub fn data(&self) -> (&SharedMemory, usize) {
         self.end.data()
     }
 
     /// Whether a completion is there.
-    pub(crate) fn news(&self) -> bool {
+    pub fn news(&self) -> bool {
         self.end.news()
     }
 
     /// Says that the client is about to sleep on its descriptor, or is awake again. Look at [`news`](Self::news) in
     /// between.
-    pub(crate) fn set_asleep(&self, asleep: bool) {
+    pub fn set_asleep(&self, asleep: bool) {
         self.end.set_asleep(asleep);
     }
 
     /// Takes what has woken the client off its descriptor.
-    pub(crate) fn hear(&mut self) -> Result<(), ClientError> {
+    pub fn hear(&mut self) -> Result<(), ClientError> {
         self.take_wakes()
     }
 
     /// An error of an agent that has said nothing for too long; nothing works any more.
-    pub(crate) fn silent(&mut self) -> ClientError {
+    pub fn silent(&mut self) -> ClientError {
         self.gone = true;
         ClientError::Silent { path: self.path.clone(), limit: super::OPERATION_TIMEOUT }
     }

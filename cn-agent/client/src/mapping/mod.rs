@@ -1,15 +1,15 @@
 //! Mapped regions for Rust programs: memory whose pages come from memory nodes when they are touched.
 //!
 //! ```no_run
-//! use cxloe_cn::mapping::{MapOptions, Mapping};
+//! use cxloe_client::mapping::{MapOptions, Mapping};
 //!
 //! let options = MapOptions { limit: 256 << 20, ..MapOptions::default() };
-//! let mut memory = Mapping::open(&cxloe_cn::local::default_socket(), "scratch", options)?;
+//! let mut memory = Mapping::open(&cxloe_client::places::default_socket(), "scratch", options)?;
 //! // SAFETY: no other process writes to the region, and no other thread to these bytes.
 //! let bytes = unsafe { memory.as_mut_slice() };
 //! bytes[..5].copy_from_slice(b"hello");
 //! memory.flush()?;
-//! # Ok::<(), cxloe_cn::mapping::MapError>(())
+//! # Ok::<(), cxloe_client::mapping::MapError>(())
 //! ```
 //!
 //! The agent of this machine does the paging. Everything may touch the memory: threads, and system calls on their
@@ -20,7 +20,7 @@
 
 mod owner;
 
-use std::io;
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -28,7 +28,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::to_stderr;
 use cxloe_member::helper::{Ended, Host, Member};
 use cxloe_member::join::{As, JoinError, Place, join};
 use cxloe_member::line::Line;
@@ -38,9 +37,9 @@ use cxloe_member::wire::{Pages, RANGE};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::client::ClientError;
-use crate::local::message::{MapRequest, PagingView};
-use crate::mapped::{Kind, LOST_WAIT_DEFAULT};
-use crate::pager::PAGE_BYTES;
+use crate::message::{MapRequest, PagingView};
+use cxloe_cn_core::mapped::{Kind, LOST_WAIT_DEFAULT};
+use cxloe_cn_core::pager::PAGE_BYTES;
 
 pub use owner::Owner;
 
@@ -360,7 +359,9 @@ impl Helper {
     fn give_up(&self, error: &JoinError) {
         match self.abandoned {
             Abandoned::Abort => {
-                to_stderr!("cxloe: the agent that paged this program's memory has died: {error}");
+                // In one piece, for others write there as well.
+                let last = format!("cxloe: the agent that paged this program's memory has died: {error}\n");
+                let _ = io::stderr().write_all(last.as_bytes());
                 std::process::abort();
             }
             Abandoned::Unmap => {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
 
 use crate::client::{ClientError, call_quietly, protocol, unanswered};
-use crate::local::message::{self, ANSWER_MAX, Answer, Ask, MapRequest, PagingView, Request, VERSION};
+use crate::message::{self, ANSWER_MAX, Answer, Ask, MapRequest, PagingView, Request, VERSION};
 
 /// A mapped region in the hands of its owner.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use cxloe_wire::frame::Mac;
 use proptest::prelude::*;
 
 use super::*;
-use crate::engine::EngineError;
+use cxloe_cn_core::engine::EngineError;
 
 fn pair() -> (AgentEnd, ClientEnd) {
     let agent = AgentEnd::new(SharedMemory::create(PORT_BYTES).unwrap());

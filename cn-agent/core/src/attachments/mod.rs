@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use crate::backing::{Backing, Preference};
 pub use backings::Question;
 use before::Stored;
-pub(crate) use reach::{reach, reach_of};
+pub use reach::{reach, reach_of};
 
 /// The first HPA given away: 1 TiB, above what machines have of their own.
 pub const HPA_FIRST: u64 = 1 << 40;

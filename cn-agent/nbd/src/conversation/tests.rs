@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::super::wire::{OPTION_REPLY, REQUEST, SIMPLE_REPLY};
 use super::*;
-use crate::local::vectored::Stretch;
+use cxloe_client::vectored::Stretch;
 
 const SIZE: u64 = 1 << 30;
 

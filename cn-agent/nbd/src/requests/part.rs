@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::super::blocks::Run;
-use crate::local::ring::Operation;
+use cxloe_client::ring::Operation;
 
 /// Bytes of a line.
 pub(super) const LINE: u64 = LINE_SIZE as u64;

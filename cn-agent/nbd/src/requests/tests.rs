@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::super::output::Sent;
 use super::*;
-use crate::local::ring::DATA_BYTES;
-use crate::local::vectored::Stretch;
+use cxloe_client::ring::DATA_BYTES;
+use cxloe_client::vectored::Stretch;
 
 const SIZE: usize = 3 << 20;
 /// Where the data area begins.

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use super::Mappings;
 use super::private::{Table, pagemap};
-use crate::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
 
 /// The memory.
 #[derive(Debug, Default)]

@@ -12,9 +12,9 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::member::Link;
-use crate::mapped::Kind;
-use crate::pager::{Access, MappingId, Memory, MemoryError, PAGE_BYTES, Page};
 use crate::uffd::{Access as Pages, Features, Modes, Uffd, UffdError};
+use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::pager::{Access, MappingId, Memory, MemoryError, PAGE_BYTES, Page};
 
 pub use foreign::Foreign;
 pub use private::Private;

@@ -15,8 +15,8 @@ use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
 use super::{Mapped, Mappings, PAGE};
-use crate::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, VIEWS_MAX, ViewId};
-use crate::paging::watchdog::Watchdog;
+use crate::watchdog::Watchdog;
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, VIEWS_MAX, ViewId};
 
 /// The memory.
 #[derive(Debug)]

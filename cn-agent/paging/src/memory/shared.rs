@@ -16,7 +16,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 
 use super::{Mappings, PAGE};
-use crate::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 

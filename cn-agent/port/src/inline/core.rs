@@ -7,11 +7,11 @@ use cxloe_wire::time::Time;
 
 use super::counter::{Counter, End, Outcome, Wish};
 use super::lock::SpinLock;
-use crate::engine::{EngineError, EngineEvent, Sink};
-use crate::pager::{self, Access, Fault, Frames, Io, MappingId, Memory, Pager, ViewId};
-use crate::paging::memory::Shared;
 use crate::port::{Parts, Port};
-use crate::transfers::{Ended, FrameSource, PAGING, PageIo, Transfers};
+use cxloe_cn_core::engine::{EngineError, EngineEvent, Sink};
+use cxloe_cn_core::pager::{self, Access, Fault, Frames, Io, MappingId, Memory, Pager, ViewId};
+use cxloe_cn_core::transfers::{Ended, FrameSource, PAGING, PageIo, Transfers};
+use cxloe_paging::memory::Shared;
 
 /// Frames taken from the ring in one round.
 const BATCH: usize = 64;

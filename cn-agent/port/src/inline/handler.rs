@@ -10,7 +10,7 @@ use memmap2::MmapRaw;
 use super::InlineError;
 use super::core::Core;
 use super::counter::End;
-use crate::sigbus::{self, Fault};
+use cxloe_sigbus::Fault;
 
 /// Mappings with inline faults of one process.
 const SEATS: usize = 16;
@@ -48,19 +48,19 @@ pub struct Seat {
 impl Seat {
     /// Has faults in `range` served by `core`.
     pub fn take(range: Range<u64>, core: &Arc<Core>) -> Result<Seat, InlineError> {
-        if !sigbus::HAS_STACKS {
+        if !cxloe_sigbus::HAS_STACKS {
             return Err(InlineError::Architecture(std::env::consts::ARCH));
         }
-        sigbus::install(serve).map_err(super::system("handle SIGBUS"))?;
+        cxloe_sigbus::install(serve).map_err(super::system("handle SIGBUS"))?;
         let _changing = CHANGING.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if sigbus::is_child() {
+        if cxloe_sigbus::is_child() {
             // What stands here is of the parent's mappings, which are not in this process.
             for entry in &ENTRIES {
                 entry.core.store(std::ptr::null_mut(), Ordering::SeqCst);
                 entry.inside.store(0, Ordering::SeqCst);
             }
         }
-        sigbus::adopt();
+        cxloe_sigbus::adopt();
         let free = ENTRIES.iter().position(|entry| entry.core.load(Ordering::Relaxed).is_null());
         let at = free.ok_or(InlineError::Full(SEATS))?;
         ENTRIES[at].start.store(range.start, Ordering::Relaxed);
@@ -103,7 +103,7 @@ impl Drop for Seat {
 #[inline]
 pub fn serve(fault: &Fault) -> bool {
     let &Fault { address, write, code } = fault;
-    if code != libc::BUS_ADRERR || sigbus::is_child() {
+    if code != libc::BUS_ADRERR || cxloe_sigbus::is_child() {
         return false;
     }
     for entry in &ENTRIES {
@@ -116,8 +116,8 @@ pub fn serve(fault: &Fault) -> bool {
         let mut served = false;
         if !core.is_null() {
             // SAFETY: whoever takes the core out of the entry waits until nobody is inside before it lets go of it.
-            served =
-                unsafe { &*core }.serve(((address - start) / crate::uffd::PAGE) as u32, write) == End::Served;
+            served = unsafe { &*core }.serve(((address - start) / cxloe_paging::uffd::PAGE) as u32, write)
+                == End::Served;
         }
         entry.inside.fetch_sub(1, Ordering::SeqCst);
         return served;

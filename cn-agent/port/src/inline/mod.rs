@@ -16,7 +16,7 @@
 //!
 //! * It takes no lock but one of its own, spinning, and whoever has that one never touches mapped memory: all it works
 //!   on was allocated before the mapping was made ([`Pager::reserve`]). It runs with every signal blocked, so that no
-//!   other handler comes between, and on a stack of its own ([`sigbus`](crate::sigbus)), however small the thread's is.
+//!   other handler comes between, and on a stack of its own ([`sigbus`](cxloe_sigbus)), however small the thread's is.
 //! * It does not allocate. The test `inline_faults` runs under an allocator that ends the program if it is called
 //!   within the handler, and faults while a thread holds the allocator's own lock.
 //! * Its system calls are ioctls on the userfaultfd, and what the link needs to send and to look: each safe in a signal
@@ -26,7 +26,7 @@
 //!
 //! The kernel's own accesses to absent pages (read(2) into them), and its writes to present protected ones, fail with
 //! EFAULT; nobody handles a signal for it. Touch and write such a buffer first, or map the region with
-//! [`Mapping`](crate::mapping::Mapping), whose pages come for everybody. A child after a fork does not inherit the
+//! [`Mapping`](cxloe_client::mapping::Mapping), whose pages come for everybody. A child after a fork does not inherit the
 //! mapping.
 
 mod core;
@@ -45,10 +45,12 @@ use std::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
 
 use self::core::{Core, State};
-use crate::pager::{Entry, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots};
-use crate::paging::memory::{Mapped, Shared};
 use crate::port::{Port, PortError};
-use crate::uffd::{Features, Modes, OpenError, Uffd, UffdError};
+use cxloe_cn_core::pager::{
+    Entry, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots,
+};
+use cxloe_paging::memory::{Mapped, Shared};
+use cxloe_paging::uffd::{Features, Modes, OpenError, Uffd, UffdError};
 
 /// How a region is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +175,7 @@ impl InlineRegion {
             (0..pages).for_each(|page| table.set(page, Entry::absent(page)));
         }
         debug_assert_ne!(pages, NO_SLOT);
-        let full = |full: crate::pager::Full| InlineError::Full(full.limit);
+        let full = |full: cxloe_cn_core::pager::Full| InlineError::Full(full.limit);
         let view = pager.add_view(table, true).map_err(full)?;
         let mapping = pager.add_mapping(view).map_err(full)?;
         pager.reserve();
@@ -295,7 +297,7 @@ fn keep(core: &Core, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         let worked = core.with(State::round_of_keeper);
         while let Some(event) = core.with(State::event) {
-            crate::events::log(&event);
+            cxloe_cn_core::events::log(&event);
         }
         idle = if worked { 0 } else { idle.saturating_add(1) };
         if idle > 64 {

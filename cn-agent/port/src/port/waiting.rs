@@ -1,7 +1,7 @@
 //! What a port waits for: one operation, or many of one call; and where the data goes that answers bring.
 
-use crate::cache::Line;
-use crate::engine::{EngineError, Piece, Sink};
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::{EngineError, Piece, Sink};
 
 /// Bits of a user value that say which of its call's requests it is; those above say which call it belongs to.
 pub(super) const REQUEST_BITS: u32 = 32;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use cxloe_cn::client::{self, ClientError};
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::{Counters, Session};
 use cxloe_cn::config::{Config, RunArgs, Settings};
-use cxloe_cn::local::message::{Counters, Session};
 use cxloe_doctor::machine::{Machine, Use};
 use cxloe_doctor::nic::{Demand, Nic};
 use cxloe_doctor::permissions::{Process, Xdp};
