@@ -6,8 +6,8 @@ mod looped;
 
 use std::sync::Arc;
 
-use cxloe_cn_core::engine::{EngineError, Unmapped};
 use cxloe_cn_core::backing::DeviceMemory;
+use cxloe_cn_core::engine::{EngineError, Unmapped};
 use cxloe_cxl::Device;
 use cxloe_cxl::inventory::DaxDevice;
 use cxloe_gmm::hdm::{Granularity, Ways};

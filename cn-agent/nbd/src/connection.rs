@@ -16,7 +16,7 @@ use super::output::{Output, Sent};
 use super::port::{Port, PortError, is_passing, may_pass};
 use super::requests::{PAUSE, Patience, Requests};
 use super::seat::Seat;
-use super::server::Shared;
+use super::shared::Shared;
 use cxloe_client::client::{ClientError, OPERATION_TIMEOUT};
 use cxloe_client::vectored;
 

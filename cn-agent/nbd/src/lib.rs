@@ -24,4 +24,5 @@ mod requests;
 mod seat;
 mod seldom;
 pub mod server;
+mod shared;
 mod wire;

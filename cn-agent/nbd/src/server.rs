@@ -9,7 +9,7 @@ use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -19,9 +19,10 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, info, warn};
 
 use super::connection::serve;
-use super::port::Place;
 use super::seat::Seats;
-use super::seldom::Seldom;
+use super::shared::{Said, Shared};
+
+pub use super::shared::Options;
 
 /// How long clients have, once the server is to end, to take the answers that are still due to them.
 const LEAVE_MAX: Duration = Duration::from_secs(3);
@@ -29,46 +30,6 @@ const LEAVE_MAX: Duration = Duration::from_secs(3);
 const LOOK_MS: u8 = 100;
 /// How long the thread of a client that was hung up on may take to end.
 const DISPLACE_MAX: Duration = Duration::from_millis(200);
-
-/// What is served.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The agent's socket, the region, and how long to wait for them.
-    pub place: Place,
-    /// Whether writes are refused.
-    pub read_only: bool,
-    /// Clients at a time.
-    pub connections_max: usize,
-    /// How long a client may ask for nothing.
-    pub idle: Option<Duration>,
-}
-
-/// What clients can have the log filled with.
-#[derive(Debug, Default)]
-pub struct Said {
-    /// Requests that failed.
-    pub failed: Seldom,
-    /// Clients to whom nothing could be offered.
-    pub nothing: Seldom,
-    turned_away: Seldom,
-    hung_up: Seldom,
-}
-
-/// What accepting and serving threads share.
-#[derive(Debug)]
-pub struct Shared {
-    /// What is served.
-    pub options: Options,
-    /// What was said of late.
-    pub said: Said,
-    seats: Seats,
-}
-
-impl Shared {
-    fn ending(&self) -> &AtomicBool {
-        &self.options.place.ending
-    }
-}
 
 /// The running server; it ends when dropped, and its socket with it.
 #[derive(Debug)]

@@ -12,15 +12,12 @@
 //! involved in a fault, and none of its steps waits.
 
 mod claim;
-mod ending;
-mod full;
 pub mod joining;
 pub mod ledger;
 pub mod member;
 pub mod memory;
 mod space;
 mod spaces;
-mod takeover;
 pub mod uffd;
 pub mod watchdog;
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use cxloe_wire::time::Time;
 
-use super::space::{ONLY, Space, with_io};
+use super::{ONLY, Space};
 use cxloe_cn_core::mapped::Kind;
-use cxloe_cn_core::pager::{Flags, Io, State, ViewId};
-use cxloe_cn_core::transfers::{PageIo, Transfers};
+use cxloe_cn_core::pager::{Flags, State, ViewId};
+use cxloe_cn_core::transfers::Transfers;
 
 /// Somebody who waits until everything is written back.
-pub(super) struct Clean {
+pub(crate) struct Clean {
     /// The view.
     view: ViewId,
     /// Where to go on; `None` once all is on its way.
@@ -34,7 +34,7 @@ impl std::fmt::Debug for Clean {
 
 impl Space {
     /// Asks for everything dirty to be written back; `done` hears when it is, and `false` if that cannot be.
-    pub(super) fn clean_all(&mut self, done: Option<Box<dyn FnOnce(bool) + Send>>) {
+    pub(crate) fn clean_all(&mut self, done: Option<Box<dyn FnOnce(bool) + Send>>) {
         if self.options.kind != Kind::Shared {
             done.into_iter().for_each(|done| done(false));
             return;
@@ -44,15 +44,14 @@ impl Space {
     }
 
     #[cold]
-    pub(super) fn clean(&mut self, transfers: &mut Transfers) -> usize {
+    pub(crate) fn clean(&mut self, transfers: &mut Transfers) -> usize {
         let mut cleans = std::mem::take(&mut self.cleans);
         let failures = self.pager.counters().write_back_failures;
         let mut work = 0;
         cleans.retain_mut(|clean| {
             if let Some(from) = clean.from {
                 let before = transfers.serial();
-                clean.from =
-                    with_io!(&mut *self, &mut *transfers, |pager, io| pager.clean_from(clean.view, from, io));
+                clean.from = self.with_io(transfers, |pager, io| pager.clean_from(clean.view, from, io));
                 clean.serial = transfers.serial();
                 work += usize::from(clean.serial != before || clean.from != Some(from));
                 return true;
@@ -73,7 +72,7 @@ impl Space {
     }
 
     /// Takes time into account; `false` when the space is over.
-    pub(super) fn housekeeping(&mut self, now: Time) -> bool {
+    pub(crate) fn housekeeping(&mut self, now: Time) -> bool {
         self.look_after();
         self.go_on_taking_over();
         match (self.is_idle(), self.ending) {
@@ -105,7 +104,7 @@ impl Space {
     }
 
     /// Pages of shared memory that memory nodes do not have as they are.
-    pub(super) fn dirty(&self) -> usize {
+    pub(crate) fn dirty(&self) -> usize {
         let dirty = |page: &u32| {
             let entry = self.pager.look(ONLY, *page);
             entry.is_some_and(|entry| {

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use cxloe_wire::time::Time;
 
-use super::ledger;
-use super::space::{Space, with_io};
+use super::Space;
+use crate::ledger;
 use cxloe_cn_core::mapped::{Kind, whole_pages};
-use cxloe_cn_core::pager::{Io, MappingId, PAGE_BYTES};
-use cxloe_cn_core::transfers::{PageIo, Transfers};
+use cxloe_cn_core::pager::{MappingId, PAGE_BYTES};
+use cxloe_cn_core::transfers::Transfers;
 
 /// The pause between two looks whether pages can leave after all.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -23,14 +23,14 @@ const QUIET: Duration = Duration::from_secs(1);
 
 /// A space whose region is full, and somebody waits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Full {
+pub(crate) struct Full {
     since: Time,
     looked: Time,
 }
 
 impl Space {
     /// Takes time into account for those who wait for room in the region.
-    pub(super) fn look_after_full(&mut self, now: Time, transfers: &mut Transfers) {
+    pub(crate) fn look_after_full(&mut self, now: Time, transfers: &mut Transfers) {
         if !self.pager.is_full() {
             if self.full.is_some_and(|full| now.since(full.looked) > QUIET) {
                 self.full = None;
@@ -66,7 +66,7 @@ impl Space {
 
     /// The region has grown behind its first `from` bytes, and `bytes` of it can be reached. Whether there are more pages
     /// for private memory than before; other memory is as large as it was mapped.
-    pub(super) fn grown(&mut self, from: u64, bytes: u64) -> bool {
+    pub(crate) fn grown(&mut self, from: u64, bytes: u64) -> bool {
         let pages = whole_pages(bytes);
         // Behind a part that could not be attached nothing is usable.
         let follows = from <= u64::from(self.options.pages) * PAGE_BYTES as u64;
@@ -92,7 +92,7 @@ impl Space {
         );
         match &mut mapped.link {
             Some(link) => link.full(),
-            None => with_io!(self, transfers, |pager, io| pager.give_up_waiting_for_slots(id, io)),
+            None => self.with_io(transfers, |pager, io| pager.give_up_waiting_for_slots(id, io)),
         }
     }
 }

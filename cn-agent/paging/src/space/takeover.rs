@@ -6,15 +6,15 @@
 
 use std::io;
 
-use super::ledger::{self, Record};
-use super::memory::KernelMemory;
-use super::space::{ONLY, Space};
+use super::{ONLY, Space};
+use crate::ledger::{self, Record};
+use crate::memory::KernelMemory;
 use cxloe_cn_core::mapped::Kind;
 use cxloe_cn_core::pager::{PageTable, ViewId};
 
 /// Processes that have not come again yet.
 #[derive(Debug)]
-pub(super) struct TakeOver {
+pub(crate) struct TakeOver {
     expected: Vec<Record>,
 }
 
@@ -26,7 +26,7 @@ impl Record {
 
 impl Space {
     /// Makes the space again from its ledger.
-    pub(super) fn take_over(&mut self) -> io::Result<()> {
+    pub(crate) fn take_over(&mut self) -> io::Result<()> {
         let records = self.ledger.records();
         (0..cxloe_cn_core::pager::MAPPINGS_MAX as u16)
             .for_each(|mapping| self.ledger.set_record(mapping, None));
@@ -71,13 +71,13 @@ impl Space {
     }
 
     /// Whether a process is expected to come again with this view.
-    pub(super) fn expects(&self, view: ViewId, pid: u32) -> bool {
+    pub(crate) fn expects(&self, view: ViewId, pid: u32) -> bool {
         let here = |record: &Record| record.view == view.0 && record.pid == pid;
         self.takeover.as_ref().is_some_and(|takeover| takeover.expected.iter().any(here))
     }
 
     /// A process has come again.
-    pub(super) fn came(&mut self, view: ViewId, pid: u32) {
+    pub(crate) fn came(&mut self, view: ViewId, pid: u32) {
         if let Some(takeover) = &mut self.takeover
             && let Some(at) = takeover.expected.iter().position(|r| r.view == view.0 && r.pid == pid)
         {
@@ -99,7 +99,7 @@ impl Space {
     }
 
     /// Gives up those who have ended meanwhile; with the last one, all is as it was.
-    pub(super) fn go_on_taking_over(&mut self) {
+    pub(crate) fn go_on_taking_over(&mut self) {
         let Some(takeover) = &mut self.takeover else { return };
         let (alive, ended): (Vec<Record>, Vec<Record>) =
             std::mem::take(&mut takeover.expected).into_iter().partition(Record::is_alive);
