@@ -47,9 +47,9 @@ pub use table3::{Cpu, Memory, Table3};
 pub use values::{Values, values};
 
 use crate::figures::{Fig11, Fig12, Model};
-use crate::lab::Interrupt;
 use crate::measure::Target;
 use crate::report::{Report, Samples};
+use cxloe_lab::Interrupt;
 
 /// A part of the evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
