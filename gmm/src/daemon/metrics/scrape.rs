@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::TextEncoder;
-use prometheus::core::Collector;
-use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::process::Usage;
 
 /// What kind of number a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -208,11 +208,17 @@ impl Scrape {
         self.0.entry(metric.name).or_insert_with(|| (metric, Vec::new())).1.push(sample);
     }
 
-    /// The text that Prometheus reads: exposition format 0.0.4, by name, [`PROCESS`] at the end.
+    /// The text that Prometheus reads: exposition format 0.0.4, by name, with those of [`PROCESS`].
     ///
     /// # Errors
     /// When the encoder refuses a metric, which no daemon's are.
-    pub fn encode(self) -> Result<String, prometheus::Error> {
+    pub fn encode(mut self) -> Result<String, prometheus::Error> {
+        let usage = Usage::now();
+        for metric in PROCESS {
+            if let Some(value) = usage.value(metric.name) {
+                self.set(metric, &[], value);
+            }
+        }
         let family = |(metric, samples): (&Definition, Vec<Metric>)| {
             let mut family = MetricFamily::default();
             family.set_name(metric.name.to_owned());
@@ -225,19 +231,9 @@ impl Scrape {
             family.set_metric(samples);
             family
         };
-        let mut families: Vec<MetricFamily> = self.0.into_values().map(family).collect();
-        families.extend(ProcessCollector::for_self().collect().into_iter().map(own_words));
+        let families: Vec<MetricFamily> = self.0.into_values().map(family).collect();
         TextEncoder::new().encode_to_string(&families)
     }
-}
-
-/// A family of the process's with the help that is documented.
-fn own_words(mut family: MetricFamily) -> MetricFamily {
-    let known = PROCESS.iter().find(|metric| metric.name == family.name());
-    if let Some(metric) = known {
-        family.set_help(metric.help.to_owned());
-    }
-    family
 }
 
 #[cfg(test)]
