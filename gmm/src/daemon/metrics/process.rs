@@ -37,14 +37,18 @@ impl Usage {
     /// The value of the metric with this name; none for a name that is not in the table, or that the kernel did not say.
     pub fn value(&self, name: &str) -> Option<f64> {
         match name {
-            "process_cpu_seconds_total" => Some(((self.ticks(14)? + self.ticks(15)?) / TICKS_PER_SECOND).floor()),
+            "process_cpu_seconds_total" => {
+                Some(((self.ticks(14)? + self.ticks(15)?) / TICKS_PER_SECOND).floor())
+            }
             "process_open_fds" => Some(self.open_fds? as f64),
             "process_max_fds" => {
                 self.limits.lines().find_map(|line| number(line.strip_prefix("Max open files")?))
             }
             "process_virtual_memory_bytes" => Some(self.status("VmSize:")? * 1024.0),
             "process_resident_memory_bytes" => Some(self.status("VmRSS:")? * 1024.0),
-            "process_start_time_seconds" => Some((self.boot_time? + self.ticks(22)? / TICKS_PER_SECOND).floor()),
+            "process_start_time_seconds" => {
+                Some((self.boot_time? + self.ticks(22)? / TICKS_PER_SECOND).floor())
+            }
             "process_threads" => self.status("Threads:"),
             _ => None,
         }
@@ -78,7 +82,11 @@ mod tests {
         let usage = Usage::now();
         for metric in PROCESS {
             let value = usage.value(metric.name);
-            assert!(value.is_some_and(|value| value > 0.0 || metric.name.contains("cpu")), "{}: {value:?}", metric.name);
+            assert!(
+                value.is_some_and(|value| value > 0.0 || metric.name.contains("cpu")),
+                "{}: {value:?}",
+                metric.name
+            );
         }
         assert_eq!(usage.value("process_cups"), None);
         let resident = usage.value("process_resident_memory_bytes");

@@ -208,17 +208,11 @@ impl Scrape {
         self.0.entry(metric.name).or_insert_with(|| (metric, Vec::new())).1.push(sample);
     }
 
-    /// The text that Prometheus reads: exposition format 0.0.4, by name, with those of [`PROCESS`].
+    /// The text that Prometheus reads: exposition format 0.0.4, by name, [`PROCESS`] at the end.
     ///
     /// # Errors
     /// When the encoder refuses a metric, which no daemon's are.
-    pub fn encode(mut self) -> Result<String, prometheus::Error> {
-        let usage = Usage::now();
-        for metric in PROCESS {
-            if let Some(value) = usage.value(metric.name) {
-                self.set(metric, &[], value);
-            }
-        }
+    pub fn encode(self) -> Result<String, prometheus::Error> {
         let family = |(metric, samples): (&Definition, Vec<Metric>)| {
             let mut family = MetricFamily::default();
             family.set_name(metric.name.to_owned());
@@ -231,9 +225,21 @@ impl Scrape {
             family.set_metric(samples);
             family
         };
-        let families: Vec<MetricFamily> = self.0.into_values().map(family).collect();
+        let families: Vec<MetricFamily> =
+            self.0.into_values().chain(process().0.into_values()).map(family).collect();
         TextEncoder::new().encode_to_string(&families)
     }
+}
+
+/// What the process uses now.
+fn process() -> Scrape {
+    let (mut scrape, usage) = (Scrape::new(), Usage::now());
+    for metric in PROCESS {
+        if let Some(value) = usage.value(metric.name) {
+            scrape.set(metric, &[], value);
+        }
+    }
+    scrape
 }
 
 #[cfg(test)]
