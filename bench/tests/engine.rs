@@ -10,7 +10,7 @@ use cxloe_cn::engine::{
     BurstRead, Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target,
     Unmapped, Walk, Write,
 };
-use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::Link;
 use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};

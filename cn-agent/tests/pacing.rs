@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Piece, Read, Route, Sink, Target};
-use cxloe_gmm::model::Watermark;
+use cxloe_fabric::model::Watermark;
 use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};

@@ -13,11 +13,11 @@ use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::command_line::{Exit, finish, output};
-use cxloe_gmm::daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
-use cxloe_gmm::daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
-use cxloe_gmm::model::Watermark;
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{Exit, finish, output};
+use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
+use cxloe_daemon::to_stderr;
+use cxloe_daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
+use cxloe_fabric::model::Watermark;
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::daemon::pin;
+use cxloe_daemon::pin;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};

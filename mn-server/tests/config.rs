@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
-use cxloe_gmm::daemon::{ConfigError, LogFormat};
-use cxloe_gmm::model::DeviceKind;
+use cxloe_daemon::{ConfigError, LogFormat};
+use cxloe_fabric::model::DeviceKind;
 use cxloe_mn::config::{Cli, Config, MapSource};
 use cxloe_mn::pool::PoolSpec;
 use cxloe_mn::worker::EchoFor;

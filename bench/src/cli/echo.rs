@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::{echo::serve, open};
 

@@ -10,7 +10,7 @@ use crate::lab::Interrupt;
 use crate::measure::fault::{Agent, FaultPlan, FaultResults, STEPS, measure};
 use crate::measure::floor_fault::FAULTS_MAX;
 use crate::report::{Report, Samples, Statistic};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::to_stderr;
 
 /// Time page faults and what they are made of, by turns
 ///

@@ -21,8 +21,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use cxloe_gmm::command_line::{ManArgs, output};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{ManArgs, output};
+use cxloe_daemon::to_stderr;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
@@ -122,7 +122,7 @@ pub fn run() -> ExitCode {
     let filter = std::env::var("CXLOE_LOG").ok().and_then(|filter| filter.parse::<Targets>().ok());
     let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
-        .with_ansi(cxloe_gmm::daemon::log::coloured())
+        .with_ansi(cxloe_daemon::log::coloured())
         // What cannot be written is left out: a measurement does not end for want of its log.
         .log_internal_errors(false)
         .with_writer(std::io::stderr);

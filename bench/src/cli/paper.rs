@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
 use cxloe_wire::link::Backend;
 use cxloe_wire::link::wait::WaitStyle;
 

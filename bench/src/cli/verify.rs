@@ -1,6 +1,6 @@
 //! `cxloe-bench verify`: every byte of a region, written and read back.
 
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
 use cxloe_wire::link::LinkCounters;
 
 use super::Failure;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cxloe_cn::connect::{ConnectOptions, Connected};
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig};
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use cxloe_cn::connect::ConnectError;
 use cxloe_cn::port::PortError;
-use cxloe_gmm::ClientError;
+use cxloe_fabric::ClientError;
 
 use crate::lab::{Interrupted, LabError};
 use crate::machine::MachineError;

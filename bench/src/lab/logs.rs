@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::to_stderr;
 
 /// The longest log that is looked through; of a longer one, the beginning.
 const LOG_BYTES_MAX: u64 = 64 << 20;

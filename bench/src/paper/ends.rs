@@ -18,7 +18,7 @@ use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{Engine, Route, Target as RouteTarget};
 use cxloe_cn::port::Port;
-use cxloe_gmm::model::Watermark;
+use cxloe_fabric::model::Watermark;
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use cxloe_cn::engine::{Engine, EngineError, Read, Sink, Write};
 use cxloe_cn::port::Parts as PortParts;
-use cxloe_gmm::daemon::pin;
+use cxloe_daemon::pin;
 use cxloe_mn::service::Service;
 use cxloe_mn::trace::Trace;
 use cxloe_mn::translation::{PageTable, TLB_ENTRIES_DEFAULT};

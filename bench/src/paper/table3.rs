@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
 use cxloe_cn::cache::{CacheConfig, LineCache};
 use cxloe_cn::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
-use cxloe_gmm::model::Watermark;
+use cxloe_fabric::model::Watermark;
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, EXTENT_BYTES_DEFAULT, Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;

@@ -1,7 +1,7 @@
 //! Where the lines of the memory nodes lie in a compute node's HPA: what the engine's decoders are to make of addresses,
 //! said a second time, in the plainest arithmetic, so that the one checks the other.
 
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_fabric::hdm::{Granularity, Ways};
 
 use super::memory_node::EXTENT;
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use cxloe_cn::cache::CacheConfig;
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::ByteSize;
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::ByteSize;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::link::fate::Burst;
 use cxloe_wire::link::limit::Rate;

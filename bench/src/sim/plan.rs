@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{BUCKET_DEFAULT, Pacing};
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_mn::congestion::CongestionConfig;
 use cxloe_wire::link::fate::{Burst, Faults};
 use cxloe_wire::link::limit::Rate;

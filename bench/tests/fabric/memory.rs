@@ -2,10 +2,10 @@
 
 use cxloe_cn::client::{self, ClientError};
 use cxloe_cn::engine::EngineError;
-use cxloe_gmm::api::{
+use cxloe_fabric::api::{
     CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, ReleaseOrphans, ResetRegion,
 };
-use cxloe_gmm::model::{Health, RegionState};
+use cxloe_fabric::model::{Health, RegionState};
 use nix::sys::signal::Signal;
 
 use crate::load::{Load, Trouble};
@@ -77,8 +77,8 @@ pub fn interleaved_regions_hold_every_byte_and_grow_under_load() -> Outcome {
 pub fn quotas_are_kept() -> Outcome {
     let rig = Rig::whole(2, 1, "64MiB")?;
     rig.set_quota(0, 12 * MIB)?;
-    let refused = |result: Result<(), cxloe_gmm::ClientError>, what: &str| {
-        let code = result.as_ref().err().and_then(cxloe_gmm::ClientError::code);
+    let refused = |result: Result<(), cxloe_fabric::ClientError>, what: &str| {
+        let code = result.as_ref().err().and_then(cxloe_fabric::ClientError::code);
         ensure(code == Some(ErrorCode::OverQuota), format!("{what}: {result:?}"))
     };
     let create = |name: &str, bytes| {
@@ -209,7 +209,7 @@ pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
     port.flush()?;
     let there = rig.ask(rig.manager.forget_memory_node(&name("mn0"), true));
     ensure(
-        there.as_ref().err().and_then(cxloe_gmm::ClientError::code) == Some(ErrorCode::WrongState),
+        there.as_ref().err().and_then(cxloe_fabric::ClientError::code) == Some(ErrorCode::WrongState),
         format!("{there:?}"),
     )?;
     rig.end("mn0", Signal::SIGKILL)?;

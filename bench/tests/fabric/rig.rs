@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use cxloe_bench::lab::{Lab, Process, compute_node_mac, program};
 use cxloe_cn::client::{self, Client};
 use cxloe_cn::local::message::{AttachedRegion, Attaching};
-use cxloe_gmm::ClientError;
-use cxloe_gmm::api::{CreateRegion, DestroyRegion, LogicalDeviceStatus, Owner};
-use cxloe_gmm::model::{ByteSize, CnId, Name, Region, RegionState};
+use cxloe_fabric::ClientError;
+use cxloe_fabric::api::{CreateRegion, DestroyRegion, LogicalDeviceStatus, Owner};
+use cxloe_fabric::model::{ByteSize, CnId, Name, Region, RegionState};
 use libtest_mimic::Failed;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
@@ -59,7 +59,7 @@ pub struct Rig {
     /// How often each was started.
     starts: RefCell<BTreeMap<String, usize>>,
     runtime: tokio::runtime::Runtime,
-    pub manager: cxloe_gmm::Client,
+    pub manager: cxloe_fabric::Client,
 }
 
 impl Rig {
@@ -73,7 +73,7 @@ impl Rig {
             daemons: RefCell::default(),
             starts: RefCell::default(),
             runtime: tokio::runtime::Builder::new_current_thread().enable_all().build()?,
-            manager: cxloe_gmm::Client::new(&url)?,
+            manager: cxloe_fabric::Client::new(&url)?,
         };
         rig.start_gmm(options)?;
         Ok(rig)

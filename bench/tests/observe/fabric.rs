@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cxloe_bench::lab::Lab;
 use cxloe_cn::client;
 use cxloe_cn::mapping::{MapOptions, Mapping};
-use cxloe_gmm::daemon::metrics::Kind;
+use cxloe_daemon::metrics::Kind;
 
 use crate::deployed::{documented, folder, named, panels};
 use crate::rig::*;

@@ -155,7 +155,7 @@ pub fn regions_of_killed_programs_go() -> Outcome {
     // Somebody's region is never taken for one of these.
     rig.create_region("scratch")?;
     rig.attached("scratch", "active")?;
-    let name = cxloe_gmm::model::Name::new("scratch")?;
+    let name = cxloe_fabric::model::Name::new("scratch")?;
     let refused = client::lease(&rig.socket(), name).unwrap_err().to_string();
     ensure(refused.contains("there already"), refused)
 }

@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use cxloe_gmm::daemon::pin;
+use cxloe_daemon::pin;
 use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_wire::link::{Link, LinkError, LinkHealth};
 use cxloe_wire::session::SessionEvent;

@@ -65,5 +65,5 @@ pub struct WorkerStatus {
 
 /// Where a node listens unless told otherwise: `/run/cxloe/mn-server.sock` as root, else below `$XDG_RUNTIME_DIR`.
 pub fn default_socket() -> PathBuf {
-    cxloe_gmm::daemon::places::socket("mn-server.sock")
+    cxloe_daemon::places::socket("mn-server.sock")
 }

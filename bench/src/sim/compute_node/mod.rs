@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{Engine, EngineEvent, Pacing, Route, Target};
-use cxloe_gmm::hdm::{Decoder, Ways};
+use cxloe_fabric::hdm::{Decoder, Ways};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::Link;
 use cxloe_wire::link::random::Random;
