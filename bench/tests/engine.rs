@@ -11,9 +11,9 @@ use cxloe_cn::engine::{
     Unmapped, Walk, Write,
 };
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
+use cxloe_link::Link;
+use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::Link;
-use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig};
 use cxloe_wire::time::Time;
 

@@ -224,9 +224,9 @@ fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use cxloe_fabric::model::Unmapped;
+    use cxloe_link::Link;
+    use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
     use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-    use cxloe_wire::link::Link;
-    use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
 
     use super::*;
     use crate::attachments::tests::{grown, spread};

@@ -13,9 +13,9 @@ use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterCo
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{CnId, MacError, Name, NameError, Region, Watermark};
 use cxloe_fabric::{Client, ClientError};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::session::Timing;
 
 /// What to connect with.

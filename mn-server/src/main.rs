@@ -18,6 +18,9 @@ use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample
 use cxloe_daemon::to_stderr;
 use cxloe_daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_fabric::model::Watermark;
+use cxloe_link::pfc::PfcSocket;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, LinkHealth, open_lasting};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
@@ -27,9 +30,6 @@ use cxloe_mn::pool::{ByteSize, Host, Pool};
 use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::pfc::PfcSocket;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, LinkHealth, open_lasting};
 use cxloe_wire::session::{ResponderConfig, WINDOW};
 use tracing::{error, info};
 

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::admin::VERSION;
     use crate::worker::WorkerReport;
-    use cxloe_wire::link::LinkDown;
+    use cxloe_link::LinkDown;
 
     fn node(age: Option<Duration>) -> NodeStatus {
         let report = WorkerReport { tlb_hits: 5, ..WorkerReport::default() };

@@ -10,12 +10,13 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use cxloe_daemon::pin;
+use cxloe_link::Clock;
+use cxloe_link::pfc::PfcSocket;
+use cxloe_link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_link::{Link, LinkCounters, LinkError, echo};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::pfc::PfcSocket;
-use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
-use cxloe_wire::link::{Link, LinkCounters, LinkError, echo};
 use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
-use cxloe_wire::time::{Clock, Time};
+use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
 use crate::congestion::Verdict;

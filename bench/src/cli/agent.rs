@@ -10,9 +10,9 @@ use cxloe_wire::frame::LINE_SIZE;
 
 use super::Failure;
 use super::quickstart::{self, MANAGER, READY};
-use crate::lab::{Interrupt, Lab, Process};
 use crate::measure::{MeasureError, Sequence, Target, fault, fault_step};
 use crate::report::Samples;
+use cxloe_lab::{Interrupt, Lab, Process};
 
 /// Name of the agent's region.
 const NAME: &str = "quickstart";

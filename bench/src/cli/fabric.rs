@@ -11,9 +11,9 @@ use super::common::{Unit, bar};
 use cxloe_fabric::model::human_bytes;
 
 use crate::fabric::{Live, Place, Populated, Size, Times, measure, populate};
-use crate::lab::{Interrupt, program};
 use crate::machine::Machine;
 use crate::report::units;
+use cxloe_lab::{Interrupt, program};
 
 /// Measure the manager with thousands of nodes and a hundred thousand regions
 ///

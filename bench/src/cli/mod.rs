@@ -27,7 +27,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
-use crate::lab::{self, Interrupt, Interrupted};
+use cxloe_lab::{Interrupt, Interrupted};
 
 /// Measures memory of other servers over Ethernet, and what the link itself can do
 #[derive(Parser)]
@@ -112,7 +112,7 @@ pub fn run() -> ExitCode {
         Command::Compare(args) => args.makes_lab(),
         _ => false,
     };
-    let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
+    let standing = match makes_lab.then(cxloe_lab::become_private_user_namespace).transpose() {
         Ok(standing) => standing,
         Err(e) => {
             to_stderr!("cxloe-bench: {e}");

@@ -19,18 +19,18 @@ use clap::{ArgMatches, FromArgMatches};
 use cxloe_cn::client::{Client, regions};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
 use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session};
 use super::quickstart::{self, MANAGER, READY};
-use crate::lab::{Interrupt, Lab, Process};
 use crate::machine;
 use crate::measure::MeasureError;
 use crate::measure::fault::Agent;
+use cxloe_lab::{Interrupt, Lab, Process};
 
 /// A link that is there, if one is named.
 pub struct OptionalLink(pub Option<LinkArgs>);

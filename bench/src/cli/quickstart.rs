@@ -21,19 +21,19 @@ use cxloe_cn::rate_control::RateControl;
 use cxloe_daemon::Switch;
 use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Extras, LinkConfig};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{OutputArgs, Unit, bar, report};
 use crate::connect::{ConnectOptions, Connected};
-use crate::lab::{Interrupt, Lab, Process, Standing};
 use crate::machine;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
 use crate::measure::{MeasureError, Target, fault_step};
 use crate::report::{Report, Samples};
+use cxloe_lab::{Interrupt, Lab, Process, Standing};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]
@@ -208,7 +208,7 @@ fn in_lab(
 fn measure(
     args: &Args,
     target: &mut Target,
-    link: &cxloe_wire::link::LinkInfo,
+    link: &cxloe_link::LinkInfo,
     wait: WaitStyle,
 ) -> Result<(Report, Vec<Samples>), Failure> {
     let progress = bar(u64::from(args.trials) * 11 + 1, Unit::Steps);

@@ -7,10 +7,10 @@ use clap::Args;
 use cxloe_cn::cache::CacheConfig;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
+use cxloe_link::fate::Burst;
+use cxloe_link::limit::Rate;
+use cxloe_link::random::Probability;
 use cxloe_wire::frame::LINE_SIZE;
-use cxloe_wire::link::fate::Burst;
-use cxloe_wire::link::limit::Rate;
-use cxloe_wire::link::random::Probability;
 
 use super::layout::Interleave;
 use super::mistake::Mistake;

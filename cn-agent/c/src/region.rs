@@ -8,8 +8,8 @@ use cxloe_cn::inline::InlineRegion;
 use cxloe_cn::mapping::Mapping;
 use cxloe_cn::rate_control::RateControl;
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig};
 
 use super::types::{Counters, Options};
 

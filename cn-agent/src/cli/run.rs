@@ -23,8 +23,8 @@ use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::{Ending, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, open_lasting};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, open_lasting};
 use cxloe_wire::time::Time;
 use tracing::info;
 

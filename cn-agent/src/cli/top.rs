@@ -11,7 +11,7 @@ use cxloe_cn::top::view::{self, KEYS, Sort, View};
 use cxloe_cn::top::{Figures, Snapshot};
 use cxloe_daemon::Span;
 use cxloe_daemon::command_line::{Failure, output};
-use cxloe_wire::time::Clock;
+use cxloe_link::Clock;
 
 use super::SocketArgs;
 use super::failure::of_agent;

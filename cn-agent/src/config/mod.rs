@@ -16,10 +16,10 @@ use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::options::{self, in_range, wrong};
 use cxloe_daemon::{ConfigError, EtherType, LogFormat, Span, Switch, log, places};
 use cxloe_fabric::model::{ByteSize, Name};
+use cxloe_link::Backend;
+use cxloe_link::fault::FaultPlan;
+use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::fault::FaultPlan;
-use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::session::{STREAMS_MAX, Timing};
 
 use crate::attach::STREAMS_DEFAULT;

@@ -10,9 +10,9 @@ use clap::Args;
 use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::{EtherType, LogFormat, Span, Switch};
 use cxloe_fabric::model::ByteSize;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::limit::Rate;
-use cxloe_wire::link::wait::WaitStyle;
+use cxloe_link::Backend;
+use cxloe_link::limit::Rate;
+use cxloe_link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
 use crate::cxl::Preference;

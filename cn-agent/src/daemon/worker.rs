@@ -17,10 +17,11 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
 use cxloe_daemon::pin;
-use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
-use cxloe_wire::link::{Link, LinkError, LinkHealth};
+use cxloe_link::Clock;
+use cxloe_link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_link::{Link, LinkError, LinkHealth};
 use cxloe_wire::session::SessionEvent;
-use cxloe_wire::time::{Clock, Time};
+use cxloe_wire::time::Time;
 
 use super::clients::Clients;
 use super::departures::{Departed, Departures};

@@ -1,6 +1,6 @@
 //! What drives the engine from the link's side: frames, time, and the end.
 
-use cxloe_wire::link::Transmit;
+use cxloe_wire::Transmit;
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 

@@ -10,14 +10,15 @@ use cxloe_cn::engine::{Engine, Route, Target};
 use cxloe_cn::port::Port;
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_fabric::model::Watermark;
+use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
 use cxloe_mn::translation::PageTable;
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);

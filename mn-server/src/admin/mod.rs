@@ -17,7 +17,7 @@ pub mod server;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cxloe_wire::link::LinkDown;
+use cxloe_link::LinkDown;
 use serde::{Deserialize, Serialize};
 
 use crate::worker::WorkerReport;

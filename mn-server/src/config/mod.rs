@@ -15,10 +15,10 @@ use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::options::{self, in_range, wrong};
 use cxloe_daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
 use cxloe_fabric::model::DeviceKind;
+use cxloe_link::Backend;
+use cxloe_link::fault::FaultPlan;
+use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::fault::FaultPlan;
-use cxloe_wire::link::wait::WaitStyle;
 
 use crate::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
 use crate::pool::{ByteSize, PoolOptions};

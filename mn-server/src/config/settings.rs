@@ -10,8 +10,8 @@ use clap::Args;
 use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::{CpuList, EtherType, LogFormat, Span};
 use cxloe_fabric::model::{DeviceKind, Mac};
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
 use crate::pool::{ByteSize, PoolSpec};

@@ -36,7 +36,8 @@ pub use fault::FaultStatus;
 pub use handshake::{Hello, HelloAck, HelloStatus, Integrity};
 pub use header::{Axi, ETHERTYPE_DEFAULT, HEADER_LEN, Header, LINE_SIZE, MIN_FRAME, PAGE_LINES};
 pub use limits::{
-    BURST_LINES_MAX, MAX_FRAME_LIMIT, burst_fits_page, burst_read_lines_max, burst_write_lines_max, frame_len,
+    BURST_LINES_MAX, MAX_FRAME_LIMIT, WIRE_OVERHEAD, burst_fits_page, burst_read_lines_max,
+    burst_write_lines_max, frame_len,
 };
 pub use mac::{Mac, ParseMacError};
 pub use message::Message;

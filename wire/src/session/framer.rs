@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::Transmit;
 use crate::frame::{Axi, Direction, Header, Mac, Message, Seal, Space, frame_len};
-use crate::link::Transmit;
 
 /// A key both ends were given beforehand, from which a sealed session derives its own; at least 16 bytes.
 pub type PreSharedKey = Arc<[u8]>;

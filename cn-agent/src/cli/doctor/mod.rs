@@ -16,9 +16,9 @@ use cxloe_daemon::doctor::machine::{Machine, Use};
 use cxloe_daemon::doctor::nic::{Demand, Nic};
 use cxloe_daemon::doctor::permissions::{Process, Xdp};
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, ETHERNET_HEADER};
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, ETHERNET_HEADER};
 
 /// Where an installed agent's options are.
 const INSTALLED: &str = "/etc/cxloe/cn-agent.toml";
@@ -165,7 +165,7 @@ fn judge_link(counters: &Counters) -> Check {
 mod tests {
     use super::*;
     use cxloe_daemon::doctor::Level;
-    use cxloe_wire::link::LinkDown;
+    use cxloe_link::LinkDown;
 
     #[test]
     fn an_agent_without_a_link_fails_and_says_why() {

@@ -15,9 +15,9 @@ use cxloe_daemon::doctor::{Check, Group};
 use cxloe_daemon::read_key;
 use cxloe_fabric::api::MemoryNodeStatus;
 use cxloe_fabric::model::Health;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, LinkConfig, open};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, LinkConfig, open};
 
 /// How long memory nodes may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);

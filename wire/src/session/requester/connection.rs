@@ -20,11 +20,11 @@ use std::time::Duration;
 use super::super::Nonces;
 use super::super::framer::Framer;
 use super::{Completions, OpError, Requester, SessionEvent, Stream};
+use crate::Transmit;
 use crate::frame::{
     Aead, Axi, Command, Hello, HelloAck, HelloStatus, Integrity, MAX_FRAME_LIMIT, Message, PROTOCOL_VERSION,
     PROTOCOL_VERSION_OLDEST, Seal, Space,
 };
-use crate::link::Transmit;
 use crate::session::infer;
 use crate::time::Time;
 

@@ -28,11 +28,11 @@ use super::framer::Identity;
 use super::rtt::RoundTrip;
 use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, WINDOW, infer};
+use crate::Transmit;
 use crate::frame::{
     BURST_LINES_MAX, Command, HEADER_LEN, LINE_SIZE, Message, Space, body_len, burst_read_lines_max,
     burst_write_lines_max,
 };
-use crate::link::Transmit;
 use crate::time::Time;
 
 /// Early answers with data that are kept until they are in order; those beyond are dropped and asked for

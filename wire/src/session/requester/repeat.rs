@@ -15,7 +15,7 @@
 use super::Shared;
 use super::entry::Entry;
 use super::stream::{Stream, transmit};
-use crate::link::Transmit;
+use crate::Transmit;
 use crate::session::framer::Framer;
 use crate::session::{Retransmission, RoundTrip};
 use crate::time::Time;

@@ -10,8 +10,8 @@
 
 use super::entry::{Answer, Buffers, Early, Entry, Op};
 use super::{Completions, OpError, Shared};
+use crate::Transmit;
 use crate::frame::{Axi, FaultStatus, Message, Space};
-use crate::link::Transmit;
 use crate::session::framer::Framer;
 use crate::session::slab::NONE;
 use crate::session::{FIRST, Retransmission, SLOTS, WINDOW};

@@ -6,11 +6,11 @@
 
 use super::offers::Offer;
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
+use crate::Transmit;
 use crate::frame::{
     Aead, Axi, Command, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac,
     Message, PfcVector, Seal, Space,
 };
-use crate::link::Transmit;
 use crate::session::framer::{Framer, Identity};
 use crate::session::slab::Slab;
 use crate::session::{Memory, ResponderCounters, WINDOW, infer};

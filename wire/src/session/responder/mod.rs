@@ -20,11 +20,11 @@ use stream::{Context, Op, Request, Stream};
 use super::framer::{Framer, PreSharedKey};
 use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, infer};
+use crate::Transmit;
 use crate::frame::{
     BURST_LINES_MAX, Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, Mac, Message, PROTOCOL_VERSION,
     PROTOCOL_VERSION_OLDEST, Space, body_len,
 };
-use crate::link::Transmit;
 use crate::time::Time;
 
 /// What requests are executed against: translation and pool.

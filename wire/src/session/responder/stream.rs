@@ -5,10 +5,10 @@
 //!   <------- SLOTS numbers -------|          |------- SLOTS numbers ->
 //! ```
 
+use crate::Transmit;
 use crate::frame::{
     Axi, Command, FaultStatus, HEADER_LEN, LINE_SIZE, Message, Space, burst_read_lines_max, frame_len,
 };
-use crate::link::Transmit;
 
 use super::super::framer::Framer;
 use super::super::slab::{Handle, NONE, Slab};
