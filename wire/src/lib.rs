@@ -15,8 +15,11 @@
 //! The data path never allocates: a frame is read where the kernel put it and written where the kernel will
 //! take it from.
 
+#![cfg_attr(not(test), no_std)]
 // These end the process when nobody can be told.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+extern crate alloc;
 
 pub mod frame;
 pub mod session;

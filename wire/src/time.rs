@@ -2,9 +2,9 @@
 //!
 //! A shell owns a clock (`cxloe_link::Clock`) and passes `clock.now()` down; the simulation passes whatever it likes.
 
-use std::fmt;
-use std::ops::{Add, Sub};
-use std::time::Duration;
+use core::fmt;
+use core::ops::{Add, Sub};
+use core::time::Duration;
 
 /// A point in time: nanoseconds since an arbitrary start, monotonic, never wrapping in practice (584 years).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

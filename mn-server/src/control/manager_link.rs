@@ -17,6 +17,7 @@ use cxloe_wire::frame::Mac;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
+use super::background;
 use super::job::{Job, JobError};
 use super::mappings::{Mappings, Refusal};
 
@@ -232,7 +233,7 @@ impl Shell {
         let counter = Arc::clone(&done);
         let (tell, mut told) = oneshot::channel();
         let work = move || {
-            let outcome = job.carry_out(&table, stop.flag(), &counter);
+            let outcome = job.carry_out(&table, stop.flag(), &counter, background::step_behind);
             // Whoever waits for it gives up only with this process.
             let _ = tell.send((job, outcome));
         };

@@ -12,9 +12,9 @@
 //!   the time-out, the oldest and the newest go, and a [`Sweep`] sends the others as answers come in.
 //! * Everything unanswered goes again, in order, when a new session opens: a sweep that waits for nothing.
 
-use super::Shared;
-use super::entry::Entry;
-use super::stream::{Stream, transmit};
+use super::super::Shared;
+use super::super::entry::Entry;
+use super::{Stream, transmit};
 use crate::Transmit;
 use crate::session::framer::Framer;
 use crate::session::{Retransmission, RoundTrip};
@@ -146,7 +146,7 @@ impl Stream {
 
     /// Go-Back-N: an answer has skipped the oldest; all from there on go again, once.
     pub(super) fn go_back_once(&mut self) {
-        if std::mem::replace(&mut self.repeat.went_back_at, self.oldest) != self.oldest {
+        if core::mem::replace(&mut self.repeat.went_back_at, self.oldest) != self.oldest {
             self.go_back(self.oldest);
         }
     }

@@ -15,8 +15,8 @@ use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::session::ResponderConfig;
 use cxloe_wire::time::Time;
 
-use super::mistake::{Lines, Meddler, Mistake};
-use super::register::{Origin, Shape, content};
+use crate::mistake::{Lines, Meddler, Mistake};
+use crate::register::{Origin, Shape, content};
 
 /// Bytes of an extent: what one life of a region gets.
 pub const EXTENT: u64 = 64 << 10;

@@ -1,6 +1,6 @@
 //! Everything about a run before it begins, drawn from its seed.
 //!
-//! The [`Scenario`] decides what is possible, the seed what becomes of it, and [`Overrides`] have the last word.
+//! The [`Scenario`] decides what is possible, the seed what becomes of it; what was set by hand has the last word.
 
 use std::time::Duration;
 
@@ -13,12 +13,11 @@ use cxloe_link::random::{Probability, Random};
 use cxloe_link::sim::{Path, PortConfig};
 use cxloe_mn::congestion::CongestionConfig;
 
-use super::layout::Interleave;
-use super::mistake::Mistake;
-use super::overrides::Overrides;
-use super::register::Shape;
-use super::scenario::Scenario;
-use super::trouble::{self, Trouble, Troubles, pick};
+use crate::layout::Interleave;
+use crate::mistake::Mistake;
+use crate::register::Shape;
+use crate::scenario::Scenario;
+use crate::trouble::{self, Trouble, Troubles, pick};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
@@ -92,7 +91,7 @@ pub struct MnPlan {
 
 impl Plan {
     /// The run of `seed`.
-    pub fn draw(scenario: Scenario, seed: u64, overrides: &Overrides) -> Plan {
+    pub fn draw(scenario: Scenario, seed: u64) -> Plan {
         let mut random = Random::part(seed, 1);
         let r = &mut random;
         let (scenario, everything) = match scenario {
@@ -105,7 +104,6 @@ impl Plan {
         };
         let mut plan = if everything { Plan::everything(seed, r) } else { Plan::plain(seed, scenario, r) };
         plan.specialise(r);
-        overrides.apply(&mut plan);
         plan
     }
 
@@ -258,7 +256,7 @@ impl Plan {
     }
 
     /// Spreads regions over memory nodes, `mns` of them in all.
-    pub(super) fn set_interleave(&mut self, interleave: Option<Interleave>, mns: usize) {
+    pub(crate) fn set_interleave(&mut self, interleave: Option<Interleave>, mns: usize) {
         self.mns = self.mns.iter().cycle().take(mns).cloned().collect();
         // Fewer nodes than ways: as many ways as there can be.
         self.interleave = interleave.map(|i| {
@@ -301,7 +299,7 @@ impl Plan {
 }
 
 /// The largest frame at an MTU of 1500.
-pub(super) const FRAME_MTU: usize = 1514;
+pub(crate) const FRAME_MTU: usize = 1514;
 /// Large enough for a burst of all lines that are used of a page; smaller buffers make shorter runs.
 const FRAME_SMALL: usize = 512;
 
@@ -357,7 +355,7 @@ fn chance(random: &mut Random, choices: &[f64]) -> Probability {
 }
 
 /// A network in which anything may go wrong.
-pub(super) fn weather(random: &mut Random) -> Path {
+pub(crate) fn weather(random: &mut Random) -> Path {
     let mut p = |choices: &[f64]| chance(random, choices);
     let mut faults = Faults {
         drop: p(&[0.0, 0.001, 0.01, 0.1]),

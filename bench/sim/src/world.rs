@@ -8,15 +8,15 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 
-use super::broken::Broken;
-use super::compute_node::ComputeNode;
-use super::layout::Layout;
-use super::memory_node::MemoryNode;
-use super::paces::SAMPLE_EVERY;
-use super::plan::{self, CnPlan, Plan};
-use super::tally::Tally;
-use super::trace::{Name, Trace};
-use super::trouble::{self, Trouble, Troubles, pick};
+use crate::broken::Broken;
+use crate::compute_node::ComputeNode;
+use crate::layout::Layout;
+use crate::memory_node::MemoryNode;
+use crate::paces::SAMPLE_EVERY;
+use crate::plan::{self, CnPlan, Plan};
+use crate::tally::Tally;
+use crate::trace::{Name, Trace};
+use crate::trouble::{self, Trouble, Troubles, pick};
 
 const MS: Duration = Duration::from_millis(1);
 

@@ -8,6 +8,11 @@
 //! A request enters at `next` when it is sent (R1) and leaves at `oldest`, completed, when its answer and
 //! those of all before it are there (R2). What happens in between if frames are lost is in `repeat`.
 
+mod repeat;
+
+use alloc::boxed::Box;
+use alloc::vec;
+
 use super::entry::{Answer, Buffers, Early, Entry, Op};
 use super::{Completions, OpError, Shared};
 use crate::Transmit;
@@ -16,22 +21,21 @@ use crate::session::framer::Framer;
 use crate::session::slab::NONE;
 use crate::session::{FIRST, Retransmission, SLOTS, WINDOW};
 use crate::time::Time;
-
-use super::repeat::Repeat;
+use repeat::Repeat;
 
 /// One stream.
 pub(super) struct Stream {
-    pub(super) id: u8,
+    id: u8,
     window: usize,
     /// The number the next answer in order bears.
-    pub(super) oldest: u64,
-    pub(super) next: u64,
+    oldest: u64,
+    next: u64,
     reads: usize,
     writes: usize,
     entries: Box<[Entry; SLOTS]>,
     /// Since when the oldest entry is waited for: the last progress, or the sending into an idle stream.
-    pub(super) since: Time,
-    pub(super) repeat: Repeat,
+    since: Time,
+    repeat: Repeat,
     pub(super) scheme: Retransmission,
 }
 
@@ -58,12 +62,12 @@ impl Stream {
     }
 
     #[inline]
-    pub(super) fn at(&self, seq: u64) -> &Entry {
+    fn at(&self, seq: u64) -> &Entry {
         &self.entries[seq as usize % SLOTS]
     }
 
     #[inline]
-    pub(super) fn at_mut(&mut self, seq: u64) -> &mut Entry {
+    fn at_mut(&mut self, seq: u64) -> &mut Entry {
         &mut self.entries[seq as usize % SLOTS]
     }
 
@@ -80,7 +84,7 @@ impl Stream {
     }
 
     #[inline]
-    pub(super) fn is_idle(&self) -> bool {
+    fn is_idle(&self) -> bool {
         self.next == self.oldest
     }
 
@@ -214,7 +218,7 @@ impl Stream {
     #[cold]
     fn complete_early(&mut self, shared: &mut Shared, out: &mut dyn Completions) {
         let entry = self.at_mut(self.oldest);
-        match std::mem::replace(&mut entry.early, Early::None) {
+        match core::mem::replace(&mut entry.early, Early::None) {
             Early::None => {}
             Early::Done => self.complete(Answer::Done, shared, out),
             Early::Fault(status) => self.complete(Answer::Fault(status), shared, out),
@@ -270,7 +274,7 @@ impl Stream {
     }
 
     fn forget_early(&mut self, seq: u64, buffers: &mut Buffers) {
-        if let Early::Data(handle) = std::mem::replace(&mut self.at_mut(seq).early, Early::None) {
+        if let Early::Data(handle) = core::mem::replace(&mut self.at_mut(seq).early, Early::None) {
             buffers.early.release(handle);
         }
     }
@@ -309,7 +313,7 @@ impl Stream {
 
 /// Writes one request into a transmit slot.
 #[inline]
-pub(super) fn transmit(
+fn transmit(
     framer: &Framer,
     tx: &mut dyn Transmit,
     stream: u8,

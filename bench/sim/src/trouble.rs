@@ -24,7 +24,7 @@ pub enum Trouble {
 }
 
 /// Everything, the more frequent ones several times.
-pub(super) const ALL: &[Trouble] = &[
+pub(crate) const ALL: &[Trouble] = &[
     Trouble::Cut,
     Trouble::Cut,
     Trouble::Cut,
@@ -53,13 +53,13 @@ impl Troubles {
     pub const NONE: Troubles = Troubles { count: 0, kinds: &[] };
 
     /// The kind of the next one.
-    pub(super) fn draw(self, random: &mut Random) -> Option<Trouble> {
+    pub(crate) fn draw(self, random: &mut Random) -> Option<Trouble> {
         pick_from(random, self.kinds)
     }
 }
 
 /// One of several choices.
-pub(super) fn pick<T: Copy>(random: &mut Random, choices: &[T]) -> T {
+pub(crate) fn pick<T: Copy>(random: &mut Random, choices: &[T]) -> T {
     choices[random.below(choices.len() as u64) as usize]
 }
 
@@ -68,11 +68,11 @@ fn pick_from<T: Copy>(random: &mut Random, choices: &[T]) -> Option<T> {
 }
 
 /// How long a cut or a pause lasts: shorter than a time-out, longer than a session lives, and between.
-pub(super) fn duration(random: &mut Random) -> Duration {
+pub(crate) fn duration(random: &mut Random) -> Duration {
     Duration::from_micros(pick(random, &[50, 500, 20_000, 70_000, 100_000, 150_000]))
 }
 
 /// From one trouble to the next.
-pub(super) fn interval(random: &mut Random) -> Duration {
+pub(crate) fn interval(random: &mut Random) -> Duration {
     Duration::from_micros(pick(random, &[1_000, 5_000, 30_000]) + random.below(1_000))
 }

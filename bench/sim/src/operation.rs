@@ -5,8 +5,8 @@ use std::fmt;
 use cxloe_link::random::Random;
 use cxloe_wire::time::Time;
 
-use super::register::Shape;
-use super::tally::Class;
+use crate::register::Shape;
+use crate::tally::Class;
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

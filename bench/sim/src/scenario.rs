@@ -40,7 +40,7 @@ impl Scenario {
     }
 
     /// Whether nothing in it can make an operation fail, whatever the seed: what is lost is sent again.
-    pub(super) fn is_harmless(self) -> bool {
+    pub(crate) fn is_harmless(self) -> bool {
         matches!(self, Self::Calm | Self::Lossy | Self::Reordering | Self::Late)
     }
 }

@@ -5,13 +5,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::broken::Broken;
-use super::overrides::Overrides;
-use super::plan::Plan;
-use super::run_while;
-use super::scenario::Scenario;
-use super::tally::Tally;
-use super::trace::Trace;
+use crate::broken::Broken;
+use crate::overrides::Overrides;
+use crate::plan::Plan;
+use crate::run_while;
+use crate::scenario::Scenario;
+use crate::tally::Tally;
+use crate::trace::Trace;
 
 /// How often progress is told and wishes to end are heard.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
@@ -75,7 +75,9 @@ struct Done {
 impl Campaign {
     /// The plan of one seed.
     pub fn plan(&self, seed: u64) -> Plan {
-        Plan::draw(self.scenario, seed, &self.overrides)
+        let mut plan = Plan::draw(self.scenario, seed);
+        self.overrides.apply(&mut plan);
+        plan
     }
 
     /// The command that makes one seed's run again and tells its story.

@@ -31,7 +31,7 @@ pub enum Mistake {
 
 impl Mistake {
     /// What becomes of a route before the engine is told of it.
-    pub(super) fn misroute(self, route: &mut Route) {
+    pub(crate) fn misroute(self, route: &mut Route) {
         let last = route.targets.len() - 1;
         match self {
             Mistake::SwapsTargets if last > 0 => route.targets.swap(last - 1, last),
@@ -57,7 +57,7 @@ const LOSES_EVERY: u64 = 13;
 const SEEN_MAX: usize = 1024;
 
 /// A memory node's line, by compute node and CMem address.
-pub(super) trait Lines {
+pub(crate) trait Lines {
     /// What it holds; `None` where nothing is mapped.
     fn get(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]>;
     /// Puts something into it.
@@ -65,7 +65,7 @@ pub(super) trait Lines {
 }
 
 /// A mistake at work.
-pub(super) struct Meddler {
+pub(crate) struct Meddler {
     mistake: Mistake,
     /// Frames that were requests, the newest last.
     seen: VecDeque<Vec<u8>>,

@@ -6,7 +6,7 @@ use cxloe_wire::session::RequesterCounters;
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::paces::Paces;
+use crate::paces::Paces;
 
 /// Declares [`Figures`]: counts that are summed over runs.
 macro_rules! figures {
@@ -130,7 +130,7 @@ impl Figures {
     }
 
     /// Adds what a requester has counted.
-    pub(super) fn add_requester(&mut self, counters: &RequesterCounters) {
+    pub(crate) fn add_requester(&mut self, counters: &RequesterCounters) {
         self.retransmitted += counters.retransmitted;
         self.sacks += counters.sacks;
         self.timeouts += counters.timeouts;
@@ -191,7 +191,7 @@ impl Default for Tally {
 
 impl Tally {
     /// Notes how long an operation took.
-    pub(super) fn took(&mut self, class: Class, time: Duration) {
+    pub(crate) fn took(&mut self, class: Class, time: Duration) {
         self.latencies[class as usize].saturating_record(time.as_nanos() as u64);
     }
 

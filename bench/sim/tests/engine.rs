@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use cxloe_bench::sim::register::{Origin, Shape, content};
-use cxloe_bench::sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{
     BurstRead, Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target,
@@ -13,6 +11,8 @@ use cxloe_cn::engine::{
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_link::Link;
 use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
+use cxloe_sim::register::{Origin, Shape, content};
+use cxloe_sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig};
 use cxloe_wire::time::Time;

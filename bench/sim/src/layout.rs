@@ -3,7 +3,7 @@
 
 use cxloe_fabric::hdm::{Granularity, Ways};
 
-use super::memory_node::EXTENT;
+use crate::memory_node::EXTENT;
 
 /// An interleave set, as planned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,9 +12,9 @@ use cxloe_link::limit::Rate;
 use cxloe_link::random::Probability;
 use cxloe_wire::frame::LINE_SIZE;
 
-use super::layout::Interleave;
-use super::mistake::Mistake;
-use super::plan::Plan;
+use crate::layout::Interleave;
+use crate::mistake::Mistake;
+use crate::plan::Plan;
 
 /// Losses up to this much are made good by sending again, whatever the seed.
 const HARMLESS_LOSS: f64 = 0.02;
@@ -144,7 +144,7 @@ fn set<T>(place: &mut T, value: Option<T>) {
 
 impl Overrides {
     /// Has the last word.
-    pub(super) fn apply(&self, plan: &mut Plan) {
+    pub(crate) fn apply(&self, plan: &mut Plan) {
         let faults = &mut plan.path.faults;
         set(&mut faults.drop, self.loss);
         set(&mut faults.duplicate, self.duplicate);
@@ -250,6 +250,12 @@ mod tests {
         Cli::parse_from(std::iter::once("sim").chain(text.split_whitespace())).overrides
     }
 
+    fn drawn(scenario: Scenario, overrides: &Overrides) -> Plan {
+        let mut plan = Plan::draw(scenario, 1);
+        overrides.apply(&mut plan);
+        plan
+    }
+
     #[test]
     fn options_read_back_as_they_were() {
         let all = "--loss 1% --burst 0.1%/20% --duplicate 2% --reorder 0.5 --corrupt 0.01% --late 0.1% \
@@ -267,19 +273,19 @@ mod tests {
     fn they_have_the_last_word() {
         let overrides =
             parse("--loss 50% --cns 5 --operations 7 --cache 0 --service-rate 4 --link-rate 10Gbit");
-        let plan = Plan::draw(Scenario::Lossy, 1, &overrides);
+        let plan = drawn(Scenario::Lossy, &overrides);
         assert_eq!((plan.path.faults.drop.get(), plan.cns.len()), (0.5, 5));
         assert!(plan.cns.iter().all(|cn| cn.operations == 7 && cn.cache == CacheConfig::OFF));
         assert!(plan.cns.iter().all(|cn| cn.port.egress == self::parse("--link-rate 10Gbit").link_rate));
         assert_eq!(plan.mns[0].service, Duration::from_nanos(250));
         assert!(!plan.all_succeed, "half of the frames is too much");
-        assert!(Plan::draw(Scenario::Lossy, 1, &Overrides::default()).all_succeed);
+        assert!(drawn(Scenario::Lossy, &Overrides::default()).all_succeed);
     }
 
     #[test]
     fn regions_are_spread_over_as_many_nodes_as_there_are() {
         let interleave = |text: &str, scenario| {
-            let plan = Plan::draw(scenario, 1, &parse(text));
+            let plan = drawn(scenario, &parse(text));
             (plan.mns.len(), plan.interleave.map(|i| (i.ways.count(), i.granularity.bytes())))
         };
         assert_eq!(interleave("--ways 12 --granularity 1K", Scenario::Calm), (12, Some((12, 1024))));

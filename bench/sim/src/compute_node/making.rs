@@ -7,14 +7,14 @@ use cxloe_link::Link;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
-use super::super::broken::Broken;
-use super::super::memory_node::MemoryNode;
-use super::super::operation::{Kind, Operation, Purpose};
-use super::super::register::content;
-use super::super::tally::Tally;
-use super::super::trace::Name;
-use super::super::verdict::check_error;
 use super::ComputeNode;
+use crate::broken::Broken;
+use crate::memory_node::MemoryNode;
+use crate::operation::{Kind, Operation, Purpose};
+use crate::register::content;
+use crate::tally::Tally;
+use crate::trace::Name;
+use crate::verdict::check_error;
 
 /// The shortest time from one operation to the next.
 const PAUSE_MIN: Duration = Duration::from_nanos(200);

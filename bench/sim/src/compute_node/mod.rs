@@ -21,17 +21,17 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{RequesterConfig, SessionEvent};
 use cxloe_wire::time::Time;
 
-use super::broken::Broken;
-use super::layout::{Layout, Set};
-use super::memory_node::{EXTENT, LIVES, MemoryNode};
-use super::mistake::Mistake;
-use super::operation::Operation;
-use super::plan::CnPlan;
-use super::region::Region;
-use super::register::{Origin, Shape};
-use super::tally::Tally;
-use super::trace::{Name, Trace};
-use super::verdict::check_write_back;
+use crate::broken::Broken;
+use crate::layout::{Layout, Set};
+use crate::memory_node::{EXTENT, LIVES, MemoryNode};
+use crate::mistake::Mistake;
+use crate::operation::Operation;
+use crate::plan::CnPlan;
+use crate::region::Region;
+use crate::register::{Origin, Shape};
+use crate::tally::Tally;
+use crate::trace::{Name, Trace};
+use crate::verdict::check_write_back;
 use ending::Ended;
 
 /// A compute node.

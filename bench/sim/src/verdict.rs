@@ -3,14 +3,14 @@
 use cxloe_cn::engine::EngineError;
 use cxloe_wire::session::OpError;
 
-use super::broken::Broken;
-use super::memory_node::MemoryNode;
-use super::operation::{Kind, Operation};
-use super::tally::Figures;
-use super::trace::Name;
+use crate::broken::Broken;
+use crate::memory_node::MemoryNode;
+use crate::operation::{Kind, Operation};
+use crate::tally::Figures;
+use crate::trace::Name;
 
 /// Checks the error of an operation that was `sent`, or else not even taken, and counts it.
-pub(super) fn check_error(
+pub(crate) fn check_error(
     op: &Operation,
     error: EngineError,
     mns: &[MemoryNode],
@@ -43,7 +43,7 @@ pub(super) fn check_error(
 }
 
 /// Checks that a modified line was lost only with the memory it belonged to.
-pub(super) fn check_write_back(hpa: u64, error: EngineError, mn: &MemoryNode) -> Result<(), Broken> {
+pub(crate) fn check_write_back(hpa: u64, error: EngineError, mn: &MemoryNode) -> Result<(), Broken> {
     let lost = matches!(error, EngineError::Failed { error: OpError::DataLost, .. });
     if lost && mn.losses() > 0 {
         return Ok(());

@@ -4,8 +4,8 @@ use std::fmt::Display;
 
 use cxloe_wire::frame::Mac;
 
-use super::operation::Operation;
-use super::trace::Name;
+use crate::operation::Operation;
+use crate::trace::Name;
 
 /// A rule that did not hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -26,7 +26,7 @@ pub enum Broken {
 
 impl Broken {
     /// What an operation of compute node `cn` has shown.
-    pub(super) fn at(cn: Mac, op: &Operation, why: impl Display) -> Broken {
+    pub(crate) fn at(cn: Mac, op: &Operation, why: impl Display) -> Broken {
         Broken::Rule(format!("{}, {op}: {why}", Name(cn)))
     }
 }

@@ -5,13 +5,13 @@ use cxloe_link::Link;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
-use super::super::broken::Broken;
-use super::super::memory_node::{EXTENT, MemoryNode};
-use super::super::operation::Kind;
-use super::super::tally::Tally;
-use super::super::trace::Name;
-use super::super::verdict::check_error;
 use super::ComputeNode;
+use crate::broken::Broken;
+use crate::memory_node::{EXTENT, MemoryNode};
+use crate::operation::Kind;
+use crate::tally::Tally;
+use crate::trace::Name;
+use crate::verdict::check_error;
 
 /// What ended, in order.
 #[derive(Default)]

@@ -1,6 +1,6 @@
 //! A region's part on one memory node as its compute node sees it, and what its lines may read as.
 
-use super::register::{Origin, Registers, Shape};
+use crate::register::{Origin, Registers, Shape};
 
 /// What one compute node has on one memory node: a region, or a leg of one that is spread over several. Each life is a
 /// new one at the same HPA, with CMem of its own.

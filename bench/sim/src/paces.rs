@@ -6,7 +6,7 @@ use cxloe_cc::{PacerStatus, Phase};
 use hdrhistogram::Histogram;
 
 /// How often pacers are looked at, in virtual time.
-pub(super) const SAMPLE_EVERY: Duration = Duration::from_micros(10);
+pub(crate) const SAMPLE_EVERY: Duration = Duration::from_micros(10);
 /// Rates are kept in Mbit/s, up to this.
 const MBIT_MAX: u64 = 1_000_000;
 /// Shares are kept in thousandths.
@@ -37,20 +37,20 @@ impl Default for Paces {
 
 impl Paces {
     /// Notes what a look at a pacer has found.
-    pub(super) fn sample(&mut self, status: &PacerStatus) {
+    pub(crate) fn sample(&mut self, status: &PacerStatus) {
         self.phases[status.phase as usize] += 1;
         self.rates_mbit.saturating_record((status.rate / 1_000_000).max(1));
     }
 
     /// Notes how many operations each compute node had made when the first was done.
-    pub(super) fn served(&mut self, operations: impl Iterator<Item = u64> + Clone) {
+    pub(crate) fn served(&mut self, operations: impl Iterator<Item = u64> + Clone) {
         if let (Some(least), Some(most)) = (operations.clone().min(), operations.max()) {
             self.least_share.saturating_record((least * WHOLE / most.max(1)).max(1));
         }
     }
 
     /// Adds what was seen elsewhere.
-    pub(super) fn add(&mut self, other: &Paces) {
+    pub(crate) fn add(&mut self, other: &Paces) {
         self.phases.iter_mut().zip(other.phases).for_each(|(sum, n)| *sum += n);
         for (sum, more) in
             [(&mut self.rates_mbit, &other.rates_mbit), (&mut self.least_share, &other.least_share)]
@@ -60,7 +60,7 @@ impl Paces {
     }
 
     /// In words; `None` where nothing was paced.
-    pub(super) fn text(&self) -> Option<String> {
+    pub fn text(&self) -> Option<String> {
         let looks: u64 = self.phases.iter().sum();
         if looks == 0 {
             return None;

@@ -6,10 +6,9 @@ use std::time::Duration;
 use comfy_table::CellAlignment;
 use serde::Serialize;
 
-use super::campaign::{Campaign, Outcome};
-use super::tally::{Class, Figures};
-use crate::report::table::new_table;
-use crate::report::units;
+use super::table::new_table;
+use super::units;
+use cxloe_sim::{Campaign, Class, Failing, Figures, Outcome};
 
 /// Percentiles of the latencies told.
 const PERCENTILES: [f64; 4] = [50.0, 90.0, 99.0, 99.9];
@@ -82,7 +81,7 @@ impl Summary {
             let (name, count, max_ns) = (class.name(), histogram.len(), histogram.max());
             Latency { name, count, p50_ns, p90_ns, p99_ns, p999_ns, max_ns }
         };
-        let failing = |f: &super::Failing| FailingSeed {
+        let failing = |f: &Failing| FailingSeed {
             seed: f.seed,
             what: f.broken.to_string(),
             reproduce: campaign.command(f.seed),
