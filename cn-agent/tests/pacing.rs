@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Piece, Read, Route, Sink, Target};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Piece, Read, Route, Sink, Target};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_link::{Link, LinkCounters};

@@ -4,8 +4,8 @@
 
 use std::time::Duration;
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{BUCKET_DEFAULT, Pacing};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{BUCKET_DEFAULT, Pacing};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::fate::{Burst, Faults};
 use cxloe_link::limit::Rate;

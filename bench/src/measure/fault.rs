@@ -4,7 +4,7 @@
 use cxloe_link::random::Random;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::inline::InlineOptions;
+use cxloe_port::inline::InlineOptions;
 use cxloe_wire::frame::PAGE_LINES;
 
 use super::bare::rate;

@@ -8,9 +8,9 @@ use cxloe_link::random::Random;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
-use cxloe_cn::cache::{CacheConfig, LineCache};
-use cxloe_cn::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::cache::{CacheConfig, LineCache};
+use cxloe_cn_core::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
@@ -167,7 +167,7 @@ fn cpu(
     };
     let what = if write { "writes" } else { "reads" };
     let flight = if depth == 1 { "one at a time".to_owned() } else { format!("{depth} in flight") };
-    target.port.set_depth(cxloe_cn::port::DEPTH_DEFAULT);
+    target.port.set_depth(cxloe_port::port::DEPTH_DEFAULT);
     Ok(Cpu {
         name: format!("{what}, {flight}, {wait}"),
         operations,

@@ -15,14 +15,14 @@ use std::time::{Duration, Instant};
 
 use common::node::{link_on, port};
 use common::{LIMIT, Outcome, ensure, eventually, pair};
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::port::Port;
+use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::Standing;
 use cxloe_link::Clock;
 use cxloe_link::{Backend, Link, LinkConfig};
 use cxloe_mn::control::{Mappings, StaticMap};
 use cxloe_mn::pool::{Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
+use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::ResponderConfig;
 use libtest_mimic::{Failed, Trial};
