@@ -106,7 +106,7 @@ fn is_covered(parts: &[String], words: &BTreeSet<String>) -> bool {
     let has = |word: &str| {
         words.contains(word)
             || words.contains(&format!("{word}s"))
-            || word.strip_suffix('s').is_some_and(|word| words.contains(word))
+            || ["s", "es"].iter().any(|end| word.strip_suffix(end).is_some_and(|word| words.contains(word)))
     };
     parts.is_empty() || (1..=parts.len()).any(|n| has(&parts[..n].concat()) && is_covered(&parts[n..], words))
 }
