@@ -45,7 +45,7 @@ use std::process::Command;
 pub use builder::Builder;
 pub use error::LabError;
 pub use interrupt::{Interrupt, Interrupted};
-pub use logs::{expect_error, unexpected_errors, verdict};
+pub use logs::{LogScope, expect_error, unexpected_errors, verdict};
 pub use namespace::Namespace;
 pub use privilege::{Standing, become_private_user_namespace};
 pub use process::Process;

@@ -10,8 +10,6 @@
 //!
 //! Elements are named by CSS selectors; whatever looks for one waits for it, at most [`LIMIT`].
 
-#![allow(dead_code, reason = "each test program uses its own part")]
-
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::Path;
@@ -20,13 +18,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_lab::{LabError, Namespace};
-use libtest_mimic::Failed;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::outcome::Outcome;
 
 /// Bound of every wait: for an element, for a page, for the browser to start.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -57,16 +56,22 @@ pub struct Browser {
 
 impl Browser {
     /// Starts one in the network namespace of the calling thread.
-    pub fn start() -> Result<Browser, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn start() -> Outcome<Browser> {
         Browser::over(Driver::start(None)?)
     }
 
     /// Starts one in a network namespace, whose loopback interface has to be up.
-    pub fn start_in(namespace: &Namespace) -> Result<Browser, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn start_in(namespace: &Namespace) -> Outcome<Browser> {
         Browser::over(Driver::start(Some(namespace.clone()))?)
     }
 
-    fn over(driver: Driver) -> Result<Browser, Failed> {
+    fn over(driver: Driver) -> Outcome<Browser> {
         let profile = format!("--user-data-dir={}", driver.folder.path().join("profile").display());
         let arguments = [
             "--headless",
@@ -100,22 +105,34 @@ impl Browser {
     }
 
     /// Opens a page and waits until it and what it includes are loaded.
-    pub fn open(&self, url: &str) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn open(&self, url: &str) -> Outcome {
         self.tell("/url", json!({ "url": url })).map(drop)
     }
 
     /// Loads the page once more.
-    pub fn reload(&self) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn reload(&self) -> Outcome {
         self.tell("/refresh", json!({})).map(drop)
     }
 
     /// Runs the body of a function in the page; what it returns. A promise is waited for.
-    pub fn run(&self, script: &str) -> Result<Value, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn run(&self, script: &str) -> Outcome<Value> {
         self.tell("/execute/sync", json!({ "script": script, "args": [] }))
     }
 
     /// Waits until a JavaScript expression is true, as JavaScript has it; its value.
-    pub fn until(&self, expression: &str) -> Result<Value, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn until(&self, expression: &str) -> Outcome<Value> {
         let script = format!("const value = ({expression}); return [Boolean(value), value];");
         let deadline = Instant::now() + LIMIT;
         loop {
@@ -133,24 +150,36 @@ impl Browser {
     }
 
     /// Waits until an element is there.
-    pub fn wait(&self, selector: &str) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn wait(&self, selector: &str) -> Outcome {
         self.until(&format!("document.querySelector({}) !== null", json!(selector))).map(drop)
     }
 
     /// How many elements there are now.
-    pub fn count(&self, selector: &str) -> Result<u64, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn count(&self, selector: &str) -> Outcome<u64> {
         let count = self.run(&format!("return document.querySelectorAll({}).length", json!(selector)))?;
         Ok(count.as_u64().ok_or("no count")?)
     }
 
     /// The text of an element as it is rendered: what is hidden is not in it.
-    pub fn text(&self, selector: &str) -> Result<String, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn text(&self, selector: &str) -> Outcome<String> {
         let text = self.driver.ask(Method::GET, &self.of(selector, "text")?, Value::Null)?;
         Ok(text.as_str().ok_or("no text")?.to_owned())
     }
 
     /// Waits until an element shows this text somewhere.
-    pub fn shows(&self, selector: &str, text: &str) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn shows(&self, selector: &str, text: &str) -> Outcome {
         let (selector, text) = (json!(selector), json!(text));
         self.until(&format!(
             "[...document.querySelectorAll({selector})].some(e => e.innerText.includes({text}))"
@@ -159,7 +188,10 @@ impl Browser {
     }
 
     /// Clicks an element as a mouse does, which fails when something covers it. It is scrolled to the middle first.
-    pub fn click(&self, selector: &str) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn click(&self, selector: &str) -> Outcome {
         self.wait(selector)?;
         let element = format!("document.querySelector({})", json!(selector));
         self.run(&format!("{element}?.scrollIntoView({{ block: 'center', behavior: 'instant' }})"))?;
@@ -167,43 +199,64 @@ impl Browser {
     }
 
     /// Types text into an element; `\u{E007}` is Enter, `\u{E004}` Tab (the protocol's keys).
-    pub fn fill(&self, selector: &str, text: &str) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn fill(&self, selector: &str, text: &str) -> Outcome {
         self.driver.ask(Method::POST, &self.of(selector, "value")?, json!({ "text": text })).map(drop)
     }
 
     /// Makes the page this wide and high, in CSS pixels; `mobile`: as a phone shows it.
-    pub fn viewport(&self, width: u32, height: u32, mobile: bool) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn viewport(&self, width: u32, height: u32, mobile: bool) -> Outcome {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile });
         self.chrome("Emulation.setDeviceMetricsOverride", size).map(drop)
     }
 
     /// What the page is told that its reader prefers: a dark scheme, or a light one.
-    pub fn prefer_dark(&self, dark: bool) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn prefer_dark(&self, dark: bool) -> Outcome {
         let scheme = json!({ "name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" } });
         self.chrome("Emulation.setEmulatedMedia", json!({ "features": [scheme] })).map(drop)
     }
 
     /// What is seen of the page, as a PNG.
-    pub fn screenshot(&self, path: &Path) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn screenshot(&self, path: &Path) -> Outcome {
         let made = self.chrome("Page.captureScreenshot", json!({ "format": "png" }))?;
         save(&made, path)
     }
 
     /// The whole page from top to bottom, as a PNG.
-    pub fn screenshot_whole(&self, path: &Path) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn screenshot_whole(&self, path: &Path) -> Outcome {
         let whole = json!({ "format": "png", "captureBeyondViewport": true });
         save(&self.chrome("Page.captureScreenshot", whole)?, path)
     }
 
     /// By how many CSS pixels the page is wider than its window: 0 when nobody has to scroll sideways.
-    pub fn overflow(&self) -> Result<i64, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn overflow(&self) -> Outcome<i64> {
         let root = "document.documentElement";
         let wider = self.run(&format!("return {root}.scrollWidth - {root}.clientWidth"))?;
         Ok(wider.as_i64().ok_or("no width")?)
     }
 
     /// What came to the console since the last call.
-    pub fn console(&self) -> Result<Vec<Message>, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn console(&self) -> Outcome<Vec<Message>> {
         let said = self.tell("/se/log", json!({ "type": "browser" }))?;
         let text = |entry: &Value, key: &str| entry[key].as_str().unwrap_or_default().to_owned();
         let entries = said.as_array().into_iter().flatten();
@@ -218,23 +271,29 @@ impl Browser {
 
     /// Of these, errors: uncaught exceptions, violated policies, and what the page itself calls an error. A request that
     /// failed is none of them: a page may be made for that.
-    pub fn errors(&self) -> Result<Vec<Message>, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn errors(&self) -> Outcome<Vec<Message>> {
         let mut said = self.console()?;
         said.retain(|message| message.level == "SEVERE" && message.source != "network");
         Ok(said)
     }
 
     /// A command of Chrome's own protocol (CDP).
-    pub fn chrome(&self, command: &str, parameters: Value) -> Result<Value, Failed> {
+    ///
+    /// # Errors
+    /// What the browser or its driver says.
+    pub fn chrome(&self, command: &str, parameters: Value) -> Outcome<Value> {
         self.tell("/goog/cdp/execute", json!({ "cmd": command, "params": parameters }))
     }
 
-    fn tell(&self, path: &str, body: Value) -> Result<Value, Failed> {
+    fn tell(&self, path: &str, body: Value) -> Outcome<Value> {
         self.driver.ask(Method::POST, &format!("/session/{}{path}", self.session), body)
     }
 
     /// The path of what can be asked of an element, which is waited for.
-    fn of(&self, selector: &str, what: &str) -> Result<String, Failed> {
+    fn of(&self, selector: &str, what: &str) -> Outcome<String> {
         self.wait(selector)?;
         let found = self.tell("/element", json!({ "using": "css selector", "value": selector }))?;
         let element = found[ELEMENT].as_str().ok_or("an element without an id")?;
@@ -265,7 +324,7 @@ fn inside<T: Send>(namespace: Option<&Namespace>, work: impl FnOnce() -> T + Sen
     }
 }
 
-fn save(made: &Value, path: &Path) -> Result<(), Failed> {
+fn save(made: &Value, path: &Path) -> Outcome {
     use base64::Engine as _;
     let picture =
         base64::engine::general_purpose::STANDARD.decode(made["data"].as_str().ok_or("no data")?)?;
@@ -283,7 +342,7 @@ struct Driver {
 }
 
 impl Driver {
-    fn start(namespace: Option<Namespace>) -> Result<Driver, Failed> {
+    fn start(namespace: Option<Namespace>) -> Outcome<Driver> {
         let folder = tempfile::tempdir()?;
         let log = folder.path().join("chromedriver.log");
         let mut command = Command::new("chromedriver");
@@ -309,7 +368,7 @@ impl Driver {
     }
 
     /// Waits until it says that it listens.
-    fn listens(&mut self, log: &Path) -> Result<(), Failed> {
+    fn listens(&mut self, log: &Path) -> Outcome {
         let deadline = Instant::now() + LIMIT;
         loop {
             let said = fs::read_to_string(log)?;
@@ -324,7 +383,7 @@ impl Driver {
     }
 
     /// Sends one command and returns its `value`.
-    fn ask(&self, method: Method, path: &str, body: Value) -> Result<Value, Failed> {
+    fn ask(&self, method: Method, path: &str, body: Value) -> Outcome<Value> {
         let request = self.http.request(method.clone(), format!("{}{path}", self.url));
         let request = if body.is_null() { request } else { request.json(&body) };
         let answer = || self.runtime.block_on(async { request.send().await?.json::<Value>().await });

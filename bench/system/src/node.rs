@@ -14,10 +14,9 @@ use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Link, LinkConfig, open};
 use cxloe_wire::session::Timing;
-use libtest_mimic::Failed;
 use nix::sys::signal::Signal;
 
-use super::{LIMIT, ensure, eventually};
+use crate::outcome::{LIMIT, Outcome, ensure, eventually};
 
 /// A running `mn-server`.
 pub struct MemoryNode {
@@ -28,17 +27,23 @@ pub struct MemoryNode {
 impl MemoryNode {
     /// Starts one on `interface` that gives each CN of `map` the bytes beside it, from CMem address 0 on, and waits
     /// until it serves. Files go into `folder`.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
     pub fn start(
         lab: &Lab,
         interface: &str,
         backend: Backend,
         map: &[(Mac, u64)],
         folder: &Path,
-    ) -> Result<MemoryNode, Failed> {
+    ) -> Outcome<MemoryNode> {
         MemoryNode::start_with(lab, interface, backend, map, folder, &[])
     }
 
     /// The same with further options.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
     pub fn start_with(
         lab: &Lab,
         interface: &str,
@@ -46,7 +51,7 @@ impl MemoryNode {
         map: &[(Mac, u64)],
         folder: &Path,
         more: &[&str],
-    ) -> Result<MemoryNode, Failed> {
+    ) -> Outcome<MemoryNode> {
         let listed: String =
             map.iter().map(|(cn, bytes)| format!("[[map]]\ncn = \"{cn}\"\nsize = {bytes}\n")).collect();
         let (file, log) = (folder.join("map.toml"), folder.join("mn-server.log"));
@@ -74,47 +79,62 @@ impl MemoryNode {
     }
 
     /// Its resident memory in KiB.
-    pub fn resident_kib(&self) -> Result<u64, Failed> {
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn resident_kib(&self) -> Outcome<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
         let line = status.lines().find(|l| l.starts_with("VmRSS:")).ok_or("it does not run any more")?;
         Ok(line.split_whitespace().nth(1).ok_or("no figure")?.parse()?)
     }
 
     /// Has it do nothing, until [`MemoryNode::resume`].
-    pub fn pause(&self) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn pause(&self) -> Outcome {
         Ok(self.process.signal(Signal::SIGSTOP)?)
     }
 
     /// Has it go on.
-    pub fn resume(&self) -> Result<(), Failed> {
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn resume(&self) -> Outcome {
         Ok(self.process.signal(Signal::SIGCONT)?)
     }
 
     /// Ends it with SIGKILL.
-    pub fn kill(mut self) -> Result<ExitStatus, Failed> {
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn kill(mut self) -> Outcome<ExitStatus> {
         self.process.signal(Signal::SIGKILL)?;
         Ok(self.process.wait(LIMIT)?)
     }
 
     /// Ends it with SIGTERM.
-    pub fn end(mut self) -> Result<ExitStatus, Failed> {
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn end(mut self) -> Outcome<ExitStatus> {
         Ok(self.process.terminate(LIMIT)?)
     }
 }
 
 /// Opens a link on an interface of the lab.
-pub fn link_on(lab: &Lab, config: &LinkConfig) -> Result<Box<dyn Link>, Failed> {
+///
+/// # Errors
+/// When the kernel or the engine refuses.
+pub fn link_on(lab: &Lab, config: &LinkConfig) -> Outcome<Box<dyn Link>> {
     Ok(lab.home_of(&config.interface)?.enter(|| open(config))??)
 }
 
 /// A line port on `link` to `bytes` of the memory node at `peer`, seen from `hpa` on; not yet connected.
-pub fn port(
-    link: Box<dyn Link>,
-    peer: Mac,
-    hpa: u64,
-    bytes: u64,
-    cache: CacheConfig,
-) -> Result<Port, Failed> {
+///
+/// # Errors
+/// When the kernel or the engine refuses.
+pub fn port(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
     let info = link.info().clone();
     let station = Station {
         own: info.mac,

@@ -2,16 +2,16 @@
 //! sees every frame that arrives at its interface, with the 802.1Q tag that the kernel keeps beside it.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use cxloe_lab::Lab;
-use libtest_mimic::Failed;
 use nix::libc;
 use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, socket};
-use std::os::fd::AsFd;
+
+use crate::outcome::Outcome;
 
 /// Not in the libc crate; from `linux/if_packet.h`.
 const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
@@ -34,6 +34,9 @@ pub struct Raw {
 
 impl Raw {
     /// Opens one on `interface` in this thread's network namespace.
+    ///
+    /// # Errors
+    /// What the kernel says.
     pub fn open(interface: &str) -> io::Result<Raw> {
         let index = if_nametoindex(interface)? as i32;
         let socket =
@@ -52,11 +55,17 @@ impl Raw {
     }
 
     /// Opens one on `interface` of the lab.
-    pub fn open_in(lab: &Lab, interface: &str) -> Result<Raw, Failed> {
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open_in(lab: &Lab, interface: &str) -> Outcome<Raw> {
         Ok(lab.home_of(interface)?.enter(|| Raw::open(interface))??)
     }
 
     /// Sends a frame as it is. One for which there is no room at the moment is given up, as a wire would.
+    ///
+    /// # Errors
+    /// What the kernel says.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
         match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
             Ok(_) | Err(nix::Error::ENOBUFS | nix::Error::EAGAIN) => Ok(()),
@@ -65,6 +74,9 @@ impl Raw {
     }
 
     /// The next frame, or `None` if none comes in time.
+    ///
+    /// # Errors
+    /// What the kernel says.
     pub fn receive(&self, timeout: Duration) -> io::Result<Option<Seen>> {
         let limit = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
         if poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], limit)? == 0 {
@@ -89,6 +101,9 @@ impl Raw {
     }
 
     /// Forgets everything that has arrived.
+    ///
+    /// # Errors
+    /// What the kernel says.
     pub fn drain(&self) -> io::Result<()> {
         for _ in 0..100_000 {
             if self.receive(Duration::ZERO)?.is_none() {

@@ -1,46 +1,94 @@
-//! What the tests of the whole system share: how a test program runs (as root, and again as an ordinary user),
-//! bounded waiting, copies of the program in other roles, and the places of the other programs.
+//! `main` of a test program.
 //!
-//! A test program calls [`run`] from `main`. As root it runs every test, then itself once more as the user
-//! `nobody`; as an ordinary user it first moves into a user namespace of its own. Tests that need a process to be
-//! killed, or one without rights, start a copy of the program with [`ROLE`] set, which plays a [`Role`] instead.
+//! [`run`] plays a role if the program was started in one. Otherwise it makes sure that labs can be made (as root, or in
+//! a private user namespace, which has to happen before any thread starts; so these programs do without Rust's own
+//! harness), and runs the tests of each [`Subject`]. A subject may have them run once more as the user `nobody`.
+//!
+//! A test that fails says what it saw: its reason, the latest command, and the end of each log that daemons wrote in it.
 
-#![allow(dead_code, reason = "each test program uses its own part")]
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
 
-pub mod node;
-pub mod raw;
-
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
-use std::thread;
-use std::time::{Duration, Instant};
-
-use cxloe_lab::{Builder, Lab, Standing, become_private_user_namespace};
+use cxloe_lab::{LogScope, Standing, become_private_user_namespace, verdict};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// Environment variable by which a test program tells its copy what to be.
-const ROLE: &str = "CXLOE_TEST_ROLE";
-/// Bound of every wait for something that should happen soon.
-pub const LIMIT: Duration = Duration::from_secs(20);
-/// The user `nobody` on Linux.
-const NOBODY: u32 = 65534;
+use crate::command;
+use crate::copies::{Role, as_nobody, play};
+use crate::outcome::{Outcome, ensure};
 
-pub type Outcome = Result<(), Failed>;
+/// As many lines of each log as a failed test shows.
+const LOG_LINES: usize = 15;
 
-/// What a copy of the program can be instead of a run of tests.
-pub type Role = (&'static str, fn() -> ExitCode);
+/// One test.
+pub struct Test {
+    name: String,
+    run: Box<dyn FnOnce() -> Outcome + Send>,
+    /// Whether it is left to `make test-all`.
+    long: bool,
+}
 
-/// Runs the tests that `tests` lists for the rights there are, or plays a role. `others` names the programs that
-/// the tests start.
-pub fn run(tests: fn(Standing) -> Vec<Trial>, roles: &[Role], others: &'static [&'static str]) -> ExitCode {
-    if let Ok(name) = std::env::var(ROLE) {
-        return match roles.iter().find(|(known, _)| *known == name) {
-            Some((_, play)) => play(),
-            None => ExitCode::from(2),
-        };
+impl Test {
+    /// One that passes when `run` returns `Ok`.
+    pub fn new(name: impl Into<String>, run: impl FnOnce() -> Outcome + Send + 'static) -> Test {
+        Test { name: name.into(), run: Box::new(run), long: false }
+    }
+
+    /// Leaves it to `make test-all`; `why` is for the reader of the source.
+    #[must_use]
+    pub fn long(self, why: &str) -> Test {
+        debug_assert!(!why.is_empty());
+        Test { long: true, ..self }
+    }
+
+    fn trial(self, subject: &str) -> Trial {
+        let name = if subject.is_empty() { self.name } else { format!("{subject}::{}", self.name) };
+        let run = self.run;
+        Trial::test(name, move || watched(run)).with_ignored_flag(self.long)
+    }
+}
+
+/// Tests by their paths, each called after its own: `tests![a, group::b]`.
+#[macro_export]
+macro_rules! tests {
+    ($($test:path),* $(,)?) => { vec![$($crate::Test::new(stringify!($test).replace(' ', ""), $test)),*] };
+}
+
+/// A group of tests whose names begin with its own.
+pub struct Subject {
+    name: &'static str,
+    tests: fn(Standing) -> Vec<Test>,
+    nobody: Option<&'static [&'static str]>,
+}
+
+impl Subject {
+    /// What `tests` lists for the rights there are.
+    pub const fn new(name: &'static str, tests: fn(Standing) -> Vec<Test>) -> Subject {
+        Subject { name, tests, nobody: None }
+    }
+
+    /// As root, all of them run once more in one test as the user `nobody`; `others` names the programs they start.
+    #[must_use]
+    pub const fn also_as_nobody(self, others: &'static [&'static str]) -> Subject {
+        Subject { nobody: Some(others), ..self }
+    }
+
+    fn trials(&self, standing: Standing) -> Vec<Trial> {
+        let mut tests = (self.tests)(standing);
+        if let (Standing::Root, Some(others)) = (standing, self.nobody) {
+            let expected = (self.tests)(Standing::UserNamespace).iter().filter(|test| !test.long).count();
+            let name = self.name;
+            let passes = move || ordinary_user_passes(name, expected, others);
+            tests.push(Test::new("ordinary_user_passes_too", passes));
+        }
+        tests.into_iter().map(|test| test.trial(self.name)).collect()
+    }
+}
+
+/// Runs the tests of these subjects, or plays one of the roles.
+pub fn run(subjects: &[Subject], roles: &[Role]) -> ExitCode {
+    if let Some(code) = play(roles) {
+        return code;
     }
     let standing = match become_private_user_namespace() {
         Ok(standing) => standing,
@@ -49,87 +97,42 @@ pub fn run(tests: fn(Standing) -> Vec<Trial>, roles: &[Role], others: &'static [
             return ExitCode::from(3);
         }
     };
-    let mut trials = tests(standing);
-    if standing == Standing::Root {
-        let expected = tests(Standing::UserNamespace).len();
-        trials.push(Trial::test("ordinary_user_passes_too", move || ordinary_user_passes(expected, others)));
-    }
+    let trials = subjects.iter().flat_map(|subject| subject.trials(standing)).collect();
     let mut arguments = Arguments::from_args();
-    // Threads that spin on both ends of a link: one test at a time.
+    // Daemons that spin: one test at a time, unless it was asked for otherwise.
     arguments.test_threads.get_or_insert(1);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, trials).exit_code())
+    verdict(libtest_mimic::run(&arguments, trials).exit_code())
 }
 
-/// A copy of this program in another role, to be started in a lab.
-pub fn copy_as(role: &str) -> Result<Command, Failed> {
-    let mut command = Command::new(std::env::current_exe()?);
-    command.env(ROLE, role);
-    Ok(command)
-}
-
-/// The same without any capability, as a process of an ordinary user on the machine itself would be.
-pub fn copy_without_rights_as(role: &str) -> Result<Command, Failed> {
-    let mut command = without_rights(&std::env::current_exe()?);
-    command.env(ROLE, role);
-    Ok(command)
-}
-
-/// A program without any capability.
-pub fn without_rights(program: &Path) -> Command {
-    let mut command = Command::new("setpriv");
-    command.args(["--bounding-set=-all", "--inh-caps=-all"]).arg(program);
-    command
-}
-
-pub fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {
-    if holds { Ok(()) } else { Err(otherwise.into().into()) }
-}
-
-/// Waits until `holds`, at most [`LIMIT`].
-pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Outcome {
-    let deadline = Instant::now() + LIMIT;
-    while !holds() {
-        ensure(Instant::now() < deadline, format!("did not happen: {what}"))?;
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-/// Two namespaces joined by one cable: cn with cn0, mn with mn0.
-pub fn pair() -> Builder {
-    Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0")
-}
-
-/// Runs `ip` in a namespace of the lab; what it prints.
-pub fn ip(lab: &Lab, namespace: &str, arguments: &[&str]) -> Result<String, Failed> {
-    let output = lab.enter(namespace, || Command::new("ip").args(arguments).output())??;
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    ensure(output.status.success(), format!("ip {}: {said}", arguments.join(" ")))?;
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-}
-
-/// A command that runs as `nobody`, from copies in `folder` of `program` and of the `others` it starts.
-pub fn as_nobody(folder: &Path, program: &Path, others: &[&str]) -> Result<Command, Failed> {
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    let copy = |from: &Path| -> Result<PathBuf, Failed> {
-        let to = folder.join(from.file_name().ok_or("a program without a name")?);
-        fs::copy(from, &to)?;
-        fs::set_permissions(&to, fs::Permissions::from_mode(0o755))?;
-        Ok(to)
+/// Runs a test; its failure says what it saw.
+fn watched(run: Box<dyn FnOnce() -> Outcome + Send>) -> Outcome {
+    let scope = LogScope::begin();
+    let reason = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => match scope.unexpected_errors() {
+            errors if errors.is_empty() => return Ok(()),
+            errors => format!("daemons have logged errors that it did not expect:\n{}", errors.join("\n")),
+        },
+        Ok(Err(failed)) => failed.message().unwrap_or("it failed").to_owned(),
+        Err(panic) => panic_message(panic.as_ref()),
     };
-    for name in others {
-        copy(&cxloe_lab::program(name)?)?;
-    }
-    let mut command = Command::new(copy(program)?);
-    // Without Cargo at hand, the programs are those that lie beside.
-    command.uid(NOBODY).gid(NOBODY).current_dir("/").env_remove("CARGO").env_remove("HOME");
-    Ok(command)
+    let command = command::latest().map(|latest| format!("\n--- the latest command\n{latest}"));
+    Err(Failed::from(format!("{reason}{}{}", command.unwrap_or_default(), scope.ends(LOG_LINES))))
 }
 
-fn ordinary_user_passes(tests: usize, others: &[&str]) -> Outcome {
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("it panicked: {}", text.as_deref().unwrap_or("without a message"))
+}
+
+fn ordinary_user_passes(subject: &str, tests: usize, others: &[&str]) -> Outcome {
     let folder = tempfile::tempdir()?;
-    let output = as_nobody(folder.path(), &std::env::current_exe()?, others)?.output()?;
+    let mut command = as_nobody(folder.path(), &std::env::current_exe()?, others)?;
+    if !subject.is_empty() {
+        command.arg(format!("{subject}::"));
+    }
+    let output = command.output()?;
+    ensure(output.status.success(), command::said(&output))?;
     let text = String::from_utf8_lossy(&output.stdout);
-    ensure(output.status.success(), format!("{text}{}", String::from_utf8_lossy(&output.stderr)))?;
     ensure(text.contains(&format!("{tests} passed")), text)
 }

@@ -1,40 +1,33 @@
 //! Rate control over real frames: 802.1Qbb frames on the cable, Congestion frames of a real memory node whose queue
 //! grows, and a driver's counters reach the pacer of a line port, and only those that are meant for it.
 
-mod common;
-
-use std::process::ExitCode;
 use std::time::Duration;
 
-use common::node::{MemoryNode, link_on, port};
-use common::{Outcome, ensure, eventually, pair};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
 use cxloe_lab::{Lab, Standing};
+use cxloe_system::node::{MemoryNode, link_on, port};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, cable::cable, ensure, eventually};
 use cxloe_wire::frame::{Mac, PfcVector};
 use cxloe_wire::link::ethtool::Ethtool;
 use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::{Backend, LinkConfig, LinkError};
-use libtest_mimic::{Failed, Trial};
 
-fn main() -> ExitCode {
-    common::run(tests, &[], &["mn-server"])
-}
-
-fn tests(standing: Standing) -> Vec<Trial> {
+pub fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = vec![
-        Trial::test("pfc_frames_cross_the_cable", pfc_frames_cross_the_cable),
-        Trial::test("packet::pfc_frames_slow_their_class", || pfc_frames_slow_their_class(Backend::Packet)),
-        Trial::test("packet::a_long_queue_is_told", || a_long_queue_is_told(Backend::Packet)),
-        Trial::test("counters_are_named", counters_are_named),
+        Test::new("pfc_frames_cross_the_cable", pfc_frames_cross_the_cable),
+        Test::new("packet::pfc_frames_slow_their_class", || pfc_frames_slow_their_class(Backend::Packet)),
+        Test::new("packet::a_long_queue_is_told", || a_long_queue_is_told(Backend::Packet)),
+        Test::new("counters_are_named", counters_are_named),
     ];
     if standing == Standing::Root {
-        tests.push(Trial::test("xdp::pfc_frames_slow_their_class", || {
+        tests.push(Test::new("xdp::pfc_frames_slow_their_class", || {
             pfc_frames_slow_their_class(Backend::Xdp)
         }));
-        tests.push(Trial::test("xdp::a_long_queue_is_told", || a_long_queue_is_told(Backend::Xdp)));
-        tests.push(Trial::test("xdp::a_nic_counter_slows", a_nic_counter_slows));
+        tests.push(Test::new("xdp::a_long_queue_is_told", || a_long_queue_is_told(Backend::Xdp)));
+        tests.push(Test::new("xdp::a_nic_counter_slows", a_nic_counter_slows));
     }
     tests
 }
@@ -44,7 +37,7 @@ const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const BYTES: u64 = 4 << 20;
 
 fn lab() -> Result<Lab, Failed> {
-    Ok(pair().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+    Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
 fn socket(lab: &Lab, interface: &str) -> Result<PfcSocket, Failed> {
@@ -97,7 +90,7 @@ fn pfc_frames_slow_their_class(backend: Backend) -> Outcome {
     let long = Some(Duration::from_secs(10));
     let rates = RateControl { times: [long, None, long, long, long, long], ..RateControl::default() };
     let mut port = paced(&lab, backend, 3, &rates)?;
-    port.connect(common::LIMIT)?;
+    port.connect(cxloe_system::LIMIT)?;
     let mut mn = socket(&lab, "mn0")?;
     let full = rate(&mut port)?;
     for ignored in [vector(&[0, 1, 2, 4, 5, 6, 7], 1000), vector(&[3], 0)] {
@@ -126,7 +119,7 @@ fn a_long_queue_is_told(backend: Backend) -> Outcome {
     let more = ["--congestion-threshold", "4"];
     let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, BYTES)], folder.path(), &more)?;
     let mut port = paced(&lab, backend, 0, &RateControl::default())?;
-    port.connect(common::LIMIT)?;
+    port.connect(cxloe_system::LIMIT)?;
     port.set_depth(400);
     let mut listener = socket(&lab, "cn0")?;
     let lines: Vec<(u64, [u8; 64])> = (0..4096_u64).map(|i| (i * 64, [i as u8; 64])).collect();
@@ -167,7 +160,7 @@ fn a_nic_counter_slows() -> Outcome {
     let counter = Some("rx_queue_{}_xdp_packets".into());
     let mut port =
         paced(&lab, Backend::Xdp, 0, &RateControl { nic_counter: counter, ..RateControl::default() })?;
-    port.connect(common::LIMIT)?;
+    port.connect(cxloe_system::LIMIT)?;
     eventually("the counter's rise is noticed", || {
         port.read(0).is_ok() && port.engine().counters().pauses_nic > 0
     })?;

@@ -5,29 +5,26 @@
 //! handshakes from invented stations, forged ends of sessions and pauses, first to the memory node, then to the compute
 //! node. What must hold: no wrong byte, no failed operation, bounded memory, and an orderly end.
 
-mod common;
-
 use std::collections::VecDeque;
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use common::node::{MemoryNode, link_on, port};
-use common::raw::Raw;
-use common::{LIMIT, Outcome, ensure, eventually, ip, pair};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::EngineError;
 use cxloe_cn::port::{Port, PortError};
 use cxloe_lab::{Lab, Standing};
+use cxloe_system::node::{MemoryNode, link_on, port};
+use cxloe_system::raw::Raw;
+use cxloe_system::{Failed, Test};
+use cxloe_system::{LIMIT, Outcome, cable::cable, cable::ip, ensure, eventually};
 use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, Hello, HelloAck, HelloStatus, Integrity,
     Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space,
 };
 use cxloe_wire::link::{Backend, LinkConfig};
 use cxloe_wire::session::OpError;
-use libtest_mimic::{Failed, Trial};
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -42,30 +39,26 @@ const GROWTH_KIB: u64 = 16 << 10;
 /// Frames of each kind of attack.
 const FLOOD: u64 = 12_000;
 
-fn main() -> ExitCode {
-    common::run(tests, &[], &["mn-server"])
-}
-
-fn tests(standing: Standing) -> Vec<Trial> {
+pub fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = vec![
-        Trial::test("packet::memory_node_withstands", || memory_node_withstands(Backend::Packet)),
-        Trial::test("packet::compute_node_withstands", || compute_node_withstands(Backend::Packet)),
-        Trial::test("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet)),
-        Trial::test("packet::echoes_stop_nobody", || echoes_stop_nobody(Backend::Packet)),
-        Trial::test("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
-        Trial::test("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
-        Trial::test("wrong_addresses_are_named", wrong_addresses_are_named),
+        Test::new("packet::memory_node_withstands", || memory_node_withstands(Backend::Packet)),
+        Test::new("packet::compute_node_withstands", || compute_node_withstands(Backend::Packet)),
+        Test::new("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet)),
+        Test::new("packet::echoes_stop_nobody", || echoes_stop_nobody(Backend::Packet)),
+        Test::new("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
+        Test::new("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
+        Test::new("wrong_addresses_are_named", wrong_addresses_are_named),
     ];
     if standing == Standing::Root {
-        tests.push(Trial::test("xdp::echoes_stop_nobody", || echoes_stop_nobody(Backend::Xdp)));
-        tests.push(Trial::test("xdp::memory_node_withstands", || memory_node_withstands(Backend::Xdp)));
-        tests.push(Trial::test("xdp::compute_node_withstands", || compute_node_withstands(Backend::Xdp)));
+        tests.push(Test::new("xdp::echoes_stop_nobody", || echoes_stop_nobody(Backend::Xdp)));
+        tests.push(Test::new("xdp::memory_node_withstands", || memory_node_withstands(Backend::Xdp)));
+        tests.push(Test::new("xdp::compute_node_withstands", || compute_node_withstands(Backend::Xdp)));
     }
     tests
 }
 
 fn lab() -> Result<Lab, Failed> {
-    Ok(pair().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+    Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
 /// Numbers that look random and are the same in every run.
@@ -418,7 +411,7 @@ fn memory_node_withstands(backend: Backend) -> Outcome {
     ensure(!said.contains("panicked") && !said.contains("ERROR"), said)?;
     // The flood has not used up what a new station needs.
     let again = link_on(&lab, &config)?;
-    let mut again = common::node::port(again, MN, HPA, REGION, CacheConfig::OFF)?;
+    let mut again = cxloe_system::node::port(again, MN, HPA, REGION, CacheConfig::OFF)?;
     again.connect(LIMIT)?;
     again.read(HPA)?;
     again.close()?;
@@ -597,7 +590,7 @@ fn refused(result: Result<impl Sized, PortError>, status: FaultStatus) -> Outcom
 }
 
 fn memory_of_others_is_out_of_reach() -> Outcome {
-    let lab = pair()
+    let lab = cable()
         .macvlan("cn0", "cn", "cn1")
         .macvlan("cn0", "cn", "cn2")
         .mac("cn0", &CN.to_string())

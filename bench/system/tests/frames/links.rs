@@ -5,8 +5,6 @@
 //! ordinary user, AF_XDP as root only. Raw sockets play the neighbours; processes that are to be killed, or have no
 //! rights, are copies of this program.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,25 +12,27 @@ use std::process::{ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::node::link_on;
-use common::raw::Raw;
-use common::{LIMIT, Outcome, copy_as, copy_without_rights_as, ensure, eventually, ip, pair};
 use cxloe_lab::{Lab, Process, Standing};
+use cxloe_system::node::link_on;
+use cxloe_system::raw::Raw;
+use cxloe_system::{Failed, Test};
+use cxloe_system::{
+    LIMIT, Outcome, Role, cable::cable, cable::ip, copies::copy_without_rights_as, copy_as, ensure,
+    eventually,
+};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::{Backend, Link, LinkConfig, LinkError, open};
-use libtest_mimic::{Failed, Trial};
 use nix::sys::signal::Signal;
 
 /// Environment variable that tells a copy of this program what to open: backend and interface.
 const OPEN: &str = "CXLOE_TEST_OPEN";
 
-fn main() -> ExitCode {
-    common::run(tests, &[("opener", opener), ("holder", holder)], &[])
-}
-
 type ForBackend = fn(Backend) -> Outcome;
 
-fn tests(standing: Standing) -> Vec<Trial> {
+/// What copies of this program do.
+pub const ROLES: &[Role] = &[("opener", opener), ("holder", holder)];
+
+pub fn tests(standing: Standing) -> Vec<Test> {
     let for_each: [(&str, ForBackend); 11] = [
         ("frames_pass_whole_at_1500", |b| frames_pass_whole(b, 1500)),
         ("frames_pass_whole_at_9000", |b| frames_pass_whole(b, 9000)),
@@ -53,17 +53,17 @@ fn tests(standing: Standing) -> Vec<Trial> {
     let mut tests = Vec::new();
     for backend in backends {
         for (name, test) in for_each {
-            tests.push(Trial::test(format!("{backend}::{name}"), move || test(backend)));
+            tests.push(Test::new(format!("{backend}::{name}"), move || test(backend)));
         }
     }
-    tests.push(Trial::test("packet::two_links_share_an_interface", two_links_share_an_interface));
-    tests.push(Trial::test("pnet::has_one_queue", pnet_has_one_queue));
-    tests.push(Trial::test("auto_says_what_it_takes", move || auto_says_what_it_takes(standing)));
+    tests.push(Test::new("packet::two_links_share_an_interface", two_links_share_an_interface));
+    tests.push(Test::new("pnet::has_one_queue", pnet_has_one_queue));
+    tests.push(Test::new("auto_says_what_it_takes", move || auto_says_what_it_takes(standing)));
     if standing == Standing::Root {
-        tests.push(Trial::test("xdp::two_queues", xdp_two_queues));
-        tests.push(Trial::test("xdp::second_opener_is_told", xdp_second_opener_is_told));
-        tests.push(Trial::test("xdp::program_goes_with_the_link", xdp_program_goes_with_the_link));
-        tests.push(Trial::test("xdp::settings_are_put_back", xdp_settings_are_put_back));
+        tests.push(Test::new("xdp::two_queues", xdp_two_queues));
+        tests.push(Test::new("xdp::second_opener_is_told", xdp_second_opener_is_told));
+        tests.push(Test::new("xdp::program_goes_with_the_link", xdp_program_goes_with_the_link));
+        tests.push(Test::new("xdp::settings_are_put_back", xdp_settings_are_put_back));
     }
     tests
 }
@@ -149,7 +149,7 @@ fn pass(from: &mut dyn Link, to: &mut dyn Link, frames: &[Vec<u8>]) -> Outcome {
 }
 
 fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
-    let lab = pair().mtu(mtu).build()?;
+    let lab = cable().mtu(mtu).build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
     let (at_a, at_b) = (a.info().clone(), b.info().clone());
     ensure(at_a.mtu == mtu as usize && at_a.backend == backend.to_string(), format!("{at_a:?}"))?;
@@ -177,7 +177,7 @@ fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
 }
 
 fn batches_keep_their_order(backend: Backend) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
     let (from, to) = (a.info().mac, b.info().mac);
     // Many times around both rings, in batches that a veth (256 frames) has room for.
@@ -204,7 +204,7 @@ fn batches_keep_their_order(backend: Backend) -> Outcome {
 }
 
 fn slots_are_lent_once(backend: Backend) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
     let (from, to, max) = (a.info().mac, b.info().mac, a.info().max_frame);
     let tx = a.transmit();
@@ -228,7 +228,7 @@ fn slots_are_lent_once(backend: Backend) -> Outcome {
 }
 
 fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let mut a = link_on(&lab, &LinkConfig { priority: Some(5), ..config(backend, "cn0") })?;
     let neighbour = lab.enter("mn", || Raw::open("mn0"))??;
     let b = link_on(&lab, &config(Backend::Packet, "mn0"))?;
@@ -261,7 +261,7 @@ fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
 }
 
 fn frames_of_others_stay_out(backend: Backend) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
     let mut link = link_on(&lab, &config(backend, "mn0"))?;
     let (own, from) = (link.info().mac, Mac([2, 0, 0, 0, 9, 9]));
@@ -289,14 +289,14 @@ fn frames_of_others_stay_out(backend: Backend) -> Outcome {
 }
 
 fn waiting_sleeps_and_wakes(backend: Backend) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
     sleeps(&mut *b)?;
     let frame = ours(b.info().mac, a.info().mac, 60, 1);
     let waits = std::thread::spawn(move || -> Result<usize, LinkError> {
         let mut came = 0;
         for _ in 0..40 {
-            b.wait(LIMIT / 40)?;
+            b.wait(Duration::from_millis(500))?;
             came += b.receive(64, &mut |_, _| {})?;
             if came > 0 {
                 break;
@@ -323,7 +323,7 @@ fn sleeps(link: &mut dyn Link) -> Outcome {
 
 fn losses_are_counted(backend: Backend) -> Outcome {
     const SENT: u64 = 40_000;
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
     let mut link = link_on(&lab, &config(backend, "mn0"))?;
     let frame = ours(link.info().mac, Mac([2, 0, 0, 0, 9, 9]), 60, 1);
@@ -349,7 +349,7 @@ fn losses_are_counted(backend: Backend) -> Outcome {
 }
 
 fn link_outlives_its_interface_going_down(backend: Backend) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let [mut a, mut b] = ends(&lab, backend)?;
     let (at_a, at_b) = (a.info().mac, b.info().mac);
     pass(&mut *a, &mut *b, &[ours(at_b, at_a, 60, 1)])?;
@@ -391,7 +391,7 @@ fn link_outlives_its_interface_going_down(backend: Backend) -> Outcome {
 }
 
 fn errors_name_the_interface(backend: Backend) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let refused = |interface: &str| -> Result<LinkError, Failed> {
         let config = config(backend, interface);
         match lab.enter("cn", || open(&config).map(drop))? {
@@ -451,7 +451,7 @@ fn open_as_told() -> Result<Box<dyn Link>, LinkError> {
 }
 
 fn missing_rights_are_named(backend: Backend) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     for asked in [backend, Backend::Auto] {
         let mut command = copy_without_rights_as("opener")?;
         command.env(OPEN, format!("{asked} cn0"));
@@ -468,7 +468,7 @@ fn missing_rights_are_named(backend: Backend) -> Outcome {
 }
 
 fn two_links_share_an_interface() -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
     let queue = |queue| link_on(&lab, &LinkConfig { queue, queues: 2, ..config(Backend::Packet, "mn0") });
     let mut links = [queue(0)?, queue(1)?];
@@ -499,7 +499,7 @@ fn two_links_share_an_interface() -> Outcome {
 }
 
 fn pnet_has_one_queue() -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let config = LinkConfig { queues: 2, ..config(Backend::Pnet, "cn0") };
     match lab.enter("cn", || open(&config).map(drop))? {
         Err(e @ LinkError::Unsupported { backend: "pnet", .. }) => {
@@ -524,7 +524,7 @@ impl Write for Kept {
 }
 
 fn auto_says_what_it_takes(standing: Standing) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let kept = Kept::default();
     let writer = kept.clone();
     let backend = lab.enter("cn", || {
@@ -548,7 +548,7 @@ fn auto_says_what_it_takes(standing: Standing) -> Outcome {
 }
 
 fn xdp_two_queues() -> Outcome {
-    let lab = pair().queues(2).build()?;
+    let lab = cable().queues(2).build()?;
     let on = |interface: &str, queue| {
         link_on(&lab, &LinkConfig { queue, queues: 2, ..config(Backend::Xdp, interface) })
     };
@@ -585,7 +585,7 @@ fn has_program(lab: &Lab) -> Result<bool, Failed> {
 }
 
 fn xdp_second_opener_is_told() -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let holder = xdp_holder(&lab)?;
     let config = config(Backend::Xdp, "mn0");
     match lab.enter("mn", || open(&config).map(drop))? {
@@ -608,7 +608,7 @@ fn xdp_second_opener_is_told() -> Outcome {
 }
 
 fn xdp_program_goes_with_the_link() -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     ensure(!has_program(&lab)?, "a program before there is a link")?;
     let link = link_on(&lab, &config(Backend::Xdp, "mn0"))?;
     ensure(has_program(&lab)?, "no program with a link")?;
@@ -625,7 +625,7 @@ fn xdp_program_goes_with_the_link() -> Outcome {
 }
 
 fn xdp_settings_are_put_back() -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let settings = || -> std::io::Result<[String; 2]> {
         let read = |name| fs::read_to_string(format!("/sys/class/net/mn0/{name}"));
         Ok([read("napi_defer_hard_irqs")?, read("gro_flush_timeout")?])

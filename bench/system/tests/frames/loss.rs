@@ -4,23 +4,20 @@
 //!
 //! What runs by default is sized for a build that is not optimised; the ignored tests verify 256 MiB everywhere.
 
-mod common;
-
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::node::{MemoryNode, port};
-use common::{LIMIT, Outcome, ensure, pair};
 use cxloe_bench::measure::Target;
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
 use cxloe_lab::{Lab, Standing};
+use cxloe_system::node::{MemoryNode, port};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{LIMIT, Outcome, cable::cable, ensure};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_wire::session::RequesterCounters;
-use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -38,17 +35,13 @@ const PLANS: [(&str, &str); 3] = [
     ("5_percent", "drop=5%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
 ];
 
-fn main() -> ExitCode {
-    common::run(tests, &[], &["mn-server"])
-}
-
-fn tests(standing: Standing) -> Vec<Trial> {
+pub fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = Vec::new();
     let root = standing == Standing::Root;
     let backends: &[Backend] = if root { &[Backend::Packet, Backend::Xdp] } else { &[Backend::Packet] };
     for &backend in backends {
         let flap = move || a_short_flap_only_delays(backend);
-        tests.push(Trial::test(format!("{backend}::a_short_flap_only_delays"), flap));
+        tests.push(Test::new(format!("{backend}::a_short_flap_only_delays"), flap));
         for (name, plan) in PLANS {
             let all = move |mib: u64| move || every_byte_is_right(backend, plan, mib * MIB);
             let here = match (root, backend, name) {
@@ -56,10 +49,10 @@ fn tests(standing: Standing) -> Vec<Trial> {
                 (_, Backend::Packet, "1_percent") => 256,
                 _ => 32,
             };
-            tests.push(Trial::test(format!("{backend}::every_byte_is_right_at_{name}"), all(here)));
+            tests.push(Test::new(format!("{backend}::every_byte_is_right_at_{name}"), all(here)));
             if root && here < 256 {
                 let name = format!("{backend}::every_byte_of_256_mib_is_right_at_{name}");
-                tests.push(Trial::test(name, all(256)).with_ignored_flag(true));
+                tests.push(Test::new(name, all(256)).long("eight times as many bytes"));
             }
         }
     }
@@ -117,7 +110,7 @@ impl Ends {
 }
 
 fn lab() -> Result<Lab, Failed> {
-    Ok(pair().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+    Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
 fn every_byte_is_right(backend: Backend, plan: &str, bytes: u64) -> Outcome {

@@ -2,16 +2,14 @@
 //! ordinary user. Its report has every time and rate, each from pages that were checked to be the right ones. Nothing
 //! here asks how fast anything was.
 
-mod common;
-
 use std::fs;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Outcome, ensure};
 use cxloe_bench::report::Report;
 use cxloe_lab::Standing;
-use libtest_mimic::{Failed, Trial};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, ensure};
 
 /// A whole run, on a busy machine, in a build that is not optimised.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
@@ -41,13 +39,9 @@ const THROUGH_AGENT: [&[&str]; 3] = [
     &["fault4k/(uffd_floor4k+fetch4k)", "mapped_read/burst_read", "mapped_random/mapped_random_plain"],
 ];
 
-fn main() -> ExitCode {
-    common::run(tests, &[], &["gmm", "mn-server", "cn-agent", "cxloe-bench"])
-}
-
-fn tests(standing: Standing) -> Vec<Trial> {
+pub fn tests(standing: Standing) -> Vec<Test> {
     let privileged = standing == Standing::Root;
-    vec![Trial::test("everything_is_measured_on_right_pages", move || everything_is_measured(privileged))]
+    vec![Test::new("everything_is_measured_on_right_pages", move || everything_is_measured(privileged))]
 }
 
 fn everything_is_measured(privileged: bool) -> Outcome {

@@ -2,17 +2,15 @@
 //! AF_XDP, and with the simulated figures) and as an ordinary user (over packet rings). Every section has data, parts add up to totals, the page, the JSON
 //! and the CSV files say the same, and nothing is left behind when it is stopped. Nothing here asks how fast anything was.
 
-mod common;
-
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Outcome, ensure, eventually};
 use cxloe_bench::report::Report;
 use cxloe_lab::{Standing, program};
-use libtest_mimic::{Failed, Trial};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, ensure, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -47,16 +45,12 @@ const CASES: [&str; 10] = [
     "dram64_local",
 ];
 
-fn main() -> ExitCode {
-    common::run(tests, &[], &["cxloe-bench"])
-}
-
-fn tests(standing: Standing) -> Vec<Trial> {
+pub fn tests(standing: Standing) -> Vec<Test> {
     let privileged = standing == Standing::Root;
     vec![
-        Trial::test("every_section_beside_the_paper", move || every_section(privileged)),
-        Trial::test("only_what_is_asked_for", only_what_is_asked_for),
-        Trial::test("stopped_it_says_so", stopped_it_says_so),
+        Test::new("every_section_beside_the_paper", move || every_section(privileged)),
+        Test::new("only_what_is_asked_for", only_what_is_asked_for),
+        Test::new("stopped_it_says_so", stopped_it_says_so),
     ]
 }
 

@@ -2,19 +2,17 @@
 //! and interrupted in the middle. Its report is complete, its page has its pictures, and nothing is left behind.
 //! Nothing here asks how fast anything was.
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{Outcome, ensure, eventually};
 use cxloe_bench::report::Report;
 use cxloe_lab::{Standing, program};
-use libtest_mimic::{Failed, Trial};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, ensure, eventually};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -44,15 +42,11 @@ const RATIOS: &[&str] = &[
     "burst_write/echo_pipelined",
 ];
 
-fn main() -> ExitCode {
-    common::run(tests, &[], &["gmm", "mn-server", "cn-agent", "cxloe-bench"])
-}
-
-fn tests(standing: Standing) -> Vec<Trial> {
+pub fn tests(standing: Standing) -> Vec<Test> {
     let to_the_end = move || runs_to_the_end_and_cleans_up(standing == Standing::Root);
     vec![
-        Trial::test("runs_to_the_end_and_cleans_up", to_the_end),
-        Trial::test("interrupt_in_the_middle_cleans_up", interrupt_in_the_middle_cleans_up),
+        Test::new("runs_to_the_end_and_cleans_up", to_the_end),
+        Test::new("interrupt_in_the_middle_cleans_up", interrupt_in_the_middle_cleans_up),
     ]
 }
 

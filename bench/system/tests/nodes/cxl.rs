@@ -4,35 +4,23 @@
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
-#[path = "agent/rig.rs"]
-#[allow(dead_code, reason = "the tests of the agent use the rest")]
-mod rig;
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use cxloe_cn::client::{self, ClientError};
 use cxloe_cn::engine::EngineError;
 use cxloe_cn::local::message::{AttachedRegion, Attaching};
-use cxloe_lab::become_private_user_namespace;
-use libtest_mimic::{Arguments, Trial};
-use rig::*;
+use cxloe_lab::Standing;
+use cxloe_system::pair::*;
+use cxloe_system::{Test, tests};
 
 const MIB: u64 = 1 << 20;
 /// First address of the CXL region on which the devices are.
 const BASE: u64 = 0x6_9000_0000;
 
-fn main() -> ExitCode {
-    if let Err(error) = become_private_user_namespace() {
-        eprintln!("{error}");
-        return ExitCode::from(3);
-    }
-    macro_rules! trials {
-        ($($name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $name)),*] };
-    }
-    let tests = trials![
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
         a_device_serves_the_region_and_the_link_is_silent,
         without_the_device_the_same_commands_use_ethernet,
         a_device_that_comes_later_serves_new_regions_only,
@@ -44,10 +32,7 @@ fn main() -> ExitCode {
         an_agent_that_may_not_look_serves_no_old_copy,
         growth_goes_over_ethernet,
         what_there_is_can_be_listed,
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(2);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    ]
 }
 
 /// A sysfs and a folder of device files: a committed persistent CXL region of 64 MiB, and DAX devices on it.
@@ -57,7 +42,7 @@ struct Machine {
 }
 
 impl Machine {
-    fn of(rig: &Rig) -> Outcome<Machine> {
+    fn of(rig: &Pair) -> Outcome<Machine> {
         let machine = Machine { sysfs: rig.path("sys"), dev: rig.path("dev") };
         fs::create_dir_all(&machine.dev)?;
         let region = machine.sysfs.join("bus/cxl/devices/region0");
@@ -108,7 +93,7 @@ impl Machine {
         Ok(found)
     }
 
-    fn start_agent(&self, rig: &Rig, backend: &str) -> Outcome {
+    fn start_agent(&self, rig: &Pair, backend: &str) -> Outcome {
         let (sysfs, dev) = (path(&self.sysfs)?, path(&self.dev)?);
         rig.start_agent(&["--backend", backend, "--sysfs-root", sysfs, "--dev-root", dev])
     }
@@ -119,8 +104,8 @@ fn path(path: &Path) -> Outcome<&str> {
 }
 
 /// All daemons, an agent with this `--backend`, no region yet.
-fn started(backend: &str, devices: &[(&str, u64, u64)]) -> Outcome<(Rig, Machine)> {
-    let rig = Rig::bare()?;
+fn started(backend: &str, devices: &[(&str, u64, u64)]) -> Outcome<(Pair, Machine)> {
+    let rig = Pair::bare()?;
     let machine = Machine::of(&rig)?;
     devices.iter().try_for_each(|(device, at, mib)| machine.plug(device, *at, *mib))?;
     rig.start_gmm()?;
@@ -130,7 +115,7 @@ fn started(backend: &str, devices: &[(&str, u64, u64)]) -> Outcome<(Rig, Machine
 }
 
 /// Waits until a region is shown so.
-fn shown(rig: &Rig, region: &str, holds: impl Fn(&AttachedRegion) -> bool) -> Outcome<AttachedRegion> {
+fn shown(rig: &Pair, region: &str, holds: impl Fn(&AttachedRegion) -> bool) -> Outcome<AttachedRegion> {
     let mut last = None;
     eventually(&format!("region {region} is shown as wanted"), || {
         last = client::regions(&rig.socket()).ok()?.into_iter().find(|listed| listed.region == region);
@@ -140,13 +125,13 @@ fn shown(rig: &Rig, region: &str, holds: impl Fn(&AttachedRegion) -> bool) -> Ou
 }
 
 /// Creates a region and waits until it is attached and served by `carrier`.
-fn created(rig: &Rig, region: &str, carrier: &str) -> Outcome<AttachedRegion> {
+fn created(rig: &Pair, region: &str, carrier: &str) -> Outcome<AttachedRegion> {
     rig.create_region(region)?;
     shown(rig, region, |shown| shown.served_by == carrier && shown.attachment == Attaching::Attached)
 }
 
 /// What a user does with a region, whatever serves it.
-fn use_it(rig: &Rig, seed: u64) -> Outcome<u64> {
+fn use_it(rig: &Pair, seed: u64) -> Outcome<u64> {
     let (mut port, hpa) = rig.written(seed)?;
     verify(&mut port, hpa, seed)?;
     succeeded(rig.cli(&["write", "scratch+0x20000", "--text", "hello", "--flush"])?)?;
@@ -175,15 +160,15 @@ fn a_device_serves_the_region_and_the_link_is_silent() -> Outcome {
     ensure(machine.content("dax0.0", 64)? == line(hpa + 64, 1), "it is in the device")?;
 
     // However the agent ends, the next one finds it.
-    rig.kill(&rig.agent)?;
+    rig.kill("agent")?;
     machine.start_agent(&rig, "auto")?;
     ensure(created_before(&rig)?.hpa == hpa, "a region keeps its address")?;
     let mut port = rig.connect()?;
     recovered(&mut port, hpa)?;
     verify(&mut port, hpa, 1)?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     // Without the manager too.
-    rig.kill(&rig.gmm)?;
+    rig.kill("gmm")?;
     machine.start_agent(&rig, "auto")?;
     created_before(&rig)?;
     let mut port = rig.connect()?;
@@ -192,7 +177,7 @@ fn a_device_serves_the_region_and_the_link_is_silent() -> Outcome {
     ensure(client::sessions(&rig.socket())?.is_empty(), "still no session")
 }
 
-fn created_before(rig: &Rig) -> Outcome<AttachedRegion> {
+fn created_before(rig: &Pair) -> Outcome<AttachedRegion> {
     shown(rig, "scratch", |region| region.served_by == "cxl:dax0.0")
 }
 
@@ -218,7 +203,8 @@ fn a_device_that_comes_later_serves_new_regions_only() -> Outcome {
     // Both of them, in turns.
     let second = shown(&rig, "second", |_| true)?.hpa;
     let mut port = rig.connect()?;
-    let both: Vec<_> = lines(second, 4).into_iter().zip(lines(hpa, 5)).flat_map(|(a, b)| [a, b]).collect();
+    let both: Vec<_> =
+        written_lines(second, 4).into_iter().zip(written_lines(hpa, 5)).flat_map(|(a, b)| [a, b]).collect();
     port.write_batch(&both)?;
     port.flush()?;
     verify(&mut port, second, 4)?;
@@ -233,7 +219,7 @@ fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
     let other = created(&rig, "other", "ethernet")?.hpa;
     let (mut port, _) = rig.written(6)?;
     eventually("a session is open", || port.read(other).ok())?;
-    port.write_batch(&lines(other, 7))?;
+    port.write_batch(&written_lines(other, 7))?;
 
     machine.unplug("dax0.0")?;
     let error = failure(&mut port, hpa)?;
@@ -248,7 +234,7 @@ fn a_device_that_goes_fails_its_region_alone_and_may_come_back() -> Outcome {
     verify(&mut port, other, 7)?;
 
     // Also for an agent that starts without it.
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     machine.start_agent(&rig, "auto")?;
     let mut port = rig.connect()?;
     let error = failure(&mut port, hpa)?;
@@ -301,7 +287,7 @@ fn a_region_waits_where_nothing_but_a_device_is_wanted() -> Outcome {
 
 fn a_device_of_somebody_elses_is_left_alone() -> Outcome {
     let (rig, machine) = started("ethernet", &[("dax0.0", 6, 8)])?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     let others = fs::OpenOptions::new().read(true).write(true).open(machine.dev.join("dax0.0"))?;
     others.write_all_at(&[0xA5; 64], 0)?;
     others.lock()?;
@@ -313,7 +299,7 @@ fn a_device_of_somebody_elses_is_left_alone() -> Outcome {
     others.unlock()?;
     created(&rig, "second", "cxl:dax0.0")?;
     ensure(others.try_lock().is_err(), "a device that serves is locked")?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     others.try_lock().map_err(|error| format!("still locked: {error}").into())
 }
 
@@ -339,13 +325,13 @@ fn an_agent_that_may_not_look_serves_no_old_copy() -> Outcome {
     let (rig, machine) = started("auto", &[("dax0.0", 6, 8)])?;
     let hpa = created(&rig, "scratch", "cxl:dax0.0")?.hpa;
     rig.written(12)?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     machine.start_agent(&rig, "ethernet")?;
     let told = shown(&rig, "scratch", |region| region.note.is_some())?;
     ensure(told.note.is_some_and(|note| note.contains("--backend ethernet")), "the reason is told")?;
     let error = failure(&mut rig.connect()?, hpa)?;
     ensure(matches!(error, ClientError::Engine(EngineError::DeviceGone(_))), error.to_string())?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     machine.start_agent(&rig, "cxl")?;
     let mut port = rig.connect()?;
     recovered(&mut port, hpa)?;
@@ -374,7 +360,7 @@ fn growth_goes_over_ethernet() -> Outcome {
 }
 
 fn what_there_is_can_be_listed() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let machine = Machine::of(&rig)?;
     let (sysfs, dev) = (path(&machine.sysfs)?, path(&machine.dev)?);
     let list = |more: &[&str]| {

@@ -3,22 +3,14 @@
 //! A table of situations, each made for real in a lab, with the words the message must have. The manager that cannot
 //! be reached is no reason to end: the node starts, goes on trying, and says so once.
 
-mod common;
-
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
-use common::{LIMIT, Outcome, ensure, eventually, pair, without_rights};
 use cxloe_lab::{Lab, Process, Standing, program};
-use libtest_mimic::{Failed, Trial};
-
-fn main() -> ExitCode {
-    // What each of them ends with is looked at by its test.
-    cxloe_lab::expect_error(" ");
-    common::run(tests, &[], &["mn-server", "gmm"])
-}
+use cxloe_system::{Failed, Test};
+use cxloe_system::{LIMIT, Outcome, cable::cable, copies::without_rights, ensure, eventually};
 
 /// A situation in which a program must not start.
 struct Case {
@@ -79,7 +71,9 @@ const CASES: &[Case] = &[
     Case {
         name: "mtu_too_small",
         arguments: "-i mn0 --pool-size 4M --static-map DIR/map.toml --data-dir DIR",
-        before: |lab, _| common::ip(lab, "mn", &["link", "set", "dev", "mn0", "mtu", "68"]).map(drop),
+        before: |lab, _| {
+            cxloe_system::cable::ip(lab, "mn", &["link", "set", "dev", "mn0", "mtu", "68"]).map(drop)
+        },
         says: &["MTU 68 of `mn0` is too small", "ip link set mn0 mtu 1500"],
         ..NODE
     },
@@ -165,13 +159,13 @@ const CASES: &[Case] = &[
     },
 ];
 
-fn tests(_: Standing) -> Vec<Trial> {
+pub fn tests(_: Standing) -> Vec<Test> {
     let mut tests: Vec<_> = CASES
         .iter()
-        .map(|case| Trial::test(format!("{}::{}", case.program, case.name), || check(case)))
+        .map(|case| Test::new(format!("{}::{}", case.program, case.name), || check(case)))
         .collect();
-    tests.push(Trial::test("gmm::port_taken", gmm_port_taken));
-    tests.push(Trial::test("mn-server::manager_unreachable", manager_unreachable));
+    tests.push(Test::new("gmm::port_taken", gmm_port_taken));
+    tests.push(Test::new("mn-server::manager_unreachable", manager_unreachable));
     tests
 }
 
@@ -184,7 +178,7 @@ fn write_files(folder: &Path) -> Outcome {
 }
 
 fn check(case: &Case) -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let folder = tempfile::tempdir()?;
     write_files(folder.path())?;
     (case.before)(&lab, folder.path())?;
@@ -210,7 +204,7 @@ fn refuses(lab: &Lab, mut command: Command, exit: i32, says: &[&str]) -> Outcome
 }
 
 fn gmm_port_taken() -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let folder = tempfile::tempdir()?;
     let taken = lab.enter("mn", || TcpListener::bind("127.0.0.1:0"))??;
     let address = taken.local_addr()?.to_string();
@@ -220,7 +214,7 @@ fn gmm_port_taken() -> Outcome {
 }
 
 fn manager_unreachable() -> Outcome {
-    let lab = pair().build()?;
+    let lab = cable().build()?;
     let folder = tempfile::tempdir()?;
     let log = folder.path().join("log");
     let mut command = Command::new(program("mn-server")?);

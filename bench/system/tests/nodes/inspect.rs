@@ -1,33 +1,27 @@
 //! Looking into a running memory node: `mn-server sessions` and `mn-server counters` show what compute nodes did, and
 //! the socket they ask at is one node's, its user's, and gone when the node is.
 
-mod common;
-
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, Output};
 
-use common::node::{MemoryNode, link_on, port};
-use common::{LIMIT, Outcome, ensure, eventually, pair};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::port::Port;
 use cxloe_lab::{Lab, Process, Standing, program};
+use cxloe_system::node::{MemoryNode, link_on, port};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{LIMIT, Outcome, cable::cable, ensure, eventually};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::link::{Backend, LinkConfig};
-use libtest_mimic::{Failed, Trial};
 use serde_json::Value;
 
-fn main() -> ExitCode {
-    common::run(tests, &[], &["mn-server"])
-}
-
-fn tests(_: Standing) -> Vec<Trial> {
+pub fn tests(_: Standing) -> Vec<Test> {
     vec![
-        Trial::test("sessions_and_counters_are_those_of_the_compute_node", sessions_and_counters),
-        Trial::test("losses_are_counted_by_kind", losses_are_counted_by_kind),
-        Trial::test("the_socket_is_one_nodes_and_goes_with_it", the_socket_is_one_nodes),
-        Trial::test("what_cannot_be_asked_is_named", what_cannot_be_asked_is_named),
+        Test::new("sessions_and_counters_are_those_of_the_compute_node", sessions_and_counters),
+        Test::new("losses_are_counted_by_kind", losses_are_counted_by_kind),
+        Test::new("the_socket_is_one_nodes_and_goes_with_it", the_socket_is_one_nodes),
+        Test::new("what_cannot_be_asked_is_named", what_cannot_be_asked_is_named),
     ]
 }
 
@@ -38,7 +32,7 @@ const BYTES: u64 = 4 << 20;
 const LINES: u64 = 64;
 
 fn lab() -> Result<Lab, Failed> {
-    Ok(pair().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+    Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
 fn node(lab: &Lab, folder: &Path, more: &[&str]) -> Result<MemoryNode, Failed> {

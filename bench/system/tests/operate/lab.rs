@@ -1,15 +1,12 @@
 //! Labs over real namespaces: connectivity, interfaces, guards, and that nothing is left behind.
 //!
-//! Runs as root, or as an ordinary user inside a private user namespace; as root it also repeats everything as the
-//! user `nobody`. Some tests need a process that holds a lab and dies: they start this program again with
-//! [`ROLE`] set. Every wait is bounded by [`LIMIT`].
+//! Some tests need a process that holds a lab and dies: they start this program again in one of [`ROLES`].
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread;
@@ -19,68 +16,36 @@ use cxloe_lab::{
     Builder, Interrupt, Lab, LabError, Process, Standing, become_private_user_namespace, compute_node_mac,
     memory_node_mac,
 };
-use libtest_mimic::{Arguments, Failed, Trial};
+use cxloe_system::copies::{ROLE, as_nobody};
+use cxloe_system::{LIMIT, Outcome, Role, Test, copy_as, ensure, eventually, tests};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Environment variable by which this program tells its copy what to be.
-const ROLE: &str = "CXLOE_LAB_TEST_ROLE";
-/// Bound of every wait for something that should happen soon.
-const LIMIT: Duration = Duration::from_secs(20);
-/// The user `nobody` on Linux.
-const NOBODY: u32 = 65534;
+/// What copies of this program do.
+pub const ROLES: &[Role] = &[("holder", || hold(true)), ("stuck", || hold(false)), ("forbidder", forbid)];
 
-type Outcome = Result<(), Failed>;
-
-fn main() -> ExitCode {
-    let standing = match become_private_user_namespace() {
-        Ok(standing) => standing,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(3);
-        }
-    };
-    match std::env::var(ROLE).as_deref() {
-        Ok("holder") => return hold(true),
-        Ok("stuck") => return hold(false),
-        Ok("forbidder") => return forbid(),
-        _ => {}
-    }
-    let mut tests = vec![
-        Trial::test("namespaces_reach_each_other", namespaces_reach_each_other),
-        Trial::test("each_namespace_sees_its_own_interfaces", each_namespace_sees_its_own_interfaces),
-        Trial::test("macvlan_is_a_station_of_its_own", macvlan_is_a_station_of_its_own),
-        Trial::test("jumbo_frames_cross_whole", jumbo_frames_cross_whole),
-        Trial::test("bridge_joins_three", bridge_joins_three),
-        Trial::test(
-            "star_joins_every_node_under_its_own_address",
-            star_joins_every_node_under_its_own_address,
-        ),
-        Trial::test("queues_are_as_many_as_asked", queues_are_as_many_as_asked),
-        Trial::test("link_flap_is_seen_by_the_peer", link_flap_is_seen_by_the_peer),
-        Trial::test(
-            "process_runs_inside_and_ends_with_its_guard",
-            process_runs_inside_and_ends_with_its_guard,
-        ),
-        Trial::test(
-            "stubborn_process_is_killed_with_its_children",
-            stubborn_process_is_killed_with_its_children,
-        ),
-        Trial::test("process_wait_is_bounded", process_wait_is_bounded),
-        Trial::test("wrong_descriptions_are_named", wrong_descriptions_are_named),
-        Trial::test("interrupt_ends_in_order", interrupt_ends_in_order),
-        Trial::test("interrupt_ends_even_when_stuck", interrupt_ends_even_when_stuck),
-        Trial::test("kill_leaves_nothing", kill_leaves_nothing),
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = tests![
+        namespaces_reach_each_other,
+        each_namespace_sees_its_own_interfaces,
+        macvlan_is_a_station_of_its_own,
+        jumbo_frames_cross_whole,
+        bridge_joins_three,
+        star_joins_every_node_under_its_own_address,
+        queues_are_as_many_as_asked,
+        link_flap_is_seen_by_the_peer,
+        process_runs_inside_and_ends_with_its_guard,
+        stubborn_process_is_killed_with_its_children,
+        process_wait_is_bounded,
+        wrong_descriptions_are_named,
+        interrupt_ends_in_order,
+        interrupt_ends_even_when_stuck,
+        kill_leaves_nothing,
     ];
     if standing == Standing::Root {
-        let all = tests.len();
-        tests.push(Trial::test("ordinary_user_passes_all_of_this", move || ordinary_user_passes_all(all)));
-        tests.push(Trial::test(
-            "forbidden_user_namespaces_are_explained",
-            forbidden_user_namespaces_are_explained,
-        ));
+        tests.extend(tests![forbidden_user_namespaces_are_explained]);
     }
-    cxloe_lab::verdict(libtest_mimic::run(&Arguments::from_args(), tests).exit_code())
+    tests
 }
 
 /// Two namespaces, one cable: cn0 (10.77.0.1) and mn0 (10.77.0.2).
@@ -94,7 +59,7 @@ fn pair() -> Builder {
 }
 
 /// A UDP socket inside a namespace that gives up after [`LIMIT`].
-fn socket(lab: &Lab, namespace: &str, address: &str) -> Result<UdpSocket, Failed> {
+fn socket(lab: &Lab, namespace: &str, address: &str) -> Outcome<UdpSocket> {
     let socket = lab.enter(namespace, || UdpSocket::bind((address, 0)))??;
     socket.set_read_timeout(Some(LIMIT))?;
     Ok(socket)
@@ -110,22 +75,8 @@ fn exchange(from: &UdpSocket, to: &UdpSocket, size: usize) -> Outcome {
     ensure(sender == from.local_addr()?, format!("they came from {sender}"))
 }
 
-fn ensure(holds: bool, otherwise: impl Into<String>) -> Outcome {
-    if holds { Ok(()) } else { Err(otherwise.into().into()) }
-}
-
-/// Waits until `holds`, at most [`LIMIT`].
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) -> Outcome {
-    let deadline = Instant::now() + LIMIT;
-    while !holds() {
-        ensure(Instant::now() < deadline, format!("did not happen: {what}"))?;
-        thread::sleep(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
 /// One attribute of an interface, as the namespace's own sysfs shows it.
-fn attribute(lab: &Lab, interface: &str, name: &str) -> Result<String, Failed> {
+fn attribute(lab: &Lab, interface: &str, name: &str) -> Outcome<String> {
     let path = format!("/sys/class/net/{interface}/{name}");
     Ok(lab.home_of(interface)?.enter(|| fs::read_to_string(path))??.trim().to_owned())
 }
@@ -178,7 +129,7 @@ fn jumbo_frames_cross_whole() -> Outcome {
     let lab = pair().mtu(9000).build()?;
     let (cn, mn) = (socket(&lab, "cn", "10.77.0.1")?, socket(&lab, "mn", "10.77.0.2")?);
     exchange(&cn, &mn, 64)?; // ARP is settled from here on
-    let frames = || -> Result<u64, Failed> { Ok(attribute(&lab, "mn0", "statistics/rx_packets")?.parse()?) };
+    let frames = || -> Outcome<u64> { Ok(attribute(&lab, "mn0", "statistics/rx_packets")?.parse()?) };
     let before = frames()?;
     exchange(&cn, &mn, 9000 - 28)?; // less the IP and UDP headers
     let crossed = frames()? - before;
@@ -323,6 +274,7 @@ fn wrong_descriptions_are_named() -> Outcome {
 /// to be interrupted. `in_order` says whether it reacts, or only its [`Interrupt`] does.
 fn hold(in_order: bool) -> ExitCode {
     let run = || -> Result<ExitCode, Box<dyn std::error::Error>> {
+        become_private_user_namespace()?;
         let interrupt = Interrupt::install(if in_order { LIMIT } else { Duration::from_millis(100) })?;
         let lab = pair().build()?;
         let process = lab.spawn("mn", shell("exec sleep 300"))?;
@@ -351,9 +303,8 @@ struct Holder {
 }
 
 impl Holder {
-    fn start(role: &str) -> Result<Self, Failed> {
-        let mut child =
-            Command::new(std::env::current_exe()?).env(ROLE, role).stdout(Stdio::piped()).spawn()?;
+    fn start(role: &str) -> Outcome<Self> {
+        let mut child = copy_as(role)?.stdout(Stdio::piped()).spawn()?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().ok_or("no pipe")?).read_line(&mut line)?;
         let mut words = line.split_whitespace().map(str::to_owned);
@@ -422,41 +373,19 @@ fn is_referred_to(namespace: &str) -> bool {
     })
 }
 
-/// A copy of this program where `nobody` can run it.
-fn copy_for_everyone(folder: &Path) -> Result<std::path::PathBuf, Failed> {
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o755))?;
-    let copy = folder.join("lab-test");
-    fs::copy(std::env::current_exe()?, &copy)?;
-    fs::set_permissions(&copy, fs::Permissions::from_mode(0o755))?;
-    Ok(copy)
-}
-
-fn as_nobody(program: &Path) -> Command {
-    let mut command = Command::new(program);
-    command.uid(NOBODY).gid(NOBODY).current_dir("/");
-    command
-}
-
-fn ordinary_user_passes_all(tests: usize) -> Outcome {
-    let folder = tempfile::tempdir()?;
-    let output = as_nobody(&copy_for_everyone(folder.path())?).arg("--test-threads=1").output()?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    ensure(output.status.success(), format!("{text}{}", String::from_utf8_lossy(&output.stderr)))?;
-    ensure(text.contains(&format!("{tests} passed")), text)
-}
-
 /// The copy that, as an ordinary user in a user namespace of its own, forbids further ones there and then starts
 /// another copy without any capability.
 fn forbid() -> ExitCode {
-    let run = || -> std::io::Result<std::process::ExitStatus> {
+    let run = || -> Outcome<std::process::ExitStatus> {
+        become_private_user_namespace()?;
         fs::write("/proc/sys/user/max_user_namespaces", "0")?;
         let program = std::env::current_exe()?;
-        Command::new("setpriv").arg("--bounding-set=-all").arg(program).env_remove(ROLE).status()
+        Ok(Command::new("setpriv").arg("--bounding-set=-all").arg(program).env_remove(ROLE).status()?)
     };
     match run().map(|status| status.code()) {
         Ok(Some(code)) => ExitCode::from(code.to_le_bytes()[0]),
         other => {
-            eprintln!("{other:?}");
+            eprintln!("{:?}", other.map_err(|failed| failed.message().map(str::to_owned)));
             ExitCode::FAILURE
         }
     }
@@ -464,7 +393,7 @@ fn forbid() -> ExitCode {
 
 fn forbidden_user_namespaces_are_explained() -> Outcome {
     let folder = tempfile::tempdir()?;
-    let mut child = as_nobody(&copy_for_everyone(folder.path())?)
+    let mut child = as_nobody(folder.path(), &std::env::current_exe()?, &[])?
         .env(ROLE, "forbidder")
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -8,15 +8,15 @@ use cxloe_gmm::model::{RegionState, UnbindOption};
 use cxloe_wire::session::OpError;
 use nix::sys::signal::Signal;
 
-use crate::load::{Load, Trouble};
-use crate::rig::*;
+use super::load::{Load, Trouble};
+use cxloe_system::star::*;
 
-fn unbind(rig: &Rig, ld: u16, option: UnbindOption, wait_ms: u64) -> Outcome<Unbound> {
+fn unbind(rig: &Star, ld: u16, option: UnbindOption, wait_ms: u64) -> Outcome<Unbound> {
     Ok(rig.ask(rig.manager.unbind(&Unbind { memory_node: name("mn0"), ld, option, wait_ms }))?)
 }
 
 /// Waits until a compute node has nothing on the memory node any more.
-fn unbound(rig: &Rig, owner: usize) -> Outcome {
+fn unbound(rig: &Star, owner: usize) -> Outcome {
     eventually(&format!("cn{owner} is unbound"), || rig.device(0, owner).ok()?.is_none().then_some(()))
 }
 
@@ -33,7 +33,7 @@ fn is_gone(error: &ClientError) -> bool {
 }
 
 pub fn unbinding_one_leaves_the_other_alone() -> Outcome {
-    let rig = Rig::whole(1, 2, "64MiB")?;
+    let rig = Star::whole(1, 2, "64MiB")?;
     let bytes = 4 * MIB;
     let stays = rig.create("stays", 1, bytes, &[0], 4096)?;
     let session = || -> Outcome<_> {
@@ -108,7 +108,7 @@ pub fn unbinding_one_leaves_the_other_alone() -> Outcome {
 
 pub fn devices_come_and_go_while_the_agent_runs() -> Outcome {
     const LD: u64 = 256 * MIB;
-    let rig = Rig::whole(1, 1, "768MiB")?;
+    let rig = Star::whole(1, 1, "768MiB")?;
     let empty = rig.cli(0, &["list", "-L"])?;
     ensure(empty.stdout == b"[\n]\n", format!("{empty:?}"))?;
     let mut port = rig.connect(0)?;

@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use cxloe_cn::client::{Client, ClientError};
 
-use crate::rig::{Outcome, eventually, line};
+use cxloe_system::star::{Outcome, eventually, line};
 
 /// Lines in one round.
 const LINES: u64 = 256;

@@ -8,23 +8,23 @@ use cxloe_gmm::api::{
 use cxloe_gmm::model::{Health, RegionState};
 use nix::sys::signal::Signal;
 
-use crate::load::{Load, Trouble};
-use crate::rig::*;
+use super::load::{Load, Trouble};
+use cxloe_system::star::*;
 
-fn grow(rig: &Rig, region: &str, bytes: u64) -> Outcome {
+fn grow(rig: &Star, region: &str, bytes: u64) -> Outcome {
     let grow = GrowRegion { size: size(bytes), on: Vec::new(), wait_ms: WAIT_MS };
     rig.ask(rig.manager.grow_region(&name(region), &grow))?;
     Ok(())
 }
 
 /// Requests that went to each memory node.
-fn requests(rig: &Rig, owner: usize) -> Outcome<Vec<u64>> {
+fn requests(rig: &Star, owner: usize) -> Outcome<Vec<u64>> {
     let sessions = client::sessions(&rig.socket(owner))?;
     Ok(sessions.iter().map(|session| session.status.counters.requests).collect())
 }
 
 pub fn interleaved_regions_hold_every_byte_and_grow_under_load() -> Outcome {
-    let rig = Rig::whole(4, 1, "64MiB")?;
+    let rig = Star::whole(4, 1, "64MiB")?;
     let (four, three) = (8 * MIB, 6 * MIB);
     let wide = rig.create("wide", 0, four, &[0, 1, 2, 3], 1024)?;
     let odd = rig.create("odd", 0, three, &[3, 1, 0], 256)?;
@@ -75,7 +75,7 @@ pub fn interleaved_regions_hold_every_byte_and_grow_under_load() -> Outcome {
 }
 
 pub fn quotas_are_kept() -> Outcome {
-    let rig = Rig::whole(2, 1, "64MiB")?;
+    let rig = Star::whole(2, 1, "64MiB")?;
     rig.set_quota(0, 12 * MIB)?;
     let refused = |result: Result<(), cxloe_gmm::ClientError>, what: &str| {
         let code = result.as_ref().err().and_then(cxloe_gmm::ClientError::code);
@@ -101,7 +101,7 @@ pub fn quotas_are_kept() -> Outcome {
 }
 
 pub fn disabled_regions_keep_content_and_address() -> Outcome {
-    let rig = Rig::whole(2, 1, "64MiB")?;
+    let rig = Star::whole(2, 1, "64MiB")?;
     let bytes = 4 * MIB;
     let hpa = rig.create("r", 0, bytes, &[0, 1], 4096)?;
     let other = rig.create("other", 0, bytes, &[1], 4096)?;
@@ -144,7 +144,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
 pub fn new_regions_never_show_old_bytes() -> Outcome {
     cxloe_lab::expect_error("a modified line could not be written back");
     // Room for two regions: every extent is used again and again.
-    let rig = Rig::whole(1, 2, "8MiB")?;
+    let rig = Star::whole(1, 2, "8MiB")?;
     let bytes = 4 * MIB;
     for round in 0..8_u64 {
         let owner = round as usize % 2;
@@ -169,7 +169,7 @@ pub fn new_regions_never_show_old_bytes() -> Outcome {
 
 pub fn a_lost_leg_takes_its_chunks_and_no_others() -> Outcome {
     cxloe_lab::expect_error("has lost its content");
-    let rig = Rig::whole(2, 1, "16MiB")?;
+    let rig = Star::whole(2, 1, "16MiB")?;
     let bytes = 4 * MIB;
     let hpa = rig.create("r", 0, bytes, &[0, 1], 1024)?;
     let mut port = rig.connect(0)?;
@@ -198,7 +198,7 @@ pub fn a_lost_leg_takes_its_chunks_and_no_others() -> Outcome {
 }
 
 pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
-    let rig = Rig::new(1, 1, &[])?;
+    let rig = Star::new(1, 1, &[])?;
     let pool = format!("file:{}", rig.path("pool").display());
     let options = ["--pool", &pool, "--pool-size", "16MiB"];
     rig.start_mn(0, &options)?;
@@ -241,7 +241,7 @@ pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
 
 /// While one client's flush waits for a memory node that is stopped, another one's writes go on.
 pub fn a_flush_holds_up_nobody() -> Outcome {
-    let rig = Rig::new(2, 1, &[])?;
+    let rig = Star::new(2, 1, &[])?;
     (0..2).try_for_each(|index| rig.start_mn(index, &["--pool-size", "16MiB"]))?;
     // Longer than any wait here: it is not the end of a session that lets the others go on.
     rig.start_agent_with(0, "60s", &[])?;

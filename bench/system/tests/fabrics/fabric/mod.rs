@@ -7,24 +7,14 @@
 mod binding;
 mod load;
 mod memory;
-mod rig;
 mod starting;
 mod store;
 
-use std::process::ExitCode;
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
 
-use cxloe_lab::become_private_user_namespace;
-use libtest_mimic::{Arguments, Trial};
-
-fn main() -> ExitCode {
-    if let Err(error) = become_private_user_namespace() {
-        eprintln!("{error}");
-        return ExitCode::from(3);
-    }
-    macro_rules! trials {
-        ($($module:ident::$name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $module::$name)),*] };
-    }
-    let tests = trials![
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
         memory::interleaved_regions_hold_every_byte_and_grow_under_load,
         memory::quotas_are_kept,
         memory::disabled_regions_keep_content_and_address,
@@ -40,8 +30,5 @@ fn main() -> ExitCode {
         store::an_empty_store_detaches_nothing,
         store::a_full_disk_stops_changes_and_nothing_else,
         store::an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_released,
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    ]
 }

@@ -7,14 +7,14 @@ use cxloe_cn::local::message::Attaching;
 use cxloe_gmm::api::{Bind, CreateRegion, ErrorCode, Owner};
 use nix::sys::signal::Signal;
 
-use crate::rig::*;
+use cxloe_system::star::*;
 
 fn held(error: &ClientError) -> bool {
     matches!(error, ClientError::Engine(EngineError::Held(_)))
 }
 
 pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
-    let rig = Rig::new(1, 1, &[])?;
+    let rig = Star::new(1, 1, &[])?;
     let fabric = rig.path("fabric.toml");
     let declared =
         format!("[[region]]\nname = 'declared'\nsize = '4MiB'\nowner = '{}'\non = ['mn0']\n", cn(0));
@@ -51,7 +51,7 @@ pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
 }
 
 pub fn static_fabrics_need_no_manager() -> Outcome {
-    let rig = Rig::new(2, 1, &[])?;
+    let rig = Star::new(2, 1, &[])?;
     let fabric = rig.path("fabric.toml");
     let region = |name: &str, on: usize| {
         format!("[[region]]\nname = '{name}'\nsize = '4MiB'\nowner = '{}'\non = ['mn{on}']\n", cn(0))

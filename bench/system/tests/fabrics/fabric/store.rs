@@ -14,13 +14,13 @@ use cxloe_gmm::model::{Health, RegionState};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 
-use crate::rig::*;
+use cxloe_system::star::*;
 
 const BYTES: u64 = 4 * MIB;
 
 /// One memory node with a pool in a file, one compute node, region `a` with content, and a copy of the store as of then;
 /// after that region `b`. Returns the options of the memory node, and where the regions are.
-fn with_a_copy(rig: &Rig) -> Outcome<(Vec<String>, [u64; 2])> {
+fn with_a_copy(rig: &Star) -> Outcome<(Vec<String>, [u64; 2])> {
     let pool = format!("file:{}", rig.path("pool").display());
     let options = ["--pool", &pool, "--pool-size", "16MiB"].map(str::to_owned).to_vec();
     rig.start_mn(0, &options.iter().map(String::as_str).collect::<Vec<_>>())?;
@@ -38,7 +38,7 @@ fn with_a_copy(rig: &Rig) -> Outcome<(Vec<String>, [u64; 2])> {
     Ok((options, [a, b]))
 }
 
-fn put_back(rig: &Rig) -> Outcome {
+fn put_back(rig: &Star) -> Outcome {
     rig.end("gmm", Signal::SIGTERM)?;
     fs::rename(rig.path("gmm.redb"), rig.path("newest.redb"))?;
     fs::copy(rig.path("copy.redb"), rig.path("gmm.redb"))?;
@@ -46,7 +46,7 @@ fn put_back(rig: &Rig) -> Outcome {
 }
 
 /// Waits until the manager shows both nodes as refused.
-fn both_refused(rig: &Rig) -> Outcome {
+fn both_refused(rig: &Star) -> Outcome {
     eventually("both nodes are refused", || {
         let refused = rig.ask(rig.manager.refused_nodes()).ok()?;
         (refused.len() == 2 && refused.iter().all(|node| !node.would_lose.is_empty())).then_some(())
@@ -60,7 +60,7 @@ fn both_refused(rig: &Rig) -> Outcome {
 }
 
 /// That nothing of either region has changed, for who has them and for who asks anew.
-fn all_there(rig: &Rig, [a, b]: [u64; 2]) -> Outcome {
+fn all_there(rig: &Star, [a, b]: [u64; 2]) -> Outcome {
     let regions = client::regions(&rig.socket(0))?;
     let hpas: Vec<u64> = regions.iter().map(|region| region.hpa).collect();
     ensure(hpas == [a, b], format!("regions stay where they are: {regions:?}"))?;
@@ -71,7 +71,7 @@ fn all_there(rig: &Rig, [a, b]: [u64; 2]) -> Outcome {
 }
 
 pub fn an_older_store_changes_nothing_however_often_it_is_started() -> Outcome {
-    let rig = Rig::new(1, 1, &[])?;
+    let rig = Star::new(1, 1, &[])?;
     let (options, hpas) = with_a_copy(&rig)?;
     put_back(&rig)?;
     for _ in 0..3 {
@@ -105,7 +105,7 @@ pub fn an_older_store_changes_nothing_however_often_it_is_started() -> Outcome {
 }
 
 pub fn an_empty_store_detaches_nothing() -> Outcome {
-    let rig = Rig::new(1, 1, &[])?;
+    let rig = Star::new(1, 1, &[])?;
     let (_, hpas) = with_a_copy(&rig)?;
     rig.end("gmm", Signal::SIGTERM)?;
     fs::rename(rig.path("gmm.redb"), rig.path("newest.redb"))?;
@@ -126,7 +126,7 @@ pub fn an_empty_store_detaches_nothing() -> Outcome {
 }
 
 pub fn an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_released() -> Outcome {
-    let rig = Rig::new(1, 1, &[])?;
+    let rig = Star::new(1, 1, &[])?;
     let (_, [a, b]) = with_a_copy(&rig)?;
     put_back(&rig)?;
     both_refused(&rig)?;
@@ -169,13 +169,13 @@ pub fn an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_relea
 }
 
 /// What changes something, a little, each time.
-fn change(rig: &Rig, count: u64) -> Result<(), cxloe_gmm::ClientError> {
+fn change(rig: &Star, count: u64) -> Result<(), cxloe_gmm::ClientError> {
     rig.ask(rig.manager.set_quota(&Owner::CnId(cn(0)), Some((1 << 40) + count))).map(drop)
 }
 
 pub fn a_full_disk_stops_changes_and_nothing_else() -> Outcome {
     cxloe_lab::expect_error("nothing can be changed until the store can be written");
-    let rig = Rig::new(1, 1, &[])?;
+    let rig = Star::new(1, 1, &[])?;
     // The store on a disk of its own, a small one.
     let disk = rig.path("disk");
     fs::create_dir(&disk)?;

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use cxloe_gmm::daemon::metrics::{Definition, Kind, PROCESS, document};
 use serde_json::Value;
 
-use crate::rig::{Outcome, ensure};
-use crate::scrape::promtool;
+use super::scrape::promtool;
+use cxloe_system::pair::{Outcome, ensure};
 
 /// Set to have the documentation written anew.
 const UPDATE: &str = "CXLOE_UPDATE";

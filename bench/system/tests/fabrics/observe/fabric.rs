@@ -8,24 +8,24 @@ use cxloe_cn::mapping::{MapOptions, Mapping};
 use cxloe_gmm::daemon::metrics::Kind;
 use cxloe_lab::Lab;
 
-use crate::deployed::{documented, folder, named, panels};
-use crate::rig::*;
-use crate::scrape::{Scrape, get, promtool};
+use super::deployed::{documented, folder, named, panels};
+use super::scrape::{Scrape, get, promtool};
+use cxloe_system::pair::*;
 
 /// A fabric that serves metrics, with something written to its region.
-pub fn rig() -> Outcome<Rig> {
-    let mut rig = Rig::on(Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0"))?;
+pub fn rig() -> Outcome<Pair> {
+    let mut rig = Pair::on(Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0"))?;
     rig.observed = true;
     rig.start_all("anon", &[])?;
     Ok(rig)
 }
 
 /// Lines, then pages: more than may be resident, read twice. What is mapped stays so as long as the answer is kept.
-pub fn work(rig: &Rig) -> Outcome<Mapping> {
+pub fn work(rig: &Pair) -> Outcome<Mapping> {
     let (mut port, hpa) = rig.written(1)?;
     verify(&mut port, hpa, 1)?;
     drop(port);
-    let expected = lines(hpa, 1);
+    let expected = written_lines(hpa, 1);
     let options = MapOptions { limit: 1 << 20, prefetch: false, ..MapOptions::default() };
     let mut memory = Mapping::open(&rig.socket(), "scratch", options).map_err(|error| error.to_string())?;
     // SAFETY: nobody else has this region mapped.
@@ -58,7 +58,7 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
     drop(mapped);
 
     // Its memory node gone, the region is degraded: the manager names it.
-    rig.kill(&rig.mn)?;
+    rig.kill("mn")?;
     let last = eventually("the manager names the region", || {
         let scrape = Scrape::of(&socket("gmm")).ok()?;
         scrape.families.contains_key("cxloe_gmm_region_unwell").then_some(scrape)
@@ -97,12 +97,12 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
         ensure(unknown.is_empty(), format!("{place} speaks of {unknown:?}, which nobody serves"))?;
     }
     // Who serves metrics ends as others do, and its socket with it.
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     ensure(!socket("cn-agent").exists(), "the socket of the metrics is left")
 }
 
 /// What is served is what the other ways of asking tell.
-fn figures_are_right(rig: &Rig, scrapes: &BTreeMap<&str, Scrape>) -> Outcome {
+fn figures_are_right(rig: &Pair, scrapes: &BTreeMap<&str, Scrape>) -> Outcome {
     let (gmm, mn, cn) = (&scrapes["gmm"], &scrapes["mn-server"], &scrapes["cn-agent"]);
     let counters = client::counters(&rig.socket())?;
     let engine = counters.engine;

@@ -12,20 +12,20 @@ use cxloe_cn::client;
 use cxloe_lab::{Process, program};
 use serde_json::Value;
 
-use crate::fabric::rig;
-use crate::rig::*;
+use super::fabric::rig;
+use cxloe_system::pair::*;
 
 pub fn logs_are_json_with_fields() -> Outcome {
     let rig = rig()?;
     let (port, _) = rig.written(3)?;
     drop(port);
     // A memory node logs what happened to its sessions twice a second.
-    let log = rig.path("mn-server.2.log");
+    let log = rig.log("mn");
     eventually("the memory node logs its session", || saying(&log, "session started"))?;
-    rig.kill(&rig.mn)?;
+    rig.kill("mn")?;
     rig.attached("scratch", "degraded")?;
-    rig.stop(&rig.agent)?;
-    rig.stop(&rig.gmm)?;
+    rig.stop("agent")?;
+    rig.stop("gmm")?;
     let mut lines: Vec<(String, Value)> = Vec::new();
     for entry in std::fs::read_dir(rig.dir.path())? {
         let path = entry?.path();
@@ -43,9 +43,9 @@ pub fn logs_are_json_with_fields() -> Outcome {
         }
     }
     for (daemon, message, field, value) in [
-        ("cn-agent", "session open", "peer", MN),
-        ("cn-agent", "region attached", "region", "scratch"),
-        ("mn-server", "session started", "peer", CN),
+        ("agent", "session open", "peer", MN),
+        ("agent", "region attached", "region", "scratch"),
+        ("mn", "session started", "peer", CN),
         ("gmm", "memory_node_unreachable", "memory_node", "mn0"),
         ("gmm", "region", "region", "scratch"),
     ] {
@@ -63,8 +63,8 @@ pub fn logs_are_json_with_fields() -> Outcome {
 
 /// What lands in a file has no colours.
 pub fn logs_in_files_have_no_colours() -> Outcome {
-    let rig = Rig::with_region("anon", &[])?;
-    rig.stop(&rig.agent)?;
+    let rig = Pair::with_region("anon", &[])?;
+    rig.stop("agent")?;
     let mut logs = 0;
     for entry in std::fs::read_dir(rig.dir.path())? {
         let path = entry?.path();
@@ -82,7 +82,7 @@ pub fn logs_in_files_have_no_colours() -> Outcome {
 }
 
 /// A manager and an agent whose standard error goes there.
-fn daemons(rig: &Rig, error: impl Fn() -> Outcome<OwnedFd>) -> Outcome<[Process; 2]> {
+fn daemons(rig: &Pair, error: impl Fn() -> Outcome<OwnedFd>) -> Outcome<[Process; 2]> {
     let quiet = |mut command: Command| -> Outcome<Command> {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(error()?);
         Ok(command)
@@ -100,7 +100,7 @@ fn daemons(rig: &Rig, error: impl Fn() -> Outcome<OwnedFd>) -> Outcome<[Process;
 }
 
 /// They go on answering, and end well when they are told to.
-fn end_well(rig: &Rig, daemons: [Process; 2]) -> Outcome {
+fn end_well(rig: &Pair, daemons: [Process; 2]) -> Outcome {
     for _ in 0..20 {
         rig.gmm(&["list", "-R"])?;
         client::node(&rig.socket())?;
@@ -114,7 +114,7 @@ fn end_well(rig: &Rig, daemons: [Process; 2]) -> Outcome {
 
 /// The disk of their logs is full.
 pub fn daemons_outlive_a_full_disk() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let full = || Ok(OpenOptions::new().write(true).open("/dev/full")?.into());
     let daemons = daemons(&rig, full)?;
     end_well(&rig, daemons)
@@ -122,7 +122,7 @@ pub fn daemons_outlive_a_full_disk() -> Outcome {
 
 /// Nobody reads the pipe of their logs, which is full; then somebody does, and learns that lines are lost.
 pub fn daemons_do_not_wait_for_a_reader() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let path = rig.path("pipe");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU)?;
     let mut reader = OpenOptions::new().read(true).custom_flags(nix::libc::O_NONBLOCK).open(&path)?;
@@ -148,7 +148,7 @@ pub fn daemons_do_not_wait_for_a_reader() -> Outcome {
 
 /// Whoever reads their logs has gone.
 pub fn daemons_outlive_a_broken_pipe() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let daemons = daemons(&rig, || {
         let (reader, writer) = nix::unistd::pipe()?;
         drop(reader);

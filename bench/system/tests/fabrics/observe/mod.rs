@@ -7,31 +7,15 @@ mod deployed;
 mod fabric;
 mod logs;
 #[allow(dead_code)]
-#[path = "../agent/rig.rs"]
-mod rig;
 mod scrape;
 mod terminal;
-mod top;
+pub mod top;
 
-use std::process::ExitCode;
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
 
-use cxloe_lab::become_private_user_namespace;
-use libtest_mimic::{Arguments, Trial};
-
-fn main() -> ExitCode {
-    if let Some(code) = top::play() {
-        return code;
-    }
-    // SAFETY: this process has one thread yet.
-    unsafe { std::env::remove_var("NO_COLOR") };
-    if let Err(error) = become_private_user_namespace() {
-        eprintln!("{error}");
-        return ExitCode::from(3);
-    }
-    macro_rules! trials {
-        ($($place:ident::$name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $place::$name)),*] };
-    }
-    let tests = trials![
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
         deployed::the_documentation_is_that_of_the_code,
         deployed::promtool_takes_alerts_and_configuration,
         deployed::every_panel_is_valid,
@@ -45,8 +29,5 @@ fn main() -> ExitCode {
         top::the_live_view_outlives_its_agent,
         top::scripts_get_text_and_json,
         top::a_panic_gives_the_terminal_back,
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(2);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    ]
 }

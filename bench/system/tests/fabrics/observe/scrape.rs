@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::rig::{LIMIT, Outcome, ensure};
+use cxloe_system::pair::{LIMIT, Outcome, ensure};
 
 /// What a daemon answers to a GET of `path`: status and body.
 pub fn get(socket: &Path, path: &str) -> Outcome<(u16, String)> {

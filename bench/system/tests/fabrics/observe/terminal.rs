@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::rig::{Outcome, ensure, eventually};
+use cxloe_system::pair::{Outcome, ensure, eventually};
 
 pub struct Terminal {
     socket: PathBuf,

@@ -10,15 +10,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::fabric::rig;
-use crate::rig::*;
-use crate::terminal::Terminal;
-
-/// Set where this program is to be the live view of an agent that makes it panic.
-const PANIC: &str = "CXLOE_TEST_TOP_PANICS";
+use super::fabric::rig;
+use super::terminal::Terminal;
+use cxloe_system::copies::ROLE;
+use cxloe_system::pair::*;
 
 /// Starts the live view in the terminal's shell; its process id is in the file `pid`.
-fn started(rig: &Rig, terminal: &Terminal, interval: &str) -> Outcome {
+fn started(rig: &Pair, terminal: &Terminal, interval: &str) -> Outcome {
     let (program, socket, pid) = (program("cn-agent")?, rig.socket(), rig.path("pid"));
     let (program, socket, pid) = (program.display(), socket.display(), pid.display());
     terminal
@@ -98,7 +96,7 @@ pub fn the_live_view_outlives_its_agent() -> Outcome {
     let terminal = Terminal::open(rig.dir.path(), 130, 30)?;
     started(&rig, &terminal, "100ms")?;
     terminal.shows(&["scratch"])?;
-    rig.kill(&rig.agent)?;
+    rig.kill("agent")?;
     // The last figures stay, and it is said that they are old.
     terminal.shows(&["no agent at", "these figures are", "trying again", "scratch"])?;
     rig.start_agent(&[])?;
@@ -132,13 +130,12 @@ pub fn scripts_get_text_and_json() -> Outcome {
     )?;
     failed_with(&rig.cli(&["top"])?, 2, &["terminal", "--once"])?;
     failed_with(&rig.cli(&["top", "-i", "1ms"])?, 2, &["100ms to 60s"])?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     failed_with(&rig.cli(&["top", "--once"])?, 3, &["agent.sock"])
 }
 
 /// Plays the live view of an agent that makes it panic, if that is what this process is for.
-pub fn play() -> Option<ExitCode> {
-    std::env::var_os(PANIC)?;
+pub fn play() -> ExitCode {
     let mut asked = 0;
     let take = move || {
         asked += 1;
@@ -148,14 +145,14 @@ pub fn play() -> Option<ExitCode> {
     let view = View { interval: Duration::from_millis(100), ..View::default() };
     let ended = live(take, view);
     eprintln!("ended: {ended:?}");
-    Some(ExitCode::from(if ended.is_err() { 7 } else { 0 }))
+    ExitCode::from(if ended.is_err() { 7 } else { 0 })
 }
 
 pub fn a_panic_gives_the_terminal_back() -> Outcome {
     let dir = tempfile::tempdir()?;
     let terminal = Terminal::open(dir.path(), 100, 24)?;
     let own = std::env::current_exe()?;
-    terminal.command(&format!("{PANIC}=1 {}; echo status $?", own.display()))?;
+    terminal.command(&format!("{ROLE}=top_panics {}; echo status $?", own.display()))?;
     terminal.shows(&["as it was told to", "status 7"])?;
     terminal.is_given_back()
 }

@@ -5,18 +5,18 @@ use cxloe_gmm::api::{MemoryNodeSync, RegisterMemoryNode};
 use cxloe_gmm::model::{CommandResult, DeviceKind, NodeAction, Watermark};
 use serde_json::Value;
 
-use crate::rig::{Outcome, Rig, name};
+use cxloe_system::star::{Outcome, Star, name};
 
 /// Such a node. It does what it is told only while [`answer`](Scripted::answer) runs.
 pub struct Scripted<'a> {
-    rig: &'a Rig,
+    rig: &'a Star,
     name: &'static str,
     sync: MemoryNodeSync,
 }
 
 impl<'a> Scripted<'a> {
     /// Registers one with a pool of `pool` bytes.
-    pub fn register(rig: &'a Rig, node: &'static str, pool: u64) -> Outcome<Scripted<'a>> {
+    pub fn register(rig: &'a Star, node: &'static str, pool: u64) -> Outcome<Scripted<'a>> {
         let register = RegisterMemoryNode {
             name: name(node),
             kind: DeviceKind::Mld,

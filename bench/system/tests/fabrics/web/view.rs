@@ -4,9 +4,9 @@ use cxloe_gmm::api::{CreateRegion, GrowRegion, ResetRegion};
 use nix::sys::signal::Signal;
 use serde_json::json;
 
-use crate::browser::Browser;
-use crate::rig::*;
-use crate::scripted::Scripted;
+use super::scripted::Scripted;
+use cxloe_system::browser::Browser;
+use cxloe_system::star::*;
 
 /// Where the manager serves, the same after each start.
 const ADDRESS: &str = "127.0.0.1:7440";
@@ -15,7 +15,7 @@ const LISTEN: [&str; 2] = ["--listen", ADDRESS];
 const PHONE: (u32, u32) = (390, 844);
 
 /// Opens the page and leaves a mark in it that no later load has.
-fn page(rig: &Rig) -> Outcome<Browser> {
+fn page(rig: &Star) -> Outcome<Browser> {
     let browser = Browser::start_in(rig.lab.namespace("switch")?)?;
     browser.open(&format!("http://{ADDRESS}/"))?;
     browser.run("window.mark = 'first'")?;
@@ -49,7 +49,7 @@ fn fits_a_phone(browser: &Browser, title: &str) -> Outcome {
 pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
     cxloe_lab::expect_error("has lost its content");
-    let rig = Rig::new(2, 1, &LISTEN)?;
+    let rig = Star::new(2, 1, &LISTEN)?;
     let browser = page(&rig)?;
     browser.shows(
         "#no-memory-nodes",
@@ -135,7 +135,7 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
 }
 
 pub fn a_manager_that_is_gone_is_missed_and_welcomed_back() -> Outcome {
-    let rig = Rig::new(1, 1, &LISTEN)?;
+    let rig = Star::new(1, 1, &LISTEN)?;
     rig.start_mn(0, &["--pool-size", "16MiB"])?;
     let browser = page(&rig)?;
     browser.shows("#memory-nodes", "mn0")?;
@@ -167,7 +167,7 @@ pub fn a_manager_that_is_gone_is_missed_and_welcomed_back() -> Outcome {
 
 pub fn text_stays_text_and_many_regions_are_searched() -> Outcome {
     // Long enough for a node that speaks only when the test lets it.
-    let rig = Rig::new(0, 0, &[&LISTEN[..], &["--node-timeout-ms", "60000"]].concat())?;
+    let rig = Star::new(0, 0, &[&LISTEN[..], &["--node-timeout-ms", "60000"]].concat())?;
     let mut node = Scripted::register(&rig, "mn-scripted", 4 << 30)?;
     let browser = page(&rig)?;
 

@@ -4,7 +4,7 @@ use cxloe_wire::frame::{
     FrameError, HEADER_LEN, Header, Hello, HelloAck, LINE_SIZE, Message, PfcVector, Seal, body_len, clear_len,
 };
 
-use crate::tshark::Row;
+use super::tshark::Row;
 
 /// Fields that follow from the bytes of the frame alone.
 pub const FIELDS: [&str; 44] = [

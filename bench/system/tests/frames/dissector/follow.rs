@@ -8,8 +8,8 @@ use cxloe_wire::frame::{
     Command, Direction, Header, HelloStatus, Integrity, Mac, Message, Seal, Space, body_len,
 };
 
-use crate::decoder;
-use crate::tshark::Row;
+use super::decoder;
+use super::tshark::Row;
 
 /// Fields that follow from frames before and behind.
 pub const FIELDS: [&str; 13] = [

@@ -6,9 +6,6 @@
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 mod decoder;
 mod follow;
 mod mutants;
@@ -16,24 +13,16 @@ mod traffic;
 mod tshark;
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
-use common::{Outcome, ensure};
-use cxloe_lab::become_private_user_namespace;
+use cxloe_lab::Standing;
+use cxloe_system::{Failed, Test, tests};
+use cxloe_system::{Outcome, ensure};
 use cxloe_wire::frame::Command;
-use libtest_mimic::{Arguments, Failed, Trial};
 use traffic::{Captured, Traffic};
 use tshark::Row;
 
-fn main() -> ExitCode {
-    if let Err(error) = become_private_user_namespace() {
-        eprintln!("{error}");
-        return ExitCode::from(3);
-    }
-    macro_rules! trials {
-        ($($name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $name)),*] };
-    }
-    let tests = trials![
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
         a_quiet_session_is_followed_from_hello_to_bye,
         losses_and_damage_are_told_apart,
         crowding_shows_and_pause_frames_are_left_to_wireshark,
@@ -41,10 +30,7 @@ fn main() -> ExitCode {
         without_the_handshake_nothing_is_verified,
         one_pass_shows_what_it_can,
         frames_of_every_kind_and_mutants,
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    ]
 }
 
 /// Compares all rows with what the decoder and the follower make of the frames; how often each command came.

@@ -4,11 +4,11 @@
 use std::fs;
 use std::path::Path;
 
-use libtest_mimic::Failed;
+use cxloe_system::Failed;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::traffic::Captured;
+use super::traffic::Captured;
 
 /// Mutants of each frame of the corpus.
 const EACH: usize = 250;

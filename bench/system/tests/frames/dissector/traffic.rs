@@ -11,6 +11,7 @@ use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{Engine, Route, Target};
 use cxloe_cn::port::Port;
 use cxloe_lab::{Lab, Process};
+use cxloe_system::Failed;
 use cxloe_wire::frame::{
     Command as FrameCommand, ETHERTYPE_DEFAULT, Header, Mac, Message, PfcVector, frame_len, vlan,
 };
@@ -18,14 +19,13 @@ use cxloe_wire::link::pfc::PfcSocket;
 use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_wire::session::Timing;
-use libtest_mimic::Failed;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
 
-use crate::common::node::MemoryNode;
-use crate::common::raw::Raw;
-use crate::common::{LIMIT, ensure, eventually};
-use crate::tshark::{self, Row};
+use super::tshark::{self, Row};
+use cxloe_system::node::MemoryNode;
+use cxloe_system::raw::Raw;
+use cxloe_system::{LIMIT, ensure, eventually};
 
 /// The addresses that the nodes of a star have.
 const CN: Mac = Mac([2, 0, 0, 0, 1, 0]);

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use libtest_mimic::Failed;
+use cxloe_system::Failed;
 
-use crate::common::{Outcome, ensure};
-use crate::{decoder, follow};
+use super::{decoder, follow};
+use cxloe_system::{Outcome, ensure};
 
 /// The fields a frame shows, those that come more than once joined by `|`.
 pub type Row = BTreeMap<String, String>;

@@ -1,7 +1,8 @@
 //! Real CXL memory: an emulated CXL type 3 device, the kernel's own driver, decoders and device files, and a fabric beside
 //! it. The same commands use a region over Ethernet, as long as there is no device, and one on the device, when there is.
 
-use crate::rig::*;
+use cxloe_system::guest::*;
+use cxloe_system::{Outcome, ensure};
 
 /// What a user does with a region, whatever serves it; `carriers` shows what that is,
 /// region by region in the order of their addresses.

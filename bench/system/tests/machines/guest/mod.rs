@@ -4,29 +4,21 @@
 mod cxl;
 mod nbd;
 mod rdma;
-mod rig;
 
-use std::process::ExitCode;
+use cxloe_lab::Standing;
+use cxloe_system::guest::*;
+use cxloe_system::{Outcome, ensure};
+use cxloe_system::{Test, tests};
 
-use libtest_mimic::{Arguments, Trial};
-use rig::*;
-
-fn main() -> ExitCode {
-    macro_rules! trials {
-        ($($name:path),* $(,)?) => { vec![$(Trial::test(stringify!($name), $name)),*] };
-    }
-    let tests = trials![
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
         command_ends_as_it_does,
         time_is_bounded,
         death_is_told,
         nbd::kernel_swaps_and_mounts,
         cxl::device_serves_what_fits,
         rdma::soft_roce_beside_this_system,
-    ];
-    let mut arguments = Arguments::from_args();
-    // A guest has as many processors as the machine.
-    arguments.test_threads.get_or_insert(1);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    ]
 }
 
 fn command_ends_as_it_does() -> Outcome {

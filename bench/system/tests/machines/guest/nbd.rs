@@ -1,6 +1,7 @@
 //! The kernel's own NBD driver on `cn-agent nbd`: a file system and swap in remote memory.
 
-use crate::rig::*;
+use cxloe_system::guest::*;
+use cxloe_system::{Outcome, ensure};
 
 /// A file system is made, filled, and read again after it was mounted anew; then a file of 2 MiB
 /// in a tmpfs is swapped out and read again. Sizes are small: a frame takes an emulated machine long.

@@ -1,7 +1,8 @@
 //! RDMA as a machine without a card has it: the kernel's soft-RoCE at both ends of a cable, measured by perftest, with this
 //! system beside it on the same kernel.
 
-use crate::rig::*;
+use cxloe_system::guest::*;
+use cxloe_system::{Outcome, ensure};
 
 /// Every figure of both, and nothing left of the devices. Sizes are small: a packet takes an emulated machine long.
 pub fn soft_roce_beside_this_system() -> Outcome {

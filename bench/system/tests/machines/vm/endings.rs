@@ -10,10 +10,9 @@ use cxloe_lab::{Process, program};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::signal::Signal;
 
-use super::rig::*;
+use cxloe_system::copies::ROLE;
+use cxloe_system::pair::*;
 
-/// Environment variable by which a copy of this program is told to be a monitor of the simplest kind.
-pub const ROLE: &str = "CXLOE_TEST_FILLS";
 /// What makes it leave pages modified: four times what may be here.
 const SIZES: [&str; 4] = ["--size", "16M", "--local", "4M"];
 
@@ -53,8 +52,8 @@ pub fn play() -> ExitCode {
     }
 }
 
-fn fabric() -> Outcome<Rig> {
-    let mut rig = Rig::bare()?;
+fn fabric() -> Outcome<Pair> {
+    let mut rig = Pair::bare()?;
     rig.pool_size = "64MiB";
     rig.start_gmm()?;
     rig.start_mn("anon")?;
@@ -69,7 +68,7 @@ pub fn a_machine_leaves_nothing_behind() -> Outcome {
     for _ in 0..3 {
         let mut command = Command::new(program("cn-agent")?);
         command.arg("vm").args(SIZES).arg("--").arg(std::env::current_exe()?);
-        command.args(["@memory@", "@size@"]).env("CXLOE_AGENT", rig.socket()).env(ROLE, "1");
+        command.args(["@memory@", "@size@"]).env("CXLOE_AGENT", rig.socket()).env(ROLE, "fills");
         succeeded(command.output()?)?;
         let spaces = client::paging(&rig.socket(), None)?;
         ensure(spaces.is_empty(), format!("{spaces:?}"))?;
@@ -79,7 +78,7 @@ pub fn a_machine_leaves_nothing_behind() -> Outcome {
     let counters = client::counters(&rig.socket())?.paging;
     let whole = counters.evicted > 3 * 2048 && counters.write_back_failures == 0;
     ensure(whole, format!("{counters:?}"))?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     for file in std::fs::read_dir(rig.dir.path())? {
         let path = file?.path();
         let log = path.extension().is_some_and(|extension| extension == "log");
@@ -91,7 +90,7 @@ pub fn a_machine_leaves_nothing_behind() -> Outcome {
 }
 
 /// A machine, or a program, that lives until there is the file `stop`.
-fn running(rig: &Rig, what: &str) -> Outcome<Process> {
+fn running(rig: &Pair, what: &str) -> Outcome<Process> {
     let script = format!("echo > {0}.runs; while ! test -e {0}.stop; do sleep 0.05; done", what);
     let mut command = Command::new(program("cn-agent")?);
     command.arg(what).args(SIZES).args(["--", "/bin/sh", "-c", &script]);
@@ -106,14 +105,14 @@ fn running(rig: &Rig, what: &str) -> Outcome<Process> {
     Ok(process)
 }
 
-fn end(rig: &Rig, what: &str, process: &mut Process) -> Outcome {
+fn end(rig: &Pair, what: &str, process: &mut Process) -> Outcome {
     std::fs::write(rig.path(&format!("{what}.stop")), "")?;
     let status = process.wait(LIMIT)?;
     let said = std::fs::read_to_string(rig.path(&format!("{what}.log")))?;
     ensure(status.success() && said.contains("is not destroyed yet"), format!("{status}: {said}"))
 }
 
-fn no_region_is_left(rig: &Rig) -> Outcome {
+fn no_region_is_left(rig: &Pair) -> Outcome {
     eventually("no region is left", || {
         let regions = rig.gmm(&["list", "-R"]).ok()?;
         (!regions.contains("exec-")).then_some(())
@@ -133,10 +132,10 @@ pub fn regions_go_when_the_manager_is_back() -> Outcome {
     let (mut machine, mut program) = (running(&rig, "vm")?, running(&rig, "exec")?);
     let regions = rig.gmm(&["list", "-R"])?;
     ensure(regions.matches("exec-").count() >= 2, regions)?;
-    rig.kill(&rig.gmm)?;
+    rig.kill("gmm")?;
     end(&rig, "vm", &mut machine)?;
     end(&rig, "exec", &mut program)?;
-    rig.kill(&rig.agent)?;
+    rig.kill("agent")?;
     rig.start_agent(&[])?;
     rig.start_gmm()?;
     no_region_is_left(&rig)

@@ -8,17 +8,17 @@ use cxloe_lab::{Process, program};
 use nix::sys::signal::Signal;
 
 use super::monitor::{Monitor, PAGE, PAGES, snapshot};
-use super::rig::*;
+use cxloe_system::pair::*;
 
 /// A fabric with a region, and the server that has put a snapshot into it.
 struct Served {
     server: Process,
-    rig: Rig,
+    rig: Pair,
 }
 
 impl Served {
     fn start(arguments: &[&str]) -> Outcome<Served> {
-        let rig = Rig::bare()?;
+        let rig = Pair::bare()?;
         rig.start_gmm()?;
         rig.start_mn("anon")?;
         rig.start_agent(&[])?;
@@ -60,7 +60,7 @@ impl Served {
     }
 }
 
-fn serve(rig: &Rig, arguments: &[&str]) -> Outcome<Process> {
+fn serve(rig: &Pair, arguments: &[&str]) -> Outcome<Process> {
     let log = rig.path("serve.log");
     let mut command = Command::new(program("cn-agent")?);
     command.args(["serve-uffd", "--region", "snapshot", "--socket"]).arg(rig.path("vm.uffd"));
@@ -160,7 +160,7 @@ pub fn machine_goes_on_with_the_next_agent() -> Outcome {
     let mut machine = served.monitor()?;
     machine.does("read 0 100")?;
     machine.does("remove 50 60")?;
-    served.rig.kill(&served.rig.agent)?;
+    served.rig.kill("agent")?;
     machine.tell("read 100 300")?;
     served.rig.start_agent(&[])?;
     ensure(machine.answer()? == "ok", "what was touched meanwhile is there")?;
@@ -177,7 +177,7 @@ pub fn machine_ends_when_no_agent_comes() -> Outcome {
     let served = Served::start(&["--wait", "500ms"])?;
     let mut machine = served.monitor()?;
     machine.does("read 0 10")?;
-    served.rig.kill(&served.rig.agent)?;
+    served.rig.kill("agent")?;
     machine.tell("read 10 20")?;
     served.ended_by_force(machine, Some(75), "nobody serves the machine's memory any more")
 }
@@ -205,7 +205,7 @@ pub fn machine_ends_when_its_memory_is_lost() -> Outcome {
     let served = Served::start(&["--lost-wait", "1s"])?;
     let mut machine = served.monitor()?;
     machine.does("read 0 10")?;
-    served.rig.kill(&served.rig.mn)?;
+    served.rig.kill("mn")?;
     machine.tell("read 1000 1010")?;
     served.ended_by_force(machine, Some(75), "are lost; the machine is ended")
 }

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -18,10 +18,8 @@ use cxloe_cn::uffd::{Features, Modes, Uffd};
 use cxloe_lab::{Lab, Process};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
-use super::rig::{LIMIT, Outcome, ensure};
+use cxloe_system::{LIMIT, Outcome, copy_as, ensure};
 
-/// Environment variable with the socket that a copy of this program, playing the monitor, connects to.
-pub const ROLE: &str = "CXLOE_TEST_MONITOR";
 pub const PAGE: usize = 4096;
 /// Pages of the two pieces, which follow each other in the snapshot and not in the monitor's addresses.
 const PIECES: [usize; 2] = [1536, 512];
@@ -49,8 +47,8 @@ pub struct Monitor {
 impl Monitor {
     /// Starts it; its memory is handed over to who listens at `socket`.
     pub fn start(lab: &Lab, socket: &Path) -> Outcome<Monitor> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command.env(ROLE, socket).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut command = copy_as("monitor")?;
+        command.arg(socket).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = lab.spawn("cn", command)?;
         let output = BufReader::new(process.child_mut().stdout.take().ok_or("no output")?);
         let (tell, answers) = channel();
@@ -88,8 +86,9 @@ impl Monitor {
 }
 
 /// Plays the monitor.
-pub fn play(socket: &str) -> ExitCode {
-    match Machine::hand_over(socket).and_then(|machine| machine.obey()) {
+pub fn play() -> ExitCode {
+    let socket = std::env::args().nth(1).unwrap_or_default();
+    match Machine::hand_over(&socket).and_then(|machine| machine.obey()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             println!("{}", error.message().unwrap_or("failed"));

@@ -5,28 +5,27 @@ use std::process::Command;
 
 use cxloe_cn::client;
 use cxloe_cn::pager::PagerCounters;
-use cxloe_lab::{Process, program};
+use cxloe_lab::program;
 
-use super::guest::{ended, guest};
-use super::rig::*;
+use cxloe_system::guest::{ended, guest};
+use cxloe_system::pair::*;
 
 /// A fabric with more memory than the usual one.
-fn fabric(bytes: &str) -> Outcome<Rig> {
-    let rig = Rig::bare()?;
+fn fabric(bytes: &str) -> Outcome<Pair> {
+    let rig = Pair::bare()?;
     rig.start_gmm()?;
-    let (manager, log) = (rig.manager(), rig.path("mn.log"));
+    let manager = rig.manager_url();
     let mut command = Command::new(program("mn-server")?);
     command.args(["--name", "mn0", "-i", "mn0", "--link", "packet", "--manager", &manager, "--pool", "anon"]);
     command.args(["--pool-size", bytes, "--data-dir"]).arg(rig.dir.path());
-    Process::log_to(&mut command, &log)?;
-    *rig.mn.borrow_mut() = Some(rig.lab.spawn("mn", command)?);
-    eventually("the memory node serves", || saying(&log, "registered with the manager"))?;
+    rig.start("mn", "mn", command)?;
+    rig.says("mn", "registered with the manager")?;
     rig.start_agent(&[])?;
     Ok(rig)
 }
 
 /// What stands before QEMU's name.
-fn emulator(rig: &Rig, size: &str, local: &str) -> Outcome<String> {
+fn emulator(rig: &Pair, size: &str, local: &str) -> Outcome<String> {
     let agent: PathBuf = program("cn-agent")?;
     let (agent, socket) = (agent.display(), rig.socket());
     Ok(format!(
@@ -36,7 +35,7 @@ fn emulator(rig: &Rig, size: &str, local: &str) -> Outcome<String> {
 }
 
 /// The machine is over, its region too, and of its memory this much went and came.
-fn aftermath(rig: &Rig) -> Outcome<PagerCounters> {
+fn aftermath(rig: &Pair) -> Outcome<PagerCounters> {
     eventually("nothing is mapped any more", || {
         client::paging(&rig.socket(), None).ok()?.is_empty().then_some(())
     })?;

@@ -2,32 +2,25 @@
 //! little memory. Each peer's data are compared by the program itself, which fails if a byte is wrong; here is looked at
 //! whether every peer brings the figures it promises, in every form. Nothing here asks how fast anything was.
 
-#[path = "../common/mod.rs"]
-mod common;
-
 use std::fs;
 use std::path::Path;
-use std::process::{Command, ExitCode, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 
-use common::{Outcome, ensure};
 use cxloe_bench::compare::{Pattern, peers};
 use cxloe_bench::report::Report;
 use cxloe_lab::{Standing, program};
-use libtest_mimic::{Failed, Trial};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, ensure};
 use serde_json::Value;
 
 const TIMES: &[&str] = &["read64", "write64", "read4k"];
 const RATES: &[&str] = &["stream64", "bulk_read", "bulk_write"];
 
-fn main() -> ExitCode {
-    common::run(tests, &[], &["gmm", "mn-server", "cxloe-bench"])
-}
-
-fn tests(standing: Standing) -> Vec<Trial> {
-    let mut tests = vec![Trial::test("peers_side_by_side", move || peers_side_by_side(standing))];
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = vec![Test::new("peers_side_by_side", move || peers_side_by_side(standing))];
     if standing == Standing::Root {
-        tests.push(Trial::test("what_is_missing_is_named", what_is_missing_is_named));
-        tests.push(Trial::test("a_peer_that_fails_is_told", a_peer_that_fails_is_told));
+        tests.push(Test::new("what_is_missing_is_named", what_is_missing_is_named));
+        tests.push(Test::new("a_peer_that_fails_is_told", a_peer_that_fails_is_told));
     }
     tests
 }

@@ -1,11 +1,11 @@
 //! The page in a real browser: drawn, silent, alone, and readable.
 
-use libtest_mimic::Failed;
+use cxloe_system::Failed;
 use serde_json::Value;
 
-use crate::browser::Browser;
-use crate::common::{Outcome, ensure};
-use crate::run::{everything, ways};
+use super::run::{everything, ways};
+use cxloe_system::browser::Browser;
+use cxloe_system::{Outcome, ensure};
 
 /// The page, under a name that browsers take for one.
 fn opened() -> Result<Browser, Failed> {

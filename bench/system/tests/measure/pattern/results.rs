@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use cxloe_bench::report::{Conditions, Unit};
+use cxloe_system::Failed;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
-use libtest_mimic::Failed;
 use serde_json::Value;
 
-use crate::common::{Outcome, ensure};
-use crate::run::{Everything, ITERATIONS, WORKING_SET, everything, ways};
+use super::run::{Everything, ITERATIONS, WORKING_SET, everything, ways};
+use cxloe_system::{Outcome, ensure};
 
 const LINES: u64 = WORKING_SET / 64;
 

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use cxloe_bench::report::Report;
 use cxloe_lab::Standing;
-use libtest_mimic::Failed;
+use cxloe_system::Failed;
+use cxloe_system::copies::as_nobody;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::common::{self, Outcome, ensure, eventually};
+use cxloe_system::{self, Outcome, ensure, eventually};
 
 /// A whole run, on a busy machine, in a build that is not optimised.
 const RUN_LIMIT: Duration = Duration::from_secs(240);
@@ -186,7 +187,7 @@ pub fn ordinary_user() -> Outcome {
     let folder = tempfile::tempdir()?;
     let programs = tempfile::tempdir()?;
     let program = cxloe_lab::program("cxloe-bench")?;
-    let mut command = common::as_nobody(programs.path(), &program, &["gmm", "mn-server", "cn-agent"])?;
+    let mut command = as_nobody(programs.path(), &program, &["gmm", "mn-server", "cn-agent"])?;
     // By default mapped memory is among what is measured, as far as it can be.
     command.args(["pattern", "chase", "gups", "--size", "4M", "--time", "15ms"]);
     let (status, said) = to_the_end(command, folder.path())?;
@@ -201,7 +202,7 @@ pub fn ordinary_user() -> Outcome {
     )?;
     // Named, what cannot be measured is an error.
     if is_left_out {
-        let mut command = common::as_nobody(programs.path(), &program, &[])?;
+        let mut command = as_nobody(programs.path(), &program, &[])?;
         command.args(["pattern", "chase", "--over", "mapped", "--size", "4M", "--time", "15ms"]);
         let (status, said) = to_the_end(command, folder.path())?;
         ensure(status.code() == Some(1), format!("{status}; it said: {said}"))?;

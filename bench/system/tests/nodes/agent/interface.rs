@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cxloe_cn::client::{self, Client};
 
-use crate::rig::*;
+use cxloe_system::pair::*;
 
 /// An address that is nobody's.
 const OTHER: &str = "02:00:00:00:00:77";
@@ -26,7 +26,7 @@ impl Work {
     fn run(&self, hpa: u64) -> Result<(), String> {
         let mut port = Client::connect(&self.agent).map_err(|e| e.to_string())?;
         for seed in 0.. {
-            let lines = lines(hpa, seed);
+            let lines = written_lines(hpa, seed);
             let mut round = || -> Result<(), client::ClientError> {
                 port.write_batch(&lines)?;
                 port.flush()
@@ -60,21 +60,8 @@ fn text(error: libtest_mimic::Failed) -> String {
     error.message().unwrap_or_default().to_owned()
 }
 
-/// What all runs of this daemon have logged.
-fn said(rig: &Rig, daemon: &str) -> Outcome<String> {
-    let mut said = String::new();
-    for entry in std::fs::read_dir(rig.dir.path())? {
-        let path: PathBuf = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        if name.starts_with(daemon) && name.ends_with(".log") {
-            said += &std::fs::read_to_string(path)?;
-        }
-    }
-    Ok(said)
-}
-
 /// Waits until both nodes have opened their link once more than `before`.
-fn reopened(rig: &Rig, before: u64) -> Outcome<u64> {
+fn reopened(rig: &Pair, before: u64) -> Outcome<u64> {
     eventually("the agent opens its link again", || {
         let counters = client::counters(&rig.socket()).ok()?;
         (counters.link_down.is_none() && counters.link_reopened > before).then_some(counters.link_reopened)
@@ -82,7 +69,7 @@ fn reopened(rig: &Rig, before: u64) -> Outcome<u64> {
 }
 
 pub fn comes_back(link: &'static str, wait: &'static str) -> Outcome {
-    let mut rig = Rig::bare()?;
+    let mut rig = Pair::bare()?;
     rig.link = link;
     rig.start_all("anon", &["--cache-size", "0", "--wait", wait])?;
     let hpa = rig.attached("scratch", "active")?.hpa;
@@ -90,7 +77,7 @@ pub fn comes_back(link: &'static str, wait: &'static str) -> Outcome {
     let kept = hpa + REGION / 2;
     let mut port = rig.connect()?;
     eventually("a session is open", || port.read(hpa).ok())?;
-    port.write_batch(&lines(kept, 99))?;
+    port.write_batch(&written_lines(kept, 99))?;
     port.flush()?;
 
     let work = Work { agent: rig.socket(), stop: AtomicBool::new(false), rounds: AtomicU64::new(0) };
@@ -103,20 +90,20 @@ pub fn comes_back(link: &'static str, wait: &'static str) -> Outcome {
         worked.map_err(Into::into)
     });
     if outcome.is_err() {
-        eprintln!("{}\n{}", said(&rig, "mn-server")?, said(&rig, "cn-agent")?);
+        eprintln!("{}\n{}", rig.logs("mn"), rig.logs("agent"));
     }
     outcome?;
     verify(&mut port, kept, 99)?;
-    for daemon in ["mn-server", "cn-agent"] {
-        let said = said(&rig, daemon)?;
+    for daemon in ["mn", "agent"] {
+        let said = rig.logs(daemon);
         ensure(!said.contains("panicked") && !said.contains("content was lost"), said.clone())?;
         ensure(said.contains("the link is open again"), said)?;
     }
-    rig.stop(&rig.agent)?;
-    rig.stop(&rig.mn)
+    rig.stop("agent")?;
+    rig.stop("mn")
 }
 
-fn changes(rig: &Rig, work: &Work) -> Outcome {
+fn changes(rig: &Pair, work: &Work) -> Outcome {
     work.goes_on("the start")?;
     let mut count = 0;
     for (pause, what) in [(0, "deleted and made again at once"), (300, "deleted, and made again later")] {
@@ -142,7 +129,7 @@ fn changes(rig: &Rig, work: &Work) -> Outcome {
     rig.lab.set_link("mn0", &["address", OTHER])?;
     rig.attached("scratch", "degraded")?;
     let advice = format!("ip link set mn0 address {MN}");
-    eventually("the node says what to do", || said(rig, "mn-server").ok()?.contains(&advice).then_some(()))?;
+    eventually("the node says what to do", || rig.logs("mn").contains(&advice))?;
     rig.lab.set_link("mn0", &["address", MN])?;
     rig.attached("scratch", "active")?;
     work.goes_on("another address and the old one again")?;
@@ -153,7 +140,7 @@ fn changes(rig: &Rig, work: &Work) -> Outcome {
     }
     rig.lab.link_down("mn0")?;
     eventually("the node has let go", || {
-        let closed = said(rig, "mn-server").ok()?.matches("interface `mn0` is down").count();
+        let closed = rig.logs("mn").matches("interface `mn0` is down").count();
         (closed >= 2).then_some(())
     })?;
     rig.lab.rename_link("mn0", "mn0", "other")?;
@@ -164,11 +151,11 @@ fn changes(rig: &Rig, work: &Work) -> Outcome {
 
 /// Told to end while the interface is away, both end as always.
 pub fn ends_well_without() -> Outcome {
-    let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
+    let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (port, _) = rig.written(5)?;
     drop(port);
     rig.lab.delete_link("mn0")?;
     eventually("the agent knows", || client::counters(&rig.socket()).ok()?.link_down.map(drop))?;
-    rig.stop(&rig.agent)?;
-    rig.stop(&rig.mn)
+    rig.stop("agent")?;
+    rig.stop("mn")
 }

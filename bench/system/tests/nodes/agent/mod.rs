@@ -4,9 +4,8 @@
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
 mod interface;
-mod rig;
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,23 +14,13 @@ use cxloe_cn::engine::EngineError;
 use cxloe_cn::local::memory::{SharedMemory, receive_with_descriptor};
 use cxloe_cn::local::message::{self, Answer, Ask, Refused, Request, VERSION};
 use cxloe_cn::local::ring::PORT_BYTES;
-use cxloe_lab::{Lab, Process, Standing, become_private_user_namespace, program};
+use cxloe_lab::{Lab, Process, Standing, program};
+use cxloe_system::pair::*;
+use cxloe_system::{Test, tests};
 use cxloe_wire::session::OpError;
-use libtest_mimic::{Arguments, Trial};
-use rig::*;
 
-fn main() -> ExitCode {
-    let standing = match become_private_user_namespace() {
-        Ok(standing) => standing,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(3);
-        }
-    };
-    macro_rules! trials {
-        ($($name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $name)),*] };
-    }
-    let mut tests = trials![
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = tests![
         lines_over_shared_memory,
         lines_over_the_best_link,
         the_command_line_reads_and_writes,
@@ -50,25 +39,23 @@ fn main() -> ExitCode {
         idle_agent_sleeps,
         measurements_follow_each_other,
     ];
-    tests.push(Trial::test("interface::ends_well_without", interface::ends_well_without));
+    tests.push(Test::new("interface::ends_well_without", interface::ends_well_without));
     let mut comes_back = |link: &'static str, wait: &'static str| {
         let name = format!("interface::comes_back_{link}_{wait}");
-        tests.push(Trial::test(name, move || interface::comes_back(link, wait)));
+        tests.push(Test::new(name, move || interface::comes_back(link, wait)));
     };
     comes_back("packet", "adaptive");
     comes_back("pnet", "sleep");
     if standing == Standing::Root {
         comes_back("xdp", "adaptive");
     }
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(2);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    tests
 }
 
 /// Nobody types that fast, but scripts do: neither that the agent has yet to hear of the region nor that it has yet to open
 /// its first session fails the next command.
 fn a_new_region_can_be_used_at_once() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     rig.start_gmm()?;
     rig.start_mn("anon")?;
     rig.start_agent(&[])?;
@@ -99,12 +86,22 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
 
 /// A benchmark is a compute node, which gives its place up when it ends.
 fn measurements_follow_each_other() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     rig.start_gmm()?;
     rig.start_mn("anon")?;
     for _ in 0..3 {
         let mut bench = Command::new(program("cxloe-bench")?);
-        bench.args(["verify", "-i", "cn0", "--link", "packet", "--size", "2M", "--manager", &rig.manager()]);
+        bench.args([
+            "verify",
+            "-i",
+            "cn0",
+            "--link",
+            "packet",
+            "--size",
+            "2M",
+            "--manager",
+            &rig.manager_url(),
+        ]);
         let log = rig.path("bench.log");
         Process::log_to(&mut bench, &log)?;
         let status = rig.lab.spawn("cn", bench)?.wait(LIMIT)?;
@@ -114,12 +111,12 @@ fn measurements_follow_each_other() -> Outcome {
 }
 
 fn lines_over_the_best_link() -> Outcome {
-    let mut rig = Rig::bare()?;
+    let mut rig = Pair::bare()?;
     rig.link = "auto";
     rig.start_all("anon", &["--wait", "sleep"])?;
     let (mut port, hpa) = rig.written(21)?;
     verify(&mut port, hpa, 21)?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     rig.start_agent(&["--wait", "busy"])?;
     let mut port = rig.connect()?;
     recovered(&mut port, hpa)?;
@@ -131,7 +128,7 @@ fn lines_over_the_best_link() -> Outcome {
 }
 
 fn lines_over_shared_memory() -> Outcome {
-    let rig = Rig::with_region("anon", &[])?;
+    let rig = Pair::with_region("anon", &[])?;
     let (mut port, hpa) = rig.written(1)?;
     verify(&mut port, hpa, 1)?;
     // Each thread its own port and part of the region, all at once.
@@ -143,7 +140,7 @@ fn lines_over_shared_memory() -> Outcome {
                 let base = hpa + part * LINES * 64;
                 let mut port = Client::connect(rig).map_err(|e| e.to_string())?;
                 for seed in [part, part + 100] {
-                    port.write_batch(&lines(base, seed)).map_err(|e| e.to_string())?;
+                    port.write_batch(&written_lines(base, seed)).map_err(|e| e.to_string())?;
                     port.flush().map_err(|e| e.to_string())?;
                     verify(&mut port, base, seed).map_err(|e| e.message().unwrap_or_default().to_owned())?;
                 }
@@ -173,7 +170,7 @@ fn lines_over_shared_memory() -> Outcome {
 }
 
 fn the_command_line_reads_and_writes() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     failed_with(&rig.cli(&["list"])?, 3, &["agent.sock", "cn-agent run"])?;
     rig.start_gmm()?;
     rig.start_mn("anon")?;
@@ -226,7 +223,7 @@ fn the_command_line_reads_and_writes() -> Outcome {
 }
 
 fn killed_agent_is_noticed_and_its_successor_has_the_data() -> Outcome {
-    let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
+    let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(2)?;
     let reader = thread::spawn(move || {
         loop {
@@ -236,7 +233,7 @@ fn killed_agent_is_noticed_and_its_successor_has_the_data() -> Outcome {
             }
         }
     });
-    rig.kill(&rig.agent)?;
+    rig.kill("agent")?;
     let (error, again) = reader.join().expect("no panic");
     ensure(matches!(error, ClientError::AgentGone(_)), error.to_string())?;
     ensure(matches!(again, Err(ClientError::AgentGone(_))), "a dead port stays dead")?;
@@ -251,13 +248,13 @@ fn killed_agent_is_noticed_and_its_successor_has_the_data() -> Outcome {
 }
 
 fn file_pool_survives_its_memory_node() -> Outcome {
-    let rig = Rig::with_region("file", &["--cache-size", "0"])?;
+    let rig = Pair::with_region("file", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(3)?;
-    rig.stop(&rig.mn)?;
+    rig.stop("mn")?;
     rig.start_mn("file")?;
     recovered(&mut port, hpa)?;
     verify(&mut port, hpa, 3)?;
-    rig.kill(&rig.mn)?;
+    rig.kill("mn")?;
     rig.start_mn("file")?;
     recovered(&mut port, hpa)?;
     verify(&mut port, hpa, 3)
@@ -265,9 +262,9 @@ fn file_pool_survives_its_memory_node() -> Outcome {
 
 fn lost_pool_is_named_and_never_read_as_zeros() -> Outcome {
     cxloe_lab::expect_error("has lost its content");
-    let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
+    let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(4)?;
-    rig.kill(&rig.mn)?;
+    rig.kill("mn")?;
     rig.start_mn("anon")?;
     let expected = line(hpa, 4);
     let mut strange = None;
@@ -290,19 +287,19 @@ fn lost_pool_is_named_and_never_read_as_zeros() -> Outcome {
     rig.gmm(&["reset-region", "scratch"])?;
     ensure(rig.attached("scratch", "active")?.hpa == hpa, "a region keeps its address")?;
     ensure(recovered(&mut port, hpa)? == [0; 64], "a region that was reset is empty")?;
-    port.write_batch(&lines(hpa, 5))?;
+    port.write_batch(&written_lines(hpa, 5))?;
     port.flush()?;
     verify(&mut port, hpa, 5)
 }
 
 fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
-    let rig = Rig::with_region("file", &[])?;
+    let rig = Pair::with_region("file", &[])?;
     let (mut port, hpa) = rig.written(6)?;
     // In the cache only: the memory node has not got it when it dies.
     let last = hpa + (LINES - 1) * 64;
     port.write(last, &[9; 64])?;
-    rig.kill(&rig.mn)?;
+    rig.kill("mn")?;
     let error = failure(&mut port, hpa)?;
     let named = matches!(
         &error,
@@ -321,7 +318,7 @@ fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
     recovered(&mut port, hpa)?;
     eventually("what was held back is written", || port.flush().ok())?;
     rig.attached("scratch", "active")?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     rig.start_agent(&[])?;
     let mut port = rig.connect()?;
     recovered(&mut port, hpa)?;
@@ -331,7 +328,7 @@ fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
 
 fn second_agent_with_the_same_cn_id_is_refused() -> Outcome {
     cxloe_lab::expect_error("already serves another running agent");
-    let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
+    let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(7)?;
     // The same socket; the same data directory; then its own of both, and only the wire in common.
     let run = |arguments: Vec<String>| -> Outcome<std::process::Output> {
@@ -357,7 +354,8 @@ fn second_agent_with_the_same_cn_id_is_refused() -> Outcome {
     std::fs::create_dir(&stolen)?;
     let state = format!("cn-{}.state", CN.replace(':', "-"));
     std::fs::copy(data.join(&state), stolen.join(&state))?;
-    let (_thief, log) = rig.start_agent_called("thief", &[])?;
+    let _thief = rig.start_agent_called("thief", &[])?;
+    let log = rig.log("thief");
     eventually("the manager refuses it", || saying(&log, "no manager").and_then(|()| saying(&log, CN)))?;
     eventually("the memory node refuses it", || saying(&log, "already serves another running agent"))?;
     let theirs = run_against(&rig, "thief.sock", &["read", "scratch"])?;
@@ -366,19 +364,19 @@ fn second_agent_with_the_same_cn_id_is_refused() -> Outcome {
     verify(&mut port, hpa, 7)
 }
 
-fn run_against(rig: &Rig, socket: &str, arguments: &[&str]) -> Outcome<std::process::Output> {
-    rig::run("cn-agent", arguments, Some(&rig.path(socket)))
+fn run_against(rig: &Pair, socket: &str, arguments: &[&str]) -> Outcome<std::process::Output> {
+    cxloe_system::command::run("cn-agent", arguments, Some(&rig.path(socket)))
 }
 
 fn manager_may_come_and_go() -> Outcome {
-    let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
+    let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(8)?;
-    rig.kill(&rig.gmm)?;
+    rig.kill("gmm")?;
     verify(&mut port, hpa, 8)?;
-    port.write_batch(&lines(hpa, 9))?;
+    port.write_batch(&written_lines(hpa, 9))?;
     port.flush()?;
     // Without its manager, an agent that starts has what it had.
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     rig.start_agent(&["--cache-size", "0"])?;
     let region = client::regions(&rig.socket())?;
     ensure(region.first().is_some_and(|r| r.region == "scratch" && r.hpa == hpa), format!("{region:?}"))?;
@@ -404,10 +402,10 @@ fn manager_may_come_and_go() -> Outcome {
 }
 
 fn agent_starts_without_its_manager() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     rig.start_agent(&[])?;
     ensure(client::regions(&rig.socket())?.is_empty(), "nothing is attached")?;
-    let log = rig.path("cn-agent.1.log");
+    let log = rig.log("agent");
     eventually("it says so", || saying(&log, "manager unreachable at unix:"))?;
     rig.start_gmm()?;
     rig.start_mn("anon")?;
@@ -417,7 +415,7 @@ fn agent_starts_without_its_manager() -> Outcome {
 }
 
 fn unusable_interface_is_named() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let run = |more: &[&str]| -> Outcome<std::process::Output> {
         let mut command = Command::new(program("cn-agent")?);
         command.args(rig.agent_arguments("agent", more));
@@ -433,8 +431,9 @@ fn unusable_interface_is_named() -> Outcome {
     ensure(!rig.socket().exists(), "an agent that did not start leaves no socket")?;
 
     let small =
-        Rig::on(Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0").mtu(80))?;
-    let (mut process, log) = small.start_agent_called("agent", &[])?;
+        Pair::on(Lab::builder().namespace("cn").namespace("mn").veth("cn", "cn0", "mn", "mn0").mtu(80))?;
+    let mut process = small.start_agent_called("agent", &[])?;
+    let log = small.log("agent");
     let status = process.wait(LIMIT)?;
     let output = std::process::Output { status, stdout: Vec::new(), stderr: std::fs::read(log)? };
     failed_with(&output, 1, &["MTU 80", "mtu 1500"])
@@ -442,7 +441,7 @@ fn unusable_interface_is_named() -> Outcome {
 
 fn cable_may_be_unplugged() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
-    let rig = Rig::with_region("anon", &["--cache-size", "0"])?;
+    let rig = Pair::with_region("anon", &["--cache-size", "0"])?;
     let (mut port, hpa) = rig.written(11)?;
     for interface in ["mn0", "cn0"] {
         rig.lab.link_down(interface)?;
@@ -456,13 +455,13 @@ fn cable_may_be_unplugged() -> Outcome {
 }
 
 fn sigterm_writes_back_and_leaves_nothing() -> Outcome {
-    let rig = Rig::with_region("anon", &[])?;
+    let rig = Pair::with_region("anon", &[])?;
     let (mut port, hpa) = rig.written(12)?;
     // In the cache only.
     for i in 0..16 {
         port.write(hpa + i * 64, &[i as u8; 64])?;
     }
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     ensure(matches!(port.read(hpa), Err(ClientError::AgentGone(_))), "a port ends with its agent")?;
     ensure(!rig.socket().exists(), "the socket is gone")?;
     let mut left: Vec<String> = std::fs::read_dir(rig.path("agent.data"))?
@@ -482,7 +481,7 @@ fn sigterm_writes_back_and_leaves_nothing() -> Outcome {
 }
 
 /// Asks for a port without the client library: its socket and its memory.
-fn raw_port(rig: &Rig) -> Outcome<(std::os::unix::net::UnixStream, SharedMemory)> {
+fn raw_port(rig: &Pair) -> Outcome<(std::os::unix::net::UnixStream, SharedMemory)> {
     let mut socket = std::os::unix::net::UnixStream::connect(rig.socket())?;
     socket.set_read_timeout(Some(LIMIT))?;
     message::write(&mut socket, &Request { version: VERSION, ask: Ask::Port })?;
@@ -495,7 +494,7 @@ fn hostile_clients_hurt_only_themselves() -> Outcome {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
     use std::sync::atomic::Ordering::Relaxed;
-    let rig = Rig::with_region("anon", &["--max-clients", "4"])?;
+    let rig = Pair::with_region("anon", &["--max-clients", "4"])?;
     let (mut good, hpa) = rig.written(13)?;
 
     // Indices that cannot be, operations that do not exist, addresses of nobody.
@@ -527,7 +526,7 @@ fn hostile_clients_hurt_only_themselves() -> Outcome {
     })?;
     memory.word(16).store(512, std::sync::atomic::Ordering::Release);
     sluggard.write_all(&[1])?;
-    good.write_batch(&lines(hpa, 14))?;
+    good.write_batch(&written_lines(hpa, 14))?;
     verify(&mut good, hpa, 14)?;
     ensure(memory.word(48).load(Relaxed) == 256, "no completion goes where there is no room")?;
     drop(sluggard);
@@ -545,7 +544,7 @@ fn hostile_clients_hurt_only_themselves() -> Outcome {
     ensure(matches!(said, Answer::Refused(Refused::Version { agent: VERSION })), format!("{said:?}"))?;
 
     // More ports than there may be; the places of closed ones are free again.
-    let count = |rig: &Rig| client::counters(&rig.socket()).map(|c| c.clients).ok();
+    let count = |rig: &Pair| client::counters(&rig.socket()).map(|c| c.clients).ok();
     eventually("closed ports are cleaned up", || (count(&rig)? == 1).then_some(()))?;
     let ports: Vec<Client> = (0..3).map(|_| rig.connect()).collect::<Result<_, _>>()?;
     let full = Client::connect(&rig.socket()).unwrap_err();
@@ -557,9 +556,9 @@ fn hostile_clients_hurt_only_themselves() -> Outcome {
 }
 
 /// CPU time of a process so far.
-fn cpu_time(process: &Process) -> Outcome<Duration> {
+fn cpu_time(pid: u32) -> Outcome<Duration> {
     let mut total = 0;
-    for task in std::fs::read_dir(format!("/proc/{}/task", process.id()))? {
+    for task in std::fs::read_dir(format!("/proc/{pid}/task"))? {
         let text = std::fs::read_to_string(task?.path().join("schedstat"))?;
         total += text.split_whitespace().next().and_then(|t| t.parse::<u64>().ok()).ok_or("no schedstat")?;
     }
@@ -568,10 +567,9 @@ fn cpu_time(process: &Process) -> Outcome<Duration> {
 
 fn idle_agent_sleeps() -> Outcome {
     cxloe_lab::expect_error("has not answered within the limit");
-    let rig = Rig::with_region("anon", &[])?;
+    let rig = Pair::with_region("anon", &[])?;
     let (_port, _) = rig.written(15)?;
-    let agent = rig.agent.borrow();
-    let agent = agent.as_ref().ok_or("the agent runs")?;
+    let agent = rig.pid("agent")?;
     let used = || -> Outcome<f64> {
         let (began, before) = (std::time::Instant::now(), cpu_time(agent)?);
         thread::sleep(Duration::from_secs(2));

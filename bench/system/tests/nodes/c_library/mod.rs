@@ -3,39 +3,31 @@
 //! into threads whose signal stacks are their own affair.
 
 #[allow(dead_code, reason = "the rig serves several test programs")]
-#[path = "../agent/rig.rs"]
-mod rig;
 mod threads;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cxloe_lab::{Process, become_private_user_namespace, program};
-use libtest_mimic::{Arguments, Failed, Trial};
-use rig::*;
+use cxloe_lab::{Process, program};
+use cxloe_system::pair::*;
+use cxloe_system::{Failed, Test};
 
 /// A quarter of the region.
 const LOCAL: u64 = REGION / 4;
 const RUN_MAX: Duration = Duration::from_secs(60);
 
-fn main() -> ExitCode {
-    if let Err(error) = become_private_user_namespace() {
-        eprintln!("{error}");
-        return ExitCode::from(3);
-    }
+pub fn tests(_: cxloe_lab::Standing) -> Vec<Test> {
     let mut tests = Vec::new();
     for linked in [Linked::Shared, Linked::Static] {
-        tests.push(Trial::test(format!("{linked:?}::through_the_agent"), move || through_the_agent(linked)));
+        tests.push(Test::new(format!("{linked:?}::through_the_agent"), move || through_the_agent(linked)));
     }
-    tests.push(Trial::test("inline_over_its_own_link", inline_over_its_own_link));
-    tests.push(Trial::test("threads_of_c_with_any_signal_stack", threads::of_c));
-    tests.push(Trial::test("threads_of_go", threads::of_go));
-    tests.push(Trial::test("errors_are_said_in_words", errors_are_said_in_words));
-    tests.push(Trial::test("the_header_is_plain_c_and_cpp", the_header_is_plain_c_and_cpp));
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    tests.push(Test::new("inline_over_its_own_link", inline_over_its_own_link));
+    tests.push(Test::new("threads_of_c_with_any_signal_stack", threads::of_c));
+    tests.push(Test::new("threads_of_go", threads::of_go));
+    tests.push(Test::new("errors_are_said_in_words", errors_are_said_in_words));
+    tests.push(Test::new("the_header_is_plain_c_and_cpp", the_header_is_plain_c_and_cpp));
+    tests
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +69,7 @@ fn compile_from(source_file: &Path, to: &Path, linked: Linked) -> Result<PathBuf
 }
 
 /// Runs the example as a process of the compute node; what it says.
-fn run_example(rig: &Rig, example: &Path, arguments: &[&str], code: i32) -> Outcome<String> {
+fn run_example(rig: &Pair, example: &Path, arguments: &[&str], code: i32) -> Outcome<String> {
     let log = rig.path("example.log");
     let mut command = Command::new(example);
     command.args(arguments).env("CXLOE_AGENT", rig.socket());
@@ -97,7 +89,7 @@ fn count(said: &str, of: &str) -> Outcome<u64> {
 }
 
 fn through_the_agent(linked: Linked) -> Outcome {
-    let rig = Rig::with_region("anon", &[])?;
+    let rig = Pair::with_region("anon", &[])?;
     let example = compile(rig.dir.path(), linked)?;
     let said = run_example(&rig, &example, &["scratch", &LOCAL.to_string()], 0)?;
     let pages = REGION / 4096;
@@ -109,28 +101,28 @@ fn through_the_agent(linked: Linked) -> Outcome {
 }
 
 fn inline_over_its_own_link() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let example = compile(rig.dir.path(), Linked::Shared)?;
     let said = run_inline(&rig, &example)?;
     ensure(count(&said, "pages")? == REGION / 4096 && count(&said, "evicted")? > 0, &said)
 }
 
 /// Runs a program that maps the region of a fabric without an agent; what it says.
-fn run_inline(rig: &Rig, example: &Path) -> Outcome<String> {
+fn run_inline(rig: &Pair, example: &Path) -> Outcome<String> {
     rig.start_gmm()?;
     rig.start_mn("anon")?;
     rig.create_region("scratch")?;
-    run_example(rig, example, &["scratch", &LOCAL.to_string(), "cn0", &rig.manager()], 0)
+    run_example(rig, example, &["scratch", &LOCAL.to_string(), "cn0", &rig.manager_url()], 0)
 }
 
 fn errors_are_said_in_words() -> Outcome {
-    let rig = Rig::with_region("anon", &[])?;
+    let rig = Pair::with_region("anon", &[])?;
     let example = compile(rig.dir.path(), Linked::Shared)?;
     let started = Instant::now();
     let said = run_example(&rig, &example, &["scratch", "1048576", "cn0", "http://127.0.0.1:9"], 1)?;
     ensure(said.contains("map:") && said.contains("127.0.0.1:9"), &said)?;
     ensure(started.elapsed() < RUN_MAX, "in bounded time")?;
-    let said = run_example(&rig, &example, &["scratch", "1048576", "nothere0", &rig.manager()], 1)?;
+    let said = run_example(&rig, &example, &["scratch", "1048576", "nothere0", &rig.manager_url()], 1)?;
     ensure(said.contains("nothere0"), &said)
 }
 

@@ -4,23 +4,23 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use libtest_mimic::Failed;
+use cxloe_system::Failed;
 
-use super::rig::{Outcome, REGION, Rig, ensure};
 use super::{Linked, compile_from, count, libraries, run_inline, source};
+use cxloe_system::pair::{Outcome, Pair, REGION, ensure};
 
 fn beside(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_library").join(name)
 }
 
 pub fn of_c() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let program = compile_from(&beside("threads.c"), &rig.path("threads"), Linked::Shared)?;
     every_page_was_right(&run_inline(&rig, &program)?)
 }
 
 pub fn of_go() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let program = go(&rig.path("threads"))?;
     every_page_was_right(&run_inline(&rig, &program)?)
 }

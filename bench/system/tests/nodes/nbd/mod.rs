@@ -5,36 +5,26 @@
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
 mod client;
-#[path = "../agent/rig.rs"]
-#[allow(dead_code, reason = "the tests of the agent use the rest")]
-mod rig;
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, Output};
 use std::thread;
 
 use client::NbdClient;
-use cxloe_lab::{Process, become_private_user_namespace, program};
-use libtest_mimic::{Arguments, Trial};
+use cxloe_lab::{Process, program};
+use cxloe_system::pair::*;
+use cxloe_system::{Test, tests};
 use nix::sys::signal::Signal;
-use rig::*;
 
 /// Bytes of the exported region.
 const DISK: u64 = 16 << 20;
 /// `EIO` as NBD numbers it.
 const EIO: u32 = 5;
 
-fn main() -> ExitCode {
-    if let Err(error) = become_private_user_namespace() {
-        eprintln!("{error}");
-        return ExitCode::from(3);
-    }
-    macro_rules! trials {
-        ($($name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $name)),*] };
-    }
-    let tests = trials![
+pub fn tests(_: cxloe_lab::Standing) -> Vec<Test> {
+    tests![
         nbdinfo_shows_the_region,
         nbdcopy_copies_in_and_out,
         qemu_img_converts_and_compares,
@@ -51,21 +41,18 @@ fn main() -> ExitCode {
         hostile_clients_hurt_only_themselves,
         server_leaves_nothing_behind,
         wrong_arguments_are_told,
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(1);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    ]
 }
 
 /// A fabric with a region `disk`, and a server that exports it. Ends with the server first.
 struct Exported {
     server: Process,
-    rig: Rig,
+    rig: Pair,
 }
 
 impl Exported {
     fn start(arguments: &[&str]) -> Outcome<Exported> {
-        let rig = Rig::bare()?;
+        let rig = Pair::bare()?;
         rig.start_gmm()?;
         rig.start_mn("file")?;
         rig.start_agent(&[])?;
@@ -101,7 +88,7 @@ impl Exported {
     }
 }
 
-fn serve(rig: &Rig, arguments: &[&str]) -> Outcome<Process> {
+fn serve(rig: &Pair, arguments: &[&str]) -> Outcome<Process> {
     let (socket, log) = (rig.path("disk.nbd"), rig.path("nbd.log"));
     let mut command = Command::new(program("cn-agent")?);
     command.args(["nbd", "--region", "disk", "--socket"]).arg(&socket).arg("--agent").arg(rig.socket());
@@ -295,7 +282,7 @@ fn failures_are_logged_seldom() -> Outcome {
     let disk = Exported::start(&["--wait", "0ms"])?;
     let mut nbd = disk.connect()?;
     ensure(nbd.read(0, 512)?.is_ok(), "reads work")?;
-    disk.rig.kill(&disk.rig.agent)?;
+    disk.rig.kill("agent")?;
     for _ in 0..300 {
         ensure(nbd.read(0, 512)? == Err(EIO), "a read fails")?;
     }
@@ -374,7 +361,7 @@ fn killed_agent_means_errors_until_it_is_back() -> Outcome {
         written += chunk.len() as u64;
     }
     // Nobody asks for a flush: what was answered is there all the same.
-    disk.rig.kill(&disk.rig.agent)?;
+    disk.rig.kill("agent")?;
     ensure(nbd.read(0, 4096)? == Err(EIO), "a read fails")?;
     ensure(nbd.write(0, &[9; 4096])? == Err(EIO), "a write fails")?;
     let copying = tool("nbdcopy", &[text(&image), &disk.uri("disk")])?;
@@ -394,7 +381,7 @@ fn restarted_agent_is_waited_for() -> Outcome {
     let disk = Exported::start(&["--wait", "60s"])?;
     let mut nbd = disk.connect()?;
     ensure(nbd.write(4096, &[7; 8192])?.is_ok(), "a write is done")?;
-    disk.rig.kill(&disk.rig.agent)?;
+    disk.rig.kill("agent")?;
     nbd.send(0, 1, 8192, 4096, &[8; 4096])?;
     disk.rig.start_agent(&[])?;
     ensure(nbd.answer(0)?.is_ok(), "the write was carried out by the agent's successor")?;
@@ -500,7 +487,7 @@ fn wrong_arguments_are_told() -> Outcome {
     failed_with(&run("disk", &socket)?, 1, &["another NBD server", "--socket"])?;
     let mut nbd = disk.connect()?;
     ensure(nbd.read(0, 64)?.is_ok(), "the first server goes on")?;
-    disk.rig.stop(&disk.rig.agent)?;
+    disk.rig.stop("agent")?;
     // Its own socket is --socket.
     failed_with(&run("disk", &other)?, 3, &["agent.sock", "cn-agent run", "name its socket with --agent"])
 }

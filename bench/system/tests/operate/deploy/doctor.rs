@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use cxloe_lab::program;
 use serde_json::Value;
 
-use crate::rig::{Outcome, Rig, ensure, eventually};
+use cxloe_system::pair::{Outcome, Pair, ensure, eventually};
 
 /// What a doctor found.
 struct Findings {
@@ -49,24 +49,24 @@ impl Findings {
 }
 
 /// Has `daemon` examine what it finds in `namespace`.
-fn examine(rig: &Rig, namespace: &str, daemon: &str, arguments: &[&str]) -> Outcome<Findings> {
+fn examine(rig: &Pair, namespace: &str, daemon: &str, arguments: &[&str]) -> Outcome<Findings> {
     let mut command = Command::new(program(daemon)?);
     command.arg("doctor").arg("--json").args(arguments);
     finish(rig, namespace, command)
 }
 
-fn finish(rig: &Rig, namespace: &str, mut command: Command) -> Outcome<Findings> {
+fn finish(rig: &Pair, namespace: &str, mut command: Command) -> Outcome<Findings> {
     // Through a file each, for the lab's processes write there; they see a /sys of their namespace.
     let (out, err) = (rig.path("doctor.out"), rig.path("doctor.err"));
     command.stdout(fs::File::create(&out)?).stderr(fs::File::create(&err)?);
-    let status = rig.lab.spawn(namespace, command)?.wait(crate::rig::LIMIT)?;
+    let status = rig.lab.spawn(namespace, command)?.wait(cxloe_system::pair::LIMIT)?;
     Findings::of(&Output { status, stdout: fs::read(&out)?, stderr: fs::read(&err)? })
 }
 
 pub fn a_working_fabric_has_no_failures() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     rig.start_gmm()?;
-    let (manager, data) = (rig.manager(), rig.path("").display().to_string());
+    let (manager, data) = (rig.manager_url(), rig.path("").display().to_string());
     let (mn_socket, agent_socket) =
         (rig.path("mn.sock").display().to_string(), rig.socket().display().to_string());
     let mn = ["-i", "mn0", "--name", "mn0", "--link", "packet", "--manager", &manager, "--data-dir", &data];
@@ -102,7 +102,7 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     rig.attached("scratch", "active")?;
     let asked = eventually("the agent has its session", || {
         let asked = examine(&rig, "cn", "cn-agent", &cn).ok()?;
-        asked.expect(&format!("frames to {}", crate::rig::MN), "ok", "answered").ok().map(|()| asked)
+        asked.expect(&format!("frames to {}", cxloe_system::pair::MN), "ok", "answered").ok().map(|()| asked)
     })?;
     asked.expect("agent", "ok", "1 sessions")?;
     ensure(asked.failures().is_empty(), format!("{:#}", asked.report))?;
@@ -112,7 +112,7 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
     table.arg("doctor").args(&cn);
     let shown = rig.path("table");
     table.stdout(fs::File::create(&shown)?);
-    let status = rig.lab.spawn("cn", table)?.wait(crate::rig::LIMIT)?;
+    let status = rig.lab.spawn("cn", table)?.wait(cxloe_system::pair::LIMIT)?;
     let shown = fs::read_to_string(shown)?;
     ensure(status.code() == Some(asked.code), format!("{status}: {shown}"))?;
     for words in ["What to do:", "ip link set cn0 mtu 9000", "frames to", "0 failures"] {
@@ -122,11 +122,11 @@ pub fn a_working_fabric_has_no_failures() -> Outcome {
 }
 
 pub fn what_is_wrong_with_an_interface_is_named() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let ip = |arguments: &[&str]| -> Outcome {
         let mut ip = Command::new("ip");
         ip.args(arguments);
-        let status = rig.lab.spawn("mn", ip)?.wait(crate::rig::LIMIT)?;
+        let status = rig.lab.spawn("mn", ip)?.wait(cxloe_system::pair::LIMIT)?;
         ensure(status.success(), format!("ip {arguments:?}: {status}"))
     };
     let look = |more: &[&str]| {
@@ -159,8 +159,8 @@ pub fn what_is_wrong_with_an_interface_is_named() -> Outcome {
 }
 
 pub fn missing_rights_are_named() -> Outcome {
-    let rig = Rig::bare()?;
-    let (manager, data) = (rig.manager(), rig.path("").display().to_string());
+    let rig = Pair::bare()?;
+    let (manager, data) = (rig.manager_url(), rig.path("").display().to_string());
     let restricted = |sets: &[&str], daemon: &str, more: &[&str]| -> Outcome<Findings> {
         let mut command = Command::new("setpriv");
         command.args(sets).arg("--").arg(program(daemon)?).args(["doctor", "--json", "--manager", &manager]);
@@ -185,7 +185,7 @@ pub fn missing_rights_are_named() -> Outcome {
 }
 
 pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let path = |name: &str| rig.path(name).display().to_string();
     fs::write(rig.path("mn.toml"), "interface = 'mn0'\npool_size = '1G'\n")?;
     let wrong = examine(&rig, "mn", "mn-server", &["--config", &path("mn.toml")])?;
@@ -193,7 +193,7 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     wrong.expect("kernel", "ok", "")?;
     ensure(wrong.code == 2, format!("exit code {}", wrong.code))?;
 
-    let (manager, data) = (rig.manager(), path("data"));
+    let (manager, data) = (rig.manager_url(), path("data"));
     let usual = ["--manager", &manager, "--data-dir", &data];
     let gone = examine(&rig, "cn", "cn-agent", &[&["-i", "cn0"][..], &usual].concat())?;
     gone.expect("manager", "fail", "unreachable")?;

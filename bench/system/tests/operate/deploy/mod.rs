@@ -8,17 +8,14 @@ mod doctor;
 mod notify;
 mod packages;
 #[allow(dead_code)]
-#[path = "../agent/rig.rs"]
-mod rig;
 mod rights;
 mod syscalls;
 mod unit;
 
-use std::process::ExitCode;
 use std::sync::OnceLock;
 
-use cxloe_lab::{Standing, become_private_user_namespace};
-use libtest_mimic::{Arguments, Trial};
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
 
 static STANDING: OnceLock<Standing> = OnceLock::new();
 
@@ -27,20 +24,9 @@ fn is_root() -> bool {
     STANDING.get() == Some(&Standing::Root)
 }
 
-fn main() -> ExitCode {
-    match become_private_user_namespace() {
-        Ok(standing) => drop(STANDING.set(standing)),
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(3);
-        }
-    }
-    macro_rules! trials {
-        ($($module:ident :: $name:ident),* $(,)?) => {
-            vec![$(Trial::test(stringify!($name), $module::$name)),*]
-        };
-    }
-    let tests = trials![
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let _ = STANDING.set(standing);
+    tests![
         unit::units_are_ones_that_systemd_takes,
         unit::units_expose_little,
         unit::shipped_configuration_is_read,
@@ -54,8 +40,5 @@ fn main() -> ExitCode {
         doctor::what_is_wrong_with_an_interface_is_named,
         doctor::missing_rights_are_named,
         doctor::wrong_options_and_absent_peers_are_named,
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(2);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    ]
 }

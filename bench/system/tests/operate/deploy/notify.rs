@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cxloe_lab::{Process, program};
 use nix::sys::signal::Signal;
 
-use crate::rig::{LIMIT, Outcome, Rig, ensure, eventually};
+use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually};
 
 /// Silence after which a service manager would end the daemon.
 const WATCHDOG: Duration = Duration::from_millis(900);
@@ -82,7 +82,7 @@ impl Drop for Held {
 }
 
 /// Starts a daemon whose service manager listens at `socket`.
-fn start(rig: &Rig, namespace: &str, daemon: &str, socket: &Path, arguments: &[&str]) -> Outcome<Process> {
+fn start(rig: &Pair, namespace: &str, daemon: &str, socket: &Path, arguments: &[&str]) -> Outcome<Process> {
     let mut command = Command::new(program(daemon)?);
     command
         .args(arguments)
@@ -119,7 +119,7 @@ fn life(supervisor: &Supervisor, mut daemon: Process, worker: &str, ready: &str,
 
 pub fn the_manager_tells_its_supervisor() -> Outcome {
     cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let socket = rig.path("notify");
     let supervisor = Supervisor::at(&socket)?;
     let store = rig.path("gmm.redb").display().to_string();
@@ -129,11 +129,11 @@ pub fn the_manager_tells_its_supervisor() -> Outcome {
 
 pub fn the_memory_node_tells_its_supervisor() -> Outcome {
     cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     rig.start_gmm()?;
     let socket = rig.path("notify");
     let supervisor = Supervisor::at(&socket)?;
-    let (manager, data) = (rig.manager(), rig.path("data").display().to_string());
+    let (manager, data) = (rig.manager_url(), rig.path("data").display().to_string());
     let usual = ["-i", "mn0", "--link", "packet", "--workers", "2", "--pool-size", "32M"];
     let places = ["--manager", &manager, "--data-dir", &data];
     let mn = start(&rig, "mn", "mn-server", &socket, &[&usual[..], &places].concat())?;
@@ -142,7 +142,7 @@ pub fn the_memory_node_tells_its_supervisor() -> Outcome {
 
 pub fn the_agent_tells_its_supervisor() -> Outcome {
     cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     let socket = rig.path("notify");
     let supervisor = Supervisor::at(&socket)?;
     let arguments = rig.agent_arguments("agent", &["--wait", "sleep"]);

@@ -9,8 +9,8 @@ use std::process::Command;
 
 use cxloe_lab::program;
 
-use crate::rig::{Outcome, ensure, succeeded};
-use crate::unit::source;
+use super::unit::source;
+use cxloe_system::pair::{Outcome, ensure, succeeded};
 
 const PACKAGES: [&str; 7] =
     ["cxloe-common", "cxloe-gmm", "cxloe-mn", "cxloe-cn", "libcxloe0", "libcxloe-dev", "cxloe-bench"];

@@ -10,9 +10,9 @@ use std::time::Duration;
 use cxloe_lab::{Lab, Process, program};
 use nix::sys::signal::Signal;
 
-use crate::is_root;
-use crate::rig::{CN, LIMIT, MN, Outcome, ensure, eventually, run, saying, succeeded};
-use crate::unit::Unit;
+use super::is_root;
+use super::unit::Unit;
+use cxloe_system::pair::{CN, LIMIT, MN, Outcome, ensure, eventually, run, saying, succeeded};
 
 /// Who runs the daemons and who a program, both without a name; and their group.
 const DAEMON: &str = "65534";

@@ -8,8 +8,8 @@ use std::process::Command;
 use cxloe_lab::{Lab, Process, program};
 use nix::sys::signal::Signal;
 
-use crate::rig::{CN, LIMIT, MN, Outcome, ensure, eventually, failed_with, run, saying, succeeded};
-use crate::unit::Unit;
+use super::unit::Unit;
+use cxloe_system::pair::{CN, LIMIT, MN, Outcome, ensure, eventually, failed_with, run, saying, succeeded};
 
 /// The system calls that a unit lets through.
 fn allowed(unit: &Unit) -> Outcome<BTreeSet<String>> {

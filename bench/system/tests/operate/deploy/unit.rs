@@ -6,7 +6,7 @@ use std::process::Command;
 
 use cxloe_lab::program;
 
-use crate::rig::{Outcome, ensure, succeeded};
+use cxloe_system::pair::{Outcome, ensure, succeeded};
 
 /// The top of the source.
 pub fn source() -> &'static Path {

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use cxloe_lab::{Lab, Process, program};
 use tempfile::TempDir;
 
-use crate::{Outcome, deploy, ensure, printed, said};
+use cxloe_system::command::{printed, said};
+use cxloe_system::{LIMIT, Outcome, ensure};
 
-const LIMIT: Duration = Duration::from_secs(60);
+use super::deploy;
+
 const HOSTS: [(&str, &str); 3] = [("head", "10.77.0.1"), ("mem0", "10.77.0.2"), ("node0", "10.77.0.3")];
 
 /// What a host does before it waits: a root of its own, with this machine's below it.

@@ -9,7 +9,10 @@ use std::process::{Command, Output};
 use cxloe_lab::Lab;
 use tempfile::TempDir;
 
-use crate::{Outcome, deploy, ensure, printed, refused};
+use cxloe_system::command::{answered, printed, said};
+use cxloe_system::{Outcome, ensure};
+
+use super::deploy;
 
 /// A NIC's tool as ethtool prints, its state a file for each value: `ring-rx`, `coalesce-rx-usecs` ….
 const ETHTOOL: &str = r#"#!/bin/bash
@@ -130,7 +133,7 @@ pub fn a_whole_nic_is_changed_and_put_back() -> Outcome {
     let nic = Nic::new()?;
     let before = nic.all()?;
     let shown = nic.run(&[&WANTED[..], &["--check"]].concat())?;
-    refused(&shown, 4, &["rx ring", "4096", "512", "PFC for class 3", "would change", "--apply"])?;
+    answered(&shown, 4, &["rx ring", "4096", "512", "PFC for class 3", "would change", "--apply"])?;
     ensure(nic.all()? == before, "showing changes nothing")?;
     let listed: serde_json::Value =
         serde_json::from_slice(&nic.run(&[&WANTED[..], &["--json"]].concat())?.stdout)?;
@@ -141,7 +144,7 @@ pub fn a_whole_nic_is_changed_and_put_back() -> Outcome {
     ensure(fixed["changes"] == false, "what is fixed is not changed")?;
 
     let applied = nic.run(&[&WANTED[..], &["--apply"]].concat())?;
-    ensure(applied.status.success(), crate::said(&applied))?;
+    ensure(applied.status.success(), said(&applied))?;
     let wanted = [
         ("state/ring-rx", "4096"),
         ("state/ring-tx", "4096"),
@@ -167,15 +170,15 @@ pub fn a_whole_nic_is_changed_and_put_back() -> Outcome {
         ensure(found == value, format!("{path} is {found}, not {value}"))?;
     }
     let again = nic.run(&[&WANTED[..], &["--check"]].concat())?;
-    refused(&again, 0, &["Nothing to change"])?;
+    answered(&again, 0, &["Nothing to change"])?;
     // Other wishes later: what is put back is what was there first.
     ensure(nic.run(&["--mtu", "4000", "--apply"])?.status.success(), "applied")?;
     fs::write(nic.dir.path().join("state/ring-rx"), "2048\n")?;
     let undone = nic.run(&["--undo"])?;
-    refused(&undone, 0, &["ring rx is 2048", "left alone"])?;
+    answered(&undone, 0, &["ring rx is 2048", "left alone"])?;
     fs::write(nic.dir.path().join("state/ring-rx"), "512\n")?;
     ensure(nic.all()? == before, format!("{:?} became {:?}", before, nic.all()?))?;
-    refused(&nic.run(&["--undo"])?, 0, &["Nothing to put back"])
+    answered(&nic.run(&["--undo"])?, 0, &["Nothing to put back"])
 }
 
 pub fn an_interface_is_changed_and_put_back() -> Outcome {
@@ -192,31 +195,31 @@ pub fn an_interface_is_changed_and_put_back() -> Outcome {
             .trim()
             .to_owned())
     };
-    refused(&run(&["--check"])?, 4, &["MTU", "1500", "9000", "not here"])?;
+    answered(&run(&["--check"])?, 4, &["MTU", "1500", "9000", "not here"])?;
     ensure(read("mtu")? == "1500", "showing changes nothing")?;
-    refused(&run(&["--apply"])?, 0, &["MTU: 1500 -> 9000"])?;
+    answered(&run(&["--apply"])?, 0, &["MTU: 1500 -> 9000"])?;
     let found = [read("mtu")?, read("napi_defer_hard_irqs")?, read("gro_flush_timeout")?];
     ensure(found == ["9000", "2", "200000"], format!("{found:?}"))?;
-    refused(&run(&["--check"])?, 0, &["Nothing to change"])?;
-    refused(&run(&["--undo"])?, 0, &["9000 -> 1500"])?;
+    answered(&run(&["--check"])?, 0, &["Nothing to change"])?;
+    answered(&run(&["--undo"])?, 0, &["9000 -> 1500"])?;
     let found = [read("mtu")?, read("napi_defer_hard_irqs")?, read("gro_flush_timeout")?];
     ensure(found == ["1500", "0", "0"] && !Path::new(&state).exists(), format!("{found:?}"))
 }
 
 pub fn what_cannot_be_is_said() -> Outcome {
     let nic = Nic::new()?;
-    refused(&nic.run(&["--mtu", "big"])?, 2, &["--mtu", "big"])?;
-    refused(&nic.run(&["--priority", "8"])?, 2, &["0 to 7"])?;
-    refused(&nic.run(&["--governor", "fast"])?, 2, &["fast", "powersave"])?;
-    refused(&nic.run(&["--turbo"])?, 2, &["--turbo", "--help"])?;
+    answered(&nic.run(&["--mtu", "big"])?, 2, &["--mtu", "big"])?;
+    answered(&nic.run(&["--priority", "8"])?, 2, &["0 to 7"])?;
+    answered(&nic.run(&["--governor", "fast"])?, 2, &["fast", "powersave"])?;
+    answered(&nic.run(&["--turbo"])?, 2, &["--turbo", "--help"])?;
     let missing = Command::new(deploy("tune/nic")).args(["-i", "nowhere0"]).output()?;
-    refused(&missing, 3, &["nowhere0", "lo"])?;
+    answered(&missing, 3, &["nowhere0", "lo"])?;
     ensure(printed(Command::new(deploy("tune/nic")).arg("--help"))?.contains("Examples"), "help teaches")?;
     // One change fails: it is named, the others are made and can be taken back.
     let before = nic.all()?;
     fs::write(nic.dir.path().join("state/broken"), "")?;
-    refused(&nic.run(&["--apply"])?, 1, &["interrupt delay, rx", "not supported", "MTU: 1500 -> 9000"])?;
+    answered(&nic.run(&["--apply"])?, 1, &["interrupt delay, rx", "not supported", "MTU: 1500 -> 9000"])?;
     fs::remove_file(nic.dir.path().join("state/broken"))?;
-    refused(&nic.run(&["--undo"])?, 0, &["9000 -> 1500"])?;
+    answered(&nic.run(&["--undo"])?, 0, &["9000 -> 1500"])?;
     ensure(nic.all()? == before, "everything is put back")
 }

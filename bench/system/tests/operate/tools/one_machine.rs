@@ -11,10 +11,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
 
-use crate::{Outcome, deploy, ensure, printed, refused};
+use cxloe_system::command::{answered, printed};
+use cxloe_system::{LIMIT, Outcome, ensure};
+
+use super::deploy;
 
 /// Bound of every wait.
-const LIMIT: Duration = Duration::from_secs(30);
 
 /// The daemons of all nodes and whether each runs; the names of all regions.
 type Status = (Vec<(String, bool)>, Vec<String>);
@@ -161,7 +163,7 @@ pub fn it_comes_up_serves_and_leaves_nothing() -> Outcome {
 pub fn hints_name_the_lab() -> Outcome {
     let labs = Labs::new()?;
     let bin = program("gmm")?.parent().unwrap_or(Path::new("/")).display().to_string();
-    refused(&labs.lab(&["status", "--name", "second"])?, 3, &["lab --name second up"])?;
+    answered(&labs.lab(&["status", "--name", "second"])?, 3, &["lab --name second up"])?;
     let mut up =
         labs.command(&["up", "--name", "second", "-m", "1", "-c", "1", "--bin", &bin, "--region", "4M"]);
     let told = printed(&mut up)?;
@@ -174,25 +176,25 @@ pub fn hints_name_the_lab() -> Outcome {
     printed(&mut labs.command(&["kill", "mn0", "--name", "second"]))?;
     let status = printed(&mut labs.command(&["status", "--name", "second"]))?;
     ensure(status.contains("lab --name second start mn0"), status)?;
-    refused(&labs.lab(&["exec", "cn0", "--name", "second"])?, 3, &["lab up"])?;
+    answered(&labs.lab(&["exec", "cn0", "--name", "second"])?, 3, &["lab up"])?;
     printed(&mut labs.command(&["down", "--name", "second"]))?;
     labs.nothing_is_left()
 }
 
 pub fn what_cannot_be_is_said() -> Outcome {
     let labs = Labs::new()?;
-    refused(&labs.lab(&["status"])?, 3, &["no lab is up", "lab up"])?;
-    refused(&labs.lab(&["exec", "cn0", "--", "true"])?, 3, &["no lab is up"])?;
-    refused(&labs.lab(&["up", "--nodes", "3"])?, 2, &["--nodes", "--help"])?;
-    refused(&labs.lab(&["up", "-m", "many"])?, 2, &["many"])?;
-    refused(&labs.lab(&["up", "--bin", "/nowhere"])?, 3, &["/nowhere", "make build"])?;
-    refused(&labs.lab(&["swing"])?, 2, &["swing", "--help"])?;
+    answered(&labs.lab(&["status"])?, 3, &["no lab is up", "lab up"])?;
+    answered(&labs.lab(&["exec", "cn0", "--", "true"])?, 3, &["no lab is up"])?;
+    answered(&labs.lab(&["up", "--nodes", "3"])?, 2, &["--nodes", "--help"])?;
+    answered(&labs.lab(&["up", "-m", "many"])?, 2, &["many"])?;
+    answered(&labs.lab(&["up", "--bin", "/nowhere"])?, 3, &["/nowhere", "make build"])?;
+    answered(&labs.lab(&["swing"])?, 2, &["swing", "--help"])?;
     ensure(printed(&mut labs.command(&["--help"]))?.contains("Examples"), "help teaches")?;
     labs.up("1")?;
-    refused(&labs.lab(&["up", "-m", "2"])?, 1, &["1 memory nodes", "lab down"])?;
-    refused(&labs.lab(&["exec", "cn7", "--", "true"])?, 2, &["cn7", "cn0"])?;
-    refused(&labs.lab(&["exec", "cn0"])?, 2, &["command"])?;
-    refused(&labs.lab(&["kill", "mn1"])?, 2, &["mn1", "mn0"])?;
+    answered(&labs.lab(&["up", "-m", "2"])?, 1, &["1 memory nodes", "lab down"])?;
+    answered(&labs.lab(&["exec", "cn7", "--", "true"])?, 2, &["cn7", "cn0"])?;
+    answered(&labs.lab(&["exec", "cn0"])?, 2, &["command"])?;
+    answered(&labs.lab(&["kill", "mn1"])?, 2, &["mn1", "mn0"])?;
     ensure(labs.lab(&["exec", "cn0", "--", "sh", "-c", "exit 7"])?.status.code() == Some(7), "its own code")?;
     printed(&mut labs.command(&["down"]))?;
 
@@ -224,7 +226,7 @@ pub fn nothing_outlives_its_keeper() -> Outcome {
         ensure(Instant::now() < deadline, "something outlives its keeper")?;
         thread::sleep(Duration::from_millis(20));
     }
-    refused(&labs.lab(&["status"])?, 3, &["no lab is up"])?;
+    answered(&labs.lab(&["status"])?, 3, &["no lab is up"])?;
     labs.up("1")?;
     printed(&mut labs.command(&["down"]))?;
     labs.nothing_is_left()

@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 
 use cxloe_lab::expect_error;
 
-use crate::rig::{CN, Outcome, ensure};
-use crate::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, text};
+use super::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, text};
+use cxloe_system::pair::{CN, Outcome, ensure};
 
 /// Runs a C program with remote memory; it has to find everything right.
 fn checked(name: &str, sizes: Sizes, arguments: &[&str]) -> Outcome<Ended> {
@@ -117,7 +117,7 @@ pub fn a_region_used_before_is_as_a_new_one() -> Outcome {
     rig.gmm(&["create-region", "used", "-s", "32M", "--owner", CN, "--wait"])?;
     let run = |program: &str| -> Outcome<String> {
         let command = ["exec", "--region", "used", "--local", "2M", "--", "python3", "-c", program];
-        crate::rig::succeeded(rig.cli(&command)?)
+        cxloe_system::pair::succeeded(rig.cli(&command)?)
     };
     run("x = bytearray(b'x') * (20 << 20); print(x.count(b'x'))")?;
     let said = run("x = bytearray(20 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint(sum(x))")?;

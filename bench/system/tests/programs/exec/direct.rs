@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use crate::rig::{Outcome, Rig, ensure};
-use crate::run::{Running, Sizes, compiled, nothing_is_left, rig, start, text};
+use super::run::{Running, Sizes, compiled, nothing_is_left, rig, start, text};
+use cxloe_system::pair::{Outcome, Pair, ensure};
 
 /// fio writes a file through buffers that it has registered, reads it again, and checks what it reads.
-fn fio(rig: &Rig, more: &[&str], engine: &[&str]) -> Outcome<Running> {
+fn fio(rig: &Pair, more: &[&str], engine: &[&str]) -> Outcome<Running> {
     let folder = format!("--directory={}", text(rig.dir.path()));
     let mut command = vec!["fio", "--name=direct", &folder, "--rw=randwrite", "--size=48M", "--bs=256k"];
     command.extend([

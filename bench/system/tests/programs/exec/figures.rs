@@ -10,9 +10,9 @@
 
 use std::time::Instant;
 
-use crate::redis::{Redis, local, remote};
-use crate::rig::{Outcome, ensure, succeeded};
-use crate::run::{Sizes, rig};
+use super::redis::{Redis, local, remote};
+use super::run::{Sizes, rig};
+use cxloe_system::pair::{Outcome, ensure, succeeded};
 
 /// Keys, and bytes of each one's value: 80 MB of data and more.
 const KEYS: usize = 100_000;

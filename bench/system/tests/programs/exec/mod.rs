@@ -10,31 +10,15 @@ mod figures;
 mod programs;
 mod redis;
 #[allow(dead_code)]
-#[path = "../agent/rig.rs"]
-mod rig;
 mod run;
 mod supervision;
 
-use std::process::ExitCode;
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
 
-use cxloe_lab::{Standing, become_private_user_namespace};
-use libtest_mimic::{Arguments, Trial};
-
-fn main() -> ExitCode {
-    let standing = match become_private_user_namespace() {
-        Ok(standing) => standing,
-        Err(error) => {
-            eprintln!("{error}");
-            return ExitCode::from(3);
-        }
-    };
-    macro_rules! trials {
-        ($($module:ident :: $name:ident),* $(,)?) => {
-            vec![$(Trial::test(stringify!($name), $module::$name)),*]
-        };
-    }
+pub fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = match standing {
-        Standing::Root => trials![
+        Standing::Root => tests![
             programs::python_sorts_a_list,
             programs::sort_sorts_a_file_larger_than_its_memory,
             programs::sqlite_keeps_a_database_in_memory,
@@ -71,13 +55,11 @@ fn main() -> ExitCode {
             supervision::without_a_successor_programs_end,
             supervision::a_child_that_only_a_dead_agent_knew_gets_no_zeros,
         ],
-        _ => trials![supervision::an_ordinary_users_agent_says_what_it_lacks],
+        _ => tests![supervision::an_ordinary_users_agent_says_what_it_lacks],
     };
     if standing == Standing::Root {
-        let figure = Trial::test("redis_with_half_its_data_local", figures::redis_with_half_its_data_local);
-        tests.push(figure.with_ignored_flag(true));
+        let figure = Test::new("redis_with_half_its_data_local", figures::redis_with_half_its_data_local);
+        tests.push(figure.long("a figure of several minutes"));
     }
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(2);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    tests
 }

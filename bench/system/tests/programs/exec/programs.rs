@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
-use crate::rig::{Outcome, ensure};
-use crate::run::{Ended, MIB, Sizes, nothing_is_left, rig, start, text};
+use super::run::{Ended, MIB, Sizes, nothing_is_left, rig, start, text};
+use cxloe_system::pair::{Outcome, ensure};
 
 /// Without remote memory, to compare with.
 fn locally(command: &[&str]) -> Outcome<Vec<u8>> {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use cxloe_lab::Process;
 
-use crate::rig::{LIMIT, Outcome, Rig, ensure, eventually};
-use crate::run::{Running, Sizes, nothing_is_left, rig, start, text};
+use super::run::{Running, Sizes, nothing_is_left, rig, start, text};
+use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually};
 
 /// Keys, and bytes of each one's value.
 const KEYS: usize = 16_000;
@@ -118,7 +118,7 @@ pub fn arguments(folder: &str, socket: &str) -> Vec<String> {
 }
 
 /// A server without remote memory, that has loaded what is in `folder`.
-pub fn local(rig: &Rig, folder: &Path) -> Outcome<(Process, Redis)> {
+pub fn local(rig: &Pair, folder: &Path) -> Outcome<(Process, Redis)> {
     let socket = rig.path("local.sock");
     let mut server = Command::new("redis-server");
     server.args(arguments(text(folder), text(&socket))).stdin(Stdio::null());
@@ -129,7 +129,7 @@ pub fn local(rig: &Rig, folder: &Path) -> Outcome<(Process, Redis)> {
 }
 
 /// A server with remote memory.
-pub fn remote(rig: &Rig, folder: &Path, sizes: Sizes) -> Outcome<(Running, Redis)> {
+pub fn remote(rig: &Pair, folder: &Path, sizes: Sizes) -> Outcome<(Running, Redis)> {
     let socket = rig.path("redis.sock");
     let given = arguments(text(folder), text(&socket));
     let command: Vec<&str> = ["redis-server"].into_iter().chain(given.iter().map(String::as_str)).collect();

@@ -9,7 +9,7 @@ use cxloe_cn::client;
 use cxloe_cn::local::message::PagingView;
 use cxloe_lab::{Process, program};
 
-use crate::rig::{Outcome, Rig, ensure, eventually};
+use cxloe_system::pair::{Outcome, Pair, ensure, eventually};
 
 /// Bytes of a page.
 pub const PAGE: u64 = 4096;
@@ -18,8 +18,8 @@ pub const RUN_MAX: Duration = Duration::from_secs(120);
 pub const MIB: u64 = 1 << 20;
 
 /// All three daemons, with room for several programs.
-pub fn rig() -> Outcome<Rig> {
-    let mut rig = Rig::bare()?;
+pub fn rig() -> Outcome<Pair> {
+    let mut rig = Pair::bare()?;
     rig.pool_size = "256MiB";
     rig.start_gmm()?;
     rig.start_mn("anon")?;
@@ -48,7 +48,7 @@ pub struct Ended {
 pub struct Sizes(pub u64, pub u64);
 
 /// Starts a program with remote memory.
-pub fn start(rig: &Rig, sizes: Sizes, more: &[&str], command: &[&str]) -> Outcome<Running> {
+pub fn start(rig: &Pair, sizes: Sizes, more: &[&str], command: &[&str]) -> Outcome<Running> {
     let [size, local] = [sizes.0, sizes.1].map(|mib| (mib * MIB).to_string());
     let mut exec = Command::new(program("cn-agent")?);
     exec.args(["exec", "--size", &size, "--local", &local, "--stats=json"])
@@ -118,7 +118,7 @@ impl Ended {
 }
 
 /// Nothing of any program is left.
-pub fn nothing_is_left(rig: &Rig) -> Outcome {
+pub fn nothing_is_left(rig: &Pair) -> Outcome {
     eventually("no space is left", || client::paging(&rig.socket(), None).ok()?.is_empty().then_some(()))?;
     eventually("no region is left", || {
         let regions = rig.gmm(&["list", "-R"]).ok()?;
@@ -127,7 +127,7 @@ pub fn nothing_is_left(rig: &Rig) -> Outcome {
 }
 
 /// Compiles one of the C programs beside this file.
-pub fn compiled(rig: &Rig, name: &str, options: &[&str]) -> Outcome<PathBuf> {
+pub fn compiled(rig: &Pair, name: &str, options: &[&str]) -> Outcome<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exec/c").join(format!("{name}.c"));
     let program = rig.path(name);
     let mut compiler = Command::new("cc");

@@ -4,8 +4,8 @@ use cxloe_cn::client;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 
-use crate::rig::{Outcome, Rig, ensure, eventually, failed_with, succeeded};
-use crate::run::{MIB, Running, Sizes, compiled, nothing_is_left, rig, start, text};
+use super::run::{MIB, Running, Sizes, compiled, nothing_is_left, rig, start, text};
+use cxloe_system::pair::{Outcome, Pair, ensure, eventually, failed_with, succeeded};
 
 /// A program that goes through its memory again and again, checking it, until there is a file `stop`.
 const WORKING: &str = "
@@ -24,18 +24,18 @@ while True:
         sys.exit(7)
 ";
 
-fn working(rig: &Rig, more: &[&str]) -> Outcome<Running> {
+fn working(rig: &Pair, more: &[&str]) -> Outcome<Running> {
     let running = start(rig, Sizes(64, 4), more, &["/usr/bin/python3", "-c", WORKING])?;
     running.said("generation 2\n")?;
     Ok(running)
 }
 
-fn exec(rig: &Rig, command: &[&str]) -> Outcome<std::process::Output> {
+fn exec(rig: &Pair, command: &[&str]) -> Outcome<std::process::Output> {
     rig.cli(&[&["exec", "--size", "8M", "--local", "1M", "--"], command].concat())
 }
 
 pub fn what_cannot_be_served_is_refused() -> Outcome {
-    let rig = Rig::bare()?;
+    let rig = Pair::bare()?;
     failed_with(&exec(&rig, &["/bin/true"])?, 3, &["agent.sock", "cn-agent run"])?;
     let fixed = compiled(&rig, "static", &["-static"])?;
     failed_with(&exec(&rig, &[text(&fixed)])?, 5, &["linked statically"])?;
@@ -109,7 +109,7 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
     let rig = rig()?;
     let running = working(&rig, &[])?;
     for _ in 0..2 {
-        rig.kill(&rig.agent)?;
+        rig.kill("agent")?;
         rig.start_agent(&["--wait", "sleep"])?;
         let said = running.out().len();
         eventually("the program goes on", || (running.out().len() > said + 40).then_some(()))
@@ -127,11 +127,12 @@ pub fn lost_data_is_explained_by_the_programs_last_line() -> Outcome {
     cxloe_lab::expect_error("a page is given up");
     let rig = rig()?;
     let running = working(&rig, &["--lost-wait", "1s"])?;
-    rig.kill(&rig.mn)?;
+    rig.kill("mn")?;
     let ended = running.wait()?;
     ensure(ended.status.code() == Some(128 + 7), format!("{}: {}", ended.status, ended.err))?;
     let last = ended.err.lines().rfind(|line| !line.starts_with("cn-agent: ")).unwrap_or_default();
-    for words in ["cxloe: process ", "SIGBUS at address 0x", "region exec-", crate::rig::MN, "`gmm list -M`"]
+    for words in
+        ["cxloe: process ", "SIGBUS at address 0x", "region exec-", cxloe_system::pair::MN, "`gmm list -M`"]
     {
         ensure(last.contains(words), format!("no {words:?} in its last line: {}", ended.err))?;
     }
@@ -141,7 +142,7 @@ pub fn lost_data_is_explained_by_the_programs_last_line() -> Outcome {
 pub fn without_a_successor_programs_end() -> Outcome {
     let rig = rig()?;
     let running = working(&rig, &["--wait", "1s"])?;
-    rig.kill(&rig.agent)?;
+    rig.kill("agent")?;
     let ended = running.wait()?;
     ensure(ended.status.code() == Some(75), format!("{}: {}", ended.status, ended.err))?;
     ensure(ended.err.contains("the agent that has its memory has gone"), ended.err)
@@ -153,7 +154,7 @@ pub fn a_child_that_only_a_dead_agent_knew_gets_no_zeros() -> Outcome {
     let program = compiled(&rig, "orphan", &[])?;
     let running = start(&rig, Sizes(64, 1), &["--wait", "10s"], &[text(&program)])?;
     running.said("waiting\n")?;
-    rig.kill(&rig.agent)?;
+    rig.kill("agent")?;
     std::fs::write(rig.path("go"), "")?;
     running.said("refused\n")?;
     ensure(running.err().contains("the agent has gone"), running.err())?;
@@ -173,7 +174,7 @@ pub fn an_ordinary_users_agent_says_what_it_lacks() -> Outcome {
 /// An agent that cannot see the program says so, and what to do.
 pub fn another_pid_namespace_is_named() -> Outcome {
     let rig = rig()?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     let mut apart = std::process::Command::new("unshare");
     apart.args(["--pid", "--fork", "--kill-child"]).arg(cxloe_lab::program("cn-agent")?);
     apart.args(rig.agent_arguments("agent", &["--wait", "sleep"]));

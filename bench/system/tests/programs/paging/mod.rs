@@ -5,33 +5,18 @@
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded. `CXLOE_PAGING_SECONDS`
 //! makes the programs work for so long instead of a second or two.
 
+mod mapped;
 mod program;
 #[allow(dead_code)]
-#[path = "../agent/rig.rs"]
-mod rig;
 mod system_calls;
-mod tests;
-mod work;
+pub mod work;
 
-use std::process::ExitCode;
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
+use mapped::*;
 
-use cxloe_lab::become_private_user_namespace;
-use libtest_mimic::{Arguments, Trial};
-use tests::*;
-
-fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let Some(code) = work::run(&arguments) {
-        return code;
-    }
-    if let Err(error) = become_private_user_namespace() {
-        eprintln!("{error}");
-        return ExitCode::from(3);
-    }
-    macro_rules! trials {
-        ($($name:ident),* $(,)?) => { vec![$(Trial::test(stringify!($name), $name)),*] };
-    }
-    let tests = trials![
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
         threads_under_the_tightest_limit,
         what_was_written_is_there_for_the_next_program,
         processes_share_a_region,
@@ -49,8 +34,5 @@ fn main() -> ExitCode {
         limits_change_and_mappings_end,
         hostile_members_hurt_only_themselves,
         an_idle_agent_sleeps_and_wakes,
-    ];
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(2);
-    cxloe_lab::verdict(libtest_mimic::run(&arguments, tests).exit_code())
+    ]
 }

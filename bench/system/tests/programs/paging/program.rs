@@ -1,13 +1,14 @@
 //! Programs with mapped regions, in the hands of a test.
 
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use cxloe_lab::Process;
 
-use crate::rig::{LIMIT, Outcome, Rig, ensure, eventually, saying};
-use crate::work::Job;
+use super::work::Job;
+use cxloe_system::copy_as;
+use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually, saying};
 
 /// Bytes of the region that programs work with.
 pub const BYTES: u64 = 8 << 20;
@@ -22,7 +23,7 @@ pub struct Program {
     log: PathBuf,
 }
 
-pub fn job(rig: &Rig, what: &str) -> Job {
+pub fn job(rig: &Pair, what: &str) -> Job {
     Job {
         what: what.into(),
         socket: rig.socket(),
@@ -38,22 +39,22 @@ pub fn job(rig: &Rig, what: &str) -> Job {
 }
 
 /// All three daemons, and the region `pages`.
-pub fn rig(agent: &[&str]) -> Outcome<Rig> {
-    let rig = Rig::bare()?;
+pub fn rig(agent: &[&str]) -> Outcome<Pair> {
+    let rig = Pair::bare()?;
     rig.start_gmm()?;
     rig.start_mn("anon")?;
     rig.start_agent(agent)?;
-    rig.gmm(&["create-region", "-s", &BYTES.to_string(), "--owner", crate::rig::CN, "pages"])?;
+    rig.gmm(&["create-region", "-s", &BYTES.to_string(), "--owner", cxloe_system::pair::CN, "pages"])?;
     rig.attached("pages", "active")?;
     Ok(rig)
 }
 
 impl Program {
-    pub fn start(rig: &Rig, job: &Job) -> Outcome<Program> {
+    pub fn start(rig: &Pair, job: &Job) -> Outcome<Program> {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let log = rig.path(&format!("program.{number}.log"));
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = copy_as("work")?;
         command.args(job.arguments()).env("RUST_BACKTRACE", "1");
         Process::log_to(&mut command, &log)?;
         command.stdin(Stdio::piped());

@@ -13,18 +13,18 @@ use cxloe_cn::pager::PagerCounters;
 use cxloe_cn::paging::Kind;
 use nix::sys::signal::Signal;
 
-use crate::program::*;
-use crate::rig::*;
-use crate::work::Job;
+use super::program::*;
+use super::work::Job;
+use cxloe_system::pair::*;
 
 const SHORT: Duration = Duration::from_secs(1);
 
-fn counters(rig: &Rig) -> Outcome<PagerCounters> {
+fn counters(rig: &Pair) -> Outcome<PagerCounters> {
     Ok(client::counters(&rig.socket())?.paging)
 }
 
 /// The region is not mapped any more, and everything written is at the memory node.
-fn unmapped(rig: &Rig) -> Outcome {
+fn unmapped(rig: &Pair) -> Outcome {
     eventually("the mapping ends", || client::paging(&rig.socket(), None).ok()?.is_empty().then_some(()))
 }
 
@@ -138,7 +138,7 @@ pub fn a_killed_agent_is_taken_over_from() -> Outcome {
     let programs = [Program::start(&rig, &of(0))?, Program::start(&rig, &of(1))?];
     for _ in 0..3 {
         programs.iter().try_for_each(|program| program.works(Duration::from_millis(300)))?;
-        rig.kill(&rig.agent)?;
+        rig.kill("agent")?;
         rig.start_agent(&[])?;
         programs.iter().try_for_each(|program| program.gets_on(1000))?;
     }
@@ -159,7 +159,7 @@ pub fn an_agent_that_ends_is_taken_over_from() -> Outcome {
     let rig = rig(&[])?;
     let program = Program::start(&rig, &job(&rig, "lines"))?;
     program.works(SHORT)?;
-    rig.stop(&rig.agent)?;
+    rig.stop("agent")?;
     rig.start_agent(&[])?;
     program.gets_on(1000)?;
     program.finish()?;
@@ -170,7 +170,7 @@ pub fn without_a_successor_the_program_ends() -> Outcome {
     let rig = rig(&[])?;
     let mut program = Program::start(&rig, &Job { wait: SHORT, ..job(&rig, "lines") })?;
     program.works(Duration::from_millis(200))?;
-    rig.kill(&rig.agent)?;
+    rig.kill("agent")?;
     let status = program.ended()?;
     ensure(status.signal() == Some(libc::SIGABRT), format!("{status}: {}", program.log()))?;
     program.says("has died")
@@ -186,7 +186,7 @@ pub fn lost_data_is_a_signal_and_never_zeros() -> Outcome {
     let touch = Job { seed: 7, lost_wait: SHORT, ..job(&rig, "touch") };
     let mut program = Program::start(&rig, &touch)?;
     program.gets_on(1)?;
-    rig.kill(&rig.mn)?;
+    rig.kill("mn")?;
     let status = program.ended()?;
     ensure(status.signal() == Some(libc::SIGBUS), format!("{status}: {}", program.log()))?;
     ensure(!program.log().contains("failed"), program.log())?;
@@ -196,7 +196,7 @@ pub fn lost_data_is_a_signal_and_never_zeros() -> Outcome {
 pub fn the_manager_may_be_gone() -> Outcome {
     let rig = rig(&[])?;
     let program = Program::start(&rig, &job(&rig, "lines"))?;
-    rig.kill(&rig.gmm)?;
+    rig.kill("gmm")?;
     program.works(SHORT)?;
     program.finish().map(drop)
 }
@@ -266,7 +266,7 @@ pub fn limits_change_and_mappings_end() -> Outcome {
     unmapped(&rig)
 }
 
-fn private(_rig: &Rig) -> MapRequest {
+fn private(_rig: &Pair) -> MapRequest {
     MapRequest {
         region: "pages".into(),
         kind: Kind::Private,
@@ -323,7 +323,7 @@ pub fn an_idle_agent_sleeps_and_wakes() -> Outcome {
     let rig = rig(&["--wait", "sleep"])?;
     let mapping =
         Mapping::open(&rig.socket(), "pages", MapOptions { limit: 1 << 20, ..MapOptions::default() })?;
-    let pid = rig.agent.borrow().as_ref().ok_or("the agent runs")?.id();
+    let pid = rig.pid("agent")?;
     let ticks = || -> Outcome<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"))?;
         let fields: Vec<&str> = stat.rsplit_once(')').ok_or("stat")?.1.split_whitespace().collect();

@@ -1,0 +1,34 @@
+//! The measuring program as its users run it.
+
+mod compare;
+mod fault;
+mod paper;
+mod pattern;
+mod quickstart;
+
+use std::process::ExitCode;
+
+use cxloe_system::{Subject, run};
+
+fn main() -> ExitCode {
+    run(
+        &[
+            Subject::new("quickstart", quickstart::tests).also_as_nobody(&[
+                "gmm",
+                "mn-server",
+                "cn-agent",
+                "cxloe-bench",
+            ]),
+            Subject::new("fault", fault::tests).also_as_nobody(&[
+                "gmm",
+                "mn-server",
+                "cn-agent",
+                "cxloe-bench",
+            ]),
+            Subject::new("pattern", pattern::tests),
+            Subject::new("compare", compare::tests).also_as_nobody(&["gmm", "mn-server", "cxloe-bench"]),
+            Subject::new("paper", paper::tests).also_as_nobody(&["cxloe-bench"]),
+        ],
+        &[],
+    )
+}
