@@ -73,7 +73,7 @@ pub fn the_documentation_is_that_of_the_code() -> Outcome {
     let path = folder().join("METRICS.md");
     let mut text = String::from(
         "# Metrics\n\nWhat each daemon serves at `/metrics` when it is started with `--metrics ADDRESS`. Made from the tables in the code,\n\
-         by `CXLOE_UPDATE=1 cargo test -p cxloe-system --test observe the_documentation`; a test says when the two differ. Counters\n\
+         by `CXLOE_UPDATE=1 cargo test -p cxloe-system --test fabrics the_documentation`; a test says when the two differ. Counters\n\
          begin at 0 with each start of their daemon unless they say otherwise.\n",
     );
     let own = [

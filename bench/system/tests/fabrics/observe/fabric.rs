@@ -58,6 +58,7 @@ pub fn every_metric_is_served_and_used_as_documented() -> Outcome {
     drop(mapped);
 
     // Its memory node gone, the region is degraded: the manager names it.
+    cxloe_lab::expect_error("has not answered within the limit");
     rig.kill("mn")?;
     let last = eventually("the manager names the region", || {
         let scrape = Scrape::of(&socket("gmm")).ok()?;

@@ -22,6 +22,7 @@ pub fn logs_are_json_with_fields() -> Outcome {
     // A memory node logs what happened to its sessions twice a second.
     let log = rig.log("mn");
     eventually("the memory node logs its session", || saying(&log, "session started"))?;
+    cxloe_lab::expect_error("has not answered within the limit");
     rig.kill("mn")?;
     rig.attached("scratch", "degraded")?;
     rig.stop("agent")?;

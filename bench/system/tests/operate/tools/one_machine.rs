@@ -16,8 +16,6 @@ use cxloe_system::{LIMIT, Outcome, ensure};
 
 use super::deploy;
 
-/// Bound of every wait.
-
 /// The daemons of all nodes and whether each runs; the names of all regions.
 type Status = (Vec<(String, bool)>, Vec<String>);
 
@@ -41,6 +39,10 @@ impl Labs {
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(deploy("lab/lab"));
         command.args(arguments).env("CXLOE_LAB_DIR", self.path()).stdin(Stdio::null());
+        // Of this build, whatever else lies in the tree.
+        if let Ok(bench) = program("cxloe-bench") {
+            command.env("CXLOE_LAB_PROGRAM", bench);
+        }
         command
     }
 
@@ -171,7 +173,12 @@ pub fn hints_name_the_lab() -> Outcome {
     ensure(hints.len() == 2 && hints.iter().all(|hint| hint.contains(" --name second exec")), told.clone())?;
     for hint in &hints {
         let typed = hint.trim_start_matches("try").trim();
-        printed(Command::new("sh").args(["-c", typed]).env("CXLOE_LAB_DIR", labs.path()))?;
+        printed(
+            Command::new("sh")
+                .args(["-c", typed])
+                .env("CXLOE_LAB_DIR", labs.path())
+                .env("CXLOE_LAB_PROGRAM", program("cxloe-bench")?),
+        )?;
     }
     printed(&mut labs.command(&["kill", "mn0", "--name", "second"]))?;
     let status = printed(&mut labs.command(&["status", "--name", "second"]))?;
