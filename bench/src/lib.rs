@@ -17,4 +17,3 @@ pub mod paper;
 pub mod pattern;
 pub mod report;
 pub mod retransmission;
-pub mod sim;

@@ -6,21 +6,36 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use cxloe_gmm::daemon::{self, Remembered};
+use cxloe_daemon::Remembered;
 use cxloe_wire::frame::Mac;
+use serde::{Deserialize, Serialize};
 
-use crate::attachments::Attachments;
-use crate::leases::Leases;
+use cxloe_cn_core::attachments::Attachments;
+use cxloe_cn_core::leases::Leases;
 
-impl Remembered for Attachments {
+/// Attachments as they are in their file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct StoredAttachments(Attachments);
+
+impl Remembered for StoredAttachments {
     const REMEDY: &str = "remove it, and regions get new addresses";
+}
+
+/// Leases as they are in their file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct StoredLeases(Leases);
+
+impl Remembered for StoredLeases {
+    const REMEDY: &str = "remove it, and destroy what is left of temporary regions by `gmm destroy-region`";
 }
 
 /// Where attachments are kept, for one agent at a time.
 #[derive(Debug)]
 pub struct StateFile {
-    file: daemon::StateFile<Attachments>,
-    leases: daemon::StateFile<Leases>,
+    file: cxloe_daemon::StateFile<StoredAttachments>,
+    leases: cxloe_daemon::StateFile<StoredLeases>,
     _lock: File,
 }
 
@@ -29,7 +44,7 @@ pub struct StateFile {
 pub enum StateError {
     /// It cannot be read or written, or holds something else.
     #[error(transparent)]
-    File(#[from] daemon::StateError),
+    File(#[from] cxloe_daemon::StateError),
     /// Another agent uses it.
     #[error(
         "another agent with CN id {cn} is running and holds {}; end it, or give one of the two interfaces another MAC address",
@@ -50,15 +65,15 @@ impl StateFile {
     /// # Errors
     /// Any [`StateError`].
     pub fn lock(dir: &Path, cn: Mac) -> Result<StateFile, StateError> {
-        let io = daemon::StateError::io;
+        let io = cxloe_daemon::StateError::io;
         fs::create_dir_all(dir).map_err(io("create the directory", dir))?;
         let name = format!("cn-{}", cn.to_string().replace(':', "-"));
         let path = dir.join(format!("{name}.lock"));
         let lock = File::create(&path).map_err(io("open", &path))?;
         match lock.try_lock() {
             Ok(()) => {
-                let file = daemon::StateFile::at(dir.join(format!("{name}.state")))?;
-                let leases = daemon::StateFile::at(dir.join(format!("{name}-leases.state")))?;
+                let file = cxloe_daemon::StateFile::at(dir.join(format!("{name}.state")))?;
+                let leases = cxloe_daemon::StateFile::at(dir.join(format!("{name}-leases.state")))?;
                 Ok(StateFile { file, leases, _lock: lock })
             }
             Err(TryLockError::WouldBlock) => Err(StateError::Locked { cn, path }),
@@ -69,33 +84,33 @@ impl StateFile {
     /// What was kept last; nothing attached if nothing was.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::load`].
-    pub fn load(&self) -> Result<Attachments, daemon::StateError> {
-        self.file.load()
+    /// Those of [`cxloe_daemon::StateFile::load`].
+    pub fn load(&self) -> Result<Attachments, cxloe_daemon::StateError> {
+        self.file.load().map(|StoredAttachments(attachments)| attachments)
     }
 
     /// Keeps `attachments`; on disk when this returns.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::store`].
-    pub fn store(&self, attachments: &Attachments) -> Result<(), daemon::StateError> {
-        self.file.store(attachments)
+    /// Those of [`cxloe_daemon::StateFile::store`].
+    pub fn store(&self, attachments: &Attachments) -> Result<(), cxloe_daemon::StateError> {
+        self.file.store(&StoredAttachments(attachments.clone()))
     }
 
     /// The leases that were kept last.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::load`].
-    pub fn load_leases(&self) -> Result<Leases, daemon::StateError> {
-        self.leases.load()
+    /// Those of [`cxloe_daemon::StateFile::load`].
+    pub fn load_leases(&self) -> Result<Leases, cxloe_daemon::StateError> {
+        self.leases.load().map(|StoredLeases(leases)| leases)
     }
 
     /// Keeps `leases`; on disk when this returns.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::store`].
-    pub fn store_leases(&self, leases: &Leases) -> Result<(), daemon::StateError> {
-        self.leases.store(leases)
+    /// Those of [`cxloe_daemon::StateFile::store`].
+    pub fn store_leases(&self, leases: &Leases) -> Result<(), cxloe_daemon::StateError> {
+        self.leases.store(&StoredLeases(leases.clone()))
     }
 }
 

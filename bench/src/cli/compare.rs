@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cxloe_gmm::model::ByteSize;
-use cxloe_gmm::{to_stderr, to_stdout};
+use cxloe_daemon::{to_stderr, to_stdout};
+use cxloe_fabric::model::ByteSize;
 
 use super::Failure;
 use super::common::{Unit, bar, write};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
+use cxloe_link::{echo::serve, open};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::{echo::serve, open};
 
 use super::Failure;
 use super::common::{LinkArgs, OutputArgs, Unit, bar, report};

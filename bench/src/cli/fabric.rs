@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
 use serde::Serialize;
 
 use super::Failure;
 use super::common::{Unit, bar};
-use cxloe_gmm::model::human_bytes;
+use cxloe_fabric::model::human_bytes;
 
 use crate::fabric::{Live, Place, Populated, Size, Times, measure, populate};
 use crate::machine::Machine;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::to_stderr;
 use cxloe_lab::{Change, Interrupt, NAMED_NODES_MAX, NamedError, NamedLab, Settings, keep};
 
 /// How long an interrupted `up` may take to end what it has started.
@@ -204,7 +204,7 @@ fn work(args: Args) -> Result<(), NamedError> {
     let root = args.root.unwrap_or_else(usual);
     let command = std::env::var(COMMAND).unwrap_or_else(|_| "cxloe-bench lab".into());
     let lab = NamedLab::new(&args.name, &root, &command)?;
-    let say = |line: &str| cxloe_gmm::command_line::output::say(format_args!("{line}"));
+    let say = |line: &str| cxloe_daemon::command_line::output::say(format_args!("{line}"));
     match args.command {
         Command::Up(up) => {
             let interrupt = Interrupt::install(GRACE)?;

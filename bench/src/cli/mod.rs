@@ -22,8 +22,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use cxloe_gmm::command_line::{ManArgs, output};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{ManArgs, output};
+use cxloe_daemon::to_stderr;
 
 use cxloe_lab::{Interrupt, Interrupted};
 
@@ -129,7 +129,7 @@ pub fn run() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)
-        .with_ansi(cxloe_gmm::daemon::log::coloured())
+        .with_ansi(cxloe_daemon::log::coloured())
         // What cannot be written is left out: a measurement does not end for want of its log.
         .log_internal_errors(false)
         .with_writer(std::io::stderr)

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use cxloe_gmm::to_stdout;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
+use cxloe_daemon::to_stdout;
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
 use super::common::{RegionArgs, Session, Unit, bar, report, write};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use cxloe_gmm::model::ByteSize;
-use cxloe_gmm::{to_stderr, to_stdout};
+use cxloe_daemon::{to_stderr, to_stdout};
+use cxloe_fabric::model::ByteSize;
 
 use super::Failure;
 use super::common::{OutputArgs, RegionArgs, Session, Unit, bar, report};

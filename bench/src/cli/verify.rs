@@ -1,7 +1,7 @@
 //! `cxloe-bench verify`: every byte of a region, written and read back.
 
-use cxloe_gmm::to_stdout;
-use cxloe_wire::link::LinkCounters;
+use cxloe_daemon::to_stdout;
+use cxloe_link::LinkCounters;
 
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session, Unit, bar};

@@ -29,8 +29,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, LinkInfo};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, LinkInfo};
 use serde::Serialize;
 
 pub use breakdown::{Breakdown, Breakdowns, Point};

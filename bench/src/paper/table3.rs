@@ -7,17 +7,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
-use cxloe_cn::cache::{CacheConfig, LineCache};
-use cxloe_cn::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
-use cxloe_gmm::model::Watermark;
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::cache::{CacheConfig, LineCache};
+use cxloe_cn_core::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
+use cxloe_fabric::model::Watermark;
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, EXTENT_BYTES_DEFAULT, Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
 use cxloe_mn::translation::TLB_ENTRIES_DEFAULT;
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, LINE_SIZE, Mac};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Transmit};
 use cxloe_wire::session::{ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 use serde::Serialize;
@@ -165,7 +166,7 @@ fn cpu(
     };
     let what = if write { "writes" } else { "reads" };
     let flight = if depth == 1 { "one at a time".to_owned() } else { format!("{depth} in flight") };
-    target.port.set_depth(cxloe_cn::port::DEPTH_DEFAULT);
+    target.port.set_depth(cxloe_port::port::DEPTH_DEFAULT);
     Ok(Cpu {
         name: format!("{what}, {flight}, {wait}"),
         operations,

@@ -1,7 +1,7 @@
 //! Content of remote memory that says where it belongs and who wrote it: a line that is read from another place, or that
 //! an earlier writer left, is none of those expected.
 
-use cxloe_cn::client::Client;
+use cxloe_client::client::Client;
 
 use crate::outcome::{Outcome, ensure};
 

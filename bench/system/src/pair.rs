@@ -5,8 +5,8 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use cxloe_cn::client::{self, Client, ClientError};
-use cxloe_cn::local::message::AttachedRegion;
+use cxloe_client::client::{self, Client, ClientError};
+use cxloe_client::message::AttachedRegion;
 use cxloe_lab::{Builder, Process, program};
 
 use crate::cable::cable;

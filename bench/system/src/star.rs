@@ -5,11 +5,11 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-use cxloe_cn::client::{self, Client};
-use cxloe_cn::local::message::{AttachedRegion, Attaching};
-use cxloe_gmm::ClientError;
-use cxloe_gmm::api::{CreateRegion, DestroyRegion, LogicalDeviceStatus, Owner};
-use cxloe_gmm::model::{ByteSize, CnId, Name, Region, RegionState};
+use cxloe_client::client::{self, Client};
+use cxloe_client::message::{AttachedRegion, Attaching};
+use cxloe_fabric::ClientError;
+use cxloe_fabric::api::{CreateRegion, DestroyRegion, LogicalDeviceStatus, Owner};
+use cxloe_fabric::model::{ByteSize, CnId, Name, Region, RegionState};
 use cxloe_lab::{Lab, compute_node_mac, program};
 
 use crate::command::run;
@@ -44,7 +44,7 @@ pub struct Star {
     rig: Rig,
     runtime: tokio::runtime::Runtime,
     /// The manager.
-    pub manager: cxloe_gmm::Client,
+    pub manager: cxloe_fabric::Client,
 }
 
 impl Deref for Star {
@@ -63,7 +63,7 @@ impl Star {
     pub fn new(memory_nodes: usize, compute_nodes: usize, options: &[&str]) -> Outcome<Star> {
         let rig = Rig::on(Lab::star(memory_nodes, compute_nodes))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let manager = cxloe_gmm::Client::new(&rig.manager_url())?;
+        let manager = cxloe_fabric::Client::new(&rig.manager_url())?;
         let star = Star { rig, runtime, manager };
         star.start_gmm(options)?;
         Ok(star)

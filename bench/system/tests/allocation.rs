@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::port::Port;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_port::port::Port;
 use cxloe_lab::Standing;
+use cxloe_link::Clock;
+use cxloe_link::{Backend, Link, LinkConfig};
 use cxloe_mn::control::{Mappings, StaticMap};
 use cxloe_mn::pool::{Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
@@ -21,9 +23,7 @@ use cxloe_system::node::{link_on, port};
 use cxloe_system::{Failed, Subject, Test, run};
 use cxloe_system::{LIMIT, Outcome, cable::cable, ensure, eventually};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::{Backend, Link, LinkConfig};
 use cxloe_wire::session::ResponderConfig;
-use cxloe_wire::time::Clock;
 
 thread_local! {
     /// What this thread has asked of the allocator.

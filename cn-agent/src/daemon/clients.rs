@@ -12,18 +12,18 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
-use cxloe_wire::link::Transmit;
 use cxloe_wire::time::Time;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::bulk::{Bulk, Owner, PARCEL, Sending, Step};
 use super::jobs::{Ended, Jobs};
-use crate::cache::Line;
-use crate::engine::{Engine, EngineError, Flush, Read, Sink, Write};
-use crate::local::ring::{AgentEnd, Completion, Operation, RingBroken};
-use crate::local::status::Status;
+use cxloe_client::ring::{AgentEnd, Completion, Operation, RingBroken};
+use cxloe_client::status::Status;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, Sink, Write};
 
 /// Submissions taken from one client before the next has its turn.
 const TURN: usize = 64;

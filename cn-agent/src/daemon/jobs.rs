@@ -1,8 +1,8 @@
 //! The jobs of one client: its operations on more than a line, or on less, until they end.
 
-use crate::engine::{EngineError, Walk};
-use crate::local::ring::ENTRIES;
-use crate::local::status::Status;
+use cxloe_client::ring::ENTRIES;
+use cxloe_client::status::Status;
+use cxloe_cn_core::engine::{EngineError, SegmentIter};
 
 /// Jobs of one client at once: one for each place of its rings.
 const JOBS_MAX: usize = ENTRIES;
@@ -37,7 +37,7 @@ pub struct Jobs {
     pub(super) slots: Vec<Option<Job>>,
     free: Vec<u16>,
     /// The one whose pieces are being sent.
-    pub(super) current: Option<(u16, Walk)>,
+    pub(super) current: Option<(u16, SegmentIter)>,
 }
 
 impl Default for Jobs {

@@ -9,10 +9,10 @@ use crate::page::Page;
 use crate::{Faults, tree};
 
 /// The crates whose errors operators and users see.
-const CRATES: [&str; 5] =
-    ["wire/src/", "gmm/src/", "mn-server/src/", "cn-agent/src/", "cn-agent/member/src/"];
+const CRATES: [&str; 6] =
+    ["wire/src/", "wire/link/src/", "gmm/src/", "mn-server/src/", "cn-agent/src/", "cn-agent/member/src/"];
 /// Their files whose errors nobody sees: links of simulations.
-const UNSEEN: [&str; 1] = ["wire/src/link/sim.rs"];
+const UNSEEN: [&str; 1] = ["wire/link/src/sim.rs"];
 
 /// Messages of the book that no program says.
 pub fn invented(book: &[Page]) -> Faults {

@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::inline::{InlineOptions, InlineRegion};
-use cxloe_cn::port::Port;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_port::inline::{InlineOptions, InlineRegion};
+use cxloe_port::port::Port;
 use cxloe_lab::{Lab, Process, Standing};
+use cxloe_link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_system::node::{MemoryNode, port};
 use cxloe_system::{Failed, Subject, Test, run};
 use cxloe_system::{LIMIT, Outcome, Role, cable::cable, copy_as, ensure, eventually};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::{Backend, Extras, LinkConfig, open_with};
 use tempfile::TempDir;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);

@@ -7,10 +7,10 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::inline::{InlineError, InlineOptions, InlineRegion};
-use cxloe_cn::sigbus::{self, STACK_BYTES, STACKS};
+use cxloe_port::inline::{InlineError, InlineOptions, InlineRegion};
+use cxloe_sigbus::{STACK_BYTES, STACKS};
+use cxloe_link::Backend;
 use cxloe_system::Failed;
-use cxloe_wire::link::Backend;
 use memmap2::{MmapOptions, MmapRaw};
 
 use super::{BYTES, LOCAL, PAGE, Rig, WORDS, WORDS_PER_PAGE, in_copy, local};

@@ -6,14 +6,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::port::Port;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_port::port::Port;
 use cxloe_lab::{Lab, Process, Standing, program};
+use cxloe_link::{Backend, LinkConfig};
 use cxloe_system::node::{MemoryNode, link_on, port};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{LIMIT, Outcome, cable::cable, ensure, eventually};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::{Backend, LinkConfig};
 use serde_json::Value;
 
 pub fn tests(_: Standing) -> Vec<Test> {

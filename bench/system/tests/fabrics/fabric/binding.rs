@@ -1,10 +1,10 @@
 //! Logical devices of one memory node, bound to and taken from compute nodes that know nothing of each other.
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_gmm::api::{Bind, ErrorCode, SetLdAllocations, Unbind};
-use cxloe_gmm::client::Unbound;
-use cxloe_gmm::model::{RegionState, UnbindOption};
+use cxloe_client::client::{self, ClientError};
+use cxloe_cn_core::engine::EngineError;
+use cxloe_fabric::api::{Bind, ErrorCode, SetLdAllocations, Unbind};
+use cxloe_fabric::client::Unbound;
+use cxloe_fabric::model::{RegionState, UnbindOption};
 use cxloe_wire::session::OpError;
 use nix::sys::signal::Signal;
 
@@ -25,7 +25,7 @@ fn is_gone(error: &ClientError) -> bool {
     matches!(
         error,
         ClientError::Engine(
-            EngineError::Withdrawn(_)
+            EngineError::Draining(_)
                 | EngineError::Unmapped(_)
                 | EngineError::Failed { error: OpError::Fault(_), .. }
         )
@@ -124,7 +124,7 @@ pub fn devices_come_and_go_while_the_agent_runs() -> Outcome {
     rig.ask(rig.manager.bind(&bind(3)))?;
     let twice = rig.ask(rig.manager.bind(&bind(3)));
     ensure(
-        twice.as_ref().err().and_then(cxloe_gmm::ClientError::code) == Some(ErrorCode::WrongState),
+        twice.as_ref().err().and_then(cxloe_fabric::ClientError::code) == Some(ErrorCode::WrongState),
         format!("{twice:?}"),
     )?;
     // Hot-added: there, and usable through a port that was open before.

@@ -1,11 +1,11 @@
 //! Regions and what is in them: interleaving, growth, quotas, disabling, losses, and that nobody sees what was there before.
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_gmm::api::{
+use cxloe_client::client::{self, ClientError};
+use cxloe_cn_core::engine::EngineError;
+use cxloe_fabric::api::{
     CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, ReleaseOrphans, ResetRegion,
 };
-use cxloe_gmm::model::{Health, RegionState};
+use cxloe_fabric::model::{Health, RegionState};
 use nix::sys::signal::Signal;
 
 use super::load::{Load, Trouble};
@@ -77,8 +77,8 @@ pub fn interleaved_regions_hold_every_byte_and_grow_under_load() -> Outcome {
 pub fn quotas_are_kept() -> Outcome {
     let rig = Star::whole(2, 1, "64MiB")?;
     rig.set_quota(0, 12 * MIB)?;
-    let refused = |result: Result<(), cxloe_gmm::ClientError>, what: &str| {
-        let code = result.as_ref().err().and_then(cxloe_gmm::ClientError::code);
+    let refused = |result: Result<(), cxloe_fabric::ClientError>, what: &str| {
+        let code = result.as_ref().err().and_then(cxloe_fabric::ClientError::code);
         ensure(code == Some(ErrorCode::OverQuota), format!("{what}: {result:?}"))
     };
     let create = |name: &str, bytes| {
@@ -117,9 +117,9 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
     let disabled = rig.ask(rig.manager.disable_region(&name("r"), disable))?;
     ensure(disabled.state == RegionState::Disabled, format!("{disabled:?}"))?;
     let error = port.read(hpa + MIB).expect_err("it is disabled");
-    ensure(matches!(error, ClientError::Engine(EngineError::Withdrawn(_))), error.to_string())?;
+    ensure(matches!(error, ClientError::Engine(EngineError::Draining(_))), error.to_string())?;
     let error = port.write(hpa, &[7; 64]).expect_err("it is disabled");
-    ensure(matches!(error, ClientError::Engine(EngineError::Withdrawn(_))), error.to_string())?;
+    ensure(matches!(error, ClientError::Engine(EngineError::Draining(_))), error.to_string())?;
     rig.listed(0, "r", |region| region.state == "disabled")?;
 
     let content = |at: u64| if at < hpa + 64 * 64 { line(at, 2) } else { line(at, 1) };
@@ -135,7 +135,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
     rig.attached(0, "other")?;
     let mut port = rig.connect(0)?;
     let error = port.read(hpa).expect_err("it is disabled");
-    ensure(matches!(error, ClientError::Engine(EngineError::Withdrawn(_))), error.to_string())?;
+    ensure(matches!(error, ClientError::Engine(EngineError::Draining(_))), error.to_string())?;
     rig.ask(rig.manager.enable_region(&name("r")))?;
     ensure(rig.attached(0, "r")?.hpa == hpa, "it keeps its address")?;
     check(&mut port, hpa, bytes, content)
@@ -209,7 +209,7 @@ pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
     port.flush()?;
     let there = rig.ask(rig.manager.forget_memory_node(&name("mn0"), true));
     ensure(
-        there.as_ref().err().and_then(cxloe_gmm::ClientError::code) == Some(ErrorCode::WrongState),
+        there.as_ref().err().and_then(cxloe_fabric::ClientError::code) == Some(ErrorCode::WrongState),
         format!("{there:?}"),
     )?;
     rig.end("mn0", Signal::SIGKILL)?;

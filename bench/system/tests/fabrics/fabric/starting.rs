@@ -1,10 +1,10 @@
 //! The three ways in which a fabric comes up: held in reset until the manager has made what is declared, static, and (as
 //! in all other tests) at once.
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::message::Attaching;
-use cxloe_gmm::api::{Bind, CreateRegion, ErrorCode, Owner};
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::Attaching;
+use cxloe_cn_core::engine::EngineError;
+use cxloe_fabric::api::{Bind, CreateRegion, ErrorCode, Owner};
 use nix::sys::signal::Signal;
 
 use cxloe_system::star::*;
@@ -68,8 +68,8 @@ pub fn static_fabrics_need_no_manager() -> Outcome {
     }
     rig.start_agent(0, &[])?;
     let (a, b) = (rig.attached(0, "a")?.hpa, rig.attached(0, "b")?.hpa);
-    let refused = |result: Result<(), cxloe_gmm::ClientError>| {
-        let code = result.as_ref().err().and_then(cxloe_gmm::ClientError::code);
+    let refused = |result: Result<(), cxloe_fabric::ClientError>| {
+        let code = result.as_ref().err().and_then(cxloe_fabric::ClientError::code);
         ensure(code == Some(ErrorCode::StaticFabric), format!("{result:?}"))
     };
     let bind =

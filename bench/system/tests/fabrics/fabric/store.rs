@@ -6,11 +6,11 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::message::Attaching;
-use cxloe_gmm::api::{AdoptFabric, ErrorCode, Owner, ReleaseOrphans};
-use cxloe_gmm::model::{Health, RegionState};
+use cxloe_client::client::{self, ClientError};
+use cxloe_cn_core::engine::EngineError;
+use cxloe_client::message::Attaching;
+use cxloe_fabric::api::{AdoptFabric, ErrorCode, Owner, ReleaseOrphans};
+use cxloe_fabric::model::{Health, RegionState};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sys::signal::Signal;
 
@@ -157,7 +157,7 @@ pub fn an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_relea
     let mut port = rig.connect(0)?;
     check(&mut port, c, 2 * BYTES, |_| [0; 64])?;
     let full =
-        rig.ask(rig.manager.create_region(&cxloe_gmm::api::CreateRegion::new(name("d"), BYTES, cn(0))));
+        rig.ask(rig.manager.create_region(&cxloe_fabric::api::CreateRegion::new(name("d"), BYTES, cn(0))));
     ensure(full.is_err(), "what is kept is not given away")?;
 
     let left = rig.ask(rig.manager.release_orphans(&name("mn0"), ReleaseOrphans { wait_ms: WAIT_MS }))?;
@@ -169,7 +169,7 @@ pub fn an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_relea
 }
 
 /// What changes something, a little, each time.
-fn change(rig: &Star, count: u64) -> Result<(), cxloe_gmm::ClientError> {
+fn change(rig: &Star, count: u64) -> Result<(), cxloe_fabric::ClientError> {
     rig.ask(rig.manager.set_quota(&Owner::CnId(cn(0)), Some((1 << 40) + count))).map(drop)
 }
 

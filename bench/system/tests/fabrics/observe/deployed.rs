@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use cxloe_gmm::daemon::metrics::{Definition, Kind, PROCESS, document};
+use cxloe_daemon::metrics::{Definition, Kind, PROCESS, document};
 use serde_json::Value;
 
 use super::scrape::promtool;

@@ -3,9 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cxloe_cn::client;
-use cxloe_cn::mapping::{MapOptions, Mapping};
-use cxloe_gmm::daemon::metrics::Kind;
+use cxloe_client::client;
+use cxloe_client::mapping::{MapOptions, Mapping};
+use cxloe_daemon::metrics::Kind;
 use cxloe_lab::Lab;
 
 use super::deployed::{documented, folder, named, panels};

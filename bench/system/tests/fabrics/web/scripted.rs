@@ -1,8 +1,8 @@
 //! A memory node without memory, which speaks to the manager as one and says what the test wants: for what no well-meant
 //! node says, and for pools larger than this machine.
 
-use cxloe_gmm::api::{MemoryNodeSync, RegisterMemoryNode};
-use cxloe_gmm::model::{CommandResult, DeviceKind, NodeAction, Watermark};
+use cxloe_fabric::api::{MemoryNodeSync, RegisterMemoryNode};
+use cxloe_fabric::model::{CommandResult, DeviceKind, NodeAction, Watermark};
 use serde_json::Value;
 
 use cxloe_system::star::{Outcome, Star, name};

@@ -1,6 +1,6 @@
 //! What is seen on the page.
 
-use cxloe_gmm::api::{CreateRegion, GrowRegion, ResetRegion};
+use cxloe_fabric::api::{CreateRegion, GrowRegion, ResetRegion};
 use nix::sys::signal::Signal;
 use serde_json::json;
 

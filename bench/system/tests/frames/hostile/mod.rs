@@ -14,10 +14,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::port::{Port, PortError};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::EngineError;
+use cxloe_port::port::{Port, PortError};
 use cxloe_lab::{Lab, Standing};
+use cxloe_link::{Backend, LinkConfig};
 use cxloe_system::node::{MemoryNode, link_on, port};
 use cxloe_system::raw::Raw;
 use cxloe_system::{Failed, Test};
@@ -26,7 +27,6 @@ use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, Hello, HelloAck, HelloStatus, Integrity,
     Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space,
 };
-use cxloe_wire::link::{Backend, LinkConfig};
 use cxloe_wire::session::OpError;
 
 use attacks::*;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use cxloe_lab::{Lab, Process, Standing};
+use cxloe_link::{Backend, Link, LinkConfig, LinkError, open};
 use cxloe_system::node::link_on;
 use cxloe_system::raw::Raw;
 use cxloe_system::{Failed, Test};
@@ -26,7 +27,6 @@ use cxloe_system::{
     eventually,
 };
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::{Backend, Link, LinkConfig, LinkError, open};
 use nix::sys::signal::Signal;
 
 use promises::*;

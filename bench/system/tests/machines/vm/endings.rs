@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use cxloe_cn::client;
+use cxloe_client::client;
 use cxloe_lab::{Process, program};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::signal::Signal;
@@ -154,7 +154,7 @@ pub fn regions_of_killed_programs_go() -> Outcome {
     // Somebody's region is never taken for one of these.
     rig.create_region("scratch")?;
     rig.attached("scratch", "active")?;
-    let name = cxloe_gmm::model::Name::new("scratch")?;
+    let name = cxloe_fabric::model::Name::new("scratch")?;
     let refused = client::lease(&rig.socket(), name).unwrap_err().to_string();
     ensure(refused.contains("there already"), refused)
 }

@@ -1,0 +1,505 @@
+//! Line operations in, completions out: what the compute node decides, without I/O.
+//!
+//! ```text
+//!   read, write, bursts --> line cache --hit--> done
+//!                              | miss, victim
+//!                              v
+//!                           routes: HPA -> memory node, CMem      (none: local memory has it, or holes say what is answered)
+//!                              |
+//!                              v
+//!                           Requester of that memory node --> frames
+//!   completions  <----------  answers  <------------------  frames
+//! ```
+//!
+//! One operation becomes at most one request frame, so that nothing has to be kept half done: an operation
+//! that cannot be taken now is refused with [`EngineError::Busy`] and made again after the next poll. Whoever wants
+//! more than a frame carries walks over it in pieces ([`Walk`]), all of them in flight at once if there is room, on as
+//! many memory nodes as the range is spread over.
+//!
+//! What keeps memory consistent:
+//! * all requests of a 4 KiB page of a memory node's CMem travel on one stream, in order (R12);
+//! * a write waits for a read of the same line that is on its way (R7), and so does the eviction of a
+//!   modified line;
+//! * a request has to have tokens (`pacing`);
+//! * a modified line leaves the cache into the retry buffer, and if its session dies it is kept
+//!   ([`Engine::stranded`]) until the memory node is back: an acknowledged write is not lost with a link.
+
+mod bursts;
+mod closing;
+mod completer;
+mod flush;
+mod holes;
+mod inflight;
+mod lines;
+mod local;
+mod pacing;
+mod piece;
+mod routes;
+mod turns;
+mod walk;
+mod write_back;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use cxloe_fabric::hdm::Decoder;
+use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::session::{OpError, Rejected, Requester, RequesterConfig, RequesterStatus, SessionEvent};
+use cxloe_wire::time::Time;
+use serde::{Deserialize, Serialize};
+
+use closing::Closings;
+pub use closing::{Closed, WriteBackRange};
+use completer::{Op, Ops};
+pub use flush::Flush;
+use holes::Holes;
+pub use holes::Unmapped;
+use inflight::InFlight;
+use local::Locals;
+pub use local::{LocalMemory, MemoryGone};
+use pacing::Brake;
+pub use pacing::{BUCKET_DEFAULT, Pacing};
+pub use piece::{Piece, Run};
+use routes::Routes;
+pub use routes::{ROUTES_MAX, Route, RouteError, Target};
+pub use walk::{Direction, Walk};
+use write_back::Stranded;
+
+use crate::cache::{CacheConfig, Line, LineCache, State};
+
+/// Operations that may be on their way at once.
+const OPS_MAX: usize = 16_384;
+/// Events kept until they are taken; the oldest go first.
+const EVENTS_MAX: usize = 256;
+
+/// Why an operation was not carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// Cannot be taken at this moment: poll, then try again.
+    #[error("busy: poll and try again")]
+    Busy,
+    /// No region holds this address.
+    #[error("no region holds HPA {0:#x}; `cn-agent list` shows what is attached")]
+    Unmapped(u64),
+    /// No region holds this address, and it reads as poison.
+    #[error(
+        "HPA {0:#x} reads as poison: no decoder of the region around it claims it; `cn-agent list` shows how large the region is"
+    )]
+    Poisoned(u64),
+    /// The manager has asked for the region back.
+    #[error(
+        "the manager has asked for the region at HPA {0:#x} back: it is disabled, or being unbound or moved away; \
+         `cn-agent list` shows it, `gmm enable-region` lets this node have a disabled one again"
+    )]
+    Withdrawn(u64),
+    /// This compute node is held in reset.
+    #[error(
+        "the manager holds this compute node in reset, so that nothing is attached (HPA {0:#x}); wait until what it is \
+         to have is there, or release it with `gmm release`"
+    )]
+    Held(u64),
+    /// The region is mapped into processes, and so not read or written line by line.
+    #[error(
+        "the region at HPA {0:#x} is mapped into programs at present, and is not read or written line by line meanwhile; \
+         `cn-agent paging` shows by whom"
+    )]
+    Mapped(u64),
+    /// Not the address of a line.
+    #[error("HPA {0:#x} is not a multiple of 64")]
+    Unaligned(u64),
+    /// A burst of no lines, too many for one frame, over the end of a page of CMem, with data of another length, or for
+    /// an interleave set that is no longer there.
+    #[error(
+        "a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page; take another piece"
+    )]
+    BadBurst(u64),
+    /// No session with the memory node is open.
+    #[error("no session with memory node {0} is open; check that mn-server runs there and the link is up")]
+    NotConnected(Mac),
+    /// The memory node has lost the region's data; what the region has on other memory nodes is still there.
+    #[error(
+        "memory node {0} was restarted without its content: what the region had there is lost; `gmm reset-region NAME` \
+         gives the region back, with zeros there"
+    )]
+    DataLost(Mac),
+    /// The region is served by a CXL device that is not there.
+    #[error(
+        "the CXL device that serves HPA {0:#x} is gone, or not what it was; `cn-agent list` says which it is, \
+         `cn-agent cxl list` what is there"
+    )]
+    DeviceGone(u64),
+    /// The request was sent and failed.
+    #[error("memory node {mac}: {error}")]
+    Failed {
+        /// The memory node.
+        mac: Mac,
+        /// Why.
+        error: OpError,
+    },
+}
+
+/// Takes what has become of operations; `user` is what the operation was made with.
+pub trait Sink {
+    /// A line or burst was read. The data is valid during the call only.
+    fn read(&mut self, user: u64, data: &[u8]);
+    /// A write is done.
+    fn written(&mut self, user: u64);
+    /// The operation failed.
+    fn failed(&mut self, user: u64, error: EngineError);
+}
+
+/// What happens, for logs and for those who attached regions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineEvent {
+    /// The session with a memory node changed.
+    Session {
+        /// The memory node.
+        mac: Mac,
+        /// How.
+        event: SessionEvent,
+    },
+    /// A modified line could not be written back and never will be: its region is gone or lost.
+    WriteBackRefused {
+        /// Its HPA.
+        hpa: u64,
+        /// Why.
+        error: EngineError,
+    },
+}
+
+/// What an engine has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineCounters {
+    /// Line reads answered by the cache.
+    pub read_hits: u64,
+    /// Line reads that went to a memory node.
+    pub read_misses: u64,
+    /// Line writes the cache took in place.
+    pub write_hits: u64,
+    /// Line writes the cache took at a new place, or that went to a memory node.
+    pub write_misses: u64,
+    /// Burst reads.
+    pub burst_reads: u64,
+    /// Burst writes.
+    pub burst_writes: u64,
+    /// Modified lines written back.
+    pub write_backs: u64,
+    /// Operations that failed.
+    pub failures: u64,
+    /// Accesses to addresses nobody maps that were answered with an error.
+    #[serde(default)]
+    pub unmapped_errors: u64,
+    /// Reads of addresses nobody maps that were answered with poison.
+    #[serde(default)]
+    pub unmapped_poisoned: u64,
+    /// Reads of addresses nobody maps that were answered with all ones.
+    #[serde(default)]
+    pub unmapped_ones: u64,
+    /// Writes to addresses nobody maps that were dropped.
+    #[serde(default)]
+    pub unmapped_dropped: u64,
+    /// Reads, lines and bursts alike, that memory of this machine answered.
+    #[serde(default)]
+    pub local_reads: u64,
+    /// Writes, lines and bursts alike, that memory of this machine took.
+    #[serde(default)]
+    pub local_writes: u64,
+    /// Pause signals that counted: 802.1Qbb frames seen on the link.
+    #[serde(default)]
+    pub pauses_link: u64,
+    /// Pause signals that counted: PFC frames that the NIC has counted.
+    #[serde(default)]
+    pub pauses_nic: u64,
+    /// Pause signals that counted: Congestion frames of memory nodes.
+    #[serde(default)]
+    pub pauses_mn: u64,
+}
+
+/// Where a read stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// Here it is.
+    Hit(Line),
+    /// On its way; the sink will be told.
+    Sent,
+}
+
+/// Where a burst read stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BurstRead<'a> {
+    /// All its lines, in the order of its piece: memory of this machine has them. The sink is not told.
+    Here(&'a [u8]),
+    /// Nobody maps them, and each reads as this line. The sink is not told.
+    Alike(Line),
+    /// On its way; the sink will be told.
+    Sent,
+}
+
+/// Where a write stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Write {
+    /// Done: the cache has it, or memory of this machine.
+    Done,
+    /// On its way; the sink will be told.
+    Sent,
+}
+
+struct Peer {
+    mac: Mac,
+    requester: Requester,
+    /// The incarnation of its content, as its last session told.
+    incarnation: Option<u64>,
+    sealed: bool,
+    /// `None` without rate control.
+    brake: Option<Brake>,
+}
+
+/// The engine. One thread drives it together with one link.
+pub struct Engine {
+    peers: Vec<Peer>,
+    core: Core,
+    routes: Routes,
+    locals: Locals,
+    holes: Holes,
+    closings: Closings,
+    last_peer: usize,
+    deadline: Time,
+    pacing: Option<Pacing>,
+    /// When there may be tokens for what was refused for want of them.
+    resume_at: Time,
+}
+
+/// What completions change: everything but the requesters they come from.
+struct Core {
+    cache: Option<LineCache>,
+    inflight: InFlight,
+    ops: Ops,
+    /// By peer and CMem address, which, unlike an HPA, never belongs to another region later.
+    stranded: BTreeMap<(usize, u64), Stranded>,
+    /// Write-backs on their way, by epoch.
+    write_backs: [usize; 2],
+    /// That of the next write-back; see [`Flush`].
+    epoch: bool,
+    counters: EngineCounters,
+    events: VecDeque<EngineEvent>,
+    /// The PFC class of our frames, if requests are paced.
+    class: Option<u8>,
+    /// Whether the memory node whose frame is being handled is congested.
+    congested: bool,
+}
+
+/// The page of CMem, told apart from other memory nodes' by the bits above CMem addresses' 48, and the mask of the lines.
+#[inline]
+fn page_and_mask(peer: usize, cmem: u64, lines: usize) -> (u64, u64) {
+    let first = (cmem / LINE_SIZE as u64) % 64;
+    let mask = if lines >= 64 { u64::MAX } else { (1 << lines) - 1 };
+    ((peer as u64) << 36 | cmem >> 12, mask << first)
+}
+
+/// A page's stream (R12): pages next to each other take turns.
+#[inline]
+fn stream_of(cmem: u64) -> u8 {
+    (cmem >> 12) as u8
+}
+
+impl Engine {
+    /// An engine without peers and routes.
+    pub fn new(cache: CacheConfig) -> Engine {
+        Engine {
+            peers: Vec::new(),
+            core: Core {
+                cache: LineCache::new(cache),
+                inflight: InFlight::new(OPS_MAX),
+                ops: Ops::new(OPS_MAX),
+                stranded: BTreeMap::new(),
+                write_backs: [0; 2],
+                epoch: false,
+                counters: EngineCounters::default(),
+                events: VecDeque::with_capacity(EVENTS_MAX),
+                class: None,
+                congested: false,
+            },
+            routes: Routes::default(),
+            locals: Locals::default(),
+            holes: Holes::default(),
+            closings: Closings::default(),
+            last_peer: 0,
+            deadline: Time(u64::MAX),
+            pacing: None,
+            resume_at: Time(u64::MAX),
+        }
+    }
+
+    /// The link carries frames of another length from now on: sessions are agreed on anew.
+    pub fn set_max_frame(&mut self, max_frame: usize, now: Time) {
+        for peer in &mut self.peers {
+            peer.requester.set_max_frame(max_frame, now);
+            self.deadline = self.deadline.min(peer.requester.deadline());
+        }
+    }
+
+    /// Adds a memory node and calls it. Returns its index for routes. A node that is known already keeps
+    /// its session.
+    pub fn add_peer(&mut self, config: RequesterConfig, now: Time) -> usize {
+        let mac = config.identity.peer;
+        if let Some(known) = self.peers.iter().position(|p| p.mac == mac) {
+            return known;
+        }
+        let sealed = config.key.is_some();
+        let mut requester = Requester::new(config);
+        requester.connect(now);
+        self.deadline = self.deadline.min(requester.deadline());
+        let brake = self.pacing.map(|p| Brake::new(&p, sealed, now));
+        self.peers.push(Peer { mac, requester, incarnation: None, sealed, brake });
+        self.peers.len() - 1
+    }
+
+    /// Adds a route. A target without an incarnation belongs to the content of the session that its memory node has, or
+    /// else of the next one.
+    ///
+    /// # Panics
+    /// If a target's peer was not added before.
+    pub fn add_route(&mut self, mut route: Route) -> Result<(), RouteError> {
+        for target in &mut route.targets {
+            // Also while that session is being handed over: if nothing comes of it, the old one goes on, untold.
+            target.incarnation = target.incarnation.or(self.peer_incarnation(target.peer));
+        }
+        let Decoder { base, size, .. } = route.decoder;
+        if self.locals.overlap(base, size) {
+            return Err(RouteError::Overlap { hpa: base });
+        }
+        self.routes.add(route)
+    }
+
+    /// Removes the route that starts at `hpa`. Flush it first, or modified lines are lost with it. What is on
+    /// its way still ends at the sink.
+    pub fn remove_route(&mut self, hpa: u64) -> Option<Route> {
+        let route = self.routes.remove(hpa)?;
+        self.core.forget(&route.decoder, u32::MAX);
+        Some(route)
+    }
+
+    /// Replaces the line cache by an empty one of another shape.
+    ///
+    /// # Errors
+    /// [`EngineError::Busy`] while something is on its way or modified: flush first.
+    pub fn set_cache(&mut self, config: CacheConfig) -> Result<(), EngineError> {
+        let modified = |c: &LineCache| c.places().any(|p| c.state(p) == State::Modified);
+        if self.core.ops.used() > 0 || self.core.cache.as_ref().is_some_and(modified) {
+            return Err(EngineError::Busy);
+        }
+        self.core.cache = LineCache::new(config);
+        Ok(())
+    }
+
+    /// Whether all peers have a session.
+    pub fn is_connected(&self) -> bool {
+        self.peers.iter().all(|p| p.requester.is_open())
+    }
+
+    /// Whether this peer has a session.
+    pub fn is_peer_connected(&self, peer: usize) -> bool {
+        self.peers.get(peer).is_some_and(|p| p.requester.is_open())
+    }
+
+    /// The incarnation of this peer's content, if it has a session, be it just handed over to the next one.
+    pub fn peer_incarnation(&self, peer: usize) -> Option<u64> {
+        self.peers[peer].requester.incarnation()
+    }
+
+    /// Each session in figures.
+    pub fn sessions(&self) -> Vec<RequesterStatus> {
+        self.peers.iter().map(|p| p.requester.status()).collect()
+    }
+
+    /// What was counted.
+    pub fn counters(&self) -> EngineCounters {
+        self.core.counters
+    }
+
+    /// Operations on their way, write-backs included.
+    pub fn in_flight(&self) -> usize {
+        self.core.ops.used()
+    }
+
+    /// The oldest event not yet taken.
+    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+        if self.core.events.is_empty() { None } else { self.core.events.pop_front() }
+    }
+
+    /// [`route`](Self::route) for a new operation, which may not be made on closed addresses.
+    #[inline]
+    fn route_open(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
+        if !self.closings.is_empty() {
+            self.closings.check(hpa)?;
+        }
+        self.route(hpa)
+    }
+
+    /// The peer that has the line at `hpa`, and the CMem address there; `None` where there is no route.
+    #[inline]
+    fn route(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
+        let Some(route) = self.routes.find(hpa) else { return Ok(None) };
+        let (target, _, cmem) = route.locate(hpa);
+        let peer = &self.peers[target.peer];
+        if target.is_lost(peer.incarnation) {
+            self.core.counters.failures += 1;
+            return Err(EngineError::DataLost(peer.mac));
+        }
+        Ok(Some((target.peer, cmem)))
+    }
+
+    /// Why `peer` takes nothing at this moment: it is gone, or there is no room, or its session is just being
+    /// handed over to the next one, which ends by itself.
+    fn not_now(&self, peer: usize) -> EngineError {
+        let Peer { mac, requester, .. } = &self.peers[peer];
+        if requester.incarnation().is_some() { EngineError::Busy } else { EngineError::NotConnected(*mac) }
+    }
+
+    #[cold]
+    fn rejected(&mut self, peer: usize, hpa: u64, rejected: Rejected) -> EngineError {
+        let error = match rejected {
+            Rejected::Busy => EngineError::Busy,
+            Rejected::NotConnected => self.not_now(peer),
+            Rejected::BadBurst => EngineError::BadBurst(hpa),
+        };
+        if error != EngineError::Busy {
+            self.core.counters.failures += 1;
+        }
+        error
+    }
+}
+
+impl Core {
+    fn event(&mut self, event: EngineEvent) {
+        if self.events.len() == EVENTS_MAX {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Drops all that is here of the lines at some positions of an interleave set, a bit each. Reads that are on their
+    /// way no longer fill the cache, and write-backs are nobody's any more.
+    fn forget(&mut self, decoder: &Decoder, positions: u32) {
+        let covers =
+            |hpa: u64| decoder.decode(hpa).is_some_and(|(position, _)| positions >> position & 1 == 1);
+        if let Some(cache) = &mut self.cache {
+            for place in cache.places() {
+                if cache.state(place) != State::Invalid && covers(cache.line(place) * LINE_SIZE as u64) {
+                    cache.set_state(place, State::Invalid);
+                }
+            }
+        }
+        self.stranded.retain(|_, line| !covers(line.hpa));
+        for op in self.ops.iter_mut() {
+            match op {
+                Op::Read { hpa, place, .. } if covers(*hpa) => *place = None,
+                Op::WriteBack { hpa, epoch, .. } if covers(*hpa) => {
+                    let epoch = *epoch;
+                    *op = Op::Nothing;
+                    self.write_backs[usize::from(epoch)] -= 1;
+                }
+                _ => {}
+            }
+        }
+    }
+}

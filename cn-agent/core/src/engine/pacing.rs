@@ -1,0 +1,170 @@
+//! Rate control: requests leave no faster than memory nodes and the switches before them have room for.
+//!
+//! Each memory node has a [`Pacer`] of its own (the paper's controller and token bucket), so that a slow node holds up
+//! nobody else's requests. Three signals reach it:
+//!
+//! ```text
+//!   802.1Qbb frame seen on the link    --+
+//!   NIC counter of received PFC frames --+--> every memory node's pacer: it was the link that paused
+//!   Congestion frame of a memory node  -----> that node's pacer
+//! ```
+//!
+//! A request without tokens is refused with [`EngineError::Busy`], and the engine's deadline says when to try
+//! again. What it costs is the larger of its own frame and its response's (R13), as it is on the wire. Repeated
+//! requests are never held back, as others wait for them, but they cost the same.
+
+use std::time::Duration;
+
+use cxloe_cc::{Config, Pacer, PacerStatus};
+use cxloe_wire::frame::WIRE_OVERHEAD;
+use cxloe_wire::frame::{Aead, HEADER_LEN, LINE_SIZE, PfcVector, Seal};
+use cxloe_wire::time::Time;
+
+use super::{Engine, EngineError, Peer};
+
+/// Bytes that may leave at once after a rest, unless told otherwise: 140 line reads, some 10 bursts of an MTU of
+/// 1500. Few enough for any queue, enough that a sender who sleeps between looks keeps its rate.
+pub const BUCKET_DEFAULT: u64 = 16 << 10;
+
+/// How requests are paced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pacing {
+    /// The controller's times and rates.
+    pub control: Config,
+    /// Bytes that may leave at once after a rest.
+    pub bucket: u64,
+    /// The PFC class (0 to 7) our frames belong to: what other classes are told is not for us.
+    pub class: u8,
+}
+
+/// Who said that we are to slow down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Signal {
+    Link,
+    Nic,
+    MemoryNode,
+}
+
+/// One memory node's pacer.
+pub(super) struct Brake {
+    pacer: Pacer,
+    /// What every frame takes beyond its payload.
+    overhead: usize,
+    /// Bytes of repeated lines already paid for.
+    repeated: u64,
+}
+
+fn since_start(now: Time) -> Duration {
+    Duration::from_nanos(now.0)
+}
+
+impl Brake {
+    pub fn new(pacing: &Pacing, sealed: bool, now: Time) -> Brake {
+        let trailer = if sealed { Aead::TAG_LEN } else { Seal::PLAIN_LEN };
+        Brake {
+            pacer: Pacer::new(pacing.control, pacing.bucket, since_start(now)),
+            overhead: HEADER_LEN + trailer + WIRE_OVERHEAD,
+            repeated: 0,
+        }
+    }
+
+    /// Pays for a request whose larger frame, its own or its response, has so many bytes after the header.
+    #[inline]
+    fn charge(&mut self, payload: usize) {
+        self.pacer.charge((self.overhead + payload) as u64);
+    }
+
+    /// Pays for what was repeated, of which `bytes` of lines are known in all.
+    #[inline]
+    pub fn charge_repeated(&mut self, bytes: u64) {
+        if bytes != self.repeated {
+            let lines = bytes.saturating_sub(self.repeated) / LINE_SIZE as u64;
+            self.repeated = bytes;
+            // As if each line had a frame of its own: it errs on the slow side, after losses.
+            self.pacer.charge(lines * (self.overhead + LINE_SIZE) as u64);
+        }
+    }
+}
+
+impl Engine {
+    /// Paces requests from now on, to the memory nodes known and to those to come; `None`: not at all.
+    pub fn set_pacing(&mut self, pacing: Option<Pacing>, now: Time) {
+        self.pacing = pacing;
+        self.core.class = pacing.map(|p| p.class);
+        for peer in &mut self.peers {
+            peer.brake = pacing.map(|p| Brake::new(&p, peer.sealed, now));
+        }
+    }
+
+    /// An 802.1Qbb frame was seen on the link.
+    #[cold]
+    pub fn on_pfc(&mut self, vector: &PfcVector, now: Time) {
+        if self.pacing.is_some_and(|p| pauses(vector, p.class)) {
+            self.pause_all(Signal::Link, now);
+        }
+    }
+
+    /// The NIC has counted PFC frames of our class since the last time.
+    #[cold]
+    pub fn on_nic_pause(&mut self, now: Time) {
+        self.pause_all(Signal::Nic, now);
+    }
+
+    fn pause_all(&mut self, signal: Signal, now: Time) {
+        for peer in 0..self.peers.len() {
+            self.pause(peer, signal, now);
+        }
+    }
+
+    #[cold]
+    pub(super) fn pause(&mut self, peer: usize, signal: Signal, now: Time) {
+        if let Some(brake) = &mut self.peers[peer].brake
+            && brake.pacer.on_pause(since_start(now))
+        {
+            let counters = &mut self.core.counters;
+            match signal {
+                Signal::Link => counters.pauses_link += 1,
+                Signal::Nic => counters.pauses_nic += 1,
+                Signal::MemoryNode => counters.pauses_mn += 1,
+            }
+        }
+    }
+
+    /// The pacer of each memory node in figures, in the order of [`sessions`](Self::sessions); `None` without rate
+    /// control.
+    pub fn paces(&mut self, now: Time) -> Vec<Option<PacerStatus>> {
+        let pace = |peer: &mut Peer| peer.brake.as_mut().map(|brake| brake.pacer.status(since_start(now)));
+        self.peers.iter_mut().map(pace).collect()
+    }
+
+    /// Whether `peer` may be sent a request.
+    #[inline]
+    pub(super) fn may_send(&mut self, peer: usize, now: Time) -> Result<(), EngineError> {
+        match &mut self.peers[peer].brake {
+            None => Ok(()),
+            Some(brake) => match brake.pacer.ready(since_start(now)) {
+                Ok(()) => Ok(()),
+                Err(again) => {
+                    self.resume_at = self.resume_at.min(Time(again.as_nanos() as u64));
+                    self.deadline = self.deadline.min(self.resume_at);
+                    Err(EngineError::Busy)
+                }
+            },
+        }
+    }
+
+    /// A request was sent to `peer`, whose larger frame, its own or its response, has so many bytes after the header.
+    #[inline]
+    pub(super) fn sent(&mut self, peer: usize, payload: usize) {
+        let peer = &mut self.peers[peer];
+        if let Some(brake) = &mut peer.brake {
+            brake.charge(payload);
+        }
+        self.deadline = self.deadline.min(peer.requester.deadline());
+    }
+}
+
+/// Whether a vector tells `class` to pause; with a time of 0 it ends a pause.
+pub(super) fn pauses(vector: &PfcVector, class: u8) -> bool {
+    vector.pause(class).is_some_and(|quanta| quanta > 0)
+}

@@ -1,0 +1,101 @@
+//! What drives the engine from the link's side: frames, time, and the end.
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::source;
+use cxloe_wire::session::SessionEvent;
+use cxloe_wire::time::Time;
+
+use super::completer::Completer;
+use super::pacing::Signal;
+use super::{Engine, EngineEvent, Sink};
+
+impl Engine {
+    /// When to [`poll`](Self::poll) next.
+    #[inline]
+    pub fn deadline(&self) -> Time {
+        self.deadline
+    }
+
+    /// Takes a frame from the link. Frames of nobody we know are ignored.
+    #[inline]
+    pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
+        let Some(from) = source(frame) else { return };
+        if self.peers.get(self.last_peer).is_none_or(|p| p.mac != from) {
+            let Some(index) = self.peers.iter().position(|p| p.mac == from) else { return };
+            self.last_peer = index;
+        }
+        let peer = &mut self.peers[self.last_peer];
+        let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
+        peer.requester.handle(frame, now, tx, &mut completer);
+        self.deadline = self.deadline.min(peer.requester.deadline());
+        if std::mem::take(&mut self.core.congested) {
+            self.pause(self.last_peer, Signal::MemoryNode, now);
+        }
+        // All of them, before anything else is sent: they may say that data is lost.
+        while let Some(event) = self.peers[self.last_peer].requester.poll_event() {
+            self.take_event(self.last_peer, event, now, tx);
+        }
+    }
+
+    /// Does what time demands. Flush the link afterwards.
+    pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
+        for index in 0..self.peers.len() {
+            let peer = &mut self.peers[index];
+            if now >= peer.requester.deadline() {
+                let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
+                peer.requester.poll(now, tx, &mut completer);
+                if let Some(brake) = &mut peer.brake {
+                    brake.charge_repeated(peer.requester.counters().retransmitted_bytes);
+                }
+            }
+            while let Some(event) = self.peers[index].requester.poll_event() {
+                self.take_event(index, event, now, tx);
+            }
+        }
+        if self.resume_at <= now {
+            self.resume_at = Time(u64::MAX);
+        }
+        let deadlines = self.peers.iter().map(|p| p.requester.deadline());
+        self.deadline = deadlines.chain([self.resume_at]).min().unwrap_or(Time(u64::MAX));
+        if !self.core.stranded.is_empty() {
+            self.send_stranded(now, tx);
+        }
+    }
+
+    /// Ends all sessions in order. Flush first; then poll until [`is_closed`](Self::is_closed).
+    pub fn close(&mut self, now: Time, sink: &mut dyn Sink) {
+        for peer in &mut self.peers {
+            let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
+            peer.requester.close(now, &mut completer);
+        }
+        self.deadline = Time::ZERO;
+    }
+
+    /// Whether no session is left.
+    pub fn is_closed(&self) -> bool {
+        self.peers.iter().all(|p| !p.requester.is_open() && p.requester.deadline() == Time(u64::MAX))
+    }
+
+    #[cold]
+    fn take_event(&mut self, index: usize, event: SessionEvent, now: Time, tx: &mut dyn Transmit) {
+        if let SessionEvent::Opened { incarnation, .. } = &event {
+            self.peers[index].incarnation = Some(*incarnation);
+            // What the cache and the stranded lines have of memory that is gone is gone too; other memory nodes' lines of
+            // the same region stay.
+            for route in self.routes.iter_mut() {
+                let mut lost = 0;
+                for (position, target) in
+                    route.targets.iter_mut().enumerate().filter(|(_, t)| t.peer == index)
+                {
+                    target.incarnation.get_or_insert(*incarnation);
+                    lost |= u32::from(target.is_lost(Some(*incarnation))) << position;
+                }
+                if lost != 0 {
+                    self.core.forget(&route.decoder, lost);
+                }
+            }
+            self.send_stranded(now, tx);
+        }
+        self.core.event(EngineEvent::Session { mac: self.peers[index].mac, event });
+    }
+}

@@ -1,0 +1,187 @@
+//! The way of modified lines to their memory node.
+//!
+//! ```text
+//!   cache: Modified --write_back--> retry buffer --acknowledged--> done
+//!                                     |      ^
+//!                        session dies v      | session opens
+//!                                     stranded
+//! ```
+//!
+//! A modified line was acknowledged to whoever wrote it, so it outlives the session: as a stranded line it is
+//! what reads of the line see, and what later writes of it replace. There is one value of a stranded line,
+//! the last. It goes out before anything else of its line can; order within the stream does the rest.
+
+use std::time::Duration;
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::time::Time;
+
+use super::completer::Op;
+use super::{Core, Engine, EngineError, page_and_mask, stream_of};
+use crate::cache::{Line, LineCache, Place, State};
+
+/// When to try again to send stranded lines for which windows or rings had no room.
+const STRANDED_AGAIN: Duration = Duration::from_micros(100);
+
+/// A modified line whose write-back failed with its session.
+pub(super) struct Stranded {
+    pub hpa: u64,
+    pub data: Line,
+}
+
+impl Engine {
+    /// Modified lines that wait for their memory node to come back.
+    pub fn stranded(&self) -> usize {
+        self.core.stranded.len()
+    }
+
+    /// Writes modified lines back as far as windows allow. `true` once nothing is modified any more and
+    /// every write-back has been acknowledged; after `false`, poll and call again.
+    ///
+    /// # Errors
+    /// [`EngineError::NotConnected`] once everything that can be written back has been, and the rest waits
+    /// for a memory node that does not answer.
+    pub fn flush(&mut self, now: Time, tx: &mut dyn Transmit) -> Result<bool, EngineError> {
+        self.send_stranded(now, tx);
+        let mut busy = false;
+        let mut failed = None;
+        let stuck: Option<usize> = self.core.stranded.keys().map(|(peer, _)| *peer).next();
+        if let Some(peer) = stuck {
+            match self.not_now(peer) {
+                EngineError::Busy => busy = true,
+                error => failed = Some(error),
+            }
+        }
+        let places = self.core.cache.as_ref().map(LineCache::places);
+        for place in places.into_iter().flatten() {
+            if self.core.cache.as_ref().is_some_and(|c| c.state(place) == State::Modified) {
+                match self.write_back(place, now, tx) {
+                    Ok(()) => {}
+                    Err(EngineError::Busy) => busy = true,
+                    Err(error) => failed = failed.or(Some(error)),
+                }
+            }
+        }
+        match failed {
+            _ if busy || self.core.write_backs != [0; 2] => Ok(false),
+            Some(error) => {
+                self.core.counters.failures += 1;
+                Err(error)
+            }
+            None => Ok(true),
+        }
+    }
+
+    /// Hands the modified line at `place` to its memory node's retry buffer; it is exclusive from then on.
+    pub(super) fn write_back(
+        &mut self,
+        place: Place,
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Result<(), EngineError> {
+        let Some(cache) = &self.core.cache else { return Ok(()) };
+        let hpa = cache.line(place) * LINE_SIZE as u64;
+        let data = *cache.peek(place);
+        let (peer, cmem) = self.route(hpa)?.ok_or(EngineError::Unmapped(hpa))?;
+        // An older value that has not been sent yet must not be sent after this one.
+        if !self.core.rewrite_stranded(peer, cmem, &data) {
+            if !self.peers[peer].requester.is_open() {
+                return Err(self.not_now(peer));
+            }
+            let epoch = self.core.epoch;
+            self.send_write(peer, cmem, hpa, &data, Op::WriteBack { peer, cmem, hpa, epoch }, now, tx)?;
+            self.core.write_backs[usize::from(epoch)] += 1;
+            self.core.counters.write_backs += 1;
+        }
+        if let Some(cache) = &mut self.core.cache {
+            cache.set_state(place, State::Exclusive);
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the parts of one request")]
+    pub(super) fn send_write(
+        &mut self,
+        peer: usize,
+        cmem: u64,
+        hpa: u64,
+        data: &Line,
+        op: Op,
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Result<(), EngineError> {
+        let (page, mask) = page_and_mask(peer, cmem, 1);
+        if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
+            return Err(EngineError::Busy);
+        }
+        self.may_send(peer, now)?;
+        let token = self.core.ops.insert(op);
+        let requester = &mut self.peers[peer].requester;
+        if let Err(rejected) = requester.write(stream_of(cmem), cmem, data, token, now, tx) {
+            self.core.ops.remove(token);
+            return Err(self.rejected(peer, hpa, rejected));
+        }
+        self.sent(peer, LINE_SIZE);
+        Ok(())
+    }
+
+    /// Sends what was left over from dead sessions to the memory nodes that are back. What finds no room now
+    /// is tried again soon.
+    #[cold]
+    pub(super) fn send_stranded(&mut self, now: Time, tx: &mut dyn Transmit) {
+        for peer in 0..self.peers.len() {
+            if !self.peers[peer].requester.is_open() {
+                continue;
+            }
+            let addresses: Vec<u64> =
+                self.core.stranded.range((peer, 0)..=(peer, u64::MAX)).map(|((_, cmem), _)| *cmem).collect();
+            for cmem in addresses {
+                let Some(Stranded { hpa, data }) = self.core.stranded.remove(&(peer, cmem)) else { continue };
+                let epoch = self.core.epoch;
+                let op = Op::WriteBack { peer, cmem, hpa, epoch };
+                if self.send_write(peer, cmem, hpa, &data, op, now, tx).is_ok() {
+                    self.core.write_backs[usize::from(epoch)] += 1;
+                } else {
+                    self.core.stranded.insert((peer, cmem), Stranded { hpa, data });
+                    self.deadline = self.deadline.min(now + STRANDED_AGAIN);
+                }
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Keeps a line for its memory node's return. Write-backs of one line fail in the order in which they
+    /// were made, so that the last one stays.
+    pub fn strand(&mut self, peer: usize, cmem: u64, line: Stranded) {
+        self.stranded.insert((peer, cmem), line);
+    }
+
+    /// What was last written to a stranded line.
+    #[inline]
+    pub fn find_stranded(&self, peer: usize, cmem: u64) -> Option<Line> {
+        if self.stranded.is_empty() {
+            return None;
+        }
+        self.stranded.get(&(peer, cmem)).map(|s| s.data)
+    }
+
+    /// Gives a stranded line a new value; `false` if it is none.
+    #[inline]
+    pub fn rewrite_stranded(&mut self, peer: usize, cmem: u64, data: &Line) -> bool {
+        if self.stranded.is_empty() {
+            return false;
+        }
+        let Some(line) = self.stranded.get_mut(&(peer, cmem)) else { return false };
+        line.data = *data;
+        true
+    }
+
+    /// Whether any of `lines` lines from `cmem` on is stranded.
+    #[inline]
+    pub fn is_stranded(&self, peer: usize, cmem: u64, lines: usize) -> bool {
+        let end = cmem + (lines * LINE_SIZE) as u64;
+        !self.stranded.is_empty() && self.stranded.range((peer, cmem)..(peer, end)).next().is_some()
+    }
+}
