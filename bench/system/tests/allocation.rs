@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_port::port::Port;
 use cxloe_lab::Standing;
 use cxloe_link::Clock;
 use cxloe_link::{Backend, Link, LinkConfig};
 use cxloe_mn::control::{Mappings, StaticMap};
 use cxloe_mn::pool::{Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
+use cxloe_port::port::Port;
 use cxloe_system::node::{link_on, port};
 use cxloe_system::{Failed, Subject, Test, run};
 use cxloe_system::{LIMIT, Outcome, cable::cable, ensure, eventually};

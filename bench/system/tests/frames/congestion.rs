@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_port::port::Port;
-use cxloe_port::rate_control::RateControl;
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::ethtool::Ethtool;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::{Backend, LinkConfig, LinkError};
+use cxloe_port::port::Port;
+use cxloe_port::rate_control::RateControl;
 use cxloe_system::node::{MemoryNode, link_on, port};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{Outcome, cable::cable, ensure, eventually};

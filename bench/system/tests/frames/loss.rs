@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use cxloe_bench::measure::Target;
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_port::port::Port;
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_port::port::Port;
 use cxloe_system::node::{MemoryNode, port};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{LIMIT, Outcome, cable::cable, ensure};

@@ -13,10 +13,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_port::inline::{InlineOptions, InlineRegion};
-use cxloe_port::port::Port;
 use cxloe_lab::{Lab, Process, Standing};
 use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_port::inline::{InlineOptions, InlineRegion};
+use cxloe_port::port::Port;
 use cxloe_system::node::{MemoryNode, port};
 use cxloe_system::{Failed, Subject, Test, run};
 use cxloe_system::{LIMIT, Outcome, Role, cable::cable, copy_as, ensure, eventually};

@@ -9,8 +9,8 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 
 use cxloe_client::client::{self, ClientError};
-use cxloe_cn_core::engine::EngineError;
 use cxloe_client::message::{AttachedRegion, Attaching};
+use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::Standing;
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};

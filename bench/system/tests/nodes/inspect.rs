@@ -7,9 +7,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_port::port::Port;
 use cxloe_lab::{Lab, Process, Standing, program};
 use cxloe_link::{Backend, LinkConfig};
+use cxloe_port::port::Port;
 use cxloe_system::node::{MemoryNode, link_on, port};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{LIMIT, Outcome, cable::cable, ensure, eventually};

@@ -7,8 +7,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_client::client::{self, ClientError};
-use cxloe_cn_core::engine::EngineError;
 use cxloe_client::message::Attaching;
+use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::api::{AdoptFabric, ErrorCode, Owner, ReleaseOrphans};
 use cxloe_fabric::model::{Health, RegionState};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

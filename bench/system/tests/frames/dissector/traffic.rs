@@ -9,11 +9,11 @@ use std::time::Duration;
 use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, Route, Target};
-use cxloe_port::port::Port;
 use cxloe_lab::{Lab, Process};
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_port::port::Port;
 use cxloe_system::Failed;
 use cxloe_wire::frame::{
     Command as FrameCommand, ETHERTYPE_DEFAULT, Header, Mac, Message, PfcVector, frame_len, vlan,

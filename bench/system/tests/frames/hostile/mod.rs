@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::EngineError;
-use cxloe_port::port::{Port, PortError};
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::{Backend, LinkConfig};
+use cxloe_port::port::{Port, PortError};
 use cxloe_system::node::{MemoryNode, link_on, port};
 use cxloe_system::raw::Raw;
 use cxloe_system::{Failed, Test};

@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_client::client::{self, Client, ClientError};
-use cxloe_cn_core::engine::EngineError;
 use cxloe_client::memory::{SharedMemory, receive_with_descriptor};
 use cxloe_client::message::{self, Answer, Ask, Refused, Request, VERSION};
 use cxloe_client::ring::PORT_BYTES;
+use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, Process, Standing, program};
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
