@@ -17,6 +17,8 @@ use crate::command;
 use crate::copies::{Role, as_nobody, play};
 use crate::outcome::{Outcome, ensure};
 
+/// Environment variable with the names of the tests that are run, where not all are.
+const ONLY: &str = "CXLOE_TEST_ONLY";
 /// As many lines of each log as a failed test shows.
 const LOG_LINES: usize = 15;
 
@@ -59,12 +61,16 @@ pub struct Subject {
     name: &'static str,
     tests: fn(Standing) -> Vec<Test>,
     nobody: Option<&'static [&'static str]>,
+    /// Whether what `nobody` runs is left to `make test-all`.
+    nobody_is_long: bool,
+    /// What of it `make test` runs; nothing: all.
+    nobody_runs: &'static [&'static str],
 }
 
 impl Subject {
     /// What `tests` lists for the rights there are.
     pub const fn new(name: &'static str, tests: fn(Standing) -> Vec<Test>) -> Subject {
-        Subject { name, tests, nobody: None }
+        Subject { name, tests, nobody: None, nobody_is_long: false, nobody_runs: &[] }
     }
 
     /// As root, all of them run once more in one test as the user `nobody`; `others` names the programs they start.
@@ -73,13 +79,35 @@ impl Subject {
         Subject { nobody: Some(others), ..self }
     }
 
+    /// Leaves what they run as `nobody` to `make test-all`; `why` is for the reader of the source.
+    #[must_use]
+    pub const fn long(self, why: &str) -> Subject {
+        debug_assert!(!why.is_empty());
+        Subject { nobody_is_long: true, ..self }
+    }
+
+    /// Of what `nobody` runs, `make test` has these alone: those in which rights make a difference.
+    #[must_use]
+    pub const fn only(self, names: &'static [&'static str]) -> Subject {
+        Subject { nobody_runs: names, ..self }
+    }
+
     fn trials(&self, standing: Standing) -> Vec<Trial> {
         let mut tests = (self.tests)(standing);
+        if let Ok(only) = std::env::var(ONLY) {
+            tests.retain(|test| only.split(',').any(|name| name == test.name));
+        }
         if let (Standing::Root, Some(others)) = (standing, self.nobody) {
-            let expected = (self.tests)(Standing::UserNamespace).iter().filter(|test| !test.long).count();
-            let name = self.name;
-            let passes = move || ordinary_user_passes(name, expected, others);
-            tests.push(Test::new("ordinary_user_passes_too", passes));
+            let (name, tests_of, only) = (self.name, self.tests, self.nobody_runs);
+            let passes = move || {
+                let (all, tests) = (all_are_run(), tests_of(Standing::UserNamespace));
+                let only = if all { &[] } else { only };
+                let taken = tests.iter().filter(|test| all || !test.long);
+                let expected = taken.filter(|t| only.is_empty() || only.contains(&t.name.as_str())).count();
+                ordinary_user_passes(name, expected, only, others)
+            };
+            let test = Test::new("ordinary_user_passes_too", passes);
+            tests.push(Test { long: self.nobody_is_long, ..test });
         }
         tests.into_iter().map(|test| test.trial(self.name)).collect()
     }
@@ -125,11 +153,24 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     format!("it panicked: {}", text.as_deref().unwrap_or("without a message"))
 }
 
-fn ordinary_user_passes(subject: &str, tests: usize, others: &[&str]) -> Outcome {
+/// Whether long tests run as well, by what nextest or the command line says.
+fn all_are_run() -> bool {
+    std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "all")
+        || std::env::args().any(|argument| argument == "--include-ignored")
+}
+
+fn ordinary_user_passes(subject: &str, tests: usize, only: &[&str], others: &[&str]) -> Outcome {
+    ensure(tests > 0, "no test for an ordinary user")?;
     let folder = tempfile::tempdir()?;
     let mut command = as_nobody(folder.path(), &std::env::current_exe()?, others)?;
     if !subject.is_empty() {
         command.arg(format!("{subject}::"));
+    }
+    if all_are_run() {
+        command.arg("--include-ignored");
+    }
+    if !only.is_empty() {
+        command.env(ONLY, only.join(","));
     }
     let output = command.output()?;
     ensure(output.status.success(), command::said(&output))?;

@@ -16,7 +16,9 @@ fn main() -> ExitCode {
             Subject::new("links", links::tests).also_as_nobody(&[]),
             Subject::new("loss", loss::tests).also_as_nobody(&["mn-server"]),
             Subject::new("congestion", congestion::tests).also_as_nobody(&["mn-server"]),
-            Subject::new("hostile", hostile::tests).also_as_nobody(&["mn-server"]),
+            Subject::new("hostile", hostile::tests)
+                .also_as_nobody(&["mn-server"])
+                .only(&["packet::memory_node_withstands", "packet::compute_node_withstands"]),
             Subject::new("dissector", dissector::tests),
         ],
         links::ROLES,

@@ -88,7 +88,8 @@ const ROLES: &[Role] = &[
 ];
 
 fn main() -> ExitCode {
-    run(&[Subject::new("", tests).also_as_nobody(&["mn-server"])], ROLES)
+    const AS_NOBODY: &[&str] = &["packet::records_survive_eviction", "the_kernel_is_refused_and_says_so"];
+    run(&[Subject::new("", tests).also_as_nobody(&["mn-server"]).only(AS_NOBODY)], ROLES)
 }
 
 fn tests(standing: Standing) -> Vec<Test> {

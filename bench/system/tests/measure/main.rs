@@ -26,8 +26,12 @@ fn main() -> ExitCode {
                 "cxloe-bench",
             ]),
             Subject::new("pattern", pattern::tests),
-            Subject::new("compare", compare::tests).also_as_nobody(&["gmm", "mn-server", "cxloe-bench"]),
-            Subject::new("paper", paper::tests).also_as_nobody(&["cxloe-bench"]),
+            Subject::new("compare", compare::tests)
+                .also_as_nobody(&["gmm", "mn-server", "cxloe-bench"])
+                .long("all peers once more"),
+            Subject::new("paper", paper::tests)
+                .also_as_nobody(&["cxloe-bench"])
+                .long("all sections once more"),
         ],
         &[],
     )
