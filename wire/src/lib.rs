@@ -22,6 +22,7 @@
 extern crate alloc;
 
 pub mod frame;
+pub mod random;
 pub mod session;
 pub mod time;
 

@@ -24,6 +24,9 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_daemon::command_line::{ManArgs, output};
 use cxloe_daemon::to_stderr;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use cxloe_lab::{Interrupt, Interrupted};
 
@@ -124,16 +127,15 @@ pub fn run() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("CXLOE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let filter = std::env::var("CXLOE_LOG").ok().and_then(|filter| filter.parse::<Targets>().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_ansi(cxloe_daemon::log::coloured())
         // What cannot be written is left out: a measurement does not end for want of its log.
         .log_internal_errors(false)
-        .with_writer(std::io::stderr)
-        .init();
+        .with_writer(std::io::stderr);
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    tracing_subscriber::registry().with(filter).with(lines).init();
     let interrupt = match Interrupt::install(GRACE) {
         Ok(interrupt) => interrupt,
         Err(e) => {

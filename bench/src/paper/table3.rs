@@ -4,6 +4,7 @@
 //! together. Memory is what the allocator hands out while the real structures are made: a cache, a worker, sessions over
 //! which requests have passed; and what a pool holds besides the memory it lends.
 
+use cxloe_link::random::Random;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,7 +26,7 @@ use serde::Serialize;
 
 use super::ends::Ends;
 use super::{PaperError, heap};
-use crate::measure::{MeasureError, Sequence, Target};
+use crate::measure::{MeasureError, Target};
 
 /// Lines of one call.
 const CALL: usize = 4096;
@@ -141,7 +142,7 @@ fn cpu(
     worker: Option<&Thread>,
 ) -> Result<Cpu, PaperError> {
     target.port.set_depth(depth);
-    let mut random = Sequence::new(3);
+    let mut random = Random::new(3);
     let mut at = || target.hpa + random.below(target.bytes / LINE_SIZE as u64) * LINE_SIZE as u64;
     let hpas: Vec<u64> = (0..CALL).map(|_| at()).collect();
     let lines: Vec<(u64, [u8; LINE_SIZE])> = hpas.iter().map(|at| (*at, [7; LINE_SIZE])).collect();

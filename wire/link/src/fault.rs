@@ -22,9 +22,9 @@ use std::time::Duration;
 use self::shelf::Shelf;
 pub use super::fate::{Burst, FaultCounters, Faults, FaultsError};
 use super::fate::{Fates, pairs};
-use super::random::Random;
 use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
 use crate::Clock;
+use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
 /// Frames that can be held back per direction.

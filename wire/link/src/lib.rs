@@ -32,13 +32,13 @@ pub mod packet;
 pub mod pcap;
 pub mod pfc;
 pub mod pnet;
-pub mod random;
 pub mod sim;
 pub mod wait;
 pub mod xdp;
 
 pub use clock::Clock;
 pub use config::{Backend, LinkConfig};
+pub use cxloe_wire::random;
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;
 pub use lasting::{LinkDown, LinkHealth, open_lasting};

@@ -2,10 +2,12 @@
 //! every machine and in every version.
 //!
 //! [`Random`] is SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function, 8 bytes of state,
-//! about a nanosecond a number. It drives faults and simulations; it is not for keys.
+//! about a nanosecond a number. It drives faults and simulations, and draws session ids; it is not for keys.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
 
 /// A seeded sequence of numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
