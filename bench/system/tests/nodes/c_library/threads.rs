@@ -10,7 +10,7 @@ use super::{Linked, compile_from, count, libraries, run_inline, source};
 use cxloe_system::pair::{Outcome, Pair, REGION, ensure};
 
 fn beside(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c_library").join(name)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nodes/c_library").join(name)
 }
 
 pub fn of_c() -> Outcome {

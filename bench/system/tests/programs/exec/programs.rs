@@ -118,7 +118,7 @@ pub fn memtester_tests_as_much_as_it_was_asked_to() -> Outcome {
 pub fn programs_of_musl_run_as_children_with_local_memory() -> Outcome {
     let rig = rig()?;
     let child = rig.path("child");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exec/c/child.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/exec/c/child.c");
     locally(&["musl-gcc", "-O1", "-o", text(&child), source])?;
     let script = format!("{0} && x=$(expr 20 + 22) && echo parent $x", text(&child));
     let ended = start(&rig, Sizes(64, 4), &[], &["sh", "-c", &script])?.wait()?.well()?;

@@ -128,7 +128,8 @@ pub fn nothing_is_left(rig: &Pair) -> Outcome {
 
 /// Compiles one of the C programs beside this file.
 pub fn compiled(rig: &Pair, name: &str, options: &[&str]) -> Outcome<PathBuf> {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/exec/c").join(format!("{name}.c"));
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/exec/c").join(format!("{name}.c"));
     let program = rig.path(name);
     let mut compiler = Command::new("cc");
     compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-pthread", "-o"]);
