@@ -43,7 +43,7 @@ pub use outcome::{Failed, LIMIT, Outcome, ensure, eventually, within};
 pub use pair::Pair;
 pub use rig::Rig;
 pub use star::Star;
-pub use suite::{Subject, Test, run};
+pub use suite::{Subject, Test, all_are_run, run};
 
 use std::path::{Path, PathBuf};
 

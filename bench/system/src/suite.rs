@@ -154,7 +154,7 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
 }
 
 /// Whether long tests run as well, by what nextest or the command line says.
-fn all_are_run() -> bool {
+pub fn all_are_run() -> bool {
     std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "all")
         || std::env::args().any(|argument| argument == "--include-ignored")
 }

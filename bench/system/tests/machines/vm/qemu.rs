@@ -76,17 +76,17 @@ pub fn second_node_is_remote() -> Outcome {
     let nodes = "-object memory-backend-ram,id=near,size=160M -numa node,nodeid=0,cpus=0-1,memdev=near \
                  -object memory-backend-file,id=far,share=on,prealloc=off,mem-path=@memory@,size=@size@ \
                  -numa node,nodeid=1,memdev=far";
-    let emulator = emulator(&rig, "128M", "12M")?;
+    let emulator = emulator(&rig, "128M", "6M")?;
     let options = ["--emulator", &emulator, "--memory", "288", "--qemu", nodes, "--timeout", "200"];
     let command = "set -e; echo cpus:$(cat /sys/devices/system/node/node1/cpulist); \
-                   mount -t tmpfs -o mpol=bind:1,size=64M far /mnt; \
-                   first=$(head -c 48M /dev/urandom | tee /mnt/a | sha256sum); \
-                   awk '/MemUsed/ { print ($4 > 48 * 1024) }' /sys/devices/system/node/node1/meminfo; \
+                   mount -t tmpfs -o mpol=bind:1,size=32M far /mnt; \
+                   first=$(head -c 24M /dev/urandom | tee /mnt/a | sha256sum); \
+                   awk '/MemUsed/ { print ($4 > 24 * 1024) }' /sys/devices/system/node/node1/meminfo; \
                    [ \"$first\" = \"$(sha256sum </mnt/a)\" ] && echo same";
     let said = ended(guest(&options, command)?, 0)?;
     ensure(said == "cpus:\n1\nsame\n", said)?;
     let counters = aftermath(&rig)?;
-    let (working_set, local) = (48 << 8, 12 << 8);
+    let (working_set, local) = (24 << 8, 6 << 8);
     let paged = counters.evicted > working_set - local && came_back(&counters) > working_set / 2;
     ensure(paged && counters.lost == 0, format!("{counters:?}"))
 }

@@ -40,14 +40,14 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         measurements_follow_each_other,
     ];
     tests.push(Test::new("interface::ends_well_without", interface::ends_well_without));
-    let mut comes_back = |link: &'static str, wait: &'static str| {
+    let comes_back = |link: &'static str, wait: &'static str| {
         let name = format!("interface::comes_back_{link}_{wait}");
-        tests.push(Test::new(name, move || interface::comes_back(link, wait)));
+        Test::new(name, move || interface::comes_back(link, wait))
     };
-    comes_back("packet", "adaptive");
-    comes_back("pnet", "sleep");
+    tests.push(comes_back("packet", "adaptive"));
+    tests.push(comes_back("pnet", "sleep").long("the same over the third kind of link"));
     if standing == Standing::Root {
-        comes_back("xdp", "adaptive");
+        tests.push(comes_back("xdp", "adaptive"));
     }
     tests
 }
