@@ -19,14 +19,14 @@ mod clock;
 mod config;
 mod extras;
 mod interface;
-mod lasting;
 mod open;
+mod persistent;
 mod rate;
 
 pub mod echo;
 pub mod ethtool;
-pub mod fate;
 pub mod fault;
+pub mod impairment;
 pub mod limit;
 pub mod packet;
 pub mod pcap;
@@ -41,8 +41,8 @@ pub use clock::Clock;
 pub use config::{Backend, LinkConfig};
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;
-pub use lasting::{LinkDown, LinkHealth, open_lasting};
 pub use open::open;
+pub use persistent::{LinkDown, LinkHealth, open_persistent};
 
 use std::os::fd::RawFd;
 use std::time::Duration;

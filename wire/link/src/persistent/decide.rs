@@ -29,7 +29,7 @@ const LOOK_CLOSING: Duration = Duration::from_millis(2);
 
 /// What the interface looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum Observation {
     /// Frames can pass.
     Fit {
         /// The kernel's number of it, another one after it was deleted and made again.
@@ -119,18 +119,18 @@ impl Reopening {
     }
 
     /// What to do, with the interface as it is.
-    pub fn step(&mut self, now: Time, sight: &Sight) -> Step {
+    pub fn step(&mut self, now: Time, observation: &Observation) -> Step {
         match self.phase {
             Phase::Open { since } => {
                 if now - since >= STEADY {
                     self.failures = 0;
                 }
-                let why = match (self.judge(sight), sight) {
+                let why = match (self.judge(observation), observation) {
                     (Err(why), _) => why,
-                    (Ok(()), Sight::Fit { index, .. }) if *index != self.index => {
+                    (Ok(()), Observation::Fit { index, .. }) if *index != self.index => {
                         format!("interface `{}` was deleted and made again", self.interface)
                     }
-                    (Ok(()), Sight::Fit { mtu, .. }) if *mtu != self.mtu => {
+                    (Ok(()), Observation::Fit { mtu, .. }) if *mtu != self.mtu => {
                         format!("the MTU of `{}` has changed from {} to {mtu}", self.interface, self.mtu)
                     }
                     (Ok(()), _) => return Step::Rest,
@@ -138,7 +138,7 @@ impl Reopening {
                 self.close(why)
             }
             Phase::Closing => Step::Rest,
-            Phase::Closed { not_before } => match self.judge(sight) {
+            Phase::Closed { not_before } => match self.judge(observation) {
                 Err(why) => {
                     self.why = Some(why);
                     Step::Rest
@@ -194,17 +194,17 @@ impl Reopening {
         Step::Close
     }
 
-    fn judge(&self, sight: &Sight) -> Result<(), String> {
-        match sight {
-            Sight::Unfit(why) => Err(why.clone()),
+    fn judge(&self, observation: &Observation) -> Result<(), String> {
+        match observation {
+            Observation::Unfit(why) => Err(why.clone()),
             // Sessions, mappings and the manager know the node by its address: under another one it would be another
             // node, and under the old one no switch would bring it a frame.
-            Sight::Fit { mac, .. } if *mac != self.mac => Err(format!(
+            Observation::Fit { mac, .. } if *mac != self.mac => Err(format!(
                 "interface `{0}` has the address {mac} now, and this node is {1}; give it back with `ip link set {0} \
                  address {1}`, or restart the node to have it known by the new one",
                 self.interface, self.mac
             )),
-            Sight::Fit { .. } => Ok(()),
+            Observation::Fit { .. } => Ok(()),
         }
     }
 
@@ -227,12 +227,12 @@ mod tests {
         Time(SEC + ms * 1_000_000)
     }
 
-    fn fit(index: u32, mtu: usize) -> Sight {
-        Sight::Fit { index, mac: MAC, mtu }
+    fn fit(index: u32, mtu: usize) -> Observation {
+        Observation::Fit { index, mac: MAC, mtu }
     }
 
-    fn gone() -> Sight {
-        Sight::Unfit("no such interface".into())
+    fn gone() -> Observation {
+        Observation::Unfit("no such interface".into())
     }
 
     fn open() -> Reopening {
@@ -283,7 +283,7 @@ mod tests {
         r.closed(at(2));
         assert_eq!(r.step(at(2), &fit(7, 9000)), Step::Open);
         r.opened(7, 9000, at(3));
-        let other = Sight::Fit { index: 7, mac: Mac([2, 0, 0, 0, 0, 3]), mtu: 9000 };
+        let other = Observation::Fit { index: 7, mac: Mac([2, 0, 0, 0, 0, 3]), mtu: 9000 };
         assert_eq!(r.step(at(4), &other), Step::Close);
         r.closed(at(5));
         for ms in [5, 5_000, 500_000] {

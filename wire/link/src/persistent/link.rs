@@ -62,7 +62,7 @@ impl Slot {
 }
 
 /// A link that outlives its interface.
-pub(super) struct LastingLink {
+pub(super) struct PersistentLink {
     slot: Arc<Slot>,
     link: Option<Box<dyn Link>>,
     info: LinkInfo,
@@ -74,10 +74,10 @@ pub(super) struct LastingLink {
     alarm: Arc<UnixStream>,
 }
 
-impl LastingLink {
-    pub fn new(link: Box<dyn Link>, slot: Arc<Slot>, alarm: Arc<UnixStream>) -> LastingLink {
+impl PersistentLink {
+    pub fn new(link: Box<dyn Link>, slot: Arc<Slot>, alarm: Arc<UnixStream>) -> PersistentLink {
         let info = link.info().clone();
-        LastingLink {
+        PersistentLink {
             slot,
             link: Some(link),
             info,
@@ -133,7 +133,7 @@ impl LastingLink {
     }
 }
 
-impl Link for LastingLink {
+impl Link for PersistentLink {
     fn info(&self) -> &LinkInfo {
         &self.info
     }
@@ -272,7 +272,7 @@ mod tests {
         let slot = Arc::new(Slot::default());
         let (alarm, _watch) = UnixStream::pair().unwrap();
         let first = Box::new(net.attach(A, PortConfig::default()).unwrap());
-        let mut link = LastingLink::new(first, Arc::clone(&slot), Arc::new(alarm));
+        let mut link = PersistentLink::new(first, Arc::clone(&slot), Arc::new(alarm));
         send(&mut link, 1);
         net.step(Time(1_000_000));
         assert_eq!(marks(&mut b), [1]);
