@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::MAX_FRAME_LIMIT;
 
 /// The longest sleep of a worker without a link, so that it takes the new one soon.

@@ -21,7 +21,8 @@ use program::Program;
 use ring::{Addresses, Descriptors, Ring, Umem};
 
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
-use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
 const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace: \
