@@ -23,7 +23,7 @@
 //! any fixed start), and what comes back is a rate or the time to come again.
 
 #![cfg_attr(not(test), no_std)]
-// These end the process when nobody can be told.
+// `println!` and its kin panic when their reader has gone.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bucket;

@@ -31,7 +31,7 @@
 //! take it from. A received frame is delimited and its command decoded once, by [`frame::FrameView`].
 
 #![cfg_attr(not(test), no_std)]
-// These end the process when nobody can be told.
+// `println!` and its kin panic when their reader has gone.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 extern crate alloc;

@@ -373,7 +373,7 @@ impl<L: Link> Link for FaultInjector<L> {
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let due = |side: &Side| side.delayed.next_deadline(side.passed);
         // Frames to be sent that are due but found no room are tried again after a moment, not in a spin.
-        let send = due(&self.sender.side).map(|at| at.since((self.sender.now)()).max(NO_ROOM_PAUSE));
+        let send = due(&self.sender.side).map(|at| at.since((self.sender.now)()).max(RING_FULL_SLEEP));
         let receive = due(&self.receiver).map(|at| at.since((self.sender.now)()));
         let timeout = [send, receive].into_iter().flatten().fold(timeout, Duration::min);
         if !timeout.is_zero() {
@@ -397,7 +397,7 @@ impl<L: Link> Link for FaultInjector<L> {
 }
 
 /// How long [`Link::wait`] sleeps when a held frame could leave but the ring beneath is full.
-const NO_ROOM_PAUSE: Duration = Duration::from_micros(50);
+const RING_FULL_SLEEP: Duration = Duration::from_micros(50);
 
 #[cfg(test)]
 mod tests;

@@ -36,7 +36,7 @@
 //! | [`wait`], `clock` | what a polling thread does when nothing comes; the clock it reads |
 //! | [`echo`] | bare echo, to measure a link without the protocol |
 
-// These end the process when nobody can be told.
+// `println!` and its kin panic when their reader has gone.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod boxed;

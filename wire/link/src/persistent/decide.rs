@@ -15,17 +15,17 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
 /// The pause after the first failure to open, or after a link that failed by itself; doubled with each further one.
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const REOPEN_DELAY_FIRST: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const REOPEN_DELAY_MAX: Duration = Duration::from_secs(2);
 /// A link that has been open for so long has not failed before.
-const STEADY: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// How often the interface is looked at while the link is open, should no notice of a change come.
-const LOOK_OPEN: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL_OPEN: Duration = Duration::from_millis(500);
 /// How often it is looked at while the link is closed.
-const LOOK_CLOSED: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL_CLOSED: Duration = Duration::from_millis(100);
 /// How often it is looked whether workers have let go.
-const LOOK_CLOSING: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL_CLOSING: Duration = Duration::from_millis(2);
 
 /// What the interface looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,10 +111,10 @@ impl Reopening {
     /// How long to wait for a notice before the next [`step`](Self::step).
     pub fn pause(&self, now: Time) -> Duration {
         match self.phase {
-            Phase::Open { .. } => LOOK_OPEN,
-            Phase::Closing => LOOK_CLOSING,
-            Phase::Closed { not_before } if not_before > now => LOOK_CLOSED.min(not_before - now),
-            Phase::Closed { .. } => LOOK_CLOSED,
+            Phase::Open { .. } => CHECK_INTERVAL_OPEN,
+            Phase::Closing => CHECK_INTERVAL_CLOSING,
+            Phase::Closed { not_before } if not_before > now => CHECK_INTERVAL_CLOSED.min(not_before - now),
+            Phase::Closed { .. } => CHECK_INTERVAL_CLOSED,
         }
     }
 
@@ -122,7 +122,7 @@ impl Reopening {
     pub fn step(&mut self, now: Time, observation: &Observation) -> Step {
         match self.phase {
             Phase::Open { since } => {
-                if now - since >= STEADY {
+                if now - since >= STABLE_AFTER {
                     self.failures = 0;
                 }
                 let why = match (self.judge(observation), observation) {
@@ -211,7 +211,7 @@ impl Reopening {
     fn backoff(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
-            n => PAUSE_FIRST.saturating_mul(1 << (n - 1).min(16)).min(PAUSE_MAX),
+            n => REOPEN_DELAY_FIRST.saturating_mul(1 << (n - 1).min(16)).min(REOPEN_DELAY_MAX),
         }
     }
 }
@@ -306,7 +306,7 @@ mod tests {
             let began = now;
             while r.step(at(now), &fit(7, 1500)) != Step::Open {
                 let pause = r.pause(at(now));
-                assert!(pause > Duration::ZERO && pause <= LOOK_CLOSED);
+                assert!(pause > Duration::ZERO && pause <= CHECK_INTERVAL_CLOSED);
                 now += 1;
                 assert!(now - began <= 2_000);
             }

@@ -13,7 +13,7 @@ use cxloe_wire::Transmit;
 use cxloe_wire::frame::MAX_FRAME_LIMIT;
 
 /// The longest sleep of a worker without a link, so that it takes the new one soon.
-const NAP: Duration = Duration::from_millis(10);
+const NO_LINK_SLEEP: Duration = Duration::from_millis(10);
 
 /// The worker uses its link.
 const OPEN: u32 = 0;
@@ -186,7 +186,7 @@ impl Link for PersistentLink {
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let Some(link) = &mut self.link else {
-            std::thread::sleep(timeout.min(NAP));
+            std::thread::sleep(timeout.min(NO_LINK_SLEEP));
             return Ok(());
         };
         match link.wait(timeout) {

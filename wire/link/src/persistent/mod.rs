@@ -36,7 +36,7 @@ use super::{Link, LinkConfig, LinkError, open};
 use crate::Clock;
 
 /// Between two looks at an interface of which notices come one after the other.
-const LOOK_MIN: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(2);
 
 /// Why there is no link, and since when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -261,7 +261,7 @@ impl Watch {
             if deleted {
                 self.slots.iter().for_each(|slot| slot.close());
             }
-            thread::sleep(LOOK_MIN);
+            thread::sleep(CHECK_INTERVAL_MIN);
         }
         true
     }
