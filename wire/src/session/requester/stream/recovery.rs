@@ -38,7 +38,7 @@ struct Sweep {
 
 /// A stream's evidence and timers.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Repeat {
+pub(super) struct Recovery {
     sack_floor: u64,
     sack_mark: u64,
     skip_mark: u64,
@@ -57,16 +57,16 @@ pub(super) struct Repeat {
     check_at: Option<Time>,
 }
 
-impl Repeat {
+impl Recovery {
     /// For a session just opened, in which all entries below `until` are still to be sent.
-    pub fn of_everything(until: u64, now: Time, rtt: &RoundTrip) -> Repeat {
-        let mut repeat = Repeat {
+    pub fn of_everything(until: u64, now: Time, rtt: &RoundTrip) -> Recovery {
+        let mut recovery = Recovery {
             sweep: Some(Sweep { at: 0, until, began: now, allowance: ALL }),
             check_at: Some(Time::ZERO),
-            ..Repeat::default()
+            ..Recovery::default()
         };
-        repeat.expect(now, rtt);
-        repeat
+        recovery.expect(now, rtt);
+        recovery
     }
 
     /// A request was sent and is the oldest: its answer is expected from now on.
@@ -107,13 +107,13 @@ impl Stream {
         if self.is_idle() {
             return None;
         }
-        let silent_at = self.repeat.silent_at;
-        Some(self.repeat.check_at.map_or(silent_at, |at| at.min(silent_at)))
+        let silent_at = self.recovery.silent_at;
+        Some(self.recovery.check_at.map_or(silent_at, |at| at.min(silent_at)))
     }
 
     /// The time-out in force, in nanoseconds.
     pub fn timeout_ns(&self, rtt: &RoundTrip) -> u64 {
-        rtt.timeout_ns(self.repeat.expiries)
+        rtt.timeout_ns(self.recovery.expiries)
     }
 
     /// R5: request `seq` has arrived, and everything up to `last_in_order` has been executed.
@@ -128,25 +128,25 @@ impl Stream {
         }
         self.at_mut(seq).sacked = true;
         let oldest = self.oldest;
-        let repeat = &mut self.repeat;
-        repeat.sack_floor = repeat.sack_floor.max((last_in_order + 1).min(seq));
+        let recovery = &mut self.recovery;
+        recovery.sack_floor = recovery.sack_floor.max((last_in_order + 1).min(seq));
         // Between the previous mark (or the last answered request) and this one there may be something new.
-        if seq > repeat.sack_mark.saturating_add(1).max(oldest) {
-            repeat.check_at = Some(Time::ZERO);
+        if seq > recovery.sack_mark.saturating_add(1).max(oldest) {
+            recovery.check_at = Some(Time::ZERO);
         }
-        repeat.sack_mark = repeat.sack_mark.max(seq);
+        recovery.sack_mark = recovery.sack_mark.max(seq);
     }
 
     /// Go-Back-N: everything from request `from` on is to be sent again.
     fn go_back(&mut self, from: u64) {
         let sweep = Sweep { at: from, until: self.next, began: Time(u64::MAX), allowance: ALL };
-        self.repeat.sweep = Some(sweep);
-        self.repeat.check_at = Some(Time::ZERO);
+        self.recovery.sweep = Some(sweep);
+        self.recovery.check_at = Some(Time::ZERO);
     }
 
     /// Go-Back-N: an answer has skipped the oldest; all from there on go again, once.
     pub(super) fn go_back_once(&mut self) {
-        if core::mem::replace(&mut self.repeat.went_back_at, self.oldest) != self.oldest {
+        if core::mem::replace(&mut self.recovery.went_back_at, self.oldest) != self.oldest {
             self.go_back(self.oldest);
         }
     }
@@ -154,31 +154,31 @@ impl Stream {
     /// R6: a request above those below `mark` was answered, which was sent, only once, at `sent`.
     pub(super) fn skipped(&mut self, mark: u64, sent: Time, shared: &Shared) {
         let oldest_sent = self.at(self.oldest).last_sent;
-        let repeat = &mut self.repeat;
-        repeat.skip_sent = repeat.skip_sent.max(sent);
-        let again = later_by(oldest_sent, shared.rtt.smoothed_ns()) <= repeat.skip_sent;
-        if again || mark > repeat.skip_mark.saturating_add(1) {
-            repeat.check_at = Some(Time::ZERO);
+        let recovery = &mut self.recovery;
+        recovery.skip_sent = recovery.skip_sent.max(sent);
+        let again = later_by(oldest_sent, shared.rtt.smoothed_ns()) <= recovery.skip_sent;
+        if again || mark > recovery.skip_mark.saturating_add(1) {
+            recovery.check_at = Some(Time::ZERO);
         }
-        repeat.skip_mark = repeat.skip_mark.max(mark);
+        recovery.skip_mark = recovery.skip_mark.max(mark);
     }
 
     /// Sends what is due again and gives up waiting where it is time to.
     #[inline]
     pub fn poll(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
         if self.is_idle() {
-            self.repeat.check_at = None;
+            self.recovery.check_at = None;
             return;
         }
-        if now >= self.repeat.silent_at {
-            if self.repeat.probed {
+        if now >= self.recovery.silent_at {
+            if self.recovery.probed {
                 self.expire(now, framer, shared, tx);
             } else {
                 self.probe(now, framer, shared, tx);
             }
         }
-        if self.repeat.check_at.is_some_and(|at| now >= at) {
-            self.repeat.check_at = self.repeat(now, framer, shared, tx);
+        if self.recovery.check_at.is_some_and(|at| now >= at) {
+            self.recovery.check_at = self.repeat(now, framer, shared, tx);
         }
     }
 
@@ -194,13 +194,13 @@ impl Stream {
         let timeout_at = later_by(self.since, shared.rtt.timeout_ns(0));
         let overdue_at = later_by(self.at(seq).last_sent, patience);
         if now < overdue_at {
-            self.repeat.silent_at = overdue_at.min(timeout_at);
-            self.repeat.probed = timeout_at <= overdue_at;
+            self.recovery.silent_at = overdue_at.min(timeout_at);
+            self.recovery.probed = timeout_at <= overdue_at;
             return;
         }
-        self.repeat.probed = true;
+        self.recovery.probed = true;
         // Looked at late, because this thread was not running: the probe has its time all the same.
-        self.repeat.silent_at = timeout_at.max(later_by(now, patience));
+        self.recovery.silent_at = timeout_at.max(later_by(now, patience));
         shared.counters.probes += 1;
         if self.scheme == Retransmission::GoBackN {
             self.go_back(self.oldest);
@@ -213,8 +213,8 @@ impl Stream {
     #[cold]
     fn expire(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
         shared.counters.timeouts += 1;
-        self.repeat.expiries = self.repeat.expiries.saturating_add(1);
-        self.repeat.silent_at = later_by(now, shared.rtt.timeout_ns(self.repeat.expiries));
+        self.recovery.expiries = self.recovery.expiries.saturating_add(1);
+        self.recovery.silent_at = later_by(now, shared.rtt.timeout_ns(self.recovery.expiries));
         if self.scheme == Retransmission::GoBackN {
             self.go_back(self.oldest);
             return;
@@ -224,7 +224,7 @@ impl Stream {
         if newest != self.oldest && self.at(newest).early.is_none() {
             self.resend(newest, now, framer, shared, tx);
         }
-        self.repeat.sweep = Some(Sweep { at: self.oldest, until: self.next, began: now, allowance: 0 });
+        self.recovery.sweep = Some(Sweep { at: self.oldest, until: self.next, began: now, allowance: 0 });
     }
 
     /// Sends every entry there is evidence for; returns when to look again.
@@ -243,7 +243,7 @@ impl Stream {
         let spacing = shared.rtt.smoothed_ns();
         let mut again: Option<Time> = None;
         let mut look_at = |at: Time| again = Some(again.map_or(at, |earlier| earlier.min(at)));
-        let end = self.next.min(self.repeat.sack_mark.max(self.repeat.skip_mark));
+        let end = self.next.min(self.recovery.sack_mark.max(self.recovery.skip_mark));
         for seq in self.oldest..end {
             let entry = self.at(seq);
             if !entry.early.is_none() {
@@ -268,17 +268,17 @@ impl Stream {
 
     /// R5: whether the memory node has told that it lacks request `seq`.
     fn is_missing(&self, seq: u64, entry: &Entry) -> bool {
-        seq >= self.repeat.sack_floor && seq < self.repeat.sack_mark && !entry.sacked
+        seq >= self.recovery.sack_floor && seq < self.recovery.sack_mark && !entry.sacked
     }
 
     /// R6: whether a later request was answered, sent after request `seq` could be sent once more.
     fn is_skipped(&self, seq: u64, free_at: Time) -> bool {
-        seq < self.repeat.skip_mark && free_at <= self.repeat.skip_sent
+        seq < self.recovery.skip_mark && free_at <= self.recovery.skip_sent
     }
 
     /// Goes on with a sweep; `false` when the transmit ring is full.
     fn sweep(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) -> bool {
-        let Some(mut sweep) = self.repeat.sweep.take() else { return true };
+        let Some(mut sweep) = self.recovery.sweep.take() else { return true };
         sweep.at = sweep.at.max(self.oldest);
         let mut room = true;
         while sweep.at < sweep.until && sweep.allowance > 0 {
@@ -292,7 +292,7 @@ impl Stream {
             }
             sweep.at += 1;
         }
-        self.repeat.sweep = (sweep.at < sweep.until).then_some(sweep);
+        self.recovery.sweep = (sweep.at < sweep.until).then_some(sweep);
         room
     }
 

@@ -1,9 +1,9 @@
-//! Fate: what is to become of a frame, decided by a seed.
+//! Impairments: what the network does to a frame, decided by a seed.
 //!
-//! [`Faults`] says how often each misfortune strikes; [`Fates`] turns it into one [`Fate`] after another. The
-//! fault injector and the simulated network carry the fates out, each in its own way, so that a description
+//! [`Faults`] says how often each fault strikes; [`Impairments`] turns it into one [`Impairment`] after another. The
+//! fault injector and the simulated network apply them, each in its own way, so that a description
 //! of a bad network means the same on both. Every frame takes the same number of random numbers whatever its
-//! fate and its length: the fate of the n-th frame depends on the seed and n only.
+//! impairment and its length: the impairment of the n-th frame depends on the seed and n only.
 
 use std::fmt;
 use std::str::FromStr;
@@ -186,13 +186,13 @@ pub enum FaultsError {
 
 /// What becomes of one frame. A lost frame suffers nothing else.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fate {
+pub struct Impairment {
     /// It is lost, alone or in a burst.
     pub lost: Option<Loss>,
     /// Some of its bits are inverted.
     pub damage: Option<Damage>,
     /// It is held back. Takes precedence over a duplicate.
-    pub held: bool,
+    pub delayed: bool,
     /// It arrives twice.
     pub duplicated: bool,
 }
@@ -224,18 +224,18 @@ impl Damage {
     }
 }
 
-/// The fates of the frames of one direction, one after the other.
+/// The impairments of the frames of one direction, one after the other.
 #[derive(Clone, Debug)]
-pub struct Fates {
+pub struct Impairments {
     faults: Faults,
     random: Random,
     bad: bool,
 }
 
-impl Fates {
-    /// The fates that `random` deals out under `faults`.
+impl Impairments {
+    /// The impairments that `random` gives under `faults`.
     pub fn new(faults: Faults, random: Random) -> Self {
-        Fates { faults, random, bad: false }
+        Impairments { faults, random, bad: false }
     }
 
     /// What they are dealt from.
@@ -249,16 +249,16 @@ impl Fates {
         self.bad = false;
     }
 
-    /// The fate of the next frame, which is `len` bytes long.
-    pub fn next(&mut self, len: usize) -> Fate {
+    /// The impairment of the next frame, which is `len` bytes long.
+    pub fn next(&mut self, len: usize) -> Impairment {
         let random = &mut self.random;
         let f = &self.faults;
         let single = random.chance(f.drop);
         let duplicated = random.chance(f.duplicate);
-        let held = random.chance(f.reorder);
+        let delayed = random.chance(f.reorder);
         let damaged = random.chance(f.corrupt);
         let place = random.bits();
-        // Both numbers of the burst are taken always, so that turning it on changes no other fate.
+        // Both numbers of the burst are taken always, so that turning it on changes no other impairment.
         let burst = f.burst.unwrap_or(Burst {
             enter: Probability::NEVER,
             leave: Probability::ALWAYS,
@@ -274,18 +274,18 @@ impl Fates {
             (false, false) => None,
         };
         if lost.is_some() {
-            return Fate { lost, ..Fate::default() };
+            return Impairment { lost, ..Impairment::default() };
         }
         let damage = (damaged && len > 0).then(|| {
             let bits = 1 + (place & 3) as usize;
             let places = (len * 8 - bits + 1) as u128;
             Damage { first_bit: ((u128::from(place) * places) >> 64) as usize, bits }
         });
-        Fate { lost, damage, held, duplicated: duplicated && !held }
+        Impairment { lost, damage, delayed, duplicated: duplicated && !delayed }
     }
 }
 
-/// What fates were dealt, in frames.
+/// How many frames were impaired in which way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct FaultCounters {
     /// All that passed, whatever became of them.
@@ -306,14 +306,14 @@ pub struct FaultCounters {
 
 impl FaultCounters {
     /// Counts one frame's loss or damage; what else befalls it is counted by who carries it out.
-    pub(super) fn count(&mut self, fate: &Fate) {
+    pub(super) fn count(&mut self, impairment: &Impairment) {
         self.frames += 1;
-        match fate.lost {
+        match impairment.lost {
             Some(Loss::Single) => self.dropped += 1,
             Some(Loss::Burst) => self.dropped_in_burst += 1,
             None => {}
         }
-        self.corrupted += u64::from(fate.damage.is_some());
+        self.corrupted += u64::from(impairment.damage.is_some());
     }
 
     /// All frames that were lost.
@@ -332,9 +332,9 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn fates(text: &str, seed: u64, n: usize) -> Vec<Fate> {
-        let mut fates = Fates::new(faults(text), Random::new(seed));
-        (0..n).map(|_| fates.next(89)).collect()
+    fn impairments(text: &str, seed: u64, n: usize) -> Vec<Impairment> {
+        let mut impairments = Impairments::new(faults(text), Random::new(seed));
+        (0..n).map(|_| impairments.next(89)).collect()
     }
 
     #[test]
@@ -355,13 +355,13 @@ mod tests {
     #[test]
     fn nothing_happens_without_faults() {
         assert!(Faults::NONE.is_none());
-        assert!(fates("", 3, 10_000).iter().all(|f| *f == Fate::default()));
+        assert!(impairments("", 3, 10_000).iter().all(|f| *f == Impairment::default()));
     }
 
     #[test]
     fn one_fault_leaves_the_others_fates_alone() {
-        let alone = fates("dup=5%", 9, 5_000);
-        let both = fates("dup=5%,drop=5%,burst=1%/10%", 9, 5_000);
+        let alone = impairments("dup=5%", 9, 5_000);
+        let both = impairments("dup=5%,drop=5%,burst=1%/10%", 9, 5_000);
         assert!(both.iter().any(|f| f.lost.is_some()));
         for (a, b) in alone.iter().zip(&both).filter(|(_, b)| b.lost.is_none()) {
             assert_eq!(a.duplicated, b.duplicated);
@@ -371,7 +371,8 @@ mod tests {
     /// Mean burst length is 1/leave, share of time in bursts enter/(enter+leave).
     #[test]
     fn bursts_have_their_length() {
-        let lost: Vec<bool> = fates("burst=1%/25%", 5, 200_000).iter().map(|f| f.lost.is_some()).collect();
+        let lost: Vec<bool> =
+            impairments("burst=1%/25%", 5, 200_000).iter().map(|f| f.lost.is_some()).collect();
         let total = lost.iter().filter(|l| **l).count();
         let bursts = lost.windows(2).filter(|w| !w[0] && w[1]).count();
         let mean = total as f64 / bursts as f64;
@@ -384,14 +385,14 @@ mod tests {
         #[test]
         fn same_seed_same_fates(seed: u64) {
             let text = "drop=3%,dup=3%,reorder=3%,corrupt=3%,burst=1%/20%/50%";
-            prop_assert_eq!(fates(text, seed, 500), fates(text, seed, 500));
+            prop_assert_eq!(impairments(text, seed, 500), impairments(text, seed, 500));
         }
 
         #[test]
         fn damage_changes_one_to_four_bits(seed: u64, len in 1usize..200) {
-            let mut fates = Fates::new(faults("corrupt=1"), Random::new(seed));
+            let mut impairments = Impairments::new(faults("corrupt=1"), Random::new(seed));
             let mut frame = vec![0u8; len];
-            fates.next(len).damage.unwrap().apply(&mut frame);
+            impairments.next(len).damage.unwrap().apply(&mut frame);
             let changed: u32 = frame.iter().map(|b| b.count_ones()).sum();
             prop_assert!((1..=4).contains(&changed));
         }

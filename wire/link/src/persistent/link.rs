@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::MAX_FRAME_LIMIT;
 
 /// The longest sleep of a worker without a link, so that it takes the new one soon.
-const NAP: Duration = Duration::from_millis(10);
+const NO_LINK_SLEEP: Duration = Duration::from_millis(10);
 
 /// The worker uses its link.
 const OPEN: u32 = 0;
@@ -62,7 +63,7 @@ impl Slot {
 }
 
 /// A link that outlives its interface.
-pub(super) struct LastingLink {
+pub(super) struct PersistentLink {
     slot: Arc<Slot>,
     link: Option<Box<dyn Link>>,
     info: LinkInfo,
@@ -74,10 +75,10 @@ pub(super) struct LastingLink {
     alarm: Arc<UnixStream>,
 }
 
-impl LastingLink {
-    pub fn new(link: Box<dyn Link>, slot: Arc<Slot>, alarm: Arc<UnixStream>) -> LastingLink {
+impl PersistentLink {
+    pub fn new(link: Box<dyn Link>, slot: Arc<Slot>, alarm: Arc<UnixStream>) -> PersistentLink {
         let info = link.info().clone();
-        LastingLink {
+        PersistentLink {
             slot,
             link: Some(link),
             info,
@@ -133,7 +134,7 @@ impl LastingLink {
     }
 }
 
-impl Link for LastingLink {
+impl Link for PersistentLink {
     fn info(&self) -> &LinkInfo {
         &self.info
     }
@@ -185,7 +186,7 @@ impl Link for LastingLink {
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let Some(link) = &mut self.link else {
-            std::thread::sleep(timeout.min(NAP));
+            std::thread::sleep(timeout.min(NO_LINK_SLEEP));
             return Ok(());
         };
         match link.wait(timeout) {
@@ -272,7 +273,7 @@ mod tests {
         let slot = Arc::new(Slot::default());
         let (alarm, _watch) = UnixStream::pair().unwrap();
         let first = Box::new(net.attach(A, PortConfig::default()).unwrap());
-        let mut link = LastingLink::new(first, Arc::clone(&slot), Arc::new(alarm));
+        let mut link = PersistentLink::new(first, Arc::clone(&slot), Arc::new(alarm));
         send(&mut link, 1);
         net.step(Time(1_000_000));
         assert_eq!(marks(&mut b), [1]);

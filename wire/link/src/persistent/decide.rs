@@ -15,21 +15,21 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
 /// The pause after the first failure to open, or after a link that failed by itself; doubled with each further one.
-const PAUSE_FIRST: Duration = Duration::from_millis(50);
+const REOPEN_DELAY_FIRST: Duration = Duration::from_millis(50);
 /// The longest pause between two attempts.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const REOPEN_DELAY_MAX: Duration = Duration::from_secs(2);
 /// A link that has been open for so long has not failed before.
-const STEADY: Duration = Duration::from_secs(10);
+const STABLE_AFTER: Duration = Duration::from_secs(10);
 /// How often the interface is looked at while the link is open, should no notice of a change come.
-const LOOK_OPEN: Duration = Duration::from_millis(500);
+const CHECK_INTERVAL_OPEN: Duration = Duration::from_millis(500);
 /// How often it is looked at while the link is closed.
-const LOOK_CLOSED: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL_CLOSED: Duration = Duration::from_millis(100);
 /// How often it is looked whether workers have let go.
-const LOOK_CLOSING: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL_CLOSING: Duration = Duration::from_millis(2);
 
 /// What the interface looks like.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum Observation {
     /// Frames can pass.
     Fit {
         /// The kernel's number of it, another one after it was deleted and made again.
@@ -111,26 +111,26 @@ impl Reopening {
     /// How long to wait for a notice before the next [`step`](Self::step).
     pub fn pause(&self, now: Time) -> Duration {
         match self.phase {
-            Phase::Open { .. } => LOOK_OPEN,
-            Phase::Closing => LOOK_CLOSING,
-            Phase::Closed { not_before } if not_before > now => LOOK_CLOSED.min(not_before - now),
-            Phase::Closed { .. } => LOOK_CLOSED,
+            Phase::Open { .. } => CHECK_INTERVAL_OPEN,
+            Phase::Closing => CHECK_INTERVAL_CLOSING,
+            Phase::Closed { not_before } if not_before > now => CHECK_INTERVAL_CLOSED.min(not_before - now),
+            Phase::Closed { .. } => CHECK_INTERVAL_CLOSED,
         }
     }
 
     /// What to do, with the interface as it is.
-    pub fn step(&mut self, now: Time, sight: &Sight) -> Step {
+    pub fn step(&mut self, now: Time, observation: &Observation) -> Step {
         match self.phase {
             Phase::Open { since } => {
-                if now - since >= STEADY {
+                if now - since >= STABLE_AFTER {
                     self.failures = 0;
                 }
-                let why = match (self.judge(sight), sight) {
+                let why = match (self.judge(observation), observation) {
                     (Err(why), _) => why,
-                    (Ok(()), Sight::Fit { index, .. }) if *index != self.index => {
+                    (Ok(()), Observation::Fit { index, .. }) if *index != self.index => {
                         format!("interface `{}` was deleted and made again", self.interface)
                     }
-                    (Ok(()), Sight::Fit { mtu, .. }) if *mtu != self.mtu => {
+                    (Ok(()), Observation::Fit { mtu, .. }) if *mtu != self.mtu => {
                         format!("the MTU of `{}` has changed from {} to {mtu}", self.interface, self.mtu)
                     }
                     (Ok(()), _) => return Step::Rest,
@@ -138,7 +138,7 @@ impl Reopening {
                 self.close(why)
             }
             Phase::Closing => Step::Rest,
-            Phase::Closed { not_before } => match self.judge(sight) {
+            Phase::Closed { not_before } => match self.judge(observation) {
                 Err(why) => {
                     self.why = Some(why);
                     Step::Rest
@@ -194,24 +194,24 @@ impl Reopening {
         Step::Close
     }
 
-    fn judge(&self, sight: &Sight) -> Result<(), String> {
-        match sight {
-            Sight::Unfit(why) => Err(why.clone()),
+    fn judge(&self, observation: &Observation) -> Result<(), String> {
+        match observation {
+            Observation::Unfit(why) => Err(why.clone()),
             // Sessions, mappings and the manager know the node by its address: under another one it would be another
             // node, and under the old one no switch would bring it a frame.
-            Sight::Fit { mac, .. } if *mac != self.mac => Err(format!(
+            Observation::Fit { mac, .. } if *mac != self.mac => Err(format!(
                 "interface `{0}` has the address {mac} now, and this node is {1}; give it back with `ip link set {0} \
                  address {1}`, or restart the node to have it known by the new one",
                 self.interface, self.mac
             )),
-            Sight::Fit { .. } => Ok(()),
+            Observation::Fit { .. } => Ok(()),
         }
     }
 
     fn backoff(&self) -> Duration {
         match self.failures {
             0 => Duration::ZERO,
-            n => PAUSE_FIRST.saturating_mul(1 << (n - 1).min(16)).min(PAUSE_MAX),
+            n => REOPEN_DELAY_FIRST.saturating_mul(1 << (n - 1).min(16)).min(REOPEN_DELAY_MAX),
         }
     }
 }
@@ -227,12 +227,12 @@ mod tests {
         Time(SEC + ms * 1_000_000)
     }
 
-    fn fit(index: u32, mtu: usize) -> Sight {
-        Sight::Fit { index, mac: MAC, mtu }
+    fn fit(index: u32, mtu: usize) -> Observation {
+        Observation::Fit { index, mac: MAC, mtu }
     }
 
-    fn gone() -> Sight {
-        Sight::Unfit("no such interface".into())
+    fn gone() -> Observation {
+        Observation::Unfit("no such interface".into())
     }
 
     fn open() -> Reopening {
@@ -283,7 +283,7 @@ mod tests {
         r.closed(at(2));
         assert_eq!(r.step(at(2), &fit(7, 9000)), Step::Open);
         r.opened(7, 9000, at(3));
-        let other = Sight::Fit { index: 7, mac: Mac([2, 0, 0, 0, 0, 3]), mtu: 9000 };
+        let other = Observation::Fit { index: 7, mac: Mac([2, 0, 0, 0, 0, 3]), mtu: 9000 };
         assert_eq!(r.step(at(4), &other), Step::Close);
         r.closed(at(5));
         for ms in [5, 5_000, 500_000] {
@@ -306,7 +306,7 @@ mod tests {
             let began = now;
             while r.step(at(now), &fit(7, 1500)) != Step::Open {
                 let pause = r.pause(at(now));
-                assert!(pause > Duration::ZERO && pause <= LOOK_CLOSED);
+                assert!(pause > Duration::ZERO && pause <= CHECK_INTERVAL_CLOSED);
                 now += 1;
                 assert!(now - began <= 2_000);
             }

@@ -27,8 +27,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use decide::{Reopening, Sight, Step};
-use link::{LastingLink, Slot};
+use decide::{Observation, Reopening, Step};
+use link::{PersistentLink, Slot};
 use notices::Notices;
 
 use super::interface::Interface;
@@ -36,7 +36,7 @@ use super::{Link, LinkConfig, LinkError, open};
 use crate::Clock;
 
 /// Between two looks at an interface of which notices come one after the other.
-const LOOK_MIN: Duration = Duration::from_millis(2);
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(2);
 
 /// Why there is no link, and since when.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -110,11 +110,10 @@ pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, Li
         .name("link-watch".into())
         .spawn(move || watch.run())
         .map_err(io("start a thread for the watch"))?;
-    let lasting = links
-        .into_iter()
-        .zip(slots)
-        .map(|(link, slot)| -> Box<dyn Link> { Box::new(LastingLink::new(link, slot, Arc::clone(&alarm))) });
-    Ok((lasting.collect(), health))
+    let persistent = links.into_iter().zip(slots).map(|(link, slot)| -> Box<dyn Link> {
+        Box::new(PersistentLink::new(link, slot, Arc::clone(&alarm)))
+    });
+    Ok((persistent.collect(), health))
 }
 
 /// The thread that watches.
@@ -134,9 +133,9 @@ struct Watch {
 impl Watch {
     fn run(mut self) {
         loop {
-            let sight = self.look();
-            let step = self.state.step(self.clock.now(), &sight);
-            self.carry_out(step, &sight);
+            let observation = self.look();
+            let step = self.state.step(self.clock.now(), &observation);
+            self.carry_out(step, &observation);
             if self.state.is_closing() && self.slots.iter().all(|slot| slot.is_closed()) {
                 self.state.closed(self.clock.now());
                 self.tell();
@@ -150,7 +149,7 @@ impl Watch {
     }
 
     /// What the interface looks like: the one of the configured name, else the one that had it.
-    fn look(&mut self) -> Sight {
+    fn look(&mut self) -> Observation {
         let configured = &self.configs[0].interface;
         let found = match Interface::find(configured) {
             Err(LinkError::NoSuchInterface(_)) => self.renamed(),
@@ -165,9 +164,9 @@ impl Watch {
                     );
                     self.name = interface.name;
                 }
-                Sight::Fit { index: interface.index, mac: interface.mac, mtu: interface.mtu }
+                Observation::Fit { index: interface.index, mac: interface.mac, mtu: interface.mtu }
             }
-            Err(error) => Sight::Unfit(error.to_string()),
+            Err(error) => Observation::Unfit(error.to_string()),
         }
     }
 
@@ -182,16 +181,16 @@ impl Watch {
         }
     }
 
-    fn carry_out(&mut self, step: Step, sight: &Sight) {
+    fn carry_out(&mut self, step: Step, observation: &Observation) {
         match step {
             Step::Rest => {}
             Step::Close => self.slots.iter().for_each(|slot| slot.close()),
-            Step::Open => self.open(sight),
+            Step::Open => self.open(observation),
         }
     }
 
-    fn open(&mut self, sight: &Sight) {
-        let Sight::Fit { index, mac, mtu } = *sight else { return };
+    fn open(&mut self, observation: &Observation) {
+        let Observation::Fit { index, mac, mtu } = *observation else { return };
         let links: Result<Vec<_>, _> = self
             .configs
             .iter()
@@ -262,7 +261,7 @@ impl Watch {
             if deleted {
                 self.slots.iter().for_each(|slot| slot.close());
             }
-            thread::sleep(LOOK_MIN);
+            thread::sleep(CHECK_INTERVAL_MIN);
         }
         true
     }
