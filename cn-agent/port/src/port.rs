@@ -182,13 +182,14 @@ impl Port {
     /// Reads the line at `hpa`.
     #[inline]
     pub fn read(&mut self, hpa: u64) -> Result<Line, PortError> {
-        if let Some(line) = self.engine.read_cached(hpa) {
-            return Ok(*line);
-        }
+        let missed = match self.engine.read_here(hpa) {
+            Ok(line) => return Ok(*line),
+            Err(missed) => missed,
+        };
         let user = self.next_call();
         loop {
             let now = self.clock.now();
-            match self.engine.read(hpa, user, now, self.link.transmit()) {
+            match self.engine.read_missed(missed, user, now, self.link.transmit()) {
                 Ok(Read::Hit(line)) => return Ok(line),
                 Ok(Read::Sent) => break,
                 Err(EngineError::Busy) => self.idle()?,
@@ -208,13 +209,11 @@ impl Port {
     /// Writes the line at `hpa`.
     #[inline]
     pub fn write(&mut self, hpa: u64, line: &Line) -> Result<(), PortError> {
-        if self.engine.write_cached(hpa, line) {
-            return Ok(());
-        }
+        let Err(missed) = self.engine.write_here(hpa, line) else { return Ok(()) };
         let user = self.next_call();
         loop {
             let now = self.clock.now();
-            match self.engine.write(hpa, line, user, now, self.link.transmit()) {
+            match self.engine.write_missed(missed, line, user, now, self.link.transmit()) {
                 Ok(Write::Done) => {
                     // A victim may have been written back to make room.
                     self.link.flush()?;

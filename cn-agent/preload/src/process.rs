@@ -80,14 +80,14 @@ impl<T> Once<T> {
     /// # Safety
     /// The stage is Starting, and this is the only time.
     unsafe fn set(&self, value: T) -> &T {
-        // SAFETY: the caller's.
+        // SAFETY: in the stage Starting one thread alone comes here, and nobody else looks at the value yet.
         unsafe { (*self.0.get()).write(value) }
     }
 
     /// # Safety
     /// It has been set.
     unsafe fn get(&self) -> &T {
-        // SAFETY: the caller's.
+        // SAFETY: it has been set, and is not changed after that.
         unsafe { (*self.0.get()).assume_init_ref() }
     }
 }

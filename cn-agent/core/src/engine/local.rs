@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(node.read(HPA + 32), Err(EngineError::Unaligned(HPA + 32)));
         // Nothing of it is in the cache or under way, so that a flush waits for nothing.
         assert_eq!(node.engine.read_cached(HPA + PAGE), None);
-        assert!(!node.engine.write_cached(HPA + PAGE, &[1; LINE_SIZE]));
+        assert!(node.engine.write_here(HPA + PAGE, &[1; LINE_SIZE]).is_err());
         assert_eq!(node.engine.in_flight(), 0);
         let tx = node.link.transmit();
         assert_eq!(node.engine.flush(Time::ZERO, tx), Ok(true));

@@ -54,6 +54,7 @@ pub use flush::Flush;
 use holes::Holes;
 pub use holes::Unmapped;
 use inflight::InFlight;
+pub use lines::Missed;
 use local::Locals;
 pub use local::{LocalMemory, MemoryGone};
 use pacing::Brake;
