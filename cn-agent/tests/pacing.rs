@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_cn_core::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Piece, Read, Route, Sink, Target};
+use cxloe_cn_core::engine::{
+    BUCKET_DEFAULT, Engine, EngineError, Pacing, Read, Route, Segment, Sink, Target,
+};
 use cxloe_gmm::model::Watermark;
 use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
@@ -237,11 +239,11 @@ fn moved(bursts: bool, writes: bool) -> f64 {
             let (hpa, lines) = (*made * 4096 % BYTES, if bursts { 23 } else { 1 });
             let tx = link.transmit();
             let sent = match (writes, bursts) {
-                (false, true) => engine.burst_read(&Piece::straight(hpa, lines), *made, now, tx).map(drop),
+                (false, true) => engine.burst_read(&Segment::straight(hpa, lines), *made, now, tx).map(drop),
                 (false, false) => engine.read(hpa, *made, now, tx).map(drop),
                 (true, true) => {
-                    let (piece, data) = (Piece::straight(hpa, lines), &line[..lines * 64]);
-                    engine.burst_write(&piece, (1 << lines) - 1, data, *made, now, tx).map(drop)
+                    let (segment, data) = (Segment::straight(hpa, lines), &line[..lines * 64]);
+                    engine.burst_write(&segment, (1 << lines) - 1, data, *made, now, tx).map(drop)
                 }
                 (true, false) => engine.write(hpa, &[2; 64], *made, now, tx).map(drop),
             };

@@ -109,7 +109,7 @@ pub struct Lease {
 }
 
 /// How long the manager is given to hear that this compute node has gone.
-const FAREWELL: Duration = Duration::from_millis(50);
+const HANG_UP_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Where the region is attached; not 0, so that a lost base shows.
 const HPA: u64 = 1 << 32;
@@ -173,16 +173,16 @@ impl Connected {
 
 impl Lease {
     /// Destroys the temporary region, if there is one.
-    pub fn end(mut self) -> Result<(), ManagerError> {
+    pub fn end(mut self) -> Result<(), ConnectError> {
         let Some(name) = self.temporary.take() else { return Ok(()) };
         let now = DestroyRegion { force: true, wait_ms: 10_000 };
-        self.manager.destroy_region(&name, now)
+        Ok(self.manager.destroy_region(&name, now)?)
     }
 
     /// Lets the next run have this compute node's place at once: a node that hangs up while it waits for news of its
     /// regions has gone, while one that merely falls silent is given time.
     fn hang_up(&self) {
-        let until = Instant::now() + FAREWELL;
+        let until = Instant::now() + HANG_UP_TIMEOUT;
         let mut after_event = 0;
         loop {
             let left = until.saturating_duration_since(Instant::now());

@@ -2,7 +2,7 @@
 
 use cxloe_client::ring::ENTRIES;
 use cxloe_client::status::Status;
-use cxloe_cn_core::engine::{EngineError, Walk};
+use cxloe_cn_core::engine::{EngineError, SegmentIter};
 
 /// Jobs of one client at once: one for each place of its rings.
 const JOBS_MAX: usize = ENTRIES;
@@ -24,7 +24,7 @@ pub(super) struct Job {
     pub tag: u32,
     pub hpa: u64,
     pub way: Way,
-    /// Parcels on their way.
+    /// Bursts on their way.
     pub out: u16,
     /// Whether nothing further is to be sent.
     pub sent: bool,
@@ -36,8 +36,8 @@ pub(super) struct Job {
 pub struct Jobs {
     pub(super) slots: Vec<Option<Job>>,
     free: Vec<u16>,
-    /// The one whose pieces are being sent.
-    pub(super) current: Option<(u16, Walk)>,
+    /// The one whose segments are being sent.
+    pub(super) current: Option<(u16, SegmentIter)>,
 }
 
 impl Default for Jobs {
