@@ -6,7 +6,7 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use cxloe_gmm::daemon::{self, Remembered};
+use cxloe_daemon::Remembered;
 use cxloe_wire::frame::Mac;
 use serde::{Deserialize, Serialize};
 
@@ -34,8 +34,8 @@ impl Remembered for StoredLeases {
 /// Where attachments are kept, for one agent at a time.
 #[derive(Debug)]
 pub struct StateFile {
-    file: daemon::StateFile<StoredAttachments>,
-    leases: daemon::StateFile<StoredLeases>,
+    file: cxloe_daemon::StateFile<StoredAttachments>,
+    leases: cxloe_daemon::StateFile<StoredLeases>,
     _lock: File,
 }
 
@@ -44,7 +44,7 @@ pub struct StateFile {
 pub enum StateError {
     /// It cannot be read or written, or holds something else.
     #[error(transparent)]
-    File(#[from] daemon::StateError),
+    File(#[from] cxloe_daemon::StateError),
     /// Another agent uses it.
     #[error(
         "another agent with CN id {cn} is running and holds {}; end it, or give one of the two interfaces another MAC address",
@@ -65,15 +65,15 @@ impl StateFile {
     /// # Errors
     /// Any [`StateError`].
     pub fn lock(dir: &Path, cn: Mac) -> Result<StateFile, StateError> {
-        let io = daemon::StateError::io;
+        let io = cxloe_daemon::StateError::io;
         fs::create_dir_all(dir).map_err(io("create the directory", dir))?;
         let name = format!("cn-{}", cn.to_string().replace(':', "-"));
         let path = dir.join(format!("{name}.lock"));
         let lock = File::create(&path).map_err(io("open", &path))?;
         match lock.try_lock() {
             Ok(()) => {
-                let file = daemon::StateFile::at(dir.join(format!("{name}.state")))?;
-                let leases = daemon::StateFile::at(dir.join(format!("{name}-leases.state")))?;
+                let file = cxloe_daemon::StateFile::at(dir.join(format!("{name}.state")))?;
+                let leases = cxloe_daemon::StateFile::at(dir.join(format!("{name}-leases.state")))?;
                 Ok(StateFile { file, leases, _lock: lock })
             }
             Err(TryLockError::WouldBlock) => Err(StateError::Locked { cn, path }),
@@ -84,32 +84,32 @@ impl StateFile {
     /// What was kept last; nothing attached if nothing was.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::load`].
-    pub fn load(&self) -> Result<Attachments, daemon::StateError> {
+    /// Those of [`cxloe_daemon::StateFile::load`].
+    pub fn load(&self) -> Result<Attachments, cxloe_daemon::StateError> {
         self.file.load().map(|StoredAttachments(attachments)| attachments)
     }
 
     /// Keeps `attachments`; on disk when this returns.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::store`].
-    pub fn store(&self, attachments: &Attachments) -> Result<(), daemon::StateError> {
+    /// Those of [`cxloe_daemon::StateFile::store`].
+    pub fn store(&self, attachments: &Attachments) -> Result<(), cxloe_daemon::StateError> {
         self.file.store(&StoredAttachments(attachments.clone()))
     }
 
     /// The leases that were kept last.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::load`].
-    pub fn load_leases(&self) -> Result<Leases, daemon::StateError> {
+    /// Those of [`cxloe_daemon::StateFile::load`].
+    pub fn load_leases(&self) -> Result<Leases, cxloe_daemon::StateError> {
         self.leases.load().map(|StoredLeases(leases)| leases)
     }
 
     /// Keeps `leases`; on disk when this returns.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::store`].
-    pub fn store_leases(&self, leases: &Leases) -> Result<(), daemon::StateError> {
+    /// Those of [`cxloe_daemon::StateFile::store`].
+    pub fn store_leases(&self, leases: &Leases) -> Result<(), cxloe_daemon::StateError> {
         self.leases.store(&StoredLeases(leases.clone()))
     }
 }

@@ -15,9 +15,9 @@ use cxloe_client::ring::{
 use cxloe_client::status::Status;
 use cxloe_cn::daemon::clients::{Client, ClientSlot, Clients};
 use cxloe_cn_core::engine::EngineError;
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_link::Link;
 use cxloe_port::port::Parts;
-use cxloe_wire::link::Link;
 
 use looped::{HPA, open, pattern, route};
 

@@ -10,7 +10,7 @@ use cxloe_cn_core::backing::DeviceMemory;
 use cxloe_cn_core::engine::{EngineError, Unmapped};
 use cxloe_cxl::Device;
 use cxloe_cxl::inventory::DaxDevice;
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_mn::pool::MpAddr;
 use cxloe_port::port::PortError;
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use cxloe_gmm::api::MemoryNodeRegistered;
-use cxloe_gmm::daemon::{Backoff, Connection};
-use cxloe_gmm::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Reign, Watermark};
+use cxloe_daemon::{Backoff, Connection};
+use cxloe_fabric::api::MemoryNodeRegistered;
+use cxloe_fabric::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Reign, Watermark};
 use cxloe_mn::control::{
     JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
 };
@@ -52,7 +52,7 @@ fn command(seq: u64, action: NodeAction) -> NodeCommand {
 /// Carries a command out to the end, with no worker to wait for.
 fn apply(mappings: &mut Mappings, command: &NodeCommand) -> Result<(), Refusal> {
     if let Some(job) = mappings.start(command)? {
-        let outcome = job.carry_out(mappings.table(), &RUN, &AtomicU64::new(0));
+        let outcome = job.carry_out(mappings.table(), &RUN, &AtomicU64::new(0), || ());
         mappings.finish(job, outcome);
     }
     Ok(())
@@ -117,7 +117,7 @@ fn an_extent_changes_hands_only_when_the_workers_have_let_go() {
     assert_eq!(m.table().lookup(CN1, 0), None, "no new translation from now on");
     let table = m.table().clone();
     let waiting = std::thread::spawn(move || {
-        let outcome = job.carry_out(&table, &RUN, &AtomicU64::new(0));
+        let outcome = job.carry_out(&table, &RUN, &AtomicU64::new(0), || ());
         (job, outcome)
     });
     // The worker may still write: it is in a batch that began before.
@@ -138,7 +138,7 @@ fn a_stop_leaves_the_command_for_the_next_start() {
     worker.pass(|| {});
     let unmap = command(2, NodeAction::UnmapCmem(mapping(CN1, 0, &[3])));
     let job = m.start(&unmap).unwrap().unwrap();
-    let outcome = job.carry_out(m.table(), &AtomicBool::new(true), &AtomicU64::new(0));
+    let outcome = job.carry_out(m.table(), &AtomicBool::new(true), &AtomicU64::new(0), || ());
     assert!(matches!(outcome, Err(JobError::Stopped)));
     m.finish(job, outcome);
     assert_eq!((done(&m), m.acked()), (vec![1], 1));
@@ -155,7 +155,7 @@ fn what_a_job_has_done_is_counted() {
         let job = m.start(&command(seq, action)).unwrap().unwrap();
         assert_eq!(job.command(), Some(seq));
         let counted = AtomicU64::new(0);
-        let outcome = job.carry_out(m.table(), &RUN, &counted);
+        let outcome = job.carry_out(m.table(), &RUN, &counted, || ());
         assert_eq!(counted.into_inner(), 3 * EXTENT);
         m.finish(job, outcome);
         write(&m, 4, 7);
@@ -221,7 +221,7 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
         unowned: [1, 3, 4, 5, 7].into_iter().collect(),
     };
     let job = m.registered(&answer).unwrap();
-    let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0));
+    let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0), || ());
     m.finish(job, outcome);
     assert_eq!((m.len(), m.acked(), m.results().len()), (2, 5, 0));
     assert_eq!(first_line(&m, 0), [7; 64], "listed and there: untouched");
@@ -249,7 +249,7 @@ fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
         unowned: (1..8).collect(),
     };
     let job = m.registered(&answer).unwrap();
-    let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0));
+    let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0), || ());
     m.finish(job, outcome);
     (m, answer)
 }

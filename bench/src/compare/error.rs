@@ -3,12 +3,12 @@
 use std::io;
 use std::time::Duration;
 
-use cxloe_gmm::ClientError;
+use cxloe_fabric::ClientError;
 use cxloe_port::connect::ConnectError;
 use cxloe_port::port::PortError;
 
-use crate::lab::{Interrupted, LabError};
 use crate::machine::MachineError;
+use cxloe_lab::{Interrupted, LabError};
 
 /// A trial ended early.
 #[derive(Debug, thiserror::Error)]

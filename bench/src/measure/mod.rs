@@ -2,7 +2,7 @@
 //!
 //! Every measurement that is held against a limit takes turns with it: a trial of the limit, a trial of the
 //! thing, and again, on the same link, in the same two threads on the same two cores. The limit is a bare echo
-//! ([`cxloe_wire::link::echo`]): this side drives it over the port's own link, and the memory node's worker
+//! ([`cxloe_link::echo`]): this side drives it over the port's own link, and the memory node's worker
 //! answers it from a loop of its own.
 
 pub mod bare;
@@ -23,16 +23,16 @@ use std::time::Instant;
 
 use cxloe_client::client::ClientError;
 use cxloe_client::mapping::MapError;
+use cxloe_link::LinkError;
 use cxloe_paging::uffd::{OpenError, UffdError};
 use cxloe_port::inline::InlineError;
 use cxloe_port::port::{Port, PortError};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
-use cxloe_wire::link::LinkError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::lab::{Interrupt, Interrupted};
 use crate::machine::{self, MachineError};
+use cxloe_lab::{Interrupt, Interrupted};
 
 /// Where measurements go.
 pub struct Target {

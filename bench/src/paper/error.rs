@@ -1,15 +1,15 @@
 //! Why an evaluation, or a part of it, could not be made.
 
 use cxloe_cn_core::engine::{EngineError, RouteError};
+use cxloe_link::LinkError;
 use cxloe_mn::control::StaticMapError;
 use cxloe_mn::pool::PoolError;
 use cxloe_port::port::PortError;
-use cxloe_wire::link::LinkError;
 
-use crate::lab::{Interrupted, LabError};
 use crate::machine::MachineError;
 use crate::measure::MeasureError;
 use crate::report::ReportError;
+use cxloe_lab::{Interrupted, LabError};
 
 /// A section of the evaluation failed.
 #[derive(Debug, thiserror::Error)]

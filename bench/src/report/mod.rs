@@ -20,6 +20,7 @@ mod pattern_page;
 mod plot;
 mod ratio;
 mod samples;
+pub(crate) mod simulation;
 pub(crate) mod table;
 pub(crate) mod units;
 

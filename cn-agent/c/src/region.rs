@@ -4,12 +4,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use cxloe_client::mapping::Mapping;
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig};
 use cxloe_port::connect::{ConnectOptions, Connected, Lease};
 use cxloe_port::inline::InlineRegion;
 use cxloe_port::rate_control::RateControl;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig};
 
 use super::types::{Counters, Options};
 

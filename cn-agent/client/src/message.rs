@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use cxloe_cc::PacerStatus;
-use cxloe_gmm::model::Name;
-use cxloe_wire::link::{LinkCounters, LinkDown};
+use cxloe_fabric::model::Name;
+use cxloe_link::{LinkCounters, LinkDown};
 use cxloe_wire::session::RequesterStatus;
 
 use cxloe_cn_core::engine::EngineCounters;

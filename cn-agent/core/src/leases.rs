@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use cxloe_gmm::model::Name;
+use cxloe_fabric::model::Name;
 use serde::{Deserialize, Serialize};
 
 /// Names that are kept at most.

@@ -14,8 +14,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
-use cxloe_wire::link::Transmit;
 use cxloe_wire::session::OpError;
 use cxloe_wire::time::Time;
 
@@ -165,15 +165,9 @@ impl PageIo<'_> {
     }
 }
 
-impl Default for Transfers {
-    fn default() -> Transfers {
-        Transfers::new()
-    }
-}
-
 impl Transfers {
-    /// None.
-    pub fn new() -> Transfers {
+    /// None. `clock` tells the time for how long faults take.
+    pub fn new(clock: impl Fn() -> Time + Send + 'static) -> Transfers {
         Transfers {
             slots: vec![None; TRANSFERS_MAX],
             free: (0..TRANSFERS_MAX as u16).rev().collect(),
@@ -185,7 +179,7 @@ impl Transfers {
             now: Time::ZERO,
             serial: 0,
             room: Box::new([0; PAGE_BYTES]),
-            watch: FaultWatch::new(),
+            watch: FaultWatch::new(clock),
         }
     }
 

@@ -7,7 +7,8 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use cxloe_wire::link::Transmit;
+use cxloe_link::Clock;
+use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 
@@ -92,10 +93,11 @@ impl Spaces {
     /// # Errors
     /// No descriptor.
     pub fn new() -> io::Result<Spaces> {
+        let clock = Clock::new();
         Ok(Spaces {
             list: List((0..SPACES_MAX).map(|_| None).collect()),
             active: 0,
-            transfers: Transfers::new(),
+            transfers: Transfers::new(move || clock.now()),
             ended: Vec::with_capacity(transfers::TRANSFERS_MAX),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             ready: vec![EpollEvent::empty(); READY_MAX],

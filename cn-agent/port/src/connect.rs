@@ -10,12 +10,12 @@ use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station};
 use cxloe_cn_core::attachments::Attachment;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
-use cxloe_gmm::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region, Watermark};
+use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{CnId, MacError, Name, NameError, Region, Watermark};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::session::Timing;
 
 /// What to connect with.
@@ -120,7 +120,7 @@ impl Connected {
         let link = open_with(&options.link, &options.extras)?;
         let info = link.info().clone();
         let manager = Manager::new(&options.manager)?;
-        let own = CnId::new(cxloe_gmm::model::Mac(info.mac.0))
+        let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
             .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
         let instance = rand::random();
         let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));

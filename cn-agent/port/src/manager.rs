@@ -12,11 +12,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::api::{
+use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, CreateRegion, DestroyRegion, ErrorBody,
     RegisterComputeNode,
 };
-use cxloe_gmm::model::{CnId, Name, Region};
+use cxloe_fabric::model::{CnId, Name, Region};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -6,9 +6,9 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 use cxloe_client::places::default_socket;
-use cxloe_gmm::command_line::{Exit, Failure};
-use cxloe_gmm::daemon::{Bound, Ending, LogFormat, Span, log};
-use cxloe_gmm::model::Name;
+use cxloe_daemon::command_line::{Exit, Failure};
+use cxloe_daemon::{Bound, Ending, LogFormat, Span, log};
+use cxloe_fabric::model::Name;
 use cxloe_nbd::port::{Place, PortError};
 use cxloe_nbd::server::{Options, Server};
 use tracing::info;

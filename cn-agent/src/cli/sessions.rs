@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use cxloe_client::client;
 use cxloe_client::message::Session;
-use cxloe_gmm::command_line::{Failure, breakdown, new_table, output};
+use cxloe_daemon::command_line::{Failure, breakdown, new_table, output};
 use cxloe_wire::session::RequesterCounters;
 
 use super::SocketArgs;

@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cxloe_wire::time::{Clock, Time};
+use cxloe_link::Clock;
+use cxloe_wire::time::Time;
 
 use cxloe_client::client::{self, ClientError};
 use cxloe_client::message::{AttachedRegion, Counters, NodeView, PagingView, Session};

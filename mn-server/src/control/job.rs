@@ -1,16 +1,14 @@
 //! The slow part of a change: waiting until the workers have let go of extents, and filling them with zeros.
 //! A job touches the pool only, never the page table, so that it can run beside the thread that decides, on a thread of
-//! its own: what has to be ready before somebody can go on is done first, then the thread steps behind all others and
-//! zeroes what nobody waits for.
+//! its own: what has to be ready before somebody can go on is done first, then what nobody waits for is zeroed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::model::NodeCommand;
+use cxloe_fabric::model::NodeCommand;
 
-use super::background;
 use crate::pool::{MpExtent, PoolError};
 use crate::translation::{PageTable, Translation};
 
@@ -68,13 +66,17 @@ impl Job {
         }
     }
 
-    /// Waits and zeroes; `done` counts the bytes that are ready, as far as it has come. Blocks, and may leave the
-    /// thread at the lowest priority; `stop` ends it within the time that a mebibyte takes.
+    /// Waits and zeroes; `done` counts the bytes that are ready, as far as it has come. Blocks; `stop` ends it within
+    /// the time that a mebibyte takes. `before_zeroing` is called before memory is zeroed that nobody waits for.
+    ///
+    /// # Errors
+    /// Any [`JobError`].
     pub fn carry_out(
         &self,
         table: &Arc<PageTable>,
         stop: &AtomicBool,
         done: &AtomicU64,
+        before_zeroing: impl FnOnce(),
     ) -> Result<(), JobError> {
         self.wait_for_workers(table, stop)?;
         let go_on = |bytes| {
@@ -88,7 +90,7 @@ impl Job {
             }
         }
         if !self.released.is_empty() {
-            background::step_behind();
+            before_zeroing();
         }
         for extent in &self.released {
             if stop.load(Ordering::Relaxed) || !pool.zero_extent_while(*extent, go_on)? {

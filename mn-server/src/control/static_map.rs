@@ -149,11 +149,7 @@ impl StaticMap {
             })
             .collect();
         let job = mappings.reconcile(wanted, granted);
-        std::thread::scope(|scope| {
-            // A thread of its own: a job may leave its thread at the lowest priority.
-            let work = scope.spawn(|| job.carry_out(&table, &AtomicBool::new(false), &AtomicU64::new(0)));
-            work.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })?;
+        job.carry_out(&table, &AtomicBool::new(false), &AtomicU64::new(0), || ())?;
         mappings.finish(job, Ok(()));
         Ok(())
     }

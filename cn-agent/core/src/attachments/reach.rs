@@ -1,6 +1,6 @@
 //! How much of a region its addresses reach.
 
-use cxloe_gmm::model::{HdmDecoder, Region};
+use cxloe_fabric::model::{HdmDecoder, Region};
 
 /// Bytes of a page: what routes consist of.
 const PAGE: u64 = 4096;

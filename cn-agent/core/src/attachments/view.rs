@@ -1,6 +1,6 @@
 //! What `cn-agent list` shows: regions, logical devices, and how this node stands.
 
-use cxloe_gmm::model::UnbindOption;
+use cxloe_fabric::model::UnbindOption;
 use serde::{Deserialize, Serialize};
 
 /// How this compute node stands in the fabric.

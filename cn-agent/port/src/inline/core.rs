@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cxloe_wire::link::Link;
+use cxloe_link::Link;
 use cxloe_wire::time::Time;
 
 use super::counter::{Counter, End, Outcome, Wish};
@@ -166,7 +166,7 @@ impl State {
         patience: Duration,
     ) -> State {
         let parts = port.into_parts();
-        let now = parts.clock.now();
+        let (now, clock) = (parts.clock.now(), parts.clock.clone());
         State {
             port: Some(parts),
             pager,
@@ -175,7 +175,7 @@ impl State {
             mapping,
             hpa,
             patience,
-            transfers: Transfers::new(),
+            transfers: Transfers::new(move || clock.now()),
             ended: Vec::with_capacity(1024),
             now,
             looks: 0,

@@ -2,8 +2,8 @@
 //! Lines are read and written without any of this.
 
 use cxloe_cn_core::mapped::Kind;
-use cxloe_doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};
-use cxloe_doctor::{Check, Group};
+use cxloe_daemon::doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};
+use cxloe_daemon::doctor::{Check, Group};
 use cxloe_paging::memory::wanted;
 use cxloe_paging::uffd::{Features, OpenError, Probe, Way, probe};
 
@@ -69,7 +69,7 @@ fn judge_others(lacking: Option<String>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_doctor::Level;
+    use cxloe_daemon::doctor::Level;
     use cxloe_paging::uffd::Ioctls;
     use nix::errno::Errno;
 

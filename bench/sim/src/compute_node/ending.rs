@@ -1,0 +1,148 @@
+//! What has become of operations, and what the memory nodes hold: the checks.
+
+use cxloe_cn_core::engine::{EngineError, Sink};
+use cxloe_link::Link;
+use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::time::Time;
+
+use super::ComputeNode;
+use crate::broken::Broken;
+use crate::memory_node::{EXTENT, MemoryNode};
+use crate::operation::Kind;
+use crate::tally::Tally;
+use crate::trace::Name;
+use crate::verdict::check_error;
+
+/// What ended, in order.
+#[derive(Default)]
+pub(super) struct Ended {
+    outcomes: Vec<(u64, Result<usize, EngineError>)>,
+    /// The data of reads, one behind the other.
+    data: Vec<u8>,
+}
+
+impl Sink for Ended {
+    fn read(&mut self, user: u64, data: &[u8]) {
+        self.data.extend_from_slice(data);
+        self.outcomes.push((user, Ok(data.len())));
+    }
+    fn written(&mut self, user: u64) {
+        self.outcomes.push((user, Ok(0)));
+    }
+    fn failed(&mut self, user: u64, error: EngineError) {
+        self.outcomes.push((user, Err(error)));
+    }
+}
+
+impl ComputeNode {
+    pub(super) fn take_ended(
+        &mut self,
+        now: Time,
+        mns: &[MemoryNode],
+        tally: &mut Tally,
+    ) -> Result<(), Broken> {
+        if self.ended.outcomes.is_empty() {
+            return Ok(());
+        }
+        let mut ended = std::mem::take(&mut self.ended);
+        let mut rest = ended.data.as_slice();
+        for (user, outcome) in ended.outcomes.drain(..) {
+            let outcome = outcome.map(|len| {
+                let (data, behind) = rest.split_at(len);
+                rest = behind;
+                data
+            });
+            self.end(user, outcome, now, mns, tally)?;
+        }
+        ended.data.clear();
+        self.ended = ended;
+        Ok(())
+    }
+
+    /// An operation that was on its way has ended.
+    fn end(
+        &mut self,
+        user: u64,
+        outcome: Result<&[u8], EngineError>,
+        now: Time,
+        mns: &[MemoryNode],
+        tally: &mut Tally,
+    ) -> Result<(), Broken> {
+        let Some(at) = self.under_way.iter().position(|(u, _)| *u == user) else {
+            return Err(Broken::Rule(format!("{}: operation {user} ends twice", Name(self.mac))));
+        };
+        let (_, op) = self.under_way.remove(at);
+        self.trace.say(now, Name(self.mac), || match outcome {
+            Ok(_) => format!("{op}: done after {:?}", now - op.at),
+            Err(error) => format!("{op}: FAILED after {:?}, {error}", now - op.at),
+        });
+        tally.figures.operations += 1;
+        let broken = |why: String| Broken::at(self.mac, &op, why);
+        let region = &mut self.regions[op.region];
+        if region.life == op.life {
+            if op.lost && outcome.is_ok() {
+                return Err(broken("it has succeeded, but its region was lost".into()));
+            }
+            let registers = &mut region.registers;
+            for (i, line) in op.lines().enumerate() {
+                match (op.kind, outcome) {
+                    (Kind::Read | Kind::BurstRead(_), Ok(data)) => {
+                        let data = data.get(i * LINE_SIZE..(i + 1) * LINE_SIZE);
+                        let data = data.ok_or_else(|| broken("too little data came".into()))?;
+                        registers
+                            .read_ended(line, user, data, true)
+                            .map_err(|why| broken(why.to_string()))?;
+                    }
+                    (Kind::Read | Kind::BurstRead(_), Err(_)) => registers.read_failed(line, user),
+                    (Kind::Write(value), _) => registers.write_ended(line, value, outcome.is_err()),
+                    (Kind::BurstWrite(_, first), _) => {
+                        registers.write_ended(line, first + i as u64, outcome.is_err());
+                    }
+                    (Kind::Flush, _) => {}
+                }
+            }
+        }
+        match outcome {
+            Ok(_) => {
+                if let Some(class) = op.class() {
+                    tally.took(class, now - op.at);
+                }
+                Ok(())
+            }
+            Err(error) if self.all_succeed => {
+                Err(broken(format!("it fails though nothing but frames was lost: {error}")))
+            }
+            Err(error) => check_error(&op, error, mns, &mut tally.figures, true).map_err(broken),
+        }
+    }
+
+    /// Everything the cache had is at the memory nodes: compares with their pools.
+    pub(super) fn flushed(&mut self, mns: &[MemoryNode]) -> Result<(), Broken> {
+        for (region, mn) in self.regions.iter_mut().zip(mns) {
+            if region.born == Some(mn.config.incarnation) {
+                for line in 0..self.shape.lines() {
+                    let data = mn.line(self.mac, region.life * EXTENT + self.shape.offset(line));
+                    let checked = region.registers.check_stored(line, &data);
+                    checked.map_err(|why| {
+                        Broken::Rule(format!("{}, {}: {why}", Name(self.mac), Name(mn.mac)))
+                    })?;
+                }
+            }
+            region.registers.flushed();
+        }
+        Ok(())
+    }
+
+    /// With nothing on its way: writes everything back, then compares with the pools. Whether it is done.
+    pub fn flush(&mut self, now: Time, mns: &[MemoryNode]) -> Result<bool, Broken> {
+        let flushed = self.engine.flush(now, self.link.transmit());
+        self.link.flush().expect("a simulated link");
+        match flushed {
+            Ok(true) => self.flushed(mns).map(|()| true),
+            Ok(false) | Err(EngineError::NotConnected(_)) => Ok(false),
+            Err(error) => {
+                Err(Broken::Rule(format!("{}: flush fails without reason: {error}", Name(self.mac))))
+            }
+        }
+    }
+}

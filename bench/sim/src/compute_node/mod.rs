@@ -1,0 +1,337 @@
+//! A compute node: the engine of `cn-agent`, and a program that reads and writes few lines of its regions, which have a
+//! memory node each or are spread over several, so that operations meet.
+//!
+//! * here: the process, its life and death, and its turns;
+//! * `making`: the program's operations on their way into the engine;
+//! * `ending`: what has become of them, and what the memory nodes hold.
+
+mod ending;
+mod making;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{Engine, EngineEvent, Pacing, Route, Target};
+use cxloe_fabric::hdm::{Decoder, Ways};
+use cxloe_link::Link;
+use cxloe_link::random::Random;
+use cxloe_link::sim::SimLink;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::session::{RequesterConfig, SessionEvent};
+use cxloe_wire::time::Time;
+
+use crate::broken::Broken;
+use crate::layout::{Layout, Set};
+use crate::memory_node::{EXTENT, LIVES, MemoryNode};
+use crate::mistake::Mistake;
+use crate::operation::Operation;
+use crate::plan::CnPlan;
+use crate::region::Region;
+use crate::register::{Origin, Shape};
+use crate::tally::Tally;
+use crate::trace::{Name, Trace};
+use crate::verdict::check_write_back;
+use ending::Ended;
+
+/// A compute node.
+pub struct ComputeNode {
+    /// Its address.
+    pub mac: Mac,
+    /// The engine.
+    pub engine: Engine,
+    /// Operations still to be made.
+    pub quota: u64,
+    /// It does nothing until then.
+    pub paused_until: Time,
+    link: SimLink,
+    index: usize,
+    random: Random,
+    shape: Shape,
+    requesters: Vec<RequesterConfig>,
+    cache: CacheConfig,
+    pacing: Option<Pacing>,
+    /// By memory node.
+    regions: Vec<Region>,
+    layout: Layout,
+    mistake: Option<Mistake>,
+    /// In the order in which they were made.
+    under_way: Vec<(u64, Operation)>,
+    ended: Ended,
+    next_user: u64,
+    next_value: u64,
+    pending: Option<Operation>,
+    /// What else belongs to the range that is being read or written; it goes out with it, without a pause.
+    parts: VecDeque<Operation>,
+    /// Where many operations on a spread region meet: a line, counted by HPA.
+    hot: u64,
+    issue_at: Time,
+    pause: Duration,
+    /// When the pending operation was put off last, for how long.
+    put_off: Duration,
+    /// The most lines that were stranded at once.
+    stranded: usize,
+    depth: usize,
+    patience: Duration,
+    all_succeed: bool,
+    trace: Trace,
+}
+
+impl ComputeNode {
+    /// The `index`-th compute node, with a session with the memory node of each of `requesters`, and regions there as
+    /// `layout` has them.
+    #[allow(clippy::too_many_arguments, reason = "the parts of a node")]
+    pub fn new(
+        index: usize,
+        link: SimLink,
+        plan: &CnPlan,
+        requesters: Vec<RequesterConfig>,
+        layout: Layout,
+        shape: Shape,
+        mut random: Random,
+        trace: Trace,
+    ) -> ComputeNode {
+        let (mac, dead_after) = (requesters[0].identity.own, requesters[0].timing.dead_after);
+        let origin = |mn| Origin { cn: index, mn, life: 0, losses: 0 };
+        let regions = (0..requesters.len()).map(|mn| Region::new(origin(mn), shape, None, None)).collect();
+        let hot =
+            if layout.is_spread() { random.below((requesters.len() * shape.lines()) as u64) } else { 0 };
+        let mut node = ComputeNode {
+            mac,
+            engine: Engine::new(CacheConfig::OFF),
+            quota: plan.operations,
+            paused_until: Time::ZERO,
+            link,
+            index,
+            random,
+            shape,
+            requesters,
+            cache: plan.cache,
+            pacing: plan.pacing,
+            regions,
+            layout,
+            mistake: None,
+            under_way: Vec::with_capacity(plan.depth),
+            ended: Ended::default(),
+            next_user: 0,
+            next_value: 1,
+            pending: None,
+            parts: VecDeque::new(),
+            hot,
+            issue_at: Time::ZERO,
+            pause: plan.pause,
+            put_off: Duration::ZERO,
+            stranded: 0,
+            depth: plan.depth,
+            // A memory node may be dead, come back and be dead again while an operation waits.
+            patience: dead_after * 8 + Duration::from_secs(1),
+            all_succeed: false,
+            trace,
+        };
+        node.start(Time::ZERO);
+        node
+    }
+
+    /// From now on no operation may fail.
+    pub fn expect_success(&mut self) {
+        self.all_succeed = true;
+    }
+
+    /// From now on it is told something wrong about its regions.
+    pub fn plant(&mut self, mistake: Mistake) {
+        self.mistake = Some(mistake);
+        self.start(Time::ZERO);
+    }
+
+    /// A new process: an engine with an empty cache that calls its memory nodes.
+    fn start(&mut self, now: Time) {
+        self.engine = Engine::new(self.cache);
+        self.engine.set_pacing(self.pacing, now);
+        for (mn, config) in self.requesters.iter().enumerate() {
+            assert_eq!(
+                self.engine.add_peer(config.clone(), now),
+                mn,
+                "peers are numbered as memory nodes are"
+            );
+        }
+        for set in self.layout.clone().sets() {
+            let route = self.route(set, |region| region.born);
+            self.engine.add_route(route).expect("the engine is new");
+        }
+    }
+
+    /// What the engine is told of a set of memory nodes.
+    fn route(&self, set: &Set, incarnation: impl Fn(&Region) -> Option<u64>) -> Route {
+        let ways = Ways::try_from(set.mns.len() as u32).expect("a plan has possible ways");
+        let Set { base, granularity, .. } = *set;
+        let target = |mn: &usize| {
+            let region = &self.regions[*mn];
+            Target { peer: *mn, cmem: region.life * EXTENT, incarnation: incarnation(region) }
+        };
+        let targets = set.mns.iter().map(target).collect();
+        let mut route = Route { decoder: Decoder { base, size: set.size(), ways, granularity }, targets };
+        if let Some(mistake) = self.mistake {
+            mistake.misroute(&mut route);
+        }
+        route
+    }
+
+    /// The process is killed with all that it has in its cache and its receive queue, and another one takes its place.
+    pub fn kill(&mut self, now: Time, tally: &mut Tally) {
+        self.retire(tally);
+        while self.link.receive(64, &mut |_, _| {}).expect("a simulated link") > 0 {}
+        for config in &mut self.requesters {
+            config.instance += 1 << 8;
+            config.seed = config.seed.wrapping_add(1);
+        }
+        for region in &mut self.regions {
+            region.registers.crashed();
+            region.session = None;
+        }
+        tally.figures.abandoned += self.under_way.len() as u64;
+        self.under_way.clear();
+        self.pending = None;
+        self.parts.clear();
+        self.paused_until = Time::ZERO;
+        self.start(now);
+    }
+
+    /// Takes over what the engine has counted: it has come to its end.
+    pub fn retire(&self, tally: &mut Tally) {
+        let counters = self.engine.counters();
+        tally.figures.write_backs += counters.write_backs;
+        tally.figures.slowdowns += counters.pauses_mn;
+        tally.figures.stranded += self.stranded as u64;
+        for session in self.engine.sessions() {
+            tally.figures.add_requester(&session.counters);
+        }
+    }
+
+    /// When there is something to do next.
+    pub fn deadline(&self) -> Time {
+        let due =
+            if self.has_more() { self.engine.deadline().min(self.issue_at) } else { self.engine.deadline() };
+        due.max(self.paused_until)
+    }
+
+    /// Looks at its pacers.
+    pub fn sample_paces(&mut self, now: Time, tally: &mut Tally) {
+        if self.pacing.is_some() {
+            self.engine.paces(now).iter().flatten().for_each(|status| tally.paces.sample(status));
+        }
+    }
+
+    /// All operations were made and have ended.
+    pub fn is_idle(&self) -> bool {
+        !self.has_more() && self.under_way.is_empty()
+    }
+
+    fn has_more(&self) -> bool {
+        self.quota > 0 || self.pending.is_some() || !self.parts.is_empty()
+    }
+
+    /// Replaces the region on memory node `mn`, with all other memory nodes that it is spread over, by another at the
+    /// same HPA, what is modified and what is on its way notwithstanding. `told`: the incarnations are known. `false` if
+    /// there is no CMem left.
+    pub fn replace_region(&mut self, mn: usize, told: bool, mns: &[MemoryNode]) -> bool {
+        let set = self.layout.set_of(mn).clone();
+        if set.mns.iter().any(|mn| self.regions[*mn].life + 1 == LIVES) {
+            return false;
+        }
+        self.engine.remove_route(set.base).expect("the route of the last life");
+        for mn in set.mns.iter().copied() {
+            let Region { life, session, .. } = self.regions[mn];
+            let told = told.then_some(mns[mn].config.incarnation);
+            let born = told.or(self.engine.peer_incarnation(mn));
+            let origin = Origin { cn: self.index, mn, life: life + 1, losses: mns[mn].losses() };
+            self.regions[mn] = Region::new(origin, self.shape, born, session);
+        }
+        let route = self.route(&set, |region| told.then_some(mns[region.origin.mn].config.incarnation));
+        self.engine.add_route(route).expect("its place is free");
+        self.pending = self.pending.filter(|op| !set.mns.contains(&op.region));
+        self.parts.retain(|op| !set.mns.contains(&op.region));
+        true
+    }
+
+    /// Takes what has arrived, does what is due, makes new operations; whether there was anything.
+    pub fn work(
+        &mut self,
+        now: Time,
+        batch: usize,
+        mns: &[MemoryNode],
+        tally: &mut Tally,
+    ) -> Result<bool, Broken> {
+        if now < self.paused_until {
+            return Ok(false);
+        }
+        let ComputeNode { link, engine, ended, .. } = self;
+        let received = link
+            .receive(batch, &mut |frame, tx| engine.handle(frame, now, tx, ended))
+            .expect("a simulated link");
+        if received > 0 {
+            // A frame may have brought a loss; nothing may be made before that is known.
+            self.take_events(now, mns, tally)?;
+            self.take_ended(now, mns, tally)?;
+            if self.pending.is_some() || !self.parts.is_empty() {
+                // What it waited for may have come.
+                self.issue_at = self.issue_at.min(now);
+            }
+        }
+        let issues = now >= self.issue_at && self.has_more();
+        if issues {
+            self.issue(now, mns, tally)?;
+        }
+        let due = now >= self.engine.deadline();
+        if due {
+            self.engine.poll(now, self.link.transmit(), &mut self.ended);
+        }
+        if issues || due {
+            self.take_events(now, mns, tally)?;
+            self.take_ended(now, mns, tally)?;
+        }
+        self.stranded = self.stranded.max(self.engine.stranded());
+        self.link.flush().expect("a simulated link");
+        Ok(received > 0)
+    }
+
+    fn take_events(&mut self, now: Time, mns: &[MemoryNode], tally: &mut Tally) -> Result<(), Broken> {
+        while let Some(event) = self.engine.poll_event() {
+            self.trace.say(now, Name(self.mac), || match &event {
+                EngineEvent::Session { mac, event } => format!("session with {}: {event:?}", Name(*mac)),
+                EngineEvent::WriteBackRefused { hpa, error } => format!("line at {hpa:#x} refused: {error}"),
+            });
+            match event {
+                EngineEvent::Session { mac, event: SessionEvent::Opened { incarnation, .. } } => {
+                    let at = mns.iter().position(|mn| mn.mac == mac).expect("a known node");
+                    let losses = mns[at].incarnations.iter().position(|i| *i == incarnation);
+                    self.regions[at].opened(incarnation, losses.expect("one of the node's"));
+                    // What was refused for want of a session need not wait any longer.
+                    self.issue_at = self.issue_at.min(now);
+                }
+                EngineEvent::Session { event: SessionEvent::Dead, .. } => tally.figures.deaths += 1,
+                EngineEvent::Session { .. } => {}
+                EngineEvent::WriteBackRefused { hpa, error } => {
+                    let place = self.layout.place(hpa);
+                    let (mn, _) =
+                        place.ok_or_else(|| Broken::Rule(format!("{hpa:#x} is no line of a region")))?;
+                    check_write_back(hpa, error, &mns[mn])?;
+                    tally.figures.write_backs_refused += 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends all sessions.
+    pub fn close(&mut self, now: Time) {
+        self.engine.close(now, &mut Ended::default());
+    }
+
+    /// What keeps it from coming to rest, for a message.
+    pub fn state(&self) -> String {
+        let sessions: Vec<_> = self.engine.sessions().into_iter().map(|s| (s.state, s.unanswered)).collect();
+        let (in_flight, stranded) = (self.engine.in_flight(), self.engine.stranded());
+        let waits = self.pending.map_or_else(String::new, |op| format!(", waits to {op}"));
+        format!("{}: {in_flight} in flight, {stranded} stranded{waits}, {sessions:?}", Name(self.mac))
+    }
+}

@@ -1,0 +1,17 @@
+//! The control plane: the manager, the network between it and all others, and the operator who asks for regions.
+//!
+//! ```text
+//!   memory nodes   compute nodes   operator
+//!        |  calls, answers  |         |
+//!        +-------- control network ---+      each message is delayed, and may be lost or repeated
+//!                       |
+//!                 manager process           killed at any point, also between a commit and its answer
+//!                       |
+//!                 committed state           survives
+//! ```
+
+pub mod manager;
+pub mod message;
+pub mod network;
+pub mod operator;
+pub mod port;

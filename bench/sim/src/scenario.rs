@@ -1,0 +1,46 @@
+//! What is to befall a simulated run, in a word.
+
+use clap::ValueEnum;
+
+/// A kind of run. Everything that it leaves open is drawn from the seed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Scenario {
+    /// Nothing goes wrong: how fast the simulation is
+    Calm,
+    /// Frames are lost one by one, 0.1 to 2 %; no operation may fail
+    Lossy,
+    /// Losses come in bursts of up to ten frames in the mean
+    Bursty,
+    /// Frames overtake each other and arrive twice; no operation may fail
+    Reordering,
+    /// Loss, bursts, reordering, duplication and corruption at once, now these, now others
+    Hostile,
+    /// Paths are cut, in one direction or both, and healed
+    Partitions,
+    /// Memory nodes restart with or without their pool, compute nodes are killed, regions replaced
+    Restarts,
+    /// Nodes stand still for a while, then go on with what has piled up
+    Pauses,
+    /// Several compute nodes and one slow memory node whose receive queue fills up
+    Congested,
+    /// Regions spread over 2 to 16 memory nodes, some of which are cut off, restarted or lose their pool
+    Interleaved,
+    /// Frames come once more after 65 536 others, when their sequence numbers are used again
+    Late,
+    /// One of the above, or everything at once, as the seed has it
+    #[default]
+    #[value(alias = "all")]
+    Mixed,
+}
+
+impl Scenario {
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    /// Whether nothing in it can make an operation fail, whatever the seed: what is lost is sent again.
+    pub(crate) fn is_harmless(self) -> bool {
+        matches!(self, Self::Calm | Self::Lossy | Self::Reordering | Self::Late)
+    }
+}

@@ -1,0 +1,214 @@
+//! What happened in a run, line by line: frames with their numbers and fates, operations, troubles.
+//!
+//! The network and the nodes tell a [`Trace`]; without one they tell nobody, at no cost. A trace keeps the last lines
+//! or hands each to whoever listens, and sums all of them up in one number, so that two runs can be compared.
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cxloe_link::fate::Loss;
+use cxloe_link::sim::{self, SimFate};
+use cxloe_wire::frame::{Command, Header, Mac};
+use cxloe_wire::time::Time;
+
+/// Takes each line of a trace as it is made.
+pub type Listener = Box<dyn FnMut(&str) + Send>;
+
+/// Where the story of a run goes; clones tell the same story.
+#[derive(Clone, Default)]
+pub struct Trace(Option<Arc<Mutex<Story>>>);
+
+struct Story {
+    last: VecDeque<String>,
+    keep: usize,
+    listener: Option<Listener>,
+    digest: u64,
+    lines: u64,
+    line: String,
+}
+
+/// FNV-1a, 64 bits.
+const DIGEST_BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const DIGEST_PRIME: u64 = 0x0000_0100_0000_01b3;
+
+impl Trace {
+    /// Nobody listens.
+    pub const NONE: Trace = Trace(None);
+
+    /// Keeps the last `lines` lines.
+    pub fn keeping(lines: usize) -> Trace {
+        Trace::new(lines, None)
+    }
+
+    /// Hands every line to `listener`.
+    pub fn to(listener: impl FnMut(&str) + Send + 'static) -> Trace {
+        Trace::new(0, Some(Box::new(listener)))
+    }
+
+    fn new(keep: usize, listener: Option<Listener>) -> Trace {
+        let (last, line) = (VecDeque::with_capacity(keep.min(1 << 16)), String::new());
+        Trace(Some(Arc::new(Mutex::new(Story {
+            last,
+            keep,
+            listener,
+            digest: DIGEST_BASIS,
+            lines: 0,
+            line,
+        }))))
+    }
+
+    fn story(&self) -> Option<MutexGuard<'_, Story>> {
+        self.0.as_ref().map(|story| story.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether anybody listens.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Tells that `who` has done or met `what`.
+    #[inline]
+    pub fn say(&self, at: Time, who: impl fmt::Display, what: impl FnOnce() -> String) {
+        if let Some(mut story) = self.story() {
+            story.tell(at, &format_args!("{who:<11} {}", what()));
+        }
+    }
+
+    /// Tells of one frame.
+    pub fn frame(&self, trace: &sim::Trace<'_>) {
+        if let Some(mut story) = self.story() {
+            story.tell(trace.at, &Frame(trace));
+        }
+    }
+
+    /// The lines kept, one below the other.
+    pub fn tail(&self) -> String {
+        self.story()
+            .map_or_else(String::new, |story| story.last.iter().map(|line| format!("{line}\n")).collect())
+    }
+
+    /// How many lines there were, and a number that stands for all of them.
+    pub fn digest(&self) -> (u64, u64) {
+        self.story().map_or((0, 0), |story| (story.lines, story.digest))
+    }
+}
+
+impl Story {
+    fn tell(&mut self, at: Time, what: &dyn fmt::Display) {
+        self.line.clear();
+        // Writing into a string does not fail.
+        let _ = write!(self.line, "{:>13} {what}", at.to_string());
+        self.lines += 1;
+        for byte in self.line.bytes() {
+            self.digest = (self.digest ^ u64::from(byte)).wrapping_mul(DIGEST_PRIME);
+        }
+        if let Some(listener) = &mut self.listener {
+            listener(&self.line);
+        }
+        if self.keep > 0 {
+            // The oldest line's memory is the newest's.
+            let mut line =
+                if self.last.len() == self.keep { self.last.pop_front() } else { None }.unwrap_or_default();
+            line.clone_from(&self.line);
+            self.last.push_back(line);
+        }
+    }
+}
+
+/// A node's name: `cn0`, `mn1`; another's address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Name(pub Mac);
+
+impl Name {
+    /// The address of the `index`-th compute node.
+    pub const fn cn(index: usize) -> Mac {
+        Mac([2, 0, 0, 0, 0, index as u8])
+    }
+
+    /// The address of the `index`-th memory node.
+    pub const fn mn(index: usize) -> Mac {
+        Mac([2, 0, 0, 0, 1, index as u8])
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.0 {
+            [2, 0, 0, 0, 0, index] => f.pad(&format!("cn{index}")),
+            [2, 0, 0, 0, 1, index] => f.pad(&format!("mn{index}")),
+            _ => f.pad(&self.0.to_string()),
+        }
+    }
+}
+
+/// One frame's line.
+struct Frame<'a>(&'a sim::Trace<'a>);
+
+impl fmt::Display for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let sim::Trace { from, to, frame, fate, .. } = self.0;
+        write!(f, "{:<11} ", format!("{} > {}", Name(*from), Name(*to)))?;
+        match Header::parse(frame) {
+            None => write!(f, "{} B", frame.len())?,
+            Some(header) => {
+                match Command::from_u8(header.command) {
+                    Some(command) => write!(f, "{:<13}", format!("{command:?}"))?,
+                    None => write!(f, "command {:#04x} ", header.command)?,
+                }
+                let (stream, seq, addr) = (header.axi.stream, header.seq, header.addr);
+                write!(f, " stream {stream} seq {seq:<5} at {addr:#07x} {:>4} B", frame.len())?;
+            }
+        }
+        f.write_str("  ")?;
+        match *fate {
+            SimFate::Sent { arrival, damaged: false } => write!(f, "sent, arrives {arrival}"),
+            SimFate::Sent { arrival, damaged: true } => write!(f, "sent, arrives {arrival}, DAMAGED"),
+            SimFate::Duplicated => f.write_str("sent TWICE"),
+            SimFate::Late { arrival } => write!(f, "a COPY OF LONG AGO, arrives {arrival}"),
+            SimFate::Held => f.write_str("HELD BACK"),
+            SimFate::Lost(Loss::Single) => f.write_str("LOST"),
+            SimFate::Lost(Loss::Burst) => f.write_str("LOST in a burst"),
+            SimFate::Cut => f.write_str("LOST, the path is cut"),
+            SimFate::NoPort => f.write_str("LOST, nobody there"),
+            SimFate::QueueFull => f.write_str("LOST, the switch's queue is full"),
+            SimFate::FifoFull => f.write_str("LOST, the receive queue is full"),
+            SimFate::NetworkFull => f.write_str("LOST, the network is full"),
+            SimFate::Runt => f.write_str("LOST, no frame"),
+            SimFate::Delivered => f.write_str("arrived"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_lines_are_kept_and_all_of_them_count() {
+        let (short, long) = (Trace::keeping(2), Trace::keeping(100));
+        for trace in [&short, &long] {
+            (0..5).for_each(|i| trace.say(Time(i), "cn0", || format!("step {i}")));
+        }
+        assert_eq!(short.tail(), "   0.000003ms cn0         step 3\n   0.000004ms cn0         step 4\n");
+        assert_eq!(short.digest(), long.digest());
+        short.say(Time(5), "cn0", || "another".into());
+        assert_ne!(short.digest().1, long.digest().1);
+    }
+
+    #[test]
+    fn a_frame_is_one_line() {
+        let mut frame = vec![0; 60];
+        frame[14] = Command::WriteReq as u8;
+        frame[16] = 9;
+        frame[23] = 0x10;
+        let fate = SimFate::Lost(Loss::Single);
+        let (at, from, to) = (Time(1_500), Name::cn(0), Name::mn(1));
+        let trace = Trace::keeping(9);
+        trace.frame(&sim::Trace { at, from, to, frame: &frame, fate });
+        assert_eq!(
+            trace.tail(),
+            "   0.001500ms cn0 > mn1   WriteReq      stream 0 seq 9     at 0x01000   60 B  LOST\n"
+        );
+    }
+}

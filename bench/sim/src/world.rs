@@ -1,0 +1,374 @@
+//! The nodes, the network between them, and what befalls both: one run, from its plan to the last check.
+
+use std::time::Duration;
+
+use cxloe_link::random::Random;
+use cxloe_link::sim::{Path, SimNetwork};
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
+use cxloe_wire::time::Time;
+
+use crate::broken::Broken;
+use crate::compute_node::ComputeNode;
+use crate::layout::Layout;
+use crate::memory_node::MemoryNode;
+use crate::paces::SAMPLE_EVERY;
+use crate::plan::{self, CnPlan, Plan};
+use crate::tally::Tally;
+use crate::trace::{Name, Trace};
+use crate::trouble::{self, Trouble, Troubles, pick};
+
+const MS: Duration = Duration::from_millis(1);
+
+/// After the trouble is over everything must have ended within this time.
+const SETTLE: Duration = Duration::from_secs(5);
+/// A run that takes longer than this, in virtual time, and what its operations may take, never ends.
+const RUN_MAX: Duration = Duration::from_secs(600);
+/// Steps from one question whether to go on to the next.
+const ASK_EVERY: u64 = 1024;
+/// Steps without any time passing, at most: beyond that, somebody always finds something to do at once.
+const STEPS_AT_ONCE: u32 = 100_000;
+
+/// Shorter than in service, so that sessions die and are opened anew within a run.
+pub const TIMING: Timing = Timing {
+    dead_after: Duration::from_millis(60),
+    suspect_after: Duration::from_millis(15),
+    ping_every: Duration::from_millis(15),
+    hello_first: MS,
+    hello_max: Duration::from_millis(10),
+    timeout_initial: Duration::from_millis(2),
+    timeout_min: Duration::from_micros(200),
+    timeout_max: Duration::from_millis(10),
+};
+
+/// A run.
+pub struct World<'a> {
+    net: SimNetwork,
+    random: Random,
+    cns: Vec<ComputeNode>,
+    mns: Vec<MemoryNode>,
+    batch: usize,
+    troubles: Troubles,
+    trouble_at: Time,
+    healed_at: Option<Time>,
+    /// When pacers are looked at next; never where there are none.
+    sample_at: Time,
+    /// Operations that each compute node is to make.
+    quotas: Vec<u64>,
+    /// When the last operation has been made, at the latest.
+    end: Time,
+    steps: u64,
+    /// Steps made since time last passed.
+    standing: u32,
+    tally: &'a mut Tally,
+    trace: Trace,
+}
+
+impl<'a> World<'a> {
+    /// Nodes and network as planned. What happens is counted in `tally` and told to `trace`.
+    pub fn new(plan: &Plan, tally: &'a mut Tally, trace: Trace) -> World<'a> {
+        let seed = plan.seed;
+        let net = SimNetwork::new(seed);
+        net.set_default_path(plan.path);
+        if trace.is_on() {
+            let trace = trace.clone();
+            net.on_trace(move |frame| trace.frame(frame));
+        }
+        let mn_macs: Vec<Mac> = (0..plan.mns.len()).map(Name::mn).collect();
+        let cn_macs: Vec<Mac> = (0..plan.cns.len()).map(Name::cn).collect();
+        let mut mns = Vec::new();
+        for (i, (own, node)) in mn_macs.iter().zip(&plan.mns).enumerate() {
+            let link = net.attach(*own, node.port).expect("a new address");
+            let config = ResponderConfig {
+                early_buffers: node.early_buffers,
+                ..ResponderConfig::new(*own, plan.max_frame, 0, seed ^ (0x100 + i as u64))
+            };
+            let mut mn = MemoryNode::new(i, link, config, cn_macs.clone(), plan.shape);
+            mn.slow_down(node.service);
+            mn.watch_queue(node.congestion);
+            plan.mistake.into_iter().for_each(|mistake| mn.plant(mistake));
+            mns.push(mn);
+        }
+        let mut cns = Vec::new();
+        for (i, (own, node)) in cn_macs.iter().zip(&plan.cns).enumerate() {
+            let link = net.attach(*own, node.port).expect("a new address");
+            let requester = |peer: &Mac| RequesterConfig {
+                identity: Identity { own: *own, peer: *peer, ethertype: ETHERTYPE_DEFAULT },
+                max_frame: plan.max_frame,
+                streams: node.streams,
+                instance: 1 + i as u64,
+                key: None,
+                timing: TIMING,
+                seed: seed ^ peer.to_u64().rotate_left(16),
+            };
+            let random = Random::part(seed, 10 + i as u64);
+            let requesters = mn_macs.iter().map(requester).collect();
+            let layout = Layout::new(mn_macs.len(), plan.interleave, i);
+            let mut cn =
+                ComputeNode::new(i, link, node, requesters, layout, plan.shape, random, trace.clone());
+            if plan.all_succeed {
+                cn.expect_success();
+            }
+            plan.mistake.into_iter().for_each(|mistake| cn.plant(mistake));
+            cns.push(cn);
+        }
+        let making = |cn: &CnPlan| (cn.pause * 4).saturating_mul(cn.operations.min(u32::MAX.into()) as u32);
+        let longest = plan.cns.iter().map(making).max().unwrap_or_default();
+        let paced = plan.cns.iter().any(|cn| cn.pacing.is_some());
+        let mut random = Random::part(seed, 2);
+        let trouble_at = Time(random.below(5_000_000));
+        World {
+            net,
+            random,
+            mns,
+            batch: plan.batch,
+            troubles: plan.troubles,
+            trouble_at,
+            healed_at: None,
+            sample_at: if paced { Time::ZERO } else { Time(u64::MAX) },
+            quotas: cns.iter().map(|cn| cn.quota).collect(),
+            cns,
+            end: Time::ZERO + RUN_MAX + longest,
+            steps: 0,
+            standing: 0,
+            tally,
+            trace,
+        }
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        self.trace.say(self.net.now(), "*", what);
+    }
+
+    /// Runs until everything has happened and come to rest, checking all the way.
+    ///
+    /// # Errors
+    /// What did not hold; [`Broken::Stopped`] once `goes_on` says no.
+    pub fn run(mut self, goes_on: &dyn Fn() -> bool) -> Result<(), Broken> {
+        let outcome = self.live(goes_on).and_then(|()| self.settle());
+        for cn in &self.cns {
+            cn.retire(self.tally);
+        }
+        self.count_frames();
+        outcome
+    }
+
+    fn live(&mut self, goes_on: &dyn Fn() -> bool) -> Result<(), Broken> {
+        while self.troubles.count > 0 || self.healed_at.is_some() || self.cns.iter().any(|cn| cn.quota > 0) {
+            if self.net.now() > self.end {
+                return Err(self.unrest());
+            }
+            self.steps += 1;
+            if self.steps.is_multiple_of(ASK_EVERY) && !goes_on() {
+                return Err(Broken::Stopped);
+            }
+            self.step(None)?;
+            self.look_at_paces();
+        }
+        Ok(())
+    }
+
+    fn look_at_paces(&mut self) {
+        let now = self.net.now();
+        if now >= self.sample_at && self.cns.iter().any(|cn| cn.engine.is_connected()) {
+            self.sample_at = now + SAMPLE_EVERY;
+            self.cns.iter_mut().for_each(|cn| cn.sample_paces(now, self.tally));
+            if self.cns.iter().any(|cn| cn.quota == 0) {
+                let alike = self.quotas.windows(2).all(|pair| pair[0] == pair[1]);
+                let made = self.cns.iter().zip(&self.quotas).map(|(cn, quota)| quota - cn.quota);
+                if alike {
+                    self.tally.paces.served(made);
+                }
+                // From here on they no longer compete all together.
+                self.sample_at = Time(u64::MAX);
+            }
+        }
+    }
+
+    /// Nothing goes wrong any more: everything has to end, and to be as it should.
+    fn settle(&mut self) -> Result<(), Broken> {
+        self.say(|| "all is well from here on".into());
+        self.net.heal_all();
+        self.net.set_default_path(Path::default());
+        self.cns.iter_mut().for_each(|cn| cn.paused_until = Time::ZERO);
+        self.mns.iter_mut().for_each(|mn| mn.paused_until = Time::ZERO);
+        let end = self.net.now() + SETTLE;
+        self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::is_idle)))?;
+        self.until(end, |world| {
+            let (now, mns) = (world.net.now(), &world.mns);
+            let mut done = true;
+            for cn in &mut world.cns {
+                done &= cn.flush(now, mns)?;
+            }
+            Ok(done)
+        })?;
+        // Write-backs of regions that are gone are nobody's, so that no flush waits for them; they end all the same.
+        let at_rest = |cn: &ComputeNode| cn.engine.in_flight() + cn.engine.stranded() == 0;
+        self.until(end, |world| Ok(world.cns.iter().all(at_rest)))?;
+        // Those that lost their session in the last moment need none, but get one.
+        self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
+        let now = self.net.now();
+        self.cns.iter_mut().for_each(|cn| cn.close(now));
+        self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_closed())))?;
+        let now = self.net.now();
+        match self.mns.iter_mut().find_map(|mn| (!mn.is_at_rest(now)).then_some(mn.mac)) {
+            Some(mac) => Err(Broken::Unrest(format!("{} still has requests in its buffers", Name(mac)))),
+            None => Ok(()),
+        }
+    }
+
+    fn count_frames(&mut self) {
+        let figures = &mut self.tally.figures;
+        let counters = self.net.counters();
+        figures.frames += counters.sent;
+        figures.lost += counters.lost;
+        figures.cut += counters.cut;
+        figures.overflowed += counters.full;
+        figures.repeated += counters.late;
+        let (cns, mns) = (&self.cns, &self.mns);
+        for (cn, mn) in cns.iter().flat_map(|cn| mns.iter().map(|mn| (cn.mac, mn.mac))) {
+            for faults in [self.net.faults(cn, mn), self.net.faults(mn, cn)] {
+                figures.repeated += faults.duplicated;
+                figures.reordered += faults.reordered;
+                figures.corrupted += faults.corrupted;
+            }
+        }
+        figures.virtual_ns += self.net.now().0;
+    }
+
+    fn unrest(&self) -> Broken {
+        let states: Vec<_> = self.cns.iter().map(ComputeNode::state).collect();
+        Broken::Unrest(states.join("; "))
+    }
+
+    fn until(
+        &mut self,
+        end: Time,
+        mut done: impl FnMut(&mut Self) -> Result<bool, Broken>,
+    ) -> Result<(), Broken> {
+        while !done(self)? {
+            if self.net.now() >= end {
+                return Err(self.unrest());
+            }
+            self.step(Some(end))?;
+        }
+        Ok(())
+    }
+
+    /// On to whatever happens next.
+    fn step(&mut self, end: Option<Time>) -> Result<(), Broken> {
+        let before = self.net.now();
+        let trouble = if end.is_none() { self.next_trouble() } else { None };
+        // Time passes also when nothing is due: a transmit ring that was full may have room again.
+        let mut next = end.unwrap_or(Time(u64::MAX)).min(before + MS);
+        self.cns.iter().for_each(|cn| next = next.min(cn.deadline()));
+        self.mns.iter().filter_map(|mn| mn.deadline(before)).for_each(|at| next = next.min(at));
+        self.net.next_event().into_iter().chain(trouble).for_each(|at| next = next.min(at));
+        self.net.step(next);
+        let now = self.net.now();
+        self.standing = if now == before { self.standing + 1 } else { 0 };
+        if self.standing > STEPS_AT_ONCE {
+            return Err(Broken::Unrest(format!("time stands still at {now}")));
+        }
+        if trouble.is_some_and(|at| at <= now) {
+            self.befall(now);
+        }
+        let mut busy = true;
+        while busy {
+            busy = false;
+            for mn in &mut self.mns {
+                busy |= mn.work(now, self.batch);
+            }
+            for cn in &mut self.cns {
+                busy |= cn.work(now, self.batch, &self.mns, self.tally)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn next_trouble(&self) -> Option<Time> {
+        self.healed_at.or((self.troubles.count > 0).then_some(self.trouble_at))
+    }
+
+    fn befall(&mut self, now: Time) {
+        if self.healed_at.take().is_some() {
+            self.say(|| "all paths are whole again".into());
+            self.net.heal_all();
+            return;
+        }
+        let r = &mut self.random;
+        self.troubles.count -= 1;
+        self.trouble_at = now + trouble::interval(r);
+        let (cn, mn) = (r.below(self.cns.len() as u64) as usize, r.below(self.mns.len() as u64) as usize);
+        match self.troubles.draw(r) {
+            None => {}
+            Some(Trouble::Cut) => self.cut(now, cn, mn),
+            Some(Trouble::RestartKept) => {
+                if r.below(2) == 0 {
+                    // With other limits than before.
+                    self.mns[mn].config.streams_max = 1 + r.below(3) as u8;
+                    self.mns[mn].config.max_frame = pick(r, &[200, 700, plan::FRAME_MTU]);
+                }
+                self.mns[mn].restart(true);
+                self.tally.figures.restarts_kept += 1;
+                self.say(|| format!("mn{mn} restarts with its pool"));
+            }
+            Some(Trouble::RestartLost) => {
+                self.mns[mn].restart(false);
+                self.tally.figures.restarts_lost += 1;
+                self.say(|| format!("mn{mn} restarts without its pool"));
+            }
+            Some(Trouble::Kill) => {
+                self.cns[cn].kill(now, self.tally);
+                self.tally.figures.kills += 1;
+                self.say(|| format!("cn{cn} is killed and starts anew"));
+            }
+            Some(Trouble::Pause) => {
+                let (is_cn, until) = (r.below(2) == 0, now + trouble::duration(r));
+                let (node, name) = if is_cn {
+                    (&mut self.cns[cn].paused_until, Name(Name::cn(cn)))
+                } else {
+                    (&mut self.mns[mn].paused_until, Name(Name::mn(mn)))
+                };
+                *node = until;
+                self.tally.figures.pauses += 1;
+                self.say(|| format!("{name} stands still until {until}"));
+            }
+            Some(Trouble::Replace) => {
+                let told = r.below(2) == 0;
+                let replaced = self.cns[cn].replace_region(mn, told, &self.mns);
+                self.tally.figures.replaced += u64::from(replaced);
+                self.say(|| format!("cn{cn} gets another region on mn{mn}"));
+            }
+            Some(Trouble::Weather) => {
+                let path = plan::weather(r);
+                self.net.set_default_path(path);
+                self.tally.figures.weather += 1;
+                self.say(|| format!("from here on: {}, delay {:?}", path.faults, path.delay));
+            }
+        }
+    }
+
+    fn cut(&mut self, now: Time, cn: usize, mn: usize) {
+        let (cn_mac, mn_mac) = (self.cns[cn].mac, self.mns[mn].mac);
+        let r = &mut self.random;
+        let what = match r.below(3) {
+            0 => {
+                self.net.cut(cn_mac, mn_mac);
+                format!("the path from cn{cn} to mn{mn} is cut")
+            }
+            1 => {
+                self.net.cut(mn_mac, cn_mac);
+                format!("the path from mn{mn} to cn{cn} is cut")
+            }
+            _ => {
+                self.net.partition(&[mn_mac]);
+                format!("mn{mn} is cut off")
+            }
+        };
+        let until = now + trouble::duration(r);
+        self.healed_at = Some(until);
+        self.tally.figures.cuts += 1;
+        self.say(|| format!("{what} until {until}"));
+    }
+}

@@ -1,0 +1,179 @@
+//! The simulation keeps its promises: seeds pass, seeds repeat, and mistakes are found.
+//!
+//! A fixed set of seeds is run, and as many fresh ones, drawn from the clock. `CXLOE_SIM_SEEDS` sets how many of each,
+//! `CXLOE_SIM_START` (or `CXLOE_SIM_FRESH`, which no other test heeds) the first of the fresh ones. A seed that fails is
+//! run once more; the end of what happened and the command that tells all of it are printed.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use cxloe_sim::{Campaign, Class, Mistake, Outcome, Overrides, Scenario, Tally, Trace, run};
+
+/// Seeds of each set unless the environment says otherwise.
+const SEEDS: u64 = 400;
+/// From how many on everything has to have happened.
+const MANY: u64 = 100;
+/// Lines of the story of a seed that failed.
+const TAIL: usize = 60;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: write a number")))
+}
+
+fn campaign(scenario: Scenario, start: u64, seeds: u64) -> Campaign {
+    let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
+    Campaign { scenario, overrides: Overrides::default(), start, seeds, jobs, keep_going: false }
+}
+
+/// Runs all seeds of a campaign; panics with the story of the first that fails.
+fn passes(campaign: &Campaign) -> Outcome {
+    let outcome = campaign.run(|_| true);
+    if let Some(failing) = outcome.failing.first() {
+        let trace = Trace::keeping(TAIL);
+        let again = run(&campaign.plan(failing.seed), &mut Tally::default(), &trace).err();
+        println!("{}", trace.tail());
+        assert_eq!(again.as_ref(), Some(&failing.broken), "a seed is a run");
+        panic!("seed {}: {}\nreproduce: {}", failing.seed, failing.broken, campaign.command(failing.seed));
+    }
+    assert_eq!(outcome.seeds, campaign.seeds);
+    outcome
+}
+
+/// In many runs of everything, everything has to happen, and most operations have to succeed.
+fn assert_eventful(outcome: &Outcome) {
+    let figures = outcome.tally.figures;
+    println!("{} seeds: {figures:#?}", outcome.seeds);
+    if outcome.seeds >= MANY {
+        assert_eq!(figures.missing(), [""; 0], "something never happened");
+        assert!(figures.failed() * 3 < figures.operations, "most operations must succeed");
+        let recorded: u64 =
+            Class::ALL.iter().map(|class| outcome.tally.latencies[*class as usize].len()).sum();
+        assert_eq!(recorded, figures.operations - figures.failed(), "each success has its latency");
+    }
+}
+
+#[test]
+fn fixed_seeds_pass() {
+    assert_eventful(&passes(&campaign(Scenario::Mixed, 1, number("CXLOE_SIM_SEEDS").unwrap_or(SEEDS))));
+}
+
+#[test]
+fn fresh_seeds_pass() {
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs();
+    let start = number("CXLOE_SIM_START").or_else(|| number("CXLOE_SIM_FRESH")).unwrap_or(clock);
+    let seeds = number("CXLOE_SIM_SEEDS").unwrap_or(SEEDS);
+    println!("CXLOE_SIM_START={start} CXLOE_SIM_SEEDS={seeds}");
+    passes(&campaign(Scenario::Mixed, start, seeds));
+}
+
+#[test]
+fn every_scenario_passes_and_is_what_it_says() {
+    let figures = |scenario| passes(&campaign(scenario, 1, 12)).tally.figures;
+    let calm = figures(Scenario::Calm);
+    assert_eq!((calm.lost, calm.retransmitted, calm.deaths, calm.failed()), (0, 0, 0, 0));
+    let lossy = figures(Scenario::Lossy);
+    assert!(lossy.lost > 0 && lossy.retransmitted > 0 && lossy.sacks > 0 && lossy.failed() == 0);
+    assert!(figures(Scenario::Bursty).lost > 0);
+    let reordering = figures(Scenario::Reordering);
+    assert!(reordering.reordered > 0 && reordering.repeated > 0 && reordering.failed() == 0);
+    let hostile = figures(Scenario::Hostile);
+    assert!(hostile.corrupted > 0 && hostile.weather > 0);
+    assert!(figures(Scenario::Partitions).cuts > 0);
+    let restarts = figures(Scenario::Restarts);
+    assert!(restarts.kills > 0 && restarts.restarts_kept > 0 && restarts.restarts_lost > 0);
+    let interleaved = figures(Scenario::Interleaved);
+    assert!(interleaved.shared_parts > 0 && interleaved.restarts_lost > 0 && interleaved.replaced > 0);
+    assert!(figures(Scenario::Pauses).pauses > 0);
+    let congested = passes(&campaign(Scenario::Congested, 1, 12)).tally;
+    assert!(congested.figures.congestion > 0 && congested.figures.slowdowns > 0);
+    assert!(
+        congested.paces.phases.iter().filter(|looks| **looks > 0).count() >= 4,
+        "{:?}",
+        congested.paces.phases
+    );
+    assert!(congested.paces.least_share.mean() > 500.0, "some node starves");
+}
+
+/// R11: copies of writes that come when the 16 bits of their sequence numbers are in use again change nothing.
+#[test]
+fn a_turn_of_the_sequence_numbers_later() {
+    let overrides = Overrides { operations: Some(70_000), ..Overrides::default() };
+    let outcome = passes(&Campaign { overrides, ..campaign(Scenario::Late, 1, 1) });
+    let figures = outcome.tally.figures;
+    assert!(figures.repeated > 10, "{figures:#?}");
+    assert_eq!((figures.failed(), figures.sessions), (0, 1), "one session saw all of it");
+}
+
+/// Down to the last line, and other seeds are other runs.
+#[test]
+fn a_seed_is_a_run() {
+    let story = |seed| {
+        let (trace, mut tally) = (Trace::keeping(0), Tally::default());
+        run(&campaign(Scenario::Mixed, 0, 1).plan(seed), &mut tally, &trace).expect("a good run");
+        (trace.digest(), tally.figures)
+    };
+    let mut stories: Vec<_> = (1..9).map(story).collect();
+    assert_eq!(stories, (1..9).map(story).collect::<Vec<_>>());
+    stories.dedup();
+    assert_eq!(stories.len(), 8);
+    assert!(stories.iter().all(|((lines, _), _)| *lines > 100));
+}
+
+/// Whether somebody listens changes nothing.
+#[test]
+fn a_trace_only_listens() {
+    let plan = campaign(Scenario::Mixed, 0, 1).plan(5);
+    let figures = |trace: &Trace| {
+        let mut tally = Tally::default();
+        run(&plan, &mut tally, trace).expect("a good run");
+        tally.figures
+    };
+    assert_eq!(figures(&Trace::NONE), figures(&Trace::keeping(9)));
+}
+
+/// Mistakes are found, and soon: a checker that cannot fail checks nothing.
+#[test]
+fn planted_mistakes_are_found() {
+    for (mistake, scenario) in [
+        (Mistake::LosesWrites, Scenario::Calm),
+        (Mistake::RepeatsWrites, Scenario::Lossy),
+        (Mistake::RepeatsWrites, Scenario::Reordering),
+        (Mistake::ForgetsAnswers, Scenario::Lossy),
+        // A killed compute node loses what it had not flushed, and nothing else.
+        (Mistake::RollsBack, Scenario::Restarts),
+        (Mistake::RollsBack, Scenario::Pauses),
+        // Decoders that lead elsewhere than the manager has programmed them.
+        (Mistake::SwapsTargets, Scenario::Interleaved),
+        (Mistake::WrongGranularity, Scenario::Interleaved),
+        (Mistake::ShiftsTarget, Scenario::Interleaved),
+    ] {
+        let overrides = Overrides { plant: Some(mistake), ..Overrides::default() };
+        let planted = Campaign { overrides, ..campaign(scenario, 1, 40) };
+        let outcome = planted.run(|_| true);
+        let failing = outcome.failing.first().unwrap_or_else(|| panic!("{mistake:?} was not found"));
+        assert_eq!(
+            run(&planted.plan(failing.seed), &mut Tally::default(), &Trace::NONE).err().as_ref(),
+            Some(&failing.broken)
+        );
+        assert!(planted.command(failing.seed).contains(&format!("--plant {} --trace", mistake.name())));
+        passes(&campaign(scenario, failing.seed, 1));
+    }
+}
+
+/// Threads change who runs a seed, not what it shows.
+#[test]
+fn campaigns_add_up() {
+    let one = Campaign { jobs: 1, ..campaign(Scenario::Mixed, 20, 12) };
+    let many = Campaign { jobs: 4, ..one.clone() };
+    let (one, many) = (passes(&one), passes(&many));
+    assert_eq!(one.tally.figures, many.tally.figures);
+    assert_eq!(one.tally.latencies, many.tally.latencies);
+}
+
+/// Asked to end, a campaign ends with what it has.
+#[test]
+fn a_campaign_can_be_ended() {
+    let endless = campaign(Scenario::Calm, 1, u64::MAX);
+    let outcome = endless.run(|progress| progress.seeds < 3);
+    assert!(outcome.seeds >= 3 && outcome.failing.is_empty());
+}
