@@ -13,7 +13,7 @@ use cxloe_client::ring::{
     AgentEnd, ClientEnd, Completion, DATA_LINES, Lines, Operation, PORT_BYTES, Submission,
 };
 use cxloe_client::status::Status;
-use cxloe_cn::daemon::clients::{Client, ClientSlot, Clients};
+use cxloe_cn::worker::clients::{Client, ClientSlot, Clients};
 use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::Link;

@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use cxloe_client::message::NodeView;
 use cxloe_cn::config::{Config, RunArgs};
-use cxloe_cn::daemon::{WorkerHandle, WorkerOptions};
 use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
 use cxloe_cn::metrics;
 use cxloe_cn::region_controller::RegionController;
 use cxloe_cn::server::{self, Server, ServerContext};
 use cxloe_cn::state_file::StateFile;
+use cxloe_cn::worker::{WorkerHandle, WorkerOptions};
 use cxloe_cn_core::attach::Station;
 use cxloe_cn_core::backing::Preference;
 use cxloe_cn_core::engine::Engine;
