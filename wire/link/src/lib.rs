@@ -41,7 +41,7 @@ pub use config::{Backend, LinkConfig};
 pub use cxloe_wire::random;
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;
-pub use lasting::{LinkDown, LinkHealth, open_lasting};
+pub use lasting::{LinkDown, LinkHealth, open_persistent};
 pub use open::open;
 
 use std::os::fd::RawFd;

@@ -30,8 +30,8 @@ use self::net::Net;
 pub use self::net::SimCounters;
 pub use self::path::Path;
 pub use self::port::{FifoState, PortConfig};
-pub use self::trace::{SimFate, Trace};
-use super::fate::FaultCounters;
+pub use self::trace::{FrameOutcome, Trace};
+use super::outcome::FaultCounters;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
@@ -139,7 +139,7 @@ impl SimNetwork {
         self.net().counters()
     }
 
-    /// Calls `hook` with every frame's fate as it is decided. The hook runs inside the network and must not
+    /// Calls `hook` with every frame's outcome as it is decided. The hook runs inside the network and must not
     /// call it.
     pub fn on_trace(&self, hook: impl FnMut(&Trace<'_>) + Send + 'static) {
         self.net().on_trace(Box::new(hook));

@@ -80,7 +80,7 @@ impl LinkHealth {
 ///
 /// # Panics
 /// If there is no configuration.
-pub fn open_lasting(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, LinkHealth), LinkError> {
+pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, LinkHealth), LinkError> {
     let name = configs.first().expect("at least one link is asked for").interface.clone();
     let io = |what| move |source| LinkError::Io { what, interface: name.clone(), source };
     let name = &configs[0].interface;
