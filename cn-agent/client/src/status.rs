@@ -28,7 +28,7 @@ const BAD_BURST: u32 = 19;
 const NOT_CONNECTED: u32 = 20;
 const DATA_LOST: u32 = 21;
 const POISONED: u32 = 22;
-const WITHDRAWN: u32 = 23;
+const DRAINING: u32 = 23;
 const HELD: u32 = 24;
 const DEVICE_GONE: u32 = 25;
 const MAPPED: u32 = 26;
@@ -52,7 +52,7 @@ impl Status {
             EngineError::Busy => (BUSY, 0),
             EngineError::Unmapped(hpa) => (UNMAPPED, hpa),
             EngineError::Poisoned(hpa) => (POISONED, hpa),
-            EngineError::Withdrawn(hpa) => (WITHDRAWN, hpa),
+            EngineError::Draining(hpa) => (DRAINING, hpa),
             EngineError::Held(hpa) => (HELD, hpa),
             EngineError::DeviceGone(hpa) => (DEVICE_GONE, hpa),
             EngineError::Mapped(hpa) => (MAPPED, hpa),
@@ -83,7 +83,7 @@ impl Status {
             BUSY => Status::Failed(EngineError::Busy),
             UNMAPPED => Status::Failed(EngineError::Unmapped(detail)),
             POISONED => Status::Failed(EngineError::Poisoned(detail)),
-            WITHDRAWN => Status::Failed(EngineError::Withdrawn(detail)),
+            DRAINING => Status::Failed(EngineError::Draining(detail)),
             HELD => Status::Failed(EngineError::Held(detail)),
             DEVICE_GONE => Status::Failed(EngineError::DeviceGone(detail)),
             MAPPED => Status::Failed(EngineError::Mapped(detail)),
@@ -120,7 +120,7 @@ mod tests {
                 EngineError::Busy,
                 EngineError::Unmapped(u64::MAX),
                 EngineError::Poisoned(1 << 40),
-                EngineError::Withdrawn(1 << 41),
+                EngineError::Draining(1 << 41),
                 EngineError::Held(1 << 42),
                 EngineError::DeviceGone(1 << 43),
                 EngineError::Mapped(1 << 44),

@@ -8,7 +8,7 @@ use cxloe_wire::time::Time;
 
 use crate::attach::Station;
 use crate::attachments::Attachment;
-use crate::engine::{Closed, Engine, WriteBackRange};
+use crate::engine::{DrainReason, Engine, WriteBackRange};
 
 /// A region on its way out.
 struct Drain {
@@ -65,17 +65,17 @@ impl Drains {
     }
 
     /// Lets go of a region; `ticket` says so when it is done.
-    pub fn let_go(&mut self, engine: &mut Engine, region: Attachment, ticket: u64, now: Time) {
-        self.begin(engine, region, Closed::Withdrawn, Then::Tell(ticket), now);
+    pub fn drain(&mut self, engine: &mut Engine, region: Attachment, ticket: u64, now: Time) {
+        self.begin(engine, region, DrainReason::Draining, Then::Tell(ticket), now);
     }
 
     /// Takes a region out of the way of itself: an order to attach it follows.
     pub fn move_away(&mut self, engine: &mut Engine, region: Attachment, now: Time) {
-        self.begin(engine, region, Closed::Moving, Then::Attach(None), now);
+        self.begin(engine, region, DrainReason::Moving, Then::Attach(None), now);
     }
 
-    fn begin(&mut self, engine: &mut Engine, region: Attachment, why: Closed, then: Then, now: Time) {
-        let work = engine.close_range(range(&region), why);
+    fn begin(&mut self, engine: &mut Engine, region: Attachment, why: DrainReason, then: Then, now: Time) {
+        let work = engine.begin_drain(range(&region), why);
         match self.find(region.hpa) {
             // What is attached, and has to go, is what was there at first.
             Some(known) => (known.work, known.then, known.told) = (work, then, false),
@@ -87,7 +87,7 @@ impl Drains {
     /// An order to attach `region`: if it is on its way out, it is attached when it is out. Otherwise it is given back.
     pub fn postpone(&mut self, engine: &mut Engine, region: Box<Attachment>) -> Option<Box<Attachment>> {
         let Some(known) = self.find(region.hpa) else { return Some(region) };
-        known.work = engine.close_range(range(&region), Closed::Moving);
+        known.work = engine.begin_drain(range(&region), DrainReason::Moving);
         known.then = Then::Attach(Some(region));
         None
     }
@@ -144,7 +144,7 @@ impl Drains {
         match then {
             Then::Tell(ticket) => Some(Drained::Tell(ticket)),
             Then::Attach(next) => {
-                engine.open_range(region.hpa);
+                engine.end_drain(region.hpa);
                 next.map(Drained::Attach)
             }
         }

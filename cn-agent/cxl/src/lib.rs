@@ -3,7 +3,7 @@
 //! ```text
 //!   /sys --scan--> CxlMemory --which fits--> DaxDevice --claim--> Device (locked, mapped) --> the engine's local memory
 //!                     ^                                              |
-//!   News: the kernel  |                                              v
+//!   UeventMonitor: the kernel  |                                              v
 //!   announces, or time passes                            Backing, kept with the region's addresses
 //! ```
 //!
@@ -14,16 +14,16 @@
 //! * [`inventory`]: what sysfs says there is; [`sysfs`] reads it and trusts none of it.
 //! * [`verdict`]: what of it can serve regions, and why the rest cannot.
 //! * [`device`]: a device in use: lock, mapping, and an end that is noticed ([`mapping`], [`bus_error`]).
-//! * [`hand_over`]: the thread that decides; [`news`] tells it when.
+//! * [`hand_over`]: the thread that decides; [`uevents`] tells it when.
 
 pub mod bus_error;
 pub mod device;
 pub mod hand_over;
 pub mod inventory;
 pub mod mapping;
-pub mod news;
 mod scan;
 pub mod sysfs;
+pub mod uevents;
 pub mod unfit;
 pub mod verdict;
 

@@ -16,12 +16,12 @@
 //! round trip, and lets an operation be tried again after the agent was restarted, as swap, which never flushes, needs it.
 
 mod blocks;
+mod client_slot;
 mod connection;
 pub mod conversation;
 mod output;
 pub mod port;
 mod requests;
-mod seat;
 mod seldom;
 pub mod server;
 mod shared;

@@ -7,15 +7,15 @@
 //! ```
 //!
 //! A [`Space`] is one region being paged: its [`Pager`](cxloe_cn_core::pager::Pager), the kernel's side of it ([`memory`]), its
-//! [`Ledger`](ledger::Ledger), and the processes that have it mapped ([`member`]). [`Spaces`] are all of them, beside
+//! [`SharedState`](shared_state::SharedState), and the processes that have it mapped ([`member`]). [`Spaces`] are all of them, beside
 //! one engine; whoever drives the engine calls [`Spaces::serve`] in each of its rounds. No thread but that one is
 //! involved in a fault, and none of its steps waits.
 
 mod claim;
 pub mod joining;
-pub mod ledger;
 pub mod member;
 pub mod memory;
+pub mod shared_state;
 mod space;
 mod spaces;
 pub mod uffd;

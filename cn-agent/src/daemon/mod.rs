@@ -21,5 +21,5 @@ pub mod order;
 pub mod sleeper;
 pub mod worker;
 
-pub use order::{LetGo, Order, Orders, OrdersGone};
+pub use order::{DrainedTickets, Order, Orders, OrdersGone};
 pub use worker::{WorkerHandle, WorkerOptions};

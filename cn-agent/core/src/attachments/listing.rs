@@ -24,7 +24,7 @@ impl Attachments {
             state: region.state.to_string(),
             attachment: match self.phase(&region.name) {
                 Phase::Attached => Attaching::Attached,
-                Phase::LettingGo(_) => Attaching::LettingGo,
+                Phase::Draining(_) => Attaching::Draining,
                 Phase::Detached | Phase::Unknown if self.held => Attaching::Held,
                 Phase::Unknown if *backing == Backing::Undecided => Attaching::Waiting,
                 Phase::Detached | Phase::Unknown => Attaching::Detached,

@@ -48,7 +48,8 @@ pub enum Attaching {
     #[default]
     Attached,
     /// No longer: what is modified is being written back, because the manager asked for it or holds this node.
-    LettingGo,
+    #[serde(rename = "letting_go")]
+    Draining,
     /// No: it is disabled, or on its way to another; it keeps its address.
     Detached,
     /// No: this node is held in reset; it keeps its address.

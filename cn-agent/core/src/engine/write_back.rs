@@ -22,7 +22,7 @@ use super::{Core, Engine, EngineError, page_and_mask, stream_of};
 use crate::cache::{Line, LineCache, Place, State};
 
 /// When to try again to send stranded lines for which windows or rings had no room.
-const STRANDED_AGAIN: Duration = Duration::from_micros(100);
+const STRANDED_RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
 /// A modified line whose write-back failed with its session.
 pub(super) struct Stranded {
@@ -144,7 +144,7 @@ impl Engine {
                     self.core.write_backs[usize::from(epoch)] += 1;
                 } else {
                     self.core.stranded.insert((peer, cmem), Stranded { hpa, data });
-                    self.deadline = self.deadline.min(now + STRANDED_AGAIN);
+                    self.deadline = self.deadline.min(now + STRANDED_RETRY_INTERVAL);
                 }
             }
         }
