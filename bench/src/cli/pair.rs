@@ -26,7 +26,8 @@ use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session};
-use super::quickstart::{self, MANAGER, READY};
+use super::daemon::{self, MANAGER, READY};
+use super::quickstart;
 use crate::machine;
 use crate::measure::MeasureError;
 use crate::measure::fault::Agent;
@@ -131,14 +132,14 @@ fn in_lab_at(
         .address("cn0", "10.77.0.1/24")
         .address("mn0", "10.77.0.2/24")
         .build()?;
-    let _gmm = quickstart::start(&lab, "cn", state, "gmm", |c| {
+    let _gmm = daemon::start(&lab, "cn", state, "gmm", |c| {
         c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
     let memory_node = |interface: &str, name: &str| {
         // Two programs of one name, each with its own log.
         let state = state.join(name);
         std::fs::create_dir(&state)?;
-        quickstart::start(&lab, "mn", &state, "mn-server", |c| {
+        daemon::start(&lab, "mn", &state, "mn-server", |c| {
             c.args(["-i", interface, "--name", name, "--manager", MANAGER, "--echo"]);
             c.args(["--wait", &wait.to_string()]);
             c.arg("--pool-size").arg((options.region.size.0 + (32 << 20)).to_string());
@@ -232,7 +233,7 @@ fn start_agent(
     memory_node: &Process,
 ) -> Result<(Process, Agent), Failure> {
     let socket = state.join("cn-agent.sock");
-    let process = quickstart::start(lab, "cn", state, "cn-agent", |c| {
+    let process = daemon::start(lab, "cn", state, "cn-agent", |c| {
         c.args(["run", "-i", "cn1", "--name", "cn1", "--manager", MANAGER, "--wait", &wait.to_string()]);
         c.arg("--socket").arg(&socket).arg("--data-dir").arg(state.join("cn"));
         if let Some(cpu) = cpu {

@@ -13,7 +13,6 @@
 //! with this process, however it ends.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cxloe_daemon::Switch;
@@ -27,13 +26,14 @@ use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{OutputArgs, Unit, bar, report};
+use super::daemon::{MANAGER, READY, start};
 use crate::connect::{ConnectOptions, Connected};
 use crate::machine;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
 use crate::measure::{MeasureError, Target, fault_step};
 use crate::report::{Report, Samples};
-use cxloe_lab::{Interrupt, Lab, Process, Standing};
+use cxloe_lab::{Interrupt, Lab, Standing};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]
@@ -71,11 +71,6 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "target/quickstart")]
     output: PathBuf,
 }
-
-pub(super) const MANAGER: &str = "http://10.77.0.1:7440";
-
-/// How long a daemon may take to come up.
-pub(super) const READY: Duration = Duration::from_secs(20);
 
 pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
     let state = tempfile::Builder::new().prefix("cxloe-quickstart-").tempdir()?;
@@ -247,24 +242,6 @@ fn verify(target: &mut Target) -> Result<(), Failure> {
 
 fn close(port: Port) -> Result<(), Failure> {
     Ok(port.close()?)
-}
-
-/// Starts one of our programs, which lies beside this one; its output goes to a log in `state`.
-pub(super) fn start(
-    lab: &Lab,
-    namespace: &str,
-    state: &Path,
-    program: &str,
-    arguments: impl FnOnce(&mut Command),
-) -> Result<Process, Failure> {
-    let beside = std::env::current_exe()?.with_file_name(program);
-    if !beside.exists() {
-        return Err(format!("{} is missing; build it with `cargo build --release`", beside.display()).into());
-    }
-    let mut command = Command::new(beside);
-    arguments(&mut command);
-    Process::log_to(&mut command, &state.join(format!("{program}.log")))?;
-    Ok(lab.spawn(namespace, command)?)
 }
 
 /// Waits until the memory node has registered.

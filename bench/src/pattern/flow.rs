@@ -184,7 +184,6 @@ impl<'f> Flow<'f> {
 #[cfg(test)]
 mod tests {
     use super::super::arrivals::Spacing;
-    use super::super::memory::local;
     use super::super::mix::Mix;
     use super::*;
 
@@ -194,7 +193,7 @@ mod tests {
         service_ns: u64,
         extent: Extent,
     ) -> (Counts, crate::report::Latency, Ledger) {
-        let mut ledger = Ledger::fill(&mut local(1 << 16, None)).unwrap();
+        let mut ledger = Ledger::new((1 << 16) / 64);
         let (mut addresses, mut samples) = (Addresses::sequential(1024), Samples::new("x"));
         let arrivals = per_s.map(|per_s| Arrivals::new(per_s, Spacing::Even, 1));
         let turns = "1:1".parse::<Mix>().unwrap().turns();

@@ -178,7 +178,7 @@ impl Flows<'_> {
         let mut conditions = setting.conditions(pattern, what, self.memory);
         let before = (self.ledger.checked, self.ledger.wrong);
         let start = std::time::Instant::now();
-        self.ledger.check_all(self.memory)?;
+        super::sweep::check_all(self.ledger, self.memory)?;
         let took = start.elapsed();
         conditions.checked = self.ledger.checked - before.0;
         conditions.wrong = self.ledger.wrong - before.1;

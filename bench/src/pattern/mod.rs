@@ -20,6 +20,7 @@ pub mod order;
 mod results;
 mod share;
 mod stream;
+mod sweep;
 
 use std::fmt;
 use std::time::Duration;
@@ -27,7 +28,6 @@ use std::time::Duration;
 use arrivals::Spacing;
 use chase::Chain;
 use flows::Flows;
-use ledger::Ledger;
 use memory::{Memory, Over};
 use mix::Mix;
 pub use results::Results;
@@ -189,7 +189,7 @@ fn run(
     for pattern in flows {
         let ledger = match &mut ledger {
             Some(ledger) => ledger,
-            None => ledger.insert(Ledger::fill(memory)?),
+            None => ledger.insert(sweep::stamp_all(memory)?),
         };
         let shares = plan.shares(pattern, over);
         for &share in &shares {

@@ -8,10 +8,10 @@
 //! | 100h | CXL device DVSEC (CXL 3.1, 8.1.3): what it can do, and its memory's size |
 //! | 140h | register locator DVSEC (8.1.9): the component registers are at the start of BAR 0 |
 
-use super::answer::{DEVICE_MEMORY, VENDOR};
 use super::bytes::Writer;
 use super::fabric::{Device, DeviceKind, LogicalDevice};
 use super::header::ReturnCode;
+use super::identity::{DEVICE_MEMORY, VENDOR};
 
 /// Bytes of a configuration space.
 pub const CONFIG_BYTES: usize = 4096;

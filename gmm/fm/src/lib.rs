@@ -14,6 +14,7 @@
 //! | [`mctp`], [`control`] | MCTP packets (DSP0236), and MCTP's own messages |
 //! | [`header`], [`opcode`], [`bytes`] | header of a message, its command, reading and writing payloads |
 //! | [`component`], [`event_record`], [`physical_switch`], [`virtual_switch`], [`mld_port`], [`mld_component`], [`dcd`] | payloads by command set |
+//! | [`identity`] | PCI vendor and devices of what is shown |
 //! | [`fabric`] | what is shown and changed: a trait |
 //! | [`answer`], [`config_space`], [`registers`] | answers over a [`fabric::Fabric`], without I/O; config space and registers of a logical device |
 //! | [`tag`] | tags of dynamic capacity as names of regions |
@@ -33,6 +34,7 @@ pub mod dcd;
 pub mod event_record;
 pub mod fabric;
 pub mod header;
+pub mod identity;
 pub mod listener;
 pub mod mctp;
 pub mod mld_component;

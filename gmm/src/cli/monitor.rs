@@ -118,7 +118,7 @@ fn line(event: &Event, human: bool) -> Result<String, Failure> {
     if !human {
         return Ok(value.to_string());
     }
-    let value = output::for_people(value);
+    let value = cxloe_daemon::command_line::for_people(value);
     let fields = value.as_object().into_iter().flatten();
     let details = fields.filter(|(key, _)| !["seq", "time_ms", "event"].contains(&key.as_str()));
     let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);

@@ -1,99 +1,17 @@
 //! When the store cannot be written: what was changed since the last commit is taken back, and nothing is changed until it
 //! can be written again. Looks are answered, and nodes are heard, for as long as that takes.
 
-use std::collections::BTreeMap;
-use std::fmt;
-
 use cxloe_fabric::model::Health;
 
 use super::index::Index;
 use super::liveness::NodeKey;
-use super::{Change, Command, Contradiction, Manager, ManagerError, Meta, State};
-
-/// Takes one step back.
-type Undo = Box<dyn FnOnce(&mut State) + Send>;
-
-/// What was changed since the last commit, to be taken back if there is none.
-pub(super) struct Batch {
-    meta: Meta,
-    steps: Vec<Undo>,
-}
-
-impl fmt::Debug for Batch {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Batch").field("steps", &self.steps.len()).finish_non_exhaustive()
-    }
-}
-
-/// Makes one record of a table what it was.
-fn as_before<K, V>(
-    state: &State,
-    key: K,
-    table: fn(&State) -> &BTreeMap<K, V>,
-    back: fn(&mut State) -> &mut BTreeMap<K, V>,
-) -> Undo
-where
-    K: Ord + Send + 'static,
-    V: Clone + Send + 'static,
-{
-    let before = table(state).get(&key).cloned();
-    Box::new(move |state| {
-        match before {
-            Some(value) => back(state).insert(key, value),
-            None => back(state).remove(&key),
-        };
-    })
-}
-
-macro_rules! as_before {
-    ($state:expr, $table:ident, $key:expr) => {
-        as_before($state, $key, |state| &state.$table, |state| &mut state.$table)
-    };
-}
-
-impl Batch {
-    /// To be told of each change before it is applied.
-    pub(super) fn note(&mut self, state: &State, change: &Change) {
-        let undo: Undo = match change {
-            // The counters are put back as a whole.
-            Change::Meta(_) => return,
-            Change::MemoryNode(node) => as_before!(state, memory_nodes, node.name.clone()),
-            Change::MemoryNodeGone(name) => {
-                self.steps.push(as_before!(state, qos, name.clone()));
-                self.steps.push(as_before!(state, orphans, name.clone()));
-                as_before!(state, memory_nodes, name.clone())
-            }
-            Change::ComputeNode(node) => as_before!(state, compute_nodes, node.cn_id),
-            Change::Region(region) => as_before!(state, regions, region.name.clone()),
-            Change::RegionGone(name) => as_before!(state, regions, name.clone()),
-            Change::LogicalDevice(ld) => as_before!(state, logical_devices, (ld.memory_node.clone(), ld.id)),
-            Change::LogicalDeviceGone(node, id) => as_before!(state, logical_devices, (node.clone(), *id)),
-            Change::Operation(operation) => as_before!(state, operations, operation.switch),
-            Change::Qos(qos) => as_before!(state, qos, qos.memory_node.clone()),
-            Change::LogCleared(log) => as_before!(state, cleared_logs, log.place()),
-            Change::CommandIssued(node, command) => as_before!(state, commands, (node.clone(), command.seq)),
-            Change::CommandAnswered(node, seq) => as_before!(state, commands, (node.clone(), *seq)),
-            Change::Reign(reign) => as_before!(state, reigns, reign.term),
-            Change::ReignForgotten(term) => as_before!(state, reigns, *term),
-            Change::Orphans(orphans) => as_before!(state, orphans, orphans.memory_node.clone()),
-            Change::OrphansGone(name) => as_before!(state, orphans, name.clone()),
-            Change::Event(_) => Box::new(|state| drop(state.events.pop_back())),
-            Change::EventsForgotten(below) => {
-                let forgotten = state.events.iter().take_while(|event| event.seq < *below);
-                let forgotten: Vec<_> = forgotten.cloned().collect();
-                Box::new(move |state| {
-                    forgotten.into_iter().rev().for_each(|event| state.events.push_front(event))
-                })
-            }
-        };
-        self.steps.push(undo);
-    }
-}
+use super::undo::UndoLog;
+use super::{Command, Contradiction, Manager, ManagerError, State};
 
 impl Manager {
     /// From here on, changes can be taken back until they are [`kept`](Self::keep).
     pub fn begin_batch(&mut self) {
-        self.batch = Some(Batch { meta: self.state.meta, steps: Vec::new() });
+        self.batch = Some(UndoLog::new(self.state.meta));
     }
 
     /// The changes are stored: there is no way back.
@@ -106,10 +24,9 @@ impl Manager {
     /// # Errors
     /// [`Contradiction`] when the state before was none, which it was not.
     pub fn freeze(&mut self, reason: String) -> Result<(), Contradiction> {
-        if let Some(Batch { meta, steps }) = self.batch.take() {
+        if let Some(batch) = self.batch.take() {
             let mut state = std::mem::take(&mut self.state);
-            steps.into_iter().rev().for_each(|undo| undo(&mut state));
-            state.meta = meta;
+            batch.take_back(&mut state);
             self.put_back(state)?;
         }
         self.begin_batch();
@@ -133,6 +50,26 @@ impl Manager {
     /// Why nothing is changed at present, if that is so.
     pub fn frozen(&self) -> Option<&str> {
         self.frozen.as_deref()
+    }
+
+    /// What a command changed before it was refused is taken back: it had to change nothing.
+    pub(super) fn take_back_command(&mut self) {
+        let mut state = std::mem::take(&mut self.state);
+        let undo = std::mem::replace(&mut self.undo, UndoLog::new(state.meta));
+        undo.take_back(&mut state);
+        self.undo = UndoLog::new(state.meta);
+        if let Err(error) = self.put_back(state) {
+            // The state before was one: it was checked when it came about.
+            tracing::error!(%error, "the state before a refused command contradicts itself");
+        }
+    }
+
+    /// What a command changed is part of the batch, if there is one.
+    pub(super) fn keep_command(&mut self) {
+        let undo = std::mem::replace(&mut self.undo, UndoLog::new(self.state.meta));
+        if let Some(batch) = &mut self.batch {
+            batch.append(undo);
+        }
     }
 
     fn put_back(&mut self, state: State) -> Result<(), Contradiction> {

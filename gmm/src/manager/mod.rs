@@ -33,6 +33,7 @@ mod regions;
 mod release;
 mod reports;
 pub mod state;
+mod undo;
 
 use std::collections::BTreeMap;
 
@@ -48,12 +49,12 @@ use cxloe_fabric::model::{
     ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos,
     Region, Watermark,
 };
-use frozen::Batch;
 use index::Index;
 use lineage::Refused;
 use liveness::{Liveness, NodeKey};
 use pool::FreeExtents;
 use reports::Reports;
+use undo::UndoLog;
 
 /// Most memory nodes of a fabric.
 pub const MEMORY_NODES_MAX: usize = 1024;
@@ -213,7 +214,10 @@ pub struct Manager {
     /// Changes made by the command being applied.
     journal: Vec<Change>,
     /// How to take back what was changed since the last commit, for whom says when there was one.
-    batch: Option<Batch>,
+    /// What the command under way has changed.
+    undo: UndoLog,
+    /// What was changed since the last commit.
+    batch: Option<UndoLog>,
     /// Why nothing is changed at present; not part of the state.
     frozen: Option<String>,
 }
@@ -238,8 +242,10 @@ impl Manager {
         let reports = Reports::default();
         let (progress, heard, journal, refused) =
             (BTreeMap::new(), BTreeMap::new(), Vec::new(), BTreeMap::new());
+        let undo = UndoLog::new(state.meta);
         let mut manager = Self {
             state,
+            undo,
             free,
             reports,
             progress,
@@ -274,12 +280,19 @@ impl Manager {
     pub fn apply(&mut self, command: Command, now_ms: u64) -> Result<Outcome, ManagerError> {
         self.now_ms = now_ms;
         let result = self.carry_out(command);
-        debug_assert!(result.is_ok() || self.journal.is_empty(), "a refused command left changes");
+        if let Err(error) = result {
+            if !self.undo.is_empty(&self.state) {
+                tracing::error!(%error, "a refused command had changed something, which is taken back");
+                self.take_back_command();
+                debug_assert!(false, "a refused command left changes: {error}");
+            }
+            return Err(error);
+        }
         if !self.journal.is_empty() {
             self.follow_operations();
             self.release_ready();
         }
-        result.map(|()| self.close_journal())
+        Ok(self.close_journal())
     }
 
     fn carry_out(&mut self, command: Command) -> Result<(), ManagerError> {
@@ -423,9 +436,7 @@ impl Manager {
 
     /// The only way by which the state changes.
     fn put(&mut self, change: Change) {
-        if let Some(batch) = &mut self.batch {
-            batch.note(&self.state, &change);
-        }
+        self.undo.note(&self.state, &change);
         self.index.forget(&self.state, &change);
         self.state.apply(change.clone());
         self.index.learn(&self.state, &change);
@@ -458,6 +469,7 @@ impl Manager {
     /// Ends a command: one revision for all its changes, the counters last.
     fn close_journal(&mut self) -> Outcome {
         if self.journal.is_empty() {
+            self.keep_command();
             return Outcome::default();
         }
         let forgotten = (self.state.meta.last_event + 1).saturating_sub(EVENTS_KEPT);
@@ -467,6 +479,7 @@ impl Manager {
         let mut meta = self.state.meta;
         meta.watermark.revision += 1;
         self.put(Change::Meta(meta));
+        self.keep_command();
         Outcome { changes: std::mem::take(&mut self.journal) }
     }
 }

@@ -3,11 +3,13 @@
 
 pub mod doctor;
 mod failure;
+mod humanize;
 mod man;
 pub mod output;
 mod shown;
 mod table;
 
 pub use failure::{Exit, Failure, finish};
+pub use humanize::for_people;
 pub use man::ManArgs;
 pub use table::{breakdown, new_table};

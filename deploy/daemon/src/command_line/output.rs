@@ -4,13 +4,12 @@
 
 use std::io::{IsTerminal, Write};
 use std::sync::OnceLock;
-use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::humanize::for_people;
 use super::{Failure, shown};
-use cxloe_fabric::model::human_bytes;
 
 /// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,72 +57,6 @@ impl FormArgs {
 /// How results are printed.
 pub fn form() -> Form {
     *FORM.get().unwrap_or(&Form::Unasked)
-}
-
-/// Fields that are numbers of bytes.
-const SIZES: [&str; 17] = [
-    "size",
-    "bytes",
-    "growing",
-    "capacity",
-    "reserved",
-    "quota",
-    "ram_size",
-    "pool_bytes",
-    "extent_bytes",
-    "free_bytes",
-    "used_bytes",
-    "reserved_bytes",
-    "draining_bytes",
-    "rx_bytes",
-    "tx_bytes",
-    "window",
-    "beyond_window",
-];
-/// Fields that are addresses or identities best read in hexadecimal.
-const HEXADECIMAL: [&str; 8] =
-    ["resource", "serial", "cmem_base", "cmem_next", "hpa", "offset", "incarnation", "aer"];
-/// What the names of fields end with that are times in nanoseconds.
-const NANOSECONDS: &str = "_ns";
-/// Fields that are moments: milliseconds since the Unix epoch.
-const MOMENTS: [&str; 2] = ["time_ms", "created_ms"];
-/// The last moment that has four digits for the year, which is what RFC 3339 can write.
-const MOMENT_MAX_MS: u64 = 253_402_300_799_999;
-
-/// Turns the numbers of a result into text for people, wherever they are in it.
-fn humanize(value: &mut Value) {
-    match value {
-        Value::Array(items) => items.iter_mut().for_each(humanize),
-        Value::Object(fields) => {
-            for (key, field) in fields {
-                match field.as_u64().and_then(|number| text(key, number)) {
-                    Some(text) => *field = text.into(),
-                    None => humanize(field),
-                }
-            }
-        }
-        _ => {}
-    }
-}
-
-/// A number as people read it; `None`: as it is.
-fn text(key: &str, number: u64) -> Option<String> {
-    if SIZES.contains(&key) {
-        Some(human_bytes(number))
-    } else if HEXADECIMAL.contains(&key) {
-        Some(format!("{number:#x}"))
-    } else if MOMENTS.contains(&key) {
-        let moment = UNIX_EPOCH + Duration::from_millis(number.min(MOMENT_MAX_MS));
-        Some(humantime::format_rfc3339_millis(moment).to_string())
-    } else {
-        key.ends_with(NANOSECONDS).then(|| format!("{:.1} us", number as f64 / 1e3))
-    }
-}
-
-/// A result with its numbers as people read them.
-pub fn for_people(mut value: Value) -> Value {
-    humanize(&mut value);
-    value
 }
 
 /// A result as JSON.
@@ -258,7 +191,6 @@ pub fn completions(shell: clap_complete::Shell, mut command: clap::Command) -> R
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
 
     use super::*;
 
@@ -267,23 +199,5 @@ mod tests {
         let form = |json, cxl, terminal| FormArgs { json, cxl }.form(terminal);
         assert_eq!((form(false, false, true), form(false, false, false)), (Form::Table, Form::Unasked));
         assert_eq!((form(true, false, true), form(false, true, true)), (Form::Json, Form::Cxl));
-    }
-
-    #[test]
-    fn numbers_are_turned_where_they_mean_bytes_addresses_or_times() {
-        let mut value = json!([
-            {"size": 536_870_912_u64, "ways": 1, "legs": [{"cmem_base": 2_097_152, "bytes": 4096}]},
-            {"hpa": 1_u64 << 40, "size": 4096, "streams": 4, "rtt_ns": 12_340},
-            {"time_ms": 86_400_001, "created_ms": u64::MAX, "serial": 255, "quota": null},
-        ]);
-        humanize(&mut value);
-        let expected = json!([
-            {"size": "512.00 MiB (536.87 MB)", "ways": 1,
-             "legs": [{"cmem_base": "0x200000", "bytes": "4.00 KiB (4.10 KB)"}]},
-            {"hpa": "0x10000000000", "size": "4.00 KiB (4.10 KB)", "streams": 4, "rtt_ns": "12.3 us"},
-            {"time_ms": "1970-01-02T00:00:00.001Z", "created_ms": "9999-12-31T23:59:59.999Z", "serial": "0xff",
-             "quota": null},
-        ]);
-        assert_eq!(value, expected);
     }
 }

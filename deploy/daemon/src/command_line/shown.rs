@@ -4,7 +4,7 @@
 use comfy_table::{ContentArrangement, Table};
 use serde_json::{Map, Value};
 
-use super::output::for_people;
+use super::humanize::for_people;
 use super::table::new_table;
 
 /// A kind of thing: the field by which it is known, and what is shown of it, field and heading.

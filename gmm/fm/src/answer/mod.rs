@@ -25,14 +25,9 @@ use super::component::{
 };
 use super::fabric::{Device, DeviceKind, Fabric, Source};
 use super::header::{Category, Dialect, HEADER_BYTES, Header, ReturnCode};
+use super::identity::{DEVICE_MEMORY, DEVICE_SWITCH, VENDOR};
 use super::opcode::{CommandEffect, Component, Opcode};
 
-/// PCI vendor in every identity: one that nobody was given and emulated devices use.
-pub const VENDOR: u16 = 0x1234;
-/// PCI device of the switch.
-pub const DEVICE_SWITCH: u16 = 0xC105;
-/// PCI device of a memory node.
-pub const DEVICE_MEMORY: u16 = 0xC10E;
 /// The longest message either way has `2^n` bytes: room for all vPPBs of all virtual switches at once.
 pub const MESSAGE_MAX_LOG2: u8 = 17;
 /// The longest message either way in bytes.

@@ -18,7 +18,7 @@ use cxloe_fm::mld_port::{ConfigRequest, ConfigResponse, MemoryRequest, MemoryRes
 use cxloe_fm::opcode::{CommandEffect, Opcode};
 use cxloe_fm::physical_switch::{GetPortState, PortControl, PortStates, SwitchIdentity};
 use cxloe_fm::virtual_switch::{
-    BindVppb, GenerateAer, GetVirtualSwitches, UnbindVppb, VirtualSwitches, VppbStatus, WHOLE_DEVICE,
+    BindVppb, GenerateAer, GetVirtualSwitches, UnbindVppb, VirtualSwitches, WHOLE_DEVICE,
 };
 use serde_json::{Value, json};
 
@@ -342,9 +342,4 @@ impl Commands<'_> {
             Err(Failure::failed(format!("{} refused: {code}", show::opcode(opcode))))
         }
     }
-}
-
-/// Whether a vPPB is not simply free.
-pub fn is_used(status: VppbStatus) -> bool {
-    status != VppbStatus::Unbound
 }

@@ -135,14 +135,14 @@ pub fn virtual_switches(switches: &[VirtualSwitch], all: bool) -> Shown {
             _ => "reserved",
         };
         let numbered = (0u8..).zip(&switch.vppbs);
-        let shown: Vec<(u8, &Vppb)> = numbered.filter(|(_, vppb)| all || super::ask::is_used(vppb.status)).collect();
+        let shown: Vec<(u8, &Vppb)> = numbered.filter(|(_, vppb)| all || is_used(vppb.status)).collect();
         let head = [switch.id.to_string(), state.to_owned(), switch.usp.to_string()];
         if shown.is_empty() {
             table.add_row([head.as_slice(), &["-".into(), "-".into(), "-".into(), "-".into()]].concat());
         }
         let vppbs = shown.iter().map(|(number, vppb)| {
             let status = vppb_status(vppb);
-            let bound = super::ask::is_used(vppb.status);
+            let bound = is_used(vppb.status);
             let port = bound.then_some(vppb.port).filter(|port| *port != 0xFF);
             let ld = (vppb.ld != NO_LD).then_some(vppb.ld);
             let cell = |number: Option<u8>| number.map_or("-".to_owned(), |number| number.to_string());
@@ -334,4 +334,9 @@ pub fn bytes(offset: u64, bytes: &[u8]) -> Shown {
         table.add_row([format!("{:#06x}", offset + 16 * row), spaced.join(" ")]);
     }
     (json!({"offset": offset, "bytes": hexadecimal(bytes)}), table)
+}
+
+/// Whether a vPPB is not simply free.
+pub fn is_used(status: VppbStatus) -> bool {
+    status != VppbStatus::Unbound
 }

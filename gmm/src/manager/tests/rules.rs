@@ -311,3 +311,28 @@ fn the_event_log_is_bounded_and_pages() {
     assert!(fabric.manager.events_after(page.newest, 100).events.is_empty());
     assert!(fabric.manager.events_after(u64::MAX - 1, 100).events.is_empty());
 }
+
+#[test]
+fn what_a_refused_command_has_changed_is_taken_back() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.register(0).unwrap();
+    fabric.register_cn(1);
+    let manager = &mut fabric.manager;
+    let (before, free) = (manager.state.clone(), manager.free.clone());
+    // As a command would that changes something and is refused then.
+    manager.next_registration();
+    let mut node = manager.state.memory_nodes.values().next().unwrap().clone();
+    node.last_seq += 7;
+    manager.put(Change::MemoryNode(node.clone()));
+    manager.put(Change::MemoryNodeGone(node.name));
+    manager.event(EventKind::ManagerStarted { term: 9 });
+    assert!(!manager.undo.is_empty(&manager.state));
+    manager.take_back_command();
+    assert_eq!((&manager.state, &manager.free), (&before, &free));
+    assert_eq!(manager.index, Index::new(&before));
+    assert!(manager.journal.is_empty() && manager.undo.is_empty(&manager.state));
+    // The next one starts from there.
+    let error = manager.apply(Command::EnableRegion(name("none")), 1).unwrap_err();
+    assert_eq!(error.code(), cxloe_fabric::api::ErrorCode::NotFound, "{error}");
+    assert_eq!(manager.state, before);
+}
