@@ -37,6 +37,7 @@
 extern crate alloc;
 
 pub mod frame;
+pub mod random;
 pub mod session;
 pub mod time;
 

@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use super::random::{Probability, ProbabilityError, Random};
+use cxloe_wire::random::{Probability, ProbabilityError, Random};
 
 /// How often and how frames of one direction suffer.
 ///

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::super::Link;
 use super::super::limit::Rate;
-use super::super::random::Probability;
 use super::*;
+use cxloe_wire::random::Probability;
 
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
