@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use cxloe_system::star::*;
 
 fn held(error: &ClientError) -> bool {
-    matches!(error, ClientError::Engine(EngineError::Held(_)))
+    matches!(error, ClientError::Engine(EngineError::InReset(_)))
 }
 
 pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
@@ -43,7 +43,7 @@ pub fn held_nodes_wait_for_what_is_declared() -> Outcome {
     // Held by hand: what was modified is kept, and the address.
     let node = Owner::CnId(cn(0));
     rig.ask(rig.manager.hold(&node))?;
-    rig.listed(0, "declared", |region| region.attachment == Attaching::Held)?;
+    rig.listed(0, "declared", |region| region.attachment == Attaching::InReset)?;
     ensure(port.write(hpa, &[0; 64]).is_err_and(|error| held(&error)), "it is held")?;
     rig.ask(rig.manager.release(&node))?;
     ensure(rig.attached(0, "declared")?.hpa == hpa, "it keeps its address")?;

@@ -1,32 +1,32 @@
-//! A walk over a range of HPA in pieces that one frame each can carry.
+//! A segment_iter over a range of HPA in segments that one frame each can carry.
 //!
-//! Each piece is as long as its memory node's CMem page and the frames of its session allow, whatever the granularity:
+//! Each segment is as long as its memory node's CMem page and the frames of its session allow, whatever the granularity:
 //! a long range takes no more frames interleaved than it does in a straight line. Pieces come by rows: row `r` is the
 //! `r`-th CMem page of every position, and within a row the positions follow one another, so that requests go to all
 //! memory nodes in turn.
 //!
 //! ```text
 //!              position 0    1    2    3
-//!   row 0           | 1 |  | 2 |  | 3 |  | 4 |       numbers: the order of the walk
+//!   row 0           | 1 |  | 2 |  | 3 |  | 4 |       numbers: the order of the segment_iter
 //!   row 1           | 5 |  | 6 |  | 7 |  | 8 |
 //! ```
 //!
-//! A walk knows where it is; how many lines the next frame takes is asked anew each time, because a session may be
-//! replaced by one with smaller frames while the walk waits.
+//! A segment_iter knows where it is; how many lines the next frame takes is asked anew each time, because a session may be
+//! replaced by one with smaller frames while the segment_iter waits.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 
 use super::Engine;
-use super::piece::{Piece, Spread};
 use super::routes::Routes;
+use super::segment::{Segment, Spread};
 
 const LINE: u64 = LINE_SIZE as u64;
 const PAGE: u64 = BURST_LINES_MAX as u64 * LINE;
 
-/// What the pieces are for: the frames of a session carry more lines one way than the other.
+/// What the segments are for: the frames of a session carry more lines one way than the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Burst reads.
@@ -35,9 +35,9 @@ pub enum Direction {
     Write,
 }
 
-/// A walk over a range of HPA. Every line of the range is in exactly one piece.
+/// A segment_iter over a range of HPA. Every line of the range is in exactly one segment.
 #[derive(Clone, Debug)]
-pub struct Walk {
+pub struct SegmentIter {
     /// What no route was looked up for so far.
     left: Range<u64>,
     part: Option<Part>,
@@ -61,9 +61,9 @@ fn share_before(decoder: &Decoder, position: u32, offset: u64) -> u64 {
     let grain = u64::from(decoder.granularity.bytes());
     let turn = dpa & !(grain - 1);
     match position.cmp(&at) {
-        std::cmp::Ordering::Less => turn + grain,
-        std::cmp::Ordering::Equal => dpa,
-        std::cmp::Ordering::Greater => turn,
+        core::cmp::Ordering::Less => turn + grain,
+        core::cmp::Ordering::Equal => dpa,
+        core::cmp::Ordering::Greater => turn,
     }
 }
 
@@ -102,26 +102,27 @@ impl Part {
     }
 
     /// As many lines as there are here and as `most` says that a frame carries.
-    fn piece(&self, most: impl FnOnce(u64) -> usize) -> Piece {
+    fn segment(&self, most: impl FnOnce(u64) -> usize) -> Segment {
         let hpa = self.decoder.base + self.decoder.encode_offset(self.position, self.page.start);
         let left = ((self.page.end - self.page.start) / LINE) as usize;
         // At least one, so that an engine without a session is asked and says so.
-        Piece::new(hpa, left.min(most(hpa)).max(1), Spread::of(&self.decoder, hpa))
+        Segment::new(hpa, left.min(most(hpa)).max(1), Spread::of(&self.decoder, hpa))
     }
 }
 
-impl Walk {
+impl SegmentIter {
     /// From the first line of `range`, whose ends are multiples of 64, to the last.
-    pub fn new(range: Range<u64>) -> Walk {
-        Walk { left: range, part: None }
+    #[inline]
+    pub fn new(range: Range<u64>) -> SegmentIter {
+        SegmentIter { left: range, part: None }
     }
 
-    /// The piece to carry next; `None` at the end. The same again, unless a session has changed, until
+    /// The segment to carry next; `None` at the end. The same again, unless a session has changed, until
     /// [`advance`](Self::advance).
     #[inline]
-    pub fn piece(&mut self, engine: &mut Engine, direction: Direction) -> Option<Piece> {
+    pub fn segment(&mut self, engine: &mut Engine, direction: Direction) -> Option<Segment> {
         let part = self.part(&mut engine.routes)?;
-        Some(part.piece(|hpa| match direction {
+        Some(part.segment(|hpa| match direction {
             Direction::Read => engine.burst_read_lines_max(hpa),
             Direction::Write => engine.burst_write_lines_max(hpa),
         }))
@@ -135,11 +136,11 @@ impl Walk {
         self.part.as_ref()
     }
 
-    /// Goes on behind `piece`, which is the one that was carried.
+    /// Goes on behind `segment`, which is the one that was carried.
     #[inline]
-    pub fn advance(&mut self, piece: &Piece) {
+    pub fn advance(&mut self, segment: &Segment) {
         let Some(part) = &mut self.part else { return };
-        part.page.start += piece.lines as u64 * LINE;
+        part.page.start += segment.lines as u64 * LINE;
         if !part.settle() {
             self.part = None;
         }
@@ -181,18 +182,18 @@ mod tests {
         Route { decoder: Decoder { base, size, ways, granularity }, targets }
     }
 
-    /// All pieces of a range, and how many lines each frame was to carry at most.
-    fn walk(routes: &mut Routes, range: Range<u64>, mut most: impl FnMut() -> usize) -> Vec<Piece> {
-        let mut walk = Walk::new(range);
-        let mut pieces = Vec::new();
-        while let Some(part) = walk.part(routes) {
+    /// All segments of a range, and how many lines each frame was to carry at most.
+    fn segment_iter(routes: &mut Routes, range: Range<u64>, mut most: impl FnMut() -> usize) -> Vec<Segment> {
+        let mut segment_iter = SegmentIter::new(range);
+        let mut segments = Vec::new();
+        while let Some(part) = segment_iter.part(routes) {
             let most = most();
-            let piece = part.piece(|_| most);
-            assert!((1..=most).contains(&piece.lines));
-            walk.advance(&piece);
-            pieces.push(piece);
+            let segment = part.segment(|_| most);
+            assert!((1..=most).contains(&segment.lines));
+            segment_iter.advance(&segment);
+            segments.push(segment);
         }
-        pieces
+        segments
     }
 
     /// Position and DPA by the definition of interleaving, not by the code under test.
@@ -236,15 +237,15 @@ mod tests {
             let range = start * LINE..(start + lines) * LINE;
             let mut limits = limits.iter().cycle();
             let mut seen = vec![0_u8; lines as usize];
-            for piece in walk(&mut routes, range.clone(), || *limits.next().unwrap()) {
-                let first = place(&list, piece.hpa);
-                for i in 0..piece.lines {
-                    let hpa = piece.hpa + piece.offset(i);
+            for segment in segment_iter(&mut routes, range.clone(), || *limits.next().unwrap()) {
+                let first = place(&list, segment.hpa);
+                for i in 0..segment.lines {
+                    let hpa = segment.hpa + segment.offset(i);
                     prop_assert!(range.contains(&hpa));
                     seen[((hpa - range.start) / LINE) as usize] += 1;
                     let along = i as u64 * LINE;
                     match (first, place(&list, hpa)) {
-                        (None, None) => prop_assert!(hpa == piece.hpa + along && hpa / PAGE == piece.hpa / PAGE),
+                        (None, None) => prop_assert!(hpa == segment.hpa + along && hpa / PAGE == segment.hpa / PAGE),
                         (Some((route, position, dpa)), now) => {
                             prop_assert_eq!(now, Some((route, position, dpa + along)));
                             prop_assert_eq!((dpa + along) / PAGE, dpa / PAGE);
@@ -265,21 +266,21 @@ mod tests {
         ) {
             let route = route(0x4000, 3, ways, granularity);
             let hpa = 0x4000 + line * LINE;
-            let piece = Piece::new(hpa, lines, Spread::of(&route.decoder, hpa));
+            let segment = Segment::new(hpa, lines, Spread::of(&route.decoder, hpa));
             let data: Vec<u8> = (0..lines * LINE_SIZE).map(|i| (i / LINE_SIZE + 1) as u8).collect();
-            let mut out = vec![0; piece.extent() as usize];
-            prop_assert!(piece.scatter(&data, &mut out));
+            let mut out = vec![0; segment.extent() as usize];
+            prop_assert!(segment.scatter(&data, &mut out));
             for (i, found) in out.chunks(LINE_SIZE).enumerate() {
-                let expected = (0..lines).find(|l| piece.offset(*l) == i as u64 * LINE).map_or(0, |l| l as u8 + 1);
+                let expected = (0..lines).find(|l| segment.offset(*l) == i as u64 * LINE).map_or(0, |l| l as u8 + 1);
                 prop_assert!(found.iter().all(|byte| *byte == expected));
             }
             let mut room = [0; PAGE as usize];
-            prop_assert_eq!(piece.gather(&out, &mut room), Some(data.as_slice()));
-            prop_assert_eq!(piece.runs().map(|run| run.lines).sum::<usize>(), lines);
+            prop_assert_eq!(segment.gather(&out, &mut room), Some(data.as_slice()));
+            prop_assert_eq!(segment.spans().map(|span| span.lines).sum::<usize>(), lines);
             // Too short by a line.
             let less = out.len() - LINE_SIZE;
-            prop_assert!(!piece.scatter(&data, &mut out[..less]));
-            prop_assert_eq!(piece.gather(&out[..less], &mut room), None);
+            prop_assert!(!segment.scatter(&data, &mut out[..less]));
+            prop_assert_eq!(segment.gather(&out[..less], &mut room), None);
         }
     }
 
@@ -294,8 +295,8 @@ mod tests {
             routes.add(route).unwrap();
             let frames = |most| size / PAGE * PAGE.div_ceil(most * LINE);
             for most in [23, 64] {
-                let pieces = walk(&mut routes, 0..size, || most as usize);
-                assert_eq!(pieces.len() as u64, frames(most), "{ways} ways of {granularity}");
+                let segments = segment_iter(&mut routes, 0..size, || most as usize);
+                assert_eq!(segments.len() as u64, frames(most), "{ways} ways of {granularity}");
             }
         }
     }
@@ -305,12 +306,12 @@ mod tests {
     fn the_chunks_of_a_page_are_gathered() {
         let mut routes = Routes::default();
         routes.add(route(0, 1, Ways::Four, Granularity::MIN)).unwrap();
-        let pieces = walk(&mut routes, 0..PAGE, || 23);
+        let segments = segment_iter(&mut routes, 0..PAGE, || 23);
         assert_eq!(
-            pieces.iter().map(|p| (p.hpa, p.lines)).collect::<Vec<_>>(),
+            segments.iter().map(|p| (p.hpa, p.lines)).collect::<Vec<_>>(),
             [(0, 16), (256, 16), (512, 16), (768, 16)]
         );
-        let runs: Vec<_> = pieces[1].runs().map(|run| (run.first, run.lines, run.offset)).collect();
+        let runs: Vec<_> = segments[1].spans().map(|span| (span.first, span.lines, span.offset)).collect();
         assert_eq!(runs, [(0, 4, 0), (4, 4, 1024), (8, 4, 2048), (12, 4, 3072)]);
     }
 }

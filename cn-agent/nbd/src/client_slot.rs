@@ -20,14 +20,14 @@ const DISPLACED: u8 = 3;
 
 /// A client's place.
 #[derive(Debug)]
-pub struct Seat {
+pub struct ClientSlot {
     stage: AtomicU8,
     since: Instant,
 }
 
-impl Seat {
-    fn new(since: Instant) -> Seat {
-        Seat { stage: AtomicU8::new(UNDECIDED), since }
+impl ClientSlot {
+    fn new(since: Instant) -> ClientSlot {
+        ClientSlot { stage: AtomicU8::new(UNDECIDED), since }
     }
 
     fn rise(&self, from: u8, to: u8) {
@@ -74,19 +74,19 @@ impl Seat {
 
 /// The clients being served, by the order in which they came.
 #[derive(Debug, Default)]
-pub struct Seats(Mutex<HashMap<u64, (UnixStream, Arc<Seat>)>>);
+pub struct ClientSlots(Mutex<HashMap<u64, (UnixStream, Arc<ClientSlot>)>>);
 
-impl Seats {
-    fn all(&self) -> MutexGuard<'_, HashMap<u64, (UnixStream, Arc<Seat>)>> {
+impl ClientSlots {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, (UnixStream, Arc<ClientSlot>)>> {
         // Each change of it is one call, so that a panic elsewhere leaves it whole.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A seat for this client.
-    pub fn take(&self, number: u64, stream: UnixStream) -> Arc<Seat> {
-        let seat = Arc::new(Seat::new(Instant::now()));
-        self.all().insert(number, (stream, Arc::clone(&seat)));
-        seat
+    /// A slot for this client.
+    pub fn take(&self, number: u64, stream: UnixStream) -> Arc<ClientSlot> {
+        let slot = Arc::new(ClientSlot::new(Instant::now()));
+        self.all().insert(number, (stream, Arc::clone(&slot)));
+        slot
     }
 
     /// The client has left.
@@ -110,9 +110,9 @@ impl Seats {
     /// there is one.
     pub fn displace(&self, now: Instant) -> bool {
         let all = self.all();
-        let free = all.values().filter_map(|(stream, seat)| Some((seat.free_from()?, stream, seat)));
+        let free = all.values().filter_map(|(stream, slot)| Some((slot.free_from()?, stream, slot)));
         let longest = free.filter(|(from, ..)| *from <= now).min_by_key(|(from, ..)| *from);
-        let displaced = longest.filter(|(.., seat)| seat.displace());
+        let displaced = longest.filter(|(.., slot)| slot.displace());
         displaced.is_some_and(|(_, stream, _)| stream.shutdown(Shutdown::Both).is_ok())
     }
 }
@@ -125,29 +125,29 @@ mod tests {
 
     #[test]
     fn who_asks_for_nothing_makes_room_and_nobody_else_does() {
-        let seats = Seats::default();
+        let slots = ClientSlots::default();
         let (mut clients, mut places) = (Vec::new(), Vec::new());
         for number in 0..4 {
             let (server, client) = UnixStream::pair().unwrap();
             client.set_nonblocking(true).unwrap();
-            places.push(seats.take(number, server));
+            places.push(slots.take(number, server));
             clients.push(client);
         }
         let start = Instant::now();
-        assert!(!seats.displace(places[0].since), "everybody may take a moment");
+        assert!(!slots.displace(places[0].since), "everybody may take a moment");
         places[1].set_chosen(true);
         places[2].set_chosen(true);
         places[2].set_asked();
         places[3].set_asked();
-        assert!(seats.displace(start + UNDECIDED_MAX) && places[0].is_displaced());
+        assert!(slots.displace(start + UNDECIDED_MAX) && places[0].is_displaced());
         assert_eq!(clients[0].read(&mut [0]).unwrap(), 0);
         places[0].set_asked();
         assert!(places[0].is_displaced());
-        assert!(!seats.displace(start + UNDECIDED_MAX), "an export was chosen");
-        assert!(seats.displace(start + UNUSED_MAX) && places[1].is_displaced());
-        assert!(!seats.displace(start + 1000 * UNUSED_MAX), "who uses it keeps it");
+        assert!(!slots.displace(start + UNDECIDED_MAX), "an export was chosen");
+        assert!(slots.displace(start + UNUSED_MAX) && places[1].is_displaced());
+        assert!(!slots.displace(start + 1000 * UNUSED_MAX), "who uses it keeps it");
         assert!(clients[2].read(&mut [0]).is_err() && clients[3].read(&mut [0]).is_err());
-        (0..4).for_each(|number| seats.leave(number));
-        assert_eq!(seats.count(), 0);
+        (0..4).for_each(|number| slots.leave(number));
+        assert_eq!(slots.count(), 0);
     }
 }

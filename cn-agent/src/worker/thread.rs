@@ -24,8 +24,8 @@ use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
 use super::clients::Clients;
-use super::order::{LetGo, Order, Orders, PagingOrder, Report};
-use super::sleeper::{Bell, Sleeper};
+use super::order::{DrainedTickets, Order, Orders, PagingOrder, Report};
+use super::sleeper::{Sleeper, Waker};
 use cxloe_client::message::{Counters, Pace, Session};
 use cxloe_client::places::this_cpu;
 use cxloe_cn_core::attach::Station;
@@ -41,9 +41,9 @@ const BATCH: usize = 64;
 /// Looks at empty rings between two looks at the clock.
 const SPINS: u32 = 64;
 /// How often orders are looked for under load, and clients that end without a word while the thread spins.
-const HOUSEKEEPING: Duration = Duration::from_millis(5);
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest sleep while an operation waits for room in the engine.
-const HELD: Duration = Duration::from_micros(200);
+const BACKPRESSURE_SLEEP_MAX: Duration = Duration::from_micros(200);
 /// How long memory nodes have to confirm the end of their sessions.
 const CLOSE_MAX: Duration = Duration::from_millis(200);
 
@@ -67,7 +67,7 @@ pub struct WorkerOptions {
 pub struct WorkerHandle {
     stop: Arc<AtomicBool>,
     orders: Orders,
-    let_go: LetGo,
+    drained: DrainedTickets,
     thread: JoinHandle<Result<(), LinkError>>,
 }
 
@@ -75,7 +75,7 @@ impl WorkerHandle {
     /// Starts a worker over `link`, whose engine hears of pauses by `signals`. `on_end` is called when it has stopped, however it did.
     ///
     /// # Errors
-    /// No descriptor for its bell, or no thread.
+    /// No descriptor for its waker, or no thread.
     pub fn start(
         link: Box<dyn Link>,
         engine: Engine,
@@ -83,14 +83,14 @@ impl WorkerHandle {
         options: WorkerOptions,
         on_end: impl FnOnce() + Send + 'static,
     ) -> io::Result<WorkerHandle> {
-        let bell = Bell::new()?;
-        let (orders, inbox) = Orders::channel(bell.clone());
-        let (tell, let_go) = LetGo::channel();
+        let waker = Waker::new()?;
+        let (orders, inbox) = Orders::channel(waker.clone());
+        let (tell, drained) = DrainedTickets::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let spaces = Spaces::new()?;
         let paging = Some(spaces.descriptor().as_raw_fd());
         let mut worker = Worker {
-            sleeper: Sleeper::new(bell, link.readiness(), paging, options.clients_max),
+            sleeper: Sleeper::new(waker, link.readiness(), paging, options.clients_max),
             parties: Parties { clients: Clients::new(options.clients_max), spaces },
             waiter: Waiter::new(options.wait),
             clock: Clock::new(),
@@ -99,7 +99,7 @@ impl WorkerHandle {
             drains: Drains::default(),
             tell,
             housekeeping_at: Time::ZERO,
-            held: false,
+            backpressured: false,
             reopened: link.reopened(),
             link,
             engine,
@@ -117,7 +117,7 @@ impl WorkerHandle {
             on_end();
             result.unwrap_or_else(|panic| resume_unwind(panic))
         })?;
-        Ok(WorkerHandle { stop, orders, let_go, thread })
+        Ok(WorkerHandle { stop, orders, drained, thread })
     }
 
     /// Where to give it orders.
@@ -126,8 +126,8 @@ impl WorkerHandle {
     }
 
     /// What it has let go of, as ordered.
-    pub fn let_go(&self) -> LetGo {
-        self.let_go.clone()
+    pub fn drained(&self) -> DrainedTickets {
+        self.drained.clone()
     }
 
     /// Asks the worker to write back what is modified, end its sessions and stop.
@@ -184,7 +184,7 @@ struct Worker {
     /// Where to say what has been let go of.
     tell: Sender<u64>,
     housekeeping_at: Time,
-    held: bool,
+    backpressured: bool,
     /// How often the link had been opened again when this was last looked at.
     reopened: u32,
 }
@@ -217,7 +217,7 @@ impl Worker {
             let deadline = self.engine.deadline();
             let deadline = self.parties.spaces.deadline().map_or(deadline, |due| due.min(deadline));
             if let Idle::Sleep(most) = self.waiter.after(work, now, Some(deadline)) {
-                self.sleep(if self.held { most.min(HELD) } else { most });
+                self.sleep(if self.backpressured { most.min(BACKPRESSURE_SLEEP_MAX) } else { most });
                 now = self.clock.now();
             }
         }
@@ -238,9 +238,9 @@ impl Worker {
         if !self.drains.is_empty() {
             self.depart(now);
         }
-        self.held = served.held
+        self.backpressured = served.backpressured
             || (!self.drains.is_empty() && self.drains.gets_on())
-            || self.parties.spaces.is_held();
+            || self.parties.spaces.has_work();
         self.link.flush()?;
         self.parties.clients.wake();
         Ok(received + served.taken + paged)
@@ -267,13 +267,13 @@ impl Worker {
             clients.listen(|position| sleeper.is_ready(position));
         }
         clients.set_asleep(false);
-        // Whoever rang the bell wants to be heard now.
+        // Whoever rang the waker wants to be heard now.
         self.housekeeping_at = Time::ZERO;
     }
 
     #[cold]
     fn housekeeping(&mut self, now: Time) {
-        self.housekeeping_at = now + HOUSEKEEPING;
+        self.housekeeping_at = now + HOUSEKEEPING_INTERVAL;
         if self.waiter.style() == WaitStyle::Busy {
             self.parties.clients.listen(|_| true);
         }
@@ -342,7 +342,7 @@ impl Worker {
                 }
             }
             Change::Move(region) => drains.move_away(engine, region, now),
-            Change::LetGo { attachment, ticket } => drains.let_go(engine, attachment, ticket, now),
+            Change::Drain { attachment, ticket } => drains.drain(engine, attachment, ticket, now),
             Change::Drop(region) => {
                 let Attachment { region: now, hpa, .. } = region;
                 engine.end_drain(hpa);
@@ -355,7 +355,7 @@ impl Worker {
                 tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
             }
             Change::Hold(held) => {
-                engine.set_held(held);
+                engine.set_in_reset(held);
                 if held {
                     tracing::warn!("the manager holds this node in reset: everything is detached");
                 } else {
@@ -454,7 +454,7 @@ impl Worker {
     /// Ends in order: modified lines, sessions, and with this value the clients' ports.
     fn finish(&mut self) -> Result<(), LinkError> {
         self.write_back()?;
-        // What programs have mapped stays in their memory, and in their ledgers, until a successor comes.
+        // What programs have mapped stays in their memory, and in their shared states, until a successor comes.
         self.parties.spaces.bye();
         self.engine.close(self.clock.now(), &mut self.parties);
         let until = self.clock.now() + CLOSE_MAX;

@@ -24,7 +24,7 @@ pub(super) struct Job {
     pub tag: u32,
     pub hpa: u64,
     pub way: Way,
-    /// Parcels on their way.
+    /// Bursts on their way.
     pub out: u16,
     /// Whether nothing further is to be sent.
     pub sent: bool,
@@ -36,7 +36,7 @@ pub(super) struct Job {
 pub struct Jobs {
     pub(super) slots: Vec<Option<Job>>,
     free: Vec<u16>,
-    /// The one whose pieces are being sent.
+    /// The one whose segments are being sent.
     pub(super) current: Option<(u16, SegmentIter)>,
 }
 

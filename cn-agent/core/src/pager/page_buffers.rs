@@ -1,19 +1,22 @@
-//! Frames: pages of the agent's own, for what is on its way and for twins.
+//! Page buffers: pages of the agent's own, for what is on its way and for twins.
 //!
 //! A twin is the page as the memory node has acknowledged it; what differs from it is what has to be written back.
-//! Their number is bounded by the resident limit. Room for them is taken in chunks, so that a frame costs nothing
+//! Their number is bounded by the resident limit. Room for them is taken in chunks, so that a buffer costs nothing
 //! before it is needed for the first time and nothing is allocated afterwards.
 
 use super::memory::{MappingId, PAGE_BYTES, Page, ViewId};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
-/// A frame. Below 2^24 - 1.
+/// A buffer. Below 2^24 - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FrameId(pub u32);
+pub struct BufferId(pub u32);
 
-/// Frames there can be at most: 64 GiB of them.
+/// Page buffers there can be at most: 64 GiB of them.
 pub const FRAMES_MAX: u32 = (1 << 24) - 1;
 
-/// What a frame is for.
+/// What a buffer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Nothing.
@@ -44,22 +47,22 @@ pub enum Use {
     Twin,
 }
 
-/// Frames in one allocation.
+/// Page buffers in one allocation.
 const CHUNK: usize = 256;
 
-/// The frames.
+/// The buffers.
 #[derive(Debug)]
-pub struct Frames {
+pub struct PageBuffers {
     chunks: Vec<Box<[Page]>>,
     uses: Vec<Use>,
-    free: Vec<FrameId>,
+    free: Vec<BufferId>,
     limit: u32,
 }
 
-impl Frames {
-    /// Up to `limit` frames.
-    pub fn new(limit: u32) -> Frames {
-        Frames { chunks: Vec::new(), uses: Vec::new(), free: Vec::new(), limit: limit.min(FRAMES_MAX) }
+impl PageBuffers {
+    /// Up to `limit` buffers.
+    pub fn new(limit: u32) -> PageBuffers {
+        PageBuffers { chunks: Vec::new(), uses: Vec::new(), free: Vec::new(), limit: limit.min(FRAMES_MAX) }
     }
 
     /// Changes how many there may be; those in use stay.
@@ -83,22 +86,24 @@ impl Frames {
         self.chunks.push(vec![[0; PAGE_BYTES]; CHUNK].into_boxed_slice());
         self.uses.resize(self.uses.len() + count, Use::Free);
         self.free.reserve(self.uses.len());
-        self.free.extend((first..first + count as u32).rev().map(FrameId));
+        self.free.extend((first..first + count as u32).rev().map(BufferId));
     }
 
-    /// Frames in use.
+    /// Page buffers in use.
+    #[inline]
     pub fn used(&self) -> usize {
         self.uses.len() - self.free.len()
     }
 
-    /// Frames that may still be taken.
+    /// Page buffers that may still be taken.
+    #[inline]
     pub fn room(&self) -> usize {
         (self.limit as usize).saturating_sub(self.used())
     }
 
-    /// A frame for `purpose`, if there may be one more.
+    /// A buffer for `purpose`, if there may be one more.
     #[inline]
-    pub fn take(&mut self, purpose: Use) -> Option<FrameId> {
+    pub fn take(&mut self, purpose: Use) -> Option<BufferId> {
         if self.used() >= self.limit as usize {
             return None;
         }
@@ -109,47 +114,47 @@ impl Frames {
             }
             self.grow();
         }
-        let frame = self.free.pop()?;
-        self.uses[frame.0 as usize] = purpose;
-        Some(frame)
+        let buffer = self.free.pop()?;
+        self.uses[buffer.0 as usize] = purpose;
+        Some(buffer)
     }
 
-    /// Gives a frame back.
+    /// Gives a buffer back.
     #[inline]
-    pub fn give(&mut self, frame: FrameId) {
-        let purpose = &mut self.uses[frame.0 as usize];
+    pub fn give(&mut self, buffer: BufferId) {
+        let purpose = &mut self.uses[buffer.0 as usize];
         debug_assert_ne!(*purpose, Use::Free);
         *purpose = Use::Free;
-        self.free.push(frame);
+        self.free.push(buffer);
     }
 
-    /// What a frame is for.
+    /// What a buffer is for.
     #[inline]
-    pub fn purpose(&self, frame: FrameId) -> Use {
-        self.uses[frame.0 as usize]
+    pub fn purpose(&self, buffer: BufferId) -> Use {
+        self.uses[buffer.0 as usize]
     }
 
-    /// Changes what a frame is for.
+    /// Changes what a buffer is for.
     #[inline]
-    pub fn set_purpose(&mut self, frame: FrameId, purpose: Use) {
-        self.uses[frame.0 as usize] = purpose;
+    pub fn set_purpose(&mut self, buffer: BufferId, purpose: Use) {
+        self.uses[buffer.0 as usize] = purpose;
     }
 
-    /// Each frame's use, to change it.
+    /// Each buffer's use, to change it.
     pub fn uses_mut(&mut self) -> impl Iterator<Item = &mut Use> {
         self.uses.iter_mut()
     }
 
-    /// A frame's content.
+    /// A buffer's content.
     #[inline]
-    pub fn page(&self, frame: FrameId) -> &Page {
-        &self.chunks[frame.0 as usize / CHUNK][frame.0 as usize % CHUNK]
+    pub fn page(&self, buffer: BufferId) -> &Page {
+        &self.chunks[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK]
     }
 
-    /// A frame's content.
+    /// A buffer's content.
     #[inline]
-    pub fn page_mut(&mut self, frame: FrameId) -> &mut Page {
-        &mut self.chunks[frame.0 as usize / CHUNK][frame.0 as usize % CHUNK]
+    pub fn page_mut(&mut self, buffer: BufferId) -> &mut Page {
+        &mut self.chunks[buffer.0 as usize / CHUNK][buffer.0 as usize % CHUNK]
     }
 }
 
@@ -159,15 +164,15 @@ mod tests {
 
     #[test]
     fn frames_are_taken_up_to_the_limit_and_used_again() {
-        let mut frames = Frames::new(300);
-        let taken: Vec<_> = std::iter::from_fn(|| frames.take(Use::Twin)).collect();
-        assert_eq!((taken.len(), frames.used(), frames.room()), (300, 300, 0));
-        frames.page_mut(taken[299])[4095] = 7;
-        assert_eq!(frames.page(taken[299])[4095], 7);
-        frames.give(taken[17]);
-        assert_eq!(frames.take(Use::Twin), Some(taken[17]));
-        frames.set_limit(10);
-        taken.iter().for_each(|frame| frames.give(*frame));
-        assert_eq!(frames.room(), 10);
+        let mut buffers = PageBuffers::new(300);
+        let taken: Vec<_> = std::iter::from_fn(|| buffers.take(Use::Twin)).collect();
+        assert_eq!((taken.len(), buffers.used(), buffers.room()), (300, 300, 0));
+        buffers.page_mut(taken[299])[4095] = 7;
+        assert_eq!(buffers.page(taken[299])[4095], 7);
+        buffers.give(taken[17]);
+        assert_eq!(buffers.take(Use::Twin), Some(taken[17]));
+        buffers.set_limit(10);
+        taken.iter().for_each(|buffer| buffers.give(*buffer));
+        assert_eq!(buffers.room(), 10);
     }
 }

@@ -1,5 +1,5 @@
 //! Sleeping until any of several descriptors has something, or a time is over: one `ppoll` for the link, the
-//! faults of mapped regions, the clients' sockets and the bell of control. The set is kept between sleeps, so that sleeping allocates
+//! faults of mapped regions, the clients' sockets and the waker of control. The set is kept between sleeps, so that sleeping allocates
 //! nothing.
 
 use std::io;
@@ -11,20 +11,20 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// Wakes a [`Sleeper`] from another thread of this process. Never blocks.
 #[derive(Clone, Debug)]
-pub struct Bell(Arc<EventFd>);
+pub struct Waker(Arc<EventFd>);
 
-impl Bell {
-    /// A bell that has not been rung.
+impl Waker {
+    /// A waker that has not been rung.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn new() -> io::Result<Bell> {
+    pub fn new() -> io::Result<Waker> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        Ok(Bell(Arc::new(EventFd::from_value_and_flags(0, flags)?)))
+        Ok(Waker(Arc::new(EventFd::from_value_and_flags(0, flags)?)))
     }
 
     /// Wakes the sleeper, now or when it next goes to sleep.
-    pub fn ring(&self) {
+    pub fn wake(&self) {
         // It fails only when it has been rung 2^64 - 2 times without being heard.
         let _ = self.0.write(1);
     }
@@ -34,11 +34,11 @@ impl Bell {
     }
 }
 
-/// The set of descriptors to sleep on: the bell first, the link second, paging third, then clients.
+/// The set of descriptors to sleep on: the waker first, the link second, paging third, then clients.
 #[derive(Debug)]
 pub struct Sleeper {
     set: Vec<libc::pollfd>,
-    bell: Bell,
+    waker: Waker,
 }
 
 /// The link's place.
@@ -47,15 +47,15 @@ const LINK: usize = 1;
 const FIXED: usize = 3;
 
 impl Sleeper {
-    /// For `bell`, `link` and `paging` (if they have a descriptor) and up to `clients` sockets.
-    pub fn new(bell: Bell, link: Option<RawFd>, paging: Option<RawFd>, clients: usize) -> Sleeper {
+    /// For `waker`, `link` and `paging` (if they have a descriptor) and up to `clients` sockets.
+    pub fn new(waker: Waker, link: Option<RawFd>, paging: Option<RawFd>, clients: usize) -> Sleeper {
         let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut set = Vec::with_capacity(FIXED + clients);
-        set.push(watch(bell.0.as_fd().as_raw_fd()));
+        set.push(watch(waker.0.as_fd().as_raw_fd()));
         // The kernel skips negative numbers.
         set.push(watch(link.unwrap_or(-1)));
         set.push(watch(paging.unwrap_or(-1)));
-        Sleeper { set, bell }
+        Sleeper { set, waker }
     }
 
     /// Replaces the link's descriptor: a link that is opened again has another.
@@ -88,7 +88,7 @@ impl Sleeper {
             return false;
         }
         if self.set[0].revents != 0 {
-            self.bell.hush();
+            self.waker.hush();
         }
         if self.set[LINK].revents & (libc::POLLERR | libc::POLLHUP) != 0 {
             clear_error(self.set[LINK].fd);
@@ -134,12 +134,12 @@ mod tests {
         let (faults, mut program) = UnixStream::pair().unwrap();
         let (a, _a) = UnixStream::pair().unwrap();
         let (b, mut client) = UnixStream::pair().unwrap();
-        let bell = Bell::new().unwrap();
-        let mut sleeper = Sleeper::new(bell.clone(), Some(link.as_raw_fd()), Some(faults.as_raw_fd()), 2);
+        let waker = Waker::new().unwrap();
+        let mut sleeper = Sleeper::new(waker.clone(), Some(link.as_raw_fd()), Some(faults.as_raw_fd()), 2);
         sleeper.watch([a.as_fd(), b.as_fd()].into_iter());
 
-        bell.ring();
-        assert!(!sleeper.sleep(LONG), "the bell is no client");
+        waker.wake();
+        assert!(!sleeper.sleep(LONG), "the waker is no client");
         client.write_all(b"!").unwrap();
         assert!(sleeper.sleep(LONG));
         assert!(!sleeper.is_ready(0) && sleeper.is_ready(1) && !sleeper.is_ready(2));
@@ -152,9 +152,9 @@ mod tests {
 
     #[test]
     fn is_woken_by_another_thread() {
-        let bell = Bell::new().unwrap();
-        let mut sleeper = Sleeper::new(bell.clone(), None, None, 0);
-        let ringer = thread::spawn(move || bell.ring());
+        let waker = Waker::new().unwrap();
+        let mut sleeper = Sleeper::new(waker.clone(), None, None, 0);
+        let ringer = thread::spawn(move || waker.wake());
         assert!(!sleeper.sleep(LONG));
         ringer.join().unwrap();
     }

@@ -32,14 +32,14 @@ const NAME_AT: usize = 64;
 const NAME_WORDS: usize = 32;
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
-/// Why a ledger is of no use.
+/// Why a shared_state is of no use.
 #[derive(Debug, thiserror::Error)]
-pub enum LedgerError {
+pub enum SharedStateError {
     /// The system refuses.
-    #[error("the ledger of paged memory cannot be opened: {0}")]
+    #[error("the shared_state of paged memory cannot be opened: {0}")]
     Io(#[from] io::Error),
     /// It is none.
-    #[error("what was shown is no ledger of this release")]
+    #[error("what was shown is no shared_state of this release")]
     NoLedger,
 }
 
@@ -85,17 +85,17 @@ impl Words {
     }
 }
 
-/// The ledger of one space.
-pub struct Ledger {
+/// The shared_state of one space.
+pub struct SharedState {
     file: File,
     head: Words,
     pages: u32,
     views: u64,
 }
 
-impl std::fmt::Debug for Ledger {
+impl std::fmt::Debug for SharedState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ledger")
+        f.debug_struct("SharedState")
             .field("pages", &self.pages)
             .field("views", &self.views)
             .finish_non_exhaustive()
@@ -109,7 +109,7 @@ fn views_of(kind: Kind) -> usize {
     }
 }
 
-/// Pages that a view had room for before ledgers said so.
+/// Pages that a view had room for before shared states said so.
 fn earlier_view_pages(kind: Kind, pages: u32) -> u32 {
     match kind {
         Kind::Private => pages.saturating_add(PRIVATE_SPARE),
@@ -122,19 +122,19 @@ fn table_bytes(pages: u32) -> usize {
     (pages as usize * 8).next_multiple_of(PAGE_BYTES)
 }
 
-impl Ledger {
-    /// A new ledger with these options.
+impl SharedState {
+    /// A new shared_state with these options.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn create(options: &SpaceOptions) -> io::Result<Ledger> {
+    pub fn create(options: &SpaceOptions) -> io::Result<SharedState> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = File::from(memfd_create(c"cxloe-ledger", flags)?);
+        let file = File::from(memfd_create(c"cxloe-shared_state", flags)?);
         file.set_permissions(PermissionsExt::from_mode(0o600))?;
         let views = views_of(options.kind);
         file.set_len((TABLES_AT + views * table_bytes(options.view_pages)) as u64)?;
         fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
-        let ledger = Ledger::over(file, options.view_pages, views)?;
+        let shared_state = SharedState::over(file, options.view_pages, views)?;
         let name = options.region.as_bytes();
         let words = [
             MAGIC,
@@ -150,48 +150,51 @@ impl Ledger {
             u64::from(options.view_pages),
             u64::from(options.stay),
         ];
-        words.iter().enumerate().for_each(|(index, word)| ledger.head[index].store(*word, Ordering::Relaxed));
+        words
+            .iter()
+            .enumerate()
+            .for_each(|(index, word)| shared_state.head[index].store(*word, Ordering::Relaxed));
         for (index, part) in name.chunks(8).take(NAME_WORDS).enumerate() {
             let mut bytes = [0; 8];
             bytes[..part.len()].copy_from_slice(part);
-            ledger.head[NAME_AT + index].store(u64::from_le_bytes(bytes), Ordering::Relaxed);
+            shared_state.head[NAME_AT + index].store(u64::from_le_bytes(bytes), Ordering::Relaxed);
         }
-        Ok(ledger)
+        Ok(shared_state)
     }
 
-    fn over(file: File, pages: u32, views: usize) -> io::Result<Ledger> {
+    fn over(file: File, pages: u32, views: usize) -> io::Result<SharedState> {
         let head = Words::map(&file, 0, TABLES_AT / 8)?;
-        Ok(Ledger { file, head, pages, views: views as u64 })
+        Ok(SharedState { file, head, pages, views: views as u64 })
     }
 
-    /// A predecessor's ledger, and what it says of the space; `hpa` is 0 in that.
+    /// A predecessor's shared_state, and what it says of the space; `hpa` is 0 in that.
     ///
     /// # Errors
-    /// [`LedgerError`].
-    pub fn adopt(fd: OwnedFd) -> Result<(Ledger, SpaceOptions), LedgerError> {
+    /// [`SharedStateError`].
+    pub fn adopt(fd: OwnedFd) -> Result<(SharedState, SpaceOptions), SharedStateError> {
         let shown = File::from(fd);
         let sealed = SealFlag::from_bits_truncate(
-            fcntl(&shown, FcntlArg::F_GET_SEALS).map_err(|_| LedgerError::NoLedger)?,
+            fcntl(&shown, FcntlArg::F_GET_SEALS).map_err(|_| SharedStateError::NoLedger)?,
         );
         let length = shown.metadata()?.len();
         if !sealed.contains(SEALS) || length < TABLES_AT as u64 {
-            return Err(LedgerError::NoLedger);
+            return Err(SharedStateError::NoLedger);
         }
         let place = format!("/proc/self/fd/{}", shown.as_raw_fd());
         let file = OpenOptions::new().read(true).write(true).open(place)?;
-        let mut ledger = Ledger::over(file, 0, 0)?;
-        let word = |index: usize| ledger.head[index].load(Ordering::Relaxed);
+        let mut shared_state = SharedState::over(file, 0, 0)?;
+        let word = |index: usize| shared_state.head[index].load(Ordering::Relaxed);
         let kind = Kind::of(word(3)).filter(|_| word(0) == MAGIC && word(1) == VERSION);
-        let kind = kind.ok_or(LedgerError::NoLedger)?;
-        let pages = u32::try_from(word(4)).map_err(|_| LedgerError::NoLedger)?;
+        let kind = kind.ok_or(SharedStateError::NoLedger)?;
+        let pages = u32::try_from(word(4)).map_err(|_| SharedStateError::NoLedger)?;
         // Ledgers of earlier releases do not say: views had no room for reservations.
         let room = if word(10) == 0 { u64::from(earlier_view_pages(kind, pages)) } else { word(10) };
-        let room = u32::try_from(room).map_err(|_| LedgerError::NoLedger)?;
+        let room = u32::try_from(room).map_err(|_| SharedStateError::NoLedger)?;
         let views = views_of(kind);
         let name = usize::try_from(word(9)).ok().filter(|length| *length <= NAME_WORDS * 8);
-        let name = name.filter(|_| pages < 1 << 31).ok_or(LedgerError::NoLedger)?;
+        let name = name.filter(|_| pages < 1 << 31).ok_or(SharedStateError::NoLedger)?;
         let bytes: Vec<u8> = (0..NAME_WORDS).flat_map(|index| word(NAME_AT + index).to_le_bytes()).collect();
-        let region = String::from_utf8(bytes[..name].to_vec()).map_err(|_| LedgerError::NoLedger)?;
+        let region = String::from_utf8(bytes[..name].to_vec()).map_err(|_| SharedStateError::NoLedger)?;
         let options = SpaceOptions {
             id: word(2),
             region,
@@ -205,11 +208,11 @@ impl Ledger {
             lost_wait: Duration::from_millis(word(8)),
             stay: word(11) != 0,
         };
-        (ledger.pages, ledger.views) = (options.view_pages, views as u64);
-        if length != (TABLES_AT + views * table_bytes(ledger.pages)) as u64 {
-            return Err(LedgerError::NoLedger);
+        (shared_state.pages, shared_state.views) = (options.view_pages, views as u64);
+        if length != (TABLES_AT + views * table_bytes(shared_state.pages)) as u64 {
+            return Err(SharedStateError::NoLedger);
         }
-        Ok((ledger, options))
+        Ok((shared_state, options))
     }
 
     /// A descriptor for members, to read and to keep.
@@ -222,7 +225,7 @@ impl Ledger {
 
     /// Notes that the region has grown.
     pub fn set_pages(&self, pages: u32) {
-        // Of ledgers of earlier releases the room of views would follow from that.
+        // Of shared states of earlier releases the room of views would follow from that.
         self.head[10].store(u64::from(self.pages), Ordering::Relaxed);
         self.head[4].store(u64::from(pages), Ordering::Release);
     }
@@ -276,13 +279,13 @@ impl Ledger {
     }
 }
 
-/// Which views a ledger has, as somebody sees it who may only read it, and whether their process is known: that of a
+/// Which views a shared_state has, as somebody sees it who may only read it, and whether their process is known: that of a
 /// forked child is not before it has joined.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn joined(ledger: BorrowedFd<'_>) -> io::Result<Vec<(u16, bool)>> {
-    let file = File::from(ledger.try_clone_to_owned()?);
+pub fn joined(shared_state: BorrowedFd<'_>) -> io::Result<Vec<(u16, bool)>> {
+    let file = File::from(shared_state.try_clone_to_owned()?);
     let mut bytes = vec![0; MAPPINGS_MAX * WORDS_OF_RECORD * 8];
     file.read_exact_at(&mut bytes, (RECORDS_AT * 8) as u64)?;
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -323,7 +326,7 @@ mod tests {
 
     #[test]
     fn a_successor_finds_what_was_noted() {
-        let before = Ledger::create(&options(Kind::Private)).unwrap();
+        let before = SharedState::create(&options(Kind::Private)).unwrap();
         let record = Record { view: 3, pid: 77, started: 5, address: 0x7000_0000 };
         before.set_record(9, Some(record));
         before.set_record(10, Some(record));
@@ -334,7 +337,7 @@ mod tests {
         let shown = before.share().unwrap();
         assert!(MmapOptions::new().map_raw(&File::from(shown.try_clone().unwrap())).is_err(), "read-only");
         drop(before);
-        let (after, found) = Ledger::adopt(shown).unwrap();
+        let (after, found) = SharedState::adopt(shown).unwrap();
         assert_eq!(found, SpaceOptions { limit: 99, pages: 1500, ..options(Kind::Private) });
         assert_eq!(after.records(), [record]);
         after.set_record(2, Some(Record { view: 7, pid: 0, started: 0, address: 0 }));
@@ -347,25 +350,25 @@ mod tests {
     #[test]
     fn a_ledger_of_before_views_had_room_to_reserve_is_taken_over() {
         let options = SpaceOptions { view_pages: 1000 + PRIVATE_SPARE, ..options(Kind::Private) };
-        let before = Ledger::create(&options).unwrap();
+        let before = SharedState::create(&options).unwrap();
         before.head[10].store(0, Ordering::Relaxed);
-        let (after, found) = Ledger::adopt(before.share().unwrap()).unwrap();
+        let (after, found) = SharedState::adopt(before.share().unwrap()).unwrap();
         let room = 1000 + PRIVATE_SPARE;
         assert_eq!((found, after.table(3).unwrap().len()), (options.clone(), room));
         after.set_pages(1500);
-        let (later, found) = Ledger::adopt(after.share().unwrap()).unwrap();
+        let (later, found) = SharedState::adopt(after.share().unwrap()).unwrap();
         assert_eq!((found.pages, found.view_pages, later.table(3).unwrap().len()), (1500, room, room));
     }
 
     #[test]
     fn what_is_no_ledger_is_refused() {
         let odd = memfd_create(c"odd", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        assert!(matches!(Ledger::adopt(odd), Err(LedgerError::NoLedger)));
-        assert!(Ledger::adopt(File::open("/dev/null").unwrap().into()).is_err());
+        assert!(matches!(SharedState::adopt(odd), Err(SharedStateError::NoLedger)));
+        assert!(SharedState::adopt(File::open("/dev/null").unwrap().into()).is_err());
         let sealed = File::from(memfd_create(c"odd", MFdFlags::MFD_ALLOW_SEALING).unwrap());
         sealed.set_len(1 << 20).unwrap();
         fcntl(&sealed, FcntlArg::F_ADD_SEALS(SEALS)).unwrap();
-        assert!(matches!(Ledger::adopt(sealed.into()), Err(LedgerError::NoLedger)));
+        assert!(matches!(SharedState::adopt(sealed.into()), Err(SharedStateError::NoLedger)));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What control tells the worker, over a bounded channel and a bell; and what it hears when that is done.
+//! What control tells the worker, over a bounded channel and a waker; and what it hears when that is done.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::clients::Client;
-use super::sleeper::Bell;
+use super::sleeper::Waker;
 use cxloe_client::message::{Counters, Session};
 use cxloe_cn_core::attachments::Change;
 use cxloe_paging::Spaces;
@@ -15,7 +15,7 @@ use cxloe_paging::Spaces;
 /// Orders that may wait for the worker.
 const ORDERS_MAX: usize = 1024;
 /// How long control waits for room; the worker comes by every few milliseconds at most.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the worker may take to report.
 const REPORT_MAX: Duration = Duration::from_secs(8);
 
@@ -45,13 +45,13 @@ impl std::fmt::Debug for PagingOrder {
 
 /// Tickets of regions that the worker has let go of.
 #[derive(Clone, Debug)]
-pub struct LetGo(Receiver<u64>);
+pub struct DrainedTickets(Receiver<u64>);
 
-impl LetGo {
+impl DrainedTickets {
     /// A channel from the worker; there are no more tickets in it than orders were given.
-    pub fn channel() -> (Sender<u64>, LetGo) {
+    pub fn channel() -> (Sender<u64>, DrainedTickets) {
         let (sender, receiver) = unbounded();
-        (sender, LetGo(receiver))
+        (sender, DrainedTickets(receiver))
     }
 
     /// The oldest not yet taken.
@@ -96,14 +96,14 @@ pub async fn report(orders: &Orders) -> Option<Report> {
 #[derive(Clone, Debug)]
 pub struct Orders {
     sender: Sender<Order>,
-    bell: Bell,
+    waker: Waker,
 }
 
 impl Orders {
-    /// A channel whose other end is with the worker that `bell` wakes.
-    pub fn channel(bell: Bell) -> (Orders, Receiver<Order>) {
+    /// A channel whose other end is with the worker that `waker` wakes.
+    pub fn channel(waker: Waker) -> (Orders, Receiver<Order>) {
         let (sender, receiver) = bounded(ORDERS_MAX);
-        (Orders { sender, bell }, receiver)
+        (Orders { sender, waker }, receiver)
     }
 
     /// Gives an order; waits for room, for a bounded time.
@@ -111,8 +111,8 @@ impl Orders {
     /// # Errors
     /// [`OrdersGone`].
     pub fn give(&self, order: Order) -> Result<(), OrdersGone> {
-        let given = self.sender.send_timeout(order, PATIENCE);
-        self.bell.ring();
+        let given = self.sender.send_timeout(order, ORDER_TIMEOUT);
+        self.waker.wake();
         given.map_err(|_| OrdersGone)
     }
 
@@ -122,7 +122,7 @@ impl Orders {
     /// [`OrdersGone`] also when there is none.
     pub fn try_give(&self, order: Order) -> Result<(), OrdersGone> {
         let given = self.sender.try_send(order);
-        self.bell.ring();
+        self.waker.wake();
         given.map_err(|_| OrdersGone)
     }
 
@@ -134,6 +134,6 @@ impl Orders {
 
     /// Wakes the worker without an order.
     pub fn wake(&self) {
-        self.bell.ring();
+        self.waker.wake();
     }
 }

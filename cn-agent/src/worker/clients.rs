@@ -18,7 +18,7 @@ use cxloe_wire::time::Time;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
 
-use super::bulk::{Bulk, Owner, PARCEL, Sending, Step};
+use super::bulk::{BURST, Bulk, Owner, Sending, Step};
 use super::jobs::{Ended, Jobs};
 use cxloe_client::ring::{AgentEnd, Completion, Operation, RingBroken};
 use cxloe_client::status::Status;
@@ -32,18 +32,18 @@ pub const CLIENTS_LIMIT: usize = 4096;
 
 /// How many clients there are; each holds one and gives it back when dropped.
 #[derive(Debug)]
-pub struct Seat(Arc<AtomicUsize>);
+pub struct ClientSlot(Arc<AtomicUsize>);
 
-impl Seat {
-    /// A seat, if fewer than `limit` are taken.
-    pub fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<Seat> {
+impl ClientSlot {
+    /// A slot, if fewer than `limit` are taken.
+    pub fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<ClientSlot> {
         let more = |count| (count < limit).then_some(count + 1);
         taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(Seat(Arc::clone(taken)))
+        Some(ClientSlot(Arc::clone(taken)))
     }
 }
 
-impl Drop for Seat {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -54,7 +54,7 @@ impl Drop for Seat {
 pub struct Client {
     end: AgentEnd,
     socket: UnixStream,
-    _seat: Seat,
+    _seat: ClientSlot,
     in_flight: usize,
     jobs: Jobs,
     /// Whether a completion was published since the client was last looked at for waking.
@@ -63,8 +63,8 @@ pub struct Client {
 
 impl Client {
     /// A client whose rings and socket these are.
-    pub fn new(end: AgentEnd, socket: UnixStream, seat: Seat) -> Client {
-        Client { end, socket, _seat: seat, in_flight: 0, jobs: Jobs::default(), told: false }
+    pub fn new(end: AgentEnd, socket: UnixStream, slot: ClientSlot) -> Client {
+        Client { end, socket, _seat: slot, in_flight: 0, jobs: Jobs::default(), told: false }
     }
 
     fn complete(&mut self, tag: u32, status: Status, line: Option<&Line>) {
@@ -106,7 +106,7 @@ pub struct Served {
     /// Submissions taken.
     pub taken: usize,
     /// Whether the engine was busy for one, which is tried again in the next round.
-    pub held: bool,
+    pub backpressured: bool,
 }
 
 /// All clients.
@@ -158,10 +158,10 @@ impl Clients {
         self.broken
     }
 
-    /// Adds a client; a seat for it was taken, so there is a place.
+    /// Adds a client; a slot for it was taken, so there is a place.
     pub fn add(&mut self, client: Box<Client>) {
         let Some(at) = self.places.iter().position(|place| place.client.is_none()) else {
-            tracing::error!("a client has a seat but no place; closing its port");
+            tracing::error!("a client has a slot but no place; closing its port");
             return;
         };
         self.cpu.inspect(|cpu| client.end.set_cpu(*cpu));
@@ -235,7 +235,7 @@ impl Clients {
     #[cold]
     fn write_patches(&mut self, to: &mut Sending<'_, '_>, served: &mut Served) {
         let Clients { bulk, places, .. } = self;
-        served.held |= bulk.write_patches(
+        served.backpressured |= bulk.write_patches(
             to,
             |owner, end| {
                 let Some(client) = client_of(places, owner) else { return };
@@ -287,14 +287,14 @@ impl Clients {
                             return Ok(());
                         }
                         Step::Busy => {
-                            served.held = true;
+                            served.backpressured = true;
                             return Ok(());
                         }
                         Step::Full => return Ok(()),
                     }
                 }
                 Operation::Write if self.bulk.is_locked(hpa, LINE_SIZE as u64) => {
-                    served.held = true;
+                    served.backpressured = true;
                     return Ok(());
                 }
                 Operation::Read => match engine.read(submission.hpa, user, now, *tx) {
@@ -321,7 +321,7 @@ impl Clients {
                         Ok(true) => Status::Done,
                         // What is sent counts as work: the link has to be kicked and looked at.
                         Ok(false) => {
-                            served.held = true;
+                            served.backpressured = true;
                             return Ok(());
                         }
                         Err(error) => Status::Failed(error),
@@ -333,7 +333,7 @@ impl Clients {
             };
             match outcome {
                 Some((Status::Failed(EngineError::Busy), _)) => {
-                    served.held = true;
+                    served.backpressured = true;
                     return Ok(());
                 }
                 Some((status, line)) => client.complete(submission.tag, status, line.as_ref()),
@@ -396,7 +396,7 @@ impl Clients {
     }
 
     #[inline]
-    fn end_parcel(&mut self, user: u64, outcome: Result<&[u8], EngineError>) {
+    fn end_burst(&mut self, user: u64, outcome: Result<&[u8], EngineError>) {
         let Clients { bulk, places, .. } = self;
         let Some(arrived) = bulk.arrived(user) else { return };
         let Some(client) = client_of(places, arrived.owner) else { return };
@@ -427,24 +427,24 @@ fn client_of(places: &mut [Place], owner: Owner) -> Option<&mut Client> {
 impl Sink for Clients {
     #[inline]
     fn read(&mut self, user: u64, data: &[u8]) {
-        match user & PARCEL {
+        match user & BURST {
             0 => self.end(user, Status::Done, data.first_chunk()),
-            _ => self.end_parcel(user, Ok(data)),
+            _ => self.end_burst(user, Ok(data)),
         }
     }
 
     #[inline]
     fn written(&mut self, user: u64) {
-        match user & PARCEL {
+        match user & BURST {
             0 => self.end(user, Status::Done, None),
-            _ => self.end_parcel(user, Ok(&[])),
+            _ => self.end_burst(user, Ok(&[])),
         }
     }
 
     fn failed(&mut self, user: u64, error: EngineError) {
-        match user & PARCEL {
+        match user & BURST {
             0 => self.end(user, Status::Failed(error), None),
-            _ => self.end_parcel(user, Err(error)),
+            _ => self.end_burst(user, Err(error)),
         }
     }
 }

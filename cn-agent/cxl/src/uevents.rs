@@ -24,11 +24,11 @@ const SUBSYSTEMS: [&[u8]; 3] = [b"SUBSYSTEM=dax", b"SUBSYSTEM=cxl", b"SUBSYSTEM=
 
 /// Asks for a look.
 #[derive(Clone, Debug)]
-pub struct Nudge(Arc<EventFd>);
+pub struct MonitorWaker(Arc<EventFd>);
 
-impl Nudge {
-    /// Has [`News::wait`] return.
-    pub fn nudge(&self) {
+impl MonitorWaker {
+    /// Has [`UeventMonitor::wait`] return.
+    pub fn wake(&self) {
         // Full: it will return as it is.
         let _ = self.0.write(1);
     }
@@ -36,29 +36,32 @@ impl Nudge {
 
 /// Waits for a reason to look.
 #[derive(Debug)]
-pub struct News {
-    nudged: Arc<EventFd>,
+pub struct UeventMonitor {
+    woken: Arc<EventFd>,
     announcements: Option<OwnedFd>,
 }
 
-impl News {
+impl UeventMonitor {
     /// Listens from now on.
     ///
     /// # Errors
     /// No descriptor. That announcements cannot be heard is logged, and no error.
-    pub fn listen() -> io::Result<(News, Nudge)> {
-        let nudged = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
+    pub fn listen() -> io::Result<(UeventMonitor, MonitorWaker)> {
+        let woken = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
         let announcements = announcements().inspect_err(|error| {
             tracing::debug!(%error, "the kernel's announcements of devices cannot be heard; looking now and then");
         });
-        Ok((News { nudged: Arc::clone(&nudged), announcements: announcements.ok() }, Nudge(nudged)))
+        Ok((
+            UeventMonitor { woken: Arc::clone(&woken), announcements: announcements.ok() },
+            MonitorWaker(woken),
+        ))
     }
 
     /// Waits until there is a reason to look: the latest after `most`.
     pub fn wait(&self, most: Duration) {
-        let nudged = PollFd::new(self.nudged.as_fd(), PollFlags::POLLIN);
+        let woken = PollFd::new(self.woken.as_fd(), PollFlags::POLLIN);
         let heard = self.announcements.as_ref().map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN));
-        let mut fds: Vec<PollFd<'_>> = [nudged].into_iter().chain(heard).collect();
+        let mut fds: Vec<PollFd<'_>> = [woken].into_iter().chain(heard).collect();
         let until = std::time::Instant::now() + most;
         loop {
             let left = until.saturating_duration_since(std::time::Instant::now());
@@ -75,7 +78,7 @@ impl News {
             }
             let ready = |fd: &PollFd<'_>| fd.any().unwrap_or(false);
             if ready(&fds[0]) {
-                let _ = self.nudged.read();
+                let _ = self.woken.read();
                 return;
             }
             if fds.get(1).is_some_and(ready) && self.hear() {
@@ -134,15 +137,15 @@ mod tests {
 
     #[test]
     fn a_nudge_ends_the_wait_and_so_does_time() {
-        let (news, nudge) = News::listen().unwrap();
-        nudge.nudge();
+        let (monitor, waker) = UeventMonitor::listen().unwrap();
+        waker.wake();
         let long = Duration::from_secs(60);
         let begun = Instant::now();
-        news.wait(long);
+        monitor.wait(long);
         assert!(begun.elapsed() < long);
-        // That nudge is taken: time ends the next one.
-        news.wait(Duration::from_millis(5));
-        std::thread::spawn(move || nudge.nudge());
-        news.wait(long);
+        // That waker is taken: time ends the next one.
+        monitor.wait(Duration::from_millis(5));
+        std::thread::spawn(move || waker.wake());
+        monitor.wait(long);
     }
 }

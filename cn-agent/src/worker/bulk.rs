@@ -1,14 +1,14 @@
-//! Operations of clients on more than a line, or on less: each is a *job* that travels in *parcels*, one burst each, as many
+//! Operations of clients on more than a line, or on less: each is a *job* that travels in *bursts*, one burst each, as many
 //! at once as the engine takes.
 //!
 //! ```text
-//!   submission at the front of a ring --> Job, SegmentIter --> parcels --> Engine: bursts
+//!   submission at the front of a ring --> Job, SegmentIter --> bursts --> Engine: bursts
 //!                                          ^                          |
-//!        completion <--- all are back ---- settle <-- data area <-----+ answers (by parcel)
+//!        completion <--- all are back ---- settle <-- data area <-----+ answers (by burst)
 //! ```
 //!
-//! A client's submissions are begun in their order: the one at the front of its ring is walked over piece by piece, and
-//! makes room for the next when all its pieces are sent. Parcels are few and shared by all clients, so that the frames on
+//! A client's submissions are begun in their order: the one at the front of its ring is all_sent over segment by segment, and
+//! makes room for the next when all its segments are sent. Bursts are few and shared by all clients, so that the frames on
 //! their way fit the smallest ring there is; who comes first changes from round to round.
 //!
 //! A *patch* changes some bytes of a line: the line is read, changed and written. From the read to the moment in which the
@@ -27,12 +27,12 @@ use super::jobs::{Ended, Job, Jobs, Way};
 use cxloe_client::ring::{AgentEnd, Lines, Operation};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
-use cxloe_cn_core::engine::{BurstRead, Direction, Engine, EngineError, Run, Segment, SegmentIter, Write};
+use cxloe_cn_core::engine::{BurstRead, Direction, Engine, EngineError, Segment, SegmentIter, Span, Write};
 
-/// What tells user values of parcels from those of lines.
-pub const PARCEL: u64 = 1 << 62;
+/// What tells user values of bursts from those of lines.
+pub const BURST: u64 = 1 << 62;
 /// Bursts on their way at once, of all clients: few enough for the smallest ring on the way (256 frames in a veth).
-pub const PARCELS_MAX: usize = 128;
+pub const BURSTS_MAX: usize = 128;
 /// Lines being patched at once, of all clients.
 const PATCHES_MAX: usize = 64;
 /// Pieces sent for one client before the next has its turn.
@@ -51,10 +51,10 @@ pub struct Owner {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Parcel {
+struct Burst {
     owner: Owner,
     job: u16,
-    piece: Segment,
+    segment: Segment,
 }
 
 /// A line that is being patched, and locked.
@@ -91,14 +91,14 @@ pub enum Step {
     Later,
     /// The engine is busy: try again soon.
     Busy,
-    /// All parcels are on their way.
+    /// All bursts are on their way.
     Full,
 }
 
 /// What the clients' jobs share.
 #[derive(Debug)]
 pub struct Bulk {
-    parcels: Vec<Option<Parcel>>,
+    bursts: Vec<Option<Burst>>,
     free: Vec<u16>,
     patches: Vec<Patch>,
     /// Room for what a write gathers.
@@ -108,8 +108,8 @@ pub struct Bulk {
 impl Default for Bulk {
     fn default() -> Bulk {
         Bulk {
-            parcels: vec![None; PARCELS_MAX],
-            free: (0..PARCELS_MAX as u16).rev().collect(),
+            bursts: vec![None; BURSTS_MAX],
+            free: (0..BURSTS_MAX as u16).rev().collect(),
             patches: Vec::with_capacity(PATCHES_MAX),
             room: Box::new([0; PAGE]),
         }
@@ -161,24 +161,25 @@ impl Bulk {
     ) -> Step {
         if jobs.current.is_none() {
             match self.begin(owner, jobs, end, to, sent) {
-                Begun::SegmentIter(job, walk) => jobs.current = Some((job, walk)),
+                Begun::SegmentIter(job, segment_iter) => jobs.current = Some((job, segment_iter)),
                 Begun::Step(step) => return step,
             }
         }
-        let Jobs { current: Some((at, walk)), slots, .. } = jobs else { return Step::Busy };
+        let Jobs { current: Some((at, segment_iter)), slots, .. } = jobs else { return Step::Busy };
         let at = *at;
         let Some(job) = &mut slots[usize::from(at)] else { return Step::Busy };
         let direction = if matches!(job.way, Way::Read(_)) { Direction::Read } else { Direction::Write };
         for _ in 0..TURN {
-            // One piece may have failed while others were being sent.
-            let piece = if job.failed.is_none() { walk.segment(to.engine, direction) } else { None };
-            let Some(piece) = piece else {
+            // One segment may have failed while others were being sent.
+            let segment =
+                if job.failed.is_none() { segment_iter.segment(to.engine, direction) } else { None };
+            let Some(segment) = segment else {
                 jobs.current = None;
                 return Step::Through(jobs.stop(at, None));
             };
-            let outcome = match to.is_mapped(piece.hpa, piece.extent()) {
-                true => Err(EngineError::Mapped(piece.hpa)),
-                false => self.send(owner, at, job, &piece, end, to),
+            let outcome = match to.is_mapped(segment.hpa, segment.extent()) {
+                true => Err(EngineError::Mapped(segment.hpa)),
+                false => self.send(owner, at, job, &segment, end, to),
             };
             match outcome {
                 Ok(Some(())) => *sent += 1,
@@ -189,7 +190,7 @@ impl Bulk {
                     return Step::Through(jobs.stop(at, Some(error)));
                 }
             }
-            walk.advance(&piece);
+            segment_iter.advance(&segment);
         }
         Step::Later
     }
@@ -248,14 +249,14 @@ impl Bulk {
         sent: &mut usize,
     ) -> Step {
         let Patch { owner, hpa, .. } = patch;
-        let Some(parcel) = self.free.last().copied() else { return Step::Full };
+        let Some(burst) = self.free.last().copied() else { return Step::Full };
         let Some(job) = jobs.begin(tag, hpa, Way::Patch) else { return Step::Busy };
         patch.job = job;
-        let piece = to.engine.segment(hpa, 1);
-        match to.engine.burst_read(&piece, PARCEL | u64::from(parcel), to.now, to.tx) {
+        let segment = to.engine.segment(hpa, 1);
+        match to.engine.burst_read(&segment, BURST | u64::from(burst), to.now, to.tx) {
             Ok(BurstRead::Sent) => {
                 self.free.pop();
-                self.parcels[usize::from(parcel)] = Some(Parcel { owner, job, piece });
+                self.bursts[usize::from(burst)] = Some(Burst { owner, job, segment });
                 if let Some(job) = jobs.get(job) {
                     job.out += 1;
                 }
@@ -312,77 +313,77 @@ impl Bulk {
     }
 
     fn write_patch(&mut self, patch: &Patch, to: &mut Sending<'_, '_>) -> Result<Write, EngineError> {
-        let Some(parcel) = self.free.last().copied() else { return Err(EngineError::Busy) };
-        let piece = to.engine.segment(patch.hpa, 1);
-        let user = PARCEL | u64::from(parcel);
-        let written = to.engine.burst_write(&piece, 1, &patch.line, user, to.now, to.tx)?;
+        let Some(burst) = self.free.last().copied() else { return Err(EngineError::Busy) };
+        let segment = to.engine.segment(patch.hpa, 1);
+        let user = BURST | u64::from(burst);
+        let written = to.engine.burst_write(&segment, 1, &patch.line, user, to.now, to.tx)?;
         if written == Write::Sent {
             self.free.pop();
             let Patch { owner, job, .. } = *patch;
-            self.parcels[usize::from(parcel)] = Some(Parcel { owner, job, piece });
+            self.bursts[usize::from(burst)] = Some(Burst { owner, job, segment });
         }
         Ok(written)
     }
 
-    /// Sends a piece of a job; `None` if there is no parcel.
+    /// Sends a segment of a job; `None` if there is no burst.
     #[inline]
     fn send(
         &mut self,
         owner: Owner,
         at: u16,
         job: &mut Job,
-        piece: &Segment,
+        segment: &Segment,
         end: &AgentEnd,
         to: &mut Sending<'_, '_>,
     ) -> Result<Option<()>, EngineError> {
-        let Some(parcel) = self.free.last().copied() else { return Ok(None) };
-        let user = PARCEL | u64::from(parcel);
-        let offset = (piece.hpa - job.hpa) as usize;
-        let mask = u64::MAX >> (BURST_LINES_MAX - piece.lines);
-        let bytes = piece.lines * LINE_SIZE;
+        let Some(burst) = self.free.last().copied() else { return Ok(None) };
+        let user = BURST | u64::from(burst);
+        let offset = (segment.hpa - job.hpa) as usize;
+        let mask = u64::MAX >> (BURST_LINES_MAX - segment.lines);
+        let bytes = segment.lines * LINE_SIZE;
         let on_its_way = match job.way {
-            Way::Read(area) => match to.engine.burst_read(piece, user, to.now, to.tx)? {
+            Way::Read(area) => match to.engine.burst_read(segment, user, to.now, to.tx)? {
                 BurstRead::Sent => true,
                 BurstRead::Here(data) => {
-                    scatter(end, area + offset, piece, data);
+                    scatter(end, area + offset, segment, data);
                     false
                 }
                 BurstRead::Alike(line) => {
-                    scatter(end, area + offset, piece, [line; BURST_LINES_MAX].as_flattened());
+                    scatter(end, area + offset, segment, [line; BURST_LINES_MAX].as_flattened());
                     false
                 }
             },
-            _ if self.is_locked(piece.hpa, piece.extent()) => return Err(EngineError::Busy),
+            _ if self.is_locked(segment.hpa, segment.extent()) => return Err(EngineError::Busy),
             Way::Write(area) => {
-                for Run { first, lines, offset: along } in piece.runs() {
+                for Span { first, lines, offset: along } in segment.spans() {
                     let room = &mut self.room[first * LINE_SIZE..(first + lines) * LINE_SIZE];
                     end.copy(area + offset + along as usize, room);
                 }
                 let data = &self.room[..bytes];
-                to.engine.burst_write(piece, mask, data, user, to.now, to.tx)? == Write::Sent
+                to.engine.burst_write(segment, mask, data, user, to.now, to.tx)? == Write::Sent
             }
             Way::Zero | Way::Patch => {
-                to.engine.burst_write(piece, mask, &ZEROS[..bytes], user, to.now, to.tx)? == Write::Sent
+                to.engine.burst_write(segment, mask, &ZEROS[..bytes], user, to.now, to.tx)? == Write::Sent
             }
         };
         if on_its_way {
             self.free.pop();
-            self.parcels[usize::from(parcel)] = Some(Parcel { owner, job: at, piece: *piece });
+            self.bursts[usize::from(burst)] = Some(Burst { owner, job: at, segment: *segment });
             job.out += 1;
         }
         Ok(Some(()))
     }
 
-    /// Whose the parcel of this user value is, which is back.
+    /// Whose the burst of this user value is, which is back.
     #[inline]
     pub fn arrived(&mut self, user: u64) -> Option<Arrived> {
-        let at = (user & !PARCEL) as usize;
-        let Parcel { owner, job, piece } = self.parcels.get_mut(at)?.take()?;
+        let at = (user & !BURST) as usize;
+        let Burst { owner, job, segment } = self.bursts.get_mut(at)?.take()?;
         self.free.push(at as u16);
-        Some(Arrived { owner, job, piece })
+        Some(Arrived { owner, job, segment })
     }
 
-    /// A parcel of this client is back: with what was read, or with nothing, or with an error.
+    /// A burst of this client is back: with what was read, or with nothing, or with an error.
     #[inline]
     pub fn take(
         &mut self,
@@ -391,11 +392,13 @@ impl Bulk {
         end: &AgentEnd,
         outcome: Result<&[u8], EngineError>,
     ) -> Option<Ended> {
-        let Arrived { owner, job: at, piece } = arrived;
+        let Arrived { owner, job: at, segment } = arrived;
         let job = jobs.get(at)?;
         job.out -= 1;
         match (job.way, outcome) {
-            (Way::Read(area), Ok(data)) => scatter(end, area + (piece.hpa - job.hpa) as usize, &piece, data),
+            (Way::Read(area), Ok(data)) => {
+                scatter(end, area + (segment.hpa - job.hpa) as usize, &segment, data)
+            }
             (Way::Patch, outcome) if !job.sent => return self.patch_read(owner, at, jobs, outcome),
             (_, Ok(_)) => {}
             (_, Err(error)) => job.failed = job.failed.or(Some(error)),
@@ -431,13 +434,13 @@ impl Bulk {
     }
 }
 
-/// A parcel that is back.
+/// A burst that is back.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived {
     /// Whose it is.
     pub owner: Owner,
     job: u16,
-    piece: Segment,
+    segment: Segment,
 }
 
 enum Begun {
@@ -445,10 +448,10 @@ enum Begun {
     Step(Step),
 }
 
-/// Puts the lines of a piece where they belong in the data area, in which byte `at` is the piece's first.
+/// Puts the lines of a segment where they belong in the data area, in which byte `at` is the segment's first.
 #[inline]
-fn scatter(end: &AgentEnd, at: usize, piece: &Segment, data: &[u8]) {
-    for Run { first, lines, offset } in piece.runs() {
+fn scatter(end: &AgentEnd, at: usize, segment: &Segment, data: &[u8]) {
+    for Span { first, lines, offset } in segment.spans() {
         if let Some(lines) = data.get(first * LINE_SIZE..(first + lines) * LINE_SIZE) {
             end.put(at + offset as usize, lines);
         }

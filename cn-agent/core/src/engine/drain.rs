@@ -14,7 +14,8 @@
 //! Lines that are still modified go on being read and written in the cache: no line becomes modified anew, so that this
 //! ends. Nothing here costs an operation on other addresses more than one comparison, and that only when it misses.
 
-use std::ops::Range;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
@@ -29,36 +30,36 @@ const PLACES_PER_CALL: usize = 4096;
 
 /// Why a range is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Closed {
+pub enum DrainReason {
     /// The manager has asked for it back: operations fail.
-    Withdrawn,
+    Draining,
     /// Its content is about to be elsewhere: operations wait.
     Moving,
 }
 
 /// The closed ranges, few and seldom any.
 #[derive(Debug, Default)]
-pub(super) struct Closings {
-    ranges: Vec<(Range<u64>, Closed)>,
+pub(super) struct DrainingRanges {
+    ranges: Vec<(Range<u64>, DrainReason)>,
     /// All addresses are.
-    held: bool,
+    in_reset: bool,
 }
 
-impl Closings {
+impl DrainingRanges {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && !self.held
+        self.ranges.is_empty() && !self.in_reset
     }
 
     /// Whether an operation at `hpa` may be made.
     #[cold]
     pub fn check(&self, hpa: u64) -> Result<(), EngineError> {
-        if self.held {
-            return Err(EngineError::Held(hpa));
+        if self.in_reset {
+            return Err(EngineError::InReset(hpa));
         }
         match self.ranges.iter().find(|(range, _)| range.contains(&hpa)) {
-            Some((_, Closed::Withdrawn)) => Err(EngineError::Withdrawn(hpa)),
-            Some((_, Closed::Moving)) => Err(EngineError::Busy),
+            Some((_, DrainReason::Draining)) => Err(EngineError::Draining(hpa)),
+            Some((_, DrainReason::Moving)) => Err(EngineError::Busy),
             None => Ok(()),
         }
     }
@@ -76,9 +77,9 @@ pub struct WriteBackRange {
 
 impl Engine {
     /// Closes a range, or changes why it is closed, and begins to write it back.
-    pub fn close_range(&mut self, range: Range<u64>, why: Closed) -> WriteBackRange {
-        self.open_range(range.start);
-        self.closings.ranges.push((range.clone(), why));
+    pub fn begin_drain(&mut self, range: Range<u64>, why: DrainReason) -> WriteBackRange {
+        self.end_drain(range.start);
+        self.draining.ranges.push((range.clone(), why));
         self.clear(&range);
         for op in self.core.ops.iter_mut() {
             match op {
@@ -90,13 +91,13 @@ impl Engine {
     }
 
     /// Opens the range that begins at `start` again, if it is closed.
-    pub fn open_range(&mut self, start: u64) {
-        self.closings.ranges.retain(|(range, _)| range.start != start);
+    pub fn end_drain(&mut self, start: u64) {
+        self.draining.ranges.retain(|(range, _)| range.start != start);
     }
 
     /// Whether this compute node is held in reset: all addresses are closed then.
-    pub fn set_held(&mut self, held: bool) {
-        self.closings.held = held;
+    pub fn set_in_reset(&mut self, in_reset: bool) {
+        self.draining.in_reset = in_reset;
     }
 
     /// Goes on writing back, as far as windows allow and some microseconds reach. `true` once nothing of the range is
