@@ -272,7 +272,7 @@ impl World {
         if seq > 0xffff {
             return;
         }
-        let addr = NAMED | agreed.name % 0x1000 << 34 | u64::from(stream) << 28 | seq << 12;
+        let addr = NAMED | (agreed.name % 0x1000) << 34 | u64::from(stream) << 28 | seq << 12;
         let frame = frame(
             cn,
             seq,

@@ -1,4 +1,4 @@
-//! A boxed link is a link, so that middlewares go around whatever [`open`](super::open) has chosen.
+//! A boxed link is a link, so that middlewares go around whatever [`open`](super::open()) has chosen.
 
 use std::os::fd::RawFd;
 use std::time::Duration;

@@ -44,7 +44,7 @@ impl Extras {
 /// Opens the link that `config` asks for, with `extras` around it.
 ///
 /// # Errors
-/// Those of [`open`] and of [`Extras::around`].
+/// Those of [`open()`] and of [`Extras::around`].
 pub fn open_with(config: &LinkConfig, extras: &Extras) -> Result<Box<dyn Link>, LinkError> {
     extras.around(open(config)?)
 }

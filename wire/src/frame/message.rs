@@ -278,7 +278,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// `N` bytes of the payload; [`body_len`] has made sure that they are there.
+/// `N` bytes of the payload; [`delimit`] has made sure that they are there.
 #[inline]
 fn chunk<const N: usize>(payload: &[u8], at: usize) -> Result<&[u8; N], FrameError> {
     let truncated = FrameError::Truncated { have: HEADER_LEN + payload.len(), need: HEADER_LEN + at + N };

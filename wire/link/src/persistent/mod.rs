@@ -76,7 +76,7 @@ impl LinkHealth {
 /// one is not used until it has the old one again.
 ///
 /// # Errors
-/// Those of [`open`], and no socket or thread for the watch.
+/// Those of [`open()`], and no socket or thread for the watch.
 ///
 /// # Panics
 /// If there is no configuration.

@@ -269,8 +269,11 @@ mod tests {
         Closing,
     ];
 
+    /// Where an event leads from, where to, and what is done.
+    type Row = &'static [(Phase, Phase, Action)];
+
     /// Every row: what an event does where it does anything. Where a phase is not named, nothing happens.
-    const ROWS: [(Event, &[(Phase, Phase, Action)]); 17] = [
+    const ROWS: [(Event, Row); 17] = [
         (Event::Connect, &[(Closed, Calling, Action::Call), (Closing, Reopening(Sound), Action::Call)]),
         (
             Event::Close,
