@@ -9,8 +9,27 @@ use crate::page::Page;
 use crate::{Faults, tree};
 
 /// The crates whose errors operators and users see.
-const CRATES: [&str; 6] =
-    ["wire/src/", "wire/link/src/", "gmm/src/", "mn-server/src/", "cn-agent/src/", "cn-agent/member/src/"];
+const CRATES: [&str; 19] = [
+    "wire/src/",
+    "wire/link/src/",
+    "gmm/src/",
+    "gmm/fabric/src/",
+    "gmm/fm/src/",
+    "deploy/daemon/src/",
+    "mn-server/src/",
+    "mn-server/core/src/",
+    "cn-agent/src/",
+    "cn-agent/member/src/",
+    "cn-agent/core/src/",
+    "cn-agent/sigbus/src/",
+    "cn-agent/paging/src/",
+    "cn-agent/client/src/",
+    "cn-agent/port/src/",
+    "cn-agent/cxl/src/",
+    "cn-agent/nbd/src/",
+    "cn-agent/exec/src/",
+    "cn-agent/vm/src/",
+];
 /// Their files whose errors nobody sees: links of simulations.
 const UNSEEN: [&str; 1] = ["wire/link/src/sim.rs"];
 
