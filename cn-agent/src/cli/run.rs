@@ -24,7 +24,7 @@ use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::{Ending, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, open_lasting};
+use cxloe_link::{Extras, LinkConfig, open_persistent};
 use cxloe_port::signals::Signals;
 use cxloe_wire::time::Time;
 use tracing::info;
@@ -48,7 +48,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let socket = server::bind(&config.socket)?;
     let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let key = config.key_file.as_deref().map(read_key).transpose()?;
-    let (links, health) = open_lasting(&[LinkConfig {
+    let (links, health) = open_persistent(&[LinkConfig {
         backend: config.backend,
         ethertype: config.ethertype,
         priority: config.priority,
