@@ -89,7 +89,7 @@ pub enum Ask {
 }
 
 /// Who wants to be a member. Its userfaultfd comes with the request, unless it is a forked child; with `resume` also the
-/// shared_state, and the memory if that is shared.
+/// shared state, and the memory if that is shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// The space.

@@ -1,4 +1,4 @@
-//! Pages on their way between buffers and memory nodes: the [`Store`] of every pager, over one engine.
+//! Pages on their way between page buffers and memory nodes: the [`Store`] of every pager, over one engine.
 //!
 //! ```text
 //!   Pager --fetch, write--> demand, ahead --go_on--> Engine: bursts, as many as a page takes, of many pages at once
@@ -7,7 +7,7 @@
 //!                           waiting_to_retry <--- failed --- PageTransfer --- all its segments are there ---> Pager::fetched, written
 //! ```
 //!
-//! A page may be spread over several memory nodes and takes several buffers, so it travels in *bursts*, one burst each.
+//! A page may be spread over several memory nodes and takes several frames, so it travels in *bursts*, one frame each.
 //! If one fails the whole page is sent for again, after a pause, until its region's patience is over. Everything has a
 //! place from the start: nothing is allocated later.
 

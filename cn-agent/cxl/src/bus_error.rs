@@ -5,7 +5,7 @@
 //! through; whoever made it looks at the mark afterwards and throws away what it read or wrote. The mark comes first:
 //! nobody finds the zeros of the new memory before it.
 //!
-//! The handler ([`sigbus`]) makes one system call here and touches nothing but atomics, so it may come at any moment.
+//! The handler ([`cxloe_sigbus`]) makes one system call here and touches nothing but atomics, so it may come at any moment.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

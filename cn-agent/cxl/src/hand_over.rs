@@ -1,4 +1,4 @@
-//! The thread that hands regions over to CXL devices: it looks at what is there whenever there may be monitor, answers for
+//! The thread that hands regions over to CXL devices: it looks at what is there whenever there may be news, answers for
 //! regions of which it is not decided what serves them, brings devices back that regions are on, and has operations fail
 //! at once on those that are no longer there.
 //!
@@ -24,7 +24,7 @@ use super::verdict::{DeviceState, device_state};
 use cxloe_cn_core::attachments::Question;
 use cxloe_cn_core::backing::{Backing, Memory, Preference, Served};
 
-/// How often to look without monitor.
+/// How often to look without news.
 const SCAN_INTERVAL: Duration = Duration::from_secs(2);
 /// How soon to look again while the worker still has a device that a region was on.
 const HANDOVER_SCAN_INTERVAL: Duration = Duration::from_millis(20);
@@ -85,7 +85,7 @@ pub struct HandOver {
 }
 
 impl HandOver {
-    /// Starts the thread, which answers about `regions`; `waker` is what has `monitor` end a wait.
+    /// Starts the thread, which answers about `regions`; `waker` has `monitor` end a wait.
     ///
     /// # Errors
     /// No thread, or no boot id.

@@ -143,7 +143,7 @@ mod tests {
         let begun = Instant::now();
         monitor.wait(long);
         assert!(begun.elapsed() < long);
-        // That waker is taken: time ends the next one.
+        // That wake-up is taken: time ends the next wait.
         monitor.wait(Duration::from_millis(5));
         std::thread::spawn(move || waker.wake());
         monitor.wait(long);

@@ -130,7 +130,7 @@ impl<'a> Member<'a> {
         self.agent
     }
 
-    /// The space's shared_state.
+    /// The space's shared state.
     pub fn shared_state(&self) -> BorrowedFd<'_> {
         self.shared_state.as_fd()
     }
@@ -224,7 +224,7 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Finds the agent's successor, which goes on from the shared_state.
+    /// Finds the agent's successor, which goes on from the shared state.
     fn resume(&mut self, host: &mut impl Host) -> Result<(), JoinError> {
         let until = Instant::now() + self.wait;
         loop {

@@ -31,7 +31,7 @@ pub struct Place {
 pub struct Keepsakes<'a> {
     /// The member's userfaultfd.
     pub uffd: BorrowedFd<'a>,
-    /// The space's shared_state.
+    /// The space's shared state.
     pub shared_state: BorrowedFd<'a>,
     /// The space's memory, if it is shared.
     pub memory: Option<BorrowedFd<'a>>,
@@ -132,7 +132,7 @@ pub struct Joined {
     pub welcome: Welcome,
     /// A forked child's own userfaultfd, which it has to keep open as long as it lives.
     pub uffd: Option<OwnedFd>,
-    /// The space's shared_state, to keep as well; not for a member of before, which has it.
+    /// The space's shared state, to keep as well; not for a member of before, which has it.
     pub shared_state: Option<OwnedFd>,
 }
 

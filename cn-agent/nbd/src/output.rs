@@ -248,7 +248,7 @@ mod tests {
                 output.part(7, true, 64, 3, 100, 9);
                 output.nothing(6);
                 output.done(8);
-                output.staged(5, 128, b"staged data".to_vec());
+                output.staged(5, 128, b"held data".to_vec());
                 output.error(9, Errno::Io, &format!("why{}", "é".repeat(TEXT_MAX)));
                 all(output, &memory, bite)
             };
@@ -258,7 +258,7 @@ mod tests {
                 simple(0, 6),
                 simple(0, 8),
                 simple(0, 5),
-                b"staged data".to_vec(),
+                b"held data".to_vec(),
                 simple(5, 9),
             ];
             assert_eq!(answers(false), (expected.concat(), vec![3], 9));
@@ -270,7 +270,7 @@ mod tests {
                 // libnbd takes a chunk of no data for an error.
                 chunk(true, 0, 6, b""),
                 simple(0, 8),
-                chunk(true, 1, 5, &[&128_u64.to_be_bytes()[..], b"staged data"].concat()),
+                chunk(true, 1, 5, &[&128_u64.to_be_bytes()[..], b"held data"].concat()),
                 chunk(true, 0x8001, 9, &error.concat()),
             ];
             assert_eq!(answers(true), (expected.concat(), vec![3], 9));

@@ -32,14 +32,14 @@ const NAME_AT: usize = 64;
 const NAME_WORDS: usize = 32;
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
-/// Why a shared_state is of no use.
+/// Why a shared state is of no use.
 #[derive(Debug, thiserror::Error)]
 pub enum SharedStateError {
     /// The system refuses.
-    #[error("the shared_state of paged memory cannot be opened: {0}")]
+    #[error("the shared state of paged memory cannot be opened: {0}")]
     Io(#[from] io::Error),
     /// It is none.
-    #[error("what was shown is no shared_state of this release")]
+    #[error("what was shown is no shared state of this release")]
     NoLedger,
 }
 
@@ -85,7 +85,7 @@ impl Words {
     }
 }
 
-/// The shared_state of one space.
+/// The shared state of one space.
 pub struct SharedState {
     file: File,
     head: Words,
@@ -123,13 +123,13 @@ fn table_bytes(pages: u32) -> usize {
 }
 
 impl SharedState {
-    /// A new shared_state with these options.
+    /// A new shared state with these options.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn create(options: &SpaceOptions) -> io::Result<SharedState> {
         let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = File::from(memfd_create(c"cxloe-shared_state", flags)?);
+        let file = File::from(memfd_create(c"cxloe-shared-state", flags)?);
         file.set_permissions(PermissionsExt::from_mode(0o600))?;
         let views = views_of(options.kind);
         file.set_len((TABLES_AT + views * table_bytes(options.view_pages)) as u64)?;
@@ -167,7 +167,7 @@ impl SharedState {
         Ok(SharedState { file, head, pages, views: views as u64 })
     }
 
-    /// A predecessor's shared_state, and what it says of the space; `hpa` is 0 in that.
+    /// A predecessor's shared state, and what it says of the space; `hpa` is 0 in that.
     ///
     /// # Errors
     /// [`SharedStateError`].
@@ -279,7 +279,7 @@ impl SharedState {
     }
 }
 
-/// Which views a shared_state has, as somebody sees it who may only read it, and whether their process is known: that of a
+/// Which views a shared state has, as somebody sees it who may only read it, and whether their process is known: that of a
 /// forked child is not before it has joined.
 ///
 /// # Errors

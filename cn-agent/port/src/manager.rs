@@ -178,7 +178,7 @@ struct Request<'a> {
 /// What has come of sending a request.
 enum Sent {
     /// It did not leave.
-    NotSent(io::Error),
+    Unreached(io::Error),
     /// It may have been carried out.
     NoAnswer(io::Error),
     /// An answer.
@@ -227,7 +227,7 @@ fn send(place: &Place, request: &Request<'_>) -> Sent {
     let until = Instant::now() + request.patience;
     let mut stream = match place.connect() {
         Ok(stream) => stream,
-        Err(error) => return Sent::NotSent(error),
+        Err(error) => return Sent::Unreached(error),
     };
     let Request { method, path, body, .. } = request;
     let body = body.as_deref().unwrap_or_default();
@@ -419,7 +419,7 @@ impl Manager {
                     leaderless = Some((place, answer));
                 }
                 Sent::Answered(answer) => return Ok((place, answer)),
-                Sent::NotSent(error) => reasons.push(format!("{}: {error}", place.url())),
+                Sent::Unreached(error) => reasons.push(format!("{}: {error}", place.url())),
                 Sent::NoAnswer(error) => {
                     reasons.push(format!("{}: {error}", place.url()));
                     if request.method != "GET" {

@@ -44,7 +44,7 @@ pub struct Membership {
     pub joined: Joined,
     /// This process's userfaultfd.
     pub uffd: OwnedFd,
-    /// The space's shared_state.
+    /// The space's shared state.
     pub shared_state: OwnedFd,
     /// How long to wait for a successor of the agent.
     pub wait: Duration,
@@ -88,7 +88,7 @@ const ANSWERED: u32 = 4;
 static PAGES: AtomicU64 = AtomicU64::new(0);
 /// A descriptor of the program's to give the helpers' back through.
 static RETURN: AtomicI32 = AtomicI32::new(-1);
-/// Descriptors of the helpers': of the userfaultfd, the shared_state, and what the listener is woken by.
+/// Descriptors of the helpers': of the userfaultfd, the shared state, and what the listener is woken by.
 static UFFD: AtomicI32 = AtomicI32::new(-1);
 static SHARED_STATE: AtomicI32 = AtomicI32::new(-1);
 static BELL: AtomicI32 = AtomicI32::new(-1);
@@ -105,7 +105,7 @@ pub struct NotStarted;
 pub struct Left {
     /// This process's userfaultfd.
     pub uffd: OwnedFd,
-    /// The space's shared_state.
+    /// The space's shared state.
     pub shared_state: OwnedFd,
     /// The view.
     pub view: u16,

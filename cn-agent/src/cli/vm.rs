@@ -256,8 +256,8 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
     let exit_reason = Arc::new(Mutex::new(None));
     let on_exit: OnExit = {
         let exit_reason = Arc::clone(&exit_reason);
-        Arc::new(move |on_exit| {
-            first(&exit_reason).get_or_insert(on_exit);
+        Arc::new(move |reason| {
+            first(&exit_reason).get_or_insert(reason);
         })
     };
     let pieces = match Pieces::serve(&machine, &source, &on_exit) {
@@ -268,10 +268,10 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
         }
     };
     info!(pid = machine.pid, pieces = machine.pieces.len(), "serving a machine");
-    let fate = watch(&machine, &mut owner, &exit_reason, stop);
+    let end = watch(&machine, &mut owner, &exit_reason, stop);
     drop(pieces);
     drop(guard);
-    Ok(fate)
+    Ok(end)
 }
 
 /// What is there first counts; a panic elsewhere leaves it whole.

@@ -102,7 +102,7 @@ pub async fn map(
     let mut made = claim_in_time(context, &request).await?;
     if made.is_none() && request.resume {
         let (Some(shared_state), memory) = (sent.take(), sent.take()) else {
-            return Err(Refused::NotResumed("no shared_state came with the request".into()));
+            return Err(Refused::NotResumed("no shared state came with the request".into()));
         };
         let name = request.region.clone();
         resume(context, shared_state, memory, move |spaces| spaces.is_mapped(&name)).await?;
@@ -194,7 +194,7 @@ async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<Made>,
 }
 
 /// Goes on with a space that an agent has left behind, unless it is `there` already: one at a time, because whoever
-/// adopts a shared_state changes it.
+/// adopts a shared state changes it.
 async fn resume(
     context: &ServerContext,
     shared_state: OwnedFd,

@@ -100,7 +100,7 @@ impl Owner {
             }
         }
         let shared_state =
-            shared_state.ok_or_else(|| protocol(path, "no shared_state came with the answer"))?;
+            shared_state.ok_or_else(|| protocol(path, "no shared state came with the answer"))?;
         Ok(Owner {
             socket,
             path: path.into(),
@@ -129,7 +129,7 @@ impl Owner {
         &self.path
     }
 
-    /// The shared_state, which members keep for a successor of the agent.
+    /// The shared state, which members keep for a successor of the agent.
     pub fn shared_state(&self) -> BorrowedFd<'_> {
         self.shared_state.as_fd()
     }

@@ -27,6 +27,7 @@
 mod bursts;
 mod completer;
 mod drain;
+mod error;
 mod flush;
 mod inflight;
 mod lines;
@@ -44,13 +45,14 @@ use alloc::vec::Vec;
 
 use cxloe_fabric::hdm::Decoder;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
-use cxloe_wire::session::{OpError, Rejected, Requester, RequesterConfig, RequesterStatus, SessionEvent};
+use cxloe_wire::session::{Rejected, Requester, RequesterConfig, RequesterStatus, SessionEvent};
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
 use completer::{Op, Ops};
 use drain::DrainingRanges;
 pub use drain::{DrainReason, WriteBackRange};
+pub use error::EngineError;
 pub use flush::Flush;
 use inflight::InFlight;
 pub use lines::Missed;
@@ -72,72 +74,6 @@ use crate::cache::{CacheConfig, Line, LineCache, State};
 const OPS_MAX: usize = 16_384;
 /// Events kept until they are taken; the oldest go first.
 const EVENTS_MAX: usize = 256;
-
-/// Why an operation was not carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EngineError {
-    /// Cannot be taken at this moment: poll, then try again.
-    #[error("busy: poll and try again")]
-    Busy,
-    /// No region holds this address.
-    #[error("no region holds HPA {0:#x}; `cn-agent list` shows what is attached")]
-    Unmapped(u64),
-    /// No region holds this address, and it reads as poison.
-    #[error(
-        "HPA {0:#x} reads as poison: no decoder of the region around it claims it; `cn-agent list` shows how large the region is"
-    )]
-    Poisoned(u64),
-    /// The manager has asked for the region back.
-    #[error(
-        "the manager has asked for the region at HPA {0:#x} back: it is disabled, or being unbound or moved away; \
-         `cn-agent list` shows it, `gmm enable-region` lets this node have a disabled one again"
-    )]
-    Draining(u64),
-    /// This compute node is held in reset.
-    #[error(
-        "the manager holds this compute node in reset, so that nothing is attached (HPA {0:#x}); wait until what it is \
-         to have is there, or release it with `gmm release`"
-    )]
-    InReset(u64),
-    /// The region is mapped into processes, and so not read or written line by line.
-    #[error(
-        "the region at HPA {0:#x} is mapped into programs at present, and is not read or written line by line meanwhile; \
-         `cn-agent paging` shows by whom"
-    )]
-    Mapped(u64),
-    /// Not the address of a line.
-    #[error("HPA {0:#x} is not a multiple of 64")]
-    Unaligned(u64),
-    /// A burst of no lines, too many for one frame, over the end of a page of CMem, with data of another length, or for
-    /// an interleave set that is no longer there.
-    #[error(
-        "a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page; take another segment"
-    )]
-    BadBurst(u64),
-    /// No session with the memory node is open.
-    #[error("no session with memory node {0} is open; check that mn-server runs there and the link is up")]
-    NotConnected(Mac),
-    /// The memory node has lost the region's data; what the region has on other memory nodes is still there.
-    #[error(
-        "memory node {0} was restarted without its content: what the region had there is lost; `gmm reset-region NAME` \
-         gives the region back, with zeros there"
-    )]
-    DataLost(Mac),
-    /// The region is served by a CXL device that is not there.
-    #[error(
-        "the CXL device that serves HPA {0:#x} is gone, or not what it was; `cn-agent list` says which it is, \
-         `cn-agent cxl list` what is there"
-    )]
-    DeviceGone(u64),
-    /// The request was sent and failed.
-    #[error("memory node {mac}: {error}")]
-    Failed {
-        /// The memory node.
-        mac: Mac,
-        /// Why.
-        error: OpError,
-    },
-}
 
 /// Takes what has become of operations; `user` is what the operation was made with.
 pub trait Sink {

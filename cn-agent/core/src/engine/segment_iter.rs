@@ -1,4 +1,4 @@
-//! A segment_iter over a range of HPA in segments that one frame each can carry.
+//! An iterator over a range of HPA in segments that one frame each can carry.
 //!
 //! Each segment is as long as its memory node's CMem page and the frames of its session allow, whatever the granularity:
 //! a long range takes no more frames interleaved than it does in a straight line. Pieces come by rows: row `r` is the
@@ -7,12 +7,12 @@
 //!
 //! ```text
 //!              position 0    1    2    3
-//!   row 0           | 1 |  | 2 |  | 3 |  | 4 |       numbers: the order of the segment_iter
+//!   row 0           | 1 |  | 2 |  | 3 |  | 4 |       numbers: the order of the iterator
 //!   row 1           | 5 |  | 6 |  | 7 |  | 8 |
 //! ```
 //!
-//! A segment_iter knows where it is; how many lines the next frame takes is asked anew each time, because a session may be
-//! replaced by one with smaller frames while the segment_iter waits.
+//! An iterator knows where it is; how many lines the next frame takes is asked anew each time, because a session may be
+//! replaced by one with smaller frames while the iterator waits.
 
 use core::ops::Range;
 
@@ -35,7 +35,7 @@ pub enum Direction {
     Write,
 }
 
-/// A segment_iter over a range of HPA. Every line of the range is in exactly one segment.
+/// An iterator over a range of HPA. Every line of the range is in exactly one segment.
 #[derive(Clone, Debug)]
 pub struct SegmentIter {
     /// What no route was looked up for so far.

@@ -1,14 +1,9 @@
 //! Faults: how a page comes.
 
-use super::memory::PAGE_BYTES;
 use super::page_buffers::Use;
 use super::*;
 use alloc::vec::Vec;
 
-/// Transfers kept free for faults while pages are read ahead.
-const ROOM_FOR_DEMAND: usize = 16;
-/// The part of the reserve that faults have to themselves while pages are read ahead: one in this many.
-const RESERVE_FOR_DEMAND: u32 = 4;
 /// Pages kept in their buffers at most.
 const STAGED_MAX: usize = 64;
 
@@ -37,7 +32,7 @@ pub struct Fault {
 }
 
 /// Why a fault is not served yet.
-enum Wait {
+pub(super) enum Wait {
     /// No more pages may be resident, or the mapping is changing: it is looked at again in the next turn.
     Turn,
     /// Something under way ends it.
@@ -112,18 +107,12 @@ impl Pager {
     }
 
     /// Whether one more page may be resident.
-    fn has_room(&self, view: ViewId) -> bool {
+    pub(super) fn has_room(&self, view: ViewId) -> bool {
         !self.options.evict || !self.is_droppable(view) || self.bounded() + self.coming < self.options.limit
     }
 
-    /// Whether one more page may be resident that nobody waits for.
-    fn has_room_ahead(&self) -> bool {
-        let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
-        !self.options.evict || self.bounded() + self.coming + spared < self.options.limit
-    }
-
     #[inline]
-    fn serve(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+    pub(super) fn serve(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
         let Fault { mapping, page, access, write } = fault;
         let Some(view) = self.view_of(mapping) else { return Ok(()) };
         if self.view(view).is_none_or(|view| page >= view.table.len()) {
@@ -180,7 +169,13 @@ impl Pager {
     }
 
     /// A page that is nowhere in memory is wanted.
-    fn missing(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+    pub(super) fn missing(
+        &mut self,
+        view: ViewId,
+        entry: Entry,
+        fault: Fault,
+        io: &mut Io<'_>,
+    ) -> Result<(), Wait> {
         let Fault { mapping, page, write, .. } = fault;
         if !self.has_room(view) {
             self.counters.waits_for_room += 1;
@@ -208,7 +203,7 @@ impl Pager {
     }
 
     /// Another thread wants a page that is on its way.
-    fn join(&mut self, view: ViewId, entry: Entry, fault: Fault) {
+    pub(super) fn join(&mut self, view: ViewId, entry: Entry, fault: Fault) {
         let Some(buffer) = entry.buffer() else { return };
         if let Use::Fetch { view: of, page, mapping, write } = self.buffers.purpose(buffer) {
             let (mapping, write) = match mapping {
@@ -223,183 +218,6 @@ impl Pager {
             self.look_ahead_proved(view, fault.page);
         }
         self.set(view, fault.page, entry.with(Flags::WANTED));
-    }
-
-    /// A page that was fetched into its buffer is wanted.
-    fn install_staged(
-        &mut self,
-        view: ViewId,
-        entry: Entry,
-        fault: Fault,
-        io: &mut Io<'_>,
-    ) -> Result<(), Wait> {
-        let Fault { mapping, page, write, .. } = fault;
-        let Some(buffer) = entry.buffer() else { return Ok(()) };
-        if !self.has_room(view) {
-            self.counters.waits_for_room += 1;
-            return Err(Wait::Turn);
-        }
-        self.install_frame(view, entry, mapping, buffer, write, io)?;
-        self.counters.faults += 1;
-        self.counters.held_hits += 1;
-        self.read_ahead(view, page, io);
-        Ok(())
-    }
-
-    /// Puts a fetched page in place; its buffer becomes the twin of a page that is written, or is free.
-    fn install_frame(
-        &mut self,
-        view: ViewId,
-        entry: Entry,
-        mapping: MappingId,
-        buffer: BufferId,
-        write: bool,
-        io: &mut Io<'_>,
-    ) -> Result<(), Wait> {
-        let Use::Fetch { page, .. } = self.buffers.purpose(buffer) else { return Ok(()) };
-        let recent = entry.is(Flags::RECENT);
-        let place = entry.with_buffer(None).without(Flags::RECENT);
-        self.set(view, page, if write { place.to(State::Installing) } else { entry });
-        match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
-            Ok(()) if write && !self.is_droppable(view) => {
-                self.set(view, page, place.to(State::Dirty));
-                self.buffers.give(buffer);
-            }
-            Ok(()) if write => {
-                self.buffers.set_purpose(buffer, Use::Twin);
-                self.set(view, page, place.to(State::Dirty).with_buffer(Some(buffer)));
-            }
-            Ok(()) => {
-                self.set(view, page, place.to(State::Clean));
-                self.buffers.give(buffer);
-            }
-            Err(MemoryError::Exists) => {
-                // Whoever put it there knows better; see `install_zeros`.
-                self.set(view, page, place.to(State::Absent));
-                self.buffers.give(buffer);
-                io.memory.wake(mapping, page);
-                return Ok(());
-            }
-            Err(error) => {
-                self.set(view, page, entry.to(State::Staged).with_buffer(Some(buffer)));
-                return self.refused(error, mapping);
-            }
-        }
-        self.entered(view, page, recent);
-        Ok(())
-    }
-
-    /// Puts zeros in place of a page never written.
-    fn install_zeros(
-        &mut self,
-        view: ViewId,
-        mapping: MappingId,
-        page: u32,
-        write: bool,
-        io: &mut Io<'_>,
-    ) -> Result<(), Wait> {
-        const ZEROS: Page = [0; PAGE_BYTES];
-        let entry = self.entry(view, page);
-        let recent = entry.is(Flags::RECENT);
-        let place = entry.without(Flags::RECENT);
-        if write {
-            self.set(view, page, place.to(State::Installing));
-        }
-        let installed = io.memory.install(mapping, page, &ZEROS, !write);
-        match installed {
-            Ok(()) => self.set(view, page, place.to(if write { State::Dirty } else { State::Clean })),
-            Err(MemoryError::Exists) => {
-                // It is about to be discarded, and we have been told so; or the fault is an old one. To take it for the
-                // page's content would bring back what is being discarded.
-                self.set(view, page, entry);
-                io.memory.wake(mapping, page);
-                return Ok(());
-            }
-            Err(error) => {
-                self.set(view, page, entry);
-                return self.refused(error, mapping);
-            }
-        }
-        self.entered(view, page, recent);
-        Ok(())
-    }
-
-    /// Why the kernel did not do it decides how it goes on.
-    #[cold]
-    fn refused(&mut self, error: MemoryError, mapping: MappingId) -> Result<(), Wait> {
-        match error {
-            MemoryError::Gone => {
-                self.gone(mapping);
-                Ok(())
-            }
-            _ => Err(Wait::Turn),
-        }
-    }
-
-    /// The first write to a page in memory.
-    fn first_write(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
-        let page = fault.page;
-        // A page with no slot of its own is sent whole anyway; one that cannot leave at present may be.
-        let worth = self.is_droppable(view) && entry.slot().is_some_and(|slot| !self.slots.is_shared(slot));
-        let twin = if worth { self.buffers.take(Use::Twin) } else { None };
-        if let Some(twin) = twin
-            && let Err(error) = io.memory.snapshot(view, page, self.buffers.page_mut(twin))
-        {
-            self.buffers.give(twin);
-            if error == MemoryError::Absent {
-                self.discarded(view, page..page + 1);
-                io.memory.wake(fault.mapping, page);
-                return Ok(());
-            }
-            return self.refused(error, fault.mapping);
-        }
-        self.counters.write_faults += 1;
-        self.set(view, page, entry.to(State::Dirty).with_buffer(twin));
-        self.grant_write(fault, io)
-    }
-
-    /// The page is dirty, so who writes to it may.
-    fn grant_write(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
-        let Fault { mapping, page, access, .. } = fault;
-        let install = match access {
-            Access::Unmapped => io.memory.map(mapping, page, false),
-            _ => io.memory.unprotect(mapping, page),
-        };
-        self.install(install, fault, io)
-    }
-
-    /// The page is there, and this mapping is to have it too.
-    fn map_read_only(&mut self, fault: Fault, protect: bool, io: &mut Io<'_>) -> Result<(), Wait> {
-        let mapped = match fault.access {
-            Access::Unmapped => io.memory.map(fault.mapping, fault.page, protect),
-            // A read of a page that is there: it has been served since.
-            _ => Err(MemoryError::Exists),
-        };
-        self.install(mapped, fault, io)
-    }
-
-    fn install(&mut self, done: Result<(), MemoryError>, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
-        match done {
-            Ok(()) => Ok(()),
-            Err(MemoryError::Exists | MemoryError::Absent) => {
-                io.memory.wake(fault.mapping, fault.page);
-                Ok(())
-            }
-            Err(error) => self.refused(error, fault.mapping),
-        }
-    }
-
-    /// The page's data is lost: whoever touches it is to know.
-    #[cold]
-    fn poison(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
-        match io.memory.poison(fault.mapping, fault.page) {
-            Ok(()) => Ok(()),
-            Err(MemoryError::Exists) => {
-                io.memory.wake(fault.mapping, fault.page);
-                Ok(())
-            }
-            Err(error) => self.refused(error, fault.mapping),
-        }
     }
 
     /// A fetch has ended, its data in the buffer.
@@ -431,7 +249,7 @@ impl Pager {
         }
         match mapping {
             Some(mapping) => {
-                if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, buffer, write, io) {
+                if let Err(Wait::Turn) = self.install_buffer(view, entry, mapping, buffer, write, io) {
                     let access = Access::Missing;
                     self.waiting.push_back(Fault { mapping, page, access, write });
                 } else if self.view(view).is_some_and(|view| view.mappings.len() > 1) {
@@ -448,13 +266,20 @@ impl Pager {
     }
 
     /// Pages fetched ahead are put in place, but for markers, which show how far a reader has got.
-    fn place_ahead(&mut self, view: ViewId, page: u32, entry: Entry, buffer: BufferId, io: &mut Io<'_>) {
+    pub(super) fn place_ahead(
+        &mut self,
+        view: ViewId,
+        page: u32,
+        entry: Entry,
+        buffer: BufferId,
+        io: &mut Io<'_>,
+    ) {
         let mapping = self.mappings_of(view).next();
         // A marker was requested as a write nobody makes: see `read_ahead`.
         let marker = matches!(self.buffers.purpose(buffer), Use::Fetch { write: true, .. });
         match mapping {
             Some(mapping) if !marker && self.bounded() < self.options.limit => {
-                if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, buffer, false, io) {
+                if let Err(Wait::Turn) = self.install_buffer(view, entry, mapping, buffer, false, io) {
                     self.hold(view, page, self.entry(view, page));
                 }
             }
@@ -463,7 +288,7 @@ impl Pager {
     }
 
     /// Keeps a page in its buffer; the oldest kept so is given up for it.
-    fn hold(&mut self, view: ViewId, page: u32, entry: Entry) {
+    pub(super) fn hold(&mut self, view: ViewId, page: u32, entry: Entry) {
         self.set(view, page, entry.to(State::Staged));
         self.staged.push_back(PageRef { view, page });
         while self.staged.len() > STAGED_MAX {
@@ -472,70 +297,6 @@ impl Pager {
             if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer()) {
                 self.buffers.give(buffer);
                 self.set(view, page, entry.to(State::Absent).with_buffer(None));
-            }
-        }
-    }
-
-    fn look_ahead_proved(&mut self, view: ViewId, page: u32) -> Option<prefetch::Window> {
-        if !self.options.prefetch {
-            return None;
-        }
-        let (window, proved) = self.view_mut(view)?.prefetch.wanted(page);
-        self.proved(proved);
-        window
-    }
-
-    /// Fetches what the reader of `page` will want next, as far as that delays nobody.
-    fn read_ahead(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
-        let Some(window) = self.look_ahead_proved(view, page) else { return };
-        let pages = self.options.pages;
-        let (mut covered, mut begun) = (window.count, 0);
-        for (index, page) in window.pages(pages).enumerate() {
-            let entry = self.entry(view, page);
-            let (State::Absent, Some(slot)) = (entry.state(), entry.slot()) else { continue };
-            if io.store.room() <= ROOM_FOR_DEMAND || !self.has_room_ahead() {
-                covered = index as u32;
-                break;
-            }
-            let purpose = Use::Fetch { view: Some(view), page, mapping: None, write: index == 0 };
-            let Some(buffer) = self.buffers.take(purpose) else {
-                covered = index as u32;
-                break;
-            };
-            self.coming += 1;
-            begun += 1;
-            self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)));
-            io.store.fetch(slot, buffer, Urgency::Ahead);
-        }
-        self.counters.prefetched += u64::from(begun);
-        if let Some(view) = self.view_mut(view) {
-            view.prefetch.began(covered, begun);
-        }
-    }
-
-    /// Whoever writes page after page for the first time is spared most of these faults.
-    fn zeros_ahead(&mut self, view: ViewId, mapping: MappingId, page: u32, write: bool, io: &mut Io<'_>) {
-        let Some(window) = self.look_ahead_proved(view, page) else { return };
-        let pages = self.options.pages;
-        let mut looked: Option<(u32, u64)> = None;
-        // The first is the marker, left for the fault that calls for the next window.
-        for page in window.pages(pages).skip(1) {
-            let entry = self.entry(view, page);
-            let fits = self.has_room_ahead();
-            if entry.state() != State::Absent || entry.slot().is_some() || !fits {
-                continue;
-            }
-            let group = page / u64::BITS * u64::BITS;
-            let occupied = match looked {
-                Some((of, occupied)) if of == group => occupied,
-                _ => io.memory.occupied(view, group),
-            };
-            looked = Some((group, occupied));
-            if occupied >> (page - group) & 1 == 1 {
-                continue;
-            }
-            if self.install_zeros(view, mapping, page, write, io).is_err() {
-                return;
             }
         }
     }

@@ -24,11 +24,13 @@
 //! and which a fork duplicates (`fork`). Resident pages of all views of a region are bounded by one limit; leaving is
 //! begun ahead of need (`evict`), so that a fault finds room.
 
+mod ahead;
 mod counters;
 pub mod entry;
 mod evict;
 mod fault;
 mod fork;
+mod install;
 mod lines;
 pub mod memory;
 pub mod page_buffers;

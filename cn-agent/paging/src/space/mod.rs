@@ -38,7 +38,7 @@ pub enum MakeError {
     #[error(transparent)]
     SharedState(#[from] SharedStateError),
     /// The space cannot be taken over.
-    #[error("the memory of the region did not come with its shared_state")]
+    #[error("the memory of the region did not come with its shared state")]
     NoMemory,
 }
 
@@ -49,7 +49,7 @@ pub struct Made {
     pub id: u64,
     /// Pages of the region.
     pub pages: u32,
-    /// The shared_state, to keep for the agent's successor.
+    /// The shared state, to keep for the agent's successor.
     pub shared_state: OwnedFd,
     /// The memory, if processes share it.
     pub memory: Option<OwnedFd>,
@@ -193,7 +193,7 @@ impl Space {
         })
     }
 
-    /// The shared_state's table of a view, its pages as those of a new view.
+    /// The shared state's table of a view, its pages as those of a new view.
     pub(super) fn empty_table(&self, view: ViewId) -> io::Result<PageTable> {
         let table = self.shared_state.table(view.0)?;
         let own = self.options.kind != Kind::Private && !self.options.fresh;

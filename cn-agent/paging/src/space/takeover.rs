@@ -1,6 +1,6 @@
 //! Going on with the spaces of an agent that has died.
 //!
-//! The first member or owner that comes shows the shared_state, from which everything is made again: the views, each with its
+//! The first member or owner that comes shows the shared state, from which everything is made again: the views, each with its
 //! table, in the numbers they had. Those of processes that have ended meanwhile are ended at once. What is in memory is
 //! not cleaned before every process that lives has come again, since until then its pages cannot be protected.
 
@@ -25,7 +25,7 @@ impl Record {
 }
 
 impl Space {
-    /// Makes the space again from its shared_state.
+    /// Makes the space again from its shared state.
     pub(crate) fn take_over(&mut self) -> io::Result<()> {
         let records = self.shared_state.records();
         (0..cxloe_cn_core::pager::MAPPINGS_MAX as u16)

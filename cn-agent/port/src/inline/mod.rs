@@ -26,7 +26,7 @@
 //!
 //! The kernel's own accesses to absent pages (read(2) into them), and its writes to present protected ones, fail with
 //! EFAULT; nobody handles a signal for it. Touch and write such a buffer first, or map the region with
-//! [`Mapping`](cxloe_client::mapping::Mapping), whose pages come for everybody. A child after a fork does not inherit the
+//! `cxloe_client::mapping::Mapping`, whose pages come for everybody. A child after a fork does not inherit the
 //! mapping.
 
 mod core;
