@@ -6,11 +6,11 @@ use std::time::Duration;
 use cxloe_fabric::model::Watermark;
 use cxloe_link::Link;
 use cxloe_link::sim::SimLink;
-use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
-use cxloe_mn::pool::{ByteSize, Host, MpAddr, Pool, PoolOptions};
-use cxloe_mn::service::Service;
-use cxloe_mn::translation::PageTable;
+use cxloe_mn::pool::{ByteSize, Host, MpAddr, PoolOptions};
+use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn_core::service::Service;
+use cxloe_mn_core::translation::PageTable;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::session::ResponderConfig;
 use cxloe_wire::time::Time;
@@ -70,7 +70,7 @@ impl Memory {
             prefault: Some(false),
             ..PoolOptions::default()
         };
-        let pool = Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
+        let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
         let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
         let range = |cn: &Mac| StaticRange { cn: *cn, base: ByteSize(0), size: ByteSize(LIVES * EXTENT) };
         StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");

@@ -183,7 +183,7 @@ pub fn is_passing(error: EngineError) -> bool {
         error,
         EngineError::Unmapped(_)
             | EngineError::Held(_)
-            | EngineError::Withdrawn(_)
+            | EngineError::Draining(_)
             | EngineError::NotConnected(_)
             | EngineError::Failed { error: OpError::SessionDead | OpError::Closed, .. }
     )

@@ -17,7 +17,7 @@ use cxloe_cn_core::engine::{Engine, EngineError, Sink};
 use cxloe_cn_core::fault_times::FaultTimes;
 use cxloe_cn_core::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
-use cxloe_cn_core::transfers::{self, Ended, FrameSource, PAGING, Transfers};
+use cxloe_cn_core::transfers::{self, BufferSource, Ended, PAGING, Transfers};
 
 /// Processes whose faults are looked for directly.
 const DIRECT_MAX: usize = 4;
@@ -54,7 +54,7 @@ pub struct Joining {
 #[derive(Debug)]
 pub(super) struct List(pub(super) Vec<Option<Box<Space>>>);
 
-impl FrameSource for List {
+impl BufferSource for List {
     #[inline]
     fn frames(&mut self, space: u16) -> Option<&mut cxloe_cn_core::pager::Frames> {
         self.0.get_mut(usize::from(space))?.as_mut().map(|space| space.frames())

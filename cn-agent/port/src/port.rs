@@ -19,7 +19,7 @@ use cxloe_wire::time::Time;
 use crate::signals::Signals;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::{
-    BurstRead, Direction, Engine, EngineError, EngineEvent, Piece, Read, Sink, Walk, Write,
+    BurstRead, Direction, Engine, EngineError, EngineEvent, Read, Segment, SegmentIter, Sink, Write,
 };
 
 mod waiting;
@@ -279,7 +279,7 @@ impl Port {
             let read = engine.read(*hpa, user, now, tx)?;
             left = rest;
             Ok(match read {
-                Read::Sent => Next::Sent(Request { piece: Piece::straight(*hpa, 1), at }),
+                Read::Sent => Next::Sent(Request { piece: Segment::straight(*hpa, 1), at }),
                 Read::Hit(line) => {
                     out[at..at + LINE_SIZE].copy_from_slice(&line);
                     Next::Done
@@ -298,7 +298,7 @@ impl Port {
             let written = engine.write(*hpa, line, user, now, tx)?;
             left = rest;
             Ok(match written {
-                Write::Sent => Next::Sent(Request { piece: Piece::straight(*hpa, 1), at: 0 }),
+                Write::Sent => Next::Sent(Request { piece: Segment::straight(*hpa, 1), at: 0 }),
                 Write::Done => Next::Done,
             })
         })
@@ -307,9 +307,9 @@ impl Port {
     /// Reads `out.len()` bytes (whole lines) from `hpa` on, in bursts, each as large as a frame takes, on all memory
     /// nodes that have a part of them at once.
     pub fn read_bytes(&mut self, hpa: u64, out: &mut [u8]) -> Result<(), PortError> {
-        let mut walk = Walk::new(whole_lines(hpa, out.len())?);
+        let mut walk = SegmentIter::new(whole_lines(hpa, out.len())?);
         self.many(out, |engine, user, now, tx, out| {
-            let Some(piece) = walk.piece(engine, Direction::Read) else { return Ok(Next::End) };
+            let Some(piece) = walk.segment(engine, Direction::Read) else { return Ok(Next::End) };
             let at = (piece.hpa - hpa) as usize;
             let read = engine.burst_read(&piece, user, now, tx)?;
             walk.advance(&piece);
@@ -327,10 +327,10 @@ impl Port {
     /// Writes `data` (whole lines) from `hpa` on, in bursts, each as large as a frame takes, to all memory nodes that
     /// have a part of them at once.
     pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), PortError> {
-        let mut walk = Walk::new(whole_lines(hpa, data.len())?);
+        let mut walk = SegmentIter::new(whole_lines(hpa, data.len())?);
         let mut room = [0; BURST_LINES_MAX * LINE_SIZE];
         self.many(&mut [], |engine, user, now, tx, _| {
-            let Some(piece) = walk.piece(engine, Direction::Write) else { return Ok(Next::End) };
+            let Some(piece) = walk.segment(engine, Direction::Write) else { return Ok(Next::End) };
             let at = (piece.hpa - hpa) as usize;
             let mask = u64::MAX >> (BURST_LINES_MAX - piece.lines);
             let bytes = piece.gather(&data[at..], &mut room).ok_or(EngineError::BadBurst(piece.hpa))?;

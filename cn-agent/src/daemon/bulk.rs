@@ -2,7 +2,7 @@
 //! at once as the engine takes.
 //!
 //! ```text
-//!   submission at the front of a ring --> Job, Walk --> parcels --> Engine: bursts
+//!   submission at the front of a ring --> Job, SegmentIter --> parcels --> Engine: bursts
 //!                                          ^                          |
 //!        completion <--- all are back ---- settle <-- data area <-----+ answers (by parcel)
 //! ```
@@ -27,7 +27,7 @@ use super::jobs::{Ended, Job, Jobs, Way};
 use cxloe_client::ring::{AgentEnd, Lines, Operation};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
-use cxloe_cn_core::engine::{BurstRead, Direction, Engine, EngineError, Piece, Run, Walk, Write};
+use cxloe_cn_core::engine::{BurstRead, Direction, Engine, EngineError, Run, Segment, SegmentIter, Write};
 
 /// What tells user values of parcels from those of lines.
 pub const PARCEL: u64 = 1 << 62;
@@ -54,7 +54,7 @@ pub struct Owner {
 struct Parcel {
     owner: Owner,
     job: u16,
-    piece: Piece,
+    piece: Segment,
 }
 
 /// A line that is being patched, and locked.
@@ -161,7 +161,7 @@ impl Bulk {
     ) -> Step {
         if jobs.current.is_none() {
             match self.begin(owner, jobs, end, to, sent) {
-                Begun::Walk(job, walk) => jobs.current = Some((job, walk)),
+                Begun::SegmentIter(job, walk) => jobs.current = Some((job, walk)),
                 Begun::Step(step) => return step,
             }
         }
@@ -171,7 +171,7 @@ impl Bulk {
         let direction = if matches!(job.way, Way::Read(_)) { Direction::Read } else { Direction::Write };
         for _ in 0..TURN {
             // One piece may have failed while others were being sent.
-            let piece = if job.failed.is_none() { walk.piece(to.engine, direction) } else { None };
+            let piece = if job.failed.is_none() { walk.segment(to.engine, direction) } else { None };
             let Some(piece) = piece else {
                 jobs.current = None;
                 return Step::Through(jobs.stop(at, None));
@@ -227,7 +227,7 @@ impl Bulk {
         }
         let Operation::Patch(mask) = submission.operation else {
             return match jobs.begin(submission.tag, hpa, way) {
-                Some(job) => Begun::Walk(job, Walk::new(hpa..until)),
+                Some(job) => Begun::SegmentIter(job, SegmentIter::new(hpa..until)),
                 None => Begun::Step(Step::Busy),
             };
         };
@@ -251,7 +251,7 @@ impl Bulk {
         let Some(parcel) = self.free.last().copied() else { return Step::Full };
         let Some(job) = jobs.begin(tag, hpa, Way::Patch) else { return Step::Busy };
         patch.job = job;
-        let piece = to.engine.piece(hpa, 1);
+        let piece = to.engine.segment(hpa, 1);
         match to.engine.burst_read(&piece, PARCEL | u64::from(parcel), to.now, to.tx) {
             Ok(BurstRead::Sent) => {
                 self.free.pop();
@@ -313,7 +313,7 @@ impl Bulk {
 
     fn write_patch(&mut self, patch: &Patch, to: &mut Sending<'_, '_>) -> Result<Write, EngineError> {
         let Some(parcel) = self.free.last().copied() else { return Err(EngineError::Busy) };
-        let piece = to.engine.piece(patch.hpa, 1);
+        let piece = to.engine.segment(patch.hpa, 1);
         let user = PARCEL | u64::from(parcel);
         let written = to.engine.burst_write(&piece, 1, &patch.line, user, to.now, to.tx)?;
         if written == Write::Sent {
@@ -331,7 +331,7 @@ impl Bulk {
         owner: Owner,
         at: u16,
         job: &mut Job,
-        piece: &Piece,
+        piece: &Segment,
         end: &AgentEnd,
         to: &mut Sending<'_, '_>,
     ) -> Result<Option<()>, EngineError> {
@@ -437,17 +437,17 @@ pub struct Arrived {
     /// Whose it is.
     pub owner: Owner,
     job: u16,
-    piece: Piece,
+    piece: Segment,
 }
 
 enum Begun {
-    Walk(u16, Walk),
+    SegmentIter(u16, SegmentIter),
     Step(Step),
 }
 
 /// Puts the lines of a piece where they belong in the data area, in which byte `at` is the piece's first.
 #[inline]
-fn scatter(end: &AgentEnd, at: usize, piece: &Piece, data: &[u8]) {
+fn scatter(end: &AgentEnd, at: usize, piece: &Segment, data: &[u8]) {
     for Run { first, lines, offset } in piece.runs() {
         if let Some(lines) = data.get(first * LINE_SIZE..(first + lines) * LINE_SIZE) {
             end.put(at + offset as usize, lines);

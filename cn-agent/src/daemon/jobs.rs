@@ -2,7 +2,7 @@
 
 use cxloe_client::ring::ENTRIES;
 use cxloe_client::status::Status;
-use cxloe_cn_core::engine::{EngineError, Walk};
+use cxloe_cn_core::engine::{EngineError, SegmentIter};
 
 /// Jobs of one client at once: one for each place of its rings.
 const JOBS_MAX: usize = ENTRIES;
@@ -37,7 +37,7 @@ pub struct Jobs {
     pub(super) slots: Vec<Option<Job>>,
     free: Vec<u16>,
     /// The one whose pieces are being sent.
-    pub(super) current: Option<(u16, Walk)>,
+    pub(super) current: Option<(u16, SegmentIter)>,
 }
 
 impl Default for Jobs {

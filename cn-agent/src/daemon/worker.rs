@@ -345,7 +345,7 @@ impl Worker {
             Change::LetGo { attachment, ticket } => drains.let_go(engine, attachment, ticket, now),
             Change::Drop(region) => {
                 let Attachment { region: now, hpa, .. } = region;
-                engine.open_range(hpa);
+                engine.end_drain(hpa);
                 // On its way out, it is as it was before, and what it has grown by since.
                 for region in drains.forget(hpa).map(|before| before.region).iter().chain([&now]) {
                     self.options.station.detach(engine, region, hpa);
@@ -367,7 +367,7 @@ impl Worker {
 
     fn attach(&mut self, attachment: &Attachment, now: Time) {
         let Attachment { region, hpa, .. } = attachment;
-        self.engine.open_range(*hpa);
+        self.engine.end_drain(*hpa);
         self.parties.spaces.attached(*hpa);
         match self.options.station.attach(&mut self.engine, attachment, now) {
             Ok(()) => tracing::info!(

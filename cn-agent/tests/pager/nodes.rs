@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 
-use cxloe_cn_core::pager::{FrameId, PAGE_BYTES, Page, Store, Urgency};
+use cxloe_cn_core::pager::{BufferId, PAGE_BYTES, Page, Store, Urgency};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 #[derive(Clone, Copy)]
 struct Transfer {
     slot: u32,
-    frame: FrameId,
+    frame: BufferId,
     /// `None`: a fetch.
     lines: Option<u64>,
     begun: u64,
@@ -18,13 +18,13 @@ struct Transfer {
 /// A transfer that has ended.
 pub enum Ended {
     Fetched {
-        frame: FrameId,
+        frame: BufferId,
         page: Box<Page>,
         lost: bool,
     },
     /// To be applied by the caller, who has the frame.
     Written {
-        frame: FrameId,
+        frame: BufferId,
         slot: u32,
         lines: u64,
         lost: bool,
@@ -72,7 +72,7 @@ impl Nodes {
     }
 
     /// The agent has died: what was on its way has arrived, in part, or not. The frames are the dead agent's.
-    pub fn agent_dies(&mut self, frame: impl Fn(FrameId) -> Page) {
+    pub fn agent_dies(&mut self, frame: impl Fn(BufferId) -> Page) {
         let mut transfers = std::mem::take(&mut self.transfers);
         transfers.sort_by_key(|transfer| transfer.begun);
         for Transfer { slot, frame: id, lines, .. } in transfers {
@@ -99,7 +99,7 @@ impl Nodes {
         })
     }
 
-    fn begin(&mut self, slot: u32, frame: FrameId, lines: Option<u64>) {
+    fn begin(&mut self, slot: u32, frame: BufferId, lines: Option<u64>) {
         assert!(self.transfers.iter().all(|transfer| transfer.frame != frame), "a frame has one transfer");
         self.begun += 1;
         self.transfers.push(Transfer { slot, frame, lines, begun: self.begun });
@@ -111,12 +111,12 @@ impl Store for Nodes {
         self.room.saturating_sub(self.transfers.len())
     }
 
-    fn fetch(&mut self, slot: u32, frame: FrameId, _: Urgency) {
+    fn fetch(&mut self, slot: u32, frame: BufferId, _: Urgency) {
         assert!(self.room() > 0, "there was room");
         self.begin(slot, frame, None);
     }
 
-    fn write(&mut self, slot: u32, lines: u64, frame: FrameId) {
+    fn write(&mut self, slot: u32, lines: u64, frame: BufferId) {
         assert!(self.room() > 0 && lines != 0, "there was room, and something to send");
         self.lines_written += u64::from(lines.count_ones());
         self.begin(slot, frame, Some(lines));

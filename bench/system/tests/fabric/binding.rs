@@ -25,7 +25,7 @@ fn is_gone(error: &ClientError) -> bool {
     matches!(
         error,
         ClientError::Engine(
-            EngineError::Withdrawn(_)
+            EngineError::Draining(_)
                 | EngineError::Unmapped(_)
                 | EngineError::Failed { error: OpError::Fault(_), .. }
         )

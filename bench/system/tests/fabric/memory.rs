@@ -117,9 +117,9 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
     let disabled = rig.ask(rig.manager.disable_region(&name("r"), disable))?;
     ensure(disabled.state == RegionState::Disabled, format!("{disabled:?}"))?;
     let error = port.read(hpa + MIB).expect_err("it is disabled");
-    ensure(matches!(error, ClientError::Engine(EngineError::Withdrawn(_))), error.to_string())?;
+    ensure(matches!(error, ClientError::Engine(EngineError::Draining(_))), error.to_string())?;
     let error = port.write(hpa, &[7; 64]).expect_err("it is disabled");
-    ensure(matches!(error, ClientError::Engine(EngineError::Withdrawn(_))), error.to_string())?;
+    ensure(matches!(error, ClientError::Engine(EngineError::Draining(_))), error.to_string())?;
     rig.listed(0, "r", |region| region.state == "disabled")?;
 
     let content = |at: u64| if at < hpa + 64 * 64 { line(at, 2) } else { line(at, 1) };
@@ -135,7 +135,7 @@ pub fn disabled_regions_keep_content_and_address() -> Outcome {
     rig.attached(0, "other")?;
     let mut port = rig.connect(0)?;
     let error = port.read(hpa).expect_err("it is disabled");
-    ensure(matches!(error, ClientError::Engine(EngineError::Withdrawn(_))), error.to_string())?;
+    ensure(matches!(error, ClientError::Engine(EngineError::Draining(_))), error.to_string())?;
     rig.ask(rig.manager.enable_region(&name("r")))?;
     ensure(rig.attached(0, "r")?.hpa == hpa, "it keeps its address")?;
     check(&mut port, hpa, bytes, content)

@@ -10,7 +10,7 @@ use super::lock::SpinLock;
 use crate::port::{Parts, Port};
 use cxloe_cn_core::engine::{EngineError, EngineEvent, Sink};
 use cxloe_cn_core::pager::{self, Access, Fault, Frames, Io, MappingId, Memory, Pager, ViewId};
-use cxloe_cn_core::transfers::{Ended, FrameSource, PAGING, PageIo, Transfers};
+use cxloe_cn_core::transfers::{BufferSource, Ended, PAGING, PageIo, Transfers};
 use cxloe_paging::memory::Shared;
 
 /// Frames taken from the ring in one round.
@@ -119,7 +119,7 @@ const SPACE: u16 = 0;
 /// The frames of the pager, for transfers.
 struct Source<'a>(&'a mut Frames);
 
-impl FrameSource for Source<'_> {
+impl BufferSource for Source<'_> {
     #[inline]
     fn frames(&mut self, _: u16) -> Option<&mut Frames> {
         Some(self.0)

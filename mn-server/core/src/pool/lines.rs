@@ -119,7 +119,10 @@ impl Pool {
         mut go_on: impl FnMut(u64) -> bool,
     ) -> Result<bool, PoolError> {
         if self.is_known_zero(extent)? {
-            self.reserve(extent)?;
+            {
+                let (offset, len) = self.place(extent);
+                self.backing.reserve(offset, len)?;
+            }
             go_on(self.layout.extent_bytes);
         } else if !self.fill_with_zeros(extent, &mut go_on)? {
             return Ok(false);
@@ -168,7 +171,7 @@ impl Pool {
         go_on: &mut impl FnMut(u64) -> bool,
     ) -> Result<bool, PoolError> {
         let (start, len) = (self.extent_start(extent), self.layout.extent_bytes);
-        if self.zero_blocks(extent)? {
+        if self.backing.zero(self.place(extent).0, len)? {
             go_on(len);
             return Ok(true);
         }
@@ -190,7 +193,7 @@ impl Pool {
         // SAFETY: by the layout the slots lie between superblock and head, inside the mapping, which lives
         // as long as `self`; the address is 4 KiB aligned; and nobody touches this memory but as atomics.
         unsafe {
-            let slots = self.mapping.base().as_ptr().add(offset).cast::<Slot>();
+            let slots = self.backing.base().as_ptr().add(offset).cast::<Slot>();
             std::slice::from_raw_parts(slots, self.layout.slots as usize)
         }
     }
@@ -199,15 +202,6 @@ impl Pool {
     pub(super) fn put_superblock(&self, bytes: &[u8; USED_BYTES]) {
         // SAFETY: the first 4 KiB of the mapping are the superblock's; only the thread that opens or closes
         // the pool comes here.
-        unsafe { self.mapping.base().as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), USED_BYTES) };
+        unsafe { self.backing.base().as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), USED_BYTES) };
     }
-}
-
-/// The stored superblock of a mapping of at least 4 KiB.
-pub(super) fn stored_superblock(mapping: &super::mapping::Mapping) -> [u8; USED_BYTES] {
-    assert!(mapping.len() >= SUPERBLOCK_BYTES as usize);
-    let mut bytes = [0; USED_BYTES];
-    // SAFETY: the source is mapped, as just checked, and the pool's lock keeps other processes out.
-    unsafe { mapping.base().as_ptr().copy_to_nonoverlapping(bytes.as_mut_ptr(), USED_BYTES) };
-    bytes
 }

@@ -17,11 +17,11 @@ use super::layout::Layout;
 const MAGIC: &[u8; 8] = b"CXLoEpol";
 const VERSION: u32 = 1;
 /// Bytes that carry something; the rest of the 4 KiB is zero.
-pub(crate) const USED_BYTES: usize = 56;
+pub const USED_BYTES: usize = 56;
 
 /// The content of a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Superblock {
+pub struct Superblock {
     /// Extent size and count; the rest of the geometry follows.
     pub layout: Layout,
     /// Changes whenever content is lost; never 0.
@@ -34,7 +34,7 @@ pub(crate) struct Superblock {
 
 /// Why bytes are not a superblock.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum BadSuperblock {
+pub enum BadSuperblock {
     /// Something else.
     Foreign,
     /// A superblock once, or one of a later version.
@@ -42,6 +42,9 @@ pub(crate) enum BadSuperblock {
 }
 
 impl Superblock {
+    /// Bytes that carry something; the rest of the 4 KiB is zero.
+    pub const BYTES: usize = USED_BYTES;
+
     /// The bytes to store.
     pub fn emit(&self) -> [u8; USED_BYTES] {
         let mut bytes = [0; USED_BYTES];

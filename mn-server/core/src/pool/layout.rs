@@ -13,11 +13,11 @@ use cxloe_fabric::model::ByteSize;
 use super::PoolError;
 
 /// Bytes of the superblock, in front of everything.
-pub(crate) const SUPERBLOCK_BYTES: u64 = 4096;
+pub const SUPERBLOCK_BYTES: u64 = 4096;
 /// Bytes of one slot of the page table.
-pub(crate) const SLOT_BYTES: u64 = 32;
+pub const SLOT_BYTES: u64 = 32;
 /// What the extents are aligned to, so that huge pages can back them.
-pub(crate) const HEAD_ALIGN: u64 = 2 << 20;
+pub const HEAD_ALIGN: u64 = 2 << 20;
 /// The least extent size, in bytes: extent numbers of a 48-bit CMem address then fit 32 bits.
 pub const EXTENT_BYTES_MIN: u64 = 64 << 10;
 /// The largest extent size, in bytes.
@@ -29,7 +29,7 @@ pub const EXTENT_BYTES_DEFAULT: u64 = 2 << 20;
 
 /// The geometry of a pool; follows from the number and the size of its extents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Layout {
+pub struct Layout {
     /// Bytes of an extent, a power of two.
     pub extent_bytes: u64,
     /// How many extents there are; at least 1.
