@@ -9,7 +9,7 @@ use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::flow::LEAST;
-use super::ledger::fill;
+use super::line_versions::fill;
 use super::memory::{LINE_BYTES, Memory};
 use super::order::Scatter;
 use super::results::{Results, Setting};

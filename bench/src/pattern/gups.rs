@@ -7,7 +7,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::ledger::{fill, scan};
+use super::line_versions::{fill, scan};
 use super::memory::{LINE_BYTES, Memory};
 use super::results::{Results, Setting};
 use super::{Pattern, Plan};

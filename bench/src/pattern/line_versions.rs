@@ -1,6 +1,6 @@
 //! What every line must hold: so each read is checked against the very write it has to see.
 //!
-//! A line's content follows from its number and its version; the ledger keeps the version of each, one byte. A line that
+//! A line's content follows from its number and its version; this keeps the version of each, one byte. A line that
 //! is another's, older than the last write, torn, or damaged in any bit differs.
 
 use cxloe_cn_core::cache::Line;
@@ -14,7 +14,7 @@ pub const RUN_LINES: usize = 1024;
 
 /// Versions of all lines of a memory, and what checks of them have found.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct LineVersions {
     versions: Vec<u8>,
     /// Lines compared.
     pub checked: u64,
@@ -33,12 +33,12 @@ pub fn stamp(line: u64, version: u8) -> Line {
     content
 }
 
-impl Ledger {
+impl LineVersions {
     /// Stamps every line of `memory`.
-    pub fn fill(memory: &mut dyn Memory) -> Result<Ledger, MeasureError> {
+    pub fn fill(memory: &mut dyn Memory) -> Result<LineVersions, MeasureError> {
         let lines = memory.lines();
         fill(memory, |line| stamp(line, 0))?;
-        Ok(Ledger { versions: vec![0; lines as usize], checked: 0, wrong: 0 })
+        Ok(LineVersions { versions: vec![0; lines as usize], checked: 0, wrong: 0 })
     }
 
     /// The version of a line now.
@@ -112,17 +112,17 @@ mod tests {
     #[test]
     fn any_damage_is_found() {
         let mut memory = local(4096 * 64, None);
-        let mut ledger = Ledger::fill(&mut memory).unwrap();
-        ledger.check_all(&mut memory).unwrap();
-        assert_eq!((ledger.checked, ledger.wrong), (4096, 0));
-        // A write the ledger knows of, one that got lost, a bit that flipped.
-        let version = ledger.next_version(5);
+        let mut versions = LineVersions::fill(&mut memory).unwrap();
+        versions.check_all(&mut memory).unwrap();
+        assert_eq!((versions.checked, versions.wrong), (4096, 0));
+        // A write that is known, one that got lost, a bit that flipped.
+        let version = versions.next_version(5);
         memory.write(5, &stamp(5, version)).unwrap();
-        ledger.next_version(9);
+        versions.next_version(9);
         let mut damaged = memory.read(4000).unwrap();
         damaged[63] ^= 0x10;
         memory.write(4000, &damaged).unwrap();
-        ledger.check_all(&mut memory).unwrap();
-        assert_eq!((ledger.checked, ledger.wrong), (2 * 4096, 2));
+        versions.check_all(&mut memory).unwrap();
+        assert_eq!((versions.checked, versions.wrong), (2 * 4096, 2));
     }
 }
