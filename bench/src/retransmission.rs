@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use cxloe_link::fate::Faults;
+use cxloe_link::impairment::Faults;
 use cxloe_link::limit::Rate;
 use cxloe_link::random::Probability;
 use cxloe_link::sim::{Path, PortConfig, SimLink, SimNetwork};

@@ -20,7 +20,7 @@ use cxloe_daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_
 use cxloe_fabric::model::Watermark;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, LinkHealth, open_lasting};
+use cxloe_link::{Extras, LinkConfig, LinkHealth, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
@@ -86,7 +86,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         faults: config.fault_plan(),
         pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
     };
-    let (links, health) = open_lasting(&configs)?;
+    let (links, health) = open_persistent(&configs)?;
     for (index, link) in (0..).zip(links) {
         let link = extras.around(link)?;
         let info = link.info();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{BUCKET_DEFAULT, Pacing};
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_link::fate::{Burst, Faults};
+use cxloe_link::impairment::{Burst, Faults};
 use cxloe_link::limit::Rate;
 use cxloe_link::random::{Probability, Random};
 use cxloe_link::sim::{Path, PortConfig};

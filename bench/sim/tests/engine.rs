@@ -248,10 +248,10 @@ fn a_closed_range_is_written_back_alone() {
     pair.engine.begin_drain(closed.clone(), DrainReason::Moving);
     let now = pair.net.now();
     assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::Busy));
-    pair.engine.set_held(true);
-    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::Held(8192)));
-    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Err(EngineError::Held(0)));
-    pair.engine.set_held(false);
+    pair.engine.set_in_reset(true);
+    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::InReset(8192)));
+    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Err(EngineError::InReset(0)));
+    pair.engine.set_in_reset(false);
     pair.engine.end_drain(closed.start);
     assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Ok(Read::Sent));
 }

@@ -9,6 +9,7 @@ mod echo;
 mod fabric;
 mod fault;
 mod figures;
+mod lab;
 mod latency;
 mod pair;
 mod paper;
@@ -85,6 +86,8 @@ enum Command {
     Compare(compare::Args),
     /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
     CompareRetransmission(compare_retransmission::Args),
+    /// Make a lab of real daemons on this machine, use it, and end it
+    Lab(lab::Args),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh
@@ -104,7 +107,12 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Runs the program. Must be called while the process has one thread.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let makes_lab = match &cli.command {
+    let command = match cli.command {
+        // Neither a measurement nor its rights, log and signals.
+        Command::Lab(args) => return lab::run(args),
+        command => command,
+    };
+    let makes_lab = match &command {
         Command::Quickstart(_) => true,
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
@@ -135,7 +143,7 @@ pub fn run() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = match cli.command {
+    let result = match command {
         Command::Quickstart(args) => quickstart::run(&args, standing, interrupt),
         Command::Echo(args) => echo::run(&args, interrupt),
         Command::Latency(args) => latency::run(&args, interrupt),
@@ -149,6 +157,7 @@ pub fn run() -> ExitCode {
         Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::Compare(args) => compare::run(&args, standing, interrupt),
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
+        Command::Lab(_) => Ok(()),
         Command::Completions { shell } => {
             output::completions(shell, Cli::command()).map_err(|failure| failure.message.into())
         }

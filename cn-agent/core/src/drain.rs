@@ -1,14 +1,17 @@
 //! Regions on their way out: what is modified of each goes back to its memory nodes, a little in each round of the worker,
 //! while everything else is served. Then its routes go, and either control is told, or the region is attached anew.
 
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
 use crate::attach::Station;
 use crate::attachments::Attachment;
-use crate::engine::{Closed, Engine, WriteBackRange};
+use crate::engine::{DrainReason, Engine, WriteBackRange};
 
 /// A region on its way out.
 struct Drain {
@@ -44,7 +47,7 @@ pub struct Drains {
     gets_on: bool,
 }
 
-fn range(region: &Attachment) -> std::ops::Range<u64> {
+fn range(region: &Attachment) -> core::ops::Range<u64> {
     region.hpa..region.hpa + region.window
 }
 
@@ -65,17 +68,17 @@ impl Drains {
     }
 
     /// Lets go of a region; `ticket` says so when it is done.
-    pub fn let_go(&mut self, engine: &mut Engine, region: Attachment, ticket: u64, now: Time) {
-        self.begin(engine, region, Closed::Withdrawn, Then::Tell(ticket), now);
+    pub fn drain(&mut self, engine: &mut Engine, region: Attachment, ticket: u64, now: Time) {
+        self.begin(engine, region, DrainReason::Draining, Then::Tell(ticket), now);
     }
 
     /// Takes a region out of the way of itself: an order to attach it follows.
     pub fn move_away(&mut self, engine: &mut Engine, region: Attachment, now: Time) {
-        self.begin(engine, region, Closed::Moving, Then::Attach(None), now);
+        self.begin(engine, region, DrainReason::Moving, Then::Attach(None), now);
     }
 
-    fn begin(&mut self, engine: &mut Engine, region: Attachment, why: Closed, then: Then, now: Time) {
-        let work = engine.close_range(range(&region), why);
+    fn begin(&mut self, engine: &mut Engine, region: Attachment, why: DrainReason, then: Then, now: Time) {
+        let work = engine.begin_drain(range(&region), why);
         match self.find(region.hpa) {
             // What is attached, and has to go, is what was there at first.
             Some(known) => (known.work, known.then, known.told) = (work, then, false),
@@ -87,7 +90,7 @@ impl Drains {
     /// An order to attach `region`: if it is on its way out, it is attached when it is out. Otherwise it is given back.
     pub fn postpone(&mut self, engine: &mut Engine, region: Box<Attachment>) -> Option<Box<Attachment>> {
         let Some(known) = self.find(region.hpa) else { return Some(region) };
-        known.work = engine.close_range(range(&region), Closed::Moving);
+        known.work = engine.begin_drain(range(&region), DrainReason::Moving);
         known.then = Then::Attach(Some(region));
         None
     }
@@ -115,7 +118,7 @@ impl Drains {
             let late = now >= *since + patience;
             let result = engine.write_back_range(work, now, tx);
             self.gets_on |= result.is_ok();
-            if late && !std::mem::replace(told, late) {
+            if late && !core::mem::replace(told, late) {
                 let why = result.as_ref().err().map(ToString::to_string);
                 tracing::warn!(region = %region.region.name, why, "writing back what is modified of a region takes long");
             }
@@ -144,7 +147,7 @@ impl Drains {
         match then {
             Then::Tell(ticket) => Some(Drained::Tell(ticket)),
             Then::Attach(next) => {
-                engine.open_range(region.hpa);
+                engine.end_drain(region.hpa);
                 next.map(Drained::Attach)
             }
         }

@@ -142,20 +142,20 @@ impl Run {
     fn ended(&mut self, ended: Ended) {
         let outcome = |lost| if lost { Err(Lost) } else { Ok(()) };
         match ended {
-            Ended::Fetched { frame, page, lost } => {
+            Ended::Fetched { buffer, page, lost } => {
                 if !lost {
-                    *self.pager.frames().page_mut(frame) = *page;
+                    *self.pager.buffers().page_mut(buffer) = *page;
                 }
                 let mut io = Io { memory: &mut self.world, store: &mut self.nodes };
-                self.pager.fetched(frame, outcome(lost), &mut io);
+                self.pager.fetched(buffer, outcome(lost), &mut io);
             }
-            Ended::Written { frame, slot, lines, lost } => {
-                let page = *self.pager.frames().page(frame);
+            Ended::Written { buffer, slot, lines, lost } => {
+                let page = *self.pager.buffers().page(buffer);
                 // What fails may have arrived in part.
                 let arrived = if lost { lines & self.nodes.random.random::<u64>() } else { lines };
                 self.nodes.apply(slot, arrived, &page);
                 let mut io = Io { memory: &mut self.world, store: &mut self.nodes };
-                self.pager.written(frame, outcome(lost), &mut io);
+                self.pager.written(buffer, outcome(lost), &mut io);
             }
         }
     }
@@ -199,8 +199,8 @@ impl Run {
     /// The agent is killed and another goes on from what it left.
     fn succeed(&mut self) {
         self.world.agent_dies();
-        let frames = self.pager.frames();
-        self.nodes.agent_dies(|frame| *frames.page(frame));
+        let buffers = self.pager.buffers();
+        self.nodes.agent_dies(|buffer| *buffers.page(buffer));
         let kind = self.scenario.kind;
         self.pager = Pager::new(options(self.scenario.limit), slots(kind, false));
         self.pager.expect_more();

@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 #[derive(Clone, Copy)]
 struct Transfer {
     slot: u32,
-    frame: BufferId,
+    buffer: BufferId,
     /// `None`: a fetch.
     lines: Option<u64>,
     begun: u64,
@@ -18,13 +18,13 @@ struct Transfer {
 /// A transfer that has ended.
 pub enum Ended {
     Fetched {
-        frame: BufferId,
+        buffer: BufferId,
         page: Box<Page>,
         lost: bool,
     },
-    /// To be applied by the caller, who has the frame.
+    /// To be applied by the caller, who has the buffer.
     Written {
-        frame: BufferId,
+        buffer: BufferId,
         slot: u32,
         lines: u64,
         lost: bool,
@@ -71,14 +71,14 @@ impl Nodes {
         }
     }
 
-    /// The agent has died: what was on its way has arrived, in part, or not. The frames are the dead agent's.
-    pub fn agent_dies(&mut self, frame: impl Fn(BufferId) -> Page) {
+    /// The agent has died: what was on its way has arrived, in part, or not. The buffers are the dead agent's.
+    pub fn agent_dies(&mut self, buffer: impl Fn(BufferId) -> Page) {
         let mut transfers = std::mem::take(&mut self.transfers);
         transfers.sort_by_key(|transfer| transfer.begun);
-        for Transfer { slot, frame: id, lines, .. } in transfers {
+        for Transfer { slot, buffer: id, lines, .. } in transfers {
             if let Some(lines) = lines {
                 let arrived = lines & self.random.random::<u64>();
-                self.apply(slot, arrived, &frame(id));
+                self.apply(slot, arrived, &buffer(id));
             }
         }
     }
@@ -91,18 +91,18 @@ impl Nodes {
         let slot = self.transfers[self.random.random_range(0..self.transfers.len())].slot;
         let of_slot = self.transfers.iter().enumerate().filter(|(_, transfer)| transfer.slot == slot);
         let (index, _) = of_slot.min_by_key(|(_, transfer)| transfer.begun)?;
-        let Transfer { slot, frame, lines, .. } = self.transfers.swap_remove(index);
+        let Transfer { slot, buffer, lines, .. } = self.transfers.swap_remove(index);
         let lost = self.random.random_range(0..1000) < self.failing;
         Some(match lines {
-            Some(lines) => Ended::Written { frame, slot, lines, lost },
-            None => Ended::Fetched { frame, page: Box::new(self.page(slot)), lost },
+            Some(lines) => Ended::Written { buffer, slot, lines, lost },
+            None => Ended::Fetched { buffer, page: Box::new(self.page(slot)), lost },
         })
     }
 
-    fn begin(&mut self, slot: u32, frame: BufferId, lines: Option<u64>) {
-        assert!(self.transfers.iter().all(|transfer| transfer.frame != frame), "a frame has one transfer");
+    fn begin(&mut self, slot: u32, buffer: BufferId, lines: Option<u64>) {
+        assert!(self.transfers.iter().all(|transfer| transfer.buffer != buffer), "a buffer has one transfer");
         self.begun += 1;
-        self.transfers.push(Transfer { slot, frame, lines, begun: self.begun });
+        self.transfers.push(Transfer { slot, buffer, lines, begun: self.begun });
     }
 }
 
@@ -111,14 +111,14 @@ impl Store for Nodes {
         self.room.saturating_sub(self.transfers.len())
     }
 
-    fn fetch(&mut self, slot: u32, frame: BufferId, _: Urgency) {
+    fn fetch(&mut self, slot: u32, buffer: BufferId, _: Urgency) {
         assert!(self.room() > 0, "there was room");
-        self.begin(slot, frame, None);
+        self.begin(slot, buffer, None);
     }
 
-    fn write(&mut self, slot: u32, lines: u64, frame: BufferId) {
+    fn write(&mut self, slot: u32, lines: u64, buffer: BufferId) {
         assert!(self.room() > 0 && lines != 0, "there was room, and something to send");
         self.lines_written += u64::from(lines.count_ones());
-        self.begin(slot, frame, Some(lines));
+        self.begin(slot, buffer, Some(lines));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cxloe_link::fate::{Burst, Faults};
+use cxloe_link::impairment::{Burst, Faults};
 use cxloe_link::random::{Probability, Random};
 use cxloe_link::sim::{Path, PortConfig, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
