@@ -5,6 +5,7 @@ mod bandwidth;
 mod common;
 mod compare;
 mod compare_retransmission;
+mod daemons;
 mod echo;
 mod fabric;
 mod fault;

@@ -24,6 +24,7 @@ pub mod report;
 mod request;
 mod run;
 mod server;
+mod site;
 pub mod stage;
 pub mod store;
 mod stream;
@@ -36,8 +37,9 @@ use cxloe_link::Backend;
 pub use error::PeerError;
 pub use measured::{Measured, Value};
 pub use pattern::{Pattern, Plan};
-pub use peer::{Facts, Peer, Site, Tool};
+pub use peer::{Facts, Peer, Tool};
 pub use run::{Figure, Outcome, expected, run};
+pub use site::Site;
 pub use stage::Stage;
 pub use stream::Waiting;
 

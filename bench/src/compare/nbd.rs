@@ -14,7 +14,8 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use super::error::PeerError;
 use super::measured::Measured;
 use super::pattern::{LINE, PAGE, Plan};
-use super::peer::{Facts, Peer, Site, Tool};
+use super::peer::{Facts, Peer, Tool};
+use super::site::Site;
 use super::stage::{FAR, FAR_ADDRESS, NEAR, Stage, find};
 use super::store::{Store, Unit, drive};
 

@@ -3,8 +3,8 @@
 use super::error::PeerError;
 use super::measured::Measured;
 use super::pattern::Plan;
+use super::site::Site;
 use super::stage::{Stage, find};
-use cxloe_lab::Standing;
 
 /// A way to reach the memory of another machine.
 pub trait Peer: Sync {
@@ -27,15 +27,6 @@ pub trait Peer: Sync {
     /// One trial of all patterns it has: starts what it takes in the far namespace, measures, and ends it. Runs on a
     /// thread in the near namespace that is kept on the client's core.
     fn trial(&self, stage: &Stage, plan: &Plan) -> Result<Vec<Measured>, PeerError>;
-}
-
-/// What there is on this machine.
-#[derive(Debug, Clone)]
-pub struct Site {
-    /// Where the rights to make a network come from.
-    pub standing: Standing,
-    /// Two verbs devices that reach each other.
-    pub rdma: Option<(String, String)>,
 }
 
 /// What has to be known to read a figure.

@@ -13,7 +13,8 @@ use std::time::Duration;
 use super::error::{PeerError, tail};
 use super::measured::Measured;
 use super::pattern::{BLOCK, LINE, PAGE, Pattern, Plan};
-use super::peer::{Facts, Peer, Site, Tool};
+use super::peer::{Facts, Peer, Tool};
+use super::site::Site;
 use super::stage::{HERE, Stage, find, iterations};
 
 const DEVICES: &str = "/sys/class/infiniband";

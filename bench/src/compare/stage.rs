@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use super::error::{PeerError, tail};
 use super::pattern::Plan;
-use super::peer::Site;
+use super::site::Site;
 use super::store::Content;
 use cxloe_lab::{Interrupt, Lab, LabError, Process};
 

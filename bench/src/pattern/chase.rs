@@ -9,10 +9,10 @@ use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::flow::LEAST;
-use super::line_versions::fill;
 use super::memory::{LINE_BYTES, Memory};
 use super::order::Scatter;
 use super::results::{Results, Setting};
+use super::sweep::fill;
 use super::{Pattern, Plan};
 use crate::measure::{MeasureError, clock_cost_ns};
 use crate::report::Samples;

@@ -186,6 +186,7 @@ mod tests {
     use super::super::arrivals::Spacing;
     use super::super::memory::local;
     use super::super::mix::Mix;
+    use super::super::sweep::stamp_all;
     use super::*;
 
     /// A server that takes `service_ns` for each access, one at a time, in virtual time.
@@ -194,7 +195,7 @@ mod tests {
         service_ns: u64,
         extent: Extent,
     ) -> (Counts, crate::report::Latency, LineVersions) {
-        let mut versions = LineVersions::fill(&mut local(1 << 16, None)).unwrap();
+        let mut versions = stamp_all(&mut local(1 << 16, None)).unwrap();
         let (mut addresses, mut samples) = (Addresses::sequential(1024), Samples::new("x"));
         let arrivals = per_s.map(|per_s| Arrivals::new(per_s, Spacing::Even, 1));
         let turns = "1:1".parse::<Mix>().unwrap().turns();

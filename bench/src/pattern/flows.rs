@@ -9,6 +9,7 @@ use super::memory::{LINE_BYTES, Memory};
 use super::mix::Mix;
 use super::order::Addresses;
 use super::results::{Results, Setting};
+use super::sweep::check_all;
 use super::{Pattern, Plan, Share};
 use crate::measure::MeasureError;
 use crate::report::{Conditions, Curve, Plot, Samples, Scale, Unit};
@@ -178,7 +179,7 @@ impl Flows<'_> {
         let mut conditions = setting.conditions(pattern, what, self.memory);
         let before = (self.versions.checked, self.versions.wrong);
         let start = std::time::Instant::now();
-        self.versions.check_all(self.memory)?;
+        check_all(self.versions, self.memory)?;
         let took = start.elapsed();
         conditions.checked = self.versions.checked - before.0;
         conditions.wrong = self.versions.wrong - before.1;

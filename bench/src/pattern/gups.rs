@@ -7,9 +7,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::line_versions::{fill, scan};
 use super::memory::{LINE_BYTES, Memory};
 use super::results::{Results, Setting};
+use super::sweep::{fill, scan};
 use super::{Pattern, Plan};
 use crate::measure::MeasureError;
 

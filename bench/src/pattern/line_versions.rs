@@ -6,12 +6,6 @@
 use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
-use super::memory::Memory;
-use crate::measure::MeasureError;
-
-/// Lines written or read in one go.
-pub const RUN_LINES: usize = 1024;
-
 /// Versions of all lines of a memory, and what checks of them have found.
 #[derive(Debug)]
 pub struct LineVersions {
@@ -34,11 +28,9 @@ pub fn stamp(line: u64, version: u8) -> Line {
 }
 
 impl LineVersions {
-    /// Stamps every line of `memory`.
-    pub fn fill(memory: &mut dyn Memory) -> Result<LineVersions, MeasureError> {
-        let lines = memory.lines();
-        fill(memory, |line| stamp(line, 0))?;
-        Ok(LineVersions { versions: vec![0; lines as usize], checked: 0, wrong: 0 })
+    /// Those of `lines` lines, each at its first version.
+    pub fn new(lines: u64) -> LineVersions {
+        LineVersions { versions: vec![0; lines as usize], checked: 0, wrong: 0 }
     }
 
     /// The version of a line now.
@@ -61,43 +53,10 @@ impl LineVersions {
         self.checked += 1;
         self.wrong += u64::from(*found != stamp(line, version));
     }
-
-    /// Reads all lines and compares them.
-    pub fn check_all(&mut self, memory: &mut dyn Memory) -> Result<(), MeasureError> {
-        scan(memory, |line, found| self.check(line, self.version(line), found))
-    }
-}
-
-/// Writes every line.
-pub fn fill(memory: &mut dyn Memory, content: impl Fn(u64) -> Line) -> Result<(), MeasureError> {
-    let mut run = Vec::with_capacity(RUN_LINES);
-    let lines = memory.lines();
-    for first in (0..lines).step_by(RUN_LINES) {
-        memory.check()?;
-        run.clear();
-        run.extend((first..lines.min(first + RUN_LINES as u64)).map(&content));
-        memory.write_run(first, &run)?;
-    }
-    memory.flush()
-}
-
-/// Reads every line, in order.
-pub fn scan(memory: &mut dyn Memory, mut each: impl FnMut(u64, &Line)) -> Result<(), MeasureError> {
-    let lines = memory.lines();
-    let mut run = vec![[0; LINE_SIZE]; RUN_LINES.min(lines as usize)];
-    for first in (0..lines).step_by(run.len()) {
-        memory.check()?;
-        memory.read_run(first, &mut run)?;
-        for (line, found) in (first..).zip(&run) {
-            each(line, found);
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::memory::local;
     use super::*;
 
     #[test]
@@ -107,22 +66,5 @@ mod tests {
         stamps.sort_unstable();
         stamps.dedup();
         assert_eq!(stamps.len(), 32 * 256);
-    }
-
-    #[test]
-    fn any_damage_is_found() {
-        let mut memory = local(4096 * 64, None);
-        let mut versions = LineVersions::fill(&mut memory).unwrap();
-        versions.check_all(&mut memory).unwrap();
-        assert_eq!((versions.checked, versions.wrong), (4096, 0));
-        // A write that is known, one that got lost, a bit that flipped.
-        let version = versions.next_version(5);
-        memory.write(5, &stamp(5, version)).unwrap();
-        versions.next_version(9);
-        let mut damaged = memory.read(4000).unwrap();
-        damaged[63] ^= 0x10;
-        memory.write(4000, &damaged).unwrap();
-        versions.check_all(&mut memory).unwrap();
-        assert_eq!((versions.checked, versions.wrong), (2 * 4096, 2));
     }
 }

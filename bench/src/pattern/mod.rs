@@ -20,6 +20,7 @@ pub mod order;
 mod results;
 mod share;
 mod stream;
+mod sweep;
 
 use std::fmt;
 use std::time::Duration;
@@ -27,7 +28,6 @@ use std::time::Duration;
 use arrivals::Spacing;
 use chase::Chain;
 use flows::Flows;
-use line_versions::LineVersions;
 use memory::{Memory, Over};
 use mix::Mix;
 pub use results::Results;
@@ -188,8 +188,8 @@ fn run(
     let mut versions = None;
     for pattern in flows {
         let versions = match &mut versions {
-            Some(line_versions) => versions,
-            None => versions.insert(LineVersions::fill(memory)?),
+            Some(versions) => versions,
+            None => versions.insert(sweep::stamp_all(memory)?),
         };
         let shares = plan.shares(pattern, over);
         for &share in &shares {
