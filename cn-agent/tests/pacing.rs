@@ -12,7 +12,7 @@ use cxloe_fabric::model::Watermark;
 use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_link::{Link, LinkCounters};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
-use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
+use cxloe_mn::pool::{ByteSize, Host, PoolOptions};
 use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
 use cxloe_mn_core::service::Service;
 use cxloe_wire::frame::WIRE_OVERHEAD;
