@@ -10,7 +10,7 @@ use cxloe_fabric::model::{CnId, Mac, Name};
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::Failure;
-use super::daemon::{self, MANAGER, READY};
+use super::daemons::{self, MANAGER, READY};
 use crate::measure::{MeasureError, Target, fault, fault_step};
 use crate::report::Samples;
 use cxloe_lab::{Interrupt, Lab, Process};
@@ -32,7 +32,7 @@ pub struct Agent {
 /// Starts an agent on cn1 and gives it a region. Must be called inside the namespace of cn1.
 pub fn start(lab: &Lab, state: &Path, interrupt: &Interrupt) -> Result<Agent, Failure> {
     let socket = state.join("cn-agent.sock");
-    let process = daemon::start(lab, "cn", state, "cn-agent", |c| {
+    let process = daemons::start(lab, "cn", state, "cn-agent", |c| {
         c.args(["run", "-i", "cn1", "--name", "cn1", "--manager", MANAGER, "--link", "packet"]);
         // The port is measured without its cache, as the one in this process is.
         c.args(["--cache-size", "0", "--socket"]).arg(&socket);

@@ -5,7 +5,7 @@ mod bandwidth;
 mod common;
 mod compare;
 mod compare_retransmission;
-mod daemon;
+mod daemons;
 mod echo;
 mod fabric;
 mod fault;

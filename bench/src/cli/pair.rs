@@ -26,8 +26,7 @@ use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session};
-use super::daemon::{self, MANAGER, READY};
-use super::quickstart;
+use super::daemons::{self, MANAGER, READY};
 use crate::machine;
 use crate::measure::MeasureError;
 use crate::measure::fault::Agent;
@@ -109,7 +108,7 @@ pub fn in_lab(
     let state = tempfile::Builder::new().prefix(&format!("cxloe-{}-", options.name)).tempdir()?;
     let result = in_lab_at(options, interrupt, state.path(), body);
     if result.is_err() && interrupt.check().is_ok() {
-        ["", "mn1", "mn2"].iter().for_each(|part| quickstart::show_logs(&state.path().join(part)));
+        ["", "mn1", "mn2"].iter().for_each(|part| daemons::show_logs(&state.path().join(part)));
     }
     result
 }
@@ -132,14 +131,14 @@ fn in_lab_at(
         .address("cn0", "10.77.0.1/24")
         .address("mn0", "10.77.0.2/24")
         .build()?;
-    let _gmm = daemon::start(&lab, "cn", state, "gmm", |c| {
+    let _gmm = daemons::start(&lab, "cn", state, "gmm", |c| {
         c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
     let memory_node = |interface: &str, name: &str| {
         // Two programs of one name, each with its own log.
         let state = state.join(name);
         std::fs::create_dir(&state)?;
-        daemon::start(&lab, "mn", &state, "mn-server", |c| {
+        daemons::start(&lab, "mn", &state, "mn-server", |c| {
             c.args(["-i", interface, "--name", name, "--manager", MANAGER, "--echo"]);
             c.args(["--wait", &wait.to_string()]);
             c.arg("--pool-size").arg((options.region.size.0 + (32 << 20)).to_string());
@@ -151,7 +150,7 @@ fn in_lab_at(
     };
     let ours = memory_node("mn0", "mn1")?;
     lab.namespace("cn")?.clone().join()?;
-    quickstart::wait_for_nodes(interrupt)?;
+    daemons::wait_for_nodes(interrupt)?;
     let cpu = pair.map(|(ours, _)| ours);
     let mut agent = None;
     if options.agent {
@@ -233,7 +232,7 @@ fn start_agent(
     memory_node: &Process,
 ) -> Result<(Process, Agent), Failure> {
     let socket = state.join("cn-agent.sock");
-    let process = daemon::start(lab, "cn", state, "cn-agent", |c| {
+    let process = daemons::start(lab, "cn", state, "cn-agent", |c| {
         c.args(["run", "-i", "cn1", "--name", "cn1", "--manager", MANAGER, "--wait", &wait.to_string()]);
         c.arg("--socket").arg(&socket).arg("--data-dir").arg(state.join("cn"));
         if let Some(cpu) = cpu {

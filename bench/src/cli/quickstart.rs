@@ -13,10 +13,10 @@
 //! with this process, however it ends.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cxloe_daemon::Switch;
-use cxloe_daemon::{to_stderr, to_stdout};
+use cxloe_daemon::to_stdout;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig};
@@ -26,7 +26,7 @@ use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{OutputArgs, Unit, bar, report};
-use super::daemon::{MANAGER, READY, start};
+use super::daemons::{self, MANAGER};
 use crate::connect::{ConnectOptions, Connected};
 use crate::machine;
 use crate::measure::latency::LatencyPlan;
@@ -76,7 +76,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     let state = tempfile::Builder::new().prefix("cxloe-quickstart-").tempdir()?;
     let result = in_lab(args, standing, &interrupt, state.path());
     if result.is_err() && interrupt.check().is_ok() {
-        show_logs(state.path());
+        daemons::show_logs(state.path());
     }
     result
 }
@@ -106,11 +106,11 @@ fn in_lab(
     };
     to_stdout!("  network    namespaces cn and mn, joined by a veth pair (cn0, mn0), MTU {}{how}", args.mtu);
 
-    let _gmm = start(&lab, "cn", state, "gmm", |c| {
+    let _gmm = daemons::start(&lab, "cn", state, "gmm", |c| {
         c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
     to_stdout!("  gmm        {MANAGER}");
-    let mn = start(&lab, "mn", state, "mn-server", |c| {
+    let mn = daemons::start(&lab, "mn", state, "mn-server", |c| {
         c.args(["-i", "mn0", "--name", "mn1", "--manager", MANAGER, "--echo"]);
         c.args(["--link", &args.link.to_string(), "--wait", &wait.to_string()]);
         c.arg("--pool-size").arg((args.size.0 + (96 << 20)).to_string());
@@ -121,7 +121,7 @@ fn in_lab(
     })?;
     let namespace = lab.namespace("cn")?.clone();
     namespace.join()?;
-    wait_for_nodes(interrupt)?;
+    daemons::wait_for_nodes(interrupt)?;
     to_stdout!("  mn-server  on mn0, waiting style {wait}");
     let agent = super::agent::start(&lab, state, interrupt)?;
     to_stdout!("  cn-agent   on cn1");
@@ -242,37 +242,4 @@ fn verify(target: &mut Target) -> Result<(), Failure> {
 
 fn close(port: Port) -> Result<(), Failure> {
     Ok(port.close()?)
-}
-
-/// Waits until the memory node has registered.
-pub(super) fn wait_for_nodes(interrupt: &Interrupt) -> Result<(), Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = cxloe_fabric::Client::new(MANAGER)?;
-    let started = Instant::now();
-    loop {
-        interrupt.check()?;
-        let found = runtime.block_on(client.memory_nodes());
-        if found.as_ref().is_ok_and(|nodes| !nodes.is_empty()) {
-            return Ok(());
-        }
-        if started.elapsed() > READY {
-            return Err(match found {
-                Ok(_) => "mn-server has not registered with the manager".into(),
-                Err(e) => format!("the manager has not come up: {e}").into(),
-            });
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// After a failure: the last words of each daemon.
-pub(super) fn show_logs(state: &Path) {
-    for program in ["gmm", "mn-server", "cn-agent"] {
-        let Ok(log) = std::fs::read_to_string(state.join(format!("{program}.log"))) else { continue };
-        let lines: Vec<&str> = log.lines().collect();
-        to_stderr!("--- the last lines of {program}'s log");
-        for line in &lines[lines.len().saturating_sub(12)..] {
-            to_stderr!("{line}");
-        }
-    }
 }

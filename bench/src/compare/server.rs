@@ -45,16 +45,16 @@ impl Server {
 
 /// Tells a server without connections to end.
 #[derive(Debug, Clone, Default)]
-pub struct Bell(Arc<AtomicBool>);
+pub struct StopFlag(Arc<AtomicBool>);
 
-impl Bell {
-    /// Rings.
-    pub fn ring(&self) {
+impl StopFlag {
+    /// Tells it.
+    pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it has rung.
-    pub fn has_rung(&self) -> bool {
+    /// Whether it was told.
+    pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

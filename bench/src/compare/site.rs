@@ -1,4 +1,4 @@
-//! What a comparison finds on this machine.
+//! What the machine of a comparison has to offer.
 
 use cxloe_lab::Standing;
 

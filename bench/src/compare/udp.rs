@@ -10,7 +10,7 @@ use super::measured::Measured;
 use super::pattern::{LINE, Plan};
 use super::peer::{Facts, Peer};
 use super::request::{HEADER, Request};
-use super::server::{Bell, Server};
+use super::server::{Server, StopFlag};
 use super::stage::{FAR_ADDRESS, NEAR_ADDRESS, Stage};
 use super::store::{Store, Unit, drive};
 use super::stream::{SILENCE, Waiting};
@@ -64,10 +64,10 @@ impl Peer for Udp {
     }
 
     fn trial(&self, stage: &Stage, plan: &Plan) -> Result<Vec<Measured>, PeerError> {
-        let (waiting, bytes, bell) = (self.waiting, plan.bytes, Bell::default());
-        let rung = bell.clone();
+        let (waiting, bytes, stop) = (self.waiting, plan.bytes, StopFlag::default());
+        let flag = stop.clone();
         let listen = || socket((FAR_ADDRESS, FAR_PORT), (NEAR_ADDRESS, NEAR_PORT), waiting);
-        let server = Server::start(stage, "udp", listen, move |socket| serve(&socket, bytes, &rung))?;
+        let server = Server::start(stage, "udp", listen, move |socket| serve(&socket, bytes, &flag))?;
         let near = socket((NEAR_ADDRESS, NEAR_PORT), (FAR_ADDRESS, FAR_PORT), waiting);
         let found = near.map_err(failed).and_then(|socket| {
             let batch = || Batch::new(ROOM);
@@ -82,7 +82,7 @@ impl Peer for Udp {
             };
             drive(&mut client, &stage.content, plan, &stage.interrupt)
         });
-        bell.ring();
+        stop.set();
         server.end()?;
         found
     }
@@ -107,11 +107,11 @@ fn socket(own: Address, other: Address, waiting: Waiting) -> io::Result<UdpSocke
     Ok(socket)
 }
 
-/// Serves until the bell rings.
-fn serve(socket: &UdpSocket, bytes: usize, bell: &Bell) -> io::Result<()> {
+/// Serves until it is told to stop.
+fn serve(socket: &UdpSocket, bytes: usize, stop: &StopFlag) -> io::Result<()> {
     let mut memory = vec![0; bytes];
     let (mut requests, mut answers) = (Batch::new(ROOM), Batch::new(ROOM));
-    while !bell.has_rung() {
+    while !stop.is_set() {
         match requests.receive(socket) {
             Ok(()) => {}
             Err(e) if is_nothing(&e) => continue,

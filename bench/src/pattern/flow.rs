@@ -7,7 +7,7 @@
 use cxloe_cn_core::cache::Line;
 
 use super::arrivals::Arrivals;
-use super::ledger::{Ledger, stamp};
+use super::line_versions::{LineVersions, stamp};
 use super::mix::Turns;
 use super::order::Addresses;
 use crate::report::Samples;
@@ -88,7 +88,7 @@ pub struct Flow<'f> {
     addresses: &'f mut Addresses,
     turns: Turns,
     arrivals: Option<Arrivals>,
-    ledger: &'f mut Ledger,
+    versions: &'f mut LineVersions,
     samples: &'f mut Samples,
     extent: Extent,
     begun: u64,
@@ -102,10 +102,10 @@ impl<'f> Flow<'f> {
         turns: Turns,
         arrivals: Option<Arrivals>,
         extent: Extent,
-        ledger: &'f mut Ledger,
+        versions: &'f mut LineVersions,
         samples: &'f mut Samples,
     ) -> Flow<'f> {
-        Flow { addresses, turns, arrivals, ledger, samples, extent, begun: 0, counts: Counts::default() }
+        Flow { addresses, turns, arrivals, versions, samples, extent, begun: 0, counts: Counts::default() }
     }
 
     /// What is to be done at `now_ns`.
@@ -136,9 +136,9 @@ impl<'f> Flow<'f> {
         self.begun += 1;
         let line = self.addresses.next_line();
         if self.turns.reads() {
-            Next::Read(Access { line, version: self.ledger.version(line), since_ns })
+            Next::Read(Access { line, version: self.versions.version(line), since_ns })
         } else {
-            Next::Write(Access { line, version: self.ledger.next_version(line), since_ns })
+            Next::Write(Access { line, version: self.versions.next_version(line), since_ns })
         }
     }
 
@@ -159,7 +159,7 @@ impl<'f> Flow<'f> {
     pub fn read_done(&mut self, access: &Access, now_ns: u64, found: &Line) {
         self.counts.reads += 1;
         self.done(access, now_ns);
-        self.ledger.check(access.line, access.version, found);
+        self.versions.check(access.line, access.version, found);
     }
 
     /// A write is done.
@@ -184,7 +184,9 @@ impl<'f> Flow<'f> {
 #[cfg(test)]
 mod tests {
     use super::super::arrivals::Spacing;
+    use super::super::memory::local;
     use super::super::mix::Mix;
+    use super::super::sweep::stamp_all;
     use super::*;
 
     /// A server that takes `service_ns` for each access, one at a time, in virtual time.
@@ -192,12 +194,12 @@ mod tests {
         per_s: Option<f64>,
         service_ns: u64,
         extent: Extent,
-    ) -> (Counts, crate::report::Latency, Ledger) {
-        let mut ledger = Ledger::new((1 << 16) / 64);
+    ) -> (Counts, crate::report::Latency, LineVersions) {
+        let mut versions = stamp_all(&mut local(1 << 16, None)).unwrap();
         let (mut addresses, mut samples) = (Addresses::sequential(1024), Samples::new("x"));
         let arrivals = per_s.map(|per_s| Arrivals::new(per_s, Spacing::Even, 1));
         let turns = "1:1".parse::<Mix>().unwrap().turns();
-        let mut flow = Flow::new(&mut addresses, turns, arrivals, extent, &mut ledger, &mut samples);
+        let mut flow = Flow::new(&mut addresses, turns, arrivals, extent, &mut versions, &mut samples);
         let mut now = 0;
         loop {
             match flow.next(now) {
@@ -214,17 +216,17 @@ mod tests {
             }
         }
         let counts = flow.counts();
-        (counts, samples.summary().unwrap(), ledger)
+        (counts, samples.summary().unwrap(), versions)
     }
 
     const SECOND: u64 = 1_000_000;
 
     #[test]
     fn a_closed_loop_times_what_it_serves() {
-        let (counts, times, ledger) = serve(None, 1000, Extent { ns: SECOND, accesses: u64::MAX });
+        let (counts, times, versions) = serve(None, 1000, Extent { ns: SECOND, accesses: u64::MAX });
         assert_eq!((counts.done(), counts.reads, counts.not_begun), (1000, 500, 0));
         assert_eq!((times.min, times.max), (1000.0, 1000.0));
-        assert_eq!((ledger.checked, ledger.wrong), (500, 0));
+        assert_eq!((versions.checked, versions.wrong), (500, 0));
         let (counts, ..) = serve(None, 1000, Extent { ns: SECOND, accesses: 7 });
         assert_eq!(counts.done(), 7);
         let (counts, ..) = serve(None, SECOND, Extent { ns: 10, accesses: u64::MAX });

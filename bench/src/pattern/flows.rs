@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use super::arrivals::Arrivals;
 use super::flow::{Counts, Extent, Flow, LEAST};
-use super::ledger::Ledger;
+use super::line_versions::LineVersions;
 use super::memory::{LINE_BYTES, Memory};
 use super::mix::Mix;
 use super::order::Addresses;
 use super::results::{Results, Setting};
+use super::sweep::check_all;
 use super::{Pattern, Plan, Share};
 use crate::measure::MeasureError;
 use crate::report::{Conditions, Curve, Plot, Samples, Scale, Unit};
@@ -21,7 +22,7 @@ pub struct Flows<'m> {
     /// The memory.
     pub memory: &'m mut dyn Memory,
     /// Its lines' versions.
-    pub ledger: &'m mut Ledger,
+    pub versions: &'m mut LineVersions,
 }
 
 /// One flow: what it is made of.
@@ -41,7 +42,7 @@ impl Flows<'_> {
         samples: &mut Samples,
     ) -> Result<Counts, MeasureError> {
         let (turns, arrivals) = (traffic.mix.turns(), traffic.arrivals.clone());
-        let mut flow = Flow::new(&mut traffic.addresses, turns, arrivals, extent, self.ledger, samples);
+        let mut flow = Flow::new(&mut traffic.addresses, turns, arrivals, extent, self.versions, samples);
         self.memory.serve(&mut flow, traffic.depth)?;
         Ok(flow.counts())
     }
@@ -64,14 +65,14 @@ impl Flows<'_> {
         results: &mut Results,
     ) -> Result<Counts, MeasureError> {
         let mut samples = Samples::new(&conditions.name);
-        let before = (self.ledger.checked, self.ledger.wrong);
+        let before = (self.versions.checked, self.versions.wrong);
         // Long enough for some arrivals, however rare they are.
         let arrivals_ns = conditions.offered_per_s.map_or(0, |rate| (2.0 * LEAST as f64 * 1e9 / rate) as u64);
         let extent = Extent { ns: nanoseconds(plan.time).max(arrivals_ns), accesses: u64::MAX };
         let counts = self.serve(traffic, extent, &mut samples)?;
         conditions.operations = counts.done();
-        conditions.checked = self.ledger.checked - before.0;
-        conditions.wrong = self.ledger.wrong - before.1;
+        conditions.checked = self.versions.checked - before.0;
+        conditions.wrong = self.versions.wrong - before.1;
         conditions.mix = Some(traffic.mix.to_string());
         conditions.depth = Some(traffic.depth as u64);
         conditions.not_begun = traffic.arrivals.as_ref().map(|_| counts.not_begun);
@@ -176,12 +177,12 @@ impl Flows<'_> {
         results: &mut Results,
     ) -> Result<(), MeasureError> {
         let mut conditions = setting.conditions(pattern, what, self.memory);
-        let before = (self.ledger.checked, self.ledger.wrong);
+        let before = (self.versions.checked, self.versions.wrong);
         let start = std::time::Instant::now();
-        super::sweep::check_all(self.ledger, self.memory)?;
+        check_all(self.versions, self.memory)?;
         let took = start.elapsed();
-        conditions.checked = self.ledger.checked - before.0;
-        conditions.wrong = self.ledger.wrong - before.1;
+        conditions.checked = self.versions.checked - before.0;
+        conditions.wrong = self.versions.wrong - before.1;
         conditions.operations = conditions.checked;
         results.add(conditions, None, LINE_BYTES, took);
         Ok(())

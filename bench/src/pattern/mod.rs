@@ -4,7 +4,7 @@
 //!   Plan ---> for each way (memory): for each resident share: for each pattern ---> Results ---> report
 //!
 //!   load-latency, mix, hot-cold   flows of accesses (flow), lines chosen (order), read or written (mix), when wanted
-//!                                 (arrivals); every read is compared with the write it has to see (ledger)
+//!                                 (arrivals); every read is compared with the write it has to see (line_versions)
 //!   chase, gups, stream           programs of their own, each with the check that belongs to it
 //! ```
 
@@ -13,7 +13,7 @@ mod chase;
 pub mod flow;
 mod flows;
 mod gups;
-pub mod ledger;
+pub mod line_versions;
 pub mod memory;
 pub mod mix;
 pub mod order;
@@ -185,16 +185,16 @@ fn run(
     // Those that need the same content one after the other.
     let wants = |pattern: &Pattern| plan.patterns.contains(pattern);
     let flows = [Pattern::LoadLatency, Pattern::Mix, Pattern::HotCold].into_iter().filter(wants);
-    let mut ledger = None;
+    let mut versions = None;
     for pattern in flows {
-        let ledger = match &mut ledger {
-            Some(ledger) => ledger,
-            None => ledger.insert(sweep::stamp_all(memory)?),
+        let versions = match &mut versions {
+            Some(versions) => versions,
+            None => versions.insert(sweep::stamp_all(memory)?),
         };
         let shares = plan.shares(pattern, over);
         for &share in &shares {
             let setting = Setting { share, bytes: memory.set_resident(share)? };
-            let mut flows = Flows { memory, ledger };
+            let mut flows = Flows { memory, versions };
             match pattern {
                 Pattern::LoadLatency => flows.load(plan, &setting, results, progress)?,
                 Pattern::Mix => flows.mixes(plan, &setting, results, progress)?,

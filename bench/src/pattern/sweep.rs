@@ -1,24 +1,24 @@
-//! Passes over a whole memory: filling it, reading it back, checking it against its ledger.
+//! All lines of a memory, in order: written, read, stamped, compared.
 
 use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
-use super::ledger::{Ledger, stamp};
+use super::line_versions::{LineVersions, stamp};
 use super::memory::Memory;
 use crate::measure::MeasureError;
 
 /// Lines written or read in one go.
-pub const RUN_LINES: usize = 1024;
+const RUN_LINES: usize = 1024;
 
-/// Stamps every line of `memory`.
-pub fn stamp_all(memory: &mut dyn Memory) -> Result<Ledger, MeasureError> {
+/// Stamps every line with its first version.
+pub fn stamp_all(memory: &mut dyn Memory) -> Result<LineVersions, MeasureError> {
     fill(memory, |line| stamp(line, 0))?;
-    Ok(Ledger::new(memory.lines()))
+    Ok(LineVersions::new(memory.lines()))
 }
 
-/// Reads every line and checks it.
-pub fn check_all(ledger: &mut Ledger, memory: &mut dyn Memory) -> Result<(), MeasureError> {
-    scan(memory, |line, found| ledger.check(line, ledger.version(line), found))
+/// Reads all lines and compares them.
+pub fn check_all(versions: &mut LineVersions, memory: &mut dyn Memory) -> Result<(), MeasureError> {
+    scan(memory, |line, found| versions.check(line, versions.version(line), found))
 }
 
 /// Writes every line.
@@ -56,17 +56,17 @@ mod tests {
     #[test]
     fn any_damage_is_found() {
         let mut memory = local(4096 * 64, None);
-        let mut ledger = stamp_all(&mut memory).unwrap();
-        check_all(&mut ledger, &mut memory).unwrap();
-        assert_eq!((ledger.checked, ledger.wrong), (4096, 0));
-        // A write the ledger knows of, one that got lost, a bit that flipped.
-        let version = ledger.next_version(5);
+        let mut versions = stamp_all(&mut memory).unwrap();
+        check_all(&mut versions, &mut memory).unwrap();
+        assert_eq!((versions.checked, versions.wrong), (4096, 0));
+        // A write that is known, one that got lost, a bit that flipped.
+        let version = versions.next_version(5);
         memory.write(5, &stamp(5, version)).unwrap();
-        ledger.next_version(9);
+        versions.next_version(9);
         let mut damaged = memory.read(4000).unwrap();
         damaged[63] ^= 0x10;
         memory.write(4000, &damaged).unwrap();
-        check_all(&mut ledger, &mut memory).unwrap();
-        assert_eq!((ledger.checked, ledger.wrong), (2 * 4096, 2));
+        check_all(&mut versions, &mut memory).unwrap();
+        assert_eq!((versions.checked, versions.wrong), (2 * 4096, 2));
     }
 }

@@ -1,6 +1,6 @@
 //! What every line must hold: so each read is checked against the very write it has to see.
 //!
-//! A line's content follows from its number and its version; the ledger keeps the version of each, one byte. A line that
+//! A line's content follows from its number and its version; this keeps the version of each, one byte. A line that
 //! is another's, older than the last write, torn, or damaged in any bit differs.
 
 use cxloe_cn_core::cache::Line;
@@ -8,7 +8,7 @@ use cxloe_wire::frame::LINE_SIZE;
 
 /// Versions of all lines of a memory, and what checks of them have found.
 #[derive(Debug)]
-pub struct Ledger {
+pub struct LineVersions {
     versions: Vec<u8>,
     /// Lines compared.
     pub checked: u64,
@@ -27,10 +27,10 @@ pub fn stamp(line: u64, version: u8) -> Line {
     content
 }
 
-impl Ledger {
-    /// Of `lines` lines, all at version 0.
-    pub fn new(lines: u64) -> Ledger {
-        Ledger { versions: vec![0; lines as usize], checked: 0, wrong: 0 }
+impl LineVersions {
+    /// Those of `lines` lines, each at its first version.
+    pub fn new(lines: u64) -> LineVersions {
+        LineVersions { versions: vec![0; lines as usize], checked: 0, wrong: 0 }
     }
 
     /// The version of a line now.
