@@ -5,7 +5,7 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use super::super::outcome::FaultCounters;
+use super::super::impairment::FaultCounters;
 use super::SimError;
 use super::path::{Path, PathState};
 use super::port::{FifoState, Port, PortConfig};
@@ -286,32 +286,32 @@ impl Net {
             self.counters.cut += 1;
             return self.drop_frame(from, dst, frame, FrameOutcome::Cut);
         }
-        let (outcome, arrival) = path.next(frame.len(), sent);
+        let (impairment, arrival) = path.next(frame.len(), sent);
         if path.wants_late_copy() {
             let copy = self.copy(&frame);
             self.paths[from][to].keep_late(copy);
         }
         let path = &mut self.paths[from][to];
-        if let Some(loss) = outcome.lost {
+        if let Some(loss) = impairment.lost {
             self.counters.lost += 1;
             self.drop_frame(from, dst, frame, FrameOutcome::Lost(loss));
         } else {
-            if let Some(damage) = outcome.damage {
+            if let Some(damage) = impairment.damage {
                 damage.apply(&mut frame);
             }
-            if outcome.held && path.has_room() {
+            if impairment.delayed && path.has_room() {
                 tell(&mut self.trace, self.now, self.ports[from].mac, dst, &frame, FrameOutcome::Delayed);
                 let deadline = self.paths[from][to].hold(frame, arrival);
                 // Looked at when its time is over, whether or not enough frames have passed before.
                 self.schedule(deadline, Step::Release, from, to, Vec::new());
                 return self.release(from, to, arrival);
             }
-            path.counters.forgone += u64::from(outcome.held);
-            path.counters.duplicated += u64::from(outcome.duplicated);
-            let damaged = outcome.damage.is_some();
+            path.counters.forgone += u64::from(impairment.delayed);
+            path.counters.duplicated += u64::from(impairment.duplicated);
+            let damaged = impairment.damage.is_some();
             let src = self.ports[from].mac;
             tell(&mut self.trace, self.now, src, dst, &frame, FrameOutcome::Sent { arrival, damaged });
-            let second = outcome.duplicated.then(|| self.copy(&frame));
+            let second = impairment.duplicated.then(|| self.copy(&frame));
             self.arrive_at(arrival, from, to, frame);
             if let Some(second) = second {
                 tell(&mut self.trace, self.now, src, dst, &second, FrameOutcome::Duplicated);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::outcome::Loss;
+use super::super::impairment::Loss;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
@@ -40,7 +40,7 @@ pub enum FrameOutcome {
         arrival: Time,
     },
     /// Held back, so that others overtake it.
-    Held,
+    Delayed,
     /// Lost by a fault.
     Lost(Loss),
     /// Lost in a partition.

@@ -9,7 +9,7 @@ use crate::session::framer::Framer;
 use crate::time::Time;
 
 /// Byes sent before the session is closed without an answer.
-const BYES: u32 = 3;
+const BYES_MAX: u32 = 3;
 
 impl Requester {
     /// Calls the memory node; goes on calling until a session is open or [`close`](Self::close) is called.
@@ -67,17 +67,17 @@ impl Requester {
             Action::TellClosed => self.event(SessionEvent::Closed),
             Action::WaitLong => {
                 self.connection.interval = self.config.timing.hello_max;
-                self.timers.arm(Timer::Repeat, now + self.connection.interval);
+                self.timers.arm(Timer::Retry, now + self.connection.interval);
             }
             Action::Start => {
                 self.connection.interval = self.config.timing.hello_first;
-                self.timers.arm(Timer::Repeat, now);
+                self.timers.arm(Timer::Retry, now);
                 self.timers.arm(Timer::GiveUp, now + self.config.timing.suspect_after);
             }
             Action::Adopt => self.connection.session = self.connection.offered.take(),
             Action::StartLeaving => {
                 self.connection.byes = 0;
-                self.timers.arm(Timer::Repeat, now);
+                self.timers.arm(Timer::Retry, now);
             }
             Action::SendHello | Action::SendStart | Action::SendBye | Action::SendPing => {}
         }
@@ -90,7 +90,7 @@ impl Requester {
             self.timers.arm(Timer::Streams, Time::ZERO);
         }
         if let Phase::Closed | Phase::Open = phase {
-            self.timers.stop(Timer::Repeat);
+            self.timers.stop(Timer::Retry);
         }
         action
     }
@@ -111,7 +111,7 @@ impl Requester {
             integrity: if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain },
         });
         self.connection.interval = self.config.timing.hello_first;
-        self.timers.arm(Timer::Repeat, now);
+        self.timers.arm(Timer::Retry, now);
     }
 
     /// Does what time demands: sends again, pings, calls, gives up. Sends through `tx`; flush afterwards.
@@ -157,9 +157,9 @@ impl Requester {
             Timer::GiveUp => {
                 self.step(Event::GivenUp, now);
             }
-            Timer::Repeat => {
-                let spent = self.connection.phase() == Phase::Closing && self.connection.byes == BYES;
-                let action = self.step(if spent { Event::ByesSpent } else { Event::RepeatDue }, now);
+            Timer::Retry => {
+                let spent = self.connection.phase() == Phase::Closing && self.connection.byes == BYES_MAX;
+                let action = self.step(if spent { Event::ByesSpent } else { Event::RetryDue }, now);
                 self.send(action, now, tx);
             }
         }
@@ -184,7 +184,7 @@ impl Requester {
             Action::SendBye => {
                 connection.byes += 1;
                 connection.send(tx, &Message::Bye);
-                self.timers.arm(Timer::Repeat, now + self.config.timing.hello_first);
+                self.timers.arm(Timer::Retry, now + self.config.timing.hello_first);
                 return;
             }
             Action::SendPing => {
@@ -197,7 +197,7 @@ impl Requester {
             }
             _ => return,
         }
-        self.timers.arm(Timer::Repeat, now + connection.interval);
+        self.timers.arm(Timer::Retry, now + connection.interval);
         connection.interval = (connection.interval * 2).min(self.config.timing.hello_max);
     }
 

@@ -1,6 +1,6 @@
 //! The compute node's end of a session: requests in, completions out, everything between them its business.
 //!
-//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::repeat`: what is sent again
+//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::recovery`: what is sent again
 //!   when (R5, R6, R8).
 //! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: what it is about;
 //!   `control`, `drive`: what turns frames, commands and time into its events and does what it says; `timers`: what

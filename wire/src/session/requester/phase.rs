@@ -76,7 +76,7 @@ pub(super) enum Event {
     /// A genuine frame of the session has come.
     Heard,
     /// It is time to send Hello, Start or Bye (again).
-    RepeatDue,
+    RetryDue,
     /// As many Byes as are sent have stayed unanswered.
     ByesSpent,
     /// The Start has stayed unanswered for too long.
@@ -225,10 +225,10 @@ pub(super) const fn next(phase: Phase, event: Event) -> (Phase, Action) {
             Event::Heard,
         ) => (phase, Action::Nothing),
 
-        (Calling | Reopening(_), Event::RepeatDue) => (phase, Action::SendHello),
-        (Starting | Switching(_), Event::RepeatDue) => (phase, Action::SendStart),
-        (Closing, Event::RepeatDue) => (Closing, Action::SendBye),
-        (Closed | Open, Event::RepeatDue) => (phase, Action::Nothing),
+        (Calling | Reopening(_), Event::RetryDue) => (phase, Action::SendHello),
+        (Starting | Switching(_), Event::RetryDue) => (phase, Action::SendStart),
+        (Closing, Event::RetryDue) => (Closing, Action::SendBye),
+        (Closed | Open, Event::RetryDue) => (phase, Action::Nothing),
 
         (Starting, Event::GivenUp) => (Calling, Action::CallAfterGivingUp),
         (Switching(old), Event::GivenUp) => (Reopening(old), Action::CallAfterGivingUp),
@@ -365,7 +365,7 @@ mod tests {
         (Event::ByeAcked, &[(Closing, Closed, Action::TellClosed)]),
         (Event::Heard, &[(Reopening(Suspect), Open, Action::StopCalling)]),
         (
-            Event::RepeatDue,
+            Event::RetryDue,
             &[
                 (Calling, Calling, Action::SendHello),
                 (Starting, Starting, Action::SendStart),

@@ -7,7 +7,7 @@
 //! | [`Ping`](Timer::Ping) | each poll, while the session is open: from the last frame or Ping on | Ping, if nothing has come since |
 //! | [`Dead`](Timer::Dead) | each poll, while something is owed | everything unanswered fails |
 //! | [`Suspect`](Timer::Suspect) | each poll, while something is owed and the session is open | Hello for a new session |
-//! | [`Repeat`](Timer::Repeat) | Hello, Start and Bye, each time for the next | the same again |
+//! | [`Retry`](Timer::Retry) | Hello, Start and Bye, each time for the next | the same again |
 //!
 //! What is heard moves Ping, Dead and Suspect back. That would be work for each frame, so it is not done: they go off
 //! when they were armed for, look whether it is really time, and are armed again.
@@ -30,13 +30,13 @@ pub(super) enum Timer {
     /// An answer has been owed for long.
     Suspect,
     /// Hello, Start or Bye goes again.
-    Repeat,
+    Retry,
 }
 
 impl Timer {
     /// All, in the order in which they go off.
     pub const ALL: [Timer; 6] =
-        [Timer::GiveUp, Timer::Streams, Timer::Ping, Timer::Dead, Timer::Suspect, Timer::Repeat];
+        [Timer::GiveUp, Timer::Streams, Timer::Ping, Timer::Dead, Timer::Suspect, Timer::Retry];
 }
 
 /// Not armed.
@@ -123,11 +123,11 @@ mod tests {
         let mut timers = Timers::new();
         assert!(Timer::ALL.into_iter().all(|timer| !timers.goes_off(timer, NEVER)));
         timers.arm(Timer::Ping, Time(50));
-        timers.arm(Timer::Repeat, Time(20));
+        timers.arm(Timer::Retry, Time(20));
         assert_eq!(timers.next_timeout(), Time(20));
-        assert!(!timers.goes_off(Timer::Repeat, Time(19)));
-        assert!(timers.goes_off(Timer::Repeat, Time(20)));
-        assert!(!timers.goes_off(Timer::Repeat, Time(20)));
+        assert!(!timers.goes_off(Timer::Retry, Time(19)));
+        assert!(timers.goes_off(Timer::Retry, Time(20)));
+        assert!(!timers.goes_off(Timer::Retry, Time(20)));
         timers.settle(Time(20));
         assert_eq!(timers.next_timeout(), Time(1_020), "what is due already is looked at soon");
         timers.stop(Timer::Ping);

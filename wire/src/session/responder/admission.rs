@@ -8,7 +8,7 @@ use alloc::boxed::Box;
 use core::time::Duration;
 
 use super::offers::Offer;
-use super::phase::{Action, Event, Life, Phase, next};
+use super::phase::{Action, Event, Liveness, Phase, next};
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
 use crate::frame::{
@@ -34,13 +34,13 @@ const GUEST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Session {
     /// What it has shown since it was challenged.
-    fn life(&self, now: Time) -> Life {
+    fn liveness(&self, now: Time) -> Liveness {
         if self.last_heard >= self.challenged_at {
-            if now - self.last_heard < SIGN_OF_LIFE_MAX_AGE { Life::Shown } else { Life::Past }
+            if now - self.last_heard < SIGN_OF_LIFE_MAX_AGE { Liveness::Confirmed } else { Liveness::Stale }
         } else if now - self.challenged_at >= CHALLENGE_TIMEOUT {
-            Life::Missed
+            Liveness::TimedOut
         } else {
-            Life::Awaited
+            Liveness::Pending
         }
     }
 }
@@ -231,8 +231,11 @@ impl Responder {
     /// What a Hello, of the instance that has the session or of another, makes of the session there is.
     fn asked_by(&mut self, index: usize, hello: &Hello, now: Time, tx: &mut dyn Transmit) -> Action {
         let Some(session) = &self.sessions[index] else { return Action::Offer };
-        let event =
-            if session.instance == hello.instance { Event::Hello } else { Event::Rival(session.life(now)) };
+        let event = if session.instance == hello.instance {
+            Event::Hello
+        } else {
+            Event::Rival(session.liveness(now))
+        };
         let action = self.step(index, event, tx);
         if let (Action::Challenge, Some(session)) = (action, &mut self.sessions[index]) {
             session.challenged_at = now;

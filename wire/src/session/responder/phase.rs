@@ -36,15 +36,15 @@ pub(super) enum Phase {
 
 /// What a challenged session has shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Life {
+pub(super) enum Liveness {
     /// It was heard since, and not long ago.
-    Shown,
+    Confirmed,
     /// It was heard since, but long ago: the challenge is of an earlier attempt.
-    Past,
+    Stale,
     /// It was not heard yet.
-    Awaited,
+    Pending,
     /// It was not heard for as long as is waited.
-    Missed,
+    TimedOut,
 }
 
 /// What happens.
@@ -53,7 +53,7 @@ pub(super) enum Event {
     /// A Hello of the instance that has the session.
     Hello,
     /// A Hello of another instance.
-    Rival(Life),
+    Rival(Liveness),
     /// A Start of a session offered.
     Start,
     /// A Start in the session there is: its answer was lost.
@@ -110,10 +110,10 @@ pub(super) const fn next(phase: Phase, event: Event) -> (Phase, Action) {
         (Absent | Open | Challenged, Event::Hello) => (phase, Action::Offer),
         (Absent, Event::Rival(_)) => (Absent, Action::Offer),
         (Open, Event::Rival(_)) => (Challenged, Action::Challenge),
-        (Challenged, Event::Rival(Life::Shown)) => (Open, Action::Refuse),
-        (Challenged, Event::Rival(Life::Past)) => (Challenged, Action::Challenge),
-        (Challenged, Event::Rival(Life::Awaited)) => (Challenged, Action::AskAgain),
-        (Challenged, Event::Rival(Life::Missed)) => (Challenged, Action::Offer),
+        (Challenged, Event::Rival(Liveness::Confirmed)) => (Open, Action::Refuse),
+        (Challenged, Event::Rival(Liveness::Stale)) => (Challenged, Action::Challenge),
+        (Challenged, Event::Rival(Liveness::Pending)) => (Challenged, Action::AskAgain),
+        (Challenged, Event::Rival(Liveness::TimedOut)) => (Challenged, Action::Offer),
 
         (Absent | Open | Challenged, Event::Start) => (Open, Action::Adopt),
         (Open | Challenged, Event::StartAgain) => (phase, Action::SendStartAck),
@@ -143,17 +143,17 @@ pub(super) const fn next(phase: Phase, event: Event) -> (Phase, Action) {
 
 #[cfg(test)]
 mod tests {
-    use super::{Action, Event, Life, Phase, next};
+    use super::{Action, Event, Liveness, Phase, next};
     use Action::*;
     use Phase::*;
 
     /// Every row: the event, and what it does in [`Absent`], [`Open`] and [`Challenged`].
     const ROWS: [(Event, [(Phase, Action); 3]); 14] = [
         (Event::Hello, [(Absent, Offer), (Open, Offer), (Challenged, Offer)]),
-        (Event::Rival(Life::Shown), [(Absent, Offer), (Challenged, Challenge), (Open, Refuse)]),
-        (Event::Rival(Life::Past), [(Absent, Offer), (Challenged, Challenge), (Challenged, Challenge)]),
-        (Event::Rival(Life::Awaited), [(Absent, Offer), (Challenged, Challenge), (Challenged, AskAgain)]),
-        (Event::Rival(Life::Missed), [(Absent, Offer), (Challenged, Challenge), (Challenged, Offer)]),
+        (Event::Rival(Liveness::Confirmed), [(Absent, Offer), (Challenged, Challenge), (Open, Refuse)]),
+        (Event::Rival(Liveness::Stale), [(Absent, Offer), (Challenged, Challenge), (Challenged, Challenge)]),
+        (Event::Rival(Liveness::Pending), [(Absent, Offer), (Challenged, Challenge), (Challenged, AskAgain)]),
+        (Event::Rival(Liveness::TimedOut), [(Absent, Offer), (Challenged, Challenge), (Challenged, Offer)]),
         (Event::Start, [(Open, Adopt), (Open, Adopt), (Open, Adopt)]),
         (Event::StartAgain, [(Absent, Nothing), (Open, SendStartAck), (Challenged, SendStartAck)]),
         (Event::Ping, [(Absent, Nothing), (Open, SendPong), (Challenged, SendPong)]),
