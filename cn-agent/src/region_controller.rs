@@ -8,9 +8,9 @@ use cxloe_daemon::StateError;
 use cxloe_fabric::api::{Held, ReleasedRegion, VppbError};
 use cxloe_fabric::model::{LogicalDevice, Name, Region, Watermark};
 
-use crate::daemon::order::ask;
-use crate::daemon::{DrainedTickets, Order, Orders, OrdersGone};
 use crate::state_file::StateFile;
+use crate::worker::order::ask;
+use crate::worker::{DrainedTickets, Order, Orders, OrdersGone};
 use cxloe_client::message::{AttachedRegion, NodeView, Refused};
 use cxloe_cn_core::attachments::{Attachments, Change, Question};
 use cxloe_cn_core::backing::{Backing, Preference, Served};

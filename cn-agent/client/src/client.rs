@@ -396,6 +396,7 @@ impl Client {
     }
 
     /// Looks for a completion for as long as that is likely to be quicker than sleeping; whether one is there.
+    #[inline]
     pub fn spin(&mut self) -> bool {
         let started = Instant::now();
         let found = loop {

@@ -11,6 +11,9 @@
 //! anything moving. Only decoders that are committed are routed. What a CXL device of this machine serves of it is no route
 //! but local memory, and calls no memory node.
 
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec::Vec;
 use cxloe_fabric::hdm::Decoder;
 use cxloe_fabric::model::{HdmDecoder, Leg, LegState, Region};
 use cxloe_wire::frame::Mac;

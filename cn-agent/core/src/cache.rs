@@ -4,6 +4,10 @@
 //! is told what stands there now; a modified victim is the engine's to write back. While a fill is on its
 //! way its place is [`State::Filling`]: reserved, and never a victim.
 
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
 use cxloe_wire::frame::LINE_SIZE;
 
 /// One line of data.
@@ -117,7 +121,7 @@ impl LineCache {
     }
 
     #[inline]
-    fn set(&self, line: u64) -> std::ops::Range<usize> {
+    fn set(&self, line: u64) -> core::ops::Range<usize> {
         let start = (line & self.set_mask) as usize * self.per_set;
         start..start + self.per_set
     }
@@ -142,6 +146,7 @@ impl LineCache {
     }
 
     /// Which line `place` holds.
+    #[inline]
     pub fn line(&self, place: Place) -> u64 {
         self.ways[place.0 as usize].line
     }
@@ -156,6 +161,7 @@ impl LineCache {
     }
 
     /// The data at `place`, which does not count as a use.
+    #[inline]
     pub fn peek(&self, place: Place) -> &Line {
         &self.data[place.0 as usize]
     }
@@ -175,6 +181,7 @@ impl LineCache {
     }
 
     /// Changes the state of `place` alone.
+    #[inline]
     pub fn set_state(&mut self, place: Place, state: State) {
         let way = &mut self.ways[place.0 as usize];
         way.stamp = (way.stamp & !STATE_MASK) | state as u64;
@@ -232,11 +239,13 @@ impl LineCache {
     }
 
     /// All places.
+    #[inline]
     pub fn places(&self) -> impl Iterator<Item = Place> + use<> {
         self.places_from(0)
     }
 
     /// All places but the first `skip`.
+    #[inline]
     pub fn places_from(&self, skip: usize) -> impl Iterator<Item = Place> + use<> {
         (skip as u32..self.ways.len() as u32).map(Place)
     }

@@ -1,7 +1,10 @@
 //! Regions on their way out: what is modified of each goes back to its memory nodes, a little in each round of the worker,
 //! while everything else is served. Then its routes go, and either control is told, or the region is attached anew.
 
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
@@ -44,7 +47,7 @@ pub struct Drains {
     gets_on: bool,
 }
 
-fn range(region: &Attachment) -> std::ops::Range<u64> {
+fn range(region: &Attachment) -> core::ops::Range<u64> {
     region.hpa..region.hpa + region.window
 }
 
@@ -115,7 +118,7 @@ impl Drains {
             let late = now >= *since + patience;
             let result = engine.write_back_range(work, now, tx);
             self.gets_on |= result.is_ok();
-            if late && !std::mem::replace(told, late) {
+            if late && !core::mem::replace(told, late) {
                 let why = result.as_ref().err().map(ToString::to_string);
                 tracing::warn!(region = %region.region.name, why, "writing back what is modified of a region takes long");
             }

@@ -10,8 +10,10 @@
 //! the processor's clock twice and adding one to a number, by the thread that serves. What a fault cost its own thread is
 //! more, by the way to the agent and back.
 
-use std::fmt;
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
 
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};

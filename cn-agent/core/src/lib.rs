@@ -28,6 +28,10 @@
 //! | [`leases`] | regions that are there for one program each |
 //! | [`events`] | what the engine reports, as lines of a log |
 
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
+
 pub mod attach;
 pub mod attachments;
 pub mod backing;

@@ -2,7 +2,9 @@
 //! how it stands. The page store behind it is the [pager](crate::pager); the kernel's side is the crate of the userfaultfd
 //! backend.
 
-use std::time::Duration;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 

@@ -11,8 +11,11 @@
 //! If one fails the whole page is sent for again, after a pause, until its region's patience is over. Everything has a
 //! place from the start: nothing is allocated later.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
@@ -190,6 +193,7 @@ impl Transfers {
     }
 
     /// How many there are.
+    #[inline]
     pub fn count(&self) -> usize {
         TRANSFERS_MAX - self.free.len()
     }
@@ -207,6 +211,7 @@ impl Transfers {
     }
 
     /// The number of the last one begun.
+    #[inline]
     pub fn serial(&self) -> u64 {
         self.serial
     }

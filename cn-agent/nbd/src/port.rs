@@ -182,7 +182,7 @@ pub fn is_passing(error: EngineError) -> bool {
     matches!(
         error,
         EngineError::Unmapped(_)
-            | EngineError::Held(_)
+            | EngineError::InReset(_)
             | EngineError::Draining(_)
             | EngineError::NotConnected(_)
             | EngineError::Failed { error: OpError::SessionDead | OpError::Closed, .. }

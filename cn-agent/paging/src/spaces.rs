@@ -128,9 +128,9 @@ impl Spaces {
 
     /// Whether it is worth coming back soon, though nothing happens.
     #[inline]
-    pub fn is_held(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.active > 0
-            && (self.transfers.is_waiting() || self.list.0.iter().flatten().any(|space| space.is_held()))
+            && (self.transfers.is_waiting() || self.list.0.iter().flatten().any(|space| space.has_work()))
     }
 
     /// When something is due by time alone.

@@ -98,16 +98,19 @@ impl Port {
     }
 
     /// The link, to look at its counters or to measure it bare.
+    #[inline]
     pub fn link(&mut self) -> &mut dyn Link {
         &mut *self.link
     }
 
     /// The engine, to add memory nodes and routes, and to look at its counters.
+    #[inline]
     pub fn engine(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
     /// The port's clock: what `now` means to its engine.
+    #[inline]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -148,6 +151,7 @@ impl Port {
     }
 
     /// One [`turn`](Self::turn) for nobody in particular: keeps sessions alive.
+    #[inline]
     pub fn idle(&mut self) -> Result<(), LinkError> {
         self.turn(&mut Nobody).map(drop)
     }

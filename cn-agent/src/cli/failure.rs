@@ -54,7 +54,7 @@ pub fn of_agent_by(option: &str, error: ClientError) -> Failure {
             EngineError::NotConnected(_) | EngineError::DeviceGone(_) => Exit::Unreachable,
             EngineError::DataLost(_)
             | EngineError::Draining(_)
-            | EngineError::Held(_)
+            | EngineError::InReset(_)
             | EngineError::Mapped(_) => Exit::Refused,
             EngineError::Busy => Exit::Failed,
             EngineError::Failed { error, .. } => match error {

@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::context::ServerContext;
-use crate::daemon::order::ask;
+use crate::worker::order::ask;
 use cxloe_client::message::{self, Answer, JoinRequest, MapRequest, Refused};
 use cxloe_cn_core::mapped::{SpaceOptions, limit_pages, view_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};

@@ -19,9 +19,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::daemon::clients::{Client, ClientSlot};
-use crate::daemon::order::{ask, report};
-use crate::daemon::{Order, Orders};
+use crate::worker::clients::{Client, ClientSlot};
+use crate::worker::order::{ask, report};
+use crate::worker::{Order, Orders};
 use cxloe_client::memory::{SharedMemory, send_with_descriptor};
 use cxloe_client::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
 use cxloe_client::ring::{AgentEnd, PORT_BYTES};

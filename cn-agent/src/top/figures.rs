@@ -251,7 +251,7 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
             Attaching::Attached => None,
             Attaching::Draining => Some("letting go"),
             Attaching::Detached => Some("detached"),
-            Attaching::Held => Some("held"),
+            Attaching::InReset => Some("held"),
             Attaching::Waiting => Some("waiting"),
         };
         RegionFigures {

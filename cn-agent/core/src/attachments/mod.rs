@@ -21,7 +21,9 @@ mod listing;
 mod reach;
 pub mod view;
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use cxloe_fabric::api::{Held, ReleasedRegion};
 use cxloe_fabric::hdm::{Granularity, Ways};
@@ -281,7 +283,7 @@ impl Attachments {
             self.by_name.insert(region.name.clone(), attachment);
         }
         let Some(attachment) = self.by_name.get_mut(&region.name) else { return };
-        let before = std::mem::replace(&mut attachment.region, region.clone());
+        let before = core::mem::replace(&mut attachment.region, region.clone());
         let (now, window) = (attachment.clone(), attachment.window);
         let was = |region: Region| Attachment { region, ..now.clone() };
         if now.beyond() > 0 && now.region.size != before.size {

@@ -272,7 +272,7 @@ fn a_held_node_attaches_nothing_and_everything_when_it_is_released() {
     assert_eq!(attachment.hpa, HPA_FIRST);
     table.drained(*ticket);
     assert_eq!(table.follow(&[a.clone(), b.clone()], true), []);
-    assert_eq!(table.list().iter().map(|r| r.attachment).collect::<Vec<_>>(), [Attaching::Held; 2]);
+    assert_eq!(table.list().iter().map(|r| r.attachment).collect::<Vec<_>>(), [Attaching::InReset; 2]);
     assert!(table.released().is_empty(), "nobody asked for them");
 
     // It stays held over a restart.

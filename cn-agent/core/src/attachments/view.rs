@@ -1,5 +1,7 @@
 //! What `cn-agent list` shows: regions, logical devices, and how this node stands.
 
+use alloc::string::String;
+use alloc::vec::Vec;
 use cxloe_fabric::model::UnbindOption;
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +55,8 @@ pub enum Attaching {
     /// No: it is disabled, or on its way to another; it keeps its address.
     Detached,
     /// No: this node is held in reset; it keeps its address.
-    Held,
+    #[serde(rename = "held")]
+    InReset,
     /// Not yet: what is to serve it is not decided; the note says what is missing.
     Waiting,
 }

@@ -14,7 +14,8 @@
 //! Lines that are still modified go on being read and written in the cache: no line becomes modified anew, so that this
 //! ends. Nothing here costs an operation on other addresses more than one comparison, and that only when it misses.
 
-use std::ops::Range;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
@@ -41,20 +42,20 @@ pub enum DrainReason {
 pub(super) struct DrainingRanges {
     ranges: Vec<(Range<u64>, DrainReason)>,
     /// All addresses are.
-    held: bool,
+    in_reset: bool,
 }
 
 impl DrainingRanges {
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.ranges.is_empty() && !self.held
+        self.ranges.is_empty() && !self.in_reset
     }
 
     /// Whether an operation at `hpa` may be made.
     #[cold]
     pub fn check(&self, hpa: u64) -> Result<(), EngineError> {
-        if self.held {
-            return Err(EngineError::Held(hpa));
+        if self.in_reset {
+            return Err(EngineError::InReset(hpa));
         }
         match self.ranges.iter().find(|(range, _)| range.contains(&hpa)) {
             Some((_, DrainReason::Draining)) => Err(EngineError::Draining(hpa)),
@@ -95,8 +96,8 @@ impl Engine {
     }
 
     /// Whether this compute node is held in reset: all addresses are closed then.
-    pub fn set_held(&mut self, held: bool) {
-        self.draining.held = held;
+    pub fn set_in_reset(&mut self, in_reset: bool) {
+        self.draining.in_reset = in_reset;
     }
 
     /// Goes on writing back, as far as windows allow and some microseconds reach. `true` once nothing of the range is

@@ -10,8 +10,10 @@
 //! write-back has nothing to do. It is asked for after the routes: an operation that goes to a memory node does not
 //! notice that there is any, and the functions for the rest stay out of its way (`inline(never)`).
 
-use std::fmt::Debug;
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Debug;
 
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 
@@ -394,8 +396,8 @@ mod tests {
         assert_eq!(node.read(HPA), Err(EngineError::Busy));
         node.engine.end_drain(HPA);
         assert_eq!(node.read(HPA), hit(5));
-        node.engine.set_held(true);
-        assert_eq!(node.read(HPA), Err(EngineError::Held(HPA)));
+        node.engine.set_in_reset(true);
+        assert_eq!(node.read(HPA), Err(EngineError::InReset(HPA)));
     }
 
     #[test]

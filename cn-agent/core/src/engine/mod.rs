@@ -39,7 +39,8 @@ mod segment_iter;
 mod turns;
 mod write_back;
 
-use std::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use cxloe_fabric::hdm::Decoder;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
@@ -97,7 +98,7 @@ pub enum EngineError {
         "the manager holds this compute node in reset, so that nothing is attached (HPA {0:#x}); wait until what it is \
          to have is there, or release it with `gmm release`"
     )]
-    Held(u64),
+    InReset(u64),
     /// The region is mapped into processes, and so not read or written line by line.
     #[error(
         "the region at HPA {0:#x} is mapped into programs at present, and is not read or written line by line meanwhile; \
@@ -398,6 +399,7 @@ impl Engine {
     }
 
     /// Whether this peer has a session.
+    #[inline]
     pub fn is_peer_connected(&self, peer: usize) -> bool {
         self.peers.get(peer).is_some_and(|p| p.requester.is_open())
     }
@@ -413,16 +415,19 @@ impl Engine {
     }
 
     /// What was counted.
+    #[inline]
     pub fn counters(&self) -> EngineCounters {
         self.core.counters
     }
 
     /// Operations on their way, write-backs included.
+    #[inline]
     pub fn in_flight(&self) -> usize {
         self.core.ops.used()
     }
 
     /// The oldest event not yet taken.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         if self.core.events.is_empty() { None } else { self.core.events.pop_front() }
     }

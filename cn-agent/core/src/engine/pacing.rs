@@ -13,7 +13,8 @@
 //! again. What it costs is the larger of its own frame and its response's (R13), as it is on the wire. Repeated
 //! requests are never held back, as others wait for them, but they cost the same.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_cc::{Config, Pacer, PacerStatus};
 use cxloe_wire::frame::WIRE_OVERHEAD;

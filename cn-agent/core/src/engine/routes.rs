@@ -8,6 +8,8 @@
 //!
 //! A region has one route per decoder, one behind the other; a region of one memory node is a route of one way.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 
 /// The memory of one memory node in a route: one position of its interleave set.

@@ -59,6 +59,7 @@ impl Segment {
     }
 
     /// Lines that follow one another in HPA, as they do in a region of one way.
+    #[inline]
     pub fn straight(hpa: u64, lines: usize) -> Segment {
         Segment { hpa, lines, spread: Spread::STRAIGHT }
     }
@@ -88,15 +89,17 @@ impl Segment {
     }
 
     /// From the segment's HPA to the end of its last line, in bytes.
+    #[inline]
     pub fn extent(&self) -> u64 {
         self.lines.checked_sub(1).map_or(0, |last| self.offset(last) + LINE)
     }
 
     /// Its runs, by ascending HPA.
+    #[inline]
     pub fn spans(&self) -> impl Iterator<Item = Span> + use<> {
         let segment = *self;
         let mut first = 0;
-        std::iter::from_fn(move || {
+        core::iter::from_fn(move || {
             let left = segment.lines.checked_sub(first).filter(|left| *left > 0)?;
             let Spread { ways, granularity, skip } = segment.spread;
             let grain = granularity.bytes() as usize;

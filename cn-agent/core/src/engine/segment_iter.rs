@@ -14,7 +14,7 @@
 //! A segment_iter knows where it is; how many lines the next frame takes is asked anew each time, because a session may be
 //! replaced by one with smaller frames while the segment_iter waits.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
@@ -61,9 +61,9 @@ fn share_before(decoder: &Decoder, position: u32, offset: u64) -> u64 {
     let grain = u64::from(decoder.granularity.bytes());
     let turn = dpa & !(grain - 1);
     match position.cmp(&at) {
-        std::cmp::Ordering::Less => turn + grain,
-        std::cmp::Ordering::Equal => dpa,
-        std::cmp::Ordering::Greater => turn,
+        core::cmp::Ordering::Less => turn + grain,
+        core::cmp::Ordering::Equal => dpa,
+        core::cmp::Ordering::Greater => turn,
     }
 }
 
@@ -112,6 +112,7 @@ impl Part {
 
 impl SegmentIter {
     /// From the first line of `range`, whose ends are multiples of 64, to the last.
+    #[inline]
     pub fn new(range: Range<u64>) -> SegmentIter {
         SegmentIter { left: range, part: None }
     }

@@ -28,7 +28,7 @@ impl Engine {
         let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
         peer.requester.handle(frame, now, tx, &mut completer);
         self.deadline = self.deadline.min(peer.requester.deadline());
-        if std::mem::take(&mut self.core.congested) {
+        if core::mem::take(&mut self.core.congested) {
             self.pause(self.last_peer, Signal::MemoryNode, now);
         }
         // All of them, before anything else is sent: they may say that data is lost.

@@ -11,7 +11,8 @@
 //! what reads of the line see, and what later writes of it replace. There is one value of a stranded line,
 //! the last. It goes out before anything else of its line can; order within the stream does the rest.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;

@@ -22,7 +22,7 @@ pub enum State {
     /// On its way from CMem into its buffer.
     Fetching = 1,
     /// In its buffer, not in memory: read ahead, or about to be installed.
-    Held = 2,
+    Staged = 2,
     /// Being installed writable.
     Installing = 3,
     /// In memory as in CMem, write-protected.
@@ -41,7 +41,7 @@ impl State {
     const ALL: [State; 9] = [
         State::Absent,
         State::Fetching,
-        State::Held,
+        State::Staged,
         State::Installing,
         State::Clean,
         State::Dirty,
@@ -51,6 +51,7 @@ impl State {
     ];
 
     /// Whether the page takes up memory of its process.
+    #[inline]
     pub fn is_resident(self) -> bool {
         matches!(self, State::Clean | State::Dirty | State::Cleaning | State::Dropping)
     }
@@ -71,6 +72,7 @@ impl Flags {
     pub const RECENT: Flags = Flags(8);
 
     /// All of them.
+    #[inline]
     pub fn contains(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0
     }
@@ -91,6 +93,7 @@ pub const NO_SLOT: u32 = u32::MAX;
 
 impl Entry {
     /// Absent, its content in `slot` (or [`NO_SLOT`]).
+    #[inline]
     pub const fn absent(slot: u32) -> Entry {
         Entry(NO_BUFFER << BUFFER_AT | (slot as u64) << SLOT_AT)
     }
@@ -162,14 +165,14 @@ impl Entry {
     /// With another buffer.
     #[inline]
     #[must_use]
-    pub fn with_frame(self, buffer: Option<BufferId>) -> Entry {
+    pub fn with_buffer(self, buffer: Option<BufferId>) -> Entry {
         let buffer = buffer.map_or(NO_BUFFER, |buffer| u64::from(buffer.0) & NO_BUFFER);
         Entry(self.0 & !(NO_BUFFER << BUFFER_AT) | buffer << BUFFER_AT)
     }
 }
 
-impl std::fmt::Debug for Entry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{:?}{:?} slot {:?} buffer {:?}", self.state(), self.flags(), self.slot(), self.buffer())
     }
 }
@@ -184,7 +187,7 @@ mod tests {
         assert_eq!((entry.state(), entry.slot(), entry.buffer()), (State::Absent, None, None));
         let full = entry
             .with_slot(Some(0xABCD_1234))
-            .with_frame(Some(BufferId(0x12_3456)))
+            .with_buffer(Some(BufferId(0x12_3456)))
             .with(Flags::WANTED)
             .with(Flags::RECENT)
             .with(Flags::ZAPPED);
@@ -197,7 +200,7 @@ mod tests {
             assert!(entry.is(Flags::RECENT) && !entry.is(Flags::WANTED) && !entry.is(Flags::ZAPPED));
         }
         assert_eq!(full.with_slot(None).slot(), None);
-        assert_eq!(full.with_frame(None).buffer(), None);
+        assert_eq!(full.with_buffer(None).buffer(), None);
         assert!(!full.without(Flags::WANTED).is(Flags::WANTED));
         assert_eq!(Entry(0xF).state(), State::Lost, "what is no state is not taken for one");
     }

@@ -110,7 +110,7 @@ impl Pager {
     /// A clean page leaves: nothing but taking it away is left to do.
     fn leave(&mut self, view: ViewId, page: u32, entry: Entry) {
         self.leaving += 1;
-        self.set(view, page, entry.to(State::Dropping).with_frame(None));
+        self.set(view, page, entry.to(State::Dropping).with_buffer(None));
         self.to_drop.push(PageRef { view, page });
     }
 
@@ -201,7 +201,7 @@ impl Pager {
         self.leaving -= u32::from(leaving);
         // The twin that was, or will not be.
         entry.buffer().into_iter().for_each(|twin| self.buffers.give(twin));
-        let place = entry.with_frame(None);
+        let place = entry.with_buffer(None);
         if outcome.is_err() {
             // What arrived of it is not known: it is dirty as a whole, and stays.
             if old.is_some() || entry.slot().is_none() {
@@ -228,7 +228,7 @@ impl Pager {
         } else if entry.is(Flags::WANTED) {
             self.counters.cancelled += u64::from(leaving);
             self.buffers.set_purpose(buffer, Use::Twin);
-            self.set(id, page, place.to(State::Dirty).with_frame(Some(buffer)));
+            self.set(id, page, place.to(State::Dirty).with_buffer(Some(buffer)));
             self.come_again(id, page, leaving);
             self.let_all_write(id, page, io);
         } else {
@@ -267,8 +267,8 @@ impl Pager {
         if self.to_drop.is_empty() {
             return;
         }
-        let mut pages = std::mem::take(&mut self.to_drop);
-        let mut ranges = std::mem::take(&mut self.ranges);
+        let mut pages = core::mem::take(&mut self.to_drop);
+        let mut ranges = core::mem::take(&mut self.ranges);
         pages.sort_unstable_by_key(|page| (page.view, page.page));
         for of_view in pages.chunk_by(|a, b| a.view == b.view) {
             let view = of_view[0].view;

@@ -3,13 +3,14 @@
 use super::memory::PAGE_BYTES;
 use super::page_buffers::Use;
 use super::*;
+use alloc::vec::Vec;
 
 /// Transfers kept free for faults while pages are read ahead.
 const ROOM_FOR_DEMAND: usize = 16;
 /// The part of the reserve that faults have to themselves while pages are read ahead: one in this many.
 const RESERVE_FOR_DEMAND: u32 = 4;
 /// Pages kept in their buffers at most.
-const HELD_MAX: usize = 64;
+const STAGED_MAX: usize = 64;
 
 /// What a thread did that made it stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +147,7 @@ impl Pager {
                 self.join(view, entry, fault);
                 Err(Wait::Event)
             }
-            State::Held => self.install_held(view, entry, fault, io),
+            State::Staged => self.install_staged(view, entry, fault, io),
             State::Clean | State::Dirty if access == Access::Missing => {
                 if !io.memory.is_present(view, page) {
                     // Taken away behind our back: whoever did that wants zeros.
@@ -200,7 +201,7 @@ impl Pager {
         self.coming += 1;
         self.counters.faults += 1;
         self.counters.fetched += 1;
-        self.set(view, page, entry.to(State::Fetching).with_frame(Some(buffer)).with(Flags::WANTED));
+        self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)).with(Flags::WANTED));
         io.store.fetch(slot, buffer, Urgency::Demand);
         self.read_ahead(view, page, io);
         Err(Wait::Event)
@@ -225,7 +226,7 @@ impl Pager {
     }
 
     /// A page that was fetched into its buffer is wanted.
-    fn install_held(
+    fn install_staged(
         &mut self,
         view: ViewId,
         entry: Entry,
@@ -257,7 +258,7 @@ impl Pager {
     ) -> Result<(), Wait> {
         let Use::Fetch { page, .. } = self.buffers.purpose(buffer) else { return Ok(()) };
         let recent = entry.is(Flags::RECENT);
-        let place = entry.with_frame(None).without(Flags::RECENT);
+        let place = entry.with_buffer(None).without(Flags::RECENT);
         self.set(view, page, if write { place.to(State::Installing) } else { entry });
         match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
             Ok(()) if write && !self.is_droppable(view) => {
@@ -266,7 +267,7 @@ impl Pager {
             }
             Ok(()) if write => {
                 self.buffers.set_purpose(buffer, Use::Twin);
-                self.set(view, page, place.to(State::Dirty).with_frame(Some(buffer)));
+                self.set(view, page, place.to(State::Dirty).with_buffer(Some(buffer)));
             }
             Ok(()) => {
                 self.set(view, page, place.to(State::Clean));
@@ -280,7 +281,7 @@ impl Pager {
                 return Ok(());
             }
             Err(error) => {
-                self.set(view, page, entry.to(State::Held).with_frame(Some(buffer)));
+                self.set(view, page, entry.to(State::Staged).with_buffer(Some(buffer)));
                 return self.refused(error, mapping);
             }
         }
@@ -353,7 +354,7 @@ impl Pager {
             return self.refused(error, fault.mapping);
         }
         self.counters.write_faults += 1;
-        self.set(view, page, entry.to(State::Dirty).with_frame(twin));
+        self.set(view, page, entry.to(State::Dirty).with_buffer(twin));
         self.grant_write(fault, io)
     }
 
@@ -421,10 +422,10 @@ impl Pager {
             self.buffers.give(buffer);
             if wanted {
                 self.counters.lost += 1;
-                self.set(view, page, entry.to(State::Lost).with_frame(None));
+                self.set(view, page, entry.to(State::Lost).with_buffer(None));
                 self.wake(view, page, io);
             } else {
-                self.set(view, page, entry.to(State::Absent).with_frame(None));
+                self.set(view, page, entry.to(State::Absent).with_buffer(None));
             }
             return;
         }
@@ -463,14 +464,14 @@ impl Pager {
 
     /// Keeps a page in its buffer; the oldest kept so is given up for it.
     fn hold(&mut self, view: ViewId, page: u32, entry: Entry) {
-        self.set(view, page, entry.to(State::Held));
-        self.held.push_back(PageRef { view, page });
-        while self.held.len() > HELD_MAX {
-            let Some(PageRef { view, page }) = self.held.pop_front() else { break };
+        self.set(view, page, entry.to(State::Staged));
+        self.staged.push_back(PageRef { view, page });
+        while self.staged.len() > STAGED_MAX {
+            let Some(PageRef { view, page }) = self.staged.pop_front() else { break };
             let entry = self.entry(view, page);
-            if let (State::Held, Some(buffer)) = (entry.state(), entry.buffer()) {
+            if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer()) {
                 self.buffers.give(buffer);
-                self.set(view, page, entry.to(State::Absent).with_frame(None));
+                self.set(view, page, entry.to(State::Absent).with_buffer(None));
             }
         }
     }
@@ -503,7 +504,7 @@ impl Pager {
             };
             self.coming += 1;
             begun += 1;
-            self.set(view, page, entry.to(State::Fetching).with_frame(Some(buffer)));
+            self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)));
             io.store.fetch(slot, buffer, Urgency::Ahead);
         }
         self.counters.prefetched += u64::from(begun);

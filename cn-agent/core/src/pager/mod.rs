@@ -5,7 +5,7 @@
 //!     Absent ------------> Fetching --------------------> Dirty <------------------------------- Clean
 //!       ^                     |  ahead                      |                                      ^ |
 //!       |                     v      fault, read            | protect, copy                        | |
-//!       |                   Held ----------------> Clean    v             acknowledged             | |
+//!       |                   Staged --------------> Clean    v             acknowledged             | |
 //!       |                                                Cleaning ---------------------------------+ |
 //!       |            taken away                             | to leave                               |
 //!       +--------------------------- Dropping <-------------+----------------------------------------+
@@ -39,8 +39,9 @@ pub mod store;
 mod table;
 mod takeover;
 
-use std::collections::VecDeque;
-use std::ops::Range;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 pub use counters::PagerCounters;
 pub use entry::{Entry, Flags, NO_SLOT, State};
@@ -58,7 +59,7 @@ use replacement::{Forget, PageRef, Replacement};
 pub const VIEWS_MAX: usize = 256;
 /// Mappings of a region at a time.
 pub const MAPPINGS_MAX: usize = 1024;
-/// PageBuffers beyond those for twins: what may be on its way at once, and what is held.
+/// Page buffers beyond those for twins: what may be on its way at once, and what is held.
 const BUFFERS_IN_FLIGHT: u32 = 256;
 /// The least number of resident pages a region can do with.
 pub const LIMIT_MIN: u32 = 16;
@@ -128,7 +129,7 @@ pub struct Pager {
     /// Pages that can be taken away, until the end of the turn.
     to_drop: Vec<PageRef>,
     ranges: Vec<Range<u32>>,
-    held: VecDeque<PageRef>,
+    staged: VecDeque<PageRef>,
     /// Mappings found to have ended.
     ended: Vec<MappingId>,
     /// Whether pages have been found that cannot leave for want of a slot, and none that can.
@@ -158,7 +159,7 @@ impl Pager {
             waiting: VecDeque::with_capacity(MAPPINGS_MAX),
             to_drop: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             ranges: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
-            held: VecDeque::with_capacity(BUFFERS_IN_FLIGHT as usize),
+            staged: VecDeque::with_capacity(BUFFERS_IN_FLIGHT as usize),
             ended: Vec::with_capacity(MAPPINGS_MAX),
             full: false,
             fruitless: 0,
@@ -174,16 +175,19 @@ impl Pager {
     }
 
     /// How it pages.
+    #[inline]
     pub fn options(&self) -> &PagerOptions {
         &self.options
     }
 
     /// What it has counted.
+    #[inline]
     pub fn counters(&self) -> PagerCounters {
         self.counters
     }
 
     /// Pages that take up memory, of all views.
+    #[inline]
     pub fn resident(&self) -> u32 {
         self.resident
     }
@@ -209,6 +213,7 @@ impl Pager {
     }
 
     /// The buffers, for whoever carries out transfers.
+    #[inline]
     pub fn buffers(&mut self) -> &mut PageBuffers {
         &mut self.buffers
     }
@@ -261,6 +266,7 @@ impl Pager {
     }
 
     /// The view of a mapping, if there is one.
+    #[inline]
     pub fn view_of(&self, mapping: MappingId) -> Option<ViewId> {
         self.mappings.get(usize::from(mapping.0)).copied().flatten()
     }
@@ -268,7 +274,7 @@ impl Pager {
     /// Whether a view's pages can be taken away.
     pub fn set_droppable(&mut self, view: ViewId, droppable: bool) {
         let Some(of) = self.view_mut(view) else { return };
-        let (before, resident) = (std::mem::replace(&mut of.droppable, droppable), of.resident);
+        let (before, resident) = (core::mem::replace(&mut of.droppable, droppable), of.resident);
         match (before, droppable) {
             (true, false) => {
                 self.fixed += resident;
@@ -279,13 +285,13 @@ impl Pager {
         }
     }
 
-    /// PageBuffers are for what the limit bounds: pages beyond are sent whole when their turn comes.
+    /// Page buffers are for what the limit bounds: pages beyond are sent whole when their turn comes.
     fn give_twins(&mut self, view: ViewId) {
         for page in 0..self.view(view).map_or(0, |view| view.table.len()) {
             let entry = self.entry(view, page);
             if let (State::Dirty, Some(twin)) = (entry.state(), entry.buffer()) {
                 self.buffers.give(twin);
-                self.set(view, page, entry.with_frame(None));
+                self.set(view, page, entry.with_buffer(None));
             }
         }
     }
@@ -329,6 +335,7 @@ impl Pager {
     }
 
     /// Mappings that were found to have ended, their processes most likely with them.
+    #[inline]
     pub fn take_ended(&mut self) -> Option<MappingId> {
         self.ended.pop()
     }
@@ -354,7 +361,7 @@ impl Pager {
             match (state, entry.buffer()) {
                 // The transfer ends as nobody's.
                 (State::Fetching, Some(_)) => self.coming -= 1,
-                (State::Held | State::Dirty | State::Cleaning, Some(buffer)) => self.buffers.give(buffer),
+                (State::Staged | State::Dirty | State::Cleaning, Some(buffer)) => self.buffers.give(buffer),
                 _ => {}
             }
             self.leaving -=
@@ -369,7 +376,7 @@ impl Pager {
         let wasted = { view }.prefetch.clear();
         self.counters.prefetch_wasted += u64::from(wasted);
         self.to_drop.retain(|page| page.view != id);
-        self.held.retain(|page| page.view != id);
+        self.staged.retain(|page| page.view != id);
     }
 
     /// The program discards pages, and has said so before it does: they are zeros from here on. Not for pages that leave by
@@ -380,14 +387,14 @@ impl Pager {
             let entry = self.entry(view, page);
             match entry.state() {
                 State::Absent => self.release(view, page, entry),
-                State::Held => {
+                State::Staged => {
                     entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
-                    self.release(view, page, entry.with_frame(None));
+                    self.release(view, page, entry.with_buffer(None));
                 }
                 State::Clean | State::Dirty => {
                     self.left(view);
                     entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
-                    self.release(view, page, entry.with_frame(None));
+                    self.release(view, page, entry.with_buffer(None));
                 }
                 State::Fetching | State::Cleaning | State::Dropping => {
                     self.set(view, page, entry.with(Flags::ZAPPED));
@@ -419,6 +426,7 @@ impl Pager {
     }
 
     /// The entry of a page, for tests and displays.
+    #[inline]
     pub fn look(&self, view: ViewId, page: u32) -> Option<Entry> {
         self.view(view).filter(|view| page < view.table.len()).map(|view| view.table.get(page))
     }

@@ -1,16 +1,19 @@
-//! PageBuffers: pages of the agent's own, for what is on its way and for twins.
+//! Page buffers: pages of the agent's own, for what is on its way and for twins.
 //!
 //! A twin is the page as the memory node has acknowledged it; what differs from it is what has to be written back.
 //! Their number is bounded by the resident limit. Room for them is taken in chunks, so that a buffer costs nothing
 //! before it is needed for the first time and nothing is allocated afterwards.
 
 use super::memory::{MappingId, PAGE_BYTES, Page, ViewId};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
 
 /// A buffer. Below 2^24 - 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BufferId(pub u32);
 
-/// PageBuffers there can be at most: 64 GiB of them.
+/// Page buffers there can be at most: 64 GiB of them.
 pub const FRAMES_MAX: u32 = (1 << 24) - 1;
 
 /// What a buffer is for.
@@ -44,7 +47,7 @@ pub enum Use {
     Twin,
 }
 
-/// PageBuffers in one allocation.
+/// Page buffers in one allocation.
 const CHUNK: usize = 256;
 
 /// The buffers.
@@ -86,12 +89,14 @@ impl PageBuffers {
         self.free.extend((first..first + count as u32).rev().map(BufferId));
     }
 
-    /// PageBuffers in use.
+    /// Page buffers in use.
+    #[inline]
     pub fn used(&self) -> usize {
         self.uses.len() - self.free.len()
     }
 
-    /// PageBuffers that may still be taken.
+    /// Page buffers that may still be taken.
+    #[inline]
     pub fn room(&self) -> usize {
         (self.limit as usize).saturating_sub(self.used())
     }

@@ -261,7 +261,7 @@ impl Space {
 
     /// Whether it has something to do that no event will bring.
     #[inline]
-    pub(super) fn is_held(&self) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         self.pager.has_work() || !self.cleans.is_empty()
     }
 

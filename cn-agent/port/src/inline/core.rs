@@ -260,7 +260,7 @@ impl State {
                 let waits = self.pager.owes(mapping, page);
                 return if waits { Outcome::Told } else { Outcome::Ended(End::Served) };
             }
-            Absent | Fetching | Held | Installing | Dropping => Access::Missing,
+            Absent | Fetching | Staged | Installing | Dropping => Access::Missing,
             // There, but perhaps not in the page table.
             Clean if !write && self.memory.map(mapping, page, true).is_ok() => {
                 return Outcome::Ended(End::Served);

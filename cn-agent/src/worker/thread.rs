@@ -99,7 +99,7 @@ impl WorkerHandle {
             drains: Drains::default(),
             tell,
             housekeeping_at: Time::ZERO,
-            held: false,
+            backpressured: false,
             reopened: link.reopened(),
             link,
             engine,
@@ -184,7 +184,7 @@ struct Worker {
     /// Where to say what has been let go of.
     tell: Sender<u64>,
     housekeeping_at: Time,
-    held: bool,
+    backpressured: bool,
     /// How often the link had been opened again when this was last looked at.
     reopened: u32,
 }
@@ -217,7 +217,7 @@ impl Worker {
             let deadline = self.engine.deadline();
             let deadline = self.parties.spaces.deadline().map_or(deadline, |due| due.min(deadline));
             if let Idle::Sleep(most) = self.waiter.after(work, now, Some(deadline)) {
-                self.sleep(if self.held { most.min(BACKPRESSURE_SLEEP_MAX) } else { most });
+                self.sleep(if self.backpressured { most.min(BACKPRESSURE_SLEEP_MAX) } else { most });
                 now = self.clock.now();
             }
         }
@@ -238,9 +238,9 @@ impl Worker {
         if !self.drains.is_empty() {
             self.depart(now);
         }
-        self.held = served.held
+        self.backpressured = served.backpressured
             || (!self.drains.is_empty() && self.drains.gets_on())
-            || self.parties.spaces.is_held();
+            || self.parties.spaces.has_work();
         self.link.flush()?;
         self.parties.clients.wake();
         Ok(received + served.taken + paged)
@@ -355,7 +355,7 @@ impl Worker {
                 tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
             }
             Change::Hold(held) => {
-                engine.set_held(held);
+                engine.set_in_reset(held);
                 if held {
                     tracing::warn!("the manager holds this node in reset: everything is detached");
                 } else {

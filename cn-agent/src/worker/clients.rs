@@ -106,7 +106,7 @@ pub struct Served {
     /// Submissions taken.
     pub taken: usize,
     /// Whether the engine was busy for one, which is tried again in the next round.
-    pub held: bool,
+    pub backpressured: bool,
 }
 
 /// All clients.
@@ -235,7 +235,7 @@ impl Clients {
     #[cold]
     fn write_patches(&mut self, to: &mut Sending<'_, '_>, served: &mut Served) {
         let Clients { bulk, places, .. } = self;
-        served.held |= bulk.write_patches(
+        served.backpressured |= bulk.write_patches(
             to,
             |owner, end| {
                 let Some(client) = client_of(places, owner) else { return };
@@ -287,14 +287,14 @@ impl Clients {
                             return Ok(());
                         }
                         Step::Busy => {
-                            served.held = true;
+                            served.backpressured = true;
                             return Ok(());
                         }
                         Step::Full => return Ok(()),
                     }
                 }
                 Operation::Write if self.bulk.is_locked(hpa, LINE_SIZE as u64) => {
-                    served.held = true;
+                    served.backpressured = true;
                     return Ok(());
                 }
                 Operation::Read => match engine.read(submission.hpa, user, now, *tx) {
@@ -321,7 +321,7 @@ impl Clients {
                         Ok(true) => Status::Done,
                         // What is sent counts as work: the link has to be kicked and looked at.
                         Ok(false) => {
-                            served.held = true;
+                            served.backpressured = true;
                             return Ok(());
                         }
                         Err(error) => Status::Failed(error),
@@ -333,7 +333,7 @@ impl Clients {
             };
             match outcome {
                 Some((Status::Failed(EngineError::Busy), _)) => {
-                    served.held = true;
+                    served.backpressured = true;
                     return Ok(());
                 }
                 Some((status, line)) => client.complete(submission.tag, status, line.as_ref()),

@@ -8,7 +8,7 @@
 //!   ManagerLink: regions come and go      Server: new clients, questions
 //! ```
 //!
-//! * [`worker`]: the thread.
+//! * [`thread`]: the thread.
 //! * [`bulk`]: their operations on more than a line, or less.
 //! * [`clients`]: the clients' rings as a source of operations and a sink of completions.
 //! * [`order`]: what control tells the worker, and hears of it.
@@ -19,7 +19,7 @@ pub mod clients;
 pub mod jobs;
 pub mod order;
 pub mod sleeper;
-pub mod worker;
+pub mod thread;
 
 pub use order::{DrainedTickets, Order, Orders, OrdersGone};
-pub use worker::{WorkerHandle, WorkerOptions};
+pub use thread::{WorkerHandle, WorkerOptions};
