@@ -9,9 +9,9 @@ use cxloe_cn_core::engine::{BUCKET_DEFAULT, Pacing};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::impairment::{Burst, Faults};
 use cxloe_link::limit::Rate;
-use cxloe_link::random::{Probability, Random};
 use cxloe_link::sim::{Path, PortConfig};
 use cxloe_mn_core::congestion::CongestionConfig;
+use cxloe_wire::random::{Probability, Random};
 
 use crate::layout::Interleave;
 use crate::mistake::Mistake;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use cxloe_link::random::Random;
 use cxloe_link::sim::{Path, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::random::Random;
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 

@@ -1,6 +1,6 @@
 //! The running agent in the quickstart: started, given a region, and measured from outside by its port.
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 

@@ -18,7 +18,7 @@ use super::error::PeerError;
 use super::measured::Measured;
 use super::pattern::{LINE, OPERATIONS_MIN, PAGE, Pattern, Plan};
 use cxloe_lab::Interrupt;
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 
 /// Lines of one call for many.
 const STREAM_LINES: usize = 4096;

@@ -1,7 +1,7 @@
 //! Page faults of remote memory beside their floors, and what mapped memory does in bulk: all by turns, trial by trial,
 //! in one thread.
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use std::time::{Duration, Instant};
 
 use cxloe_port::inline::InlineOptions;

@@ -1,6 +1,6 @@
 //! What a page costs where it is cheapest: brought over the bare link, copied locally, and a line of local memory.
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use std::hint::black_box;
 use std::time::Instant;
 

@@ -1,7 +1,7 @@
 //! One uncached line operation at a time over a region larger than the last-level cache, beside a bare echo of
 //! the same frame sizes.
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use std::time::Instant;
 
 use cxloe_link::echo::Echo;

@@ -1,7 +1,7 @@
 //! Streams with a full window, single lines and bursts, beside a bare echo pipelined to the same depth with
 //! frames of the same sizes.
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use std::time::{Duration, Instant};
 
 use cxloe_link::echo::Echo;

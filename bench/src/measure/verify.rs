@@ -1,7 +1,7 @@
 //! The verification pass: a pattern over the whole region, then every byte read back and compared.
 
-use cxloe_link::random::Random;
 use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::random::Random;
 
 use super::{MeasureError, Target};
 

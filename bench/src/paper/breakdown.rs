@@ -4,8 +4,8 @@
 //! then once more with a full window, as the paper sends them: as fast as the link takes them.
 
 use cxloe_link::Backend;
-use cxloe_link::random::Random;
 use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::random::Random;
 use serde::Serialize;
 
 use super::PaperError;

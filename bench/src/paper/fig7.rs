@@ -4,7 +4,7 @@
 //! move apart for a while treats all of them alike.
 
 use cxloe_link::Backend;
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use serde::Serialize;
 
 use super::PaperError;

@@ -17,7 +17,7 @@ use super::PaperError;
 use super::ends::Ends;
 use crate::machine;
 use crate::report::Samples;
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 
 const HEADER: usize = 16;
 const WHOLE: usize = HEADER + LINE_SIZE;

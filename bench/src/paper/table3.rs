@@ -4,7 +4,7 @@
 //! together. Memory is what the allocator hands out while the real structures are made: a cache, a worker, sessions over
 //! which requests have passed; and what a pool holds besides the memory it lends.
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! When accesses are wanted, whatever becomes of those before: the open loop.
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 
 /// How arrivals are spaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

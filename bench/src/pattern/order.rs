@@ -7,7 +7,7 @@
 use cxloe_wire::frame::PAGE_LINES;
 
 use super::Share;
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 
 /// A permutation of 0 to 2^n - 1 that looks random.
 #[derive(Clone, Copy, Debug)]

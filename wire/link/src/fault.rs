@@ -22,10 +22,10 @@ use std::time::Duration;
 use self::delay_queue::DelayQueue;
 pub use super::impairment::{Burst, FaultCounters, Faults, FaultsError};
 use super::impairment::{Impairments, pairs};
-use super::random::Random;
 use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use crate::Clock;
 use cxloe_wire::Transmit;
+use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
 /// Frames that can be held back per direction.

@@ -30,7 +30,6 @@
 //! | [`sim`] | a network in virtual time, repeatable from a seed |
 //! | `persistent` | links that are opened again when their interface has been away ([`open_persistent`]) |
 //! | [`pcap`], [`fault`], [`limit`] | links around links: record frames, impair them, send no faster than a given wire |
-//! | [`impairment`], [`random`], `rate` | what [`fault`] and [`sim`] share: losses and damage by a seed, time on a wire |
 //! | [`pfc`] | 802.1Qbb frames, over a socket of their own |
 //! | [`ethtool`], `interface` | what the driver and the kernel say of an interface |
 //! | [`wait`], `clock` | what a polling thread does when nothing comes; the clock it reads |
@@ -59,7 +58,6 @@ pub mod packet;
 pub mod pcap;
 pub mod pfc;
 pub mod pnet;
-pub mod random;
 pub mod sim;
 pub mod wait;
 pub mod xdp;

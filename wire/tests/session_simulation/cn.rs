@@ -2,10 +2,10 @@
 //! rule: a line is not written while a read of it is under way.
 
 use cxloe_link::Link;
-use cxloe_link::random::Random;
 use cxloe_link::sim::SimLink;
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::random::Random;
 use cxloe_wire::session::{
     Completions, OpError, Rejected, Requester, RequesterConfig, RequesterCounters, SessionEvent,
 };

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cxloe_link::impairment::{Burst, Faults};
-use cxloe_link::random::{Probability, Random};
 use cxloe_link::sim::{Path, PortConfig, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::random::{Probability, Random};
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::super::impairment::{FaultCounters, Faults, Impairment, Impairments};
-use super::super::random::{Probability, Random};
 use cxloe_wire::frame::Mac;
+use cxloe_wire::random::{Probability, Random};
 use cxloe_wire::time::Time;
 
 /// Frames a path can hold back at once.
