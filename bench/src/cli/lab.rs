@@ -104,11 +104,9 @@ enum Command {
     /// Run a command on a node
     #[command(override_help = HELP)]
     Exec {
-        /// mn0, cn1, …, or switch
-        node: String,
-        /// The command and its arguments
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        command: Vec<OsString>,
+        /// mn0, cn1, …, or switch; then the command and its arguments, to which all that follows the node belongs
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "NODE COMMAND")]
+        words: Vec<OsString>,
     },
     /// What a daemon has said
     #[command(override_help = HELP)]
@@ -223,7 +221,7 @@ fn work(args: Args) -> Result<(), NamedError> {
         }
         Command::Status { json: true } => say(&lab.status_json()?),
         Command::Status { json: false } => say(lab.status()?.trim_end()),
-        Command::Exec { node, command } => return Err(lab.exec(&node, &command)),
+        Command::Exec { words } => return Err(exec(&lab, &words)),
         Command::Log { node, follow } => return Err(lab.show_log(&node, follow)),
         Command::Start(Nodes { nodes }) => lab.change(Change::Start, &nodes)?,
         Command::Stop(Nodes { nodes }) => lab.change(Change::Stop, &nodes)?,
@@ -234,4 +232,12 @@ fn work(args: Args) -> Result<(), NamedError> {
         Command::Keep { .. } => {}
     }
     Ok(())
+}
+
+fn exec(lab: &NamedLab, words: &[OsString]) -> NamedError {
+    let Some(node) = words.first().map(|node| node.to_string_lossy()) else {
+        return NamedError { code: 2, message: "exec needs a node: lab exec cn0 -- COMMAND".into() };
+    };
+    let command = words.get(1..).unwrap_or_default();
+    lab.exec(&node, command.strip_prefix(&["--".into()]).unwrap_or(command))
 }

@@ -18,6 +18,6 @@ pub fn cable() -> Builder {
 /// When it fails.
 pub fn ip(lab: &Lab, namespace: &str, arguments: &[&str]) -> Outcome<String> {
     let output = lab.enter(namespace, || Command::new("ip").args(arguments).output())??;
-    Ok(succeeded(output)
-        .map_err(|error| format!("ip {arguments:?}: {}", error.message().unwrap_or_default()))?)
+    succeeded(output)
+        .map_err(|error| format!("ip {arguments:?}: {}", error.message().unwrap_or_default()).into())
 }

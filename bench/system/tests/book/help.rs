@@ -41,7 +41,12 @@ fn ask(program: &Path, commands: &[&str]) -> Option<Help> {
 /// What a script of the tree says to `--help`.
 pub fn text_of(script: &str) -> Option<String> {
     let found = tree::trees().into_iter().map(|tree| tree.join(script)).find(|path| path.exists())?;
-    let output = Command::new(&found).arg("--help").output();
+    let mut command = Command::new(&found);
+    // What stands for a command of a program stands for that of this build.
+    if let Ok(bench) = cxloe_lab::program("cxloe-bench") {
+        command.env("CXLOE_LAB_PROGRAM", bench);
+    }
+    let output = command.arg("--help").output();
     let output = output.unwrap_or_else(|error| panic!("{}: {error}", found.display()));
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
