@@ -27,6 +27,16 @@ pub enum Mistake {
     WrongGranularity,
     /// Compute nodes look for what the last memory node of a set has one page too far
     ShiftsTarget,
+    /// Carries out a command of the manager a second time, later
+    RepeatsCommands,
+    /// Reports memory as zeroed that is not
+    SkipsZeroing,
+    /// The manager answers as if a change were committed, and now and then it is not
+    ForgetsCommits,
+    /// Compute nodes take any answer of the manager for the one to their last question
+    TakesOldAnswers,
+    /// Compute nodes let go of a region before they have written back what is modified
+    LetsGoEarly,
 }
 
 impl Mistake {

@@ -7,16 +7,21 @@ use std::time::Duration;
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{BUCKET_DEFAULT, Pacing};
 use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_gmm::model::{CnId, Name as ModelName};
 use cxloe_mn::congestion::CongestionConfig;
 use cxloe_wire::link::fate::{Burst, Faults};
 use cxloe_wire::link::limit::Rate;
 use cxloe_wire::link::random::{Probability, Random};
 use cxloe_wire::link::sim::{Path, PortConfig};
 
-use crate::layout::Interleave;
+use crate::control::network::Conditions;
+use crate::control::operator::Wanted;
+use crate::layout::{Interleave, Layout, Set};
+use crate::memory_node;
 use crate::mistake::Mistake;
 use crate::register::Shape;
 use crate::scenario::Scenario;
+use crate::trace::Name;
 use crate::trouble::{self, Trouble, Troubles, pick};
 
 const US: Duration = Duration::from_micros(1);
@@ -25,6 +30,8 @@ const MS: Duration = Duration::from_millis(1);
 /// A run of the scenario that turns the sequence numbers over costs as much as a hundred others: one in this many of
 /// the mixed runs is one.
 const LATE_ONE_IN: u64 = 512;
+/// Two in this many of the mixed runs have a manager.
+const MANAGED_ONE_IN: u64 = 8;
 /// Operations of such a run, more than there are sequence numbers.
 const LATE_OPERATIONS: u64 = 72_000;
 
@@ -55,6 +62,50 @@ pub struct Plan {
     pub all_succeed: bool,
     /// A mistake planted into the nodes.
     pub mistake: Option<Mistake>,
+    /// The manager and what is asked of it; `None`: everybody has what a static map says.
+    pub fabric: Option<FabricPlan>,
+}
+
+/// The control plane.
+#[derive(Clone, Debug)]
+pub struct FabricPlan {
+    /// How its messages travel.
+    pub conditions: Conditions,
+    /// Silence after which a node counts as unreachable, in milliseconds.
+    pub node_timeout_ms: u64,
+    /// Orders that the operator gives.
+    pub orders: u64,
+    /// From one of them to the next, in the mean.
+    pub interval: Duration,
+    /// Extents of each memory node.
+    pub extents: u64,
+    /// The last memory node is given away whole.
+    pub whole: bool,
+}
+
+impl FabricPlan {
+    /// Whether a memory node is given away whole.
+    pub(crate) fn is_whole(&self, mn: usize, plan: &Plan) -> bool {
+        self.whole && mn + 1 == plan.mns.len()
+    }
+
+    /// The regions that compute nodes are to have.
+    pub(crate) fn wanted(&self, plan: &Plan) -> Vec<Wanted> {
+        let mns = plan.mns.len() - usize::from(self.whole);
+        let of = |cn: usize| {
+            let layout = Layout::new(mns, plan.interleave, cn);
+            let wanted = |(set, at): (&Set, u32)| Wanted {
+                name: ModelName::new(format!("cn{cn}-{at}")).expect("letters and digits"),
+                owner: CnId::new(Name::cn(cn).0).expect("a unicast address"),
+                ways: Ways::try_from(set.parts.len() as u32).expect("a plan has possible ways"),
+                granularity: set.granularity,
+                on: set.parts.iter().map(|mn| memory_node::name(*mn)).collect(),
+                bytes: set.bytes,
+            };
+            layout.sets().iter().zip(0..).map(wanted).collect::<Vec<_>>()
+        };
+        (0..plan.cns.len()).flat_map(of).collect()
+    }
 }
 
 /// A compute node.
@@ -94,7 +145,11 @@ impl Plan {
     pub fn draw(scenario: Scenario, seed: u64) -> Plan {
         let mut random = Random::part(seed, 1);
         let r = &mut random;
+        // Of its own, so that what the others draw stays as it is.
+        let managed = Random::part(seed, 3).below(MANAGED_ONE_IN);
         let (scenario, everything) = match scenario {
+            Scenario::Mixed if managed == 0 => (Scenario::Control, false),
+            Scenario::Mixed if managed == 1 => (Scenario::Managers, false),
             Scenario::Mixed => match r.below(LATE_ONE_IN) {
                 0 => (Scenario::Late, false),
                 n if n % 2 == 0 => (Scenario::Mixed, true),
@@ -177,6 +232,7 @@ impl Plan {
             troubles: Troubles::NONE,
             all_succeed: scenario.is_harmless(),
             mistake: None,
+            fabric: None,
         }
     }
 
@@ -231,6 +287,16 @@ impl Plan {
             }
             Scenario::Pauses => self.troubles = Troubles { kinds: &[Trouble::Pause], ..some(r) },
             Scenario::Congested => self.congest(r),
+            Scenario::Control => {
+                self.manage(r);
+                let kinds =
+                    &[Trouble::ManagerAway, Trouble::RestartKept, Trouble::Kill, Trouble::RestartLost];
+                self.troubles = Troubles { kinds, count: r.below(4) };
+            }
+            Scenario::Managers => {
+                self.manage(r);
+                self.troubles = Troubles { kinds: trouble::MANAGED, ..some(r) };
+            }
             Scenario::Late => {
                 self.path.late = chance(r, &[0.001, 0.003]);
                 faults.drop = chance(r, &[0.0, 0.0001]);
@@ -244,6 +310,36 @@ impl Plan {
                 }
             }
         }
+    }
+
+    /// Regions come from a manager, to which messages get lost.
+    fn manage(&mut self, r: &mut Random) {
+        self.path.faults.drop = chance(r, &[0.0, 0.001, 0.01]);
+        if r.below(3) == 0 {
+            let ways = pick(r, &[Ways::Two, Ways::Two, Ways::Three]);
+            self.spread(r, ways);
+        }
+        let whole = r.below(2) == 0;
+        if whole {
+            self.mns.extend(self.mns.first().cloned());
+        }
+        for cn in &mut self.cns {
+            cn.operations = 200 + r.below(300);
+            cn.pause = pick(r, &[50 * US, 200 * US, 500 * US]);
+        }
+        self.fabric = Some(FabricPlan {
+            conditions: Conditions {
+                delay: pick(r, &[20 * US, 100 * US, 500 * US]),
+                jitter: pick(r, &[Duration::ZERO, 100 * US, 2 * MS]),
+                lose: chance(r, &[0.0, 0.01, 0.05, 0.15]),
+                repeat: chance(r, &[0.0, 0.02, 0.1]),
+            },
+            node_timeout_ms: pick(r, &[30, 60, 120]),
+            orders: 5 + r.below(25),
+            interval: pick(r, &[MS, 3 * MS, 8 * MS]),
+            extents: pick(r, &[8, 16, 32]),
+            whole,
+        });
     }
 
     /// A region over `ways` memory nodes, and perhaps one more memory node with a region of its own behind it.

@@ -27,6 +27,11 @@ pub enum Scenario {
     Interleaved,
     /// Frames come once more after 65 536 others, when their sequence numbers are used again
     Late,
+    /// Regions are made, grown, disabled, bound and destroyed under load, while messages of the manager and to it are lost,
+    /// repeated and delayed
+    Control,
+    /// The same, and the manager is killed at any point, cut off, and taken over from; nodes restart
+    Managers,
     /// One of the above, or everything at once, as the seed has it
     #[default]
     #[value(alias = "all")]

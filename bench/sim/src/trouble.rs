@@ -21,6 +21,10 @@ pub enum Trouble {
     Replace,
     /// The faults of the network change.
     Weather,
+    /// The manager is killed: at once, before its next commit, or between that and its answer; another takes over.
+    Manager,
+    /// A node, or everybody, cannot reach the manager for a time.
+    ManagerAway,
 }
 
 /// Everything, the more frequent ones several times.
@@ -36,6 +40,22 @@ pub(crate) const ALL: &[Trouble] = &[
     Trouble::Pause,
     Trouble::Replace,
     Trouble::Replace,
+    Trouble::Weather,
+];
+
+/// What can befall a run with a manager: all that can befall nodes, and the manager.
+pub(crate) const MANAGED: &[Trouble] = &[
+    Trouble::Manager,
+    Trouble::Manager,
+    Trouble::Manager,
+    Trouble::ManagerAway,
+    Trouble::ManagerAway,
+    Trouble::Cut,
+    Trouble::RestartKept,
+    Trouble::RestartKept,
+    Trouble::RestartLost,
+    Trouble::Kill,
+    Trouble::Pause,
     Trouble::Weather,
 ];
 

@@ -29,7 +29,7 @@ enum Then {
 }
 
 /// What has come of a departure, for the worker to carry on with.
-pub(super) enum Departed {
+pub enum Departed {
     /// Control is to be told.
     Tell(u64),
     /// This is to be attached.
@@ -38,7 +38,7 @@ pub(super) enum Departed {
 
 /// All regions on their way out.
 #[derive(Default)]
-pub(super) struct Departures {
+pub struct Departures {
     all: Vec<Departure>,
     /// Whether any gets on, so that it is worth coming back soon.
     gets_on: bool,
@@ -49,6 +49,7 @@ fn range(region: &Attachment) -> std::ops::Range<u64> {
 }
 
 impl Departures {
+    /// Whether no region is on its way out.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.all.is_empty()

@@ -7,11 +7,11 @@ use cxloe_wire::time::Time;
 
 use super::ComputeNode;
 use crate::broken::Broken;
-use crate::memory_node::{EXTENT, MemoryNode};
 use crate::operation::Kind;
+use crate::surroundings::Surroundings;
 use crate::tally::Tally;
 use crate::trace::Name;
-use crate::verdict::check_error;
+use crate::verdict::{Moment, check_error};
 
 /// What ended, in order.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl ComputeNode {
     pub(super) fn take_ended(
         &mut self,
         now: Time,
-        mns: &[MemoryNode],
+        around: Surroundings<'_>,
         tally: &mut Tally,
     ) -> Result<(), Broken> {
         if self.ended.outcomes.is_empty() {
@@ -52,7 +52,7 @@ impl ComputeNode {
                 rest = behind;
                 data
             });
-            self.end(user, outcome, now, mns, tally)?;
+            self.end(user, outcome, now, around, tally)?;
         }
         ended.data.clear();
         self.ended = ended;
@@ -65,7 +65,7 @@ impl ComputeNode {
         user: u64,
         outcome: Result<&[u8], EngineError>,
         now: Time,
-        mns: &[MemoryNode],
+        around: Surroundings<'_>,
         tally: &mut Tally,
     ) -> Result<(), Broken> {
         let Some(at) = self.under_way.iter().position(|(u, _)| *u == user) else {
@@ -112,33 +112,48 @@ impl ComputeNode {
             Err(error) if self.all_succeed => {
                 Err(broken(format!("it fails though nothing but frames was lost: {error}")))
             }
-            Err(error) => check_error(&op, error, mns, &mut tally.figures, true).map_err(broken),
+            Err(error) => {
+                let region = &self.regions[op.region];
+                // Of a life before, all that is known is that it ended.
+                let ended = region.place.is_some() && region.life != op.life;
+                check_error(&op, error, region, around, &mut tally.figures, Moment { sent: true, ended })
+                    .map_err(broken)
+            }
         }
     }
 
     /// Everything the cache had is at the memory nodes: compares with their pools.
-    pub(super) fn flushed(&mut self, mns: &[MemoryNode]) -> Result<(), Broken> {
-        for (region, mn) in self.regions.iter_mut().zip(mns) {
-            if region.born == Some(mn.config.incarnation) {
-                for line in 0..self.shape.lines() {
-                    let data = mn.line(self.mac, region.life * EXTENT + self.shape.offset(line));
-                    let checked = region.registers.check_stored(line, &data);
-                    checked.map_err(|why| {
-                        Broken::Rule(format!("{}, {}: {why}", Name(self.mac), Name(mn.mac)))
-                    })?;
-                }
-            }
-            region.registers.flushed();
+    pub(super) fn flushed(&mut self, around: Surroundings<'_>) -> Result<(), Broken> {
+        for index in 0..self.layout.parts().len() {
+            let part = self.layout.parts()[index];
+            self.check_stored(part, around)?;
         }
         Ok(())
     }
 
+    /// What the cache had of a part of a region is at its memory node: compares with its pool.
+    pub(super) fn check_stored(&mut self, part: usize, around: Surroundings<'_>) -> Result<(), Broken> {
+        let region = &mut self.regions[part];
+        let mn = around.node_of(region);
+        if !region.lost && region.born == Some(mn.config.incarnation) && !around.is_taken_away(region) {
+            for line in 0..self.shape.lines() {
+                let broken =
+                    |why: String| Broken::Rule(format!("{}, {}: {why}", Name(self.mac), Name(mn.mac)));
+                let data = mn.line(self.mac, region.cmem + self.shape.offset(line));
+                let data = data.ok_or_else(|| broken(format!("line {line} has no memory")))?;
+                region.registers.check_stored(line, &data).map_err(|why| broken(why.to_string()))?;
+            }
+        }
+        region.registers.flushed();
+        Ok(())
+    }
+
     /// With nothing on its way: writes everything back, then compares with the pools. Whether it is done.
-    pub fn flush(&mut self, now: Time, mns: &[MemoryNode]) -> Result<bool, Broken> {
+    pub fn flush(&mut self, now: Time, around: Surroundings<'_>) -> Result<bool, Broken> {
         let flushed = self.engine.flush(now, self.link.transmit());
         self.link.flush().expect("a simulated link");
         match flushed {
-            Ok(true) => self.flushed(mns).map(|()| true),
+            Ok(true) => self.flushed(around).map(|()| true),
             Ok(false) | Err(EngineError::NotConnected(_)) => Ok(false),
             Err(error) => {
                 Err(Broken::Rule(format!("{}: flush fails without reason: {error}", Name(self.mac))))

@@ -2,10 +2,13 @@
 //! memory node each or are spread over several, so that operations meet.
 //!
 //! * here: the process, its life and death, and its turns;
+//! * `following`, `attaching`: what the manager says of its regions, and what the engine is told of it;
 //! * `making`: the program's operations on their way into the engine;
 //! * `ending`: what has become of them, and what the memory nodes hold.
 
+mod attaching;
 mod ending;
+mod following;
 mod making;
 
 use std::collections::VecDeque;
@@ -22,6 +25,7 @@ use cxloe_wire::session::{RequesterConfig, SessionEvent};
 use cxloe_wire::time::Time;
 
 use crate::broken::Broken;
+use crate::control::network::ControlNetwork;
 use crate::layout::{Layout, Set};
 use crate::memory_node::{EXTENT, LIVES, MemoryNode};
 use crate::mistake::Mistake;
@@ -29,10 +33,12 @@ use crate::operation::Operation;
 use crate::plan::CnPlan;
 use crate::region::Region;
 use crate::register::{Origin, Shape};
+use crate::surroundings::Surroundings;
 use crate::tally::Tally;
 use crate::trace::{Name, Trace};
 use crate::verdict::check_write_back;
 use ending::Ended;
+use following::Managed;
 
 /// A compute node.
 pub struct ComputeNode {
@@ -75,6 +81,8 @@ pub struct ComputeNode {
     patience: Duration,
     all_succeed: bool,
     trace: Trace,
+    /// Where the manager says which regions there are.
+    managed: Option<Managed>,
 }
 
 impl ComputeNode {
@@ -92,8 +100,9 @@ impl ComputeNode {
         trace: Trace,
     ) -> ComputeNode {
         let (mac, dead_after) = (requesters[0].identity.own, requesters[0].timing.dead_after);
-        let origin = |mn| Origin { cn: index, mn, life: 0, losses: 0 };
-        let regions = (0..requesters.len()).map(|mn| Region::new(origin(mn), shape, None, None)).collect();
+        let origin = |mn| Origin { cn: index, mn, life: 0, losses: 0, zero: false };
+        let regions = |mn| Region::new(origin(mn), 0, shape, None, None);
+        let regions = layout.parts().iter().map(|mn| regions(*mn)).collect();
         let hot =
             if layout.is_spread() { random.below((requesters.len() * shape.lines()) as u64) } else { 0 };
         let mut node = ComputeNode {
@@ -127,9 +136,17 @@ impl ComputeNode {
             patience: dead_after * 8 + Duration::from_secs(1),
             all_succeed: false,
             trace,
+            managed: None,
         };
         node.start(Time::ZERO);
         node
+    }
+
+    /// From now on the manager says which regions it has; the layout it was made with has none.
+    pub fn follow_manager(&mut self, random: Random, trace: Trace) {
+        self.next_value = (self.index as u64 + 1) << 40;
+        self.managed = Some(Managed::new(self.index, &self.requesters[0], random, trace));
+        self.start(Time::ZERO);
     }
 
     /// From now on no operation may fail.
@@ -140,6 +157,7 @@ impl ComputeNode {
     /// From now on it is told something wrong about its regions.
     pub fn plant(&mut self, mistake: Mistake) {
         self.mistake = Some(mistake);
+        self.managed.iter_mut().for_each(|managed| managed.plant(mistake));
         self.start(Time::ZERO);
     }
 
@@ -147,6 +165,9 @@ impl ComputeNode {
     fn start(&mut self, now: Time) {
         self.engine = Engine::new(self.cache);
         self.engine.set_pacing(self.pacing, now);
+        if self.managed.is_some() {
+            return;
+        }
         for (mn, config) in self.requesters.iter().enumerate() {
             assert_eq!(
                 self.engine.add_peer(config.clone(), now),
@@ -162,13 +183,13 @@ impl ComputeNode {
 
     /// What the engine is told of a set of memory nodes.
     fn route(&self, set: &Set, incarnation: impl Fn(&Region) -> Option<u64>) -> Route {
-        let ways = Ways::try_from(set.mns.len() as u32).expect("a plan has possible ways");
+        let ways = Ways::try_from(set.parts.len() as u32).expect("a plan has possible ways");
         let Set { base, granularity, .. } = *set;
         let target = |mn: &usize| {
             let region = &self.regions[*mn];
-            Target { peer: *mn, cmem: region.life * EXTENT, incarnation: incarnation(region) }
+            Target { peer: *mn, cmem: region.cmem, incarnation: incarnation(region) }
         };
-        let targets = set.mns.iter().map(target).collect();
+        let targets = set.parts.iter().map(target).collect();
         let mut route = Route { decoder: Decoder { base, size: set.size(), ways, granularity }, targets };
         if let Some(mistake) = self.mistake {
             mistake.misroute(&mut route);
@@ -177,7 +198,7 @@ impl ComputeNode {
     }
 
     /// The process is killed with all that it has in its cache and its receive queue, and another one takes its place.
-    pub fn kill(&mut self, now: Time, tally: &mut Tally) {
+    pub fn kill(&mut self, now: Time, net: &mut ControlNetwork, tally: &mut Tally) {
         self.retire(tally);
         while self.link.receive(64, &mut |_, _| {}).expect("a simulated link") > 0 {}
         for config in &mut self.requesters {
@@ -194,6 +215,7 @@ impl ComputeNode {
         self.parts.clear();
         self.paused_until = Time::ZERO;
         self.start(now);
+        self.restart_managed(now, net);
     }
 
     /// Takes over what the engine has counted: it has come to its end.
@@ -211,6 +233,7 @@ impl ComputeNode {
     pub fn deadline(&self) -> Time {
         let due =
             if self.has_more() { self.engine.deadline().min(self.issue_at) } else { self.engine.deadline() };
+        let due = self.managed.as_ref().and_then(Managed::deadline).map_or(due, |at| at.min(due));
         due.max(self.paused_until)
     }
 
@@ -221,13 +244,18 @@ impl ComputeNode {
         }
     }
 
+    /// It has operations to make, and no region to make them on.
+    pub fn has_nothing(&self) -> bool {
+        self.managed.is_some() && self.quota > 0 && self.layout.parts().is_empty()
+    }
+
     /// All operations were made and have ended.
     pub fn is_idle(&self) -> bool {
-        !self.has_more() && self.under_way.is_empty()
+        self.quota == 0 && !self.has_more() && self.under_way.is_empty()
     }
 
     fn has_more(&self) -> bool {
-        self.quota > 0 || self.pending.is_some() || !self.parts.is_empty()
+        self.pending.is_some() || !self.parts.is_empty() || self.quota > 0 && !self.layout.parts().is_empty()
     }
 
     /// Replaces the region on memory node `mn`, with all other memory nodes that it is spread over, by another at the
@@ -235,22 +263,28 @@ impl ComputeNode {
     /// there is no CMem left.
     pub fn replace_region(&mut self, mn: usize, told: bool, mns: &[MemoryNode]) -> bool {
         let set = self.layout.set_of(mn).clone();
-        if set.mns.iter().any(|mn| self.regions[*mn].life + 1 == LIVES) {
+        if set.parts.iter().any(|mn| self.regions[*mn].life + 1 == LIVES) {
             return false;
         }
         self.engine.remove_route(set.base).expect("the route of the last life");
-        for mn in set.mns.iter().copied() {
+        for mn in set.parts.iter().copied() {
             let Region { life, session, .. } = self.regions[mn];
             let told = told.then_some(mns[mn].config.incarnation);
             let born = told.or(self.engine.peer_incarnation(mn));
-            let origin = Origin { cn: self.index, mn, life: life + 1, losses: mns[mn].losses() };
-            self.regions[mn] = Region::new(origin, self.shape, born, session);
+            let (life, losses) = (life + 1, mns[mn].losses());
+            let origin = Origin { cn: self.index, mn, life, losses, zero: false };
+            self.regions[mn] = Region::new(origin, life * EXTENT, self.shape, born, session);
         }
         let route = self.route(&set, |region| told.then_some(mns[region.origin.mn].config.incarnation));
         self.engine.add_route(route).expect("its place is free");
-        self.pending = self.pending.filter(|op| !set.mns.contains(&op.region));
-        self.parts.retain(|op| !set.mns.contains(&op.region));
+        self.give_up(&set.parts);
         true
+    }
+
+    /// What was to be done with these parts is not done any more.
+    fn give_up(&mut self, parts: &[usize]) {
+        self.pending = self.pending.filter(|op| !parts.contains(&op.region));
+        self.parts.retain(|op| !parts.contains(&op.region));
     }
 
     /// Takes what has arrived, does what is due, makes new operations; whether there was anything.
@@ -258,7 +292,7 @@ impl ComputeNode {
         &mut self,
         now: Time,
         batch: usize,
-        mns: &[MemoryNode],
+        around: Surroundings<'_>,
         tally: &mut Tally,
     ) -> Result<bool, Broken> {
         if now < self.paused_until {
@@ -270,8 +304,8 @@ impl ComputeNode {
             .expect("a simulated link");
         if received > 0 {
             // A frame may have brought a loss; nothing may be made before that is known.
-            self.take_events(now, mns, tally)?;
-            self.take_ended(now, mns, tally)?;
+            self.take_events(now, around, tally)?;
+            self.take_ended(now, around, tally)?;
             if self.pending.is_some() || !self.parts.is_empty() {
                 // What it waited for may have come.
                 self.issue_at = self.issue_at.min(now);
@@ -279,22 +313,25 @@ impl ComputeNode {
         }
         let issues = now >= self.issue_at && self.has_more();
         if issues {
-            self.issue(now, mns, tally)?;
+            self.issue(now, around, tally)?;
         }
         let due = now >= self.engine.deadline();
         if due {
             self.engine.poll(now, self.link.transmit(), &mut self.ended);
         }
         if issues || due {
-            self.take_events(now, mns, tally)?;
-            self.take_ended(now, mns, tally)?;
+            self.take_events(now, around, tally)?;
+            self.take_ended(now, around, tally)?;
+        }
+        if self.managed.is_some() {
+            self.drain(now, around)?;
         }
         self.stranded = self.stranded.max(self.engine.stranded());
         self.link.flush().expect("a simulated link");
         Ok(received > 0)
     }
 
-    fn take_events(&mut self, now: Time, mns: &[MemoryNode], tally: &mut Tally) -> Result<(), Broken> {
+    fn take_events(&mut self, now: Time, around: Surroundings<'_>, tally: &mut Tally) -> Result<(), Broken> {
         while let Some(event) = self.engine.poll_event() {
             self.trace.say(now, Name(self.mac), || match &event {
                 EngineEvent::Session { mac, event } => format!("session with {}: {event:?}", Name(*mac)),
@@ -302,9 +339,11 @@ impl ComputeNode {
             });
             match event {
                 EngineEvent::Session { mac, event: SessionEvent::Opened { incarnation, .. } } => {
-                    let at = mns.iter().position(|mn| mn.mac == mac).expect("a known node");
-                    let losses = mns[at].incarnations.iter().position(|i| *i == incarnation);
-                    self.regions[at].opened(incarnation, losses.expect("one of the node's"));
+                    let at = around.mns.iter().position(|mn| mn.mac == mac).expect("a known node");
+                    let losses = around.mns[at].incarnations.iter().position(|i| *i == incarnation);
+                    let losses = losses.expect("one of the node's");
+                    let regions = self.regions.iter_mut().filter(|region| region.origin.mn == at);
+                    regions.for_each(|region| region.opened(incarnation, losses));
                     // What was refused for want of a session need not wait any longer.
                     self.issue_at = self.issue_at.min(now);
                 }
@@ -312,9 +351,9 @@ impl ComputeNode {
                 EngineEvent::Session { .. } => {}
                 EngineEvent::WriteBackRefused { hpa, error } => {
                     let place = self.layout.place(hpa);
-                    let (mn, _) =
+                    let (part, _) =
                         place.ok_or_else(|| Broken::Rule(format!("{hpa:#x} is no line of a region")))?;
-                    check_write_back(hpa, error, &mns[mn])?;
+                    check_write_back(hpa, error, &self.regions[part], around)?;
                     tally.figures.write_backs_refused += 1;
                 }
             }
@@ -332,6 +371,12 @@ impl ComputeNode {
         let sessions: Vec<_> = self.engine.sessions().into_iter().map(|s| (s.state, s.unanswered)).collect();
         let (in_flight, stranded) = (self.engine.in_flight(), self.engine.stranded());
         let waits = self.pending.map_or_else(String::new, |op| format!(", waits to {op}"));
-        format!("{}: {in_flight} in flight, {stranded} stranded{waits}, {sessions:?}", Name(self.mac))
+        let quota = self.quota;
+        let managed =
+            self.managed.as_ref().map_or_else(String::new, |managed| format!(", {}", managed.state()));
+        format!(
+            "{}: {quota} to make, {in_flight} in flight, {stranded} stranded{waits}, {sessions:?}{managed}",
+            Name(self.mac)
+        )
     }
 }

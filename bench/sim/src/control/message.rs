@@ -97,7 +97,9 @@ impl fmt::Display for Message {
         match self {
             Message::Call { caller, call, request } => write!(f, "{caller} > gmm  call {call}: {request}"),
             Message::Answer { caller, call, answer } => write!(f, "gmm > {caller}  call {call}: {answer}"),
-            Message::HungUp(node, registration) => write!(f, "{node:?} hangs up, registration {registration}"),
+            Message::HungUp(node, registration) => {
+                write!(f, "{node:?} hangs up, registration {registration}")
+            }
         }
     }
 }

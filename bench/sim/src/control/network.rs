@@ -95,6 +95,11 @@ impl ControlNetwork {
         self.on_the_way.insert((at, self.sent), message);
     }
 
+    /// A message that arrived waits until then.
+    pub fn put_off(&mut self, until: Time, message: Message) {
+        self.put(until, message);
+    }
+
     /// When the next message arrives.
     pub fn next_arrival(&self) -> Option<Time> {
         self.on_the_way.keys().next().map(|(at, _)| *at)

@@ -1,22 +1,31 @@
-//! A memory node: the service of `mn-server` over a pool, which survives restarts or does not.
+//! A memory node: the service of `mn-server` over a pool, which survives restarts or does not. Who has what of it, the
+//! manager says, or a static map.
+
+mod following;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_gmm::model::Watermark;
+use cxloe_gmm::model::{DeviceKind, Watermark};
 use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
-use cxloe_mn::pool::{ByteSize, Host, MpAddr, Pool, PoolOptions};
+use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
 use cxloe_mn::service::Service;
-use cxloe_mn::translation::PageTable;
+use cxloe_mn::translation::{PageTable, Translation};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::link::Link;
+use cxloe_wire::link::random::Random;
 use cxloe_wire::link::sim::SimLink;
 use cxloe_wire::session::ResponderConfig;
 use cxloe_wire::time::Time;
 
+use crate::control::message::Answer;
+use crate::control::network::ControlNetwork;
 use crate::mistake::{Lines, Meddler, Mistake};
 use crate::register::{Origin, Shape, content};
+use crate::trace::Trace;
+pub(crate) use following::name;
+use following::{Following, Introduction};
 
 /// Bytes of an extent: what one life of a region gets.
 pub const EXTENT: u64 = 64 << 10;
@@ -49,45 +58,50 @@ pub struct MemoryNode {
     service_time: Duration,
     busy_until: Time,
     meddler: Option<Meddler>,
+    /// `None`: a static map says who has what.
+    following: Option<Following>,
     congestion: CongestionConfig,
 }
 
 /// The pool and who owns what of it.
 struct Memory {
+    pool: Arc<Pool>,
     mappings: Mappings,
-    cns: Vec<Mac>,
-    /// Where the extent of each life of each CN's region begins.
-    extents: Vec<MpAddr>,
+}
+
+/// A new pool.
+fn pool(extents: u64) -> Arc<Pool> {
+    let options = PoolOptions {
+        bytes: Some(extents * EXTENT),
+        extent_bytes: Some(EXTENT),
+        prefault: Some(false),
+        ..PoolOptions::default()
+    };
+    Arc::new(Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool"))
 }
 
 impl Memory {
     /// A new pool in which each CN has a range for every life of its region, filled with what it is to read first.
-    fn new(index: usize, cns: &[Mac], losses: usize, shape: Shape) -> Memory {
-        let extents = cns.len() as u64 * LIVES;
-        let options = PoolOptions {
-            bytes: Some(extents * EXTENT),
-            extent_bytes: Some(EXTENT),
-            prefault: Some(false),
-            ..PoolOptions::default()
-        };
-        let pool = Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
-        let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
+    fn mapped(index: usize, cns: &[Mac], losses: usize, shape: Shape) -> Memory {
+        let pool = pool(cns.len() as u64 * LIVES);
+        let mut mappings = Mappings::open(Arc::clone(&pool), Watermark::default()).0;
         let range = |cn: &Mac| StaticRange { cn: *cn, base: ByteSize(0), size: ByteSize(LIVES * EXTENT) };
         StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");
-        let table = mappings.table();
-        let mut starts = vec![MpAddr(0); extents as usize];
-        for t in table.iter() {
+        for t in mappings.table().iter() {
             let cn = cns.iter().position(|mac| mac.to_u64() == t.cn).expect("only these were mapped");
-            let origin = Origin { cn, mn: index, life: t.cmem_extent, losses };
-            let start = table.pool().extent_start(t.mp_extent);
-            starts[cn * LIVES as usize + t.cmem_extent as usize] = start;
+            let origin = Origin { cn, mn: index, life: t.cmem_extent, losses, zero: false };
+            let start = pool.extent_start(t.mp_extent);
             for line in 0..shape.lines() {
-                table
-                    .pool()
-                    .write_lines(MpAddr(start.0 + shape.offset(line)), &content(origin.initial(line)));
+                pool.write_lines(MpAddr(start.0 + shape.offset(line)), &content(origin.initial(line)));
             }
         }
-        Memory { mappings, cns: cns.to_vec(), extents: starts }
+        Memory { pool, mappings }
+    }
+
+    /// What is found in a pool, by a node that has heard of a manager so far.
+    fn found(pool: Arc<Pool>, seen: Watermark) -> Memory {
+        let mappings = Mappings::open(Arc::clone(&pool), seen).0;
+        Memory { pool, mappings }
     }
 
     fn table(&self) -> &Arc<PageTable> {
@@ -95,28 +109,28 @@ impl Memory {
     }
 
     fn find(&self, cn: Mac, cmem: u64) -> Option<MpAddr> {
-        let cn = self.cns.iter().position(|mac| *mac == cn)?;
-        let life = usize::try_from(cmem / EXTENT).ok().filter(|life| *life < LIVES as usize)?;
-        Some(MpAddr(self.extents[cn * LIVES as usize + life].0 + cmem % EXTENT))
+        let extent = self.table().lookup(cn.to_u64(), cmem / EXTENT)?;
+        Some(MpAddr(self.pool.extent_start(extent).0 + cmem % EXTENT))
     }
 }
 
 impl Lines for Memory {
     fn get(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]> {
         let mut out = [0; LINE_SIZE];
-        self.table().pool().read_lines(self.find(cn, cmem)?, &mut out);
+        self.pool.read_lines(self.find(cn, cmem)?, &mut out);
         Some(out)
     }
 
     fn set(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]) {
         if let Some(at) = self.find(cn, cmem) {
-            self.table().pool().write_lines(at, data);
+            self.pool.write_lines(at, data);
         }
     }
 }
 
 impl MemoryNode {
-    /// The `index`-th memory node, with memory for `cns`. Its incarnations follow from the config's seed.
+    /// The `index`-th memory node, with a static map that has memory for `cns`. Its incarnations follow from the config's
+    /// seed.
     pub fn new(
         index: usize,
         link: SimLink,
@@ -124,7 +138,35 @@ impl MemoryNode {
         cns: Vec<Mac>,
         shape: Shape,
     ) -> MemoryNode {
-        let memory = Memory::new(index, &cns, 0, shape);
+        let memory = Memory::mapped(index, &cns, 0, shape);
+        MemoryNode::over(memory, index, link, config, cns, shape, None)
+    }
+
+    /// The `index`-th memory node, `extents` large, which has what the manager says and is given away as `kind` has it.
+    pub fn managed(
+        index: usize,
+        link: SimLink,
+        config: ResponderConfig,
+        extents: u64,
+        kind: DeviceKind,
+        random: Random,
+        trace: Trace,
+    ) -> MemoryNode {
+        let following = Following::new(index, kind, random, trace);
+        let memory = Memory::found(pool(extents), Watermark::default());
+        let shape = Shape { pages: 0, page_lines: 1 };
+        MemoryNode::over(memory, index, link, config, Vec::new(), shape, Some(following))
+    }
+
+    fn over(
+        memory: Memory,
+        index: usize,
+        link: SimLink,
+        config: ResponderConfig,
+        cns: Vec<Mac>,
+        shape: Shape,
+        following: Option<Following>,
+    ) -> MemoryNode {
         let config = ResponderConfig { incarnation: incarnation(config.seed, 0), ..config };
         let service = Service::new(config.clone(), memory.table().clone(), TLB_ENTRIES);
         MemoryNode {
@@ -142,6 +184,7 @@ impl MemoryNode {
             service_time: Duration::ZERO,
             busy_until: Time::ZERO,
             meddler: None,
+            following,
             congestion: CongestionConfig { threshold: 0, ..CongestionConfig::default() },
         }
     }
@@ -160,13 +203,27 @@ impl MemoryNode {
     /// Makes it break a rule.
     pub fn plant(&mut self, mistake: Mistake) {
         self.meddler = Some(Meddler::new(mistake));
+        self.following.iter_mut().for_each(|following| following.plant(mistake));
+    }
+
+    /// The process ends, and with it its connection to the manager.
+    pub fn hang_up(&mut self, now: Time, net: &mut ControlNetwork) {
+        if let Some(following) = &mut self.following {
+            following.restart(now, net);
+        }
     }
 
     /// Comes back as a new process, with its pool or without.
     pub fn restart(&mut self, keeps_pool: bool) {
         self.config.seed += 1;
+        if let Some(following) = &mut self.following {
+            let kept = Arc::clone(&self.memory.pool);
+            let extents = u64::from(kept.extents());
+            self.memory = Memory::found(if keeps_pool { kept } else { pool(extents) }, following.seen);
+        } else if !keeps_pool {
+            self.memory = Memory::mapped(self.index, &self.cns, self.incarnations.len(), self.shape);
+        }
         if !keeps_pool {
-            self.memory = Memory::new(self.index, &self.cns, self.incarnations.len(), self.shape);
             self.config.incarnation = incarnation(self.config.seed, self.incarnations.len());
             self.incarnations.push(self.config.incarnation);
         }
@@ -180,9 +237,55 @@ impl MemoryNode {
         self.incarnations.len() - 1
     }
 
-    /// The line at `cmem` of CN `cn`, as the pool has it.
-    pub fn line(&self, cn: Mac, cmem: u64) -> [u8; LINE_SIZE] {
-        self.memory.get(cn, cmem).expect("every region has memory")
+    /// The line at `cmem` of CN `cn`, as the pool has it; `None` where it has nothing.
+    pub fn line(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]> {
+        self.memory.get(cn, cmem)
+    }
+
+    /// What it serves.
+    pub fn mappings(&self) -> impl Iterator<Item = Translation> + use<'_> {
+        self.memory.table().iter()
+    }
+
+    /// Whether all of an extent reads as zeros.
+    pub fn is_zero(&self, extent: MpExtent) -> bool {
+        let (start, mut line) = (self.memory.pool.extent_start(extent), [0; LINE_SIZE]);
+        (0..EXTENT / LINE_SIZE as u64).all(|index| {
+            self.memory.pool.read_lines(MpAddr(start.0 + index * LINE_SIZE as u64), &mut line);
+            line == [0; LINE_SIZE]
+        })
+    }
+
+    /// Extents of its pool.
+    pub fn extents(&self) -> u32 {
+        self.memory.pool.extents()
+    }
+
+    /// Whether nothing is left to be done for the manager.
+    pub fn is_quiet(&self) -> bool {
+        self.following.as_ref().is_none_or(|following| following.is_quiet(&self.memory.mappings))
+    }
+
+    /// Does what is due for the manager.
+    pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
+        let Some(following) = self.following.as_mut().filter(|_| now >= self.paused_until) else { return };
+        // A batch without frames: whoever waits for the worker waits no longer.
+        self.service.begin_batch();
+        let introduction = Introduction { mac: self.mac, incarnation: self.config.incarnation };
+        following.work(&mut self.memory.mappings, introduction, now, net);
+    }
+
+    /// An answer of the manager has arrived.
+    pub fn hear(&mut self, call: u64, answer: Answer, now: Time, net: &mut ControlNetwork) {
+        if let Some(following) = &mut self.following {
+            following.hear(call, answer, &mut self.memory.mappings, now, net);
+        }
+    }
+
+    /// When it goes on with what the manager wants.
+    pub fn follows_at(&self) -> Option<Time> {
+        let at = self.following.as_ref().and_then(Following::deadline)?;
+        Some(at.max(self.paused_until))
     }
 
     /// When it goes on with what it has, if it waits for that.
