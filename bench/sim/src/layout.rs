@@ -117,7 +117,8 @@ impl Layout {
 
     /// The set that a part belongs to.
     pub fn set_of(&self, part: usize) -> &Set {
-        self.sets.iter().find(|set| set.parts.contains(&part)).expect("every part is in one")
+        let set = self.sets.iter().find(|set| set.parts.contains(&part));
+        set.unwrap_or_else(|| panic!("part {part} is in none of {:?}", self.sets))
     }
 
     /// The HPA of byte `dpa` of a part.

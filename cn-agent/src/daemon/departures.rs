@@ -36,6 +36,21 @@ pub enum Departed {
     Attach(Box<Attachment>),
 }
 
+/// What becomes of an order to attach a region.
+pub enum Attaching {
+    /// It is to be attached now.
+    Now(Box<Attachment>),
+    /// It is attached when what is attached of it is out.
+    Later,
+    /// All that is attached of it stays; what is behind the first `from` bytes is to be added.
+    Stays {
+        /// As it is now.
+        region: Box<Attachment>,
+        /// Bytes that are reachable.
+        from: u64,
+    },
+}
+
 /// All regions on their way out.
 #[derive(Default)]
 pub struct Departures {
@@ -84,12 +99,37 @@ impl Departures {
         self.gets_on = true;
     }
 
-    /// An order to attach `region`: if it is on its way out, it is attached when it is out. Otherwise it is given back.
-    pub fn postpone(&mut self, engine: &mut Engine, region: Box<Attachment>) -> Option<Box<Attachment>> {
-        let Some(known) = self.find(region.hpa) else { return Some(region) };
+    /// An order to attach `region`: if it is on its way out, it is attached when it is out, unless all that is attached of
+    /// it may stay where it is: then it is open again, with everything modified.
+    pub fn attach(&mut self, engine: &mut Engine, region: Box<Attachment>) -> Attaching {
+        let Some(at) = self.all.iter().position(|departure| departure.region.hpa == region.hpa) else {
+            return Attaching::Now(region);
+        };
+        if let Some(from) = region.grown_from(&self.all[at].region) {
+            engine.open_range(region.hpa);
+            self.all.swap_remove(at);
+            return Attaching::Stays { region, from };
+        }
+        self.postpone(engine, at, region);
+        Attaching::Later
+    }
+
+    /// An order to make reachable what `region` has grown by: if it is on its way out, it is attached with that when it is
+    /// out. Otherwise it is given back.
+    pub fn extend(&mut self, engine: &mut Engine, region: Attachment) -> Option<Attachment> {
+        match self.all.iter().position(|departure| departure.region.hpa == region.hpa) {
+            Some(at) => {
+                self.postpone(engine, at, Box::new(region));
+                None
+            }
+            None => Some(region),
+        }
+    }
+
+    fn postpone(&mut self, engine: &mut Engine, at: usize, region: Box<Attachment>) {
+        let known = &mut self.all[at];
         known.work = engine.close_range(range(&region), Closed::Moving);
         known.then = Then::Attach(Some(region));
-        None
     }
 
     /// The content of the region at `hpa` is gone: nothing is waited for. Returns what is still attached of it.

@@ -23,6 +23,6 @@ pub mod order;
 pub mod sleeper;
 pub mod worker;
 
-pub use departures::{Departed, Departures};
+pub use departures::{Attaching, Departed, Departures};
 pub use order::{LetGo, Order, Orders, OrdersGone};
 pub use worker::{WorkerHandle, WorkerOptions};

@@ -23,7 +23,7 @@ use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::{Clock, Time};
 
 use super::clients::Clients;
-use super::departures::{Departed, Departures};
+use super::departures::{Attaching, Departed, Departures};
 use super::order::{LetGo, Order, Orders, PagingOrder, Report};
 use super::sleeper::{Bell, Sleeper};
 use crate::attach::Station;
@@ -322,22 +322,17 @@ impl Worker {
         let now = self.clock.now();
         let (engine, departures) = (&mut self.engine, &mut self.departures);
         match change {
-            Change::Attach(region) => {
-                if let Some(region) = departures.postpone(engine, Box::new(region)) {
-                    self.attach(&region, now);
+            Change::Attach(region) => match departures.attach(engine, Box::new(region)) {
+                Attaching::Now(region) => self.attach(&region, now),
+                Attaching::Stays { region, from } => {
+                    tracing::info!(region = %region.region.name, "region stays attached");
+                    self.extend(&region, from, now);
                 }
-            }
+                Attaching::Later => {}
+            },
             Change::Extend { attachment, from } => {
-                let Attachment { region, hpa, .. } = &attachment;
-                match self.options.station.extend(engine, &attachment, from, now) {
-                    Ok(()) => {
-                        self.parties.spaces.grown(*hpa, from, attachment.reach());
-                        tracing::info!(
-                            region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
-                            "region has grown"
-                        );
-                    }
-                    Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
+                if let Some(attachment) = departures.extend(engine, attachment) {
+                    self.extend(&attachment, from, now);
                 }
             }
             Change::Move(region) => departures.move_away(engine, region, now),
@@ -361,6 +356,24 @@ impl Worker {
                     tracing::info!("the manager has released this node from reset");
                 }
             }
+        }
+    }
+
+    /// Makes reachable what a region has grown by since it had `from` bytes, if it has.
+    fn extend(&mut self, attachment: &Attachment, from: u64, now: Time) {
+        let Attachment { region, hpa, .. } = attachment;
+        if region.size == from {
+            return;
+        }
+        match self.options.station.extend(&mut self.engine, attachment, from, now) {
+            Ok(()) => {
+                self.parties.spaces.grown(*hpa, from, attachment.reach());
+                tracing::info!(
+                    region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
+                    "region has grown"
+                );
+            }
+            Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
         }
     }
 

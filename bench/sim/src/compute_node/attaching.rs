@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use cxloe_cn::attachments::{Attachment, Change};
-use cxloe_cn::daemon::Departed;
+use cxloe_cn::daemon::{Attaching, Departed};
 use cxloe_gmm::model::LegState;
 use cxloe_wire::link::Link;
 use cxloe_wire::time::Time;
@@ -30,16 +30,24 @@ impl ComputeNode {
         let engine = &mut self.engine;
         match change {
             Change::Attach(attachment) => {
-                if let Some(attachment) = managed.departures.postpone(engine, Box::new(attachment)) {
-                    self.attach(&attachment, now);
+                match managed.departures.attach(engine, Box::new(attachment)) {
+                    Attaching::Now(attachment) => self.attach(&attachment, now),
+                    Attaching::Stays { region, from } => {
+                        managed.moving.retain(|(at, _)| *at != region.hpa);
+                        self.extend(&region, from, now);
+                    }
+                    Attaching::Later => {}
                 }
             }
             Change::Extend { attachment, from } => {
-                managed.station.extend(engine, &attachment, from, now).expect("its place is free");
-                self.attached(&attachment, from);
+                if let Some(attachment) = managed.departures.extend(engine, attachment) {
+                    self.extend(&attachment, from, now);
+                }
             }
             Change::Move(attachment) => {
-                managed.moving.push((attachment.hpa, now));
+                if managed.moving.iter().all(|(hpa, _)| *hpa != attachment.hpa) {
+                    managed.moving.push((attachment.hpa, now));
+                }
                 managed.departures.move_away(engine, attachment, now);
             }
             Change::LetGo { attachment, ticket } if self.mistake == Some(Mistake::LetsGoEarly) => {
@@ -50,6 +58,9 @@ impl ComputeNode {
             }
             Change::LetGo { attachment, ticket } => {
                 managed.tickets.push_back((ticket, attachment.hpa, attachment.window));
+                if managed.moving.iter().all(|(hpa, _)| *hpa != attachment.hpa) {
+                    managed.moving.push((attachment.hpa, now));
+                }
                 managed.departures.let_go(engine, attachment, ticket, now);
             }
             Change::Drop(attachment) => {
@@ -63,6 +74,14 @@ impl ComputeNode {
                 self.dropped(addresses(&attachment));
             }
             Change::Hold(held) => engine.set_held(held),
+        }
+    }
+
+    fn extend(&mut self, attachment: &Attachment, from: u64, now: Time) {
+        let Some(managed) = &mut self.managed else { return };
+        if attachment.region.size > from {
+            managed.station.extend(&mut self.engine, attachment, from, now).expect("its place is free");
+            self.attached(attachment, from);
         }
     }
 
@@ -159,6 +178,7 @@ impl ComputeNode {
                 managed.attachments.let_go(ticket);
                 let at = managed.tickets.iter().position(|(known, ..)| *known == ticket);
                 let (_, hpa, window) = at.and_then(|at| managed.tickets.remove(at)).expect("a known ticket");
+                managed.moving.retain(|(at, _)| *at != hpa);
                 let parts = self.layout.remove(hpa..hpa + window);
                 self.give_up(&parts);
                 for part in parts {
@@ -170,7 +190,7 @@ impl ComputeNode {
                 let given_up = moving.is_some_and(|(_, since)| now >= *since + patience);
                 for part in self.layout.parts_in(addresses(&attachment)).into_iter().filter(|_| given_up) {
                     // What could not be written back in time is lost, as when the process is killed.
-                    self.regions[part].registers.crashed();
+                    self.regions[part].ends();
                 }
                 self.attach(&attachment, now);
             }

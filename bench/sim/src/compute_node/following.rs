@@ -12,7 +12,7 @@ use cxloe_gmm::api::{
     RegisterComputeNode,
 };
 use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_gmm::model::{CnId, Name, lineage};
+use cxloe_gmm::model::{CnId, Name, Region, RegionState, lineage};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::link::random::Random;
 use cxloe_wire::session::RequesterConfig;
@@ -297,7 +297,9 @@ impl ComputeNode {
         let broken = |why: String| Err(Broken::Rule(format!("{}: {why}", managed.name)));
         let listed = managed.attachments.list();
         let own: Vec<_> = state.regions.values().filter(|region| region.owner == managed.cn).collect();
-        for region in &own {
+        // One that was disabled before its owner heard of it has no addresses there yet.
+        let usable = |region: &&&Region| region.state != RegionState::Disabled;
+        for region in own.iter().filter(usable) {
             let known = listed.iter().find(|known| known.region == region.name.as_str());
             let Some(known) = known else {
                 return broken(format!("region {} is unknown to its owner", region.name));

@@ -117,7 +117,7 @@ impl ComputeNode {
         let hpa = self.used(first);
         let op = |kind, region, line| Operation { kind, region, life: 0, line, at: now, lost: false };
         if purpose == Purpose::Flush {
-            return Ok(op(Kind::Flush, 0, 0));
+            return Ok(op(Kind::Flush, self.layout.parts()[0], 0));
         }
         // The end of what is used of a set is not the beginning of the next one.
         let count = (1..count).find(|n| self.used(first + n) != hpa + n * LINE_SIZE as u64).unwrap_or(count);

@@ -299,6 +299,8 @@ impl Operator {
                     self.trace.say(Time::ZERO, "operator", || format!("{} is there: {why}", create.name));
                 }
                 match code {
+                    // Asked a second time, after the first answer was lost: it is as large by now.
+                    ErrorCode::BadRequest if matches!(order, Command::GrowRegion(..)) => Ok(()),
                     ErrorCode::NameInUse
                     | ErrorCode::NoSpace
                     | ErrorCode::NotFound
