@@ -59,8 +59,8 @@ define run_tests
 $(if $(NEXTEST),\
 cargo nextest run --cargo-profile checked --workspace $(LOCKED) $(if $(1),--profile all --run-ignored all,$(if $(CI),--profile ci)) || \
 { .ci/failed $(TARGET)/nextest/$(or $(if $(1),all),$(if $(CI),ci),default)/junit.xml; exit 1; },\
-cargo test --profile checked --workspace --exclude cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- $(if $(1),--include-ignored) && \
-cargo test --profile checked -p cxloe-bench --all-targets --no-fail-fast $(LOCKED) -- --test-threads=1 $(if $(1),--include-ignored))
+cargo test --profile checked --workspace --exclude cxloe-system --all-targets --no-fail-fast $(LOCKED) -- $(if $(1),--include-ignored) && \
+cargo test --profile checked -p cxloe-system --all-targets --no-fail-fast $(LOCKED) -- --test-threads=1 $(if $(1),--include-ignored))
 cargo test --profile checked --workspace --doc --no-fail-fast $(LOCKED)
 endef
 

@@ -1,6 +1,6 @@
 //! Measurements of CXL over Ethernet, and what they stand on.
 //!
-//! A measurement runs in a [`lab`]: network namespaces joined by virtual cables, gone when the process ends. It says
+//! A measurement runs in a [`cxloe_lab::Lab`]: network namespaces joined by virtual cables, gone when the process ends. It says
 //! on which [`machine`] it ran, and hands its samples to a [`report`], which turns them into JSON, a table and a page.
 
 // These end the process when nobody can be told.
@@ -11,7 +11,6 @@ pub mod compare;
 pub mod connect;
 pub mod fabric;
 pub mod figures;
-pub mod lab;
 pub mod machine;
 pub mod measure;
 pub mod paper;

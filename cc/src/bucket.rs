@@ -1,6 +1,6 @@
 //! A token bucket: bytes may leave at a rate, and a burst of them at once after a rest.
 
-use std::time::Duration;
+use core::time::Duration;
 
 use crate::BitsPerSecond;
 

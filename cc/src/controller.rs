@@ -20,7 +20,7 @@
 //! falls below a floor; the first speed-up and the first increment come one interval after their phase began; a
 //! pause before the first increment of (e) undoes nothing; (e) rests once it has reached the link's rate.
 
-use std::time::Duration;
+use core::time::Duration;
 
 use crate::BitsPerSecond;
 

@@ -13,9 +13,10 @@
 //! * [`bucket`]: tokens in bytes that arrive at the controller's rate.
 //! * [`pacer`]: both together, as a sender uses them.
 //!
-//! Both decide without I/O: the time is an argument ([`std::time::Duration`] since any fixed start), and what
+//! Both decide without I/O: the time is an argument ([`core::time::Duration`] since any fixed start), and what
 //! comes back is a rate or the time to come again.
 
+#![cfg_attr(not(test), no_std)]
 // These end the process when nobody can be told.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 

@@ -4,7 +4,7 @@
 //! changes of rate are caught up with whenever somebody asks, each at the moment it was due, so that a pacer needs
 //! no timer of its own.
 
-use std::time::Duration;
+use core::time::Duration;
 
 use crate::{BitsPerSecond, Config, Controller, Phase, TokenBucket};
 

@@ -11,8 +11,8 @@
 //! anything moving. Only decoders that are committed are routed. What a CXL device of this machine serves of it is no route
 //! but local memory, and calls no memory node.
 
-use cxloe_gmm::hdm::Decoder;
-use cxloe_gmm::model::{HdmDecoder, Leg, LegState, Region};
+use cxloe_fabric::hdm::Decoder;
+use cxloe_fabric::model::{HdmDecoder, Leg, LegState, Region};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, Timing};
 use cxloe_wire::time::Time;
@@ -223,10 +223,10 @@ fn reach_of(decoder: &HdmDecoder, window: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use cxloe_gmm::model::Unmapped;
+    use cxloe_fabric::model::Unmapped;
+    use cxloe_link::Link;
+    use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
     use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-    use cxloe_wire::link::Link;
-    use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
 
     use super::*;
     use crate::attachments::tests::{grown, spread};
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn a_region_is_reached_as_far_as_it_goes_and_grows_in_its_window() {
         let mut node = Node::new();
-        let region = cxloe_gmm::model::Region { unmapped: Unmapped::Poison, ..spread("r", 6 * MIB, 3) };
+        let region = cxloe_fabric::model::Region { unmapped: Unmapped::Poison, ..spread("r", 6 * MIB, 3) };
         node.attach(&region, WINDOW).unwrap();
         assert_eq!([0, 1024, 2048, 3072].map(|at| node.read(HPA + at)), [mn(0), mn(1), mn(2), mn(0)]);
         let end = HPA + 6 * MIB;

@@ -9,13 +9,13 @@ use crate::cache::CacheConfig;
 use crate::engine::Engine;
 use crate::port::{Port, PortError};
 use crate::rate_control::RateControl;
-use cxloe_gmm::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{CnId, MacError, Name, NameError, Region, Watermark};
-use cxloe_gmm::{Client, ClientError};
+use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{CnId, MacError, Name, NameError, Region, Watermark};
+use cxloe_fabric::{Client, ClientError};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::session::Timing;
 
 /// What to connect with.
@@ -128,7 +128,7 @@ impl Connected {
             .build()
             .map_err(ConnectError::Runtime)?;
         let client = Client::new(&options.manager)?;
-        let own = CnId::new(cxloe_gmm::model::Mac(info.mac.0))
+        let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
             .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
         let instance = rand::random();
         let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));

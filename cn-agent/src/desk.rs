@@ -4,9 +4,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cxloe_gmm::api::{Held, ReleasedRegion, VppbError};
-use cxloe_gmm::daemon::StateError;
-use cxloe_gmm::model::{LogicalDevice, Name, Region, Watermark};
+use cxloe_daemon::StateError;
+use cxloe_fabric::api::{Held, ReleasedRegion, VppbError};
+use cxloe_fabric::model::{LogicalDevice, Name, Region, Watermark};
 
 use crate::attachments::{Attachments, Change, Question};
 use crate::cxl::backing::{Backing, Preference, Served};

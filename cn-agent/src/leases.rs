@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use cxloe_gmm::daemon::Remembered;
-use cxloe_gmm::model::Name;
+use cxloe_daemon::Remembered;
+use cxloe_fabric::model::Name;
 use serde::{Deserialize, Serialize};
 
 /// Names that are kept at most.

@@ -1,16 +1,16 @@
 //! What this node does when it is in touch with the manager: it registers, waits for changes to its regions, and has
 //! the worker attach them, let go of them and detach them. What the manager wants back is acknowledged as soon as the
 //! worker has let go of it; until then this node asks in short intervals instead of waiting for news. Trying again
-//! when the manager is away is [`daemon::ManagerLink`]'s; what is attached goes on being served meanwhile, from the
+//! when the manager is away is [`cxloe_daemon::ManagerLink`]'s; what is attached goes on being served meanwhile, from the
 //! start, for as long as it likes. A manager whose store lacks what told of these regions counts as away.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 
-use cxloe_gmm::api::{ComputeNodeSync, DestroyRegion, ErrorCode, NotFollowed, Party, RegisterComputeNode};
-use cxloe_gmm::client::ClientError;
-use cxloe_gmm::daemon::{self, Backoff, Break, Connection, Contact};
-use cxloe_gmm::model::{CnId, Name, lineage};
+use cxloe_daemon::{Backoff, Break, Connection, Contact};
+use cxloe_fabric::api::{ComputeNodeSync, DestroyRegion, ErrorCode, NotFollowed, Party, RegisterComputeNode};
+use cxloe_fabric::client::ClientError;
+use cxloe_fabric::model::{CnId, Name, lineage};
 
 use crate::desk::Desk;
 
@@ -43,17 +43,17 @@ impl ManagerLinkOptions {
 /// A running link to the manager; ends when dropped.
 #[derive(Debug)]
 pub struct ManagerLink {
-    link: daemon::ManagerLink<Shell>,
+    link: cxloe_daemon::ManagerLink<Shell>,
 }
 
 impl ManagerLink {
     /// Starts the link, which comes to `desk` with the manager's news. Returns at once; the manager need not be there.
     ///
     /// # Errors
-    /// [`daemon::ManagerLinkError`]: the URL cannot be one, or there is no thread.
-    pub fn start(options: ManagerLinkOptions, desk: Desk) -> Result<Self, daemon::ManagerLinkError> {
+    /// [`cxloe_daemon::ManagerLinkError`]: the URL cannot be one, or there is no thread.
+    pub fn start(options: ManagerLinkOptions, desk: Desk) -> Result<Self, cxloe_daemon::ManagerLinkError> {
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
-        let link = daemon::ManagerLink::start(
+        let link = cxloe_daemon::ManagerLink::start(
             &url,
             backoff,
             Shell { desk, options, told: BTreeSet::new() },

@@ -10,10 +10,11 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use cxloe_link::Clock;
+use cxloe_link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
-use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
-use cxloe_wire::link::{Link, LinkError};
-use cxloe_wire::time::{Clock, Time};
+use cxloe_wire::time::Time;
 
 use crate::cache::Line;
 use crate::engine::{BurstRead, Direction, Engine, EngineError, EngineEvent, Piece, Read, Sink, Walk, Write};
@@ -349,7 +350,7 @@ impl Port {
             &mut Engine,
             u64,
             Time,
-            &mut dyn cxloe_wire::link::Transmit,
+            &mut dyn cxloe_wire::Transmit,
             &mut [u8],
         ) -> Result<Next, EngineError>,
     ) -> Result<(), PortError> {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use cxloe_cc::Config;
-use cxloe_wire::link::ethtool::Ethtool;
-use cxloe_wire::link::limit::Rate;
-use cxloe_wire::link::{LinkError, LinkInfo};
+use cxloe_link::ethtool::Ethtool;
+use cxloe_link::limit::Rate;
+use cxloe_link::{LinkError, LinkInfo};
 use cxloe_wire::time::Time;
 
 use crate::engine::{BUCKET_DEFAULT, Engine, Pacing};

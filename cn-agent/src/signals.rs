@@ -10,9 +10,9 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_wire::link::LinkError;
-use cxloe_wire::link::ethtool::{DriverCounter, Ethtool};
-use cxloe_wire::link::pfc::PfcSocket;
+use cxloe_link::LinkError;
+use cxloe_link::ethtool::{DriverCounter, Ethtool};
+use cxloe_link::pfc::PfcSocket;
 use cxloe_wire::time::Time;
 
 use crate::engine::Engine;

@@ -6,7 +6,7 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
-use cxloe_gmm::daemon::{self, Remembered};
+use cxloe_daemon::Remembered;
 use cxloe_wire::frame::Mac;
 
 use crate::attachments::Attachments;
@@ -19,8 +19,8 @@ impl Remembered for Attachments {
 /// Where attachments are kept, for one agent at a time.
 #[derive(Debug)]
 pub struct StateFile {
-    file: daemon::StateFile<Attachments>,
-    leases: daemon::StateFile<Leases>,
+    file: cxloe_daemon::StateFile<Attachments>,
+    leases: cxloe_daemon::StateFile<Leases>,
     _lock: File,
 }
 
@@ -29,7 +29,7 @@ pub struct StateFile {
 pub enum StateError {
     /// It cannot be read or written, or holds something else.
     #[error(transparent)]
-    File(#[from] daemon::StateError),
+    File(#[from] cxloe_daemon::StateError),
     /// Another agent uses it.
     #[error(
         "another agent with CN id {cn} is running and holds {}; end it, or give one of the two interfaces another MAC address",
@@ -50,15 +50,15 @@ impl StateFile {
     /// # Errors
     /// Any [`StateError`].
     pub fn lock(dir: &Path, cn: Mac) -> Result<StateFile, StateError> {
-        let io = daemon::StateError::io;
+        let io = cxloe_daemon::StateError::io;
         fs::create_dir_all(dir).map_err(io("create the directory", dir))?;
         let name = format!("cn-{}", cn.to_string().replace(':', "-"));
         let path = dir.join(format!("{name}.lock"));
         let lock = File::create(&path).map_err(io("open", &path))?;
         match lock.try_lock() {
             Ok(()) => {
-                let file = daemon::StateFile::at(dir.join(format!("{name}.state")))?;
-                let leases = daemon::StateFile::at(dir.join(format!("{name}-leases.state")))?;
+                let file = cxloe_daemon::StateFile::at(dir.join(format!("{name}.state")))?;
+                let leases = cxloe_daemon::StateFile::at(dir.join(format!("{name}-leases.state")))?;
                 Ok(StateFile { file, leases, _lock: lock })
             }
             Err(TryLockError::WouldBlock) => Err(StateError::Locked { cn, path }),
@@ -69,32 +69,32 @@ impl StateFile {
     /// What was kept last; nothing attached if nothing was.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::load`].
-    pub fn load(&self) -> Result<Attachments, daemon::StateError> {
+    /// Those of [`cxloe_daemon::StateFile::load`].
+    pub fn load(&self) -> Result<Attachments, cxloe_daemon::StateError> {
         self.file.load()
     }
 
     /// Keeps `attachments`; on disk when this returns.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::store`].
-    pub fn store(&self, attachments: &Attachments) -> Result<(), daemon::StateError> {
+    /// Those of [`cxloe_daemon::StateFile::store`].
+    pub fn store(&self, attachments: &Attachments) -> Result<(), cxloe_daemon::StateError> {
         self.file.store(attachments)
     }
 
     /// The leases that were kept last.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::load`].
-    pub fn load_leases(&self) -> Result<Leases, daemon::StateError> {
+    /// Those of [`cxloe_daemon::StateFile::load`].
+    pub fn load_leases(&self) -> Result<Leases, cxloe_daemon::StateError> {
         self.leases.load()
     }
 
     /// Keeps `leases`; on disk when this returns.
     ///
     /// # Errors
-    /// Those of [`daemon::StateFile::store`].
-    pub fn store_leases(&self, leases: &Leases) -> Result<(), daemon::StateError> {
+    /// Those of [`cxloe_daemon::StateFile::store`].
+    pub fn store_leases(&self, leases: &Leases) -> Result<(), cxloe_daemon::StateError> {
         self.leases.store(leases)
     }
 }

@@ -16,8 +16,8 @@ use cxloe_cn::local::ring::{
 };
 use cxloe_cn::local::status::Status;
 use cxloe_cn::port::Parts;
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_wire::link::Link;
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_link::Link;
 
 use looped::{HPA, open, pattern, route};
 

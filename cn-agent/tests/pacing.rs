@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Piece, Read, Route, Sink, Target};
-use cxloe_gmm::model::Watermark;
+use cxloe_fabric::model::Watermark;
+use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
+use cxloe_link::{Link, LinkCounters};
 use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
+use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PfcVector};
-use cxloe_wire::link::limit::WIRE_OVERHEAD;
-use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
-use cxloe_wire::link::{Link, LinkCounters};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 

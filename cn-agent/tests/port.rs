@@ -10,7 +10,7 @@ use cxloe_cn::cxl::Device;
 use cxloe_cn::cxl::inventory::DaxDevice;
 use cxloe_cn::engine::{EngineError, Unmapped};
 use cxloe_cn::port::PortError;
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_mn::pool::MpAddr;
 
 use looped::{HPA, open, pattern, route};

@@ -268,7 +268,7 @@ async fn monitoring_outlives_the_manager() {
     let mut lines = BufReader::new(monitor.stdout.take().unwrap()).lines();
     let mut next = move || -> Value { serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap() };
     assert_eq!(next()["event"], "manager_started");
-    let owner = cxloe_gmm::api::Owner::CnId(cn(1));
+    let owner = cxloe_fabric::api::Owner::CnId(cn(1));
     client.set_quota(&owner, Some(1)).await.unwrap();
     assert_eq!(next()["bytes"], 1);
     served.kill();
@@ -326,7 +326,7 @@ async fn a_fabric_comes_up_as_its_file_says() {
     let _agent = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
     eventually("the declared region", || async {
         let regions = client.regions().await.unwrap();
-        regions.iter().any(|region| region.state == cxloe_gmm::model::RegionState::Active).then_some(())
+        regions.iter().any(|region| region.state == cxloe_fabric::model::RegionState::Active).then_some(())
     })
     .await;
     for args in [

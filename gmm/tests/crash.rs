@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use common::node::Node;
 use common::{EXTENT, PATIENCE, Served, cn, eventually, gmm, memory_node, name};
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion};
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion};
+use cxloe_fabric::model::{ByteSize, LegState, RegionState};
 use cxloe_gmm::manager::State;
-use cxloe_gmm::model::{ByteSize, LegState, RegionState};
 use cxloe_gmm::store::{RedbStore, Store};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};

@@ -8,16 +8,16 @@ use std::time::Instant;
 
 use common::patient::{PatientAgent, PatientNode};
 use common::{EXTENT, PATIENCE, Served, cn, compute_node, eventually, gmm, memory_node, name};
-use cxloe_gmm::api::VppbError;
-use cxloe_gmm::fm::client::{FmClient, Recipient};
-use cxloe_gmm::fm::component::BackgroundStatus;
-use cxloe_gmm::fm::dcd::{GetExtents, InitiateAdd, selection};
-use cxloe_gmm::fm::event_record::{Events, GetEvents, Happening};
-use cxloe_gmm::fm::fabric::LDS_MAX;
-use cxloe_gmm::fm::header::{Dialect, ReturnCode};
-use cxloe_gmm::fm::opcode::Opcode;
-use cxloe_gmm::fm::virtual_switch::VppbStatus;
-use cxloe_gmm::model::{DeviceKind, RegionState};
+use cxloe_fabric::api::VppbError;
+use cxloe_fabric::model::{DeviceKind, RegionState};
+use cxloe_fm::client::{FmClient, Recipient};
+use cxloe_fm::component::BackgroundStatus;
+use cxloe_fm::dcd::{GetExtents, InitiateAdd, selection};
+use cxloe_fm::event_record::{Events, GetEvents, Happening};
+use cxloe_fm::fabric::LDS_MAX;
+use cxloe_fm::header::{Dialect, ReturnCode};
+use cxloe_fm::opcode::Opcode;
+use cxloe_fm::virtual_switch::VppbStatus;
 use serde_json::{Value, json};
 
 /// A manager with the FM API, and where that is.
@@ -66,7 +66,7 @@ async fn a_fabric_is_driven_from_the_command_line() {
     let (client, fm) = (served.client(), addresses[0].as_str());
     let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;
     node.orders().stats = json!([{"congested": true}, {"congested": false}]);
-    let whole = cxloe_gmm::api::RegisterMemoryNode { kind: DeviceKind::Sld, ..memory_node("mn1", 1, 128) };
+    let whole = cxloe_fabric::api::RegisterMemoryNode { kind: DeviceKind::Sld, ..memory_node("mn1", 1, 128) };
     let _whole = PatientNode::start(client.clone(), whole).await;
     let agent = PatientAgent::start(client.clone(), compute_node("cn0", 1)).await;
 
@@ -257,7 +257,7 @@ async fn an_unbinding_goes_on_where_it_was_after_a_restart_and_waits_for_no_memo
     eventually("its memory is zeroed", || async { client.regions().await.unwrap().is_empty().then_some(()) })
         .await;
     let mut fm = FmClient::connect(address, Dialect::Spec).await.unwrap();
-    let qos: cxloe_gmm::fm::mld_component::QosControl =
+    let qos: cxloe_fm::mld_component::QosControl =
         fm.ask(Recipient::Device(0), Opcode::GetQosControl, &()).await.unwrap();
     assert_eq!(qos.severe, 60);
 
@@ -286,13 +286,13 @@ async fn nodes_have_their_places_on_several_switches() {
         (&json!([127]), second["serial"].as_u64().unwrap())
     );
     // A region of the last on the memory node of the first switch: bound, but not to be seen at a vPPB.
-    let create = cxloe_gmm::api::CreateRegion::new(name("far"), 64 << 20, cn(127));
+    let create = cxloe_fabric::api::CreateRegion::new(name("far"), 64 << 20, cn(127));
     client.create_region(&create).await.unwrap();
     assert_eq!(json_of(&addresses[1], &["vcs"]).await[0]["vppbs"], json!([]));
 
     let mut fm = FmClient::connect(&addresses[0], Dialect::Tools).await.unwrap();
     let request = GetExtents { host: 0, count: 8, first: 0 };
-    let extents: cxloe_gmm::fm::dcd::Extents =
+    let extents: cxloe_fm::dcd::Extents =
         fm.ask(Recipient::Device(0), Opcode::GetDcExtents, &request).await.unwrap();
     assert_eq!(
         (extents.extents.len(), extents.extents[0].length, &extents.extents[0].tag[..4]),
@@ -331,7 +331,7 @@ async fn nodes_have_their_places_on_several_switches() {
     );
     let switch: Events =
         fm.ask(Recipient::Switch, Opcode::GetEventRecords, &GetEvents { log: 0 }).await.unwrap();
-    let bound = |record: &&cxloe_gmm::fm::event_record::EventRecord| {
+    let bound = |record: &&cxloe_fm::event_record::EventRecord| {
         matches!(record.happening, Happening::Binding { status: VppbStatus::BoundLd, .. })
     };
     assert_eq!(switch.records.iter().filter(bound).count(), 0, "the host is on another switch");

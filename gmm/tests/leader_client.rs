@@ -9,9 +9,9 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::http::header::{LOCATION, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
-use cxloe_gmm::api::{CreateRegion, ErrorCode};
-use cxloe_gmm::model::{CnId, Name};
-use cxloe_gmm::{Client, ClientError};
+use cxloe_fabric::api::{CreateRegion, ErrorCode};
+use cxloe_fabric::model::{CnId, Name};
+use cxloe_fabric::{Client, ClientError};
 
 /// A server that counts what it is asked.
 struct Fake {

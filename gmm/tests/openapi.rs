@@ -150,7 +150,7 @@ async fn the_document_is_whole_and_describes_the_routes_there_are() {
         }
     }
     // What people read in the crate's documentation are the same routes.
-    let table = include_str!("../src/api.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
+    let table = include_str!("../fabric/src/api.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
     let mut written = BTreeSet::new();
     for row in table {
         let (routes, _) = row.split_once('|').unwrap();
@@ -313,9 +313,9 @@ async fn what_is_answered_is_what_is_described() {
     // Silent since it registered: it is forgotten as soon as that is noticed.
     common::eventually("mn1 is silent", || async {
         let nodes = client.memory_nodes().await.unwrap();
-        let silent = |status: &&cxloe_gmm::api::MemoryNodeStatus| status.node.name == common::name("mn1");
+        let silent = |status: &&cxloe_fabric::api::MemoryNodeStatus| status.node.name == common::name("mn1");
         let health = nodes.iter().find(silent).unwrap().node.health;
-        (health == cxloe_gmm::model::Health::Unreachable).then_some(())
+        (health == cxloe_fabric::model::Health::Unreachable).then_some(())
     })
     .await;
     checked.ask(delete, "/v1/memory-nodes/{name}", "/v1/memory-nodes/mn1?force=true", None).await;

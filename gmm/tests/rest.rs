@@ -4,13 +4,13 @@ mod common;
 
 use common::patient::{PatientAgent, PatientNode};
 use common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{
     Bind, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, EventsQuery, GrowRegion, Overview, Owner,
     RegionsPage, SetLdAllocations, Unbind,
 };
-use cxloe_gmm::client::{Destroyed, Unbound};
-use cxloe_gmm::model::{ByteSize, EventKind, RegionState, UnbindOption};
+use cxloe_fabric::client::{Destroyed, Unbound};
+use cxloe_fabric::model::{ByteSize, EventKind, RegionState, UnbindOption};
 
 /// Long enough for whatever is going to happen.
 const LONG_MS: u64 = 20_000;

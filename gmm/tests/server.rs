@@ -3,11 +3,11 @@
 mod common;
 
 use common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
-use cxloe_gmm::api::{
+use cxloe_fabric::api::{
     ComputeNodeSync, CreateRegion, DestroyRegion, ErrorCode, EventsQuery, MemoryNodeSync, Owner, ResetRegion,
 };
-use cxloe_gmm::client::{Client, ClientError, Destroyed};
-use cxloe_gmm::model::{CommandResult, EventKind, Health, NodeAction, RegionState};
+use cxloe_fabric::client::{Client, ClientError, Destroyed};
+use cxloe_fabric::model::{CommandResult, EventKind, Health, NodeAction, RegionState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const FORCE: DestroyRegion = DestroyRegion { force: true, wait_ms: 10_000 };
@@ -201,7 +201,7 @@ async fn a_second_daemon_waits_until_the_first_hangs_up() {
     let client = served.client();
     let node = memory_node("mn0", 0, 8);
     let registered = client.register_memory_node(&node).await.unwrap();
-    let second = cxloe_gmm::api::RegisterMemoryNode { instance_id: 2, incarnation: 12, ..node.clone() };
+    let second = cxloe_fabric::api::RegisterMemoryNode { instance_id: 2, incarnation: 12, ..node.clone() };
     let error = client.register_memory_node(&second).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::NameInUse), "{error}");
 
@@ -234,7 +234,7 @@ async fn content_lost_in_a_restart_needs_a_reset() {
     let (obedient, _) = ObedientNode::start(client.clone(), node.clone()).await;
     client.create_region(&CreateRegion::new(name("r"), EXTENT, cn(1))).await.unwrap();
     drop(obedient);
-    let empty = cxloe_gmm::api::RegisterMemoryNode { incarnation: 12, ..node };
+    let empty = cxloe_fabric::api::RegisterMemoryNode { incarnation: 12, ..node };
     let (_obedient, registered) = ObedientNode::start(client.clone(), empty).await;
     assert!(registered.mappings.is_empty());
     assert_eq!(client.region(&name("r")).await.unwrap().state, RegionState::Lost);

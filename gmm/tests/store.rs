@@ -6,7 +6,7 @@ mod common;
 use std::path::Path;
 
 use common::{EXTENT, Served, cn, memory_node, name};
-use cxloe_gmm::api::CreateRegion;
+use cxloe_fabric::api::CreateRegion;
 use cxloe_gmm::manager::{Command, Manager, Options, State};
 use cxloe_gmm::store::{RedbStore, Store, StoreError};
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::etcd::{Etcd, lead};
 use common::proxy::{Fate, Proxy};
 use common::{EXTENT, PATIENCE, cn, memory_node, name};
-use cxloe_gmm::api::CreateRegion;
+use cxloe_fabric::api::CreateRegion;
 use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
 use cxloe_gmm::store::etcd::{Attempt, Campaign, Leadership};
 use cxloe_gmm::store::{EtcdPlace, EtcdStore, Store, StoreError};

@@ -6,14 +6,14 @@
 
 use std::time::Duration;
 
-use cxloe_gmm::daemon::metrics::{Sample, Scrape};
+use cxloe_daemon::metrics::{Sample, Scrape};
 
 use crate::admin::{NodeStatus, WorkerStatus};
 
 /// A worker that has not reported for so long is stuck: a loaded one reports every half second.
 const STUCK: Duration = Duration::from_secs(10);
 
-cxloe_gmm::metrics_table! {
+cxloe_daemon::metrics_table! {
     /// Always 1; the labels say which release this is, the node's name in the fabric and the interface it serves on.
     BUILD: Gauge "cxloe_mn_build_info" ["version", "node", "interface"];
     /// Bytes of the pool, lent and free.
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use crate::admin::VERSION;
     use crate::worker::WorkerReport;
-    use cxloe_wire::link::LinkDown;
+    use cxloe_link::LinkDown;
 
     fn node(age: Option<Duration>) -> NodeStatus {
         let report = WorkerReport { tlb_hits: 5, ..WorkerReport::default() };

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE, Mac, PfcVector};
-use cxloe_wire::link::Transmit;
 use cxloe_wire::session::{Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 

@@ -9,13 +9,14 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::daemon::pin;
-use cxloe_wire::frame::Mac;
-use cxloe_wire::link::pfc::PfcSocket;
-use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
-use cxloe_wire::link::{Link, LinkCounters, LinkError, echo};
+use cxloe_daemon::pin;
+use cxloe_link::Clock;
+use cxloe_link::pfc::PfcSocket;
+use cxloe_link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_link::{Link, LinkCounters, LinkError, echo};
+use cxloe_wire::frame::{Mac, source};
 use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
-use cxloe_wire::time::{Clock, Time};
+use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
 use crate::congestion::Verdict;
@@ -96,8 +97,8 @@ impl EchoFor {
     /// Whether the sender of this Echo frame is one of them.
     #[inline]
     fn includes(&self, frame: &[u8], service: &Service) -> bool {
-        let from = Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
-        self.named.contains(&from) || (self.sessions && service.has_customer(from))
+        source(frame)
+            .is_some_and(|from| self.named.contains(&from) || (self.sessions && service.has_customer(from)))
     }
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser};
-use cxloe_gmm::daemon::{ConfigError, LogFormat};
-use cxloe_gmm::model::DeviceKind;
+use cxloe_daemon::{ConfigError, LogFormat};
+use cxloe_fabric::model::DeviceKind;
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 use cxloe_mn::config::{Cli, Config, MapSource};
 use cxloe_mn::pool::PoolSpec;
 use cxloe_mn::worker::EchoFor;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
 
 fn cli(args: &[&str]) -> Cli {
     Cli::try_parse_from(["mn-server"].iter().chain(args)).unwrap_or_else(|error| panic!("{error}"))

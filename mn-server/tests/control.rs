@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use cxloe_gmm::api::MemoryNodeRegistered;
-use cxloe_gmm::daemon::{Backoff, Connection};
-use cxloe_gmm::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Reign, Watermark};
+use cxloe_daemon::{Backoff, Connection};
+use cxloe_fabric::api::MemoryNodeRegistered;
+use cxloe_fabric::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Reign, Watermark};
 use cxloe_mn::control::{
     JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
 };

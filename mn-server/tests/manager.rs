@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{CreateRegion, DestroyRegion};
-use cxloe_gmm::client::Destroyed;
-use cxloe_gmm::daemon::{Backoff, Connection, StateFile};
-use cxloe_gmm::model::{CnId, Health, Name, RegionState, Watermark};
+use cxloe_daemon::{Backoff, Connection, StateFile};
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{CreateRegion, DestroyRegion};
+use cxloe_fabric::client::Destroyed;
+use cxloe_fabric::model::{CnId, Health, Name, RegionState, Watermark};
 use cxloe_gmm::server::{Config, Server};
 use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings};
 use cxloe_mn::pool::{Host, Pool, PoolOptions, PoolSpec};

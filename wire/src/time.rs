@@ -1,10 +1,10 @@
 //! Time as the state machines see it: a number handed to them, never a clock they read.
 //!
-//! A shell owns a [`Clock`] and passes `clock.now()` down; the simulation passes whatever it likes.
+//! A shell owns a clock (`cxloe_link::Clock`) and passes `clock.now()` down; the simulation passes whatever it likes.
 
-use std::fmt;
-use std::ops::{Add, Sub};
-use std::time::Duration;
+use core::fmt;
+use core::ops::{Add, Sub};
+use core::time::Duration;
 
 /// A point in time: nanoseconds since an arbitrary start, monotonic, never wrapping in practice (584 years).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,34 +37,5 @@ impl Sub<Time> for Time {
 impl fmt::Display for Time {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:06}ms", self.0 / 1_000_000, self.0 % 1_000_000)
-    }
-}
-
-/// The machine's monotonic clock, counted from the moment it was made. Reads the processor's time-stamp counter
-/// where that is invariant, which takes a few nanoseconds, else asks the operating system.
-#[derive(Clone, Debug)]
-pub struct Clock {
-    clock: quanta::Clock,
-    start: u64,
-}
-
-impl Clock {
-    /// A clock that reads 1 ns now (so that [`Time::ZERO`] is always in the past).
-    pub fn new() -> Self {
-        let clock = quanta::Clock::new();
-        let start = clock.raw();
-        Clock { clock, start }
-    }
-
-    /// The time now.
-    #[inline]
-    pub fn now(&self) -> Time {
-        Time(self.clock.delta_as_nanos(self.start, self.clock.raw()) + 1)
-    }
-}
-
-impl Default for Clock {
-    fn default() -> Self {
-        Self::new()
     }
 }

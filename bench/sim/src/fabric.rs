@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use cxloe_gmm::manager::State;
-use cxloe_gmm::model::{CnId, LegState, RegionState};
+use cxloe_fabric::model::{CnId, LegState, RegionState};
 use cxloe_mn::pool::MpExtent;
 use cxloe_wire::time::Time;
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_fabric::hdm::{Granularity, Ways};
 
 use crate::memory_node::EXTENT;
 

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 
 use clap::ValueEnum;
 use cxloe_cn::engine::Route;
-use cxloe_gmm::hdm::Granularity;
+use cxloe_fabric::hdm::Granularity;
 use cxloe_wire::frame::{Command, HEADER_LEN, Header, LINE_SIZE, Mac};
 
 /// What goes wrong, at a memory node unless said otherwise.

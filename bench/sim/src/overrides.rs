@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use clap::Args;
 use cxloe_cn::cache::CacheConfig;
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::ByteSize;
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::ByteSize;
+use cxloe_link::fate::Burst;
+use cxloe_link::limit::Rate;
+use cxloe_link::random::Probability;
 use cxloe_wire::frame::LINE_SIZE;
-use cxloe_wire::link::fate::Burst;
-use cxloe_wire::link::limit::Rate;
-use cxloe_wire::link::random::Probability;
 
 use crate::layout::Interleave;
 use crate::mistake::Mistake;

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{BUCKET_DEFAULT, Pacing};
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{CnId, Name as ModelName};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{CnId, Name as ModelName};
+use cxloe_link::fate::{Burst, Faults};
+use cxloe_link::limit::Rate;
+use cxloe_link::random::{Probability, Random};
+use cxloe_link::sim::{Path, PortConfig};
 use cxloe_mn::congestion::CongestionConfig;
-use cxloe_wire::link::fate::{Burst, Faults};
-use cxloe_wire::link::limit::Rate;
-use cxloe_wire::link::random::{Probability, Random};
-use cxloe_wire::link::sim::{Path, PortConfig};
 
 use crate::control::network::Conditions;
 use crate::control::operator::Wanted;

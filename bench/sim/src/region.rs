@@ -1,6 +1,6 @@
 //! A region's part on one memory node as its compute node sees it, and what its lines may read as.
 
-use cxloe_gmm::model::Name;
+use cxloe_fabric::model::Name;
 
 use crate::register::{Origin, Registers, Shape};
 

@@ -7,9 +7,9 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cxloe_link::fate::Loss;
+use cxloe_link::sim::{self, SimFate};
 use cxloe_wire::frame::{Command, Header, Mac};
-use cxloe_wire::link::fate::Loss;
-use cxloe_wire::link::sim::{self, SimFate};
 use cxloe_wire::time::Time;
 
 /// Takes each line of a trace as it is made.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use cxloe_fabric::model::DeviceKind;
 use cxloe_gmm::manager::State;
-use cxloe_gmm::model::DeviceKind;
+use cxloe_link::random::Random;
+use cxloe_link::sim::{Path, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::random::Random;
-use cxloe_wire::link::sim::{Path, SimNetwork};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 

@@ -8,12 +8,12 @@ use cxloe_cn::engine::{
     BurstRead, Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target,
     Unmapped, Walk, Write,
 };
-use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
+use cxloe_link::Link;
+use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_sim::register::{Origin, Shape, content};
 use cxloe_sim::{EXTENT, Interleave, Layout, MemoryNode, TIMING};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::Link;
-use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig};
 use cxloe_wire::time::Time;
 
@@ -483,7 +483,7 @@ fn a_lost_leg_loses_only_its_chunks() {
         fabric.engine.flush(now, fabric.link.transmit()) == Ok(true)
     });
     for mn in [0, 1, 3] {
-        assert_eq!(fabric.mns[mn].line(CN, 0), content(100 + mn as u64));
+        assert_eq!(fabric.mns[mn].line(CN, 0).unwrap(), content(100 + mn as u64));
     }
 }
 

@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use cxloe_cn::client::{Client, regions};
-use cxloe_gmm::api::CreateRegion;
-use cxloe_gmm::model::{CnId, Mac, Name};
+use cxloe_fabric::api::CreateRegion;
+use cxloe_fabric::model::{CnId, Mac, Name};
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::Failure;
 use super::quickstart::{self, MANAGER, READY};
-use crate::lab::{Interrupt, Lab, Process};
 use crate::measure::{MeasureError, Sequence, Target, fault, fault_step};
 use crate::report::Samples;
+use cxloe_lab::{Interrupt, Lab, Process};
 
 /// Name of the agent's region.
 const NAME: &str = "quickstart";
@@ -41,7 +41,7 @@ pub fn start(lab: &Lab, state: &Path, interrupt: &Interrupt) -> Result<Agent, Fa
     let owner = CnId::new(address.trim().parse::<Mac>()?)?;
     let name = Name::new(NAME)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let manager = cxloe_gmm::Client::new(MANAGER)?;
+    let manager = cxloe_fabric::Client::new(MANAGER)?;
     runtime.block_on(manager.create_region(&CreateRegion::new(name, SIZE, owner)))?;
     let started = Instant::now();
     loop {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Failure;
 use super::common::{LinkArgs, OutputArgs, RegionArgs, Session, Unit, bar, report};
-use crate::lab::Interrupt;
 use crate::measure::streams::StreamPlan;
 use crate::report::{Report, Statistic};
+use cxloe_lab::Interrupt;
 
 /// Measure streams of lines and bursts beside a pipelined bare echo
 ///

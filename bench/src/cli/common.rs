@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use clap::Args;
 use cxloe_cn::rate_control::RateControl;
-use cxloe_gmm::daemon::Switch;
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::ByteSize;
-use cxloe_gmm::to_stdout;
-use cxloe_wire::link::fault::FaultPlan;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Extras, LinkConfig, LinkInfo};
+use cxloe_daemon::Switch;
+use cxloe_daemon::to_stdout;
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::ByteSize;
+use cxloe_link::fault::FaultPlan;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig, LinkInfo};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;
 use crate::connect::{ConnectOptions, Connected, Lease};
-use crate::lab::Interrupt;
 use crate::machine::{self, Machine};
 use crate::measure::Target;
 use crate::report::{Link, Report, Samples, write_histogram_log};
+use cxloe_lab::Interrupt;
 
 /// How frames leave this machine.
 #[derive(Args, Clone, Debug)]

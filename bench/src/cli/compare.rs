@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cxloe_gmm::model::ByteSize;
-use cxloe_gmm::{to_stderr, to_stdout};
+use cxloe_daemon::{to_stderr, to_stdout};
+use cxloe_fabric::model::ByteSize;
 
 use super::Failure;
 use super::common::{Unit, bar, write};
@@ -14,9 +14,9 @@ use crate::compare::report::{Absent, Comparison};
 use crate::compare::stage::{FAR_INTERFACE, NEAR_INTERFACE};
 use crate::compare::store::Content;
 use crate::compare::{Peer, PeerError, Plan, Site, Stage, expected, peers, rdma, run as measure};
-use crate::lab::{Interrupt, Standing};
 use crate::machine::{self, Machine};
 use crate::report::{Link, Report, Samples, write_histogram_log};
+use cxloe_lab::{Interrupt, Standing};
 
 const EXAMPLES: &str = "\
 Examples:

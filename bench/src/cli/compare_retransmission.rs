@@ -1,7 +1,7 @@
 //! `cxloe-bench compare-retransmission`: what selective retransmission saves, simulated.
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
 use cxloe_wire::session::Retransmission;
 use serde::Serialize;
 

@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
+use cxloe_link::{echo::serve, open};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::{echo::serve, open};
 
 use super::Failure;
 use super::common::{LinkArgs, OutputArgs, Unit, bar, report};
-use crate::lab::Interrupt;
 use crate::machine;
 use crate::measure::MeasureError;
 use crate::measure::bare::{Bare, rate};
 use crate::measure::latency::read_shape;
 use crate::report::{Samples, Throughput};
+use cxloe_lab::Interrupt;
 
 /// Measure the bare link: frames out, frames back, no protocol
 ///

@@ -3,17 +3,17 @@
 use std::path::PathBuf;
 
 use comfy_table::{CellAlignment, Table, presets::UTF8_FULL_CONDENSED};
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
 use serde::Serialize;
 
 use super::Failure;
 use super::common::{Unit, bar};
-use cxloe_gmm::model::human_bytes;
+use cxloe_fabric::model::human_bytes;
 
 use crate::fabric::{Live, Place, Populated, Size, Times, measure, populate};
-use crate::lab::{Interrupt, program};
 use crate::machine::Machine;
 use crate::report::units;
+use cxloe_lab::{Interrupt, program};
 
 /// Measure the manager with thousands of nodes and a hundred thousand regions
 ///

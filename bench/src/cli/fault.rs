@@ -6,11 +6,11 @@
 use super::Failure;
 use super::common::{OutputArgs, RegionArgs, Session, Unit, bar, report};
 use super::pair::{LabOptions, OptionalLink, Place, in_lab, on_link};
-use crate::lab::Interrupt;
 use crate::measure::fault::{Agent, FaultPlan, FaultResults, STEPS, measure};
 use crate::measure::floor_fault::FAULTS_MAX;
 use crate::report::{Report, Samples, Statistic};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::to_stderr;
+use cxloe_lab::Interrupt;
 
 /// Time page faults and what they are made of, by turns
 ///

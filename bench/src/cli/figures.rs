@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use cxloe_gmm::to_stdout;
+use cxloe_daemon::to_stdout;
 use serde::Serialize;
 
 use super::Failure;

@@ -2,9 +2,9 @@
 
 use super::Failure;
 use super::common::{LinkArgs, OutputArgs, RegionArgs, Session, Unit, bar, report};
-use crate::lab::Interrupt;
 use crate::measure::latency::LatencyPlan;
 use crate::report::{Report, Samples, Statistic};
+use cxloe_lab::Interrupt;
 
 /// Time single line operations beside a bare echo, and line cache hits
 ///

@@ -21,10 +21,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use cxloe_gmm::command_line::{ManArgs, output};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{ManArgs, output};
+use cxloe_daemon::to_stderr;
 
-use crate::lab::{self, Interrupt, Interrupted};
+use cxloe_lab::{Interrupt, Interrupted};
 
 /// Measures memory of other servers over Ethernet, and what the link itself can do
 #[derive(Parser)]
@@ -109,7 +109,7 @@ pub fn run() -> ExitCode {
         Command::Compare(args) => args.makes_lab(),
         _ => false,
     };
-    let standing = match makes_lab.then(lab::become_private_user_namespace).transpose() {
+    let standing = match makes_lab.then(cxloe_lab::become_private_user_namespace).transpose() {
         Ok(standing) => standing,
         Err(e) => {
             to_stderr!("cxloe-bench: {e}");
@@ -121,7 +121,7 @@ pub fn run() -> ExitCode {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_target(false)
-        .with_ansi(cxloe_gmm::daemon::log::coloured())
+        .with_ansi(cxloe_daemon::log::coloured())
         // What cannot be written is left out: a measurement does not end for want of its log.
         .log_internal_errors(false)
         .with_writer(std::io::stderr)

@@ -17,20 +17,20 @@ use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, FromArgMatches};
 use cxloe_cn::client::{Client, regions};
-use cxloe_gmm::api::CreateRegion;
-use cxloe_gmm::model::{CnId, Mac, Name};
+use cxloe_fabric::api::CreateRegion;
+use cxloe_fabric::model::{CnId, Mac, Name};
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
 use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session};
 use super::quickstart::{self, MANAGER, READY};
-use crate::lab::{Interrupt, Lab, Process};
 use crate::machine;
 use crate::measure::MeasureError;
 use crate::measure::fault::Agent;
+use cxloe_lab::{Interrupt, Lab, Process};
 
 /// A link that is there, if one is named.
 pub struct OptionalLink(pub Option<LinkArgs>);
@@ -204,7 +204,7 @@ fn region(name: &str, interface: &str, on: &str, size: u64, interrupt: &Interrup
     let owner = CnId::new(address.trim().parse::<Mac>()?)?;
     let (name, on) = (Name::new(name)?, Name::new(on)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let manager = cxloe_gmm::Client::new(MANAGER)?;
+    let manager = cxloe_fabric::Client::new(MANAGER)?;
     let started = Instant::now();
     loop {
         let nodes = runtime.block_on(manager.memory_nodes())?;

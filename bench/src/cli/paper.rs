@@ -4,17 +4,17 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use cxloe_gmm::to_stdout;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
+use cxloe_daemon::to_stdout;
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
 use super::common::{RegionArgs, Session, Unit, bar, report, write};
 use super::pair::OptionalLink;
-use crate::lab::Interrupt;
 use crate::machine::Machine;
 use crate::paper::{self, Evaluation, Grid, Part, Plan, Section};
 use crate::report::{Link, Report};
+use cxloe_lab::Interrupt;
 
 /// Repeat the paper's evaluation (Fig. 7 to 12, Table II to IV) and lay it beside the paper's own values
 ///

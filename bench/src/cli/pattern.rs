@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use cxloe_gmm::model::ByteSize;
-use cxloe_gmm::{to_stderr, to_stdout};
+use cxloe_daemon::{to_stderr, to_stdout};
+use cxloe_fabric::model::ByteSize;
 
 use super::Failure;
 use super::common::{OutputArgs, RegionArgs, Session, Unit, bar, report};
 use super::pair::{LabOptions, OptionalLink, Place, in_lab, on_link};
-use crate::lab::Interrupt;
 use crate::measure::fault::Agent;
 use crate::pattern::arrivals::Spacing;
 use crate::pattern::memory::Over;
 use crate::pattern::mix::Mix;
 use crate::pattern::{self, Pattern, Plan, Results, Share};
 use crate::report::Samples;
+use cxloe_lab::Interrupt;
 
 /// Measure access patterns over the line port and over mapped memory: load-latency, pointer chase, GUPS, STREAM, mixes
 ///

@@ -18,22 +18,22 @@ use std::time::{Duration, Instant};
 
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
-use cxloe_gmm::daemon::Switch;
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::{to_stderr, to_stdout};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Extras, LinkConfig};
+use cxloe_daemon::Switch;
+use cxloe_daemon::{to_stderr, to_stdout};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig};
 use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{OutputArgs, Unit, bar, report};
 use crate::connect::{ConnectOptions, Connected};
-use crate::lab::{Interrupt, Lab, Process, Standing};
 use crate::machine;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
 use crate::measure::{MeasureError, Target, fault_step};
 use crate::report::{Report, Samples};
+use cxloe_lab::{Interrupt, Lab, Process, Standing};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]
@@ -53,7 +53,7 @@ pub struct Args {
 
     /// Size of the region measured and verified
     #[arg(long, value_name = "SIZE", default_value = "256M")]
-    size: cxloe_gmm::model::ByteSize,
+    size: cxloe_fabric::model::ByteSize,
 
     /// Trials of each measurement
     #[arg(long, value_name = "N", default_value_t = 8)]
@@ -149,7 +149,7 @@ fn in_lab(
     let Connected { mut port, region, hpa, peer, lease } = connected;
     let info = port.link().info().clone();
     to_stdout!("  bench      on cn0, link {} ({})", info.backend, info.detail);
-    to_stdout!("  region     {} of {} on mn1", region.name, cxloe_gmm::model::human_bytes(region.size));
+    to_stdout!("  region     {} of {} on mn1", region.name, cxloe_fabric::model::human_bytes(region.size));
     to_stdout!("");
 
     let mut target = Target {
@@ -208,7 +208,7 @@ fn in_lab(
 fn measure(
     args: &Args,
     target: &mut Target,
-    link: &cxloe_wire::link::LinkInfo,
+    link: &cxloe_link::LinkInfo,
     wait: WaitStyle,
 ) -> Result<(Report, Vec<Samples>), Failure> {
     let progress = bar(u64::from(args.trials) * 11 + 1, Unit::Steps);
@@ -270,7 +270,7 @@ pub(super) fn start(
 /// Waits until the memory node has registered.
 pub(super) fn wait_for_nodes(interrupt: &Interrupt) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = cxloe_gmm::Client::new(MANAGER)?;
+    let client = cxloe_fabric::Client::new(MANAGER)?;
     let started = Instant::now();
     loop {
         interrupt.check()?;

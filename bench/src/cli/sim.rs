@@ -6,9 +6,9 @@ use std::path::PathBuf;
 
 use super::Failure;
 use super::common::{Unit, bar, write};
-use crate::lab::Interrupt;
 use crate::report::simulation::Summary;
-use cxloe_gmm::{to_stderr, to_stdout};
+use cxloe_daemon::{to_stderr, to_stdout};
+use cxloe_lab::Interrupt;
 use cxloe_sim::{Campaign, Outcome, Overrides, Scenario, Trace};
 
 /// Run engines and services over a simulated network, and check everything they do

@@ -1,11 +1,11 @@
 //! `cxloe-bench verify`: every byte of a region, written and read back.
 
-use cxloe_gmm::to_stdout;
-use cxloe_wire::link::LinkCounters;
+use cxloe_daemon::to_stdout;
+use cxloe_link::LinkCounters;
 
 use super::Failure;
 use super::common::{LinkArgs, RegionArgs, Session, Unit, bar};
-use crate::lab::Interrupt;
+use cxloe_lab::Interrupt;
 
 /// Write a pattern over a whole region and compare every byte read back
 ///

@@ -6,9 +6,9 @@ use std::time::Duration;
 use cxloe_cn::connect::{ConnectOptions, Connected};
 use cxloe_cn::port::Port;
 use cxloe_cn::rate_control::RateControl;
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Extras, LinkConfig};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig};
 
 use super::error::PeerError;
 use super::measured::Measured;
@@ -16,7 +16,7 @@ use super::pattern::{LINE, Plan};
 use super::peer::{Facts, Peer, Site};
 use super::stage::{FAR, FAR_INTERFACE, NEAR, NEAR_INTERFACE, Running, Stage};
 use super::store::{Store, Unit, drive};
-use crate::lab::{Standing, program};
+use cxloe_lab::{Standing, program};
 
 const MANAGER: &str = "http://10.77.0.1:7440";
 /// Memory of the pool beyond the region's, which is rounded up to extents.

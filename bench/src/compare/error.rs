@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use cxloe_cn::connect::ConnectError;
 use cxloe_cn::port::PortError;
-use cxloe_gmm::ClientError;
+use cxloe_fabric::ClientError;
 
-use crate::lab::{Interrupted, LabError};
 use crate::machine::MachineError;
+use cxloe_lab::{Interrupted, LabError};
 
 /// A trial ended early.
 #[derive(Debug, thiserror::Error)]

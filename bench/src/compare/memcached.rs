@@ -11,7 +11,7 @@ use super::peer::{Facts, Peer, Tool};
 use super::stage::{FAR, FAR_ADDRESS, Stage, find};
 use super::store::drive;
 use super::stream::{Stream, Waiting};
-use crate::lab::Standing;
+use cxloe_lab::Standing;
 
 const PORT: u16 = 7211;
 

@@ -31,7 +31,7 @@ pub mod tcp;
 pub mod ucx;
 pub mod udp;
 
-use cxloe_wire::link::Backend;
+use cxloe_link::Backend;
 
 pub use error::PeerError;
 pub use measured::{Measured, Value};

@@ -4,7 +4,7 @@ use super::error::PeerError;
 use super::measured::Measured;
 use super::pattern::Plan;
 use super::stage::{Stage, find};
-use crate::lab::Standing;
+use cxloe_lab::Standing;
 
 /// A way to reach the memory of another machine.
 pub trait Peer: Sync {

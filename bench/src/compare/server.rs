@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use super::error::PeerError;
 use super::stage::{FAR, Stage};
-use crate::lab::LabError;
 use crate::machine;
+use cxloe_lab::LabError;
 
 /// The thread.
 pub struct Server {

@@ -21,7 +21,7 @@ use super::error::{PeerError, tail};
 use super::pattern::Plan;
 use super::peer::Site;
 use super::store::Content;
-use crate::lab::{Interrupt, Lab, LabError, Process};
+use cxloe_lab::{Interrupt, Lab, LabError, Process};
 
 /// The client's namespace.
 pub const NEAR: &str = "near";
@@ -63,7 +63,7 @@ impl Stage {
     /// The network of a comparison. The calling thread has to be in the namespace that the process was started in.
     ///
     /// # Errors
-    /// See [`crate::lab::Builder::build`].
+    /// See [`cxloe_lab::Builder::build`].
     pub fn network(mtu: u32) -> Result<Lab, LabError> {
         Lab::builder()
             .here(HERE)

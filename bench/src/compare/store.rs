@@ -17,8 +17,8 @@ use std::time::Instant;
 use super::error::PeerError;
 use super::measured::Measured;
 use super::pattern::{LINE, OPERATIONS_MIN, PAGE, Pattern, Plan};
-use crate::lab::Interrupt;
 use crate::measure::Sequence;
+use cxloe_lab::Interrupt;
 
 /// Lines of one call for many.
 const STREAM_LINES: usize = 4096;

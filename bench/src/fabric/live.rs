@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::api::{CreateRegion, DestroyRegion, MemoryNodeSync};
-use cxloe_gmm::model::{CommandResult, RegionState};
-use cxloe_gmm::{Client, ClientError};
+use cxloe_fabric::api::{CreateRegion, DestroyRegion, MemoryNodeSync};
+use cxloe_fabric::model::{CommandResult, RegionState};
+use cxloe_fabric::{Client, ClientError};
 use serde::Serialize;
 use tokio::task::JoinSet;
 

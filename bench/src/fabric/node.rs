@@ -1,7 +1,7 @@
 //! Memory nodes and compute nodes of the measured fabric: names, addresses, sizes.
 
-use cxloe_gmm::api::{RegisterComputeNode, RegisterMemoryNode};
-use cxloe_gmm::model::{CnId, DeviceKind, Mac, Name, Watermark};
+use cxloe_fabric::api::{RegisterComputeNode, RegisterMemoryNode};
+use cxloe_fabric::model::{CnId, DeviceKind, Mac, Name, Watermark};
 
 /// Bytes of an extent.
 pub const EXTENT: u64 = 2 << 20;

@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cxloe_gmm::api::{CreateRegion, MemoryNodeSync};
+use cxloe_fabric::api::{CreateRegion, MemoryNodeSync};
+use cxloe_fabric::model::{CommandResult, Name, RegionState};
 use cxloe_gmm::manager::{Change, Command, Contradiction, Manager, ManagerError, Options, State};
-use cxloe_gmm::model::{CommandResult, Name, RegionState};
 use cxloe_gmm::store::{RedbStore, Store, StoreError};
 use serde::Serialize;
 

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use cxloe_link::echo::{Echo, is_reply};
+use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::echo::{Echo, is_reply};
-use cxloe_wire::link::{Link, LinkError};
 
 use super::{MeasureError, Target};
 use crate::report::{Samples, ThroughputTrial};

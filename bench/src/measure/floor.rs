@@ -3,8 +3,8 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use cxloe_link::echo::Echo;
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES, Seal, frame_len};
-use cxloe_wire::link::echo::Echo;
 
 use super::{MeasureError, Sequence, Target, clock_cost_ns};
 use crate::report::Samples;

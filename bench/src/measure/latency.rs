@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
+use cxloe_link::echo::Echo;
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, Seal, frame_len};
-use cxloe_wire::link::echo::Echo;
 
 use super::{MeasureError, Sequence, Target};
 use crate::report::Samples;

@@ -2,7 +2,7 @@
 //!
 //! Every measurement that is held against a limit takes turns with it: a trial of the limit, a trial of the
 //! thing, and again, on the same link, in the same two threads on the same two cores. The limit is a bare echo
-//! ([`cxloe_wire::link::echo`]): this side drives it over the port's own link, and the memory node's worker
+//! ([`cxloe_link::echo`]): this side drives it over the port's own link, and the memory node's worker
 //! answers it from a loop of its own.
 
 pub mod bare;
@@ -26,13 +26,13 @@ use cxloe_cn::inline::InlineError;
 use cxloe_cn::mapping::MapError;
 use cxloe_cn::port::{Port, PortError};
 use cxloe_cn::uffd::{OpenError, UffdError};
+use cxloe_link::LinkError;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
-use cxloe_wire::link::LinkError;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::lab::{Interrupt, Interrupted};
 use crate::machine::{self, MachineError};
+use cxloe_lab::{Interrupt, Interrupted};
 
 /// Where measurements go.
 pub struct Target {

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use cxloe_link::echo::Echo;
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES, Seal, frame_len};
-use cxloe_wire::link::echo::Echo;
 
 use super::bare::rate;
 use super::latency::read_shape;

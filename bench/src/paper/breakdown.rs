@@ -3,8 +3,8 @@
 //! Operations go along a [`Path`] one at a time, by turns with and without notes, so that it shows what noting costs;
 //! then once more with a full window, as the paper sends them: as fast as the link takes them.
 
+use cxloe_link::Backend;
 use cxloe_wire::frame::LINE_SIZE;
-use cxloe_wire::link::Backend;
 use serde::Serialize;
 
 use super::PaperError;

@@ -18,21 +18,21 @@ use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{Engine, Route, Target as RouteTarget};
 use cxloe_cn::port::Port;
-use cxloe_gmm::model::Watermark;
+use cxloe_fabric::model::Watermark;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Link, LinkConfig, LinkInfo, open};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
 use cxloe_mn::service::Service;
 use cxloe_mn::translation::TLB_ENTRIES_DEFAULT;
 use cxloe_mn::worker::{EchoFor, WorkerHandle, WorkerOptions};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, Link, LinkConfig, LinkInfo, open};
 use cxloe_wire::session::{ResponderConfig, Timing};
 
 use super::PaperError;
-use crate::lab::{Interrupt, Lab};
 use crate::machine;
 use crate::measure::Target;
+use cxloe_lab::{Interrupt, Lab};
 
 /// The compute node's address, and so its CN id.
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);

@@ -2,14 +2,14 @@
 
 use cxloe_cn::engine::{EngineError, RouteError};
 use cxloe_cn::port::PortError;
+use cxloe_link::LinkError;
 use cxloe_mn::control::StaticMapError;
 use cxloe_mn::pool::PoolError;
-use cxloe_wire::link::LinkError;
 
-use crate::lab::{Interrupted, LabError};
 use crate::machine::MachineError;
 use crate::measure::MeasureError;
 use crate::report::ReportError;
+use cxloe_lab::{Interrupted, LabError};
 
 /// A section of the evaluation failed.
 #[derive(Debug, thiserror::Error)]

@@ -3,7 +3,7 @@
 //! Rounds take turns: this system with a bare echo over each kind of link, then the sockets. So a machine whose cores
 //! move apart for a while treats all of them alike.
 
-use cxloe_wire::link::Backend;
+use cxloe_link::Backend;
 use serde::Serialize;
 
 use super::PaperError;

@@ -29,8 +29,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, LinkInfo};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, LinkInfo};
 use serde::Serialize;
 
 pub use breakdown::{Breakdown, Breakdowns, Point};
@@ -47,9 +47,9 @@ pub use table3::{Cpu, Memory, Table3};
 pub use values::{Values, values};
 
 use crate::figures::{Fig11, Fig12, Model};
-use crate::lab::Interrupt;
 use crate::measure::Target;
 use crate::report::{Report, Samples};
+use cxloe_lab::Interrupt;
 
 /// A part of the evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 
 use cxloe_cn::engine::{Engine, EngineError, Read, Sink, Write};
 use cxloe_cn::port::Parts as PortParts;
-use cxloe_gmm::daemon::pin;
+use cxloe_daemon::pin;
+use cxloe_link::Clock;
+use cxloe_link::{Backend, Link, LinkError};
 use cxloe_mn::service::Service;
 use cxloe_mn::trace::Trace;
 use cxloe_mn::translation::{PageTable, TLB_ENTRIES_DEFAULT};
 use cxloe_wire::frame::{Command, Header, LINE_SIZE};
-use cxloe_wire::link::{Backend, Link, LinkError};
 use cxloe_wire::session::ResponderConfig;
-use cxloe_wire::time::Clock;
 
 use super::PaperError;
 use super::ends::Ends;

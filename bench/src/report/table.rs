@@ -1,6 +1,6 @@
 //! Reports as tables in a terminal.
 
-pub(crate) use cxloe_gmm::command_line::new_table;
+pub(crate) use cxloe_daemon::command_line::new_table;
 
 use super::{Ratio, Report, Statistic, units};
 

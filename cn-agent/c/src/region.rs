@@ -7,9 +7,9 @@ use cxloe_cn::connect::{ConnectOptions, Connected, Lease};
 use cxloe_cn::inline::InlineRegion;
 use cxloe_cn::mapping::Mapping;
 use cxloe_cn::rate_control::RateControl;
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig};
 
 use super::types::{Counters, Options};
 

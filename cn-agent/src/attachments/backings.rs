@@ -1,6 +1,6 @@
 //! What serves each region: which have to be asked about, and what an answer changes.
 
-use cxloe_gmm::model::Name;
+use cxloe_fabric::model::Name;
 
 use super::{Attachment, Attachments, Change, Phase};
 use crate::cxl::backing::{Backing, Preference, Served};

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{
     CnId, Extents, HdmDecoder, Leg, LegState, Mac, Name, Region, RegionState, Unmapped, Watermark,
 };
 use serde::Deserialize;

@@ -1,7 +1,7 @@
 //! What `cn-agent list` shows of regions and logical devices, and what changes of the latter are worth a line in the log.
 
-use cxloe_gmm::api::VppbError;
-use cxloe_gmm::model::{HdmDecoder, Leg, LogicalDevice, Region};
+use cxloe_fabric::api::VppbError;
+use cxloe_fabric::model::{HdmDecoder, Leg, LogicalDevice, Region};
 
 use super::{Attachment, Attachments, Phase};
 use crate::cxl::Backing;

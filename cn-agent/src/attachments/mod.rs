@@ -21,9 +21,9 @@ mod listing;
 
 use std::collections::BTreeMap;
 
-use cxloe_gmm::api::{Held, ReleasedRegion};
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{
+use cxloe_fabric::api::{Held, ReleasedRegion};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{
     HdmDecoder, LegState, LogicalDevice, Mac, Name, Region, RegionState, UnbindOption, Watermark,
 };
 use serde::{Deserialize, Serialize};

@@ -1,6 +1,6 @@
 //! Attachments by example: addresses, growth, moves, losses, letting go, holding, and both shapes of the state file.
 
-use cxloe_gmm::model::{Extents, Leg, Release, Unmapped};
+use cxloe_fabric::model::{Extents, Leg, Release, Unmapped};
 
 use super::*;
 use crate::local::message::Attaching;

@@ -16,10 +16,10 @@ use cxloe_cn::exec::{library, program};
 use cxloe_cn::local::message::{MapRequest, PagingView};
 use cxloe_cn::mapping::Owner;
 use cxloe_cn::paging::Kind;
-use cxloe_gmm::command_line::{Exit, Failure, output};
-use cxloe_gmm::daemon::Span;
-use cxloe_gmm::model::{ByteSize, Name, human_bytes};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::Span;
+use cxloe_daemon::command_line::{Exit, Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::model::{ByteSize, Name, human_bytes};
 
 use super::SocketArgs;
 use super::failure::of_agent;

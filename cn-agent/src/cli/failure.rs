@@ -4,7 +4,7 @@ use std::path::Path;
 
 use cxloe_cn::client::{self, ClientError};
 use cxloe_cn::engine::EngineError;
-use cxloe_gmm::command_line::{Exit, Failure};
+use cxloe_daemon::command_line::{Exit, Failure};
 use cxloe_wire::session::OpError;
 
 /// What an operation of the agent at `socket` failed of; asks it for the reason why a memory node refuses it, if that

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use cxloe_cn::cache::Line;
 use cxloe_cn::client::{self, Client, ClientError};
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::ByteSize;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_fabric::model::ByteSize;
 
 use super::SocketArgs;
 use super::failure::{may_pass, of_agent, of_operation};
@@ -227,7 +227,7 @@ fn hexdump(hpa: u64, bytes: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use cxloe_gmm::command_line::Exit;
+    use cxloe_daemon::command_line::Exit;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 
 use clap::Args;
 use cxloe_cn::client;
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::to_stderr;
 use serde::Serialize;
 use serde_json::Value;
 

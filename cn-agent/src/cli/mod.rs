@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
 use cxloe_cn::config::RunArgs;
 use cxloe_cn::local::default_socket;
-use cxloe_gmm::command_line::{Failure, ManArgs, finish, output};
+use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
 
 const AFTER_HELP: &str = "\
 Examples:

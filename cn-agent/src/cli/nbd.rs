@@ -8,9 +8,9 @@ use clap::Args;
 use cxloe_cn::local::default_socket;
 use cxloe_cn::nbd::port::{Place, PortError};
 use cxloe_cn::nbd::server::{Options, Server};
-use cxloe_gmm::command_line::{Exit, Failure};
-use cxloe_gmm::daemon::{Bound, Ending, LogFormat, Span, log};
-use cxloe_gmm::model::Name;
+use cxloe_daemon::command_line::{Exit, Failure};
+use cxloe_daemon::{Bound, Ending, LogFormat, Span, log};
+use cxloe_fabric::model::Name;
 use tracing::info;
 
 use super::failure::of_agent_by;

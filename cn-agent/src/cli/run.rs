@@ -19,12 +19,12 @@ use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
 use cxloe_cn::metrics;
 use cxloe_cn::signals::Signals;
 use cxloe_cn::state_file::StateFile;
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::daemon::metrics::MetricsListener;
-use cxloe_gmm::daemon::{Ending, Supervisor, log, read_key};
-use cxloe_gmm::model::{CnId, Mac};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Extras, LinkConfig, open_lasting};
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::metrics::MetricsListener;
+use cxloe_daemon::{Ending, Supervisor, log, read_key};
+use cxloe_fabric::model::{CnId, Mac};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, open_lasting};
 use cxloe_wire::time::Time;
 use tracing::info;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use cxloe_cn::client;
 use cxloe_cn::local::message::Session;
-use cxloe_gmm::command_line::{Failure, breakdown, new_table, output};
+use cxloe_daemon::command_line::{Failure, breakdown, new_table, output};
 use cxloe_wire::session::RequesterCounters;
 
 use super::SocketArgs;

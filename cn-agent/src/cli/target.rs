@@ -3,8 +3,8 @@
 use std::str::FromStr;
 
 use cxloe_cn::local::message::{AttachedRegion, Attaching};
-use cxloe_gmm::command_line::{Exit, Failure};
-use cxloe_gmm::model::{ByteSize, Name};
+use cxloe_daemon::command_line::{Exit, Failure};
+use cxloe_fabric::model::{ByteSize, Name};
 
 /// A place in remote memory, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]

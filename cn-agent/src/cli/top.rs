@@ -9,9 +9,9 @@ use clap::Args;
 use cxloe_cn::top::terminal::{INTERVAL_MAX, INTERVAL_MIN, live};
 use cxloe_cn::top::view::{self, KEYS, Sort, View};
 use cxloe_cn::top::{Figures, Snapshot};
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::daemon::Span;
-use cxloe_wire::time::Clock;
+use cxloe_daemon::Span;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_link::Clock;
 
 use super::SocketArgs;
 use super::failure::of_agent;

@@ -12,14 +12,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_gmm::daemon::metrics::MetricsAddress;
-use cxloe_gmm::daemon::options::{self, in_range, wrong};
-use cxloe_gmm::daemon::{ConfigError, EtherType, LogFormat, Span, Switch, log, places};
-use cxloe_gmm::model::{ByteSize, Name};
+use cxloe_daemon::metrics::MetricsAddress;
+use cxloe_daemon::options::{self, in_range, wrong};
+use cxloe_daemon::{ConfigError, EtherType, LogFormat, Span, Switch, log, places};
+use cxloe_fabric::model::{ByteSize, Name};
+use cxloe_link::Backend;
+use cxloe_link::fault::FaultPlan;
+use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::fault::FaultPlan;
-use cxloe_wire::link::wait::WaitStyle;
 use cxloe_wire::session::{STREAMS_MAX, Timing};
 
 use crate::attach::STREAMS_DEFAULT;
@@ -148,7 +148,7 @@ impl Config {
         let manager = s.manager.ok_or_else(|| {
             wrong("manager", "say who gives memory away, as in --manager http://10.0.0.1:7440, or by the variable CXLOE_MANAGER")
         })?;
-        cxloe_gmm::Client::new(&manager).map_err(|error| wrong("manager", error))?;
+        cxloe_fabric::Client::new(&manager).map_err(|error| wrong("manager", error))?;
         let ethertype = options::ethertype(s.ethertype, ETHERTYPE_DEFAULT)?;
         let priority = options::priority(s.priority)?;
         let session_timeout = s.session_timeout.unwrap_or(Span(Timing::default().dead_after));

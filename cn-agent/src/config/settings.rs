@@ -7,12 +7,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use cxloe_gmm::daemon::metrics::MetricsAddress;
-use cxloe_gmm::daemon::{EtherType, LogFormat, Span, Switch};
-use cxloe_gmm::model::ByteSize;
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::limit::Rate;
-use cxloe_wire::link::wait::WaitStyle;
+use cxloe_daemon::metrics::MetricsAddress;
+use cxloe_daemon::{EtherType, LogFormat, Span, Switch};
+use cxloe_fabric::model::ByteSize;
+use cxloe_link::Backend;
+use cxloe_link::limit::Rate;
+use cxloe_link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
 use crate::cxl::Preference;

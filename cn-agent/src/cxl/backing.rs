@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use cxloe_gmm::model::{HdmDecoder, Region};
+use cxloe_fabric::model::{HdmDecoder, Region};
 use serde::{Deserialize, Serialize};
 
 use super::device::Device;

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use cxloe_gmm::model::ByteSize;
+use cxloe_fabric::model::ByteSize;
 
 use super::DEV_ROOT;
 use super::inventory::DaxDevice;

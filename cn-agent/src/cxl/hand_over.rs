@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cxloe_gmm::model::{ByteSize, Name};
+use cxloe_fabric::model::{ByteSize, Name};
 
 use super::backing::{Backing, Fate, Memory, Preference, Served};
 use super::device::{Device, DeviceError};

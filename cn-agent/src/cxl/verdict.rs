@@ -1,6 +1,6 @@
 //! What of the CXL memory that is there can serve regions, why the rest cannot, and what would change that.
 
-use cxloe_gmm::model::ByteSize;
+use cxloe_fabric::model::ByteSize;
 use serde::{Serialize, Serializer};
 
 use super::inventory::{CxlMemory, CxlRegion, DaxDevice};

@@ -19,8 +19,8 @@
 
 use std::ops::Range;
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
-use cxloe_wire::link::Transmit;
 use cxloe_wire::time::Time;
 
 use super::jobs::{Ended, Job, Jobs, Way};

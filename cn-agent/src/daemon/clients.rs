@@ -12,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
-use cxloe_wire::link::Transmit;
 use cxloe_wire::time::Time;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use cxloe_wire::link::Transmit;
+use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
 use crate::attach::Station;

@@ -16,11 +16,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use cxloe_gmm::daemon::pin;
-use cxloe_wire::link::wait::{Idle, WaitStyle, Waiter};
-use cxloe_wire::link::{Link, LinkError, LinkHealth};
+use cxloe_daemon::pin;
+use cxloe_link::Clock;
+use cxloe_link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_link::{Link, LinkError, LinkHealth};
 use cxloe_wire::session::SessionEvent;
-use cxloe_wire::time::{Clock, Time};
+use cxloe_wire::time::Time;
 
 use super::clients::Clients;
 use super::departures::{Attaching, Departed, Departures};

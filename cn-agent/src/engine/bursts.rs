@@ -5,8 +5,8 @@
 //! cache; whoever reads them next asks the memory node, behind the burst. So a burst that fails with its
 //! session leaves nothing behind that the memory node does not have.
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE, burst_fits_page};
-use cxloe_wire::link::Transmit;
 use cxloe_wire::session::Requester;
 use cxloe_wire::time::Time;
 

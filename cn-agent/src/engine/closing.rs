@@ -16,8 +16,8 @@
 
 use std::ops::Range;
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
-use cxloe_wire::link::Transmit;
 use cxloe_wire::time::Time;
 
 use super::completer::Op;

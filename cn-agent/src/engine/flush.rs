@@ -4,7 +4,7 @@
 //! made later, for lines that others have written since, belong to another epoch and are not waited for. There are two
 //! epochs, taken by turns: before the second time of one begins, all write-backs of its first have been answered.
 
-use cxloe_wire::link::Transmit;
+use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
 use super::{Core, Engine, EngineError};

@@ -4,7 +4,7 @@
 //! names one for what lies beyond its decoders, and the engine has one for all the rest. Nothing here is looked at for
 //! an address that has a route.
 
-pub use cxloe_gmm::model::Unmapped;
+pub use cxloe_fabric::model::Unmapped;
 
 use cxloe_wire::frame::LINE_SIZE;
 

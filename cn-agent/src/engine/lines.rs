@@ -3,8 +3,8 @@
 //! A line that has no place in the cache, because every way of its set is being filled or holds what cannot
 //! leave at this moment, goes past it: what one memory node does not take never holds up another's lines.
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
-use cxloe_wire::link::Transmit;
 use cxloe_wire::time::Time;
 
 use super::completer::Op;

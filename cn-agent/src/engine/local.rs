@@ -199,10 +199,10 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+    use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
+    use cxloe_link::Link;
+    use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
     use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-    use cxloe_wire::link::Link;
-    use cxloe_wire::link::sim::{PortConfig, SimLink, SimNetwork};
     use cxloe_wire::session::{Identity, RequesterConfig, Timing};
     use cxloe_wire::time::Time;
     use proptest::prelude::*;

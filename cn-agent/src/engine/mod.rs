@@ -41,7 +41,7 @@ mod write_back;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use cxloe_gmm::hdm::Decoder;
+use cxloe_fabric::hdm::Decoder;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use cxloe_wire::session::{OpError, Rejected, Requester, RequesterConfig, RequesterStatus, SessionEvent};
 use cxloe_wire::time::Time;

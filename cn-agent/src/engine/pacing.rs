@@ -16,8 +16,8 @@
 use std::time::Duration;
 
 use cxloe_cc::{Config, Pacer, PacerStatus};
+use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{Aead, HEADER_LEN, LINE_SIZE, PfcVector, Seal};
-use cxloe_wire::link::limit::WIRE_OVERHEAD;
 use cxloe_wire::time::Time;
 
 use super::{Engine, EngineError, Peer};

@@ -6,7 +6,7 @@
 //!   CMem, A  | A | A | A |
 //! ```
 
-use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::LINE_SIZE;
 
 const LINE: u64 = LINE_SIZE as u64;

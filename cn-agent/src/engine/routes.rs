@@ -8,7 +8,7 @@
 //!
 //! A region has one route per decoder, one behind the other; a region of one memory node is a route of one way.
 
-use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 
 /// The memory of one memory node in a route: one position of its interleave set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

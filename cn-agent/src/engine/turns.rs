@@ -1,6 +1,7 @@
 //! What drives the engine from the link's side: frames, time, and the end.
 
-use cxloe_wire::link::Transmit;
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::source;
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
@@ -18,9 +19,9 @@ impl Engine {
     /// Takes a frame from the link. Frames of nobody we know are ignored.
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
-        let Some(from) = frame.get(6..12) else { return };
-        if self.peers.get(self.last_peer).is_none_or(|p| p.mac.0 != from) {
-            let Some(index) = self.peers.iter().position(|p| p.mac.0 == from) else { return };
+        let Some(from) = source(frame) else { return };
+        if self.peers.get(self.last_peer).is_none_or(|p| p.mac != from) {
+            let Some(index) = self.peers.iter().position(|p| p.mac == from) else { return };
             self.last_peer = index;
         }
         let peer = &mut self.peers[self.last_peer];

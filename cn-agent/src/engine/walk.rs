@@ -16,7 +16,7 @@
 
 use std::ops::Range;
 
-use cxloe_gmm::hdm::{Decoder, Granularity, Ways};
+use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 
 use super::Engine;

@@ -9,7 +9,7 @@
 //!     +------------------------- refused <+---+ not even an extent, or for another reason: say so
 //! ```
 
-use cxloe_gmm::model::human_bytes;
+use cxloe_fabric::model::human_bytes;
 
 /// Why a region has not grown.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,10 +6,10 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion};
-use cxloe_gmm::client::{self as gmm, Client};
-use cxloe_gmm::model::{ByteSize, CnId, Name};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion};
+use cxloe_fabric::client::{self as gmm, Client};
+use cxloe_fabric::model::{ByteSize, CnId, Name};
 
 use super::growth::{Growth, Refusal, Step};
 use crate::client::{self, ClientError};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cxloe_wire::link::Link;
+use cxloe_link::Link;
 use cxloe_wire::time::Time;
 
 use super::counter::{Counter, End, Outcome, Wish};

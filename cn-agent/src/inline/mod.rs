@@ -227,7 +227,7 @@ impl InlineRegion {
         if !self.seat.is_ours() {
             return Err(InlineError::Inherited);
         }
-        let clock = cxloe_wire::time::Clock::new();
+        let clock = cxloe_link::Clock::new();
         let until = clock.now() + self.lost_wait + Duration::from_secs(1);
         while !self.core.with(State::clean) {
             if clock.now() > until {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cxloe_gmm::model::Name;
+use cxloe_fabric::model::Name;
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
 use cxloe_member::wire::{NOT_YET, REFUSED, Welcome};
 use tokio::io::{AsyncWriteExt, Interest};

@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use cxloe_cc::PacerStatus;
-use cxloe_gmm::model::{Name, UnbindOption};
-use cxloe_wire::link::{LinkCounters, LinkDown};
+use cxloe_fabric::model::{Name, UnbindOption};
+use cxloe_link::{LinkCounters, LinkDown};
 use cxloe_wire::session::RequesterStatus;
 
 use crate::engine::EngineCounters;

@@ -43,5 +43,5 @@ pub fn this_cpu() -> Option<u32> {
 /// Where the agent listens unless told otherwise: `/run/cxloe/cn-agent.sock` as root, else below
 /// `$XDG_RUNTIME_DIR`.
 pub fn default_socket() -> PathBuf {
-    cxloe_gmm::daemon::places::socket("cn-agent.sock")
+    cxloe_daemon::places::socket("cn-agent.sock")
 }

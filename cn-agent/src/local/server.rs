@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicUsize;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cxloe_gmm::daemon::{Bound, SocketError};
+use cxloe_daemon::{Bound, SocketError};
 use cxloe_member::socket::Descriptors;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};

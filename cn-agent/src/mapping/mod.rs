@@ -28,7 +28,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::to_stderr;
 use cxloe_member::helper::{Ended, Host, Member};
 use cxloe_member::join::{As, JoinError, Place, join};
 use cxloe_member::line::Line;

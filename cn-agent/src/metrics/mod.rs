@@ -12,7 +12,7 @@ mod table;
 
 use std::time::Duration;
 
-use cxloe_gmm::daemon::metrics::{Definition, Sample, Scrape};
+use cxloe_daemon::metrics::{Definition, Sample, Scrape};
 use cxloe_wire::session::RequesterCounters;
 use tokio::time::timeout;
 
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn states_that_the_manager_tells_are_known() {
-        use cxloe_gmm::model::RegionState::*;
+        use cxloe_fabric::model::RegionState::*;
         let all = [Active, Degraded, Creating, Lost, Releasing, Disabled, Draining];
         assert_eq!(all.map(|state| state.to_string()), REGION_STATES);
     }

@@ -1,6 +1,6 @@
 //! What the metrics of the agent are, each of them documented by the comment it is served with.
 
-cxloe_gmm::metrics_table! {
+cxloe_daemon::metrics_table! {
     /// Always 1; the labels say which release this is, the node's name in the fabric, its CN id and its interface.
     BUILD: Gauge "cxloe_cn_build_info" ["version", "node", "cn", "interface"];
     /// Always 1; the label says what carries the frames: xdp, packet, pnet.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::daemon::Bound;
+use cxloe_daemon::Bound;
 use nix::errno::Errno as OsErrno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, info, warn};

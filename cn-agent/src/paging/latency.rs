@@ -12,7 +12,8 @@
 
 use std::time::Duration;
 
-use cxloe_wire::time::{Clock, Time};
+use cxloe_link::Clock;
+use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
 use crate::pager::MappingId;

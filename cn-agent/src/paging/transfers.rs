@@ -14,8 +14,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
-use cxloe_wire::link::Transmit;
 use cxloe_wire::session::OpError;
 use cxloe_wire::time::Time;
 

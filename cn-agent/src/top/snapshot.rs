@@ -3,7 +3,8 @@
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use cxloe_wire::time::{Clock, Time};
+use cxloe_link::Clock;
+use cxloe_wire::time::Time;
 
 use crate::client::{self, ClientError};
 use crate::local::message::{AttachedRegion, Counters, NodeView, PagingView, Session};

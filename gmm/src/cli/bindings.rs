@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{Bind, LogicalDeviceStatus, Owner, SetLdAllocations, Unbind, WAIT_MS_DEFAULT};
-use cxloe_gmm::client::Unbound;
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::{ByteSize, Name, RegionState, UnbindOption};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{Bind, LogicalDeviceStatus, Owner, SetLdAllocations, Unbind, WAIT_MS_DEFAULT};
+use cxloe_fabric::client::Unbound;
+use cxloe_fabric::model::{ByteSize, Name, RegionState, UnbindOption};
 use serde_json::{Value, json};
 
 use super::list;

@@ -8,9 +8,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_doctor::permissions::Process;
-use cxloe_doctor::{Check, Group, Host, Output, Report, folder_for_files, machine::Machine};
-use cxloe_gmm::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_daemon::doctor::permissions::Process;
+use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, machine::Machine};
 use cxloe_gmm::server::Config;
 use cxloe_gmm::store::StorePlace;
 
@@ -159,7 +159,7 @@ fn judge_address(address: SocketAddr, bound: Result<(), ErrorKind>, running: boo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_doctor::Level;
+    use cxloe_daemon::doctor::Level;
 
     #[test]
     fn an_address_is_free_or_the_managers_own() {

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use cxloe_gmm::command_line::Failure;
-use cxloe_gmm::daemon::options;
-use cxloe_gmm::hdm::{Granularity, Ways};
+use cxloe_daemon::command_line::Failure;
+use cxloe_daemon::options;
+use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_gmm::manager::{Declared, Initialisation, Manager};
 
 /// What the file at `path` declares; nothing without a file.

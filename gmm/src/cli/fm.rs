@@ -1,14 +1,15 @@
 //! `gmm fm`: asks the FM API of a switch, this manager's or any other's, and shows what it answers.
 
 mod ask;
+mod endpoint;
 mod show;
 
 use clap::{Args, Subcommand, ValueEnum};
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::fm::PORT_DEFAULT;
-use cxloe_gmm::fm::client::{FmClient, Recipient};
-use cxloe_gmm::fm::header::Dialect;
-use cxloe_gmm::model::ByteSize;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_fabric::model::ByteSize;
+use cxloe_fm::PORT_DEFAULT;
+use cxloe_fm::client::Recipient;
+use cxloe_fm::header::Dialect;
 
 /// Arguments of `gmm fm`.
 #[derive(Debug, Args)]
@@ -298,13 +299,13 @@ pub async fn run(args: FmArgs) -> Result<(), Failure> {
         }
         _ => format!("{}:{PORT_DEFAULT}", args.connect),
     };
-    let mut client = FmClient::connect(&address, args.dialect).await?;
+    let mut client = endpoint::Endpoint::connect(&address, args.dialect).await?;
     let recipient = args.port.map_or(Recipient::Switch, Recipient::Device);
-    let mut desk = ask::Desk {
+    let mut commands = ask::Commands {
         client: &mut client,
         recipient,
         port: args.port,
         json: output::form() == output::Form::Json,
     };
-    desk.carry_out(args.command).await
+    commands.carry_out(args.command).await
 }

@@ -5,12 +5,12 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{DestroyRegion, DisableRegion, ErrorCode, ResetRegion, WAIT_MS_DEFAULT};
-use cxloe_gmm::client::Destroyed;
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::{Name, Region, RegionState};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{DestroyRegion, DisableRegion, ErrorCode, ResetRegion, WAIT_MS_DEFAULT};
+use cxloe_fabric::client::Destroyed;
+use cxloe_fabric::model::{Name, Region, RegionState};
 use serde_json::{Value, json};
 
 use super::list;

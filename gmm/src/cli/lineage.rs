@@ -2,11 +2,11 @@
 //! memory that no region has any more.
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{AdoptFabric, Orphans, RefusedNode, ReleaseOrphans, WAIT_MS_DEFAULT};
-use cxloe_gmm::command_line::{Exit, Failure, output};
-use cxloe_gmm::model::{Name, Watermark, human_bytes};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{Exit, Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{AdoptFabric, Orphans, RefusedNode, ReleaseOrphans, WAIT_MS_DEFAULT};
+use cxloe_fabric::model::{Name, Watermark, human_bytes};
 
 use super::progress::Progress;
 

@@ -18,9 +18,9 @@ mod status;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use cxloe_gmm::Client;
-use cxloe_gmm::client::URL_DEFAULT;
-use cxloe_gmm::command_line::{Failure, ManArgs, finish, output};
+use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
+use cxloe_fabric::Client;
+use cxloe_fabric::client::URL_DEFAULT;
 
 const AFTER_HELP: &str = "\
 Examples:

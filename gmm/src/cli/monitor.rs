@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{EventsQuery, Owner};
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::{Event, Name};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{EventsQuery, Owner};
+use cxloe_fabric::model::{Event, Name};
 use serde_json::Value;
 
 use super::since::Since;
@@ -128,7 +128,7 @@ fn line(event: &Event, human: bool) -> Result<String, Failure> {
 
 #[cfg(test)]
 mod tests {
-    use cxloe_gmm::model::EventKind;
+    use cxloe_fabric::model::EventKind;
 
     use super::*;
 

@@ -1,10 +1,10 @@
 //! `gmm set-quota`, `gmm hold`, `gmm release` and `gmm forget`: what is said of nodes themselves.
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::api::Owner;
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::{ByteSize, Name};
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_fabric::Client;
+use cxloe_fabric::api::Owner;
+use cxloe_fabric::model::{ByteSize, Name};
 use serde_json::{Value, json};
 
 /// Arguments of `gmm set-quota`.

@@ -4,14 +4,14 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{
     CreateRegion, ErrorCode, GRANULARITY_DEFAULT, GrowRegion, Owner, WAIT_MS_DEFAULT, WAYS_DEFAULT,
 };
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::model::{ByteSize, Health, Name, Region, RegionState, Unmapped, human_bytes};
-use cxloe_gmm::to_stderr;
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{ByteSize, Health, Name, Region, RegionState, Unmapped, human_bytes};
 
 use super::list;
 use super::progress::Progress;
@@ -157,7 +157,7 @@ fn unmapped(text: &str) -> Result<Unmapped, String> {
 
 fn new_size(text: &str) -> Result<NewSize, String> {
     let (more, size) = text.strip_prefix('+').map_or((false, text), |size| (true, size));
-    let ByteSize(bytes) = size.parse().map_err(|error: cxloe_gmm::model::SizeError| error.to_string())?;
+    let ByteSize(bytes) = size.parse().map_err(|error: cxloe_fabric::model::SizeError| error.to_string())?;
     Ok(if more { NewSize::By(bytes) } else { NewSize::To(bytes) })
 }
 

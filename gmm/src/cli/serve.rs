@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::command_line::Failure;
-use cxloe_gmm::daemon::metrics::MetricsAddress;
-use cxloe_gmm::daemon::{LogFormat, Supervisor, log, options};
-use cxloe_gmm::fm::header::Dialect;
-use cxloe_gmm::fm::listener::{FmConfig, SWITCHES_MAX};
+use cxloe_daemon::command_line::Failure;
+use cxloe_daemon::metrics::MetricsAddress;
+use cxloe_daemon::{LogFormat, Supervisor, log, options};
+use cxloe_fabric::Client;
+use cxloe_fm::header::Dialect;
+use cxloe_fm::listener::{FmConfig, SWITCHES_MAX};
 use cxloe_gmm::manager::Initialisation;
 use cxloe_gmm::server::{Config, FmAddress, Server};
 use cxloe_gmm::store::StorePlace;

@@ -1,10 +1,10 @@
 //! `gmm status`: whether the manager is well and how much it looks after.
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::human_bytes;
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::model::human_bytes;
 use serde_json::json;
 
 /// Arguments of `gmm status`.

@@ -1,9 +1,9 @@
 //! What compute nodes ask of the manager: to be known, and to hear of changes to their regions.
 
-use crate::api::{
+use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, Owner, Party, RegisterComputeNode, VppbError,
 };
-use crate::model::{CnId, ComputeNode, Event, EventKind, Health, Name, Region, Watermark};
+use cxloe_fabric::model::{CnId, ComputeNode, Event, EventKind, Health, Name, Region, Watermark};
 
 use super::liveness::NodeKey;
 use super::{COMPUTE_NODES_MAX, Change, EVENTS_PER_ANSWER_MAX, Initialisation, Manager, ManagerError};

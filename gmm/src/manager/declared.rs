@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::Owner;
-use crate::model::{CnId, EventKind, Name, RegionState};
+use cxloe_fabric::api::Owner;
+use cxloe_fabric::model::{CnId, EventKind, Name, RegionState};
 
 use super::{Change, Initialisation, Manager, ManagerError};
 

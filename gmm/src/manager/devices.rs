@@ -1,8 +1,8 @@
 //! Logical devices: setting capacity aside for them, binding them to compute nodes, taking them back. What happens to one
 //! never touches the mappings, the sessions or the link of the others on its memory node.
 
-use crate::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
-use crate::model::{
+use cxloe_fabric::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
+use cxloe_fabric::model::{
     Binding, ByteSize, CMEM_LIMIT, CnId, ComputeNode, DeviceKind, EventKind, Health, LD_UNIT, LDS_MAX,
     LogicalDevice, MemoryNode, Name, Region, RegionState, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
 };
@@ -261,7 +261,8 @@ impl Manager {
     fn region_name(&self, node: &Name, id: u16) -> Name {
         let text = |more: &str| {
             let tail = format!("-ld{id}{more}");
-            let head: String = node.as_str().chars().take(crate::model::NAME_LEN_MAX - tail.len()).collect();
+            let head: String =
+                node.as_str().chars().take(cxloe_fabric::model::NAME_LEN_MAX - tail.len()).collect();
             Name::new(format!("{head}{tail}"))
         };
         let candidates = std::iter::once(String::new()).chain((2..).map(|n: u32| format!("-{n}")));

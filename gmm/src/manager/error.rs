@@ -1,8 +1,8 @@
 //! Why the manager refuses a command. Each variant says what was asked and about what; [`ManagerError::hint`] says what to
 //! do, and [`ManagerError::code`] is the same for programs.
 
-use crate::api::{ErrorCode, Party};
-use crate::model::{CnId, DeviceKind, Mac, Name, RegionState, Watermark, human_bytes};
+use cxloe_fabric::api::{ErrorCode, Party};
+use cxloe_fabric::model::{CnId, DeviceKind, Mac, Name, RegionState, Watermark, human_bytes};
 
 /// A command that cannot be carried out. The state is as it was before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

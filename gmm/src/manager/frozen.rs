@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::model::Health;
+use cxloe_fabric::model::Health;
 
 use super::index::Index;
 use super::liveness::NodeKey;

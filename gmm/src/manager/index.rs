@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::model::{CnId, LDS_MAX, Name, Region, RegionState, VPPBS_MAX};
+use cxloe_fabric::model::{CnId, LDS_MAX, Name, Region, RegionState, VPPBS_MAX};
 
 use super::{Change, State};
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::api::{AdoptFabric, Held, NotFollowed, Party, RefusedNode};
-use crate::model::{CnId, EventKind, Name, Reign, Watermark, lineage};
+use cxloe_fabric::api::{AdoptFabric, Held, NotFollowed, Party, RefusedNode};
+use cxloe_fabric::model::{CnId, EventKind, Name, Reign, Watermark, lineage};
 
 use super::{Change, Manager, ManagerError};
 

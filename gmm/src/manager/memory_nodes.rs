@@ -3,10 +3,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{
+use cxloe_fabric::api::{
     MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced, Party, RegisterMemoryNode,
 };
-use crate::model::{
+use cxloe_fabric::model::{
     EventKind, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeAction, NodeCommand,
     Region, RegionState, Watermark,
 };
@@ -21,7 +21,7 @@ const EXTENT_BYTES_MIN: u64 = 4096;
 /// Characters of a memory node's error that are kept.
 const ERROR_CHARS_MAX: usize = 400;
 /// The largest pool in bytes: what CMem can address.
-const POOL_BYTES_MAX: u64 = crate::model::CMEM_LIMIT;
+const POOL_BYTES_MAX: u64 = cxloe_fabric::model::CMEM_LIMIT;
 
 impl Manager {
     /// What a memory node that has just registered, having seen `seen`, needs to know; `None` when there is none of this

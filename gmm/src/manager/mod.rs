@@ -40,11 +40,11 @@ pub use error::ManagerError;
 pub use options::{Declared, DeclaredQuota, Initialisation, Options};
 pub use state::{Change, Contradiction, Meta, State};
 
-use crate::api::{
+use cxloe_fabric::api::{
     AdoptFabric, Bind, ComputeNodeSync, CreateRegion, Events, GrowRegion, MemoryNodeSync, NodeCount,
     NotFollowed, Owner, Party, Progress, RegisterComputeNode, RegisterMemoryNode, ReportOrphans, Unbind,
 };
-use crate::model::{
+use cxloe_fabric::model::{
     ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos,
     Region, Watermark,
 };

@@ -3,7 +3,7 @@
 //! may never come: an unbinding ends when the compute node has let go, and not when memory is zeroed, which a memory node
 //! that is gone would put off for ever; a binding ends when its memory node goes; and whoever asked can abort either.
 
-use crate::model::{
+use cxloe_fabric::model::{
     CnId, EventKind, Health, LogicalDevice, Name, NodeAction, Operation, OperationKind, OperationOutcome,
     Region, RegionState,
 };

@@ -3,8 +3,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::api::{CreateRegion, Owner};
-use crate::model::ByteSize;
+use cxloe_fabric::api::{CreateRegion, Owner};
+use cxloe_fabric::model::ByteSize;
 
 use super::NODE_TIMEOUT_MS_DEFAULT;
 

@@ -4,8 +4,8 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{Orphans, ReportOrphans};
-use crate::model::{EventKind, LegState, Mapping, MemoryNode, Name, NodeAction, Region};
+use cxloe_fabric::api::{Orphans, ReportOrphans};
+use cxloe_fabric::model::{EventKind, LegState, Mapping, MemoryNode, Name, NodeAction, Region};
 
 use super::{Change, Manager, ManagerError};
 
@@ -64,7 +64,7 @@ impl Manager {
         let held: BTreeSet<u64> =
             self.orphans_on(&node.name).iter().flat_map(|orphan| orphan.extents.iter()).collect();
         let other_memory =
-            |extents: &crate::model::Extents| extents.iter().any(|extent| held.contains(&extent));
+            |extents: &cxloe_fabric::model::Extents| extents.iter().any(|extent| held.contains(&extent));
         let concerned: Vec<Region> = self
             .legs_on(&node.name)
             .filter(|(_, leg)| leg.state == LegState::Mapped && other_memory(&leg.extents))
@@ -146,7 +146,7 @@ fn orphan_name() -> Name {
 
 fn check_orphan(node: &MemoryNode, orphan: &Mapping) -> Result<(), ManagerError> {
     let count = node.extent_count();
-    let inside = |run: &crate::model::ExtentRun| {
+    let inside = |run: &cxloe_fabric::model::ExtentRun| {
         run.count > 0 && run.first.checked_add(run.count).is_some_and(|end| end <= count)
     };
     let fits = orphan.extent_bytes == node.extent_bytes

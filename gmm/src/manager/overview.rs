@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use crate::api::{
+use cxloe_fabric::api::{
     ComputeNodeOverview, MemoryNodeOverview, Overview, REGIONS_PER_PAGE_DEFAULT, REGIONS_PER_PAGE_MAX,
     RegionOrder, RegionSummary, RegionTotal, RegionsPage, RegionsQuery, Share, Traffic,
 };
-use crate::model::{CnId, MemoryNode, Name, Region, RegionState};
+use cxloe_fabric::model::{CnId, MemoryNode, Name, Region, RegionState};
 
 use super::Manager;
 
@@ -27,7 +27,7 @@ impl Manager {
                 *count = count.saturating_add(counter(&session["counters"], "executed"));
             }
         }
-        let compute_node = |node: &crate::model::ComputeNode| ComputeNodeOverview {
+        let compute_node = |node: &cxloe_fabric::model::ComputeNode| ComputeNodeOverview {
             cn_id: node.cn_id,
             name: node.name.clone(),
             health: node.health,

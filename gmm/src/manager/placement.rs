@@ -6,8 +6,8 @@
 
 use std::cmp::Reverse;
 
-use crate::hdm::{Granularity, Ways};
-use crate::model::{CnId, DeviceKind, Health, MemoryNode, Name};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{CnId, DeviceKind, Health, MemoryNode, Name};
 
 use super::{DECODERS_MAX, Manager, ManagerError};
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::model::{ExtentRun, Extents};
+use cxloe_fabric::model::{ExtentRun, Extents};
 
 /// Free extents: first index of each run -> its length. Runs never touch each other.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

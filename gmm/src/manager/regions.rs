@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::{CreateRegion, GrowRegion, Owner, RegionStatus};
-use crate::hdm::{Granularity, Ways};
-use crate::model::{
+use cxloe_fabric::api::{CreateRegion, GrowRegion, Owner, RegionStatus};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{
     CMEM_LIMIT, CnId, ComputeNode, EventKind, HdmDecoder, Health, Leg, LegState, Name, NodeAction, Region,
     RegionState, human_bytes,
 };

@@ -1,8 +1,8 @@
 //! How an owner is made to let go of a region: asked to write back and detach (managed), or waited for until it is gone
 //! by itself. Then the region is kept, disabled, or taken down.
 
-use crate::api::{Owner, ReleasedRegion};
-use crate::model::{CnId, EventKind, Name, Region, RegionState, Release, UnbindOption};
+use cxloe_fabric::api::{Owner, ReleasedRegion};
+use cxloe_fabric::model::{CnId, EventKind, Name, Region, RegionState, Release, UnbindOption};
 
 use super::{Change, Manager, ManagerError};
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::model::Name;
+use cxloe_fabric::model::Name;
 
 /// Most memory for the report of one node, in bytes. One of a memory node with 256 sessions takes a quarter of that.
 const NODE_MAX: usize = 2 << 20;

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::api::Orphans;
-use crate::model::{
+use cxloe_fabric::api::Orphans;
+use cxloe_fabric::model::{
     CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LogicalDevice, MemoryNode, Name, NodeCommand,
     Operation, Qos, Region, Reign, Watermark,
 };

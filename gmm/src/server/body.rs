@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
-use crate::api::ErrorCode;
+use cxloe_fabric::api::ErrorCode;
 
 /// Largest body taken of a node, in bytes: the results and counters of a memory node with many commands.
 pub const BODY_BYTES_MAX: usize = 1 << 20;

@@ -4,11 +4,11 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::daemon::metrics::MetricsAddress;
-use crate::fm::listener::FmConfig;
 use crate::manager::{Declared, Initialisation, NODE_TIMEOUT_MS_DEFAULT};
 use crate::store::StorePlace;
 use crate::store::etcd::LEASE_TTL_S_DEFAULT;
+use cxloe_daemon::metrics::MetricsAddress;
+use cxloe_fm::listener::FmConfig;
 
 /// The port a manager listens on unless told otherwise.
 pub const PORT_DEFAULT: u16 = 7440;

@@ -6,8 +6,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
 use super::core::CoreError;
-use crate::api::{ErrorBody, ErrorCode};
 use crate::manager::ManagerError;
+use cxloe_fabric::api::{ErrorBody, ErrorCode};
 
 /// What a route answers when it cannot do what was asked.
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::core::{Core, CoreError};
-use crate::fm::PORT_DEFAULT;
-use crate::fm::answer::{Session, answer};
-use crate::fm::header::ReturnCode;
-use crate::fm::listener::Answerer;
-use crate::fm::manager_view::{ManagerView, Volatile};
+use crate::fm_fabric::{ManagerView, Volatile};
+use cxloe_fm::PORT_DEFAULT;
+use cxloe_fm::answer::{Session, answer};
+use cxloe_fm::header::ReturnCode;
+use cxloe_fm::listener::Answerer;
 
 /// Where to listen for FM API clients: an address, with or without a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

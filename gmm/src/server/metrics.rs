@@ -9,16 +9,16 @@ use std::time::Duration;
 
 use super::core::Core;
 use super::seat::Seat;
-use crate::daemon::metrics::{Sample, Scrape};
 use crate::manager::Manager;
-use crate::model::{ComputeNode, Health, RegionState};
+use cxloe_daemon::metrics::{Sample, Scrape};
+use cxloe_fabric::model::{ComputeNode, Health, RegionState};
 
 /// Regions and compute nodes that are named at most.
 const NAMED_MAX: usize = 1000;
 /// How long the core may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-crate::metrics_table! {
+cxloe_daemon::metrics_table! {
     /// Always 1; the label says which release this is.
     BUILD: Gauge "cxloe_gmm_build_info" ["version"];
     /// Whether this manager leads: of several that share a store, one does. Where it is 0, only this and the counts of
@@ -178,7 +178,7 @@ impl Fabric {
                 unwell.push([region.name.to_string(), owner, (*word).to_owned()]);
             }
         }
-        let memory_node = |status: crate::api::MemoryNodeStatus| Node {
+        let memory_node = |status: cxloe_fabric::api::MemoryNodeStatus| Node {
             name: status.node.name.to_string(),
             up: status.node.health == Health::Reachable,
             pool: status.node.pool_bytes,

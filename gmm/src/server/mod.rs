@@ -2,7 +2,7 @@
 //! in order. Everything that decides is in [`crate::manager`].
 //!
 //! ```text
-//!   listener (connections) --> seat (who leads?) --> routes (requests) --> core (one thread: manager + store)
+//!   cxloe_daemon::http --> seat (who leads?) --> routes (requests) --> core (one thread: manager + store)
 //!                                |                   `------------ a reign: while this process leads ------------'
 //!                                `-> web (the page that shows the fabric, whoever leads)
 //! ```
@@ -10,11 +10,9 @@
 mod body;
 mod clock;
 mod config;
-mod connections;
 mod core;
 mod error;
 mod fm;
-pub(crate) mod listener;
 pub mod metrics;
 mod origin;
 mod reign;
@@ -39,15 +37,15 @@ pub use config::{CONNECTIONS_DEFAULT, Config, NODE_TIMEOUT_MIN, PORT_DEFAULT, ST
 pub use fm::FmAddress;
 pub use routes::WAIT_MS_MAX;
 
-use listener::Listeners;
+use cxloe_daemon::http::Listeners;
 use origin::HostNames;
 use reign::Reign;
 use seat::Seat;
 
-use crate::daemon::metrics::{MetricsError, MetricsListener, MetricsServer};
-use crate::daemon::{Bound, SocketError};
-use crate::fm::listener::FmListenError;
 use crate::store::{RedbStore, StoreError, StorePlace, Tenure};
+use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer};
+use cxloe_daemon::{Bound, SocketError};
+use cxloe_fm::listener::FmListenError;
 
 /// Why a manager cannot serve, or stopped serving.
 #[derive(Debug, thiserror::Error)]
@@ -168,7 +166,7 @@ impl Server {
         let metrics = metrics.map(|listener| serve_metrics(listener, &seat)).transpose()?;
         let (stop, stopped) = watch::channel(false);
         let router = seat.router();
-        let serving = tokio::spawn(listener::serve(
+        let serving = tokio::spawn(cxloe_daemon::http::serve(
             Listeners { tcp: Some(tcp), unix },
             router.clone(),
             config.connections_max,

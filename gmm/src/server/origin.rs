@@ -9,7 +9,7 @@ use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, Method, Uri};
 
 use super::error::ApiError;
-use crate::api::ErrorCode;
+use cxloe_fabric::api::ErrorCode;
 
 /// What browsers say of where a request comes from.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");

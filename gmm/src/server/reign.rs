@@ -18,10 +18,10 @@ use super::core::{Core, CoreThread};
 use super::fm::ManagerFm;
 use super::seat::Seat;
 use super::{ServerError, routes};
-use crate::fm::listener::{FmConfig, FmListener};
 use crate::manager::{Manager, Options};
 use crate::store::etcd::{Attempt, Campaign, Leadership};
 use crate::store::{EtcdPlace, EtcdStore, Store, StoreError};
+use cxloe_fm::listener::{FmConfig, FmListener};
 
 /// Pause before the leader is looked for again.
 const LOOK_PAUSE: Duration = Duration::from_millis(250);

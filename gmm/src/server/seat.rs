@@ -19,8 +19,8 @@ use super::core::Core;
 use super::error::ApiError;
 use super::origin::{self, HostNames};
 use super::web;
-use crate::api::ErrorCode;
 use crate::store::Tenure;
+use cxloe_fabric::api::ErrorCode;
 
 /// How long the body of a request that is sent elsewhere may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -182,7 +182,7 @@ mod tests {
     use axum::routing::get;
 
     use super::*;
-    use crate::api::ErrorBody;
+    use cxloe_fabric::api::ErrorBody;
 
     async fn ask(seat: &Seat, path: &str) -> (StatusCode, Option<String>, Vec<u8>) {
         let request = Request::post(path).header("content-type", "application/json");

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::watch;
 
 use crate::manager::Change;
-use crate::model::{CnId, Name};
+use cxloe_fabric::model::{CnId, Name};
 
 /// What can be waited for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

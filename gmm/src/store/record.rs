@@ -10,7 +10,7 @@
 use serde::de::DeserializeOwned;
 
 use crate::manager::{Change, Contradiction, State};
-use crate::model::{ClearedLog, Name};
+use cxloe_fabric::model::{ClearedLog, Name};
 
 /// Number of the layout that this version reads and writes. It is part of every store; whoever changes what a table
 /// holds, or adds one, counts it up.
@@ -255,7 +255,7 @@ fn numbered_key(node: &Name, seq: u64) -> String {
 mod tests {
     use super::*;
     use crate::manager::Meta;
-    use crate::model::{Event, EventKind};
+    use cxloe_fabric::model::{Event, EventKind};
 
     /// Where a change puts a record, and which.
     fn record(change: Change) -> (Table, String, String) {

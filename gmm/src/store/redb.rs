@@ -16,7 +16,7 @@ use redb::{
 use super::record::{FORMAT, FORMAT_BEFORE, Record, Restore, Table};
 use super::{Store, StoreError};
 use crate::manager::{Change, Contradiction, Meta, State};
-use crate::model::human_bytes;
+use cxloe_fabric::model::human_bytes;
 
 type Rows<'t> = RedbTable<'t, &'static str, &'static [u8]>;
 

@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{MemoryNodeRegistered, MemoryNodeSync, RegisterComputeNode, RegisterMemoryNode};
-use cxloe_gmm::model::{CnId, CommandResult, DeviceKind, Name, NodeAction, Watermark};
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{MemoryNodeRegistered, MemoryNodeSync, RegisterComputeNode, RegisterMemoryNode};
+use cxloe_fabric::model::{CnId, CommandResult, DeviceKind, Name, NodeAction, Watermark};
 
 pub const EXTENT: u64 = 2 << 20;
 

@@ -6,9 +6,9 @@ use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use cxloe_gmm::api::{MemoryNodeSync, RegisterMemoryNode};
-use cxloe_gmm::daemon::{Backoff, Break, Contact, ManagerLink};
-use cxloe_gmm::model::{CnId, CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
+use cxloe_daemon::{Backoff, Break, Contact, ManagerLink};
+use cxloe_fabric::api::{MemoryNodeSync, RegisterMemoryNode};
+use cxloe_fabric::model::{CnId, CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
 
 /// What the node knows.
 #[derive(Debug, Default)]

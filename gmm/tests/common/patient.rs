@@ -4,12 +4,12 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{
     ComputeNodeSync, MemoryNodeSync, Progress, RegisterComputeNode, RegisterMemoryNode, ReleasedRegion,
     VppbError,
 };
-use cxloe_gmm::model::{CommandResult, NodeAction, Region, UnbindOption};
+use cxloe_fabric::model::{CommandResult, NodeAction, Region, UnbindOption};
 use serde_json::Value;
 
 /// How soon what the test has changed is noticed.

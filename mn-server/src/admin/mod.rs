@@ -17,7 +17,7 @@ pub mod server;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cxloe_wire::link::LinkDown;
+use cxloe_link::LinkDown;
 use serde::{Deserialize, Serialize};
 
 use crate::worker::WorkerReport;
@@ -65,5 +65,5 @@ pub struct WorkerStatus {
 
 /// Where a node listens unless told otherwise: `/run/cxloe/mn-server.sock` as root, else below `$XDG_RUNTIME_DIR`.
 pub fn default_socket() -> PathBuf {
-    cxloe_gmm::daemon::places::socket("mn-server.sock")
+    cxloe_daemon::places::socket("mn-server.sock")
 }

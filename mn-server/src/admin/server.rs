@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use cxloe_gmm::daemon::{Bound, SocketError};
+use cxloe_daemon::{Bound, SocketError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::NodeStatus;

@@ -1,6 +1,6 @@
 //! `mn-server counters`: what the workers have counted, one column each.
 
-use cxloe_gmm::command_line::{Failure, new_table, output};
+use cxloe_daemon::command_line::{Failure, new_table, output};
 use cxloe_mn::admin::NodeStatus;
 use cxloe_mn::worker::WorkerReport;
 use serde_json::Value;

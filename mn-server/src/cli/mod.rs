@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
-use cxloe_gmm::command_line::{Exit, Failure, ManArgs, finish, output};
+use cxloe_daemon::command_line::{Exit, Failure, ManArgs, finish, output};
 use cxloe_mn::admin::client::{AskError, ask};
 use cxloe_mn::admin::{FRESH, NodeStatus, WorkerStatus, default_socket};
 use cxloe_mn::config::{Cli as RunArgs, EXAMPLES};

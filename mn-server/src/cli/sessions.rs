@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cxloe_gmm::command_line::{Failure, breakdown, new_table, output};
+use cxloe_daemon::command_line::{Failure, breakdown, new_table, output};
 use cxloe_mn::admin::NodeStatus;
 use cxloe_wire::session::{ResponderCounters, SessionStatus};
 use serde::Serialize;

@@ -11,14 +11,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use cxloe_gmm::daemon::metrics::MetricsAddress;
-use cxloe_gmm::daemon::options::{self, in_range, wrong};
-use cxloe_gmm::daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
-use cxloe_gmm::model::DeviceKind;
+use cxloe_daemon::metrics::MetricsAddress;
+use cxloe_daemon::options::{self, in_range, wrong};
+use cxloe_daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
+use cxloe_fabric::model::DeviceKind;
+use cxloe_link::Backend;
+use cxloe_link::fault::FaultPlan;
+use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::fault::FaultPlan;
-use cxloe_wire::link::wait::WaitStyle;
 
 use crate::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
 use crate::pool::{ByteSize, PoolOptions};
@@ -191,7 +191,7 @@ impl Config {
         let interface = options::interface(s.interface)?;
         let source = match (s.manager, s.static_map) {
             (Some(url), None) => {
-                cxloe_gmm::Client::new(&url).map_err(|error| wrong("manager", error))?;
+                cxloe_fabric::Client::new(&url).map_err(|error| wrong("manager", error))?;
                 MapSource::Manager(url)
             }
             (None, Some(path)) => MapSource::Static(path),
@@ -344,7 +344,7 @@ impl Config {
             log_format: Some(self.log_format),
             echo: Some(self.echo.sessions),
             echo_for: (!self.echo.named.is_empty())
-                .then(|| self.echo.named.iter().map(|mac| cxloe_gmm::model::Mac(mac.0)).collect()),
+                .then(|| self.echo.named.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect()),
             faults: self.faults.clone(),
             pcap: self.pcap.clone(),
             pcap_max: Some(ByteSize(self.pcap_bytes_max)),

@@ -7,11 +7,11 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use cxloe_gmm::daemon::metrics::MetricsAddress;
-use cxloe_gmm::daemon::{CpuList, EtherType, LogFormat, Span};
-use cxloe_gmm::model::{DeviceKind, Mac};
-use cxloe_wire::link::Backend;
-use cxloe_wire::link::wait::WaitStyle;
+use cxloe_daemon::metrics::MetricsAddress;
+use cxloe_daemon::{CpuList, EtherType, LogFormat, Span};
+use cxloe_fabric::model::{DeviceKind, Mac};
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
 use crate::pool::{ByteSize, PoolSpec};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_gmm::model::NodeCommand;
+use cxloe_fabric::model::NodeCommand;
 
 use crate::pool::{MpExtent, PoolError};
 use crate::translation::{PageTable, Translation};

@@ -1,5 +1,5 @@
 //! What this node does when it is in touch with the manager: it registers, waits for commands, carries them out, and
-//! reports results. Trying again when the manager is away is [`daemon::ManagerLink`]'s.
+//! reports results. Trying again when the manager is away is [`cxloe_daemon::ManagerLink`]'s.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_gmm::api::{
+use cxloe_daemon::{Backoff, Break, Connection, Contact, StateFile, Stopped};
+use cxloe_fabric::api::{
     ErrorCode, MemoryNodeRegistered, MemoryNodeSync, NotFollowed, Party, Progress, RegisterMemoryNode,
     ReportOrphans,
 };
-use cxloe_gmm::daemon::{self, Backoff, Break, Connection, Contact, StateFile, Stopped};
-use cxloe_gmm::model::{DeviceKind, Name, NameError, NodeAction, NodeCommand, Watermark};
+use cxloe_fabric::model::{DeviceKind, Name, NameError, NodeAction, NodeCommand, Watermark};
 use cxloe_wire::frame::Mac;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -66,7 +66,7 @@ pub enum ManagerLinkError {
     Name(#[from] NameError),
     /// The URL cannot be one, or there is no thread.
     #[error(transparent)]
-    Link(#[from] daemon::ManagerLinkError),
+    Link(#[from] cxloe_daemon::ManagerLinkError),
 }
 
 /// What a node reports of itself with each sync; shown as it is in the manager's list of memory nodes.
@@ -74,7 +74,7 @@ pub type Stats = Box<dyn FnMut() -> serde_json::Value + Send>;
 
 /// A running link to the manager; ends when dropped.
 #[derive(Debug)]
-pub struct ManagerLink(daemon::ManagerLink<Shell>);
+pub struct ManagerLink(cxloe_daemon::ManagerLink<Shell>);
 
 impl ManagerLink {
     /// Starts the link. Returns at once; the manager need not be there.
@@ -89,7 +89,7 @@ impl ManagerLink {
         let name = Name::new(options.name.clone())?;
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
         let shell = Shell { mappings, options, stats, name, instance: rand::random() };
-        Ok(ManagerLink(daemon::ManagerLink::start(&url, backoff, shell, Shell::registration)?))
+        Ok(ManagerLink(cxloe_daemon::ManagerLink::start(&url, backoff, shell, Shell::registration)?))
     }
 
     /// How things stand.
@@ -193,7 +193,7 @@ impl Shell {
         RegisterMemoryNode {
             name: self.name.clone(),
             kind: self.options.kind,
-            macs: self.options.macs.iter().map(|mac| cxloe_gmm::model::Mac(mac.0)).collect(),
+            macs: self.options.macs.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect(),
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
             incarnation: pool.incarnation(),

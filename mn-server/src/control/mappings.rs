@@ -12,8 +12,8 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use cxloe_gmm::api::{Held, MemoryNodeRegistered};
-use cxloe_gmm::model::{
+use cxloe_fabric::api::{Held, MemoryNodeRegistered};
+use cxloe_fabric::model::{
     CnId as FabricCnId, CommandResult, ExtentRun, Extents, Mapping, Name, NodeAction, NodeCommand, Reign,
     Watermark,
     lineage::{self, Lacking},

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use cxloe_gmm::model::ByteSize;
+use cxloe_fabric::model::ByteSize;
 
 use super::spec::PoolSpec;
 

@@ -8,7 +8,7 @@
 //! The page table lies in the pool itself, as the paper has it (section III.C), and is sized for the case
 //! that every extent is mapped.
 
-use cxloe_gmm::model::ByteSize;
+use cxloe_fabric::model::ByteSize;
 
 use super::PoolError;
 

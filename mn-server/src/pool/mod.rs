@@ -30,7 +30,7 @@ mod spec;
 mod superblock;
 
 pub use address::{LINE_BYTES, MpAddr, MpExtent};
-pub use cxloe_gmm::model::ByteSize;
+pub use cxloe_fabric::model::ByteSize;
 pub use error::PoolError;
 pub use host::Host;
 pub use layout::{EXTENT_BYTES_DEFAULT, EXTENT_BYTES_MAX, EXTENT_BYTES_MIN};

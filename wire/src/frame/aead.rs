@@ -17,8 +17,8 @@ use aes_gcm_siv::{Aes128GcmSiv, Nonce, Tag};
 use hkdf::Hkdf;
 use sha2::Sha256;
 
-use super::header::COMMAND;
-use super::trailer::place;
+use super::command::place;
+use super::header::field;
 use super::{Direction, Hello, HelloAck, Mac, Space, clear_len};
 
 /// What keys of this use are told apart by from any other use of the same pre-shared key.
@@ -86,25 +86,25 @@ impl Aead {
         body: &mut [u8],
         seq: u64,
     ) -> [u8; Self::TAG_LEN] {
-        let (clear, secret) = body.split_at_mut(clear_len(body[COMMAND]));
+        let (clear, secret) = body.split_at_mut(clear_len(body[field::COMMAND]));
         self.cipher(direction)
             .encrypt_inout_detached(&nonce(direction, space, seq), clear, secret.into())
             .expect("a frame is far shorter than the 64 GiB the cipher takes")
             .into()
     }
 
-    /// Decrypts in place and says whether the tag is right.
+    /// Decrypts what follows the first `clear_len` bytes in place and says whether the tag is right.
     #[inline]
     pub(super) fn open(
         &self,
         direction: Direction,
         space: Space,
         body: &mut [u8],
+        clear_len: usize,
         seq: u64,
         tag: &[u8; Self::TAG_LEN],
     ) -> bool {
-        let Some(&code) = body.get(COMMAND) else { return false };
-        let Some((clear, secret)) = body.split_at_mut_checked(clear_len(code)) else { return false };
+        let Some((clear, secret)) = body.split_at_mut_checked(clear_len) else { return false };
         self.cipher(direction)
             .decrypt_inout_detached(&nonce(direction, space, seq), clear, secret.into(), &Tag::from(*tag))
             .is_ok()
@@ -128,9 +128,9 @@ fn nonce(direction: Direction, space: Space, seq: u64) -> Nonce {
     nonce.into()
 }
 
-impl std::fmt::Debug for Aead {
+impl core::fmt::Debug for Aead {
     /// Never shows the keys.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("Aead").finish_non_exhaustive()
     }
 }

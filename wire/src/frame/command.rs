@@ -176,6 +176,15 @@ impl Command {
     }
 }
 
+/// Which way a frame travels and what its number counts, as pseudo-header and nonce have it.
+#[inline]
+pub(super) const fn place(direction: Direction, space: Space) -> [u8; 4] {
+    match space {
+        Space::Stream(stream) => [direction as u8, 0, stream, 0],
+        Space::Control => [direction as u8, 1, 0, 0],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

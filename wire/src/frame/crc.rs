@@ -6,11 +6,15 @@
 //! and their remainders brought together by two carry-less multiplications. Short frames need no set-up at all.
 //! Everywhere else the `crc32c` crate does the work, which knows the instructions of other processors.
 
+// Asked of the processor once, then an atomic load.
+#[cfg(target_arch = "x86_64")]
+cpufeatures::new!(instructions, "sse4.2", "pclmulqdq");
+
 /// The CRC-32C of the pseudo-header (`session` and `seq` big-endian, then `place`) followed by `body`.
 #[inline]
 pub(super) fn checksum(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq") {
+    if instructions::get() {
         // SAFETY: the processor has both extensions the function is compiled for.
         return unsafe { x86::checksum(session, seq, place, body) };
     }
@@ -27,7 +31,7 @@ fn portable(session: u64, seq: u64, place: [u8; 4], body: &[u8]) -> u32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use std::arch::x86_64::*;
+    use core::arch::x86_64::*;
 
     /// Words of 8 bytes in each of three lanes at most: with 3 x 8 x 176 bytes the longest frame of a session
     /// is done in one go, a longer input in several.

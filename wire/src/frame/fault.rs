@@ -45,8 +45,8 @@ impl From<FaultStatus> for u8 {
     }
 }
 
-impl std::fmt::Display for FaultStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl core::fmt::Display for FaultStatus {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
             Self::Nxm => f.write_str("nothing is mapped there"),
             Self::Denied => f.write_str("access denied"),

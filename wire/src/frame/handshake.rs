@@ -116,7 +116,7 @@ struct Writer<'a>(&'a mut [u8]);
 impl Writer<'_> {
     fn put<const N: usize>(&mut self, field: [u8; N]) -> &mut Self {
         let (out, rest) =
-            std::mem::take(&mut self.0).split_first_chunk_mut().expect("a fixed layout holds its fields");
+            core::mem::take(&mut self.0).split_first_chunk_mut().expect("a fixed layout holds its fields");
         *out = field;
         self.0 = rest;
         self

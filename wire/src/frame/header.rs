@@ -1,6 +1,23 @@
 //! The base header every frame begins with: 14 bytes of Ethernet, then 11 of the protocol's own.
 
+use core::ops::Range;
+
 use super::Mac;
+
+/// Where each field of the base header lies, in bytes from the destination MAC.
+pub(super) mod field {
+    use core::ops::Range;
+
+    pub const DST: Range<usize> = 0..6;
+    pub const SRC: Range<usize> = 6..12;
+    pub const ETHERTYPE: Range<usize> = 12..14;
+    /// Everything about a frame's extent follows from it.
+    pub const COMMAND: usize = 14;
+    pub const SEQ: Range<usize> = 15..17;
+    pub const STREAM: usize = 17;
+    pub const TAG: usize = 18;
+    pub const ADDR: Range<usize> = 19..25;
+}
 
 /// Bytes of the base header.
 pub const HEADER_LEN: usize = 25;
@@ -12,9 +29,6 @@ pub const LINE_SIZE: usize = 64;
 pub const PAGE_LINES: usize = 64;
 /// The EtherType used unless another is configured: local experimental 1 (IEEE 802).
 pub const ETHERTYPE_DEFAULT: u16 = 0x88B5;
-
-/// Where the command lies; everything else about a frame's extent follows from it.
-pub(super) const COMMAND: usize = 14;
 
 /// The AXI id: which stream a request belongs to and the requester's own tag, returned as it came.
 #[derive(Copy, Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -56,13 +70,13 @@ impl Header {
     #[inline]
     pub fn from_bytes(h: &[u8; HEADER_LEN]) -> Self {
         Self {
-            dst: Mac([h[0], h[1], h[2], h[3], h[4], h[5]]),
-            src: Mac([h[6], h[7], h[8], h[9], h[10], h[11]]),
-            ethertype: u16::from_be_bytes([h[12], h[13]]),
-            command: h[COMMAND],
-            seq: u16::from_be_bytes([h[15], h[16]]),
-            axi: Axi { stream: h[17], tag: h[18] },
-            addr: u64::from_be_bytes([0, 0, h[19], h[20], h[21], h[22], h[23], h[24]]),
+            dst: Mac(bytes_at(h, field::DST)),
+            src: Mac(bytes_at(h, field::SRC)),
+            ethertype: u16::from_be_bytes(bytes_at(h, field::ETHERTYPE)),
+            command: h[field::COMMAND],
+            seq: u16::from_be_bytes(bytes_at(h, field::SEQ)),
+            axi: Axi { stream: h[field::STREAM], tag: h[field::TAG] },
+            addr: addr(h),
         }
     }
 
@@ -77,17 +91,28 @@ impl Header {
         // As whole words, because the checksum reads whole words right after this: a load that spans several
         // smaller stores has to wait until all of them have reached the cache.
         let (dst, src, seq) = (self.dst.to_u64(), self.src.to_u64(), u64::from(self.seq));
-        let [stream, tag] = [self.axi.stream, self.axi.tag].map(u64::from);
-        let words = [
-            dst << 16 | src >> 32,
-            src << 32 | u64::from(self.ethertype) << 16 | u64::from(self.command) << 8 | seq >> 8,
-            seq << 56 | stream << 48 | tag << 40 | (self.addr & 0xffff_ffff_ffff) >> 8,
-        ];
-        for (bytes, word) in h.chunks_exact_mut(8).zip(words) {
-            bytes.copy_from_slice(&word.to_be_bytes());
-        }
+        let (stream, tag) = (u64::from(self.axi.stream), u64::from(self.axi.tag));
+        let to = dst << 16 | src >> 32;
+        let from = src << 32 | u64::from(self.ethertype) << 16 | u64::from(self.command) << 8 | seq >> 8;
+        let what = seq << 56 | stream << 48 | tag << 40 | (self.addr & 0xffff_ffff_ffff) >> 8;
+        h[..8].copy_from_slice(&to.to_be_bytes());
+        h[8..16].copy_from_slice(&from.to_be_bytes());
+        h[16..24].copy_from_slice(&what.to_be_bytes());
         h[24] = self.addr as u8;
     }
+}
+
+/// The bytes of one field; `N` is how many it has.
+#[inline(always)]
+pub(super) fn bytes_at<const N: usize>(h: &[u8; HEADER_LEN], field: Range<usize>) -> [u8; N] {
+    *h[field].first_chunk().expect("a field of N bytes")
+}
+
+/// The CMem byte address, which has 48 bits.
+#[inline(always)]
+pub(super) fn addr(h: &[u8; HEADER_LEN]) -> u64 {
+    let [a, b, c, d, e, f] = bytes_at(h, field::ADDR);
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
 }
 
 #[cfg(test)]

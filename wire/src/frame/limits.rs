@@ -8,6 +8,10 @@ pub const BURST_LINES_MAX: usize = PAGE_LINES;
 /// page with the longer trailer.
 pub const MAX_FRAME_LIMIT: usize = HEADER_LEN + 8 + BURST_LINES_MAX * LINE_SIZE + 16;
 
+/// What a frame takes on the wire beyond its bytes: preamble (8), frame check sequence (4) and the shortest
+/// gap (12), IEEE 802.3.
+pub const WIRE_OVERHEAD: usize = 24;
+
 /// Bytes to send for a frame whose data ends at `body_len`: at least [`MIN_FRAME`].
 #[inline]
 pub const fn frame_len(body_len: usize, trailer_len: usize) -> usize {

@@ -1,8 +1,10 @@
 //! The 48-bit Ethernet address. A CN's address is also its CN id, so it is a key of tables, a text in
 //! configuration files and six bytes in every frame.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
 
 /// An IEEE 802 MAC address, in transmission order.
 #[derive(

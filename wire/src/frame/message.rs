@@ -1,9 +1,10 @@
 //! The parsed value of everything after the base header: one variant per command, borrowing line data from
 //! the frame it was read from.
 
+use super::extent::delimit;
 use super::{
     Axi, BURST_LINES_MAX, Command, FaultStatus, FrameError, HEADER_LEN, Header, Hello, HelloAck, LINE_SIZE,
-    PfcVector, body_len, burst_fits_page,
+    PfcVector, burst_fits_page,
 };
 
 /// What a frame says. Line data stays where the frame lies.
@@ -105,18 +106,23 @@ impl<'a> Message<'a> {
     /// for the answer.
     #[inline]
     pub fn parse(frame: &'a [u8]) -> Result<(Header, Self), FrameError> {
-        let end = body_len(frame)?;
+        let (command, end) = delimit(frame)?;
         let (bytes, payload) = frame[..end]
             .split_first_chunk::<HEADER_LEN>()
             .ok_or(FrameError::Truncated { have: end, need: HEADER_LEN })?;
         let header = Header::from_bytes(bytes);
-        let command =
-            Command::from_u8(header.command).ok_or(FrameError::UnknownRequest { code: header.command })?;
-        let addr = header.addr;
+        let command = command.ok_or(FrameError::UnknownRequest { code: header.command })?;
+        Ok((header, Self::of(command, header.addr, payload)?))
+    }
+
+    /// What `payload` says behind a header with this command and address. Inlined where the sessions read a frame, which
+    /// look at the answer at once: then nothing is copied.
+    #[inline(always)]
+    pub(super) fn of(command: Command, addr: u64, payload: &'a [u8]) -> Result<Self, FrameError> {
         if command.is_request() && !addr.is_multiple_of(LINE_SIZE as u64) {
             return Err(FrameError::Unaligned { addr });
         }
-        let message = match command {
+        Ok(match command {
             Command::ReadReq => Self::ReadReq,
             Command::WriteReq => Self::WriteReq { data: chunk(payload, 0)? },
             Command::BurstReadReq => {
@@ -132,33 +138,32 @@ impl<'a> Message<'a> {
                 check_burst(addr, 64 - mask.leading_zeros() as u8)?;
                 Self::BurstWriteReq { mask, data: &payload[8..] }
             }
-            Command::Hello => Self::Hello(Hello::parse(chunk(payload, 0)?)),
-            Command::Ping => Self::Ping,
-            Command::Bye => Self::Bye,
-            Command::Start => Self::Start,
-            Command::Echo => Self::Echo { reply_len: u16_at(payload, 0)?, reply_count: u16_at(payload, 2)? },
             Command::ReadResp => Self::ReadResp { data: chunk(payload, 0)? },
             Command::WriteResp => Self::WriteResp,
-            Command::SackNak => Self::SackNak { last_in_order: u16_at(payload, 0)? },
-            Command::SackNakAck => Self::SackNakAck {
-                last_in_order: u16_at(payload, 0)?,
-                acked_seq: u16_at(payload, 2)?,
-                acked_axi: Axi { stream: payload[4], tag: payload[5] },
-            },
-            Command::Congestion => Self::Congestion(PfcVector::parse(chunk(payload, 0)?)),
             Command::BurstReadResp => {
                 let lines = payload[0];
                 check_count(lines)?;
                 Self::BurstReadResp { lines, data: &payload[1..] }
             }
             Command::Fault => Self::Fault { status: payload[0].into() },
+            Command::SackNak => Self::SackNak { last_in_order: u16_at(payload, 0)? },
+            Command::SackNakAck => Self::SackNakAck {
+                last_in_order: u16_at(payload, 0)?,
+                acked_seq: u16_at(payload, 2)?,
+                acked_axi: Axi { stream: payload[4], tag: payload[5] },
+            },
+            Command::Hello => Self::Hello(Hello::parse(chunk(payload, 0)?)),
             Command::HelloAck => Self::HelloAck(HelloAck::parse(chunk(payload, 0)?)),
+            Command::Ping => Self::Ping,
             Command::Pong => Self::Pong,
+            Command::Bye => Self::Bye,
             Command::ByeAck => Self::ByeAck,
+            Command::Start => Self::Start,
             Command::StartAck => Self::StartAck,
+            Command::Congestion => Self::Congestion(PfcVector::parse(chunk(payload, 0)?)),
+            Command::Echo => Self::Echo { reply_len: u16_at(payload, 0)?, reply_count: u16_at(payload, 2)? },
             Command::EchoReply => Self::EchoReply { index: u16_at(payload, 0)? },
-        };
-        Ok((header, message))
+        })
     }
 
     /// The command that says this.

@@ -19,6 +19,7 @@ mod aead;
 mod command;
 mod crc;
 mod error;
+mod extent;
 mod fault;
 mod handshake;
 mod header;
@@ -32,17 +33,19 @@ mod view;
 pub use aead::{Aead, AeadError};
 pub use command::{Command, Direction, Space};
 pub use error::FrameError;
+pub use extent::{body_len, clear_len, source};
 pub use fault::FaultStatus;
 pub use handshake::{Hello, HelloAck, HelloStatus, Integrity};
 pub use header::{Axi, ETHERTYPE_DEFAULT, HEADER_LEN, Header, LINE_SIZE, MIN_FRAME, PAGE_LINES};
 pub use limits::{
-    BURST_LINES_MAX, MAX_FRAME_LIMIT, burst_fits_page, burst_read_lines_max, burst_write_lines_max, frame_len,
+    BURST_LINES_MAX, MAX_FRAME_LIMIT, WIRE_OVERHEAD, burst_fits_page, burst_read_lines_max,
+    burst_write_lines_max, frame_len,
 };
 pub use mac::{Mac, ParseMacError};
 pub use message::Message;
 pub use pfc::{ETHERTYPE_MAC_CONTROL, PFC_DESTINATION, PFC_FRAME_LEN, PFC_OPCODE, PfcVector};
 pub use trailer::Seal;
-pub use view::{FrameView, body_len, clear_len};
+pub use view::FrameView;
 
 /// The newest version of the protocol this crate speaks, and the one it speaks with who speaks it too.
 pub const PROTOCOL_VERSION: u16 = 1;

@@ -4,7 +4,11 @@
 //! number (R11), whose number it is and which way the frame travels. So a frame of an earlier session or of an
 //! earlier turn of the 16-bit counter fails just as a damaged one does.
 
-use super::{Aead, Direction, Space, crc};
+use alloc::boxed::Box;
+
+use super::command::place;
+use super::header::field;
+use super::{Aead, Direction, Space, clear_len, crc};
 
 /// How frames of a session are sealed and opened.
 #[derive(Clone, Debug)]
@@ -63,7 +67,8 @@ impl Seal {
     }
 
     /// Whether `frame`, whose data ends at `body_len`, carries the trailer it should; a sealed session decrypts
-    /// the payload in place. If not, the payload is worth nothing: drop the frame.
+    /// the payload in place. If not, the payload is worth nothing: drop the frame. For who has no
+    /// [`FrameView`](super::FrameView), which [opens](super::FrameView::open) without being told lengths.
     #[inline]
     #[must_use]
     pub fn open(
@@ -74,13 +79,28 @@ impl Seal {
         body_len: usize,
         seq: u64,
     ) -> bool {
+        let clear = frame.get(field::COMMAND).map_or(0, |code| clear_len(*code));
+        self.open_delimited(direction, space, frame, body_len, clear, seq)
+    }
+
+    /// The same, when it is known that a sealed session leaves `clear_len` bytes readable.
+    #[inline]
+    pub(super) fn open_delimited(
+        &self,
+        direction: Direction,
+        space: Space,
+        frame: &mut [u8],
+        body_len: usize,
+        clear_len: usize,
+        seq: u64,
+    ) -> bool {
         let Some((body, rest)) = frame.split_at_mut_checked(body_len) else { return false };
         match self {
             Self::Plain { session } => rest.first_chunk().is_some_and(|trailer| {
                 u32::from_be_bytes(*trailer) == checksum(*session, direction, space, seq, body)
             }),
             Self::Aead(aead) => {
-                rest.first_chunk().is_some_and(|tag| aead.open(direction, space, body, seq, tag))
+                rest.first_chunk().is_some_and(|tag| aead.open(direction, space, body, clear_len, seq, tag))
             }
         }
     }
@@ -90,13 +110,4 @@ impl Seal {
 #[inline]
 fn checksum(session: u64, direction: Direction, space: Space, seq: u64, body: &[u8]) -> u32 {
     crc::checksum(session, seq, place(direction, space), body)
-}
-
-/// Which way a frame travels and what its number counts, as pseudo-header and nonce have it.
-#[inline]
-pub(super) fn place(direction: Direction, space: Space) -> [u8; 4] {
-    match space {
-        Space::Stream(stream) => [direction as u8, 0, stream, 0],
-        Space::Control => [direction as u8, 1, 0, 0],
-    }
 }

@@ -1,12 +1,15 @@
 //! Building and opening the frames of one session: addresses, sequence number, trailer.
 
-use std::sync::Arc;
+use alloc::sync::Arc;
 
-use crate::frame::{Axi, Direction, Header, Mac, Message, Seal, Space, frame_len};
-use crate::link::Transmit;
+use crate::Transmit;
+use crate::frame::{Axi, Direction, FrameView, Header, Mac, Message, Seal, Space, frame_len};
 
 /// A key both ends were given beforehand, from which a sealed session derives its own; at least 16 bytes.
 pub type PreSharedKey = Arc<[u8]>;
+
+/// A frame that has arrived, delimited.
+pub(super) type Received<'a> = FrameView<&'a mut [u8]>;
 
 /// Who talks to whom.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,8 +87,8 @@ impl Framer {
 
     /// Whether a frame from the other end is genuine; decrypts it in place if sealed.
     #[inline]
-    pub fn open(&self, frame: &mut [u8], body: usize, space: Space, seq: u64) -> bool {
-        self.seal.open(self.incoming(), space, frame, body, seq)
+    pub fn open(&self, frame: &mut Received<'_>, space: Space, seq: u64) -> bool {
+        frame.open(&self.seal, self.incoming(), space, seq)
     }
 
     /// Queues a frame of the session's control space.

@@ -15,7 +15,7 @@
 //!
 //! * *inputs*: `handle(frame, now, …)` for every frame, `poll(now, …)` when `deadline()` has come;
 //! * *commands*: `connect`, `read`, `write`, … at the CN; `drain` at the MN;
-//! * *outputs*: frames into the [`Transmit`](crate::link::Transmit) they are given; completions into
+//! * *outputs*: frames into the [`Transmit`](crate::Transmit) they are given; completions into
 //!   [`Completions`]; and events from `poll_event`.
 //!
 //! # Rules

@@ -1,6 +1,6 @@
 //! Round-trip time and the time-out that follows from it (the estimator of RFC 6298; R8).
 
-use std::time::Duration;
+use core::time::Duration;
 
 /// Doublings of a time-out beyond which nothing changes any more.
 const DOUBLINGS_MAX: u32 = 16;

@@ -1,6 +1,10 @@
 //! A fixed number of buffers of one size, allocated once: payloads that wait to be sent again or to come
 //! into order.
 
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+
 /// Names a buffer of a [`Slab`].
 pub(super) type Handle = u32;
 

@@ -8,11 +8,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, HelloAck, LINE_SIZE, Mac, Message, Seal,
     Space, frame_len,
 };
-use cxloe_wire::link::Transmit;
 use cxloe_wire::session::{
     Completions, Identity, Memory, OpError, Requester, RequesterConfig, Responder, ResponderConfig,
     ResponderEvent, SessionEvent, Timing,

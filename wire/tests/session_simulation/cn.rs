@@ -1,10 +1,11 @@
 //! A compute node: a requester for each memory node, and operations chosen at random under the engine's
 //! rule: a line is not written while a read of it is under way.
 
+use cxloe_link::Link;
+use cxloe_link::random::Random;
+use cxloe_link::sim::SimLink;
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
-use cxloe_wire::link::random::Random;
-use cxloe_wire::link::sim::SimLink;
-use cxloe_wire::link::{Link, Transmit};
 use cxloe_wire::session::{
     Completions, OpError, Rejected, Requester, RequesterConfig, RequesterCounters, SessionEvent,
 };

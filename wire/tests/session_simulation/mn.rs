@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use cxloe_link::Link;
+use cxloe_link::sim::SimLink;
 use cxloe_wire::frame::{FaultStatus, LINE_SIZE, Mac};
-use cxloe_wire::link::Link;
-use cxloe_wire::link::sim::SimLink;
 use cxloe_wire::session::{Memory, Responder, ResponderConfig, ResponderCounters};
 use cxloe_wire::time::Time;
 

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use cxloe_link::fate::{Burst, Faults};
+use cxloe_link::random::{Probability, Random};
+use cxloe_link::sim::{Path, PortConfig, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::link::fate::{Burst, Faults};
-use cxloe_wire::link::random::{Probability, Random};
-use cxloe_wire::link::sim::{Path, PortConfig, SimNetwork};
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, ResponderConfig, Timing};
 use cxloe_wire::time::Time;
 
@@ -353,8 +353,8 @@ impl World {
             }
             5 => {
                 let node = &mut self.mns[mn];
-                node.responder.drain(cxloe_wire::link::Link::transmit(&mut node.link));
-                cxloe_wire::link::Link::flush(&mut node.link).expect("a simulated link");
+                node.responder.drain(cxloe_link::Link::transmit(&mut node.link));
+                cxloe_link::Link::flush(&mut node.link).expect("a simulated link");
                 self.net.step(now + 200 * US);
                 let now = self.net.now();
                 node.work(now, usize::MAX);

@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use cxloe_cn::attachments::{Attachment, Change};
 use cxloe_cn::daemon::{Attaching, Departed};
-use cxloe_gmm::model::LegState;
-use cxloe_wire::link::Link;
+use cxloe_fabric::model::LegState;
+use cxloe_link::Link;
 use cxloe_wire::time::Time;
 
 use super::ComputeNode;
@@ -29,16 +29,14 @@ impl ComputeNode {
         let Some(managed) = &mut self.managed else { return };
         let engine = &mut self.engine;
         match change {
-            Change::Attach(attachment) => {
-                match managed.departures.attach(engine, Box::new(attachment)) {
-                    Attaching::Now(attachment) => self.attach(&attachment, now),
-                    Attaching::Stays { region, from } => {
-                        managed.moving.retain(|(at, _)| *at != region.hpa);
-                        self.extend(&region, from, now);
-                    }
-                    Attaching::Later => {}
+            Change::Attach(attachment) => match managed.departures.attach(engine, Box::new(attachment)) {
+                Attaching::Now(attachment) => self.attach(&attachment, now),
+                Attaching::Stays { region, from } => {
+                    managed.moving.retain(|(at, _)| *at != region.hpa);
+                    self.extend(&region, from, now);
                 }
-            }
+                Attaching::Later => {}
+            },
             Change::Extend { attachment, from } => {
                 if let Some(attachment) = managed.departures.extend(engine, attachment) {
                     self.extend(&attachment, from, now);

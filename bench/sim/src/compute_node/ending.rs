@@ -1,8 +1,8 @@
 //! What has become of operations, and what the memory nodes hold: the checks.
 
 use cxloe_cn::engine::{EngineError, Sink};
+use cxloe_link::Link;
 use cxloe_wire::frame::LINE_SIZE;
-use cxloe_wire::link::Link;
 use cxloe_wire::time::Time;
 
 use super::ComputeNode;

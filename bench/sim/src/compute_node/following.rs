@@ -7,14 +7,14 @@ use std::time::Duration;
 use cxloe_cn::attach::Station;
 use cxloe_cn::attachments::{Attachments, Change};
 use cxloe_cn::daemon::Departures;
-use cxloe_gmm::api::{
+use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, NotFollowed, Party,
     RegisterComputeNode,
 };
+use cxloe_fabric::model::{CnId, Name, Region, RegionState, lineage};
 use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_gmm::model::{CnId, Name, Region, RegionState, lineage};
+use cxloe_link::random::Random;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
-use cxloe_wire::link::random::Random;
 use cxloe_wire::session::RequesterConfig;
 use cxloe_wire::time::Time;
 

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
 use cxloe_cn::engine::{Engine, EngineEvent, Pacing, Route, Target};
-use cxloe_gmm::hdm::{Decoder, Ways};
+use cxloe_fabric::hdm::{Decoder, Ways};
+use cxloe_link::Link;
+use cxloe_link::random::Random;
+use cxloe_link::sim::SimLink;
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::Link;
-use cxloe_wire::link::random::Random;
-use cxloe_wire::link::sim::SimLink;
 use cxloe_wire::session::{RequesterConfig, SessionEvent};
 use cxloe_wire::time::Time;
 

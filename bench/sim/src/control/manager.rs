@@ -5,10 +5,10 @@
 
 use std::time::Duration;
 
-use cxloe_gmm::api::ErrorCode;
+use cxloe_fabric::api::ErrorCode;
 use cxloe_gmm::manager::liveness::NodeKey;
 use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
-use cxloe_gmm::model::{CnId, Name};
+use cxloe_fabric::model::{CnId, Name};
 use cxloe_wire::time::Time;
 
 use super::message::{Answer, Caller, Message, Request};

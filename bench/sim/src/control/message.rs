@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use cxloe_gmm::api::{
+use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, MemoryNodeRegistered,
     MemoryNodeSync, MemoryNodeSynced, NotFollowed, RegisterComputeNode, RegisterMemoryNode, ReportOrphans,
 };
 use cxloe_gmm::manager::Command;
 use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_gmm::model::{CnId, Name};
+use cxloe_fabric::model::{CnId, Name};
 
 /// Who talks to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,8 +144,8 @@ impl fmt::Display for Answer {
                 synced.commands.iter().try_for_each(|command| {
                     let mapping = command.action.mapping();
                     let what = match &command.action {
-                        cxloe_gmm::model::NodeAction::MapCmem(_) => "map",
-                        cxloe_gmm::model::NodeAction::UnmapCmem(_) => "unmap",
+                        cxloe_fabric::model::NodeAction::MapCmem(_) => "map",
+                        cxloe_fabric::model::NodeAction::UnmapCmem(_) => "unmap",
                     };
                     let (seq, region, base) = (command.seq, &mapping.region, mapping.cmem_base);
                     write!(f, "; {seq}: {what} {region} at {base:#x} {:?}", mapping.extents.runs())

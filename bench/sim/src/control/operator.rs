@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cxloe_gmm::api::{Bind, CreateRegion, ErrorCode, GrowRegion, Owner, Unbind};
-use cxloe_gmm::hdm::{Granularity, Ways};
-use cxloe_gmm::manager::{Command, State};
-use cxloe_gmm::model::{
+use cxloe_fabric::api::{Bind, CreateRegion, ErrorCode, GrowRegion, Owner, Unbind};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{
     ByteSize, CnId, DeviceKind, EventKind, LogicalDevice, Name, Region, RegionState, UnbindOption,
 };
-use cxloe_wire::link::random::Random;
+use cxloe_gmm::manager::{Command, State};
+use cxloe_link::random::Random;
 use cxloe_wire::time::Time;
 
 use super::message::{Answer, Caller, Request};

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
-use cxloe_gmm::api::{
+use cxloe_fabric::api::{
     ErrorCode, MemoryNodeRegistered, MemoryNodeSync, MemoryNodeSynced, NotFollowed, Party,
     RegisterMemoryNode, ReportOrphans,
 };
+use cxloe_fabric::model::{DeviceKind, Mapping, Name, NodeAction, NodeCommand, Watermark};
 use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_gmm::model::{DeviceKind, Mapping, Name, NodeAction, NodeCommand, Watermark};
+use cxloe_link::random::Random;
 use cxloe_mn::control::{Job, Mappings, Refusal};
 use cxloe_mn::pool::{MpAddr, MpExtent};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
-use cxloe_wire::link::random::Random;
 use cxloe_wire::time::Time;
 
 use crate::control::message::{Answer, Caller, Message, Request};
@@ -164,7 +164,7 @@ impl Following {
         RegisterMemoryNode {
             name: self.name.clone(),
             kind: self.kind,
-            macs: vec![cxloe_gmm::model::Mac(introduction.mac.0)],
+            macs: vec![cxloe_fabric::model::Mac(introduction.mac.0)],
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
             incarnation: introduction.incarnation,

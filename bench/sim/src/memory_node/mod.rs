@@ -6,16 +6,16 @@ mod following;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_gmm::model::{DeviceKind, Watermark};
+use cxloe_fabric::model::{DeviceKind, Watermark};
+use cxloe_link::Link;
+use cxloe_link::random::Random;
+use cxloe_link::sim::SimLink;
 use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
 use cxloe_mn::service::Service;
 use cxloe_mn::translation::{PageTable, Translation};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
-use cxloe_wire::link::Link;
-use cxloe_wire::link::random::Random;
-use cxloe_wire::link::sim::SimLink;
 use cxloe_wire::session::ResponderConfig;
 use cxloe_wire::time::Time;
 

@@ -7,10 +7,10 @@ use cxloe_cn::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::{LINE_BYTES, Memory, Over};
-use crate::lab::Interrupt;
 use crate::measure::MeasureError;
 use crate::pattern::Share;
 use crate::pattern::flow::{Flow, Next};
+use cxloe_lab::Interrupt;
 
 /// What is resident is counted in pages.
 const PAGE_BYTES: u64 = cxloe_cn::pager::PAGE_BYTES as u64;

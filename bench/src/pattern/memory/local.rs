@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicU64;
 
 use super::cells::{Backing, Direct};
 use super::{LINE_BYTES, Memory, Over, whole_lines};
-use crate::lab::Interrupt;
 use crate::measure::MeasureError;
+use cxloe_lab::Interrupt;
 
 struct Heap(Vec<AtomicU64>);
 

@@ -4,8 +4,8 @@
 use cxloe_cn::paging::Kind;
 use cxloe_cn::paging::memory::wanted;
 use cxloe_cn::uffd::{Features, OpenError, Probe, Way, probe};
-use cxloe_doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};
-use cxloe_doctor::{Check, Group};
+use cxloe_daemon::doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};
+use cxloe_daemon::doctor::{Check, Group};
 
 /// Where the kernel says who may handle faults of its own.
 const SYSCTL: &str = "vm.unprivileged_userfaultfd";
@@ -70,7 +70,7 @@ fn judge_others(lacking: Option<String>) -> Check {
 mod tests {
     use super::*;
     use cxloe_cn::uffd::Ioctls;
-    use cxloe_doctor::Level;
+    use cxloe_daemon::doctor::Level;
     use nix::errno::Errno;
 
     fn offering(features: Features, way: Way) -> Result<Probe, OpenError> {

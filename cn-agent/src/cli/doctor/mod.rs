@@ -11,14 +11,14 @@ use clap::Args;
 use cxloe_cn::client::{self, ClientError};
 use cxloe_cn::config::{Config, RunArgs, Settings};
 use cxloe_cn::local::message::{Counters, Session};
-use cxloe_doctor::machine::{Machine, Use};
-use cxloe_doctor::nic::{Demand, Nic};
-use cxloe_doctor::permissions::{Process, Xdp};
-use cxloe_doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
-use cxloe_gmm::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_daemon::doctor::machine::{Machine, Use};
+use cxloe_daemon::doctor::nic::{Demand, Nic};
+use cxloe_daemon::doctor::permissions::{Process, Xdp};
+use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, ETHERNET_HEADER};
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, ETHERNET_HEADER};
 
 /// Where an installed agent's options are.
 const INSTALLED: &str = "/etc/cxloe/cn-agent.toml";
@@ -164,8 +164,8 @@ fn judge_link(counters: &Counters) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_doctor::Level;
-    use cxloe_wire::link::LinkDown;
+    use cxloe_daemon::doctor::Level;
+    use cxloe_link::LinkDown;
 
     #[test]
     fn an_agent_without_a_link_fails_and_says_why() {

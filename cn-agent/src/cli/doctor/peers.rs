@@ -11,13 +11,13 @@ use cxloe_cn::engine::Engine;
 use cxloe_cn::events;
 use cxloe_cn::local::message::Session;
 use cxloe_cn::port::Port;
-use cxloe_doctor::{Check, Group};
-use cxloe_gmm::api::MemoryNodeStatus;
-use cxloe_gmm::daemon::read_key;
-use cxloe_gmm::model::Health;
+use cxloe_daemon::doctor::{Check, Group};
+use cxloe_daemon::read_key;
+use cxloe_fabric::api::MemoryNodeStatus;
+use cxloe_fabric::model::Health;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, LinkConfig, open};
 use cxloe_wire::frame::Mac;
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, LinkConfig, open};
 
 /// How long memory nodes may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -178,7 +178,7 @@ fn call(config: &Config, called: &[(String, Mac)]) -> Result<Vec<Answer>, String
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_doctor::Level;
+    use cxloe_daemon::doctor::Level;
 
     fn node(name: &str, mtu: u32, health: &str) -> MemoryNodeStatus {
         let value = serde_json::json!({

@@ -3,22 +3,21 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::fm::bytes::{Payload, Reader};
-use cxloe_gmm::fm::client::{FmClient, Recipient};
-use cxloe_gmm::fm::component::{COMMAND_EFFECTS_LOG, GetLog, Identity, SupportedLogs};
-use cxloe_gmm::fm::dcd::{
-    self, GetExtents, GetHostRegions, InitiateAdd, InitiateRelease, removal, selection,
-};
-use cxloe_gmm::fm::event_record::{ClearEvents, Events, GetEvents, Log};
-use cxloe_gmm::fm::mld_component::{
+use super::endpoint::Endpoint;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_fm::bytes::{Payload, Reader};
+use cxloe_fm::client::Recipient;
+use cxloe_fm::component::{COMMAND_EFFECTS_LOG, GetLog, Identity, SupportedLogs};
+use cxloe_fm::dcd::{self, GetExtents, GetHostRegions, InitiateAdd, InitiateRelease, removal, selection};
+use cxloe_fm::event_record::{ClearEvents, Events, GetEvents, Log};
+use cxloe_fm::mld_component::{
     ALLOCATION_UNIT, GetLdAllocations, GetQosFractions, LdAllocation, LdAllocations, LdInfo, QosControl,
     QosFractions, QosStatus, SetLdAllocations,
 };
-use cxloe_gmm::fm::mld_port::{ConfigRequest, ConfigResponse, MemoryRequest, MemoryResponse};
-use cxloe_gmm::fm::opcode::{CommandEffect, Opcode};
-use cxloe_gmm::fm::physical_switch::{GetPortState, PortControl, PortStates, SwitchIdentity};
-use cxloe_gmm::fm::virtual_switch::{
+use cxloe_fm::mld_port::{ConfigRequest, ConfigResponse, MemoryRequest, MemoryResponse};
+use cxloe_fm::opcode::{CommandEffect, Opcode};
+use cxloe_fm::physical_switch::{GetPortState, PortControl, PortStates, SwitchIdentity};
+use cxloe_fm::virtual_switch::{
     BindVppb, GenerateAer, GetVirtualSwitches, UnbindVppb, VirtualSwitches, VppbStatus, WHOLE_DEVICE,
 };
 use serde_json::{Value, json};
@@ -32,14 +31,14 @@ const POLL: Duration = Duration::from_millis(50);
 const ALL: u8 = u8::MAX;
 
 /// Asks, and shows as it was asked to.
-pub struct Desk<'a> {
-    pub client: &'a mut FmClient,
+pub struct Commands<'a> {
+    pub client: &'a mut Endpoint,
     pub recipient: Recipient,
     pub port: Option<u8>,
     pub json: bool,
 }
 
-impl Desk<'_> {
+impl Commands<'_> {
     pub async fn carry_out(&mut self, command: FmCommand) -> Result<(), Failure> {
         match command {
             FmCommand::Identify => self.identify().await,
@@ -225,13 +224,13 @@ impl Desk<'_> {
         self.show(show::events(&shown))
     }
 
-    async fn allocations(&mut self, set: &[cxloe_gmm::model::ByteSize], first: u8) -> Result<(), Failure> {
+    async fn allocations(&mut self, set: &[cxloe_fabric::model::ByteSize], first: u8) -> Result<(), Failure> {
         self.device()?;
         if let Some(size) = set.iter().find(|size| !size.0.is_multiple_of(ALLOCATION_UNIT)) {
             return Err(Failure::usage(format!("{size} is not a multiple of 256 MiB")));
         }
         if !set.is_empty() {
-            let allocation = |size: &cxloe_gmm::model::ByteSize| LdAllocation {
+            let allocation = |size: &cxloe_fabric::model::ByteSize| LdAllocation {
                 range_1: size.0 / ALLOCATION_UNIT,
                 range_2: 0,
             };

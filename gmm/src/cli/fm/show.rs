@@ -1,16 +1,16 @@
 //! What endpoints answer, as JSON and as tables.
 
-use cxloe_gmm::command_line::new_table;
-use cxloe_gmm::fm::component::{BackgroundStatus, Identity, TYPE_3, TYPE_SWITCH};
-use cxloe_gmm::fm::dcd;
-use cxloe_gmm::fm::event_record::{Events, Happening, Log};
-use cxloe_gmm::fm::mld_component::{ALLOCATION_UNIT, LdAllocations, LdInfo, QosControl, QosStatus};
-use cxloe_gmm::fm::opcode::{CommandEffect, Opcode};
-use cxloe_gmm::fm::physical_switch::{
+use cxloe_daemon::command_line::new_table;
+use cxloe_fabric::model::human_bytes;
+use cxloe_fm::component::{BackgroundStatus, Identity, TYPE_3, TYPE_SWITCH};
+use cxloe_fm::dcd;
+use cxloe_fm::event_record::{Events, Happening, Log};
+use cxloe_fm::mld_component::{ALLOCATION_UNIT, LdAllocations, LdInfo, QosControl, QosStatus};
+use cxloe_fm::opcode::{CommandEffect, Opcode};
+use cxloe_fm::physical_switch::{
     DEVICE_MLD, DEVICE_SLD, LINK_PERST, LTSSM_DISABLED, LTSSM_L0, PortState, SwitchIdentity, port_state,
 };
-use cxloe_gmm::fm::virtual_switch::{NO_LD, VirtualSwitch, Vppb, VppbStatus, vcs_state};
-use cxloe_gmm::model::human_bytes;
+use cxloe_fm::virtual_switch::{NO_LD, VirtualSwitch, Vppb, VppbStatus, vcs_state};
 use serde_json::{Value, json};
 
 pub use comfy_table::Table;

@@ -1,9 +1,9 @@
 //! Events and sessions: what happened, and what goes on.
 
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{EventsQuery, Session};
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::Event;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{EventsQuery, Session};
+use cxloe_fabric::model::Event;
 use serde_json::Value;
 
 use super::ListArgs;

@@ -1,7 +1,7 @@
 //! Logical devices, and their bindings to vPPBs.
 
-use cxloe_gmm::api::LogicalDeviceStatus;
-use cxloe_gmm::command_line::Failure;
+use cxloe_daemon::command_line::Failure;
+use cxloe_fabric::api::LogicalDeviceStatus;
 use serde_json::{Value, json};
 
 use super::object;
@@ -42,8 +42,8 @@ pub fn bindings(snapshot: &Snapshot, scope: &mut Scope) -> Vec<Value> {
         found.push(json!({
             "compute_node": snapshot.called(cn),
             "cn_id": cn,
-            "switch": index.map(|index| index / cxloe_gmm::model::SWITCH_NODES),
-            "vcs": index.map(|index| index % cxloe_gmm::model::SWITCH_NODES),
+            "switch": index.map(|index| index / cxloe_fabric::model::SWITCH_NODES),
+            "vcs": index.map(|index| index % cxloe_fabric::model::SWITCH_NODES),
             "vppb": binding.vppb,
             "memdev": status.device.memory_node,
             "ld": status.device.id,

@@ -1,7 +1,7 @@
 //! Memory nodes, as memdevs.
 
-use cxloe_gmm::command_line::Failure;
-use cxloe_gmm::model::Health;
+use cxloe_daemon::command_line::Failure;
+use cxloe_fabric::model::Health;
 use serde_json::{Value, json};
 
 use super::object;

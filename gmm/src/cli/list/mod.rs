@@ -16,11 +16,11 @@ mod scope;
 mod snapshot;
 
 use clap::Args;
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{LogicalDeviceStatus, Owner};
-use cxloe_gmm::command_line::{Failure, output};
-use cxloe_gmm::model::{Name, Region};
-use cxloe_gmm::to_stderr;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{LogicalDeviceStatus, Owner};
+use cxloe_fabric::model::{Name, Region};
 use serde_json::Value;
 
 use super::since::Since;

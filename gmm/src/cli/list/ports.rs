@@ -1,7 +1,7 @@
 //! Ports of the switches as which the FM API shows the fabric: a memory node is behind a downstream port, a compute node
 //! is the upstream port of its virtual switch.
 
-use cxloe_gmm::model::{Health, SWITCH_NODES};
+use cxloe_fabric::model::{Health, SWITCH_NODES};
 use serde_json::{Value, json};
 
 use super::scope::{Scope, Thing};

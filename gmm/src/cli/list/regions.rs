@@ -1,7 +1,7 @@
 //! Regions and their HDM decoders. A decoder is called `REGION.N`: the N-th of its region, from 0.
 
-use cxloe_gmm::command_line::Failure;
-use cxloe_gmm::model::{HdmDecoder, Leg, Region, RegionState};
+use cxloe_daemon::command_line::Failure;
+use cxloe_fabric::model::{HdmDecoder, Leg, Region, RegionState};
 use serde_json::{Value, json};
 
 use super::object;

@@ -1,6 +1,6 @@
 //! Which of all there is is to be listed: the filters of the command line, applied to each thing with what belongs to it.
 
-use cxloe_gmm::model::{CnId, Name};
+use cxloe_fabric::model::{CnId, Name};
 
 use super::ListArgs;
 use super::snapshot::Snapshot;

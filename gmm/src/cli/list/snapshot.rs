@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use cxloe_gmm::Client;
-use cxloe_gmm::api::{LogicalDeviceStatus, MemoryNodeStatus, Owner, RegionStatus};
-use cxloe_gmm::command_line::Failure;
-use cxloe_gmm::model::{CnId, ComputeNode, Name};
+use cxloe_daemon::command_line::Failure;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{LogicalDeviceStatus, MemoryNodeStatus, Owner, RegionStatus};
+use cxloe_fabric::model::{CnId, ComputeNode, Name};
 
 use super::Kind;
 

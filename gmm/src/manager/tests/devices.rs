@@ -2,8 +2,8 @@
 //! one test for each rule.
 
 use super::*;
-use crate::api::ErrorCode;
-use crate::model::{LegState, OperationOutcome};
+use cxloe_fabric::api::ErrorCode;
+use cxloe_fabric::model::{LegState, OperationOutcome};
 
 fn wide(region: &str, extents: u64, owner: CnId, ways: u32) -> Command {
     let create = CreateRegion::new(name(region), extents * EXTENT, owner);
@@ -376,7 +376,7 @@ fn manager_first_holds_compute_nodes_until_what_is_declared_is_there() {
     let declared = Declared {
         regions: vec![
             CreateRegion {
-                owner: crate::api::Owner::Name(name("cn1")),
+                owner: cxloe_fabric::api::Owner::Name(name("cn1")),
                 ..CreateRegion::new(name("a"), EXTENT, cn(1))
             },
             CreateRegion::new(name("b"), EXTENT, cn(2)),
@@ -464,7 +464,7 @@ fn an_aer_event_reaches_the_owner_of_the_vppb() {
     fabric.apply(aer(0)).unwrap();
     assert!(fabric.manager.regions_changed(cn(1), before));
     let synced = fabric.manager.compute_node_synced(cn(1), before);
-    assert_eq!(synced.errors, [crate::api::VppbError { vppb: 0, aer: 0x4000 }]);
+    assert_eq!(synced.errors, [cxloe_fabric::api::VppbError { vppb: 0, aer: 0x4000 }]);
     assert!(fabric.manager.compute_node_synced(cn(1), synced.after_event).errors.is_empty(), "told once");
     assert!(fabric.manager.compute_node_synced(cn(2), before).errors.is_empty(), "and to nobody else");
     assert_eq!(fabric.apply(aer(9)).unwrap_err().code(), ErrorCode::BadRequest);

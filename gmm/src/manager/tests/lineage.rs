@@ -1,8 +1,8 @@
 //! Stores that were put back, memory that no region has, and stores that cannot be written.
 
 use super::*;
-use crate::api::{AdoptFabric, ErrorCode, Held, NotFollowed, Party, ReportOrphans};
-use crate::model::{Extents, lineage};
+use cxloe_fabric::api::{AdoptFabric, ErrorCode, Held, NotFollowed, Party, ReportOrphans};
+use cxloe_fabric::model::{Extents, lineage};
 
 /// Starts a manager over a store, as a run of this number.
 fn start(store: &mut MemoryStore, run: u64) -> Manager {

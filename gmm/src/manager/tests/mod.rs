@@ -10,9 +10,9 @@ mod rules;
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::api::ReleasedRegion;
-use crate::model::{CommandResult, DeviceKind, LD_UNIT, Mapping, RegionState, UnbindOption};
 use crate::store::{MemoryStore, Store};
+use cxloe_fabric::api::ReleasedRegion;
+use cxloe_fabric::model::{CommandResult, DeviceKind, LD_UNIT, Mapping, RegionState, UnbindOption};
 
 /// Half of the unit in which capacity is set aside for logical devices.
 const EXTENT: u64 = 128 << 20;
@@ -163,7 +163,7 @@ impl Agent {
     }
 }
 
-fn committed(region: &Region) -> Vec<crate::model::HdmDecoder> {
+fn committed(region: &Region) -> Vec<cxloe_fabric::model::HdmDecoder> {
     region.decoders.iter().filter(|decoder| decoder.committed).copied().collect()
 }
 

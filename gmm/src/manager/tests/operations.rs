@@ -1,7 +1,7 @@
 //! Background operations of switches, and what they must never wait for: one test for each rule.
 
 use super::*;
-use crate::model::OperationOutcome;
+use cxloe_fabric::model::OperationOutcome;
 
 fn active(fabric: &Fabric, region: &str) -> bool {
     fabric.state_of(region) == Some(RegionState::Active)
@@ -160,12 +160,18 @@ fn what_an_earlier_manager_left_waiting_ends() {
     fabric.settle();
     fabric.unbind("mn0", 0, UnbindOption::Surprise, Some(0)).unwrap();
     // As it was when an unbinding lasted until memory was zeroed.
-    let unbinding = Some(crate::model::Unbinding { option: UnbindOption::Surprise, total: 2 * EXTENT });
-    let binding = crate::model::Binding { compute_node: cn(1), vppb: Some(0), region: None, unbinding };
-    let ld =
-        crate::model::LogicalDevice { memory_node: name("mn0"), id: 0, reserved: 0, binding: Some(binding) };
+    let unbinding =
+        Some(cxloe_fabric::model::Unbinding { option: UnbindOption::Surprise, total: 2 * EXTENT });
+    let binding =
+        cxloe_fabric::model::Binding { compute_node: cn(1), vppb: Some(0), region: None, unbinding };
+    let ld = cxloe_fabric::model::LogicalDevice {
+        memory_node: name("mn0"),
+        id: 0,
+        reserved: 0,
+        binding: Some(binding),
+    };
     let operation = fabric.manager.operation(0).unwrap().clone();
-    let running = crate::model::Operation { outcome: None, ..operation };
+    let running = cxloe_fabric::model::Operation { outcome: None, ..operation };
     fabric.store.commit(&[Change::LogicalDevice(ld), Change::Operation(running)]).unwrap();
     fabric.restart_manager();
     assert_eq!(outcome(&fabric), Some(OperationOutcome::Done));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::LegState;
+use cxloe_fabric::model::LegState;
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -1,7 +1,7 @@
 //! One test for each rule of the manager.
 
 use super::*;
-use crate::api::{ErrorCode, Owner};
+use cxloe_fabric::api::{ErrorCode, Owner};
 
 #[test]
 fn a_region_is_active_once_its_node_confirms_and_gone_once_it_is_zeroed() {
@@ -35,7 +35,7 @@ fn regions_go_to_the_emptiest_node_and_over_several_when_none_is_large_enough() 
     fabric.create("many", 12, cn(1)).unwrap();
     let legs = |region: &str| -> Vec<(String, u64, u64)> {
         let region = fabric.manager.region(&name(region)).unwrap();
-        let offset = |leg: &crate::model::Leg| region.decoders[leg.decoder as usize].offset;
+        let offset = |leg: &cxloe_fabric::model::Leg| region.decoders[leg.decoder as usize].offset;
         let legs = region.legs.iter();
         legs.map(|leg| (leg.memory_node.to_string(), offset(leg) / EXTENT, leg.bytes / EXTENT)).collect()
     };

@@ -9,8 +9,8 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 
-use crate::api::ErrorBody;
 use crate::server::error::ApiError;
+use cxloe_fabric::api::ErrorBody;
 
 /// It has come about (status `DONE`), or will without further asking (202); how things stand either way.
 pub enum Settled<T, const DONE: u16> {

@@ -8,16 +8,16 @@ use axum::extract::State;
 
 use super::extract::{Body, ComputeNodePath, Path};
 use super::wait::poll;
-use crate::api::{
-    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, Owner, RegisterComputeNode,
-    SetQuota,
-};
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager, ManagerError};
-use crate::model::ComputeNode;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
+use cxloe_fabric::api::{
+    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, Owner, RegisterComputeNode,
+    SetQuota,
+};
+use cxloe_fabric::model::ComputeNode;
 
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new()

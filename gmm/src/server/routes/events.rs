@@ -19,12 +19,12 @@ use futures_util::stream;
 use super::WAIT_MS_MAX;
 use super::extract::Query;
 use super::wait::poll;
-use crate::api::{ErrorCode, Events, EventsGap, EventsQuery, Owner};
 use crate::manager::{EVENTS_PER_ANSWER_MAX, Manager};
-use crate::model::{CnId, Event, EventKind, Name};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
+use cxloe_fabric::api::{ErrorCode, Events, EventsGap, EventsQuery, Owner};
+use cxloe_fabric::model::{CnId, Event, EventKind, Name};
 
 /// The header in which a reader of the stream says what it has seen last.
 const LAST_EVENT_ID: &str = "last-event-id";

@@ -8,9 +8,9 @@ use axum::extract::{FromRequest, FromRequestParts};
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::api::Owner;
-use crate::model::Name;
 use crate::server::error::ApiError;
+use cxloe_fabric::api::Owner;
+use cxloe_fabric::model::Name;
 
 /// JSON body.
 #[derive(FromRequest)]

@@ -6,10 +6,10 @@ use axum::extract::State;
 use axum::{Extension, Json};
 
 use super::Leader;
-use crate::api::{ManagerHealth, Orphans};
 use crate::manager::Manager;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
+use cxloe_fabric::api::{ManagerHealth, Orphans};
 
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new().api_route(

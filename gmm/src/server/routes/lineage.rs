@@ -8,10 +8,10 @@ use axum::extract::State;
 use axum::response::NoContent;
 
 use super::extract::Body;
-use crate::api::{AdoptFabric, NotFollowed, RefusedNode};
 use crate::manager::Command;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
+use cxloe_fabric::api::{AdoptFabric, NotFollowed, RefusedNode};
 
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new()

@@ -10,12 +10,12 @@ use super::answer::{Gone, Settled};
 use super::extract::Body;
 use super::regions::failed;
 use super::wait::poll;
-use crate::api::{Bind, ErrorCode, LogicalDeviceStatus, Unbind};
 use crate::manager::{Command, Manager};
-use crate::model::{LogicalDevice, RegionState};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
+use cxloe_fabric::api::{Bind, ErrorCode, LogicalDeviceStatus, Unbind};
+use cxloe_fabric::model::{LogicalDevice, RegionState};
 
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new()
@@ -104,7 +104,7 @@ fn is_unbinding(ld: &LogicalDevice) -> bool {
 /// The logical device as it is now, unless it has lost the binding that `bound` shows, or is losing it.
 fn still_bound<'a>(manager: &'a Manager, bound: &LogicalDevice) -> Option<&'a LogicalDevice> {
     let ld = manager.state().logical_devices.get(&(bound.memory_node.clone(), bound.id))?;
-    let same = |binding: &crate::model::Binding| {
+    let same = |binding: &cxloe_fabric::model::Binding| {
         let before = bound.binding.as_ref();
         before.is_some_and(|before| {
             before.compute_node == binding.compute_node && before.region == binding.region

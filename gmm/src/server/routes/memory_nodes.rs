@@ -10,15 +10,15 @@ use super::answer::Settled;
 use super::compute_nodes::{HangUp, gone, superseded};
 use super::extract::{Body, Named, Path, Query};
 use super::wait::poll;
-use crate::api::{
-    ForgetMemoryNode, LogicalDeviceStatus, MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync,
-    MemoryNodeSynced, Orphans, RegisterMemoryNode, ReleaseOrphans, ReportOrphans, SetLdAllocations,
-};
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
+use cxloe_fabric::api::{
+    ForgetMemoryNode, LogicalDeviceStatus, MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync,
+    MemoryNodeSynced, Orphans, RegisterMemoryNode, ReleaseOrphans, ReportOrphans, SetLdAllocations,
+};
 
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new()

@@ -28,7 +28,7 @@ use axum::{Extension, Router};
 use super::body::{BODY_BYTES_MAX, Bodies};
 use super::core::Core;
 use super::error::ApiError;
-use crate::api::ErrorCode;
+use cxloe_fabric::api::ErrorCode;
 
 /// Longest wait of a long poll and of creating or destroying, in milliseconds.
 pub const WAIT_MS_MAX: u64 = 60_000;

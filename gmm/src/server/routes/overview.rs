@@ -7,9 +7,9 @@ use axum::{Extension, Json};
 
 use super::Leader;
 use super::extract::Query;
-use crate::api::{Overview, RegionsPage, RegionsQuery};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
+use cxloe_fabric::api::{Overview, RegionsPage, RegionsQuery};
 
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new()

@@ -9,14 +9,14 @@ use axum::extract::State;
 use super::answer::{Gone, Settled};
 use super::extract::{Body, Named, Path, Query};
 use super::wait::poll;
-use crate::api::{
-    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, RegionStatus, ResetRegion,
-};
 use crate::manager::{Command, Manager};
-use crate::model::{LegState, Name, Region, RegionState};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
+use cxloe_fabric::api::{
+    CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, RegionStatus, ResetRegion,
+};
+use cxloe_fabric::model::{LegState, Name, Region, RegionState};
 
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new()

@@ -7,10 +7,10 @@ use axum::Json;
 use axum::extract::State;
 use serde_json::Value;
 
-use crate::api::{MemoryNodeStatus, Session};
 use crate::manager::Manager;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
+use cxloe_fabric::api::{MemoryNodeStatus, Session};
 
 pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new().api_route(

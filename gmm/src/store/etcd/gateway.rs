@@ -137,9 +137,9 @@ impl Gateway {
             (EtcdError::Away { host: host.clone(), reason }, 0)
         };
         let asked = self.http.post(format!("http://{host}{path}")).timeout(timeout).json(question).send();
-        let answer = asked.await.map_err(|error| away(crate::client::causes(&error)))?;
+        let answer = asked.await.map_err(|error| away(cxloe_fabric::client::causes(&error)))?;
         let status = answer.status();
-        let body = answer.bytes().await.map_err(|error| away(crate::client::causes(&error)))?;
+        let body = answer.bytes().await.map_err(|error| away(cxloe_fabric::client::causes(&error)))?;
         if status.is_success() {
             return serde_json::from_slice(&body).map_err(|error| {
                 let reason = format!("its answer is not what etcd's JSON gateway sends ({error})");

@@ -7,18 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use cxloe_doctor::machine::{Machine, Use};
-use cxloe_doctor::nic::{Demand, Nic};
-use cxloe_doctor::permissions::{Process, Xdp};
-use cxloe_doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
-use cxloe_gmm::command_line::doctor::{Asked, installed_config, judge_options};
-use cxloe_gmm::model::Health;
+use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_daemon::doctor::machine::{Machine, Use};
+use cxloe_daemon::doctor::nic::{Demand, Nic};
+use cxloe_daemon::doctor::permissions::{Process, Xdp};
+use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
+use cxloe_fabric::model::Health;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkError, LinkInfo, open};
 use cxloe_mn::admin::client::{AskError, ask};
 use cxloe_mn::admin::{NodeStatus, default_socket};
 use cxloe_mn::config::{Cli, Config, MapSource, Settings};
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
-use cxloe_wire::link::wait::WaitStyle;
-use cxloe_wire::link::{Backend, ETHERNET_HEADER, LinkConfig, LinkError, LinkInfo, open};
 
 /// Where an installed node's options are.
 const INSTALLED: &str = "/etc/cxloe/mn-server.toml";
@@ -241,9 +241,9 @@ fn judge_known(name: &str, runs: bool, health: Option<Health>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_doctor::Level;
+    use cxloe_daemon::doctor::Level;
+    use cxloe_link::LinkDown;
     use cxloe_mn::admin::{VERSION, WorkerStatus};
-    use cxloe_wire::link::LinkDown;
 
     #[test]
     fn a_node_is_judged_by_its_workers() {

@@ -1,7 +1,7 @@
 //! Whether this machine has the memory that a node is to lend.
 
-use cxloe_doctor::permissions::Process;
-use cxloe_doctor::{Check, Group, folder_for_files, size};
+use cxloe_daemon::doctor::permissions::Process;
+use cxloe_daemon::doctor::{Check, Group, folder_for_files, size};
 use cxloe_mn::config::Config;
 use cxloe_mn::pool::{Host, POOL_BYTES_DEFAULT, PoolSpec};
 use nix::unistd::{AccessFlags, access};
@@ -110,7 +110,7 @@ fn judge_node(node: u32, exists: bool, online: &str) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_doctor::Level;
+    use cxloe_daemon::doctor::Level;
 
     const GIB: u64 = 1 << 30;
 

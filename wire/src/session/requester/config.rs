@@ -1,6 +1,6 @@
 //! What a requester is told once: who it is, what its link carries, how long it waits for what.
 
-use std::time::Duration;
+use core::time::Duration;
 
 use crate::session::{Identity, PreSharedKey};
 

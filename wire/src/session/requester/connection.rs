@@ -14,17 +14,18 @@
 //! of the new. A Start that stays unanswered is given up and another Hello sent; until that has led to a
 //! session the old one may go on, if the memory node still has it.
 
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use alloc::boxed::Box;
+use core::ops::RangeInclusive;
+use core::time::Duration;
 
 use super::super::Nonces;
-use super::super::framer::Framer;
+use super::super::framer::{Framer, Received};
 use super::{Completions, OpError, Requester, SessionEvent, Stream};
+use crate::Transmit;
 use crate::frame::{
     Aead, Axi, Command, Hello, HelloAck, HelloStatus, Integrity, MAX_FRAME_LIMIT, Message, PROTOCOL_VERSION,
     PROTOCOL_VERSION_OLDEST, Seal, Space,
 };
-use crate::link::Transmit;
 use crate::session::infer;
 use crate::time::Time;
 
@@ -206,8 +207,7 @@ impl Requester {
     pub(super) fn handle_control(
         &mut self,
         command: Command,
-        frame: &mut [u8],
-        body: usize,
+        mut frame: Received<'_>,
         now: Time,
         tx: &mut dyn Transmit,
         out: &mut dyn Completions,
@@ -215,15 +215,15 @@ impl Requester {
         match command {
             Command::HelloAck => {
                 let cn = Framer::at_cn(self.config.identity, Seal::OUTSIDE);
-                if !cn.open(frame, body, Space::Control, 0) {
+                if !cn.open(&mut frame, Space::Control, 0) {
                     self.shared.counters.dropped_trailer += 1;
-                } else if let Ok((_, Message::HelloAck(ack))) = Message::parse(frame) {
+                } else if let Ok(Message::HelloAck(ack)) = frame.message() {
                     self.hello_acked(ack, now);
                 }
             }
-            Command::StartAck => self.start_acked(frame, body, now, out),
+            Command::StartAck => self.start_acked(frame, now, out),
             Command::Ping | Command::Pong | Command::Bye | Command::ByeAck | Command::Congestion => {
-                if !self.open_control(frame, body, now) {
+                if !self.open_control(&mut frame, now) {
                     return;
                 }
                 match command {
@@ -237,7 +237,7 @@ impl Requester {
                     }
                     Command::Congestion => {
                         self.shared.counters.congestion += 1;
-                        if let Ok((_, Message::Congestion(vector))) = Message::parse(frame) {
+                        if let Ok(Message::Congestion(vector)) = frame.message() {
                             out.congested(&vector);
                         }
                     }
@@ -254,7 +254,7 @@ impl Requester {
         if let Attempt::Bye { .. } = self.connection.attempt {
             return self.closed();
         }
-        if !std::mem::replace(&mut session.leaving, true) {
+        if !core::mem::replace(&mut session.leaving, true) {
             self.connection.suspect = true;
             self.event(SessionEvent::PeerLeft);
             if let Attempt::None = self.connection.attempt {
@@ -276,14 +276,13 @@ impl Requester {
     }
 
     /// Opens a control frame of the session; its number must be above all seen before (R11).
-    fn open_control(&mut self, frame: &mut [u8], body: usize, now: Time) -> bool {
-        let low = u16::from_be_bytes([frame[15], frame[16]]);
+    fn open_control(&mut self, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.connection.session else {
             self.shared.counters.dropped_foreign += 1;
             return false;
         };
-        let seq = infer(session.heard, low);
-        if !session.framer.open(frame, body, Space::Control, seq) {
+        let seq = infer(session.heard, frame.seq());
+        if !session.framer.open(frame, Space::Control, seq) {
             self.shared.counters.dropped_trailer += 1;
             return false;
         }
@@ -384,19 +383,20 @@ impl Requester {
         }
     }
 
-    fn start_acked(&mut self, frame: &mut [u8], body: usize, now: Time, out: &mut dyn Completions) {
+    fn start_acked(&mut self, mut frame: Received<'_>, now: Time, out: &mut dyn Completions) {
         let Attempt::Start { session, .. } = &mut self.connection.attempt else {
             self.shared.counters.dropped_foreign += 1;
             return;
         };
-        let seq = infer(0, u16::from_be_bytes([frame[15], frame[16]]));
-        if !session.framer.open(frame, body, Space::Control, seq) {
+        let seq = infer(0, frame.seq());
+        if !session.framer.open(&mut frame, Space::Control, seq) {
             self.shared.counters.dropped_trailer += 1;
             return;
         }
         session.heard = seq;
         let incarnation = session.ack.incarnation;
-        if let Attempt::Start { session, .. } = std::mem::replace(&mut self.connection.attempt, Attempt::None)
+        if let Attempt::Start { session, .. } =
+            core::mem::replace(&mut self.connection.attempt, Attempt::None)
         {
             self.connection.session = Some(session);
         }

@@ -1,5 +1,7 @@
 //! A requester in figures: counters, and the state that operators look at.
 
+use alloc::string::String;
+
 use serde::{Deserialize, Serialize};
 
 /// What a requester has counted since it was made.

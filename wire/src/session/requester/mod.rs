@@ -1,7 +1,7 @@
 //! The compute node's end of a session: requests in, completions out, everything between them its business.
 //!
-//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2).
-//! * `repeat`: what is sent again when (R5, R6, R8).
+//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::repeat`: what is sent again
+//!   when (R5, R6, R8).
 //! * `connection`: opening, keeping alive, losing and re-opening the session.
 //! * `config`, `outcome`, `figures`: what it is told, what it tells, how it is doing.
 
@@ -10,11 +10,13 @@ mod connection;
 mod entry;
 mod figures;
 mod outcome;
-mod repeat;
 mod stream;
 
-use std::collections::VecDeque;
-use std::ops::RangeInclusive;
+use alloc::borrow::ToOwned;
+use alloc::collections::VecDeque;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 pub use config::{RequesterConfig, Timing};
 pub use figures::{RequesterCounters, RequesterStatus};
@@ -24,15 +26,15 @@ use connection::Connection;
 use entry::{Answer, Buffers, Op};
 use stream::Stream;
 
-use super::framer::Identity;
+use super::framer::{Identity, Received};
 use super::rtt::RoundTrip;
 use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, WINDOW, infer};
+use crate::Transmit;
 use crate::frame::{
-    BURST_LINES_MAX, Command, HEADER_LEN, LINE_SIZE, Message, Space, body_len, burst_read_lines_max,
+    BURST_LINES_MAX, Command, FrameView, HEADER_LEN, LINE_SIZE, Message, Space, burst_read_lines_max,
     burst_write_lines_max,
 };
-use crate::link::Transmit;
 use crate::time::Time;
 
 /// Early answers with data that are kept until they are in order; those beyond are dropped and asked for
@@ -295,11 +297,11 @@ impl Requester {
     /// not what they should be are counted and change nothing (R9).
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
-        let Ok(body) = body_len(frame) else {
+        let Ok(frame) = FrameView::new_checked(frame) else {
             self.shared.counters.dropped_length += 1;
             return;
         };
-        match Command::from_u8(frame[14]) {
+        match frame.command() {
             Some(
                 Command::ReadResp
                 | Command::WriteResp
@@ -307,16 +309,16 @@ impl Requester {
                 | Command::SackNak
                 | Command::SackNakAck
                 | Command::Fault,
-            ) => self.handle_answer(frame, body, now, out),
-            Some(command) => self.handle_control(command, frame, body, now, tx, out),
+            ) => self.handle_answer(frame, now, out),
+            Some(command) => self.handle_control(command, frame, now, tx, out),
             // A request, and one that is none of the protocol's: not for this end.
             None => self.shared.counters.dropped_foreign += 1,
         }
     }
 
     #[inline]
-    fn handle_answer(&mut self, frame: &mut [u8], body: usize, now: Time, out: &mut dyn Completions) {
-        let (low, id) = (u16::from_be_bytes([frame[15], frame[16]]), frame[17]);
+    fn handle_answer(&mut self, mut frame: Received<'_>, now: Time, out: &mut dyn Completions) {
+        let id = frame.stream();
         let shared = &mut self.shared;
         let (Some(framer), Some(stream)) =
             (self.connection.framer(), self.streams[..self.granted].get_mut(usize::from(id)))
@@ -325,12 +327,12 @@ impl Requester {
             return;
         };
         let oldest = stream.oldest();
-        let seq = infer(oldest, low);
-        if !framer.open(frame, body, Space::Stream(id), seq) {
+        let seq = infer(oldest, frame.seq());
+        if !framer.open(&mut frame, Space::Stream(id), seq) {
             shared.counters.dropped_trailer += 1;
             return;
         }
-        let Ok((_, message)) = Message::parse(frame) else {
+        let Ok(message) = frame.message() else {
             shared.counters.dropped_length += 1;
             return;
         };

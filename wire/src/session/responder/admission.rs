@@ -4,18 +4,20 @@
 //! Start arrives under the new session id. Session ids come from a generator nobody outside sees, so that Start can only
 //! come from whoever received the HelloAck.
 
+use alloc::boxed::Box;
+
 use super::offers::Offer;
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
+use crate::Transmit;
 use crate::frame::{
     Aead, Axi, Command, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac,
     Message, PfcVector, Seal, Space,
 };
-use crate::link::Transmit;
-use crate::session::framer::{Framer, Identity};
+use crate::session::framer::{Framer, Identity, Received};
 use crate::session::slab::Slab;
 use crate::session::{Memory, ResponderCounters, WINDOW, infer};
 use crate::time::Time;
-use std::time::Duration;
+use core::time::Duration;
 
 /// How long an old instance has to show life before another takes its place.
 const PROBE: Duration = Duration::from_millis(400);
@@ -38,35 +40,34 @@ impl Responder {
     #[cold]
     pub(super) fn handle_control<M: Memory>(
         &mut self,
-        frame: &mut [u8],
-        body: usize,
+        command: Command,
+        mut frame: Received<'_>,
         now: Time,
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) {
-        let cn = Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
-        let Some(command) = Command::from_u8(frame[14]) else { return };
+        let cn = frame.src();
         match command {
             Command::Hello => {
                 let outside = Framer::at_mn(self.identity(cn), Seal::OUTSIDE);
-                if cn.is_multicast() || frame[..6] != self.config.own.0 {
+                if cn.is_multicast() || frame.dst() != self.config.own {
                     self.counters.dropped_foreign += 1;
-                } else if !outside.open(frame, body, Space::Control, 0) {
+                } else if !outside.open(&mut frame, Space::Control, 0) {
                     self.counters.dropped_trailer += 1;
-                } else if let Ok((_, Message::Hello(hello))) = Message::parse(frame)
+                } else if let Ok(Message::Hello(hello)) = frame.message()
                     && let Some(ack) = self.hello(cn, &hello, now, memory, tx)
                 {
                     let axi = Axi { stream: 0, tag: 0 };
                     outside.send(tx, Space::Control, 0, axi, 0, &Message::HelloAck(ack));
                 }
             }
-            Command::Start => self.start(cn, frame, body, now, memory, tx),
+            Command::Start => self.start(cn, frame, now, memory, tx),
             Command::Ping | Command::Pong | Command::Bye | Command::ByeAck => {
                 let Some(index) = self.find(cn) else {
                     self.counters.dropped_foreign += 1;
                     return;
                 };
-                if !self.open_control(index, frame, body, now) {
+                if !self.open_control(index, &mut frame, now) {
                     return;
                 }
                 match command {
@@ -89,10 +90,10 @@ impl Responder {
     }
 
     /// Opens a control frame of a session; its number must be above all seen before.
-    fn open_control(&mut self, index: usize, frame: &mut [u8], body: usize, now: Time) -> bool {
+    fn open_control(&mut self, index: usize, frame: &mut Received<'_>, now: Time) -> bool {
         let Some(session) = &mut self.sessions[index] else { return false };
-        let seq = infer(session.heard, u16::from_be_bytes([frame[15], frame[16]]));
-        if !session.framer.open(frame, body, Space::Control, seq) {
+        let seq = infer(session.heard, frame.seq());
+        if !session.framer.open(frame, Space::Control, seq) {
             session.counters.dropped_trailer += 1;
             return false;
         }
@@ -140,7 +141,7 @@ impl Responder {
             integrity,
             status: HelloStatus::Ok,
         };
-        let known = self.by_cn.get(&cn).copied();
+        let known = self.by_cn.get(cn);
         let guest = !memory.has_memory(cn.to_u64());
         let refusal = if !self.versions.contains(&hello.version) {
             self.event(ResponderEvent::VersionMismatch { cn, version: hello.version });
@@ -257,18 +258,17 @@ impl Responder {
     fn start<M: Memory>(
         &mut self,
         cn: Mac,
-        frame: &mut [u8],
-        body: usize,
+        mut frame: Received<'_>,
         now: Time,
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) {
-        let low = u16::from_be_bytes([frame[15], frame[16]]);
+        let seq = infer(0, frame.seq());
         let offered = self.offers.any_to(cn);
-        let opens = |offer: &Offer| offer.framer.open(frame, body, Space::Control, infer(0, low));
+        let opens = |offer: &Offer| offer.framer.open(&mut frame, Space::Control, seq);
         let Some(offer) = self.offers.take(cn, opens) else {
             match self.find(cn) {
-                Some(index) if self.open_control(index, frame, body, now) => {
+                Some(index) if self.open_control(index, &mut frame, now) => {
                     self.answer(index, tx, &Message::StartAck);
                 }
                 Some(_) => {}
@@ -278,7 +278,7 @@ impl Responder {
             return;
         };
         self.finish_batch(tx);
-        let old = self.by_cn.get(&cn).copied();
+        let old = self.by_cn.get(cn);
         if let Some(index) = old {
             self.end(index);
         }
@@ -303,7 +303,7 @@ impl Responder {
             buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
             counters: ResponderCounters::default(),
             sent: 0,
-            heard: infer(0, low),
+            heard: seq,
             last_heard: now,
             probed_at: None,
         };
@@ -321,7 +321,7 @@ impl Responder {
     /// Forgets a session; what it counted is kept in the sums.
     fn end(&mut self, index: usize) {
         if let Some(session) = self.sessions[index].take() {
-            self.by_cn.remove(&session.cn);
+            self.by_cn.remove(session.cn);
             self.early -= session.buffers.used();
             self.counters = self.counters.plus(&session.counters);
         }

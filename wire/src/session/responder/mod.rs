@@ -2,29 +2,34 @@
 //!
 //! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7).
 //! * `admission`: Hello, Start, Ping, Bye; who may have a session.
+//! * `directory`: which session is whose.
 //! * `offers`: Hellos answered and not yet followed by a Start.
 
 mod admission;
+mod directory;
 mod offers;
 mod stream;
 
-use std::collections::{HashMap, VecDeque};
-use std::ops::RangeInclusive;
-use std::time::Duration;
+use alloc::collections::VecDeque;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use core::ops::RangeInclusive;
+use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use directory::Directory;
 use offers::Offers;
 use stream::{Context, Op, Request, Stream};
 
-use super::framer::{Framer, PreSharedKey};
+use super::framer::{Framer, PreSharedKey, Received};
 use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, infer};
+use crate::Transmit;
 use crate::frame::{
-    BURST_LINES_MAX, Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, Mac, Message, PROTOCOL_VERSION,
-    PROTOCOL_VERSION_OLDEST, Space, body_len,
+    BURST_LINES_MAX, FaultStatus, FrameView, HEADER_LEN, LINE_SIZE, Mac, Message, PROTOCOL_VERSION,
+    PROTOCOL_VERSION_OLDEST, Space,
 };
-use crate::link::Transmit;
 use crate::time::Time;
 
 /// What requests are executed against: translation and pool.
@@ -199,7 +204,7 @@ struct Session {
 pub struct Responder {
     config: ResponderConfig,
     sessions: Vec<Option<Session>>,
-    by_cn: HashMap<Mac, usize>,
+    by_cn: Directory,
     /// The session of the last frame: the next is likely of the same.
     last: usize,
     /// Session and stream with an acknowledgement due.
@@ -228,7 +233,7 @@ impl Responder {
         };
         Responder {
             sessions: Vec::with_capacity(config.sessions_max),
-            by_cn: HashMap::with_capacity(config.sessions_max),
+            by_cn: Directory::with_capacity(config.sessions_max),
             last: 0,
             due: None,
             offers: Offers::new(),
@@ -270,7 +275,7 @@ impl Responder {
 
     /// Whether CN `cn` has a session.
     pub fn has_session(&self, cn: Mac) -> bool {
-        self.by_cn.contains_key(&cn)
+        self.by_cn.get(cn).is_some()
     }
 
     /// Sessions that are open.
@@ -307,38 +312,35 @@ impl Responder {
     /// Takes a frame. Frames that are not what they should be are counted and change nothing (R9).
     #[inline]
     pub fn handle<M: Memory>(&mut self, frame: &mut [u8], now: Time, memory: &mut M, tx: &mut dyn Transmit) {
-        let Ok(body) = body_len(frame) else {
+        let Ok(mut frame) = FrameView::new_checked(frame) else {
             self.counters.dropped_length += 1;
             return;
         };
-        let code = frame[14];
-        let is_request = match Command::from_u8(code) {
-            Some(command) => command.is_request(),
-            None => true,
-        };
-        if !is_request {
-            self.handle_control(frame, body, now, memory, tx);
+        if let Some(command) = frame.command()
+            && !command.is_request()
+        {
+            self.handle_control(command, frame, now, memory, tx);
             return;
         }
-        let cn = Mac([frame[6], frame[7], frame[8], frame[9], frame[10], frame[11]]);
+        let cn = frame.src();
         let Some(index) = self.find(cn) else {
             self.counters.dropped_foreign += 1;
             return;
         };
         // An acknowledgement due on another stream does not wait for this one.
         if let Some((session, stream)) = self.due
-            && (session, stream) != (index, frame[17])
+            && (session, stream) != (index, frame.stream())
         {
             self.flush_due(tx);
         }
         let Some(session) = &mut self.sessions[index] else { return };
-        let (low, id) = (u16::from_be_bytes([frame[15], frame[16]]), frame[17]);
+        let id = frame.stream();
         let Some(stream) = session.streams.get_mut(usize::from(id)) else {
             session.counters.dropped_foreign += 1;
             return;
         };
-        let seq = infer(stream.expected(), low);
-        if !session.framer.open(frame, body, Space::Stream(id), seq) {
+        let seq = infer(stream.expected(), frame.seq());
+        if !session.framer.open(&mut frame, Space::Stream(id), seq) {
             session.counters.dropped_trailer += 1;
             return;
         }
@@ -353,7 +355,7 @@ impl Responder {
             memory,
             tx,
         };
-        stream.take(seq, parse(frame), &mut session.buffers, &mut cx);
+        stream.take(seq, request(&frame), &mut session.buffers, &mut cx);
         self.early = self.early + session.buffers.used() - before;
         if stream.due.is_some() {
             self.due = Some((index, id));
@@ -367,7 +369,7 @@ impl Responder {
         {
             return Some(self.last);
         }
-        let index = *self.by_cn.get(&cn)?;
+        let index = self.by_cn.get(cn)?;
         self.last = index;
         Some(index)
     }
@@ -393,19 +395,15 @@ impl Responder {
 
 /// Reads a genuine request; what makes no sense becomes [`Op::Malformed`] (R9).
 #[inline]
-fn parse(frame: &[u8]) -> Request<'_> {
-    let Ok((header, message)) = Message::parse(frame) else {
-        let (axi, addr) = Header::parse(frame).map_or_else(Default::default, |h| (h.axi, h.addr));
-        return Request { op: Op::Malformed, addr, axi, data: &[] };
-    };
-    let (op, data) = match message {
-        Message::ReadReq => (Op::Read, &[][..]),
-        Message::BurstReadReq { lines } => (Op::BurstRead { lines }, &[][..]),
-        Message::WriteReq { data } => (Op::Write, &data[..]),
-        Message::BurstWriteReq { mask, data } => (Op::BurstWrite { mask }, data),
+fn request<'a>(frame: &'a Received<'_>) -> Request<'a> {
+    let (op, data) = match frame.message() {
+        Ok(Message::ReadReq) => (Op::Read, &[][..]),
+        Ok(Message::BurstReadReq { lines }) => (Op::BurstRead { lines }, &[][..]),
+        Ok(Message::WriteReq { data }) => (Op::Write, &data[..]),
+        Ok(Message::BurstWriteReq { mask, data }) => (Op::BurstWrite { mask }, data),
         _ => (Op::Malformed, &[][..]),
     };
-    Request { op, addr: header.addr, axi: header.axi, data }
+    Request { op, addr: frame.addr(), axi: frame.axi(), data }
 }
 
 impl ResponderCounters {

@@ -4,8 +4,8 @@
 //! out its own oldest offer, a guest pushes out guests' and nobody else's. So neither invented addresses nor a
 //! stranger who borrows one keep a CN with memory from starting the session it was offered.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use alloc::collections::VecDeque;
+use core::time::Duration;
 
 use crate::frame::{Hello, HelloAck, Mac};
 use crate::session::framer::Framer;

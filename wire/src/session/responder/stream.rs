@@ -5,10 +5,13 @@
 //!   <------- SLOTS numbers -------|          |------- SLOTS numbers ->
 //! ```
 
+use alloc::boxed::Box;
+use alloc::vec;
+
+use crate::Transmit;
 use crate::frame::{
     Axi, Command, FaultStatus, HEADER_LEN, LINE_SIZE, Message, Space, burst_read_lines_max, frame_len,
 };
-use crate::link::Transmit;
 
 use super::super::framer::Framer;
 use super::super::slab::{Handle, NONE, Slab};
@@ -242,7 +245,7 @@ impl Stream {
         }
         if self.scheme == Retransmission::GoBackN {
             cx.counters.dropped_full += 1;
-            if std::mem::replace(&mut self.naked_at, self.expected) != self.expected {
+            if core::mem::replace(&mut self.naked_at, self.expected) != self.expected {
                 self.tell_gap(seq, request, cx);
             }
             return;

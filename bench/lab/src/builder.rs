@@ -1,0 +1,197 @@
+//! The description of a lab, and how it becomes a network.
+//!
+//! The builder only collects; [`Builder::build`] then makes the namespaces, the links in the order given, sets MTU and
+//! MAC addresses while everything is down, adds addresses, and brings all interfaces up. If a step fails, dropping the
+//! namespaces made so far undoes the rest.
+
+use std::collections::BTreeMap;
+
+use crate::process::Spawner;
+use crate::{Lab, LabError, Namespace, ip};
+
+/// Describes a [`Lab`]. Interface names are unique in the whole lab, so that an interface can be named alone; an
+/// interface is described before what refers to it.
+#[derive(Debug, Clone, Default)]
+pub struct Builder {
+    namespaces: Vec<String>,
+    here: Option<String>,
+    links: Vec<Link>,
+    macs: Vec<(String, String)>,
+    addresses: Vec<(String, String)>,
+    mtu: Option<u32>,
+    queues: Option<u32>,
+}
+
+/// What is to be made; the strings of a pair are a namespace and an interface in it.
+#[derive(Debug, Clone)]
+enum Link {
+    Veth { a: (String, String), b: (String, String) },
+    Macvlan { parent: String, namespace: String, name: String },
+    Bridge { namespace: String, name: String, ports: Vec<String> },
+}
+
+impl Builder {
+    /// Adds a network namespace with loopback.
+    #[must_use]
+    pub fn namespace(mut self, name: &str) -> Self {
+        self.namespaces.push(name.into());
+        self
+    }
+
+    /// Gives a name to the namespace that the thread which builds the lab is in, so that programs can be started there.
+    /// Nothing in it is changed.
+    #[must_use]
+    pub fn here(mut self, name: &str) -> Self {
+        self.here = Some(name.into());
+        self
+    }
+
+    /// Joins two namespaces by a virtual cable with an interface at each end.
+    #[must_use]
+    pub fn veth(mut self, namespace_a: &str, name_a: &str, namespace_b: &str, name_b: &str) -> Self {
+        self.links.push(Link::Veth {
+            a: (namespace_a.into(), name_a.into()),
+            b: (namespace_b.into(), name_b.into()),
+        });
+        self
+    }
+
+    /// Puts a second station with a MAC address of its own on top of `parent`, in the same namespace or another
+    /// (macvlan in bridge mode). Raw sockets on `parent` see the frames for both stations.
+    #[must_use]
+    pub fn macvlan(mut self, parent: &str, namespace: &str, name: &str) -> Self {
+        self.links.push(Link::Macvlan {
+            parent: parent.into(),
+            namespace: namespace.into(),
+            name: name.into(),
+        });
+        self
+    }
+
+    /// Adds a switch: a bridge in `namespace` with `ports` (interfaces already described, in the same namespace). No
+    /// spanning tree, no multicast snooping: it forwards from the first frame and sends none of its own.
+    #[must_use]
+    pub fn bridge(mut self, namespace: &str, name: &str, ports: &[&str]) -> Self {
+        self.links.push(Link::Bridge {
+            namespace: namespace.into(),
+            name: name.into(),
+            ports: ports.iter().map(|&p| p.into()).collect(),
+        });
+        self
+    }
+
+    /// Sets the MTU of every interface, in bytes (the kernel gives 1500).
+    #[must_use]
+    pub fn mtu(mut self, bytes: u32) -> Self {
+        self.mtu = Some(bytes);
+        self
+    }
+
+    /// Sets how many transmit and receive queues every veth end has (the kernel gives one of each).
+    #[must_use]
+    pub fn queues(mut self, count: u32) -> Self {
+        self.queues = Some(count);
+        self
+    }
+
+    /// Gives `interface` the MAC address `mac`, written `02:00:00:00:00:01` (the kernel gives a random one).
+    #[must_use]
+    pub fn mac(mut self, interface: &str, mac: &str) -> Self {
+        self.macs.push((interface.into(), mac.into()));
+        self
+    }
+
+    /// Gives `interface` an IP address with its prefix length, for example `10.77.0.1/24`.
+    #[must_use]
+    pub fn address(mut self, interface: &str, address: &str) -> Self {
+        self.addresses.push((interface.into(), address.into()));
+        self
+    }
+
+    /// Makes the lab; when it returns, every interface is up.
+    ///
+    /// # Errors
+    /// Names that are unknown or used twice, a missing `ip`, missing rights, or what `ip` says.
+    pub fn build(self) -> Result<Lab, LabError> {
+        let mut lab = Lab { namespaces: Vec::new(), interfaces: BTreeMap::new(), spawner: Spawner::start() };
+        for name in &self.namespaces {
+            if lab.namespace(name).is_ok() {
+                return Err(LabError::DuplicateName { name: name.clone() });
+            }
+            lab.namespaces.push(Namespace::create(name)?);
+        }
+        for link in &self.links {
+            self.add(&mut lab, link)?;
+        }
+        for (interface, mac) in &self.macs {
+            ip::run(lab.home_of(interface)?, &["link", "set", "dev", interface, "address", mac])?;
+        }
+        for (interface, address) in &self.addresses {
+            ip::run(lab.home_of(interface)?, &["address", "add", address, "dev", interface])?;
+        }
+        for namespace in &lab.namespaces {
+            ip::run(namespace, &["link", "set", "dev", "lo", "up"])?;
+        }
+        for (_, interface) in self.links.iter().flat_map(Link::interfaces) {
+            lab.link_up(interface)?;
+        }
+        if let Some(name) = &self.here {
+            lab.namespaces.push(Namespace::current(name)?);
+        }
+        Ok(lab)
+    }
+
+    /// Makes one link, down, and enters its interfaces into the lab.
+    fn add(&self, lab: &mut Lab, link: &Link) -> Result<(), LabError> {
+        for (namespace, name) in link.interfaces() {
+            let home = lab.namespaces.iter().position(|n| n.name() == namespace);
+            let home = home.ok_or_else(|| LabError::UnknownNamespace { namespace: namespace.into() })?;
+            if lab.interfaces.insert(name.into(), home).is_some() {
+                return Err(LabError::DuplicateName { name: name.into() });
+            }
+        }
+        match link {
+            Link::Veth { a, b } => {
+                let peer = lab.home_of(&b.1)?.path();
+                let queues = self.queues.unwrap_or(1).to_string();
+                let queues = ["numtxqueues", &queues, "numrxqueues", &queues];
+                let near = ["link", "add", "name", &a.1];
+                let far = ["type", "veth", "peer", "name", &b.1, "netns", &peer];
+                ip::run(lab.home_of(&a.1)?, &[&near[..], &queues, &far, &queues].concat())?;
+            }
+            Link::Macvlan { parent, name, .. } => {
+                let target = lab.home_of(name)?.path();
+                let what = ["link", "add", "link", parent, "name", name, "netns", &target];
+                let kind = ["type", "macvlan", "mode", "bridge"];
+                ip::run(lab.home_of(parent)?, &[&what[..], &kind].concat())?;
+            }
+            Link::Bridge { name, ports, .. } => {
+                let home = lab.home_of(name)?;
+                let kind = ["type", "bridge", "stp_state", "0", "forward_delay", "0", "mcast_snooping", "0"];
+                ip::run(home, &[&["link", "add", "name", name][..], &kind].concat())?;
+                for port in ports {
+                    lab.home_of(port)?;
+                    ip::run(home, &["link", "set", "dev", port, "master", name])?;
+                }
+            }
+        }
+        if let Some(mtu) = self.mtu.map(|bytes| bytes.to_string()) {
+            for (_, name) in link.interfaces() {
+                ip::run(lab.home_of(name)?, &["link", "set", "dev", name, "mtu", &mtu])?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Link {
+    /// The interfaces it brings, as (namespace, name).
+    fn interfaces(&self) -> Vec<(&str, &str)> {
+        match self {
+            Self::Veth { a, b } => vec![(&a.0, &a.1), (&b.0, &b.1)],
+            Self::Macvlan { namespace, name, .. } | Self::Bridge { namespace, name, .. } => {
+                vec![(namespace, name)]
+            }
+        }
+    }
+}

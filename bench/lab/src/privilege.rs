@@ -1,0 +1,121 @@
+//! The rights a lab needs, for an ordinary user too.
+//!
+//! Namespaces, interfaces and raw sockets need CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_NET_RAW. Inside a user namespace
+//! of its own an ordinary user has all of them, over what belongs to that namespace. Only a process with one thread may
+//! make one, hence the call at the start of `main`.
+
+use std::fs;
+use std::io;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{getegid, geteuid};
+
+use crate::LabError;
+
+/// CAP_NET_ADMIN, CAP_NET_RAW and CAP_SYS_ADMIN as bits of the masks in `/proc/self/status` (capability(7)).
+const NEEDED: u64 = 1 << 12 | 1 << 13 | 1 << 21;
+
+/// Where the rights to make a lab come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// The process had them: it runs as root or with the capabilities.
+    Root,
+    /// They hold inside a private user namespace. XDP programs cannot be loaded there, and locked memory is limited.
+    UserNamespace,
+}
+
+/// Makes sure that this process may make labs: does nothing when it may already, else moves it into user, network and
+/// mount namespaces of its own, where the user is mapped to root. Files made from then on still belong to the user.
+///
+/// Must be called before any thread is started.
+///
+/// # Errors
+/// [`LabError::UserNamespace`], with the setting that forbids it where one is found.
+pub fn become_private_user_namespace() -> Result<Standing, LabError> {
+    if effective_capabilities() & NEEDED == NEEDED {
+        // Whoever gave them may have given them for a namespace of his own, as a container's manager does.
+        let whole = fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| maps_all_users(&map));
+        return Ok(if whole { Standing::Root } else { Standing::UserNamespace });
+    }
+    let (user, group) = (geteuid(), getegid());
+    let flags = CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
+    unshare(flags).map_err(|e| failed("unshare", e.into()))?;
+    // The kernel takes a group map from an ordinary user only after setgroups has been given up (user_namespaces(7)).
+    fs::write("/proc/self/setgroups", "deny").map_err(|e| failed("/proc/self/setgroups", e))?;
+    fs::write("/proc/self/gid_map", format!("0 {group} 1")).map_err(|e| failed("/proc/self/gid_map", e))?;
+    fs::write("/proc/self/uid_map", format!("0 {user} 1")).map_err(|e| failed("/proc/self/uid_map", e))?;
+    Ok(Standing::UserNamespace)
+}
+
+/// Whether a map of users (user_namespaces(7)) is that of the namespace the system started with.
+fn maps_all_users(map: &str) -> bool {
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+fn effective_capabilities() -> u64 {
+    status_field("CapEff").and_then(|mask| u64::from_str_radix(&mask, 16).ok()).unwrap_or(0)
+}
+
+fn status_field(name: &str) -> Option<String> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(line.trim().into())
+}
+
+fn failed(step: &'static str, source: io::Error) -> LabError {
+    LabError::UserNamespace { step, source, advice: advice(|path| fs::read_to_string(path).ok()) }
+}
+
+/// Looks for the reason; `read` gives the content of a file, so that the answer can be tested.
+fn advice(read: impl Fn(&str) -> Option<String>) -> String {
+    let setting = |path: &str| read(path).map(|text| text.trim().to_owned());
+    let is = |path: &str, value: &str| setting(path).is_some_and(|found| found == value);
+    let reason = if is("/proc/sys/kernel/unprivileged_userns_clone", "0") {
+        "the setting kernel.unprivileged_userns_clone=0 forbids it to ordinary users"
+    } else if is("/proc/sys/user/max_user_namespaces", "0") {
+        "the setting user.max_user_namespaces=0 forbids it"
+    } else if is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") {
+        "the setting kernel.apparmor_restrict_unprivileged_userns=1 (AppArmor) forbids it to ordinary users"
+    } else if status_field("Threads").is_some_and(|threads| threads != "1") {
+        "it has to happen before the first thread is started"
+    } else {
+        "a container runtime or security module may forbid it"
+    };
+    format!("{reason}; run the same command with sudo instead")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_namespace_has_all_users() {
+        assert!(maps_all_users("         0          0 4294967295\n"));
+        assert!(!maps_all_users("         0      65534          1\n"));
+        assert!(!maps_all_users("0 100000 65536\n"));
+        assert!(!maps_all_users(""));
+    }
+
+    #[test]
+    fn advice_names_the_setting_that_forbids_it() {
+        for (path, value, expected) in [
+            ("/proc/sys/kernel/unprivileged_userns_clone", "0\n", "kernel.unprivileged_userns_clone=0"),
+            ("/proc/sys/user/max_user_namespaces", "0\n", "user.max_user_namespaces=0"),
+            (
+                "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+                "1\n",
+                "apparmor_restrict_unprivileged_userns=1",
+            ),
+        ] {
+            let advice = advice(|asked| (asked == path).then(|| value.to_owned()));
+            assert!(advice.contains(expected), "{advice}");
+            assert!(advice.contains("sudo"), "{advice}");
+        }
+    }
+
+    #[test]
+    fn advice_does_not_blame_a_setting_that_allows_it() {
+        let advice = advice(|asked| asked.ends_with("userns_clone").then(|| "1\n".to_owned()));
+        assert!(!advice.contains("userns_clone"), "{advice}");
+    }
+}

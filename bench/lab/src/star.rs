@@ -1,0 +1,47 @@
+//! A star: memory nodes and compute nodes, each in a namespace of its own, around one switch.
+//!
+//! ```text
+//!   mn0 --- port-mn0 \                / port-cn0 --- cn0
+//!   mn1 --- port-mn1 -- switch: br0 --- port-cn1 --- cn1
+//!    .                                                .
+//! ```
+//!
+//! Namespaces and the interfaces in them have the same names; MAC addresses follow from the numbers, so that a test or a
+//! configuration file can name a node before there is a network.
+
+use crate::{Builder, Lab};
+
+/// Most nodes of one kind: numbers have one byte of the MAC address.
+pub const STAR_NODES_MAX: usize = 200;
+/// The namespace with the bridge.
+const SWITCH: &str = "switch";
+
+/// The MAC address of memory node number `index` of a star, and of the interface `mn<index>`.
+pub fn memory_node_mac(index: usize) -> String {
+    format!("02:00:00:00:02:{index:02x}")
+}
+
+/// The MAC address of compute node number `index` of a star, its CN id, and that of the interface `cn<index>`.
+pub fn compute_node_mac(index: usize) -> String {
+    format!("02:00:00:00:01:{index:02x}")
+}
+
+impl Lab {
+    /// Describes a star of `memory_nodes` (`mn0`, `mn1`, …) and `compute_nodes` (`cn0`, …), at most
+    /// [`STAR_NODES_MAX`] of each. What can be said of any lab can be said of it too, the MTU for example.
+    pub fn star(memory_nodes: usize, compute_nodes: usize) -> Builder {
+        let macs: [fn(usize) -> String; 2] = [memory_node_mac, compute_node_mac];
+        let kinds = [("mn", memory_nodes), ("cn", compute_nodes)];
+        let nodes = kinds.into_iter().zip(macs).flat_map(|((kind, count), mac)| {
+            (0..count.min(STAR_NODES_MAX)).map(move |index| (format!("{kind}{index}"), mac(index)))
+        });
+        let (mut builder, mut ports) = (Lab::builder().namespace(SWITCH), Vec::new());
+        for (node, mac) in nodes {
+            let port = format!("port-{node}");
+            builder = builder.namespace(&node).veth(&node, &node, SWITCH, &port).mac(&node, &mac);
+            ports.push(port);
+        }
+        let ports: Vec<&str> = ports.iter().map(String::as_str).collect();
+        builder.bridge(SWITCH, "br0", &ports)
+    }
+}

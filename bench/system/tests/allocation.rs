@@ -1,0 +1,228 @@
+//! After start the data path allocates nothing: counted by the allocator itself, over real frames.
+//!
+//! A memory node's service runs on one thread, a line port on another, a packet link each, joined by a cable. Once
+//! they are connected and warm, each thread counts what it allocates while lines and bursts are read and written,
+//! with and without the cache: the sums must be zero.
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use common::node::{link_on, port};
+use common::{LIMIT, Outcome, ensure, eventually, pair};
+use cxloe_cn::cache::CacheConfig;
+use cxloe_cn::port::Port;
+use cxloe_lab::Standing;
+use cxloe_link::Clock;
+use cxloe_link::{Backend, Link, LinkConfig};
+use cxloe_mn::control::{Mappings, StaticMap};
+use cxloe_mn::pool::{Host, Pool, PoolOptions};
+use cxloe_mn::service::Service;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::session::ResponderConfig;
+use libtest_mimic::{Failed, Trial};
+
+thread_local! {
+    /// What this thread has asked of the allocator.
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+struct Counting;
+
+fn count() {
+    // A thread that is ending has no counter any more, and nothing here to count.
+    let _ = ALLOCATIONS.try_with(|n| n.set(n.get() + 1));
+}
+
+// SAFETY: every call is passed on unchanged to the system's allocator, which keeps the contract; counting touches
+// a constant-initialised thread-local without a destructor, which allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: the caller keeps the contract of `alloc`, which is this very one.
+        unsafe { System.alloc(layout) }
+    }
+
+    // SAFETY: the contract is that of `System`, to which the call goes.
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        // SAFETY: as for `alloc`.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    // SAFETY: the contract is that of `System`, to which the call goes.
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        // SAFETY: `at` came from `System` with this layout, as every allocation here does.
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    // SAFETY: the contract is that of `System`, to which the call goes.
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: `at` came from `System` with this layout, as every allocation here does.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const HPA: u64 = 1 << 32;
+const REGION: u64 = 8 << 20;
+
+fn main() -> ExitCode {
+    common::run(tests, &[], &[])
+}
+
+fn tests(_: Standing) -> Vec<Trial> {
+    vec![
+        Trial::test("the_counter_counts", the_counter_counts),
+        Trial::test("nothing_is_allocated_after_start", nothing_is_allocated_after_start),
+    ]
+}
+
+fn allocations() -> u64 {
+    ALLOCATIONS.with(Cell::get)
+}
+
+fn the_counter_counts() -> Outcome {
+    let before = allocations();
+    let mut grows = std::hint::black_box(vec![1_u8]);
+    grows.extend_from_slice(&[0; 100]);
+    drop(std::hint::black_box(grows));
+    ensure(allocations() >= before + 2, "the allocator does not count")
+}
+
+/// What the two threads tell each other.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// What the memory node's thread has allocated so far, written after each batch.
+    allocated: AtomicU64,
+    /// Batches it has finished.
+    batches: AtomicU64,
+}
+
+/// The memory node's loop: as a worker's, without what a worker does besides.
+fn serve(mut link: Box<dyn Link>, mut service: Service, shared: &Shared) -> Result<(), Failed> {
+    let clock = Clock::new();
+    let until = Instant::now() + 4 * LIMIT;
+    while !shared.stop.load(Ordering::Acquire) && Instant::now() < until {
+        let now = clock.now();
+        service.begin_batch();
+        let received = link.receive(64, &mut |frame, tx| service.handle(frame, now, tx))?;
+        if received > 0 {
+            service.finish_batch(link.transmit());
+            link.flush()?;
+        }
+        shared.allocated.store(allocations(), Ordering::Release);
+        shared.batches.fetch_add(1, Ordering::Release);
+        if received == 0 {
+            link.wait(Duration::from_millis(1))?;
+        }
+    }
+    Ok(())
+}
+
+fn service(max_frame: usize) -> Result<Service, Failed> {
+    let options = PoolOptions { bytes: Some(2 * REGION), prefault: Some(true), ..PoolOptions::default() };
+    let pool = Arc::new(Pool::open(&options, &Host::default(), &|_, _| {})?);
+    let incarnation = pool.incarnation();
+    let (mut mappings, _) = Mappings::open(pool, Default::default());
+    let map: StaticMap = serde_json::from_value(
+        serde_json::json!({ "map": [{ "cn": CN.to_string(), "size": REGION.to_string() }] }),
+    )?;
+    map.apply(&mut mappings)?;
+    let table = Arc::clone(mappings.table());
+    Ok(Service::new(ResponderConfig::new(MN, max_frame, incarnation, 42), table, 1024))
+}
+
+/// Some of everything, without the cache and with it; `lines`, `hpas` and `bytes` are room made beforehand.
+fn work(port: &mut Port, room: &mut Room, rounds: u64) -> Outcome {
+    for round in 0..rounds {
+        let at = |i: u64| HPA + (round * 7919 + i * 4160) % REGION / 64 * 64;
+        for i in 0..50 {
+            port.write(at(i), &[i as u8; 64])?;
+            if port.read(at(i))? != [i as u8; 64] {
+                return Err("a line holds other bytes than were written".into());
+            }
+            // Again: with a cache these are hits.
+            port.write(at(i), &[!i as u8; 64])?;
+            port.read(at(i))?;
+        }
+        for (i, (hpa, pair)) in room.hpas.iter_mut().zip(&mut room.pairs).enumerate() {
+            *hpa = HPA + (round * 64 + i as u64) * 64 % REGION;
+            *pair = (*hpa, [i as u8; 64]);
+        }
+        port.write_batch(&room.pairs)?;
+        port.read_batch(&room.hpas, &mut room.lines)?;
+        let page = HPA + round * 65_536 % REGION;
+        port.write_bytes(page, &room.bytes)?;
+        port.read_bytes(page, &mut room.bytes)?;
+    }
+    port.flush()?;
+    Ok(())
+}
+
+struct Room {
+    hpas: Vec<u64>,
+    pairs: Vec<(u64, [u8; 64])>,
+    lines: Vec<[u8; 64]>,
+    bytes: Vec<u8>,
+}
+
+fn nothing_is_allocated_after_start() -> Outcome {
+    let lab = pair().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
+    let on = |interface: &str| {
+        link_on(&lab, &LinkConfig { backend: Backend::Packet, ..LinkConfig::new(interface) })
+    };
+    let (near, far) = (on("cn0")?, on("mn0")?);
+    let service = service(far.info().max_frame)?;
+    let shared = Arc::new(Shared::default());
+    let theirs = Arc::clone(&shared);
+    let node = std::thread::spawn(move || serve(far, service, &theirs));
+
+    let mut port = port(near, MN, HPA, REGION, CacheConfig::OFF)?;
+    port.connect(LIMIT)?;
+    let mut room = Room {
+        hpas: vec![0; 200],
+        pairs: vec![(0, [0; 64]); 200],
+        lines: vec![[0; 64]; 200],
+        bytes: (0..16_384).map(|i| i as u8).collect(),
+    };
+    let there = |shared: &Shared| -> Result<u64, Failed> {
+        let batch = shared.batches.load(Ordering::Acquire);
+        eventually("the memory node is at rest", || shared.batches.load(Ordering::Acquire) > batch + 1)?;
+        Ok(shared.allocated.load(Ordering::Acquire))
+    };
+    for cache in [CacheConfig::OFF, CacheConfig::default()] {
+        port.engine().set_cache(cache)?;
+        work(&mut port, &mut room, 3)?; // brings everything to its size
+        let node_before = there(&shared)?;
+        let before = allocations();
+        let worked = work(&mut port, &mut room, 40);
+        let here = allocations() - before;
+        worked?;
+        let node = there(&shared)? - node_before;
+        ensure(
+            here == 0,
+            format!("the compute node's thread allocated {here} times, {} bytes of cache", cache.bytes),
+        )?;
+        ensure(
+            node == 0,
+            format!("the memory node's thread allocated {node} times, {} bytes of cache", cache.bytes),
+        )?;
+        let hits = port.engine().counters().read_hits;
+        ensure((hits > 0) == (cache.bytes > 0), format!("{hits} hits with {} bytes of cache", cache.bytes))?;
+    }
+    port.close()?;
+    shared.stop.store(true, Ordering::Release);
+    node.join().map_err(|_| "the memory node's thread panicked")?
+}

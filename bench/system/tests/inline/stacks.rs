@@ -1,0 +1,185 @@
+//! The stack that the handler runs on: threads whose own signal stack is as small as the kernel allows, or missing; more
+//! threads at once than there are stacks; how deep they were used.
+
+use std::io;
+use std::process::ExitCode;
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cxloe_cn::inline::{InlineError, InlineOptions, InlineRegion};
+use cxloe_cn::sigbus::{self, STACK_BYTES, STACKS};
+use cxloe_link::Backend;
+use libtest_mimic::Failed;
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::common::{LIMIT, Outcome, ensure, eventually};
+use super::{BYTES, LOCAL, PAGE, Rig, WORDS, WORDS_PER_PAGE, in_copy, local};
+
+/// The auxiliary vector's entry for the least signal stack, which depends on the registers of the CPU.
+const AT_MINSIGSTKSZ: libc::c_ulong = 51;
+
+/// A signal stack of a thread, above memory that cannot be touched; gone again when dropped.
+struct SignalStack {
+    _memory: MmapRaw,
+    before: libc::stack_t,
+}
+
+impl SignalStack {
+    /// The smallest that the kernel can call a handler on: what it puts there, and nothing more.
+    fn least() -> Result<SignalStack, Failed> {
+        // SAFETY: reads a number.
+        let least = (unsafe { libc::getauxval(AT_MINSIGSTKSZ) } as usize).max(libc::MINSIGSTKSZ);
+        let memory = MmapOptions::new().len(PAGE + least.next_multiple_of(PAGE)).map_anon()?;
+        let memory = MmapRaw::from(memory);
+        // SAFETY: the first page of memory that was mapped a moment ago.
+        if unsafe { libc::mprotect(memory.as_mut_ptr().cast(), PAGE, libc::PROT_NONE) } != 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        let start = memory.as_mut_ptr().wrapping_add(PAGE).cast();
+        let before = set(&libc::stack_t { ss_sp: start, ss_flags: 0, ss_size: least })?;
+        Ok(SignalStack { _memory: memory, before })
+    }
+}
+
+impl Drop for SignalStack {
+    fn drop(&mut self) {
+        let _ = set(&self.before);
+    }
+}
+
+/// Gives the calling thread another signal stack; which it had.
+fn set(stack: &libc::stack_t) -> Result<libc::stack_t, Failed> {
+    let mut before = libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: 0, ss_size: 0 };
+    // SAFETY: the memory named lives until another stack is set, and nothing else uses it.
+    match unsafe { libc::sigaltstack(stack, &mut before) } {
+        0 => Ok(before),
+        _ => Err(io::Error::last_os_error().into()),
+    }
+}
+
+const NONE: libc::stack_t =
+    libc::stack_t { ss_sp: std::ptr::null_mut(), ss_flags: libc::SS_DISABLE, ss_size: 0 };
+
+/// Adds one to the `own`th word of every page, again and again: more pages than may be here.
+fn add(region: &InlineRegion, own: usize) {
+    for _ in 0..ROUNDS {
+        for page in 0..WORDS / WORDS_PER_PAGE {
+            region[page * WORDS_PER_PAGE + own].fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+const ROUNDS: u64 = 2;
+
+/// Far less than there is: what is added to the code one day has room.
+pub fn well_below() -> Outcome {
+    let used = sigbus::used();
+    ensure(used.deepest > 0 && used.deepest < STACK_BYTES / 4, format!("{used:?}"))
+}
+
+pub fn the_least_signal_stack_will_do() -> Outcome {
+    let rig = Rig::new(Backend::Packet, None)?;
+    let region = rig.map(local(LOCAL))?;
+    // Nothing of the threads' own is in the way of what they add, on a stack of a few pages.
+    let small = || thread::Builder::new().stack_size(32 << 10);
+    thread::scope(|scope| -> Outcome {
+        let least = small().spawn_scoped(scope, || -> Outcome {
+            let _stack = SignalStack::least()?;
+            add(&region, 0);
+            Ok(())
+        })?;
+        let none = small().spawn_scoped(scope, || -> Outcome {
+            let before = set(&NONE)?;
+            add(&region, 1);
+            set(&before).map(drop)
+        })?;
+        let usual = small().spawn_scoped(scope, || add(&region, 2))?;
+        least.join().map_err(|_| "it panicked")??;
+        none.join().map_err(|_| "it panicked")??;
+        usual.join().map_err(|_| "it panicked".into())
+    })?;
+    for page in 0..WORDS / WORDS_PER_PAGE {
+        for own in 0..3 {
+            let found = region[page * WORDS_PER_PAGE + own].load(Ordering::Relaxed);
+            ensure(found == ROUNDS, format!("page {page}, thread {own}: {found}"))?;
+        }
+    }
+    ensure(region.counters().evicted > 0, "pages have left meanwhile")?;
+    region.close()?;
+    println!("{:?} of {STACK_BYTES} bytes", sigbus::used());
+    well_below()?;
+    rig.end()
+}
+
+/// All stacks are taken by threads that wait for a memory node; the others wait for a stack, and everybody is served.
+pub fn more_threads_than_stacks() -> Outcome {
+    const THREADS: usize = STACKS + 32;
+    let rig = Rig::new(Backend::Packet, None)?;
+    let region = rig.map(local(BYTES))?;
+    let node = rig.node.as_ref().ok_or("it runs")?;
+    node.pause()?;
+    thread::scope(|scope| -> Outcome {
+        for own in 0..THREADS {
+            let word = &region[own * WORDS_PER_PAGE];
+            let small = thread::Builder::new().stack_size(32 << 10);
+            small.spawn_scoped(scope, move || word.fetch_add(own as u64 + 1, Ordering::Relaxed))?;
+        }
+        // The threads end only if it goes on.
+        let taken = eventually("every stack has a thread", || sigbus::used().stacks == STACKS);
+        node.resume()?;
+        taken
+    })?;
+    for own in 0..THREADS {
+        let found = region[own * WORDS_PER_PAGE].load(Ordering::Relaxed);
+        ensure(found == own as u64 + 1, format!("thread {own}: {found}"))?;
+    }
+    region.close()?;
+    well_below()?;
+    rig.end()
+}
+
+/// Maps a region and forks; what the child does with its part is no concern of the parent's. Which step failed, or 0.
+pub fn has_a_child() -> ExitCode {
+    let Some(region) = in_copy(local(LOCAL)) else { return ExitCode::from(4) };
+    add(&region, 0);
+    // SAFETY: the child uses the region that it has inherited, which is what is tested, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let refused = matches!(region.flush(), Err(InlineError::Inherited));
+        drop(region);
+        // SAFETY: ends the child, without what the parent would do at its end.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let until = Instant::now() + LIMIT;
+    let mut status = 0;
+    // SAFETY: looks after the child made above.
+    while unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) } == 0 {
+        if Instant::now() > until {
+            return ExitCode::from(5);
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    if !libc::WIFEXITED(status) || libc::WEXITSTATUS(status) != 0 {
+        return ExitCode::from(6);
+    }
+    add(&region, 0);
+    let wrong = (0..WORDS / WORDS_PER_PAGE)
+        .find(|page| region[page * WORDS_PER_PAGE].load(Ordering::Relaxed) != 2 * ROUNDS);
+    if wrong.is_some() {
+        return ExitCode::from(7);
+    }
+    if region.close().is_ok() { ExitCode::SUCCESS } else { ExitCode::from(8) }
+}
+
+/// Maps a region, and is sent a SIGBUS that no access has caused.
+pub fn is_told_to_end() -> ExitCode {
+    // SAFETY: the default action, instead of the handler of Rust's runtime, which looks for stacks that overflow.
+    unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
+    let Some(region) = in_copy(InlineOptions::default()) else { return ExitCode::from(4) };
+    region[0].store(1, Ordering::Relaxed);
+    // SAFETY: sends this process a signal.
+    unsafe { libc::kill(libc::getpid(), libc::SIGBUS) };
+    thread::sleep(LIMIT.min(Duration::from_secs(10)));
+    ExitCode::from(5)
+}

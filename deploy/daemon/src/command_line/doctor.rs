@@ -1,0 +1,169 @@
+//! What the doctors of the daemons have in common: which options they judge, and how they ask a manager. Who is asked
+//! decides nothing here: the judgements take what was answered.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::doctor::{Check, Group};
+
+use cxloe_fabric::api::{ManagerHealth, MemoryNodeStatus};
+use cxloe_fabric::model::human_bytes;
+use cxloe_fabric::{Client, ClientError};
+
+/// How long a manager may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The configuration file of an installed daemon, unless options are `given`: then those are judged, and no file.
+pub fn installed_config(file: &Path, given: bool) -> Option<PathBuf> {
+    (!given && file.exists()).then(|| file.to_path_buf())
+}
+
+/// The check that the options of a daemon, from the file `from` or the command line alone, can be used.
+pub fn judge_options(from: Option<&Path>, error: Option<String>) -> Check {
+    let (group, name) = (Group::Configuration, "options");
+    let place = from.map_or_else(|| "command line".to_owned(), |path| path.display().to_string());
+    match error {
+        None => Check::ok(group, name, place),
+        Some(error) => {
+            let first = error.lines().next().unwrap_or_default().to_owned();
+            let rest = error.lines().skip(1).collect::<Vec<_>>().join("\n");
+            let advice =
+                if rest.is_empty() { "change that; --help names all options".to_owned() } else { rest };
+            Check::fail(group, name, first, advice)
+        }
+    }
+}
+
+/// What a manager answered.
+#[derive(Debug)]
+pub struct Asked {
+    /// How it is.
+    pub health: Result<ManagerHealth, String>,
+    /// The memory nodes it knows, if it told.
+    pub memory_nodes: Vec<MemoryNodeStatus>,
+}
+
+impl Asked {
+    /// Asks the manager at `url`.
+    pub fn at(url: &str) -> Asked {
+        let silent = |error: String| Asked { health: Err(error), memory_nodes: Vec::new() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let asked = async {
+            let client = Client::new(url)?;
+            let health = client.health().await?;
+            Ok::<_, ClientError>((health, client.memory_nodes().await?))
+        };
+        let answer = match runtime {
+            Ok(runtime) => runtime.block_on(async { tokio::time::timeout(PATIENCE, asked).await }),
+            Err(error) => return silent(format!("cannot start: {error}")),
+        };
+        match answer {
+            Ok(Ok((health, memory_nodes))) => Asked { health: Ok(health), memory_nodes },
+            Ok(Err(error)) => silent(error.to_string()),
+            Err(_) => silent(format!("manager at {url} has not answered for {PATIENCE:?}")),
+        }
+    }
+
+    /// Judges the manager, for a daemon of release `version`.
+    pub fn judge_manager(&self, url: &str, version: &str) -> Check {
+        let (group, name) = (Group::Peers, "manager");
+        match &self.health {
+            Err(error) => {
+                let advice = "start it (systemctl start gmm), see whether it listens on an address that this machine \
+                              reaches (`listen` in its gmm.toml), and whether a firewall is in between";
+                Check::fail(group, name, error, advice)
+            }
+            Ok(health) if health.read_only.is_some() => {
+                let reason = health.read_only.as_deref().unwrap_or_default();
+                let found = format!("{url} changes nothing at present: {reason}");
+                Check::fail(group, name, found, "make room where its store is; it goes on by itself")
+            }
+            Ok(health) if !health.refused.is_empty() => {
+                let nodes: Vec<String> = health.refused.iter().take(5).map(ToString::to_string).collect();
+                let found = format!(
+                    "{url} is not followed by {} nodes, since its store lacks what they have seen: {}",
+                    health.refused.len(),
+                    nodes.join(", ")
+                );
+                let advice = "start it over its newest store; `gmm adopt-fabric` shows what would be lost with this one";
+                Check::fail(group, name, found, advice)
+            }
+            Ok(health) if health.orphan_bytes > 0 => {
+                let found = format!(
+                    "{url}: memory nodes keep {} that no region has",
+                    human_bytes(health.orphan_bytes)
+                );
+                let advice = "`gmm list -M` shows which (orphan_bytes), `gmm release-orphans NODE` has it zeroed and given back";
+                Check::warn(group, name, found, advice)
+            }
+            Ok(health) if health.version != version => {
+                let found = format!("{url}, release {}, here {version}", health.version);
+                let advice = "bring all daemons to one release, the manager first";
+                Check::warn(group, name, found, advice)
+            }
+            Ok(health) => {
+                let nodes = &health.memory_nodes;
+                let found = format!("{url}, {} of {} memory nodes reachable", nodes.reachable, nodes.known);
+                Check::ok(group, name, found)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+
+    fn asked(version: &str) -> Asked {
+        let health = serde_json::json!({
+            "status": "ok", "version": version, "watermark": {"term": 1, "revision": 2}, "regions": 0,
+            "memory_nodes": {"known": 2, "reachable": 1}, "compute_nodes": {"known": 0, "reachable": 0},
+        });
+        Asked { health: Ok(serde_json::from_value(health).unwrap()), memory_nodes: vec![] }
+    }
+
+    #[test]
+    fn managers_are_judged_by_answer_and_release() {
+        let well = asked("1.0.0").judge_manager("http://m:1", "1.0.0");
+        assert_eq!(
+            (well.level, well.found.as_str()),
+            (Level::Ok, "http://m:1, 1 of 2 memory nodes reachable")
+        );
+        assert_eq!(asked("0.9.0").judge_manager("http://m:1", "1.0.0").level, Level::Warn);
+        let mut troubled = asked("1.0.0");
+        let health = troubled.health.as_mut().unwrap();
+        health.orphan_bytes = 4 << 20;
+        let judged = |asked: &Asked| asked.judge_manager("http://m:1", "1.0.0");
+        assert!(judged(&troubled).level == Level::Warn && judged(&troubled).found.contains("4.00 MiB"));
+        let refused = cxloe_fabric::api::Party::MemoryNode(cxloe_fabric::model::Name::new("mn7").unwrap());
+        troubled.health.as_mut().unwrap().refused = vec![refused];
+        assert!(judged(&troubled).level == Level::Fail && judged(&troubled).found.contains("mn7"));
+        assert!(judged(&troubled).advice.unwrap().contains("gmm adopt-fabric"));
+        troubled.health.as_mut().unwrap().read_only = Some("no room".into());
+        assert!(judged(&troubled).level == Level::Fail && judged(&troubled).found.contains("no room"));
+        let nobody = Asked::at("http://127.0.0.1:1").judge_manager("http://127.0.0.1:1", "1.0.0");
+        assert_eq!(nobody.level, Level::Fail);
+        assert!(nobody.found.contains("unreachable"), "{}", nobody.found);
+        assert_eq!(Asked::at("ftp://x").judge_manager("ftp://x", "1.0.0").level, Level::Fail);
+    }
+
+    #[test]
+    fn options_that_cannot_be_used_are_quoted() {
+        let from = Path::new("/etc/cxloe/x.toml");
+        assert_eq!(judge_options(Some(from), None).found, "/etc/cxloe/x.toml");
+        let wrong = judge_options(Some(from), Some("file x: TOML\n  |\n1 | a\n".into()));
+        assert_eq!((wrong.level, wrong.found.as_str()), (Level::Fail, "file x: TOML"));
+        assert!(wrong.advice.unwrap().contains("1 | a"));
+        assert!(judge_options(None, Some("wrong".into())).advice.unwrap().contains("--help"));
+    }
+
+    #[test]
+    fn the_installed_file_is_taken_where_nothing_is_given() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("gmm.toml");
+        assert_eq!(installed_config(&file, false), None);
+        std::fs::write(&file, "").unwrap();
+        assert_eq!((installed_config(&file, false), installed_config(&file, true)), (Some(file), None));
+    }
+}

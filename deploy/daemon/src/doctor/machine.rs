@@ -1,0 +1,327 @@
+//! Kernel, clock and CPUs: whether they serve a daemon that counts in microseconds.
+
+use crate::doctor::{Check, Group, Host};
+
+/// Sources of time that are read without leaving the CPU.
+const FAST_CLOCKS: [&str; 5] = ["tsc", "kvm-clock", "arch_sys_counter", "hyperv_clocksource_tsc_page", "ptp"];
+/// The oldest kernel with what the links use: AF_XDP with busy polling.
+const KERNEL_FULL: (u32, u32) = (5, 11);
+
+/// What was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// The kernel's release, as in `6.1.0-13-amd64`.
+    pub kernel: String,
+    /// The source of time in use; empty if the kernel does not tell.
+    pub clock: String,
+    /// All sources of time there are.
+    pub clocks: String,
+    /// CPUs that run.
+    pub online: Vec<usize>,
+    /// CPUs that the scheduler leaves alone (`isolcpus`).
+    pub isolated: Vec<usize>,
+    /// Frequency governors in use, by CPU; empty where frequencies are not this kernel's to choose.
+    pub governors: Vec<(usize, String)>,
+    /// CPUs of each NUMA node.
+    pub nodes: Vec<(i32, Vec<usize>)>,
+}
+
+/// What a daemon does with CPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Its worker threads.
+    pub workers: usize,
+    /// Whether they spin.
+    pub spinning: bool,
+    /// The CPUs they are pinned to; empty: not pinned.
+    pub pinned: Vec<usize>,
+    /// How to pin them, as in `--cpus`.
+    pub flag: &'static str,
+    /// The NUMA node of the network interface, if it has one.
+    pub near: Option<i32>,
+}
+
+impl Machine {
+    /// Reads it.
+    pub fn read(host: &Host) -> Machine {
+        const CLOCK: &str = "sys/devices/system/clocksource/clocksource0";
+        const CPUS: &str = "sys/devices/system/cpu";
+        const NODES: &str = "sys/devices/system/node";
+        let online = host.cpus(format!("{CPUS}/online"));
+        let governor =
+            |cpu: &usize| Some((*cpu, host.text(format!("{CPUS}/cpu{cpu}/cpufreq/scaling_governor"))?));
+        let node = |name: String| {
+            let number = name.strip_prefix("node")?.parse().ok()?;
+            Some((number, host.cpus(format!("{NODES}/{name}/cpulist"))))
+        };
+        Machine {
+            kernel: host.text("proc/sys/kernel/osrelease").unwrap_or_default(),
+            clock: host.text(format!("{CLOCK}/current_clocksource")).unwrap_or_default(),
+            clocks: host.text(format!("{CLOCK}/available_clocksource")).unwrap_or_default(),
+            governors: online.iter().filter_map(governor).collect(),
+            isolated: host.cpus(format!("{CPUS}/isolated")),
+            nodes: host.names(NODES).into_iter().filter_map(node).collect(),
+            online,
+        }
+    }
+
+    /// Major and minor number of the kernel; `(0, 0)` if it does not tell.
+    pub fn kernel_version(&self) -> (u32, u32) {
+        let mut numbers =
+            self.kernel.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+        (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
+    }
+
+    /// Judges the kernel, for a daemon that exchanges frames, and the clock.
+    pub fn judge(&self) -> Vec<Check> {
+        vec![self.judge_kernel(), self.judge_clock()]
+    }
+
+    fn judge_kernel(&self) -> Check {
+        let (group, name) = (Group::Machine, "kernel");
+        if self.kernel_version() >= KERNEL_FULL {
+            return Check::ok(group, name, &self.kernel);
+        }
+        let found = if self.kernel.is_empty() { "unknown" } else { &self.kernel };
+        let advice =
+            "use Linux 5.11 or newer: AF_XDP with busy polling came with it; older ones get packet rings";
+        Check::warn(group, name, found, advice)
+    }
+
+    /// Judges the clock alone.
+    pub fn judge_clock(&self) -> Check {
+        let (group, name) = (Group::Machine, "clock source");
+        if self.clock.is_empty() {
+            return Check::ok(group, name, "the kernel does not tell");
+        }
+        if FAST_CLOCKS.contains(&self.clock.as_str()) {
+            return Check::ok(group, name, &self.clock);
+        }
+        let faster = self.clocks.split_whitespace().find(|clock| FAST_CLOCKS.contains(clock));
+        let advice = match faster {
+            Some(clock) => format!(
+                "each look at it takes about a microsecond: \
+                 echo {clock} > /sys/devices/system/clocksource/clocksource0/current_clocksource"
+            ),
+            None => "each look at it takes about a microsecond, and this machine has no faster one: see the kernel's \
+                     log for why it does not trust the TSC (dmesg | grep -i tsc)"
+                .to_owned(),
+        };
+        Check::warn(group, name, &self.clock, advice)
+    }
+
+    /// Judges the CPUs for what they are to do.
+    pub fn judge_cpus(&self, task: &Use) -> Vec<Check> {
+        [
+            Some(self.judge_count(task)),
+            self.judge_pinned(task),
+            self.judge_near(task),
+            Some(self.judge_governor(task)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    fn judge_count(&self, task: &Use) -> Check {
+        let (group, name) = (Group::Machine, "CPUs");
+        let (cpus, workers) = (self.online.len(), task.workers);
+        let found =
+            format!("{cpus} CPUs, {workers} workers{}", if task.spinning { " that spin" } else { "" });
+        if task.spinning && workers >= cpus {
+            let advice = "workers that spin leave no CPU to the rest of the system: have fewer, or take `wait = adaptive`";
+            return Check::warn(group, name, found, advice);
+        }
+        Check::ok(group, name, found)
+    }
+
+    fn judge_pinned(&self, task: &Use) -> Option<Check> {
+        let (group, name, flag) = (Group::Machine, "pinned CPUs", task.flag);
+        if task.pinned.is_empty() {
+            let advice = format!(
+                "a worker that spins is moved about by the scheduler: pin it with {flag} to a CPU near the interface"
+            );
+            return task.spinning.then(|| Check::warn(group, name, "none", advice));
+        }
+        let found = list(&task.pinned);
+        let missing: Vec<usize> =
+            task.pinned.iter().filter(|cpu| !self.online.contains(cpu)).copied().collect();
+        if !missing.is_empty() {
+            let advice = format!(
+                "there is no CPU {} that runs; choose of {} with {flag}",
+                list(&missing),
+                list(&self.online)
+            );
+            return Some(Check::fail(group, name, found, advice));
+        }
+        let shared: Vec<usize> =
+            task.pinned.iter().filter(|cpu| !self.isolated.contains(cpu)).copied().collect();
+        if task.spinning && !shared.is_empty() {
+            let cpus = list(&task.pinned);
+            let advice = format!(
+                "the scheduler puts other work there too, which shows in the tail: boot with \
+                 isolcpus={cpus} nohz_full={cpus} rcu_nocbs={cpus}"
+            );
+            return Some(Check::warn(
+                group,
+                name,
+                format!("{found}, of which {} not isolated", list(&shared)),
+                advice,
+            ));
+        }
+        Some(Check::ok(group, name, found))
+    }
+
+    fn judge_near(&self, task: &Use) -> Option<Check> {
+        let (group, name) = (Group::Machine, "NUMA node");
+        let near = task.near.filter(|node| *node >= 0)?;
+        let (_, cpus) = self.nodes.iter().find(|(node, _)| *node == near)?;
+        let far: Vec<usize> = task.pinned.iter().filter(|cpu| !cpus.contains(cpu)).copied().collect();
+        if far.is_empty() {
+            return Some(Check::ok(
+                group,
+                name,
+                format!("the interface is on node {near}, CPUs {}", list(cpus)),
+            ));
+        }
+        let found = format!("the interface is on node {near}, CPU {} is not", list(&far));
+        Some(Check::warn(group, name, found, format!("choose of CPUs {} with {}", list(cpus), task.flag)))
+    }
+
+    fn judge_governor(&self, task: &Use) -> Check {
+        let (group, name) = (Group::Machine, "CPU governor");
+        if self.governors.is_empty() {
+            return Check::ok(group, name, "frequencies are not this kernel's to choose");
+        }
+        let ours = |cpu: usize| task.pinned.is_empty() || task.pinned.contains(&cpu);
+        let mut slow: Vec<&str> = self
+            .governors
+            .iter()
+            .filter(|(cpu, governor)| ours(*cpu) && governor != "performance")
+            .map(|(_, governor)| governor.as_str())
+            .collect();
+        slow.dedup();
+        if slow.is_empty() {
+            return Check::ok(group, name, "performance");
+        }
+        let advice = "a CPU that has slowed down answers late: cpupower frequency-set -g performance";
+        Check::warn(group, name, slow.join(", "), advice)
+    }
+}
+
+fn list(cpus: &[usize]) -> String {
+    cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+    use crate::doctor::host::described;
+
+    fn machine() -> Machine {
+        Machine {
+            kernel: "6.1.0".into(),
+            clock: "tsc".into(),
+            clocks: "tsc hpet acpi_pm".into(),
+            online: vec![0, 1, 2, 3],
+            nodes: vec![(0, vec![0, 1]), (1, vec![2, 3])],
+            ..Machine::default()
+        }
+    }
+
+    fn task() -> Use {
+        Use { workers: 1, flag: "--cpus", ..Use::default() }
+    }
+
+    fn find<'c>(checks: &'c [Check], name: &str) -> &'c Check {
+        checks
+            .iter()
+            .find(|check| check.name == name)
+            .unwrap_or_else(|| panic!("no check {name}: {checks:?}"))
+    }
+
+    #[test]
+    fn a_machine_is_read_as_it_describes_itself() {
+        let (_root, host) = described(&[
+            ("proc/sys/kernel/osrelease", "6.18.44-x\n"),
+            ("sys/devices/system/clocksource/clocksource0/current_clocksource", "hpet\n"),
+            ("sys/devices/system/clocksource/clocksource0/available_clocksource", "tsc hpet \n"),
+            ("sys/devices/system/cpu/online", "0-1\n"),
+            ("sys/devices/system/cpu/isolated", "1\n"),
+            ("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "powersave\n"),
+            ("sys/devices/system/node/node0/cpulist", "0-1\n"),
+            ("sys/devices/system/node/online", "0\n"),
+        ]);
+        let read = Machine::read(&host);
+        let expected = Machine {
+            kernel: "6.18.44-x".into(),
+            clock: "hpet".into(),
+            clocks: "tsc hpet".into(),
+            online: vec![0, 1],
+            isolated: vec![1],
+            governors: vec![(1, "powersave".into())],
+            nodes: vec![(0, vec![0, 1])],
+        };
+        assert_eq!((read.kernel_version(), read), ((6, 18), expected));
+        assert_eq!(Machine::read(&Host::at("/nonexistent")), Machine::default());
+    }
+
+    #[test]
+    fn old_kernels_and_slow_clocks_are_warned_of() {
+        assert!(machine().judge().iter().all(|check| check.level == Level::Ok));
+        for (kernel, level) in
+            [("5.10.0-8", Level::Warn), ("5.11", Level::Ok), ("4.19", Level::Warn), ("", Level::Warn)]
+        {
+            let machine = Machine { kernel: kernel.into(), ..machine() };
+            assert_eq!(find(&machine.judge(), "kernel").level, level, "{kernel}");
+        }
+        let slow = Machine { clock: "hpet".into(), ..machine() };
+        assert!(find(&slow.judge(), "clock source").advice.as_ref().unwrap().contains("echo tsc >"));
+        let none = Machine { clock: "acpi_pm".into(), clocks: "acpi_pm".into(), ..machine() };
+        assert!(find(&none.judge(), "clock source").advice.as_ref().unwrap().contains("dmesg"));
+        assert_eq!(Machine { clock: String::new(), ..machine() }.judge_clock().level, Level::Ok);
+    }
+
+    #[test]
+    fn workers_that_spin_want_cpus_of_their_own() {
+        let level = |machine: &Machine, task: &Use, name: &str| find(&machine.judge_cpus(task), name).level;
+        let spinning = Use { spinning: true, ..task() };
+        assert_eq!(level(&machine(), &spinning, "CPUs"), Level::Ok);
+        assert_eq!(level(&machine(), &Use { workers: 4, ..spinning.clone() }, "CPUs"), Level::Warn);
+        assert_eq!(level(&machine(), &Use { workers: 4, ..task() }, "CPUs"), Level::Ok);
+        assert_eq!(level(&machine(), &spinning, "pinned CPUs"), Level::Warn);
+        assert!(!machine().judge_cpus(&task()).iter().any(|check| check.name == "pinned CPUs"));
+        let pinned = Use { pinned: vec![2], ..spinning };
+        let shared = machine();
+        let shared = shared.judge_cpus(&pinned);
+        assert!(find(&shared, "pinned CPUs").advice.as_ref().unwrap().contains("isolcpus=2"));
+        let isolated = Machine { isolated: vec![2], ..machine() };
+        assert_eq!(level(&isolated, &pinned, "pinned CPUs"), Level::Ok);
+        let absent = Use { pinned: vec![2, 9], ..task() };
+        let absent = machine().judge_cpus(&absent);
+        assert_eq!(find(&absent, "pinned CPUs").level, Level::Fail);
+        assert!(find(&absent, "pinned CPUs").advice.as_ref().unwrap().contains("no CPU 9"));
+    }
+
+    #[test]
+    fn cpus_far_from_the_interface_are_named() {
+        let at = |near, pinned| machine().judge_cpus(&Use { near, pinned, ..task() });
+        assert_eq!(find(&at(Some(1), vec![3]), "NUMA node").level, Level::Ok);
+        let far = at(Some(1), vec![0, 3]);
+        let far = find(&far, "NUMA node");
+        assert_eq!((far.level, far.advice.as_deref()), (Level::Warn, Some("choose of CPUs 2,3 with --cpus")));
+        for unknown in [None, Some(-1), Some(7)] {
+            assert!(!at(unknown, vec![0]).iter().any(|check| check.name == "NUMA node"));
+        }
+    }
+
+    #[test]
+    fn governors_of_the_workers_cpus_count() {
+        let governed =
+            Machine { governors: vec![(0, "powersave".into()), (1, "performance".into())], ..machine() };
+        let level = |pinned| find(&governed.judge_cpus(&Use { pinned, ..task() }), "CPU governor").level;
+        assert_eq!((level(vec![]), level(vec![1]), level(vec![0])), (Level::Warn, Level::Ok, Level::Warn));
+        assert_eq!(find(&machine().judge_cpus(&task()), "CPU governor").level, Level::Ok);
+    }
+}

@@ -1,0 +1,244 @@
+//! What this process may do, by capabilities and limits, and whether that is what its links and its memory take.
+
+use crate::doctor::{Check, Group, Host, size};
+
+/// A capability, by its number (capability(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capability {
+    number: u32,
+    name: &'static str,
+}
+
+/// Reading files of others.
+pub const DAC_READ_SEARCH: Capability = Capability { number: 2, name: "CAP_DAC_READ_SEARCH" };
+/// Settings of network interfaces, XDP programs on them.
+pub const NET_ADMIN: Capability = Capability { number: 12, name: "CAP_NET_ADMIN" };
+/// Raw sockets.
+pub const NET_RAW: Capability = Capability { number: 13, name: "CAP_NET_RAW" };
+/// Locking memory beyond the limit.
+pub const IPC_LOCK: Capability = Capability { number: 14, name: "CAP_IPC_LOCK" };
+/// Page faults and memory of other processes.
+pub const SYS_PTRACE: Capability = Capability { number: 19, name: "CAP_SYS_PTRACE" };
+/// Loading BPF programs.
+pub const BPF: Capability = Capability { number: 39, name: "CAP_BPF" };
+
+/// Bytes of the frame memory that one AF_XDP socket locks, at most: 1536 chunks of 4 KiB.
+const XDP_LOCKED: u64 = 1536 * 4096;
+
+/// Whether a link is to be AF_XDP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Xdp {
+    /// It is asked for.
+    Must,
+    /// It is the best, and others do.
+    #[default]
+    May,
+    /// Another link is asked for.
+    Not,
+}
+
+/// What was read of this process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// The effective capabilities, a bit each.
+    pub effective: u64,
+    /// Bytes it may lock; `None`: any number.
+    pub lockable: Option<u64>,
+    /// Files it may have open.
+    pub files: u64,
+    /// Whether it is in a user namespace of its own, where XDP programs cannot be loaded.
+    pub in_user_namespace: bool,
+}
+
+impl Process {
+    /// Reads it.
+    pub fn read(host: &Host) -> Process {
+        let status = host.text("proc/self/status").unwrap_or_default();
+        let limits = host.text("proc/self/limits").unwrap_or_default();
+        let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+        let soft = |name: &str| {
+            let rest = limits.lines().find_map(|line| line.strip_prefix(name))?;
+            rest.split_whitespace().next().map(str::to_owned)
+        };
+        let users = host.text("proc/self/uid_map").unwrap_or_default();
+        let all: Vec<&str> = users.split_whitespace().collect();
+        Process {
+            effective: effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0),
+            lockable: soft("Max locked memory").map_or(Some(0), |limit| match limit.as_str() {
+                "unlimited" => None,
+                number => Some(number.parse().unwrap_or(0)),
+            }),
+            files: soft("Max open files").map_or(0, |limit| limit.parse().unwrap_or(u64::MAX)),
+            in_user_namespace: !users.is_empty() && all != ["0", "0", "4294967295"],
+        }
+    }
+
+    /// Whether it has `capability`.
+    pub fn has(&self, capability: Capability) -> bool {
+        self.effective >> capability.number & 1 == 1
+    }
+
+    /// Whether it may lock `bytes`.
+    pub fn may_lock(&self, bytes: u64) -> bool {
+        self.has(IPC_LOCK) || self.lockable.is_none_or(|limit| limit >= bytes)
+    }
+
+    /// Those of `wanted` that it has not, in words.
+    pub fn lacks(&self, wanted: &[Capability]) -> Option<String> {
+        let names: Vec<&str> = wanted
+            .iter()
+            .filter(|capability| !self.has(**capability))
+            .map(|capability| capability.name)
+            .collect();
+        (!names.is_empty()).then(|| names.join(", "))
+    }
+
+    /// Judges whether it may open the links of `daemon`: `queues` of them, AF_XDP or others.
+    pub fn judge_links(&self, daemon: &str, xdp: Xdp, queues: u64) -> Vec<Check> {
+        let group = Group::Permissions;
+        let mut checks = Vec::new();
+        if self.has(NET_RAW) {
+            checks.push(Check::ok(group, "raw frames", NET_RAW.name));
+        } else {
+            let advice = format!(
+                "start it as the service {daemon}, whose unit gives it what it needs, or as root; or give the program \
+                 what it needs: setcap cap_net_raw,cap_net_admin,cap_bpf+ep $(command -v {daemon})"
+            );
+            checks.push(Check::fail(group, "raw frames", format!("{} is missing", NET_RAW.name), advice));
+        }
+        let name = "AF_XDP";
+        let locked = XDP_LOCKED * queues;
+        let (found, advice) = if self.in_user_namespace {
+            (
+                "this is a user namespace, in which no XDP program can be loaded".to_owned(),
+                "run it outside".to_owned(),
+            )
+        } else if let Some(missing) = self.lacks(&[NET_ADMIN, BPF]) {
+            let advice = format!("give it {missing} too, as the unit of the service {daemon} does");
+            (format!("{missing} missing"), advice)
+        } else if !self.may_lock(locked) {
+            let limit = self.lockable.map_or_else(String::new, size);
+            let advice = "raise the limit: ulimit -l unlimited; in a unit LimitMEMLOCK=infinity".to_owned();
+            (format!("{limit} may be locked, its rings take {}", size(locked)), advice)
+        } else {
+            checks.push(Check::ok(group, name, "NET_ADMIN, BPF, memory to lock"));
+            return checks;
+        };
+        checks.push(match xdp {
+            Xdp::Must => Check::fail(group, name, found, format!("{advice}; or take `link = auto`")),
+            Xdp::May => {
+                Check::warn(group, name, format!("{found}: packet rings it is, a microsecond slower"), advice)
+            }
+            Xdp::Not => Check::ok(group, name, "not asked for"),
+        });
+        checks
+    }
+
+    /// Judges whether it may lock `bytes`, of what `name` says.
+    pub fn judge_lock(&self, name: &str, bytes: u64) -> Check {
+        if self.may_lock(bytes) {
+            return Check::ok(Group::Permissions, name, format!("{} may be locked", size(bytes)));
+        }
+        let limit = self.lockable.map_or_else(String::new, size);
+        let found = format!("{limit} may be locked, {} is to be", size(bytes));
+        let advice =
+            "raise the limit: ulimit -l unlimited; in a unit LimitMEMLOCK=infinity; or do without locking";
+        Check::fail(Group::Permissions, name, found, advice)
+    }
+
+    /// Judges whether `wanted` files can be open at a time.
+    pub fn judge_files(&self, wanted: u64) -> Check {
+        let (name, found) = ("open files", format!("{} at a time, {wanted} wanted", self.files));
+        if self.files >= wanted {
+            return Check::ok(Group::Permissions, name, found);
+        }
+        let advice = format!("raise the limit: ulimit -n {wanted}; in a unit LimitNOFILE={wanted}");
+        Check::warn(Group::Permissions, name, found, advice)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Level;
+    use crate::doctor::host::described;
+
+    fn with(capabilities: &[Capability]) -> Process {
+        let effective = capabilities.iter().fold(0, |mask, capability| mask | 1 << capability.number);
+        Process { effective, lockable: None, files: 1024, in_user_namespace: false }
+    }
+
+    fn levels(process: &Process, xdp: Xdp) -> [Level; 2] {
+        let checks = process.judge_links("mn-server", xdp, 1);
+        [checks[0].level, checks[1].level]
+    }
+
+    #[test]
+    fn a_process_is_read_from_proc() {
+        let (_root, host) = described(&[
+            ("proc/self/status", "Name:\tx\nCapPrm:\t000001ffffffffff\nCapEff:\t0000008000003000\n"),
+            (
+                "proc/self/limits",
+                "Limit                     Soft Limit           Hard Limit           Units\n\
+                 Max open files            1024                 524288               files\n\
+                 Max locked memory         8388608              8388608              bytes\n",
+            ),
+            ("proc/self/uid_map", "         0          0 4294967295\n"),
+        ]);
+        let read = Process::read(&host);
+        assert!(read.has(NET_RAW) && read.has(NET_ADMIN) && read.has(BPF) && !read.has(SYS_PTRACE));
+        assert_eq!((read.lockable, read.files, read.in_user_namespace), (Some(8 << 20), 1024, false));
+        let (_root, host) = described(&[
+            (
+                "proc/self/limits",
+                "Max locked memory         unlimited            unlimited            bytes\n",
+            ),
+            ("proc/self/uid_map", "0 1000 1\n"),
+        ]);
+        let read = Process::read(&host);
+        assert_eq!((read.lockable, read.in_user_namespace, read.effective), (None, true, 0));
+    }
+
+    #[test]
+    fn without_raw_frames_nothing_works() {
+        let none = with(&[]);
+        assert_eq!(levels(&none, Xdp::Not), [Level::Fail, Level::Ok]);
+        let checks = none.judge_links("mn-server", Xdp::Not, 1);
+        assert!(checks[0].advice.as_ref().unwrap().contains("setcap cap_net_raw"));
+    }
+
+    #[test]
+    fn af_xdp_takes_more_and_how_bad_that_is_depends_on_who_asked_for_it() {
+        let full = with(&[NET_RAW, NET_ADMIN, BPF]);
+        assert_eq!(levels(&full, Xdp::Must), [Level::Ok, Level::Ok]);
+        for poor in [
+            with(&[NET_RAW, NET_ADMIN]),
+            Process { in_user_namespace: true, ..full.clone() },
+            Process { lockable: Some(64 << 10), ..full.clone() },
+        ] {
+            let of = |xdp| levels(&poor, xdp)[1];
+            assert_eq!(
+                [of(Xdp::Must), of(Xdp::May), of(Xdp::Not)],
+                [Level::Fail, Level::Warn, Level::Ok],
+                "{poor:?}"
+            );
+        }
+        // Each queue has rings of its own.
+        let tight = Process { lockable: Some(8 << 20), ..full };
+        let level = |queues| tight.judge_links("mn-server", Xdp::Must, queues)[1].level;
+        assert_eq!((level(1), level(2)), (Level::Ok, Level::Fail));
+    }
+
+    #[test]
+    fn limits_and_the_capability_that_lifts_one() {
+        let limited = Process { lockable: Some(1 << 20), ..with(&[]) };
+        assert_eq!(limited.judge_lock("pool", 2 << 20).level, Level::Fail);
+        assert_eq!(limited.judge_lock("pool", 1 << 20).level, Level::Ok);
+        let lifted = Process { lockable: Some(0), ..with(&[IPC_LOCK]) };
+        assert_eq!(lifted.judge_lock("pool", 1 << 40).level, Level::Ok);
+        assert_eq!(
+            (limited.judge_files(1024).level, limited.judge_files(1025).level),
+            (Level::Ok, Level::Warn)
+        );
+    }
+}

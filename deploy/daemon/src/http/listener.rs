@@ -1,0 +1,293 @@
+//! Accepts connections on the TCP and the Unix socket and serves HTTP/1.1 on each, within limits: how many connections at
+//! a time, of all and of one peer, how long a request may take to arrive, how large its head may be. Who has to go where
+//! there is no room is decided in [`super::connections`].
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::body::{Body, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinSet;
+use tower_service::Service;
+
+use super::connections::{Admission, Connections};
+
+/// How long a connection may stay idle between two requests, the head of the second included.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
+/// Connections that one peer may have however few there are in all.
+const PER_PEER_MIN: usize = 64;
+/// How often those are looked for that take too long to send a request.
+const SWEEP: Duration = Duration::from_secs(1);
+/// Pause before it is looked again whether there is room for another connection.
+const FULL_PAUSE: Duration = Duration::from_millis(20);
+/// Largest head of a request in bytes.
+const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Pause after accepting failed, for want of file descriptors for instance.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long requests under way may take once the server is told to end.
+const DRAIN: Duration = Duration::from_millis(500);
+
+/// The sockets of a server.
+pub struct Listeners {
+    /// TCP, if wanted.
+    pub tcp: Option<TcpListener>,
+    /// Unix, if wanted.
+    pub unix: Option<UnixListener>,
+}
+
+/// Accepts and serves until `stop` becomes true; then lets requests under way end for a moment, and breaks the rest off.
+/// At most `connections_max` are served at a time, half of them from one peer.
+pub async fn serve<S, B>(
+    listeners: Listeners,
+    service: S,
+    connections_max: usize,
+    mut stop: watch::Receiver<bool>,
+) where
+    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: Body + Send + 'static,
+    B::Data: Send,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let connected = Connected::new(connections_max);
+    let mut connections = JoinSet::new();
+    let mut sweep = tokio::time::interval(SWEEP);
+    loop {
+        // Room first: who comes when all are being served waits in the kernel's queue.
+        while !connected.has_room() {
+            tokio::select! {
+                () = tokio::time::sleep(FULL_PAUSE) => {}
+                () = told_to_end(&mut stop) => break,
+            }
+        }
+        while connections.try_join_next().is_some() {}
+        let (stream, peer) = tokio::select! {
+            accepted = accept(&listeners) => match accepted {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // For want of file descriptors, most of the time: somebody who asks nothing has one.
+                    connected.make_room();
+                    accept_failed(&error).await;
+                    continue;
+                }
+            },
+            _ = sweep.tick() => {
+                connected.sweep();
+                continue;
+            }
+            () = told_to_end(&mut stop) => break,
+        };
+        let Some((seat, ended)) = connected.admit(peer) else { continue };
+        let (service, stop) = (service.clone(), stop.clone());
+        match stream {
+            Stream::Tcp(stream) => connections.spawn(connection(stream, seat, ended, service, stop)),
+            Stream::Unix(stream) => connections.spawn(connection(stream, seat, ended, service, stop)),
+        };
+    }
+    let all_ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(DRAIN, all_ended).await.is_err() {
+        connections.shutdown().await;
+    }
+}
+
+/// Returns once the server is told to end, or nobody is left who could tell.
+async fn told_to_end(stop: &mut watch::Receiver<bool>) {
+    drop(stop.wait_for(|stop| *stop).await);
+}
+
+/// A connection that was accepted.
+enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+async fn accept(listeners: &Listeners) -> std::io::Result<(Stream, Option<IpAddr>)> {
+    let tcp = async {
+        match &listeners.tcp {
+            Some(listener) => listener.accept().await,
+            None => std::future::pending().await,
+        }
+    };
+    let unix = async {
+        match &listeners.unix {
+            Some(listener) => listener.accept().await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        accepted = tcp => {
+            let (stream, peer) = accepted?;
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
+            }
+            Ok((Stream::Tcp(stream), Some(peer.ip())))
+        }
+        accepted = unix => Ok((Stream::Unix(accepted?.0), None)),
+    }
+}
+
+async fn accept_failed(error: &std::io::Error) {
+    tracing::warn!(%error, "cannot accept a connection; trying again");
+    tokio::time::sleep(ACCEPT_PAUSE).await;
+}
+
+/// Ends a connection when it is dropped.
+type End = oneshot::Sender<()>;
+
+/// The connections there are, shared with each of them.
+#[derive(Clone)]
+struct Connected {
+    connections: Arc<Mutex<Connections<End>>>,
+    started: Instant,
+}
+
+impl Connected {
+    fn new(connections_max: usize) -> Self {
+        let per_peer_max = (connections_max / 2).max(PER_PEER_MIN);
+        let connections = Arc::new(Mutex::new(Connections::new(connections_max, per_peer_max)));
+        Self { connections, started: Instant::now() }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connections<End>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn has_room(&self) -> bool {
+        self.lock().has_room()
+    }
+
+    fn make_room(&self) {
+        let now_ms = self.now_ms();
+        drop(self.lock().evict(now_ms));
+    }
+
+    fn sweep(&self) {
+        let now_ms = self.now_ms();
+        drop(self.lock().expire(now_ms));
+    }
+
+    /// A seat for a connection from `peer`, and what tells when it has to go.
+    fn admit(&self, peer: Option<IpAddr>) -> Option<(Seated, oneshot::Receiver<()>)> {
+        let (end, ended) = oneshot::channel();
+        let admission = self.lock().admit(peer, end, self.now_ms());
+        match admission {
+            Admission::Stays(id, _) => Some((Seated { connected: self.clone(), id }, ended)),
+            Admission::TooMany(_) => {
+                tracing::debug!(?peer, "a connection is closed: its peer has as many as one may have");
+                None
+            }
+        }
+    }
+}
+
+/// A connection's place among the others; given back when this is dropped.
+struct Seated {
+    connected: Connected,
+    id: u64,
+}
+
+impl Seated {
+    fn receives(&self) {
+        self.connected.lock().receives(self.id, self.connected.now_ms());
+    }
+
+    fn works(&self) {
+        self.connected.lock().works(self.id, self.connected.now_ms());
+    }
+
+    fn rests(&self) {
+        self.connected.lock().rests(self.id, self.connected.now_ms());
+    }
+}
+
+impl Drop for Seated {
+    fn drop(&mut self) {
+        drop(self.connected.lock().remove(self.id));
+    }
+}
+
+/// The body of a request, whose end is told to the connection it comes on.
+pub struct Arriving {
+    body: Incoming,
+    seat: Arc<Seated>,
+}
+
+impl hyper::body::Body for Arriving {
+    type Data = <Incoming as hyper::body::Body>::Data;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<hyper::body::Frame<Self::Data>, Self::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if matches!(polled, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.seat.works();
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> hyper::body::SizeHint {
+        self.body.size_hint()
+    }
+}
+
+async fn connection<S, B>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    seat: Seated,
+    ended: oneshot::Receiver<()>,
+    service: S,
+    mut stop: watch::Receiver<bool>,
+) where
+    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let mut builder = http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
+    let seat = Arc::new(seat);
+    let requests = service_fn(|request: Request<Incoming>| {
+        let (mut service, seat) = (service.clone(), Arc::clone(&seat));
+        async move {
+            match request.body().is_end_stream() {
+                true => seat.works(),
+                false => seat.receives(),
+            }
+            let arriving = Arc::clone(&seat);
+            let answer = service.call(request.map(|body| Arriving { body, seat: arriving })).await;
+            seat.rests();
+            answer
+        }
+    });
+    let served = builder.serve_connection(TokioIo::new(stream), requests);
+    tokio::pin!(served);
+    let result = tokio::select! {
+        result = served.as_mut() => result,
+        _ = ended => return,
+        () = told_to_end(&mut stop) => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = result {
+        tracing::debug!(%error, "connection broke");
+    }
+}

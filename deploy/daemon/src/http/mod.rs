@@ -1,0 +1,10 @@
+//! HTTP/1.1 connections within limits: what the manager's REST interface and every daemon's metrics are served with.
+//!
+//! ```text
+//!   accept --> Connections: is there room, who has to go? --> a task per connection --> the caller's service
+//! ```
+
+mod connections;
+mod listener;
+
+pub use listener::{Arriving, Listeners, serve};

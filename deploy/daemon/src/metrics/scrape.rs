@@ -1,0 +1,306 @@
+//! One reading of all metrics of a daemon: what they are is said once, in a table of [`Definition`]s; what they were at
+//! the moment of asking is put into a [`Scrape`], which becomes text.
+//!
+//! Nothing is counted here. A daemon's counters are where the work is done, and are copied when somebody asks; so a
+//! metric costs nothing in between.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use prometheus::TextEncoder;
+use prometheus::core::Collector;
+use prometheus::process_collector::ProcessCollector;
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+/// What kind of number a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It grows while the daemon runs, and begins again at 0 with the next one.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Counts of values by upper bound, their sum and their number.
+    Histogram,
+}
+
+/// A metric as the documentation has it. By Prometheus's conventions its name ends in its unit, and in `_total` when it
+/// is a counter.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// Its name.
+    pub name: &'static str,
+    /// What kind of number it is.
+    pub kind: Kind,
+    /// Names of its labels, in the order in which their values are given.
+    pub labels: &'static [&'static str],
+    /// What it says, in a sentence or two.
+    pub help: &'static str,
+}
+
+/// The table of a daemon's metrics: a [`Definition`] by each name, and `ALL` of them in this order.
+///
+/// ```
+/// cxloe_daemon::metrics_table! {
+///     /// Cups there are.
+///     CUPS: Gauge "tea_cups" ["colour"];
+/// }
+/// assert_eq!((ALL[0].name, CUPS.help), ("tea_cups", "Cups there are."));
+/// ```
+#[macro_export]
+macro_rules! metrics_table {
+    ($($(#[doc = $help:literal])+ $name:ident: $kind:ident $text:literal [$($label:literal),*];)*) => {
+        $(
+            $(#[doc = $help])+
+            pub static $name: $crate::metrics::Definition = $crate::metrics::Definition {
+                name: $text,
+                kind: $crate::metrics::Kind::$kind,
+                labels: &[$($label),*],
+                help: concat!($($help),+).trim_ascii(),
+            };
+        )*
+
+        /// All of the above.
+        #[allow(dead_code)]
+        pub static ALL: &[&$crate::metrics::Definition] = &[$(&$name),*];
+    };
+}
+
+/// What the process itself uses: of every daemon, with the names that Prometheus's own libraries give them.
+pub static PROCESS: &[Definition] = &[
+    Definition {
+        name: "process_cpu_seconds_total",
+        kind: Kind::Counter,
+        labels: &[],
+        help: "CPU time of all its threads, in whole seconds.",
+    },
+    Definition {
+        name: "process_open_fds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Descriptors that are open.",
+    },
+    Definition {
+        name: "process_max_fds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Descriptors it may have open.",
+    },
+    Definition {
+        name: "process_virtual_memory_bytes",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Addresses it has.",
+    },
+    Definition {
+        name: "process_resident_memory_bytes",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "Memory it occupies; of a memory node, its pool is part of it.",
+    },
+    Definition {
+        name: "process_start_time_seconds",
+        kind: Kind::Gauge,
+        labels: &[],
+        help: "When it was started, since the Unix epoch.",
+    },
+    Definition { name: "process_threads", kind: Kind::Gauge, labels: &[], help: "Its threads." },
+];
+
+/// What can be the value of a metric. Times become seconds.
+pub trait Number {
+    /// The value.
+    fn number(self) -> f64;
+}
+
+macro_rules! number {
+    ($($type:ty => |$value:ident| $number:expr;)*) => {
+        $(impl Number for $type {
+            fn number(self) -> f64 {
+                let $value = self;
+                $number
+            }
+        })*
+    };
+}
+
+number! {
+    u64 => |value| value as f64;
+    u32 => |value| f64::from(value);
+    usize => |value| value as f64;
+    f64 => |value| value;
+    bool => |value| f64::from(u8::from(value));
+    Duration => |value| value.as_secs_f64();
+}
+
+/// The values of all metrics at one moment.
+#[derive(Debug, Default)]
+pub struct Scrape(BTreeMap<&'static str, (&'static Definition, Vec<Metric>)>);
+
+impl Scrape {
+    /// One without values.
+    pub fn new() -> Scrape {
+        Scrape::default()
+    }
+
+    /// The value of a metric, for these values of its labels.
+    pub fn set(&mut self, metric: &'static Definition, labels: &[&str], value: impl Number) {
+        let value = value.number();
+        let mut sample = Metric::default();
+        match metric.kind {
+            Kind::Counter => {
+                let mut counter = Counter::default();
+                counter.set_value(value);
+                sample.set_counter(counter);
+            }
+            Kind::Gauge | Kind::Histogram => {
+                debug_assert_eq!(metric.kind, Kind::Gauge, "{}", metric.name);
+                let mut gauge = Gauge::default();
+                gauge.set_value(value);
+                sample.set_gauge(gauge);
+            }
+        }
+        self.add(metric, labels, sample);
+    }
+
+    /// A state: 1 for the one there is, 0 for all others there could be. The state is the last label.
+    pub fn state(&mut self, metric: &'static Definition, labels: &[&str], all: &[&str], current: &str) {
+        for state in all {
+            self.set(metric, &[labels, &[state]].concat(), *state == current);
+        }
+    }
+
+    /// The counts of a histogram: `counts` by upper bound in seconds, those above the last bound behind them, and the sum
+    /// of all values.
+    pub fn histogram(
+        &mut self,
+        metric: &'static Definition,
+        labels: &[&str],
+        bounds: &[Duration],
+        counts: &[u64],
+        sum: Duration,
+    ) {
+        let mut reached = 0;
+        let bucket = |(bound, count): (&Duration, &u64)| {
+            reached += count;
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound.as_secs_f64());
+            bucket.set_cumulative_count(reached);
+            bucket
+        };
+        let mut histogram = Histogram::default();
+        histogram.set_bucket(bounds.iter().zip(counts).map(bucket).collect());
+        histogram.set_sample_count(counts.iter().sum());
+        histogram.set_sample_sum(sum.as_secs_f64());
+        let mut sample = Metric::default();
+        sample.set_histogram(histogram);
+        self.add(metric, labels, sample);
+    }
+
+    fn add(&mut self, metric: &'static Definition, labels: &[&str], mut sample: Metric) {
+        debug_assert_eq!(labels.len(), metric.labels.len(), "labels of {}", metric.name);
+        let pair = |(name, value): (&&str, &&str)| {
+            let mut pair = LabelPair::default();
+            pair.set_name((*name).to_owned());
+            pair.set_value((*value).to_owned());
+            pair
+        };
+        sample.set_label(metric.labels.iter().zip(labels).map(pair).collect());
+        self.0.entry(metric.name).or_insert_with(|| (metric, Vec::new())).1.push(sample);
+    }
+
+    /// The text that Prometheus reads: exposition format 0.0.4, by name, [`PROCESS`] at the end.
+    ///
+    /// # Errors
+    /// When the encoder refuses a metric, which no daemon's are.
+    pub fn encode(self) -> Result<String, prometheus::Error> {
+        let family = |(metric, samples): (&Definition, Vec<Metric>)| {
+            let mut family = MetricFamily::default();
+            family.set_name(metric.name.to_owned());
+            family.set_help(metric.help.to_owned());
+            family.set_field_type(match metric.kind {
+                Kind::Counter => MetricType::COUNTER,
+                Kind::Gauge => MetricType::GAUGE,
+                Kind::Histogram => MetricType::HISTOGRAM,
+            });
+            family.set_metric(samples);
+            family
+        };
+        let mut families: Vec<MetricFamily> = self.0.into_values().map(family).collect();
+        families.extend(ProcessCollector::for_self().collect().into_iter().map(own_words));
+        TextEncoder::new().encode_to_string(&families)
+    }
+}
+
+/// A family of the process's with the help that is documented.
+fn own_words(mut family: MetricFamily) -> MetricFamily {
+    let known = PROCESS.iter().find(|metric| metric.name == family.name());
+    if let Some(metric) = known {
+        family.set_help(metric.help.to_owned());
+    }
+    family
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    crate::metrics_table! {
+        /// Cups, full ones
+        /// and empty ones.
+        CUPS: Gauge "tea_cups" ["colour"];
+        /// Cups drunk.
+        DRUNK: Counter "tea_drunk_total" [];
+        /// How hot it is.
+        HEAT: Gauge "tea_heat" ["pot", "heat"];
+        /// How long it takes.
+        TIME: Histogram "tea_seconds" ["pot"];
+    }
+
+    #[test]
+    fn values_become_text_as_the_format_has_it() {
+        let mut scrape = Scrape::new();
+        scrape.set(&CUPS, &["red \"and\" blue\n"], 3_u64);
+        scrape.set(&CUPS, &["green"], 1.5);
+        scrape.set(&DRUNK, &[], u64::from(u32::MAX));
+        scrape.state(&HEAT, &["a"], &["hot", "cold"], "cold");
+        let bounds = [Duration::from_micros(5), Duration::from_millis(1)];
+        scrape.histogram(&TIME, &["a"], &bounds, &[2, 0, 1], Duration::from_secs(2));
+        let text = scrape.encode().unwrap();
+        let expected = "\
+# HELP tea_cups Cups, full ones and empty ones.
+# TYPE tea_cups gauge
+tea_cups{colour=\"red \\\"and\\\" blue\\n\"} 3
+tea_cups{colour=\"green\"} 1.5
+# HELP tea_drunk_total Cups drunk.
+# TYPE tea_drunk_total counter
+tea_drunk_total 4294967295
+# HELP tea_heat How hot it is.
+# TYPE tea_heat gauge
+tea_heat{pot=\"a\",heat=\"hot\"} 0
+tea_heat{pot=\"a\",heat=\"cold\"} 1
+# HELP tea_seconds How long it takes.
+# TYPE tea_seconds histogram
+tea_seconds_bucket{pot=\"a\",le=\"0.000005\"} 2
+tea_seconds_bucket{pot=\"a\",le=\"0.001\"} 2
+tea_seconds_bucket{pot=\"a\",le=\"+Inf\"} 3
+tea_seconds_sum{pot=\"a\"} 2
+tea_seconds_count{pot=\"a\"} 3
+";
+        assert!(text.starts_with(expected), "{text}");
+        assert_eq!(ALL.len(), 4);
+    }
+
+    #[test]
+    fn what_the_process_uses_is_documented_and_nothing_else_is() {
+        let text = Scrape::new().encode().unwrap();
+        let named: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# HELP "))
+            .filter_map(|line| line.split(' ').next())
+            .collect();
+        for metric in PROCESS {
+            assert!(text.contains(&format!("# HELP {} {}\n", metric.name, metric.help)), "{}", metric.name);
+        }
+        assert_eq!(named.len(), PROCESS.len(), "{named:?}");
+    }
+}

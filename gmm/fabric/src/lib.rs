@@ -1,0 +1,37 @@
+//! # cxloe-fabric: what all sides call things
+//!
+//! The manager, memory nodes, compute nodes and tools speak of the same nodes, regions and decoders. This crate holds
+//! those nouns, so that none of them has to know another.
+//!
+//! ```text
+//!   cxloe-gmm    cxloe-mn    cxloe-cn-core    cxloe-fm    tools
+//!       |            |             |              |         |
+//!       +------------+------+------+--------------+---------+
+//!                           v
+//!             client  (feature `client`: the REST interface as calls)
+//!                           v
+//!              api     bodies of requests and answers
+//!                           v
+//!             model    nodes, regions, legs, extents, events
+//!                           v
+//!               hdm    HDM decoders: HPA -> memory node, DPA
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`hdm`] | HDM decoders (CXL 3.1, 8.2.4.20), which spread a range of addresses over several memory nodes |
+//! | [`model`] | the nouns: nodes, regions, legs, extents, logical devices, events, commands to nodes |
+//! | [`api`] | bodies of requests and answers of the REST interface |
+//! | `client` | the REST interface as typed calls; only with feature `client`, as it needs a network |
+
+// These end the process when nobody can be told.
+#![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
+
+pub mod api;
+#[cfg(feature = "client")]
+pub mod client;
+pub mod hdm;
+pub mod model;
+
+#[cfg(feature = "client")]
+pub use client::{Client, ClientError};

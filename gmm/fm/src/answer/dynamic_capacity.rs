@@ -1,0 +1,162 @@
+//! What a device answers about dynamic capacity (56xxh). Its hosts are its LDs; each has one region of device addresses,
+//! which is its CMem, and every extent there is a region of memory that its compute node has, named by a tag.
+
+use std::collections::BTreeSet;
+
+use super::{Desk, Done};
+use crate::bytes::{Payload, count_u32};
+use crate::dcd::{
+    CAPACITY_UNIT, DcRegion, DcdInfo, EXTENT_BYTES, Extent, Extents, GetExtents, GetHostRegions, HostRegions,
+    InitiateAdd, InitiateRelease, REGIONS_MAX, SetDcRegion, Tag, removal, selection,
+};
+use crate::fabric::{Capacity, Device, EXTENTS_MAX, LogicalDevice};
+use crate::header::ReturnCode;
+use crate::opcode::Opcode;
+use cxloe_fabric::model::CMEM_LIMIT;
+
+/// Regions of each host.
+const REGIONS: u8 = 1;
+/// Bit of [`DcRegion::sanitize`] and [`SetDcRegion::sanitize`]: memory is zeroed before anyone else gets it. It always is.
+const SANITIZE: u8 = 1;
+
+impl Desk<'_> {
+    pub(super) fn dynamic_capacity_command(
+        &mut self,
+        device: &Device,
+        opcode: Opcode,
+        payload: &[u8],
+        room: usize,
+    ) -> Result<Done, ReturnCode> {
+        match opcode {
+            Opcode::GetDcdInfo => {
+                <()>::from_bytes(payload)?;
+                Ok(info(device).into())
+            }
+            Opcode::GetHostDcRegions => host_regions(device, GetHostRegions::from_bytes(payload)?),
+            Opcode::SetDcRegion => set_region(device, SetDcRegion::from_bytes(payload)?),
+            Opcode::GetDcExtents => extents(device, GetExtents::from_bytes(payload)?, room),
+            Opcode::InitiateDcAdd => self.add(device, &InitiateAdd::from_bytes(payload)?),
+            Opcode::InitiateDcRelease => self.release(device, &InitiateRelease::from_bytes(payload)?),
+            _ => Err(ReturnCode::Unsupported),
+        }
+    }
+
+    fn add(&mut self, device: &Device, request: &InitiateAdd) -> Result<Done, ReturnCode> {
+        let ld = device.ld(request.host)?;
+        // A piece of memory has consecutive device addresses, so what is free is contiguous as well.
+        let chosen_here = matches!(request.policy, selection::FREE | selection::CONTIGUOUS);
+        let blocks = request.length > 0 && request.length.is_multiple_of(device.block_bytes);
+        let tag_taken = ld.capacity.iter().any(|capacity| capacity.tag == request.tag);
+        if !chosen_here || request.region >= REGIONS || !blocks || tag_taken {
+            return Err(ReturnCode::InvalidInput);
+        }
+        // It has no host yet.
+        if !ld.bound {
+            return Err(ReturnCode::RetryRequired);
+        }
+        self.fabric.add_capacity(device.port, ld.id, request.length, request.tag)?;
+        Ok(().into())
+    }
+
+    fn release(&mut self, device: &Device, request: &InitiateRelease) -> Result<Done, ReturnCode> {
+        let ld = device.ld(request.host)?;
+        let tags = match request.policy {
+            removal::TAG => tagged(&ld, request)?,
+            removal::PRESCRIPTIVE => listed(&ld, &request.extents)?,
+            _ => return Err(ReturnCode::InvalidInput),
+        };
+        for tag in tags {
+            self.fabric.release_capacity(device.port, ld.id, tag, request.forced)?;
+        }
+        Ok(().into())
+    }
+}
+
+fn info(device: &Device) -> DcdInfo {
+    let mut block_sizes = [0; REGIONS_MAX];
+    block_sizes[0] = device.block_bytes;
+    DcdInfo {
+        hosts: device.ld_count(),
+        regions: REGIONS,
+        add_policies: 1 << selection::FREE | 1 << selection::CONTIGUOUS,
+        removal_policies: 1 << removal::TAG | 1 << removal::PRESCRIPTIVE,
+        sanitize_mask: 0,
+        capacity: device.pool_bytes / CAPACITY_UNIT,
+        block_sizes,
+    }
+}
+
+fn host_regions(device: &Device, request: GetHostRegions) -> Result<Done, ReturnCode> {
+    let ld = device.ld(request.host)?;
+    if request.first >= REGIONS {
+        return Err(ReturnCode::InvalidInput);
+    }
+    let region = DcRegion {
+        base: 0,
+        decode_length: CMEM_LIMIT / CAPACITY_UNIT,
+        length: CMEM_LIMIT,
+        block_size: device.block_bytes,
+        flags: 0,
+        sanitize: SANITIZE,
+    };
+    let tags = ld.capacity.iter().map(|capacity| capacity.tag).collect::<BTreeSet<_>>();
+    Ok(HostRegions {
+        host: request.host,
+        total: REGIONS,
+        regions: vec![region; request.count.min(REGIONS).into()],
+        extents_max: EXTENTS_MAX,
+        extents_free: EXTENTS_MAX.saturating_sub(count_u32(ld.capacity.len())),
+        tags_max: EXTENTS_MAX,
+        tags_free: EXTENTS_MAX.saturating_sub(count_u32(tags.len())),
+    }
+    .into())
+}
+
+/// What can be configured is what is: blocks of the device's size, zeroed on release. Only without capacity anywhere.
+fn set_region(device: &Device, request: SetDcRegion) -> Result<Done, ReturnCode> {
+    if request.region >= REGIONS || request.block_size != device.block_bytes {
+        return Err(ReturnCode::InvalidInput);
+    }
+    let in_use = device.lds.iter().any(|ld| !ld.capacity.is_empty());
+    if in_use || request.sanitize & SANITIZE == 0 {
+        return Err(ReturnCode::Unsupported);
+    }
+    Ok(().into())
+}
+
+fn extents(device: &Device, request: GetExtents, room: usize) -> Result<Done, ReturnCode> {
+    let ld = device.ld(request.host)?;
+    let total = count_u32(ld.capacity.len());
+    if request.first > total {
+        return Err(ReturnCode::InvalidInput);
+    }
+    let fit = room.saturating_sub(24) / EXTENT_BYTES;
+    let count = usize::try_from(request.count).unwrap_or(usize::MAX).min(fit);
+    let from = ld.capacity.iter().skip(usize::try_from(request.first).unwrap_or(usize::MAX));
+    let extents = from.take(count).map(extent).collect();
+    Ok(Extents { host: request.host, first: request.first, total, generation: ld.generation, extents }.into())
+}
+
+/// Capacity as an extent.
+pub fn extent(capacity: &Capacity) -> Extent {
+    Extent { dpa: capacity.dpa, length: capacity.bytes, tag: capacity.tag, sequence: 0 }
+}
+
+/// The tag asked for, if all of it is asked for: 0 bytes, or as many as it has.
+fn tagged(ld: &LogicalDevice, request: &InitiateRelease) -> Result<BTreeSet<Tag>, ReturnCode> {
+    let of_tag = ld.capacity.iter().filter(|capacity| capacity.tag == request.tag);
+    let bytes: u64 = of_tag.map(|capacity| capacity.bytes).sum();
+    let whole = request.length == 0 || request.length == bytes;
+    if bytes > 0 && whole { Ok(BTreeSet::from([request.tag])) } else { Err(ReturnCode::InvalidInput) }
+}
+
+/// The tags of the extents given, if they are extents of this LD and all that these tags have there.
+fn listed(ld: &LogicalDevice, extents: &[Extent]) -> Result<BTreeSet<Tag>, ReturnCode> {
+    let asked: BTreeSet<(u64, u64)> = extents.iter().map(|extent| (extent.dpa, extent.length)).collect();
+    let is_asked = |capacity: &&Capacity| asked.contains(&(capacity.dpa, capacity.bytes));
+    let found: Vec<&Capacity> = ld.capacity.iter().filter(is_asked).collect();
+    let tags: BTreeSet<Tag> = found.iter().map(|capacity| capacity.tag).collect();
+    let of_tags = ld.capacity.iter().filter(|capacity| tags.contains(&capacity.tag)).count();
+    let whole = !found.is_empty() && found.len() == asked.len() && found.len() == of_tags;
+    if whole { Ok(tags) } else { Err(ReturnCode::InvalidInput) }
+}

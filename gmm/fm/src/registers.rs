@@ -1,0 +1,67 @@
+//! The component registers of an LD (CXL 3.1, 8.2.3), as Send LD CXL.io Memory Request (5302h) reads them: the capability
+//! that holds HDM decoders, filled in with those that lead to the LD.
+//!
+//! | offset | what |
+//! |---|---|
+//! | 1000h | capability header: one capability follows |
+//! | 1004h | HDM decoders at 1100h |
+//! | 1100h | HDM decoder capability and global control |
+//! | 1110h | 32 bytes for each decoder: base, size, control, skip |
+//!
+//! Real decoders have bases and sizes in units of 256 MiB; these can be finer, so the low halves use all of their bits.
+//! The manager knows the programming, but not the address where a host attaches a region: bases count from there.
+
+use super::bytes::Writer;
+use super::fabric::DECODERS_MAX;
+use cxloe_fabric::hdm::{Control, Decoder, TargetType};
+
+/// Bytes of the component registers.
+pub const REGISTERS_BYTES: usize = 64 << 10;
+
+/// Where CXL.cache and CXL.mem registers start.
+const PRIMARY: usize = 0x1000;
+/// Where the HDM decoder capability is, from there.
+const DECODERS: usize = 0x100;
+/// Identifies the CXL capability, and the HDM decoder capability.
+const CAPABILITY_CXL: u32 = 1;
+const CAPABILITY_HDM: u32 = 5;
+/// Capability register: interleaving on address bits 11:8 and 14:12, and over 3, 6, 12 and 16 ways.
+const INTERLEAVES: u32 = 1 << 8 | 1 << 9 | 1 << 11 | 1 << 12;
+/// How the capability register says that there are 32 decoders.
+const COUNT_32: u32 = 12;
+/// Global control: decoders are in use.
+const ENABLE: u32 = 1 << 1;
+
+/// `length` bytes from `offset` on. `None`: not all of them are registers.
+pub fn read(decoders: &[Decoder], offset: u64, length: usize) -> Option<Vec<u8>> {
+    let offset = usize::try_from(offset).ok()?;
+    let end = offset.checked_add(length).filter(|end| *end <= REGISTERS_BYTES)?;
+    let registers = registers(decoders);
+    let at = |place: usize| registers.get(place).copied().unwrap_or(0);
+    Some((offset..end).map(at).collect())
+}
+
+/// All registers up to the last that is not 0.
+fn registers(decoders: &[Decoder]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.reserved(PRIMARY);
+    // Id, version 1, CXL.cachemem version 1, one capability; then that: id, version 3, where.
+    writer.u32(CAPABILITY_CXL | 1 << 16 | 1 << 20 | 1 << 24);
+    writer.u32(CAPABILITY_HDM | 3 << 16 | (DECODERS as u32) << 20);
+    writer.reserved(DECODERS - 8);
+    writer.u32(COUNT_32 | INTERLEAVES).u32(ENABLE).reserved(8);
+    for decoder in decoders.iter().take(DECODERS_MAX.into()) {
+        let [base, size] = [decoder.base, decoder.size].map(|value| [value as u32, (value >> 32) as u32]);
+        let control = Control {
+            granularity: decoder.granularity,
+            ways: decoder.ways,
+            lock: false,
+            commit: true,
+            committed: true,
+            commit_error: false,
+            target_type: TargetType::HostOnly,
+        };
+        writer.u32(base[0]).u32(base[1]).u32(size[0]).u32(size[1]).u32(control.bits()).reserved(12);
+    }
+    writer.finish()
+}

@@ -1,0 +1,87 @@
+//! Which link to open, and how.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+
+/// An implementation of [`Link`](crate::Link) on a real interface.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// The fastest that works here: AF_XDP, else AF_PACKET rings, else pnet.
+    #[default]
+    Auto,
+    /// AF_XDP: needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace.
+    Xdp,
+    /// AF_PACKET rings: needs CAP_NET_RAW.
+    Packet,
+    /// pnet: portable, slow, for kernels without packet rings.
+    Pnet,
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Backend::Auto => "auto",
+            Backend::Xdp => "xdp",
+            Backend::Packet => "packet",
+            Backend::Pnet => "pnet",
+        })
+    }
+}
+
+impl FromStr for Backend {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        Ok(match s {
+            "auto" => Backend::Auto,
+            "xdp" => Backend::Xdp,
+            "packet" => Backend::Packet,
+            "pnet" => Backend::Pnet,
+            _ => return Err(format!("no link named `{s}`: choose auto, xdp, packet or pnet")),
+        })
+    }
+}
+
+/// How to open a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// The network interface, in the network namespace of the opening thread.
+    pub interface: String,
+    /// Which implementation.
+    pub backend: Backend,
+    /// EtherType of the frames.
+    pub ethertype: u16,
+    /// Priority (PCP 0-7) of an 802.1Q tag with VID 0 that every frame sent gets, so that PFC acts on this
+    /// class only; `None` sends untagged.
+    pub priority: Option<u8>,
+    /// Which receive queue of the interface (AF_XDP) this link serves.
+    pub queue: u32,
+    /// How many links of this process share the interface. With AF_PACKET more than one makes a fan-out
+    /// group by source address.
+    pub queues: u32,
+    /// AF_PACKET: hand frames to the driver directly, past the queueing discipline (and `tc`).
+    pub qdisc_bypass: bool,
+    /// AF_XDP: the receiving thread runs the driver's receive path itself (SO_PREFER_BUSY_POLL). Fastest
+    /// for a thread that spins, pointless for one that sleeps.
+    pub busy_poll: bool,
+}
+
+impl LinkConfig {
+    /// The defaults on `interface`: the best backend, the default EtherType, untagged, one queue.
+    pub fn new(interface: impl Into<String>) -> Self {
+        LinkConfig {
+            interface: interface.into(),
+            backend: Backend::Auto,
+            ethertype: ETHERTYPE_DEFAULT,
+            priority: None,
+            queue: 0,
+            queues: 1,
+            qdisc_bypass: true,
+            busy_poll: true,
+        }
+    }
+}

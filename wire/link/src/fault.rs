@@ -1,0 +1,397 @@
+//! The fault injector: a link that behaves like a bad network, reproducibly.
+//!
+//! [`FaultInjector`] goes around any link and loses, doubles, delays, reorders and damages frames as its
+//! [`FaultPlan`] says: frames sent when they are committed, frames received before they are handed over. Each
+//! direction has a sequence of [`Fates`] of its own, drawn from the plan's seed, so that the same frames in
+//! the same order meet the same fates in every run.
+//!
+//! A direction with faults costs a copy per frame sent; one without costs nothing, its frames are written and
+//! read where the link beneath has them. Frames held back lie in buffers allocated at the start, 64 per
+//! direction; when all are taken, a frame that should be held back passes ([`FaultCounters::forgone`]). A
+//! held frame leaves when enough others have passed it, or after its time, which is looked at in every
+//! [`receive`](Link::receive), [`flush`](Link::flush) and [`wait`](Link::wait); a caller that sleeps on
+//! [`readiness`](Link::readiness) instead of `wait` gets it with its next call.
+
+mod shelf;
+
+use std::fmt;
+use std::os::fd::RawFd;
+use std::str::FromStr;
+use std::time::Duration;
+
+use self::shelf::Shelf;
+pub use super::fate::{Burst, FaultCounters, Faults, FaultsError};
+use super::fate::{Fates, pairs};
+use super::random::Random;
+use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use crate::Clock;
+use cxloe_wire::time::Time;
+
+/// Frames that can be held back per direction.
+const SHELF_PLACES: usize = 64;
+
+/// What a fault injector does to each direction, and the seed it does it by.
+///
+/// Written like [`Faults`], with two more names: `seed=7` and `dir=tx`, `dir=rx` or `dir=both`.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct FaultPlan {
+    /// What happens to frames sent.
+    pub tx: Faults,
+    /// What happens to frames received.
+    pub rx: Faults,
+    /// Where the random numbers start.
+    pub seed: u64,
+}
+
+impl FromStr for FaultPlan {
+    type Err = FaultsError;
+
+    fn from_str(text: &str) -> Result<Self, FaultsError> {
+        let mut faults = Faults::NONE;
+        let mut plan = FaultPlan::default();
+        let (mut tx, mut rx) = (true, true);
+        for (name, value) in pairs(text) {
+            let value = value?;
+            let wrong = |why| FaultsError::Value { name: name.to_owned(), value: value.to_owned(), why };
+            match name {
+                "seed" => {
+                    plan.seed = value.parse().map_err(|_| wrong("write a whole number, as in seed=7"))?
+                }
+                "dir" => {
+                    (tx, rx) = match value {
+                        "both" => (true, true),
+                        "tx" => (true, false),
+                        "rx" => (false, true),
+                        _ => return Err(wrong("write both, tx or rx")),
+                    }
+                }
+                _ if faults.set(name, value)? => {}
+                _ => return Err(FaultsError::Name(name.to_owned())),
+            }
+        }
+        if tx {
+            plan.tx = faults;
+        }
+        if rx {
+            plan.rx = faults;
+        }
+        Ok(plan)
+    }
+}
+
+impl fmt::Display for FaultPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FaultPlan { tx, rx, seed } = self;
+        match (tx.is_none(), rx.is_none()) {
+            _ if tx == rx => write!(f, "{tx},seed={seed},dir=both"),
+            (_, true) => write!(f, "{tx},seed={seed},dir=tx"),
+            (true, _) => write!(f, "{rx},seed={seed},dir=rx"),
+            _ => write!(f, "tx: {tx}; rx: {rx}; seed={seed}"),
+        }
+    }
+}
+
+/// One direction: its fates and the frames held back in it.
+struct Side {
+    /// `None` if nothing ever happens in this direction.
+    fates: Option<Fates>,
+    passed: u64,
+    shelf: Shelf,
+    counters: FaultCounters,
+}
+
+impl Side {
+    fn new(faults: Faults, random: Random, frame_max: usize) -> Self {
+        let fates = (!faults.is_none()).then(|| Fates::new(faults, random));
+        let places = if fates.is_some() { SHELF_PLACES } else { 0 };
+        Side { fates, passed: 0, shelf: Shelf::new(places, frame_max), counters: FaultCounters::default() }
+    }
+
+    /// What is to become of `frame`, which is damaged already if it is to be.
+    fn judge(&mut self, frame: &mut [u8], now: &dyn Fn() -> Time) -> Verdict {
+        let Some(fates) = &mut self.fates else { return Verdict::Pass { twice: false } };
+        let fate = fates.next(frame.len());
+        self.passed += 1;
+        self.counters.count(&fate);
+        if fate.lost.is_some() {
+            return Verdict::Gone;
+        }
+        if let Some(damage) = fate.damage {
+            damage.apply(frame);
+        }
+        if fate.held {
+            let (after, deadline) =
+                (self.passed + u64::from(fates.faults().gap), now() + fates.faults().hold);
+            if self.shelf.put(frame, after, deadline) {
+                self.counters.reordered += 1;
+                return Verdict::Gone;
+            }
+            self.counters.forgone += 1;
+        }
+        Verdict::Pass { twice: fate.duplicated }
+    }
+
+    /// Makes a second `frame` of the one that passes, due at once.
+    fn double(&mut self, frame: &[u8]) {
+        match self.shelf.put(frame, 0, Time::ZERO) {
+            true => self.counters.duplicated += 1,
+            false => self.counters.forgone += 1,
+        }
+    }
+}
+
+enum Verdict {
+    /// Lost, or on the shelf.
+    Gone,
+    Pass {
+        twice: bool,
+    },
+}
+
+/// The transmit direction: frames are written into `staged`, judged when committed, and copied on.
+struct Sender {
+    side: Side,
+    staged: Box<[u8]>,
+    lent: Option<usize>,
+    now: Box<dyn Fn() -> Time + Send>,
+}
+
+impl Sender {
+    fn slot<'a>(&'a mut self, inner: &'a mut dyn Transmit, len: usize) -> Option<&'a mut [u8]> {
+        if self.side.fates.is_none() {
+            return inner.slot(len);
+        }
+        // Without room beneath there is none here: what is committed must be able to leave.
+        inner.slot(len)?;
+        let slot = self.staged.get_mut(..len)?;
+        self.lent = Some(len);
+        Some(slot)
+    }
+
+    fn commit(&mut self, inner: &mut dyn Transmit) {
+        if self.side.fates.is_none() {
+            return inner.commit();
+        }
+        let Some(len) = self.lent.take() else { return };
+        let frame = &mut self.staged[..len];
+        if let Verdict::Pass { twice } = self.side.judge(frame, &self.now) {
+            if !send(inner, frame) {
+                // The slot seen before is gone (a flush in between took it for a held frame): wait for one.
+                let _ = self.side.shelf.put(frame, 0, Time::ZERO);
+            }
+            if twice {
+                self.side.double(frame);
+            }
+        }
+        self.release(inner);
+    }
+
+    /// Sends what is due, as far as there is room; says whether anything was.
+    fn release(&mut self, inner: &mut dyn Transmit) -> bool {
+        let mut any = false;
+        while let Some(mut held) = self.side.shelf.take_due(self.side.passed, &self.now) {
+            if !send(inner, held.frame()) {
+                self.side.shelf.untake(held);
+                break;
+            }
+            self.side.shelf.recycle(held);
+            any = true;
+        }
+        any
+    }
+}
+
+fn send(inner: &mut dyn Transmit, frame: &[u8]) -> bool {
+    let Some(slot) = inner.slot(frame.len()) else { return false };
+    slot.copy_from_slice(frame);
+    inner.commit();
+    true
+}
+
+/// The transmit side that frames answered from within `receive` go through.
+struct Answers<'a> {
+    sender: &'a mut Sender,
+    inner: &'a mut dyn Transmit,
+}
+
+impl Transmit for Answers<'_> {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.sender.slot(self.inner, len)
+    }
+
+    fn commit(&mut self) {
+        self.sender.commit(self.inner);
+    }
+}
+
+/// A link with faults, around any other link. See the [module](self) for how they are carried out.
+pub struct FaultInjector<L> {
+    inner: L,
+    sender: Sender,
+    receiver: Side,
+}
+
+impl<L: Link> FaultInjector<L> {
+    /// Puts the faults of `plan` around `inner`; held frames are timed by the machine's clock.
+    pub fn new(inner: L, plan: &FaultPlan) -> Self {
+        let clock = Clock::new();
+        Self::with_now(inner, plan, move || clock.now())
+    }
+
+    /// As [`FaultInjector::new`], with time read from `now`, which a simulation gives.
+    pub fn with_now(inner: L, plan: &FaultPlan, now: impl Fn() -> Time + Send + 'static) -> Self {
+        let frame_max = inner.info().max_frame;
+        let sender = Sender {
+            side: Side::new(plan.tx, Random::part(plan.seed, 1), frame_max),
+            staged: vec![0; frame_max].into_boxed_slice(),
+            lent: None,
+            now: Box::new(now),
+        };
+        let receiver = Side::new(plan.rx, Random::part(plan.seed, 2), frame_max);
+        FaultInjector { inner, sender, receiver }
+    }
+
+    /// What has been done to frames sent.
+    pub fn tx_faults(&self) -> FaultCounters {
+        self.sender.side.counters
+    }
+
+    /// What has been done to frames received.
+    pub fn rx_faults(&self) -> FaultCounters {
+        self.receiver.counters
+    }
+
+    /// The link beneath.
+    pub fn inner(&self) -> &L {
+        &self.inner
+    }
+
+    /// Sends frames held back that are due, and kicks the link if there were any.
+    fn release(&mut self) -> Result<(), LinkError> {
+        if !self.sender.side.shelf.is_empty() && self.sender.release(self.inner.transmit()) {
+            self.inner.flush()?;
+        }
+        Ok(())
+    }
+}
+
+impl<L: Link> Transmit for FaultInjector<L> {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.sender.slot(self.inner.transmit(), len)
+    }
+
+    fn commit(&mut self) {
+        self.sender.commit(self.inner.transmit());
+    }
+}
+
+/// Hands over frames of `side` that are due until `handed` reaches `limit`.
+fn hand_over_due(
+    side: &mut Side,
+    answers: &mut Answers<'_>,
+    on_frame: &mut OnFrame<'_>,
+    handed: &mut usize,
+    limit: usize,
+) {
+    while *handed < limit {
+        let Some(mut held) = side.shelf.take_due(side.passed, &answers.sender.now) else { break };
+        on_frame(held.frame(), answers);
+        side.shelf.recycle(held);
+        *handed += 1;
+    }
+}
+
+impl<L: Link> Link for FaultInjector<L> {
+    fn info(&self) -> &LinkInfo {
+        self.inner.info()
+    }
+
+    /// Takes at most `budget` frames from the link beneath: fewer are handed over than there were when some
+    /// are lost or held back, none if all are.
+    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
+        self.release()?;
+        let FaultInjector { inner, sender, receiver: side } = self;
+        if side.fates.is_none() {
+            if sender.side.fates.is_none() {
+                return inner.receive(budget, on_frame);
+            }
+            return inner.receive(budget, &mut |frame, transmit| {
+                on_frame(frame, &mut Answers { sender, inner: transmit });
+            });
+        }
+        let (mut handed, mut taken) = (0, 0);
+        while handed < budget && taken < budget {
+            let mut answers = Answers { sender, inner: inner.transmit() };
+            hand_over_due(side, &mut answers, on_frame, &mut handed, budget);
+            // Half of what is left for new frames, the other half for second copies and frames overtaken.
+            let ask = (budget - handed).div_ceil(2);
+            let mut seen = 0;
+            let got = inner.receive(ask, &mut |frame, transmit| {
+                let mut answers = Answers { sender, inner: transmit };
+                seen += 1;
+                if let Verdict::Pass { twice } = side.judge(frame, &answers.sender.now) {
+                    // Doubled first: the receiver may decrypt the frame in place.
+                    if twice {
+                        side.double(frame);
+                    }
+                    on_frame(frame, &mut answers);
+                    handed += 1;
+                }
+                hand_over_due(side, &mut answers, on_frame, &mut handed, budget - (ask - seen));
+            })?;
+            taken += got;
+            if got < ask {
+                let mut answers = Answers { sender, inner: inner.transmit() };
+                hand_over_due(side, &mut answers, on_frame, &mut handed, budget);
+                break;
+            }
+        }
+        Ok(handed)
+    }
+
+    fn holds(&mut self, count: usize) -> bool {
+        self.inner.holds(count)
+    }
+
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        self
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        if !self.sender.side.shelf.is_empty() {
+            self.sender.release(self.inner.transmit());
+        }
+        self.inner.flush()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        let due = |side: &Side| side.shelf.next_deadline(side.passed);
+        // Frames to be sent that are due but found no room are tried again after a moment, not in a spin.
+        let send = due(&self.sender.side).map(|at| at.since((self.sender.now)()).max(NO_ROOM_PAUSE));
+        let receive = due(&self.receiver).map(|at| at.since((self.sender.now)()));
+        let timeout = [send, receive].into_iter().flatten().fold(timeout, Duration::min);
+        if !timeout.is_zero() {
+            self.inner.wait(timeout)?;
+        }
+        self.release()
+    }
+
+    fn readiness(&self) -> Option<RawFd> {
+        self.inner.readiness()
+    }
+
+    /// What has passed the link beneath: before the faults of receiving, after those of sending.
+    fn counters(&mut self) -> LinkCounters {
+        self.inner.counters()
+    }
+
+    fn reopened(&self) -> u32 {
+        self.inner.reopened()
+    }
+}
+
+/// How long [`Link::wait`] sleeps when a held frame could leave but the ring beneath is full.
+const NO_ROOM_PAUSE: Duration = Duration::from_micros(50);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,162 @@
+//! What the kernel knows about a network interface, and opening sockets on it: the checks every link starts
+//! with, so that they all fail with the same words.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use super::LinkError;
+use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, Mac};
+
+/// Ethernet header bytes that an MTU does not count.
+pub const ETHERNET_HEADER: usize = 14;
+
+/// Header, one line and the longest trailer: what the smallest usable frame carries.
+const NEEDED: usize = HEADER_LEN + LINE_SIZE + 16 - ETHERNET_HEADER;
+
+/// An interface that exists, is up, and carries at least a line.
+#[derive(Clone, Debug)]
+pub(crate) struct Interface {
+    pub name: String,
+    pub index: u32,
+    pub mac: Mac,
+    pub mtu: usize,
+}
+
+impl Interface {
+    /// Looks `name` up in this thread's network namespace and checks that frames can pass.
+    pub fn find(name: &str) -> Result<Interface, LinkError> {
+        if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.bytes().any(|b| b == 0) {
+            return Err(LinkError::NoSuchInterface(name.to_owned()));
+        }
+        let io = |what| move |source| LinkError::Io { what, interface: name.to_owned(), source };
+        // SAFETY: plain socket creation; the result is checked.
+        let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        let socket = owned(socket).map_err(io("open a control socket"))?;
+
+        let query = |request: libc::Ioctl| -> io::Result<libc::ifreq> {
+            // SAFETY: ifreq is plain data for which all zeros is valid.
+            let mut req: libc::ifreq = unsafe { std::mem::zeroed() };
+            for (to, from) in req.ifr_name.iter_mut().zip(name.bytes()) {
+                *to = from as libc::c_char;
+            }
+            // SAFETY: every request used below reads and writes one ifreq, which outlives the call.
+            match unsafe { libc::ioctl(socket.as_raw_fd(), request, &mut req) } {
+                0 => Ok(req),
+                _ => Err(io::Error::last_os_error()),
+            }
+        };
+        let index = match query(libc::SIOCGIFINDEX as libc::Ioctl) {
+            // SAFETY: SIOCGIFINDEX has filled this member of the union.
+            Ok(req) => unsafe { req.ifr_ifru.ifru_ifindex as u32 },
+            Err(e) if e.raw_os_error() == Some(libc::ENODEV) => {
+                return Err(LinkError::NoSuchInterface(name.to_owned()));
+            }
+            Err(e) => return Err(io("look up the interface index")(e)),
+        };
+        let req = query(libc::SIOCGIFFLAGS as libc::Ioctl).map_err(io("read the interface flags"))?;
+        // SAFETY: SIOCGIFFLAGS has filled this member of the union.
+        let flags = libc::c_int::from(unsafe { req.ifr_ifru.ifru_flags });
+        if flags & libc::IFF_UP == 0 {
+            return Err(LinkError::Down(name.to_owned()));
+        }
+        let req = query(libc::SIOCGIFHWADDR as libc::Ioctl).map_err(io("read the MAC address"))?;
+        // SAFETY: SIOCGIFHWADDR has filled this member of the union.
+        let hw = unsafe { req.ifr_ifru.ifru_hwaddr };
+        let mut mac = Mac([0; 6]);
+        for (to, from) in mac.0.iter_mut().zip(hw.sa_data.iter()) {
+            *to = *from as u8;
+        }
+        if hw.sa_family != libc::ARPHRD_ETHER {
+            return Err(LinkError::Unsupported {
+                backend: "a raw frame link",
+                interface: name.to_owned(),
+                why: format!("it is not an Ethernet interface (hardware type {})", hw.sa_family),
+            });
+        }
+        let req = query(libc::SIOCGIFMTU as libc::Ioctl).map_err(io("read the MTU"))?;
+        // SAFETY: SIOCGIFMTU has filled this member of the union.
+        let mtu = unsafe { req.ifr_ifru.ifru_mtu } as usize;
+        if mtu < NEEDED {
+            return Err(LinkError::MtuTooSmall { interface: name.to_owned(), mtu, needed: NEEDED });
+        }
+        Ok(Interface { name: name.to_owned(), index, mac, mtu })
+    }
+
+    /// An error of a system call on this interface, with EPERM and EACCES told apart.
+    pub fn error(&self, what: &'static str, needs: &'static str, source: io::Error) -> LinkError {
+        match source.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => {
+                LinkError::Permission { what, interface: self.name.clone(), needs }
+            }
+            Some(libc::ENETDOWN) => LinkError::Down(self.name.clone()),
+            Some(libc::ENXIO | libc::ENODEV) => LinkError::NoSuchInterface(self.name.clone()),
+            _ => LinkError::Io { what, interface: self.name.clone(), source },
+        }
+    }
+}
+
+/// Takes ownership of a descriptor a system call has just returned, or of its error.
+pub(crate) fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned this descriptor and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Sets one socket option.
+pub(crate) fn set_option<T: Copy>(
+    fd: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe `value`, which outlives the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Sleeps until `fd` is readable or `timeout` is over.
+pub(crate) fn poll_in(fd: &impl AsRawFd, timeout: std::time::Duration) -> io::Result<()> {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let ts = libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: one pollfd and one timespec, both alive; no signal mask.
+    let rc = unsafe { libc::ppoll(&mut p, 1, &ts, std::ptr::null()) };
+    if rc >= 0 {
+        if p.revents & libc::POLLERR != 0 {
+            take_error(fd);
+        }
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        e if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+        e => Err(e),
+    }
+}
+
+/// Takes the error that waits on a socket. One is left there when its interface goes down; until it is taken,
+/// polls return at once instead of sleeping, also when the interface is long up again.
+fn take_error(fd: &impl AsRawFd) {
+    let (mut error, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
+    // SAFETY: the kernel writes at most `len` bytes into `error`; both outlive the call.
+    unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            std::ptr::from_mut::<libc::c_int>(&mut error).cast(),
+            &mut len,
+        )
+    };
+}

@@ -1,0 +1,146 @@
+//! What the kernel tells of interfaces: a netlink socket that wakes when one changes, and names those deleted.
+//!
+//! A notice only says when to look. What an interface is like is asked for by name, so that notices lost to a full
+//! queue, or a kernel that gives none, cost time and nothing else.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use crate::interface::owned;
+
+/// `struct nlmsghdr`: length, type, and more of no use here.
+const HEADER: usize = 16;
+/// Where `struct ifinfomsg`, which follows it, has the address family and the index, and where it ends.
+const FAMILY_AT: usize = HEADER;
+const INDEX_AT: usize = HEADER + 4;
+const END: usize = HEADER + 16;
+/// More notices than fit are read in the next turn.
+const BUFFER: usize = 32 << 10;
+
+/// The socket.
+#[derive(Debug)]
+pub(super) struct Notices {
+    socket: OwnedFd,
+    buffer: Box<[u8]>,
+}
+
+impl Notices {
+    /// Listens for changes of interfaces in this thread's network namespace.
+    pub fn listen() -> io::Result<Notices> {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: plain socket creation; the result is checked.
+        let socket = owned(unsafe { libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE) })?;
+        // SAFETY: sockaddr_nl is plain data for which all zeros is valid.
+        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+        address.nl_family = libc::AF_NETLINK as u16;
+        address.nl_groups = libc::RTMGRP_LINK as u32;
+        // SAFETY: the pointer and length describe `address`, which outlives the call.
+        let rc = unsafe {
+            libc::bind(
+                socket.as_raw_fd(),
+                std::ptr::from_ref(&address).cast(),
+                size_of::<libc::sockaddr_nl>() as libc::socklen_t,
+            )
+        };
+        if rc != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Notices { socket, buffer: vec![0; BUFFER].into_boxed_slice() })
+    }
+
+    /// Polls readable when there are notices.
+    pub fn descriptor(&self) -> RawFd {
+        self.socket.as_raw_fd()
+    }
+
+    /// Takes one datagram of notices and hands over the index of each interface that was deleted. `false` when there
+    /// was none.
+    pub fn take(&mut self, deleted: &mut dyn FnMut(u32)) -> bool {
+        // SAFETY: the kernel writes at most as many bytes as the buffer has, which outlives the call.
+        let len = unsafe {
+            libc::recv(
+                self.socket.as_raw_fd(),
+                self.buffer.as_mut_ptr().cast(),
+                self.buffer.len(),
+                libc::MSG_DONTWAIT,
+            )
+        };
+        let Ok(len) = usize::try_from(len) else {
+            // ENOBUFS says that notices were lost; the interface is looked at anyway, and the next call finds what is
+            // left.
+            return io::Error::last_os_error().raw_os_error() == Some(libc::ENOBUFS);
+        };
+        parse(&self.buffer[..len.min(BUFFER)], deleted);
+        len > 0
+    }
+}
+
+/// Walks over the messages of a datagram.
+fn parse(mut rest: &[u8], deleted: &mut dyn FnMut(u32)) {
+    let u32_at = |bytes: &[u8], at: usize| {
+        u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+    };
+    while rest.len() >= HEADER {
+        let len = u32_at(rest, 0) as usize;
+        if len < HEADER || len > rest.len() {
+            return;
+        }
+        let (message, kind) = (&rest[..len], u16::from_ne_bytes([rest[4], rest[5]]));
+        // A bridge tells of a port that leaves it by the same type, in a family of its own.
+        if kind == libc::RTM_DELLINK && message.len() >= END && message[FAMILY_AT] == libc::AF_UNSPEC as u8 {
+            deleted(u32_at(message, INDEX_AT));
+        }
+        // Messages are aligned to four bytes.
+        rest = &rest[len.next_multiple_of(4).min(rest.len())..];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, family: u8, index: u32, more: usize) -> Vec<u8> {
+        let mut bytes = vec![0; END + more];
+        let len = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&len.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+        bytes[FAMILY_AT] = family;
+        bytes[INDEX_AT..INDEX_AT + 4].copy_from_slice(&index.to_ne_bytes());
+        bytes.resize((END + more).next_multiple_of(4), 0);
+        bytes
+    }
+
+    fn deleted(bytes: &[u8]) -> Vec<u32> {
+        let mut all = Vec::new();
+        parse(bytes, &mut |index| all.push(index));
+        all
+    }
+
+    #[test]
+    fn deletions_are_found_among_other_notices() {
+        let all = [
+            message(libc::RTM_NEWLINK, 0, 3, 41),
+            message(libc::RTM_DELLINK, 0, 4, 7),
+            message(libc::RTM_DELLINK, libc::AF_BRIDGE as u8, 5, 0),
+            message(libc::RTM_DELLINK, 0, 6, 0),
+        ]
+        .concat();
+        assert_eq!(deleted(&all), [4, 6]);
+    }
+
+    #[test]
+    fn what_is_cut_off_or_lies_about_its_length_ends_the_walk() {
+        let whole = message(libc::RTM_DELLINK, 0, 4, 0);
+        for len in 0..whole.len() {
+            assert_eq!(deleted(&whole[..len]), [] as [u32; 0]);
+        }
+        for lie in [0_u32, 1, 15, 33, u32::MAX] {
+            let mut bytes = whole.clone();
+            bytes[..4].copy_from_slice(&lie.to_ne_bytes());
+            assert_eq!(deleted(&bytes), [] as [u32; 0]);
+        }
+        let mut short = whole.clone();
+        short[..4].copy_from_slice(&20_u32.to_ne_bytes());
+        assert_eq!(deleted(&short), [] as [u32; 0]);
+    }
+}

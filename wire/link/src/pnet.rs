@@ -1,0 +1,334 @@
+//! pnet: the fallback for kernels without packet rings, one frame and several system calls at a time.
+//!
+//! A plain packet socket driven by `pnet_datalink`. It asks nothing of the kernel but CAP_NET_RAW, and it is
+//! slow by its nature: for each frame received a `poll` and a `recvfrom` and a second copy (pnet lends its
+//! buffer read-only, a receiver here may decrypt in place), for each frame sent a `poll` and a `sendto`;
+//! nothing is batched. The socket is ours and handed to pnet, so that [`readiness`](Link::readiness) and
+//! [`wait`](Link::wait) are the kernel's. pnet binds it to every EtherType: frames of others wake this link
+//! too and are sorted out here. Frames leave when they are committed; one for which the socket has no room
+//! stays in its slot until it has.
+
+use std::io;
+use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::time::Duration;
+
+use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface};
+
+use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
+use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use cxloe_wire::frame::{Mac, vlan};
+
+const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
+    `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";
+
+/// Not in the libc crate; from `linux/if_packet.h`, since Linux 4.20.
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+
+/// What the receive queue of the socket may hold, as far as `net.core.rmem_max` lets it.
+const RECEIVE_BUFFER: libc::c_int = 4 << 20;
+
+/// A link over pnet's data link channel.
+pub struct PnetLink {
+    info: LinkInfo,
+    interface: Interface,
+    ethertype: u16,
+    receiver: Box<dyn DataLinkReceiver>,
+    frame: Box<[u8]>,
+    sender: Sender,
+    /// The channel's socket, which pnet closes when `receiver` and `sender` are dropped.
+    socket: RawFd,
+    rx_frames: u64,
+    rx_bytes: u64,
+    /// The kernel forgets its count of losses when asked; the sum is here.
+    rx_dropped: u64,
+}
+
+struct Sender {
+    channel: Box<dyn DataLinkSender>,
+    /// Room for a tag, then the frame.
+    buffer: Box<[u8]>,
+    priority: Option<u8>,
+    max_frame: usize,
+    lent: Option<usize>,
+    /// Start and end in `buffer` of a committed frame that has not left.
+    waiting: Option<(usize, usize)>,
+    failed: Option<io::Error>,
+    frames: u64,
+    bytes: u64,
+    full: u64,
+    errors: u64,
+}
+
+impl PnetLink {
+    /// Opens a channel on `config.interface` for frames of `config.ethertype`. It has one queue only.
+    pub fn open(config: &LinkConfig) -> Result<PnetLink, LinkError> {
+        let interface = Interface::find(&config.interface)?;
+        if config.queues > 1 {
+            return Err(LinkError::Unsupported {
+                backend: "pnet",
+                interface: interface.name,
+                why: format!(
+                    "it serves one queue, {} were asked for; use the packet or xdp link",
+                    config.queues
+                ),
+            });
+        }
+        let fail = |what| {
+            let interface = interface.clone();
+            move |e| interface.error(what, NEEDS, e)
+        };
+        // Protocol 0: nothing arrives before pnet binds the socket.
+        // SAFETY: plain socket creation; the result is checked.
+        let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
+        let socket = owned(socket).map_err(fail("open a packet socket"))?;
+        // Both are improvements only: without the first, own frames are dropped by their destination.
+        let _ = set_option(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1);
+        let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &RECEIVE_BUFFER);
+
+        let max_frame = interface.mtu + ETHERNET_HEADER;
+        let frame_bytes = max_frame + vlan::TAG_LEN;
+        let [a, b, c, d, e, f] = interface.mac.0;
+        let device = NetworkInterface {
+            name: interface.name.clone(),
+            description: String::new(),
+            index: interface.index,
+            mac: Some(MacAddr(a, b, c, d, e, f)),
+            ips: Vec::new(),
+            flags: 0,
+        };
+        let socket = socket.into_raw_fd();
+        let channel = Config {
+            read_buffer_size: frame_bytes,
+            // Sending goes through buffers of ours.
+            write_buffer_size: 0,
+            read_timeout: Some(Duration::ZERO),
+            write_timeout: Some(Duration::ZERO),
+            promiscuous: false,
+            // From here on the socket is pnet's, which closes it on an error too.
+            socket_fd: Some(socket),
+            ..Config::default()
+        };
+        let (channel, receiver) = match pnet_datalink::channel(&device, channel) {
+            Ok(Channel::Ethernet(tx, rx)) => (tx, rx),
+            Ok(_) => {
+                return Err(LinkError::Unsupported {
+                    backend: "pnet",
+                    interface: interface.name,
+                    why: "pnet opened something else than an Ethernet channel".to_owned(),
+                });
+            }
+            Err(e) => return Err(fail("open a pnet channel")(e)),
+        };
+        let info = LinkInfo {
+            backend: "pnet",
+            detail: "packet socket, two system calls and a copy per frame".to_owned(),
+            interface: interface.name.clone(),
+            mac: interface.mac,
+            mtu: interface.mtu,
+            max_frame,
+        };
+        let sender = Sender {
+            channel,
+            buffer: vec![0; frame_bytes].into_boxed_slice(),
+            priority: config.priority,
+            max_frame,
+            lent: None,
+            waiting: None,
+            failed: None,
+            frames: 0,
+            bytes: 0,
+            full: 0,
+            errors: 0,
+        };
+        Ok(PnetLink {
+            info,
+            interface,
+            ethertype: config.ethertype,
+            receiver,
+            frame: vec![0; frame_bytes].into_boxed_slice(),
+            sender,
+            socket,
+            rx_frames: 0,
+            rx_bytes: 0,
+            rx_dropped: 0,
+        })
+    }
+
+    /// What a failed call says about the link, `None` if it only means "not now". pnet hides an error that
+    /// waits on the socket behind words of its own: the socket is asked for it.
+    fn serious(&self, what: &'static str, error: io::Error) -> Option<LinkError> {
+        if is_transient(&error) {
+            return None;
+        }
+        let error = match error.raw_os_error() {
+            Some(_) => error,
+            None => match option::<libc::c_int>(self.socket, libc::SOL_SOCKET, libc::SO_ERROR) {
+                Ok(0) => return None,
+                Ok(code) => io::Error::from_raw_os_error(code),
+                Err(e) => e,
+            },
+        };
+        (!is_transient(&error)).then(|| self.interface.error(what, NEEDS, error))
+    }
+}
+
+/// Whether a frame from the wire is one of ours: our EtherType, to this station.
+fn is_ours(frame: &[u8], ethertype: u16, mac: Mac) -> bool {
+    frame.len() >= ETHERNET_HEADER && frame[12..14] == ethertype.to_be_bytes() && frame[..6] == mac.0
+}
+
+/// Whether it may go better next time: nothing there, no room, or the interface is down for now.
+fn is_transient(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
+    matches!(error.kind(), TimedOut | WouldBlock | Interrupted)
+        || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENETDOWN))
+}
+
+/// Reads one socket option.
+fn option<T: Copy + Default>(fd: RawFd, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
+    let mut value = T::default();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call. T is one of the
+    // plain integer types used in this module, for which every bit pattern is valid.
+    let rc = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, std::ptr::from_mut(&mut value).cast(), &mut len)
+    };
+    if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+impl Sender {
+    /// Sends the frame that waits, if one does; whether none waits any more.
+    fn drain(&mut self) -> bool {
+        let Some((start, end)) = self.waiting else { return true };
+        match self.channel.send_to(&self.buffer[start..end], None) {
+            Some(Err(e)) if is_transient(&e) => return false,
+            // Longer than an MTU that has just shrunk: lost.
+            Some(Err(e)) if e.raw_os_error() == Some(libc::EMSGSIZE) => self.errors += 1,
+            Some(Err(e)) => {
+                self.errors += 1;
+                self.failed = Some(e);
+            }
+            Some(Ok(())) | None => {}
+        }
+        self.waiting = None;
+        true
+    }
+}
+
+impl Transmit for Sender {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        if len > self.max_frame {
+            return None;
+        }
+        if !self.drain() {
+            self.full += 1;
+            return None;
+        }
+        self.lent = Some(len);
+        Some(&mut self.buffer[vlan::TAG_LEN..vlan::TAG_LEN + len])
+    }
+
+    fn commit(&mut self) {
+        let Some(len) = self.lent.take() else { return };
+        let end = vlan::TAG_LEN + len;
+        let start = match self.priority {
+            Some(priority) => {
+                vlan::insert(&mut self.buffer[..end], priority);
+                0
+            }
+            None => vlan::TAG_LEN,
+        };
+        self.frames += 1;
+        self.bytes += len as u64;
+        self.waiting = Some((start, end));
+        self.drain();
+    }
+}
+
+impl Link for PnetLink {
+    fn info(&self) -> &LinkInfo {
+        &self.info
+    }
+
+    /// Reads at most `budget` frames, those of others among them, which are not handed over.
+    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
+        let mut received = 0;
+        for _ in 0..budget {
+            let len = match self.receiver.next() {
+                Ok(frame) => {
+                    self.frame[..frame.len()].copy_from_slice(frame);
+                    frame.len()
+                }
+                Err(e) => match self.serious("receive", e) {
+                    Some(error) => return Err(error),
+                    None => break,
+                },
+            };
+            let frame = vlan::strip(&mut self.frame[..len]);
+            if is_ours(frame, self.ethertype, self.info.mac) {
+                self.rx_frames += 1;
+                self.rx_bytes += frame.len() as u64;
+                received += 1;
+                on_frame(frame, &mut self.sender);
+            }
+        }
+        Ok(received)
+    }
+
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        &mut self.sender
+    }
+
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.sender.drain();
+        match self.sender.failed.take() {
+            Some(e) => self.serious("send", e).map_or(Ok(()), Err),
+            None => Ok(()),
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        poll_in(&self.socket, timeout).map_err(|e| self.interface.error("wait for frames", NEEDS, e))
+    }
+
+    fn readiness(&self) -> Option<RawFd> {
+        Some(self.socket)
+    }
+
+    fn counters(&mut self) -> LinkCounters {
+        // tpacket_stats: frames seen, frames dropped, since the last time it was asked.
+        if let Ok([_, dropped]) = option::<[u32; 2]>(self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS) {
+            self.rx_dropped += u64::from(dropped);
+        }
+        LinkCounters {
+            rx_frames: self.rx_frames,
+            rx_bytes: self.rx_bytes,
+            tx_frames: self.sender.frames,
+            tx_bytes: self.sender.bytes,
+            rx_dropped: self.rx_dropped,
+            tx_full: self.sender.full,
+            tx_errors: self.sender.errors,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tells_our_frames_from_others() {
+        let me = Mac([2, 0, 0, 0, 0, 1]);
+        let frame = |dst: [u8; 6], ethertype: u16| {
+            let mut frame = vec![0u8; 60];
+            frame[..6].copy_from_slice(&dst);
+            frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+            frame
+        };
+        assert!(is_ours(&frame(me.0, 0x88b5), 0x88b5, me));
+        assert!(!is_ours(&frame([0xff; 6], 0x88b5), 0x88b5, me));
+        assert!(!is_ours(&frame(me.0, 0x0800), 0x88b5, me));
+        assert!(!is_ours(&frame([2, 0, 0, 0, 0, 2], 0x88b5), 0x88b5, me));
+        assert!(!is_ours(&frame(me.0, 0x88b5)[..13], 0x88b5, me));
+    }
+}

@@ -1,0 +1,185 @@
+//! The XDP program that picks our frames out of an interface's traffic: those of our EtherType (802.1Q
+//! tagged or not) for the interface's own address go to the AF_XDP socket of the queue they arrived on;
+//! everything else passes on to the kernel as if the program were not there.
+//!
+//! It is written as instructions, so that neither a compiler nor a loader is needed at run time, and
+//! attached through a link descriptor, so that it goes away with the last process that holds it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, Mutex, Weak};
+
+use crate::interface::{Interface, owned};
+
+/// Queues an interface's map has room for.
+const QUEUES_MAX: u32 = 64;
+
+/// An attached program with its map of sockets. Links on several queues of one interface share it.
+pub(super) struct Program {
+    map: OwnedFd,
+    native: bool,
+    _program: OwnedFd,
+    _link: OwnedFd,
+}
+
+/// What tells programs apart: network namespace, interface and EtherType.
+type Key = (u64, u32, u16);
+
+/// The programs this process has attached.
+static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
+
+impl Program {
+    /// The program on `interface`: the one this process has attached already, or a new one, native where
+    /// the driver can, else generic.
+    pub fn attach(interface: &Interface, ethertype: u16) -> io::Result<Arc<Program>> {
+        let namespace = std::fs::metadata("/proc/thread-self/ns/net").map(|m| m.ino()).unwrap_or(0);
+        let key: Key = (namespace, interface.index, ethertype);
+        let mut attached = ATTACHED.lock().unwrap_or_else(|e| e.into_inner());
+        let attached = attached.get_or_insert_with(HashMap::new);
+        attached.retain(|_, p| p.strong_count() > 0);
+        if let Some(program) = attached.get(&key).and_then(Weak::upgrade) {
+            return Ok(program);
+        }
+        let map = create_map()?;
+        let program = load(&map, interface, ethertype)?;
+        let (link, native) = match create_link(&program, interface.index, FLAG_NATIVE) {
+            Ok(link) => (link, true),
+            Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Err(e),
+            Err(_) => (create_link(&program, interface.index, FLAG_GENERIC)?, false),
+        };
+        let program = Arc::new(Program { map, native, _program: program, _link: link });
+        attached.insert(key, Arc::downgrade(&program));
+        Ok(program)
+    }
+
+    /// Whether it runs in the driver (native) or behind it (generic).
+    pub fn native(&self) -> bool {
+        self.native
+    }
+
+    /// Sends the frames of `queue` to `socket`; ends when the socket closes.
+    pub fn redirect(&self, queue: u32, socket: &OwnedFd) -> io::Result<()> {
+        let value = socket.as_raw_fd() as u32;
+        let mut attr = Attr([0; 16]);
+        attr.0[0] = self.map.as_raw_fd() as u64;
+        attr.0[1] = std::ptr::from_ref(&queue) as u64;
+        attr.0[2] = std::ptr::from_ref(&value) as u64;
+        bpf(MAP_UPDATE_ELEM, &attr).map(drop)
+    }
+}
+
+/// `union bpf_attr` as the kernel reads it: fields at fixed offsets, the rest zero.
+#[repr(C, align(8))]
+struct Attr([u64; 16]);
+
+const MAP_CREATE: libc::c_long = 0;
+const MAP_UPDATE_ELEM: libc::c_long = 2;
+const PROG_LOAD: libc::c_long = 5;
+const LINK_CREATE: libc::c_long = 28;
+const MAP_TYPE_XSKMAP: u64 = 17;
+const PROG_TYPE_XDP: u64 = 6;
+const ATTACH_TYPE_XDP: u64 = 37;
+const PROG_HAS_FRAGS: u64 = 1 << 5;
+const FLAG_GENERIC: u64 = 1 << 1;
+const FLAG_NATIVE: u64 = 1 << 2;
+
+fn bpf(command: libc::c_long, attr: &Attr) -> io::Result<libc::c_int> {
+    // SAFETY: the kernel reads `size_of::<Attr>()` bytes and follows the pointers the callers put in, all of
+    // which outlive the call; unknown trailing bytes are zero, as it demands.
+    let rc = unsafe {
+        libc::syscall(libc::SYS_bpf, command, std::ptr::from_ref(attr), size_of::<Attr>() as libc::c_long)
+    };
+    if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(rc as libc::c_int) }
+}
+
+fn pair(low: u64, high: u64) -> u64 {
+    (low & 0xFFFF_FFFF) | (high << 32)
+}
+
+fn create_map() -> io::Result<OwnedFd> {
+    let mut attr = Attr([0; 16]);
+    attr.0[0] = pair(MAP_TYPE_XSKMAP, 4); // type, key size
+    attr.0[1] = pair(4, u64::from(QUEUES_MAX)); // value size, entries
+    owned(bpf(MAP_CREATE, &attr)?)
+}
+
+fn load(map: &OwnedFd, interface: &Interface, ethertype: u16) -> io::Result<OwnedFd> {
+    let code = instructions(map.as_raw_fd(), interface.mac.0, ethertype);
+    let license = c"Dual MIT/GPL";
+    let mut attr = Attr([0; 16]);
+    attr.0[0] = pair(PROG_TYPE_XDP, code.len() as u64);
+    attr.0[1] = code.as_ptr() as u64;
+    attr.0[2] = license.as_ptr() as u64;
+    // 24: log level and size, 32: log buffer, 40: kernel version, 44: flags.
+    attr.0[5] = pair(0, PROG_HAS_FRAGS);
+    owned(match bpf(PROG_LOAD, &attr) {
+        // Kernels before 5.18 know no frames in several parts.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {
+            attr.0[5] = 0;
+            bpf(PROG_LOAD, &attr)?
+        }
+        other => other?,
+    })
+}
+
+fn create_link(program: &OwnedFd, index: u32, flags: u64) -> io::Result<OwnedFd> {
+    let mut attr = Attr([0; 16]);
+    attr.0[0] = pair(program.as_raw_fd() as u64, u64::from(index));
+    attr.0[1] = pair(ATTACH_TYPE_XDP, flags);
+    owned(bpf(LINK_CREATE, &attr)?)
+}
+
+/// One eBPF instruction: opcode, destination and source register, jump offset, immediate.
+const fn op(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
+    (code as u64)
+        | ((dst as u64) << 8)
+        | ((src as u64) << 12)
+        | ((off as u16 as u64) << 16)
+        | ((imm as u32 as u64) << 32)
+}
+
+fn instructions(map: libc::c_int, mac: [u8; 6], ethertype: u16) -> Vec<u64> {
+    const LOAD_W: u8 = 0x61; // dst = *(u32 *)(src + off)
+    const LOAD_H: u8 = 0x69; // dst = *(u16 *)(src + off)
+    const MOVE: u8 = 0xBF;
+    const MOVE_IMM: u8 = 0xB7;
+    const ADD_IMM: u8 = 0x07;
+    const IF_GT: u8 = 0x2D;
+    const IF_NE_IMM: u8 = 0x55;
+    const IF_NE32_IMM: u8 = 0x56;
+    const CALL: u8 = 0x85;
+    const EXIT: u8 = 0x95;
+    const XDP_PASS: i32 = 2;
+    const REDIRECT_MAP: i32 = 51;
+    // Packet bytes are compared as this machine loads them.
+    let ours = i32::from(u16::from_ne_bytes(ethertype.to_be_bytes()));
+    let tagged = i32::from(u16::from_ne_bytes(0x8100_u16.to_be_bytes()));
+    let mac_high = i32::from_ne_bytes([mac[0], mac[1], mac[2], mac[3]]);
+    let mac_low = i32::from(u16::from_ne_bytes([mac[4], mac[5]]));
+    vec![
+        /*  0 */ op(MOVE, 6, 1, 0, 0), // r6 = context
+        /*  1 */ op(LOAD_W, 2, 1, 0, 0), // r2 = first byte of the frame
+        /*  2 */ op(LOAD_W, 3, 1, 4, 0), // r3 = its end
+        /*  3 */ op(MOVE, 4, 2, 0, 0),
+        /*  4 */ op(ADD_IMM, 4, 0, 0, 18),
+        /*  5 */ op(IF_GT, 4, 3, 14, 0), // shorter than a tagged header: pass
+        /*  6 */ op(LOAD_H, 5, 2, 12, 0), // r5 = EtherType
+        /*  7 */ op(IF_NE_IMM, 5, 0, 1, tagged),
+        /*  8 */ op(LOAD_H, 5, 2, 16, 0), // the one behind the tag
+        /*  9 */ op(IF_NE_IMM, 5, 0, 10, ours),
+        /* 10 */ op(LOAD_W, 5, 2, 0, 0),
+        /* 11 */ op(IF_NE32_IMM, 5, 0, 8, mac_high),
+        /* 12 */ op(LOAD_H, 5, 2, 4, 0),
+        /* 13 */ op(IF_NE_IMM, 5, 0, 6, mac_low),
+        /* 14 */ op(0x18, 1, 1, 0, map), // r1 = map, 64-bit immediate by descriptor
+        /* 15 */ op(0, 0, 0, 0, 0),
+        /* 16 */ op(LOAD_W, 2, 6, 16, 0), // r2 = receive queue
+        /* 17 */ op(MOVE_IMM, 3, 0, 0, XDP_PASS), // nobody listens there: pass
+        /* 18 */ op(CALL, 0, 0, 0, REDIRECT_MAP),
+        /* 19 */ op(EXIT, 0, 0, 0, 0),
+        /* 20 */ op(MOVE_IMM, 0, 0, 0, XDP_PASS),
+        /* 21 */ op(EXIT, 0, 0, 0, 0),
+    ]
+}

@@ -1,0 +1,336 @@
+//! One stream of requests: its numbers, its window, and its retry buffer.
+//!
+//! ```text
+//!  answered |  oldest ....................... next | not yet sent
+//!           |  [retry buffer: at most SLOTS entries]|
+//! ```
+//!
+//! A request enters at `next` when it is sent (R1) and leaves at `oldest`, completed, when its answer and
+//! those of all before it are there (R2). What happens in between if frames are lost is in `repeat`.
+
+mod repeat;
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+use super::entry::{Answer, Buffers, Early, Entry, Op};
+use super::{Completions, OpError, Shared};
+use crate::Transmit;
+use crate::frame::{Axi, FaultStatus, Message, Space};
+use crate::session::framer::Framer;
+use crate::session::slab::NONE;
+use crate::session::{FIRST, Retransmission, SLOTS, WINDOW};
+use crate::time::Time;
+use repeat::Repeat;
+
+/// One stream.
+pub(super) struct Stream {
+    id: u8,
+    window: usize,
+    /// The number the next answer in order bears.
+    oldest: u64,
+    next: u64,
+    reads: usize,
+    writes: usize,
+    entries: Box<[Entry; SLOTS]>,
+    /// Since when the oldest entry is waited for: the last progress, or the sending into an idle stream.
+    since: Time,
+    repeat: Repeat,
+    pub(super) scheme: Retransmission,
+}
+
+impl Stream {
+    pub fn new(id: u8) -> Stream {
+        let entries = vec![Entry::EMPTY; SLOTS].into_boxed_slice();
+        Stream {
+            id,
+            window: WINDOW,
+            oldest: FIRST,
+            next: FIRST,
+            reads: 0,
+            writes: 0,
+            entries: entries.try_into().expect("a vector of SLOTS entries"),
+            since: Time::ZERO,
+            repeat: Repeat::default(),
+            scheme: Retransmission::Selective,
+        }
+    }
+
+    /// Limits reads, and writes, in flight to what the memory node offered.
+    pub fn set_window(&mut self, window: usize) {
+        self.window = window.clamp(1, WINDOW);
+    }
+
+    #[inline]
+    fn at(&self, seq: u64) -> &Entry {
+        &self.entries[seq as usize % SLOTS]
+    }
+
+    #[inline]
+    fn at_mut(&mut self, seq: u64) -> &mut Entry {
+        &mut self.entries[seq as usize % SLOTS]
+    }
+
+    /// The number the next answer in order bears: what 16-bit numbers are completed from (R11).
+    #[inline]
+    pub fn oldest(&self) -> u64 {
+        self.oldest
+    }
+
+    /// Requests not yet answered.
+    #[inline]
+    pub fn unanswered(&self) -> usize {
+        (self.next - self.oldest) as usize
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        self.next == self.oldest
+    }
+
+    /// Since when the stream has waited for its oldest answer, if it waits.
+    pub fn waiting_since(&self) -> Option<Time> {
+        (!self.is_idle()).then_some(self.since)
+    }
+
+    /// Whether the window has room for one more of this kind (R1).
+    #[inline]
+    pub fn has_room(&self, op: Op) -> bool {
+        let used = if op.is_read() { self.reads } else { self.writes };
+        used < self.window && self.unanswered() < SLOTS
+    }
+
+    #[inline]
+    fn count_mut(&mut self, op: Op) -> &mut usize {
+        if op.is_read() { &mut self.reads } else { &mut self.writes }
+    }
+
+    /// Sends a request under the next number and keeps it (R1). The caller has checked
+    /// [`has_room`](Self::has_room). `false`, with nothing changed, when the transmit ring is full.
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "the parts of one request, all from one caller")]
+    pub fn send(
+        &mut self,
+        op: Op,
+        addr: u64,
+        data: &[u8],
+        token: u64,
+        now: Time,
+        framer: &Framer,
+        shared: &mut Shared,
+        tx: &mut dyn Transmit,
+    ) -> bool {
+        let seq = self.next;
+        // There are as many buffers as writes in all windows together, so one is free.
+        let payload = if op.is_read() { NONE } else { shared.buffers.writes.store(data).unwrap_or(NONE) };
+        if (payload == NONE && !op.is_read()) || !transmit(framer, tx, self.id, seq, op, addr, data) {
+            shared.buffers.writes.release(payload);
+            return false;
+        }
+        if self.is_idle() {
+            self.since = now;
+            self.repeat.expect(now, &shared.rtt);
+        }
+        *self.at_mut(seq) =
+            Entry { op, addr, token, payload, last_sent: now, sends: 1, sacked: false, early: Early::None };
+        self.next += 1;
+        *self.count_mut(op) += 1;
+        true
+    }
+
+    /// Takes a genuine answer to request `seq` and completes what is now in order (R2).
+    #[inline]
+    pub fn answered(
+        &mut self,
+        seq: u64,
+        answer: Answer<'_>,
+        now: Time,
+        shared: &mut Shared,
+        out: &mut dyn Completions,
+    ) {
+        if seq < self.oldest {
+            shared.counters.duplicates += 1;
+            return;
+        }
+        if seq >= self.next {
+            shared.counters.dropped_window += 1;
+            return;
+        }
+        let entry = self.at(seq);
+        let fits = match answer {
+            Answer::Data(data) => entry.op.is_read() && data.len() == entry.op.data_len(),
+            Answer::Done => !entry.op.is_read(),
+            Answer::Fault(_) => true,
+        };
+        if !fits {
+            shared.counters.dropped_unmatched += 1;
+            return;
+        }
+        if seq != self.oldest {
+            self.keep_early(seq, answer, shared);
+            return;
+        }
+        // R8: no sample from a request sent more than once, as the answer may belong to either
+        // transmission; nor from one that waited for others at the memory node.
+        let (sends, sent) = (entry.sends, entry.last_sent);
+        if sends == 1 && !entry.sacked {
+            shared.rtt.sample(now.0.saturating_sub(sent.0));
+        }
+        self.complete(answer, shared, out);
+        while self.oldest < self.next && !self.at(self.oldest).early.is_none() {
+            self.complete_early(shared, out);
+        }
+        self.since = now;
+        self.repeat.progressed(sends, sent, now, &shared.rtt);
+    }
+
+    /// R2: an answer that came early waits for those before it.
+    #[cold]
+    fn keep_early(&mut self, seq: u64, answer: Answer<'_>, shared: &mut Shared) {
+        if self.scheme == Retransmission::GoBackN {
+            shared.counters.dropped_full += 1;
+            self.go_back_once();
+            return;
+        }
+        if !self.at(seq).early.is_none() {
+            shared.counters.duplicates += 1;
+            return;
+        }
+        let early = match answer {
+            Answer::Data(data) => shared.buffers.early.store(data).map_or(Early::None, Early::Data),
+            Answer::Done => Early::Done,
+            Answer::Fault(status) => Early::Fault(status),
+        };
+        if early.is_none() {
+            // R10: no room. As if lost, so that it is sent again with those before it.
+            shared.counters.dropped_full += 1;
+            self.skipped(seq + 1, Time::ZERO, shared);
+            return;
+        }
+        shared.counters.early += 1;
+        self.at_mut(seq).early = early;
+        let entry = self.at(seq);
+        let sent_once = if entry.sends == 1 { entry.last_sent } else { Time::ZERO };
+        self.skipped(seq, sent_once, shared);
+    }
+
+    /// Completes the oldest entry with the answer it has already.
+    #[cold]
+    fn complete_early(&mut self, shared: &mut Shared, out: &mut dyn Completions) {
+        let entry = self.at_mut(self.oldest);
+        match core::mem::replace(&mut entry.early, Early::None) {
+            Early::None => {}
+            Early::Done => self.complete(Answer::Done, shared, out),
+            Early::Fault(status) => self.complete(Answer::Fault(status), shared, out),
+            Early::Data(handle) => {
+                let entry = self.pop(shared);
+                shared.counters.answered += 1;
+                out.read(entry.token, shared.buffers.early.get(handle, entry.op.data_len()));
+                shared.buffers.early.release(handle);
+            }
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, answer: Answer<'_>, shared: &mut Shared, out: &mut dyn Completions) {
+        shared.counters.answered += 1;
+        match answer {
+            Answer::Data(data) => out.read(self.pop(shared).token, data),
+            Answer::Done => out.written(self.pop(shared).token),
+            Answer::Fault(status) => self.complete_fault(status, shared, out),
+        }
+    }
+
+    #[cold]
+    fn complete_fault(&mut self, status: FaultStatus, shared: &mut Shared, out: &mut dyn Completions) {
+        shared.counters.faults += 1;
+        self.fail_oldest(OpError::Fault(status), shared, out);
+    }
+
+    /// Takes the oldest entry out of the retry buffer.
+    #[inline]
+    fn pop(&mut self, shared: &mut Shared) -> Entry {
+        let entry = *self.at(self.oldest);
+        self.oldest += 1;
+        *self.count_mut(entry.op) -= 1;
+        shared.buffers.writes.release(entry.payload);
+        entry
+    }
+
+    fn fail_oldest(&mut self, error: OpError, shared: &mut Shared, out: &mut dyn Completions) {
+        let entry = self.at(self.oldest);
+        out.failed(entry.token, error, entry.data(&shared.buffers));
+        self.pop(shared);
+    }
+
+    /// Fails everything unanswered, in order, and starts afresh.
+    pub fn fail_all(&mut self, error: OpError, shared: &mut Shared, out: &mut dyn Completions) {
+        while self.oldest < self.next {
+            self.forget_early(self.oldest, &mut shared.buffers);
+            self.fail_oldest(error, shared, out);
+        }
+        (self.oldest, self.next) = (FIRST, FIRST);
+        self.repeat = Repeat::default();
+    }
+
+    fn forget_early(&mut self, seq: u64, buffers: &mut Buffers) {
+        if let Early::Data(handle) = core::mem::replace(&mut self.at_mut(seq).early, Early::None) {
+            buffers.early.release(handle);
+        }
+    }
+
+    /// Makes everything unanswered part of a new session: numbered from the first on, in the order it had,
+    /// and due at once. What is not `fit` for the new session fails. Early answers are forgotten; those
+    /// requests are repeated, which changes nothing, as this CN alone owns the memory.
+    pub fn restart(
+        &mut self,
+        now: Time,
+        fit: impl Fn(Op) -> bool,
+        shared: &mut Shared,
+        out: &mut dyn Completions,
+    ) {
+        let (first, end) = (self.oldest, self.next);
+        let mut kept = first;
+        for seq in first..end {
+            self.forget_early(seq, &mut shared.buffers);
+            let entry = *self.at(seq);
+            if fit(entry.op) {
+                *self.at_mut(kept) = Entry { sends: 0, sacked: false, last_sent: Time::ZERO, ..entry };
+                kept += 1;
+            } else {
+                out.failed(entry.token, OpError::FrameTooLarge, entry.data(&shared.buffers));
+                *self.count_mut(entry.op) -= 1;
+                shared.buffers.writes.release(entry.payload);
+            }
+        }
+        self.entries.rotate_left(first as usize % SLOTS);
+        self.entries.rotate_right(FIRST as usize);
+        (self.oldest, self.next) = (FIRST, FIRST + (kept - first));
+        self.since = now;
+        self.repeat = Repeat::of_everything(self.next, now, &shared.rtt);
+    }
+}
+
+/// Writes one request into a transmit slot.
+#[inline]
+fn transmit(
+    framer: &Framer,
+    tx: &mut dyn Transmit,
+    stream: u8,
+    seq: u64,
+    op: Op,
+    addr: u64,
+    data: &[u8],
+) -> bool {
+    let message = match op {
+        Op::Read => Message::ReadReq,
+        Op::BurstRead { lines } => Message::BurstReadReq { lines },
+        Op::BurstWrite { mask } => Message::BurstWriteReq { mask, data },
+        Op::Write => match data.first_chunk() {
+            Some(data) => Message::WriteReq { data },
+            None => return false,
+        },
+    };
+    let tag = seq as u8;
+    framer.send(tx, Space::Stream(stream), seq, Axi { stream, tag }, addr, &message)
+}
