@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use cxloe_gmm::manager::State;
 use cxloe_fabric::model::{CnId, LegState, RegionState};
+use cxloe_gmm::manager::State;
 use cxloe_mn::pool::MpExtent;
 use cxloe_wire::time::Time;
 

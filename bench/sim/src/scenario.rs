@@ -27,6 +27,9 @@ pub enum Scenario {
     Interleaved,
     /// Frames come once more after 65 536 others, when their sequence numbers are used again
     Late,
+    /// Sessions without caches: small and large frames, sealed or not, hundreds of requests at once, through storms and
+    /// long absences
+    Sessions,
     /// Regions are made, grown, disabled, bound and destroyed under load, while messages of the manager and to it are lost,
     /// repeated and delayed
     Control,

@@ -1,7 +1,7 @@
 //! What a compute node's checks look at beside itself: what is really there.
 
-use cxloe_gmm::manager::State;
 use cxloe_fabric::model::LegState;
+use cxloe_gmm::manager::State;
 
 use crate::memory_node::MemoryNode;
 use crate::region::Region;

@@ -100,6 +100,10 @@ figures! {
     restarts_kept,
     /// Memory nodes restarted without their pool.
     restarts_lost,
+    /// Memory nodes that said goodbye, and came back with their pool.
+    goodbyes,
+    /// Times a session told that the memory node's content was lost.
+    losses_told,
     /// Compute nodes killed and started anew.
     kills,
     /// Times a node stood still.

@@ -21,6 +21,12 @@ pub enum Trouble {
     Replace,
     /// The faults of the network change.
     Weather,
+    /// They change, to more than any program could bear.
+    Storm,
+    /// A compute node is cut off for a time, perhaps for longer than anybody waits.
+    CutOff,
+    /// A memory node tells its compute nodes that it goes away, and comes back as a new process with its pool.
+    Goodbye,
     /// The manager is killed: at once, before its next commit, or between that and its answer; another takes over.
     Manager,
     /// A node, or everybody, cannot reach the manager for a time.

@@ -7,7 +7,7 @@ use cxloe_gmm::manager::State;
 use cxloe_link::random::Random;
 use cxloe_link::sim::{Path, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
+use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, ResponderConfig};
 use cxloe_wire::time::Time;
 
 use crate::broken::Broken;
@@ -37,17 +37,8 @@ const ASK_EVERY: u64 = 1024;
 /// Steps without any time passing, at most: beyond that, somebody always finds something to do at once.
 const STEPS_AT_ONCE: u32 = 100_000;
 
-/// Shorter than in service, so that sessions die and are opened anew within a run.
-pub const TIMING: Timing = Timing {
-    dead_after: Duration::from_millis(60),
-    suspect_after: Duration::from_millis(15),
-    ping_every: Duration::from_millis(15),
-    hello_first: MS,
-    hello_max: Duration::from_millis(10),
-    timeout_initial: Duration::from_millis(2),
-    timeout_min: Duration::from_micros(200),
-    timeout_max: Duration::from_millis(10),
-};
+/// The key of those who seal their frames.
+const KEY: &[u8] = b"sixteen bytes or more";
 
 /// A run.
 pub struct World<'a> {
@@ -61,6 +52,8 @@ pub struct World<'a> {
     /// Where the manager says which regions there are.
     fabric: Option<Fabric>,
     troubles: Troubles,
+    /// How long everything may take to end once nothing goes wrong any more.
+    settle: Duration,
     trouble_at: Time,
     healed_at: Option<Time>,
     /// When pacers are looked at next; never where there are none.
@@ -88,11 +81,13 @@ impl<'a> World<'a> {
         }
         let mn_macs: Vec<Mac> = (0..plan.mns.len()).map(Name::mn).collect();
         let cn_macs: Vec<Mac> = (0..plan.cns.len()).map(Name::cn).collect();
+        let key: Option<PreSharedKey> = plan.sealed.then(|| KEY.into());
         let mut mns = Vec::new();
         for (i, (own, node)) in mn_macs.iter().zip(&plan.mns).enumerate() {
             let link = net.attach(*own, node.port).expect("a new address");
             let config = ResponderConfig {
                 early_buffers: node.early_buffers,
+                key: key.clone(),
                 ..ResponderConfig::new(*own, plan.max_frame, 0, seed ^ (0x100 + i as u64))
             };
             let mut mn = match &plan.fabric {
@@ -116,8 +111,8 @@ impl<'a> World<'a> {
                 max_frame: plan.max_frame,
                 streams: node.streams,
                 instance: 1 + i as u64,
-                key: None,
-                timing: TIMING,
+                key: key.clone(),
+                timing: plan.timing,
                 seed: seed ^ peer.to_u64().rotate_left(16),
             };
             let random = Random::part(seed, 10 + i as u64);
@@ -160,6 +155,7 @@ impl<'a> World<'a> {
             control,
             fabric,
             troubles: plan.troubles,
+            settle: SETTLE + plan.timing.dead_after * 2,
             trouble_at,
             healed_at: None,
             sample_at: if paced { Time::ZERO } else { Time(u64::MAX) },
@@ -239,7 +235,7 @@ impl<'a> World<'a> {
             fabric.manager.heal();
             fabric.operator.calm_down();
         }
-        let end = self.net.now() + SETTLE;
+        let end = self.net.now() + self.settle;
         self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::is_idle)))?;
         self.agree(end)?;
         self.until(end, |world| {
@@ -252,8 +248,7 @@ impl<'a> World<'a> {
             Ok(done)
         })?;
         // Write-backs of regions that are gone are nobody's, so that no flush waits for them; they end all the same.
-        let at_rest = |cn: &ComputeNode| cn.engine.in_flight() + cn.engine.stranded() == 0;
-        self.until(end, |world| Ok(world.cns.iter().all(at_rest)))?;
+        self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::is_at_rest)))?;
         // Those that lost their session in the last moment need none, but get one.
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
         self.take_down(end)?;
@@ -391,6 +386,25 @@ impl<'a> World<'a> {
         match self.troubles.draw(r) {
             None => {}
             Some(Trouble::Cut) => self.cut(now, cn, mn),
+            Some(Trouble::CutOff) => {
+                let mac = self.cns[cn].mac;
+                let until = now + Duration::from_micros(pick(r, &[500, 20_000, 200_000, 7_000_000]));
+                self.net.partition(&[mac]);
+                self.healed_at = Some(until);
+                self.tally.figures.cuts += 1;
+                self.say(|| format!("cn{cn} is cut off until {until}"));
+            }
+            Some(Trouble::Goodbye) => {
+                self.mns[mn].say_goodbye(now);
+                self.tally.figures.goodbyes += 1;
+                self.say(|| format!("mn{mn} says goodbye"));
+            }
+            Some(Trouble::Storm) => {
+                let path = plan::storm(r);
+                self.net.set_default_path(path);
+                self.tally.figures.weather += 1;
+                self.say(|| format!("from here on: {}, delay {:?}", path.faults, path.delay));
+            }
             Some(Trouble::RestartKept) => {
                 if r.below(2) == 0 {
                     // With other limits than before.

@@ -84,6 +84,14 @@ fn every_scenario_passes_and_is_what_it_says() {
     let interleaved = figures(Scenario::Interleaved);
     assert!(interleaved.shared_parts > 0 && interleaved.restarts_lost > 0 && interleaved.replaced > 0);
     assert!(figures(Scenario::Pauses).pauses > 0);
+    let sessions = figures(Scenario::Sessions);
+    assert!(sessions.corrupted > 0 && sessions.overflowed > 0 && sessions.losses_told > 0);
+    let control = figures(Scenario::Control);
+    assert!(control.messages_lost > 0 && control.messages_repeated > 0 && control.regions_grown > 0);
+    assert!(control.regions_disabled > 0 && control.regions_destroyed > 0 && control.bindings > 0);
+    assert!(control.refused_withdrawn > 0 && control.unbindings > 0 && control.managers_killed == 0);
+    let managers = figures(Scenario::Managers);
+    assert!(managers.managers_killed > 0 && managers.managers_away > 0 && managers.regions_made > 0);
     let congested = passes(&campaign(Scenario::Congested, 1, 12)).tally;
     assert!(congested.figures.congestion > 0 && congested.figures.slowdowns > 0);
     assert!(
@@ -146,6 +154,12 @@ fn planted_mistakes_are_found() {
         (Mistake::SwapsTargets, Scenario::Interleaved),
         (Mistake::WrongGranularity, Scenario::Interleaved),
         (Mistake::ShiftsTarget, Scenario::Interleaved),
+        // The control plane's.
+        (Mistake::RepeatsCommands, Scenario::Control),
+        (Mistake::SkipsZeroing, Scenario::Control),
+        (Mistake::ForgetsCommits, Scenario::Managers),
+        (Mistake::TakesOldAnswers, Scenario::Control),
+        (Mistake::LetsGoEarly, Scenario::Control),
     ] {
         let overrides = Overrides { plant: Some(mistake), ..Overrides::default() };
         let planted = Campaign { overrides, ..campaign(scenario, 1, 40) };

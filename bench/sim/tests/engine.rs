@@ -239,7 +239,10 @@ fn a_closed_range_is_written_back_alone() {
         let now = pair.net.now();
         pair.engine.write_back_range(&mut work, now, pair.link.transmit()) == Ok(true)
     });
-    assert_eq!((pair.mn.line(CN, 8192).unwrap(), pair.mn.line(CN, 8192 + 64).unwrap()), (content(4), content(3)));
+    assert_eq!(
+        (pair.mn.line(CN, 8192).unwrap(), pair.mn.line(CN, 8192 + 64).unwrap()),
+        (content(4), content(3))
+    );
     assert_ne!(pair.mn.line(CN, 64).unwrap(), content(1), "the rest stays where it is");
     assert_eq!(pair.engine.read_cached(64), Some(&content(1)));
     assert_eq!(pair.engine.read_cached(8192), None);

@@ -215,7 +215,11 @@ impl Managed {
             changes = self.attachments.follow(regions, synced.held);
             self.attachments.follow_devices(&synced.devices);
         }
-        (self.heartbeat_ms, self.after_event) = (synced.heartbeat_ms, synced.after_event);
+        self.heartbeat_ms = synced.heartbeat_ms;
+        // Whoever takes old answers for new ones believes to know what it knew before.
+        let newest = self.after_event.max(synced.after_event);
+        let mistaken = self.mistake == Some(Mistake::TakesOldAnswers);
+        self.after_event = if mistaken { newest } else { synced.after_event };
         Some(changes)
     }
 

@@ -11,7 +11,7 @@ mod ending;
 mod following;
 mod making;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use cxloe_cn::cache::CacheConfig;
@@ -40,6 +40,15 @@ use crate::verdict::check_write_back;
 use ending::Ended;
 use following::Managed;
 
+/// What the sessions of a process have told about a memory node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The incarnation of its content.
+    incarnation: Option<u64>,
+    /// That content is lost.
+    lost: bool,
+}
+
 /// A compute node.
 pub struct ComputeNode {
     /// Its address.
@@ -61,6 +70,7 @@ pub struct ComputeNode {
     regions: Vec<Region>,
     layout: Layout,
     mistake: Option<Mistake>,
+    told: BTreeMap<Mac, Told>,
     /// In the order in which they were made.
     under_way: Vec<(u64, Operation)>,
     ended: Ended,
@@ -120,6 +130,7 @@ impl ComputeNode {
             regions,
             layout,
             mistake: None,
+            told: BTreeMap::new(),
             under_way: Vec::with_capacity(plan.depth),
             ended: Ended::default(),
             next_user: 0,
@@ -164,6 +175,7 @@ impl ComputeNode {
     /// A new process: an engine with an empty cache that calls its memory nodes.
     fn start(&mut self, now: Time) {
         self.engine = Engine::new(self.cache);
+        self.told.clear();
         self.engine.set_pacing(self.pacing, now);
         if self.managed.is_some() {
             return;
@@ -338,8 +350,25 @@ impl ComputeNode {
                 EngineEvent::WriteBackRefused { hpa, error } => format!("line at {hpa:#x} refused: {error}"),
             });
             match event {
+                EngineEvent::Session { mac, event: SessionEvent::DataLost { before, now } } => {
+                    let told = self.told.entry(mac).or_default();
+                    if told.incarnation != Some(before) || before == now {
+                        let known = told.incarnation;
+                        return Err(self.broken(mac, &format!("{before:#x} is lost, which had {known:x?}")));
+                    }
+                    told.lost = true;
+                    tally.figures.losses_told += 1;
+                }
                 EngineEvent::Session { mac, event: SessionEvent::Opened { incarnation, .. } } => {
                     let at = around.mns.iter().position(|mn| mn.mac == mac).expect("a known node");
+                    let told = self.told.insert(mac, Told { incarnation: Some(incarnation), lost: false });
+                    if let Some(Told { incarnation: Some(before), lost }) = told
+                        && lost != (before != incarnation)
+                    {
+                        let why =
+                            if lost { "said to be lost, and is not" } else { "lost, and nobody said so" };
+                        return Err(self.broken(mac, &format!("its content is {why}")));
+                    }
                     let losses = around.mns[at].incarnations.iter().position(|i| *i == incarnation);
                     let losses = losses.expect("one of the node's");
                     let regions = self.regions.iter_mut().filter(|region| region.origin.mn == at);
@@ -359,6 +388,17 @@ impl ComputeNode {
             }
         }
         Ok(())
+    }
+
+    fn broken(&self, mn: Mac, why: &str) -> Broken {
+        Broken::Rule(format!("{}, session with {}: {why}", Name(self.mac), Name(mn)))
+    }
+
+    /// Nothing is on its way, and nothing waits for it.
+    pub fn is_at_rest(&self) -> bool {
+        let sessions = self.engine.sessions();
+        self.engine.in_flight() + self.engine.stranded() == 0
+            && sessions.iter().all(|session| (session.unanswered, session.buffered) == (0, 0))
     }
 
     /// Ends all sessions.

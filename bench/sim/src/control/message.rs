@@ -6,9 +6,9 @@ use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, MemoryNodeRegistered,
     MemoryNodeSync, MemoryNodeSynced, NotFollowed, RegisterComputeNode, RegisterMemoryNode, ReportOrphans,
 };
+use cxloe_fabric::model::{CnId, Name};
 use cxloe_gmm::manager::Command;
 use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_fabric::model::{CnId, Name};
 
 /// Who talks to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,6 +34,8 @@ pub const LIVES: u64 = 8;
 
 /// Translations that a service keeps at hand.
 const TLB_ENTRIES: usize = 16;
+/// From its goodbye to a process's end.
+const GOODBYE: Duration = Duration::from_micros(200);
 /// How often a service looks for sessions that have gone silent.
 const POLL_EVERY: Duration = Duration::from_millis(100);
 
@@ -47,6 +49,8 @@ pub struct MemoryNode {
     pub incarnations: Vec<u64>,
     /// It does nothing until then.
     pub paused_until: Time,
+    /// It has said goodbye, and ends then.
+    ends_at: Option<Time>,
     link: SimLink,
     index: usize,
     cns: Vec<Mac>,
@@ -174,6 +178,7 @@ impl MemoryNode {
             incarnations: vec![config.incarnation],
             config,
             paused_until: Time::ZERO,
+            ends_at: None,
             link,
             index,
             cns,
@@ -206,6 +211,13 @@ impl MemoryNode {
         self.following.iter_mut().for_each(|following| following.plant(mistake));
     }
 
+    /// Tells everybody that it goes away, and is gone soon.
+    pub fn say_goodbye(&mut self, now: Time) {
+        self.service.responder().drain(self.link.transmit());
+        self.link.flush().expect("a simulated link");
+        self.ends_at = Some(now + GOODBYE);
+    }
+
     /// The process ends, and with it its connection to the manager.
     pub fn hang_up(&mut self, now: Time, net: &mut ControlNetwork) {
         if let Some(following) = &mut self.following {
@@ -229,7 +241,7 @@ impl MemoryNode {
         }
         self.service = Service::new(self.config.clone(), self.memory.table().clone(), TLB_ENTRIES);
         self.service.set_congestion(self.congestion);
-        (self.busy_until, self.paused_until) = (Time::ZERO, Time::ZERO);
+        (self.busy_until, self.paused_until, self.ends_at) = (Time::ZERO, Time::ZERO, None);
     }
 
     /// How many times it has lost its pool.
@@ -290,11 +302,15 @@ impl MemoryNode {
 
     /// When it goes on with what it has, if it waits for that.
     pub fn deadline(&self, now: Time) -> Option<Time> {
-        Some(self.busy_until.max(self.paused_until)).filter(|at| *at > now)
+        let goes_on = Some(self.busy_until.max(self.paused_until)).filter(|at| *at > now);
+        goes_on.into_iter().chain(self.ends_at).min()
     }
 
     /// Takes what has arrived; whether there was anything.
     pub fn work(&mut self, now: Time, batch: usize) -> bool {
+        if self.ends_at.is_some_and(|at| now >= at) {
+            self.restart(true);
+        }
         if now < self.busy_until || now < self.paused_until {
             return false;
         }
