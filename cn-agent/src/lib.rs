@@ -1,36 +1,38 @@
-//! # cxloe-cn: the compute node
+//! # cxloe-cn: the agent of a compute node
 //!
-//! Gives programs on this machine memory that lies in memory nodes.
+//! One process on each machine owns the link and the engine, and gives programs memory that lies in memory nodes.
+//!
+//! ```text
+//!   programs == rings ===> Worker <== frames ==> link      one thread: engine, paging, drains
+//!   programs = faults ==>        ^
+//!                                | orders
+//!   programs -- requests --> server      region_controller <--- manager: regions come and go
+//!                                          |        ^--------- CXL devices of this machine
+//!                                          `--> state_file: remembered before it is done
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`daemon`] | the worker thread, and how it is told what to do |
+//! | [`server`] | the socket that programs ask |
+//! | [`region_controller`] | what is known of this node's regions: remembered, carried out, shown |
+//! | [`manager`] | the link to the manager |
+//! | [`state_file`] | what outlives the process |
+//! | [`config`] | options and files |
+//! | [`metrics`] | counters for Prometheus |
+//! | [`top`] | `cn-agent top` |
+//!
+//! What decides is in `cxloe-cn-core`; the ways in which programs reach remote memory are crates of their own:
+//! `cxloe-paging`, `cxloe-client`, `cxloe-port`, `cxloe-cxl`, `cxloe-nbd`, `cxloe-exec`, `cxloe-vmm`.
 
 // These end the process when nobody can be told.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
-pub mod attach;
-pub mod attachments;
-pub mod cache;
-pub mod client;
 pub mod config;
-pub mod connect;
-pub mod cxl;
 pub mod daemon;
-pub mod desk;
-pub mod engine;
-pub mod events;
-pub mod exec;
-pub mod inline;
-pub mod leases;
-pub mod local;
 pub mod manager;
-pub mod mapping;
 pub mod metrics;
-pub mod nbd;
-pub mod pager;
-pub mod paging;
-pub mod port;
-pub mod rate_control;
-pub mod sigbus;
-pub mod signals;
+pub mod region_controller;
+pub mod server;
 pub mod state_file;
 pub mod top;
-pub mod uffd;
-pub mod vm;

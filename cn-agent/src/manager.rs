@@ -12,7 +12,7 @@ use cxloe_fabric::api::{ComputeNodeSync, DestroyRegion, ErrorCode, NotFollowed, 
 use cxloe_fabric::client::ClientError;
 use cxloe_fabric::model::{CnId, Name, lineage};
 
-use crate::desk::Desk;
+use crate::region_controller::RegionController;
 
 /// How long to wait for news while the worker is letting go of something that the manager waits for, in milliseconds.
 const ACKNOWLEDGE_MS_MIN: u64 = 5;
@@ -47,16 +47,19 @@ pub struct ManagerLink {
 }
 
 impl ManagerLink {
-    /// Starts the link, which comes to `desk` with the manager's news. Returns at once; the manager need not be there.
+    /// Starts the link, which comes to `controller` with the manager's news. Returns at once; the manager need not be there.
     ///
     /// # Errors
     /// [`cxloe_daemon::ManagerLinkError`]: the URL cannot be one, or there is no thread.
-    pub fn start(options: ManagerLinkOptions, desk: Desk) -> Result<Self, cxloe_daemon::ManagerLinkError> {
+    pub fn start(
+        options: ManagerLinkOptions,
+        controller: RegionController,
+    ) -> Result<Self, cxloe_daemon::ManagerLinkError> {
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
         let link = cxloe_daemon::ManagerLink::start(
             &url,
             backoff,
-            Shell { desk, options, told: BTreeSet::new() },
+            Shell { controller, options, told: BTreeSet::new() },
             Shell::registration,
         )?;
         Ok(ManagerLink { link })
@@ -69,7 +72,7 @@ impl ManagerLink {
 }
 
 struct Shell {
-    desk: Desk,
+    controller: RegionController,
     options: ManagerLinkOptions,
     /// Regions of which it was said that they cannot be destroyed.
     told: BTreeSet<Name>,
@@ -80,7 +83,7 @@ impl Shell {
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
         let ManagerLinkOptions { name, cn, instance, .. } = self.options.clone();
         let client = contact.client();
-        let seen = self.desk.seen();
+        let seen = self.controller.seen();
         let request = RegisterComputeNode { cn_id: cn, name, instance_id: instance, seen };
         let answered = contact.ask(client.register_compute_node(&request)).await;
         if answered.as_ref().is_err_and(is_stale) {
@@ -92,7 +95,7 @@ impl Shell {
             return Err(Break::node(lacking));
         }
         let (regions, devices) = (&answer.regions, &answer.devices);
-        self.desk.follow(regions, devices, answer.held, answer.watermark).map_err(Break::node)?;
+        self.controller.follow(regions, devices, answer.held, answer.watermark).map_err(Break::node)?;
         if contact.registered() {
             let (url, regions) = (client.url(), answer.regions.len());
             tracing::info!(%url, name = %request.name, %cn, regions, "registered with the manager");
@@ -101,14 +104,14 @@ impl Shell {
         let mut pause_ms = ACKNOWLEDGE_MS_MIN;
         loop {
             self.destroy_abandoned(contact).await?;
-            self.desk.hear_worker();
-            let letting_go = self.desk.is_letting_go();
+            self.controller.hear_worker();
+            let letting_go = self.controller.is_letting_go();
             pause_ms = if letting_go { (pause_ms * 2).min(ACKNOWLEDGE_MS_MAX) } else { ACKNOWLEDGE_MS_MIN };
             let wait_ms = if letting_go { pause_ms } else { heartbeat_ms };
             let sync = ComputeNodeSync {
                 registration: answer.registration,
                 after_event,
-                released: self.desk.released(),
+                released: self.controller.released(),
                 wait_ms: wait_ms.clamp(1, heartbeat_ms.max(1)),
             };
             let synced = contact.ask(client.sync_compute_node(cn, &sync)).await?;
@@ -117,10 +120,10 @@ impl Shell {
             }
             if let Some(regions) = &synced.regions {
                 let (devices, held) = (&synced.devices, synced.held);
-                self.desk.follow(regions, devices, held, synced.watermark).map_err(Break::node)?;
+                self.controller.follow(regions, devices, held, synced.watermark).map_err(Break::node)?;
             }
             for error in &synced.errors {
-                self.desk.hear_error(error);
+                self.controller.hear_error(error);
             }
             (heartbeat_ms, after_event) = (synced.heartbeat_ms, synced.after_event);
         }
@@ -128,9 +131,9 @@ impl Shell {
 
     /// Has the regions of programs destroyed that have not done so themselves, once nobody has them mapped any more.
     async fn destroy_abandoned(&mut self, contact: &Contact) -> Result<(), Break> {
-        for name in self.desk.abandoned() {
+        for name in self.controller.abandoned() {
             // A worker that ends meanwhile need not answer.
-            if contact.stop().or(self.desk.is_mapped(&name)).await? {
+            if contact.stop().or(self.controller.is_mapped(&name)).await? {
                 continue;
             }
             match self.destroy_own(contact, &name).await {
@@ -145,7 +148,7 @@ impl Shell {
                 Err(reason) => return Err(reason),
             }
             self.told.remove(&name);
-            self.desk.lease_over(&name)?;
+            self.controller.lease_over(&name)?;
         }
         Ok(())
     }
@@ -173,7 +176,7 @@ impl Shell {
     /// Lets the manager show that this node does not follow, and what it holds. A manager that does not understand need not.
     async fn say_not_followed(&self, contact: &Contact) -> Result<(), Break> {
         let node = Party::ComputeNode(self.options.cn);
-        let said = NotFollowed { node, seen: self.desk.seen(), holds: self.desk.holds() };
+        let said = NotFollowed { node, seen: self.controller.seen(), holds: self.controller.holds() };
         let client = contact.client();
         if let Err(error) = contact.stop().or(client.not_followed(&said)).await? {
             tracing::debug!(%error, "the manager was not told that this node does not follow");

@@ -8,19 +8,34 @@ use std::path::{Path, PathBuf};
 
 use cxloe_daemon::Remembered;
 use cxloe_wire::frame::Mac;
+use serde::{Deserialize, Serialize};
 
-use crate::attachments::Attachments;
-use crate::leases::Leases;
+use cxloe_cn_core::attachments::Attachments;
+use cxloe_cn_core::leases::Leases;
 
-impl Remembered for Attachments {
+/// Attachments as they are in their file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct StoredAttachments(Attachments);
+
+impl Remembered for StoredAttachments {
     const REMEDY: &str = "remove it, and regions get new addresses";
+}
+
+/// Leases as they are in their file.
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+struct StoredLeases(Leases);
+
+impl Remembered for StoredLeases {
+    const REMEDY: &str = "remove it, and destroy what is left of temporary regions by `gmm destroy-region`";
 }
 
 /// Where attachments are kept, for one agent at a time.
 #[derive(Debug)]
 pub struct StateFile {
-    file: cxloe_daemon::StateFile<Attachments>,
-    leases: cxloe_daemon::StateFile<Leases>,
+    file: cxloe_daemon::StateFile<StoredAttachments>,
+    leases: cxloe_daemon::StateFile<StoredLeases>,
     _lock: File,
 }
 
@@ -71,7 +86,7 @@ impl StateFile {
     /// # Errors
     /// Those of [`cxloe_daemon::StateFile::load`].
     pub fn load(&self) -> Result<Attachments, cxloe_daemon::StateError> {
-        self.file.load()
+        self.file.load().map(|StoredAttachments(attachments)| attachments)
     }
 
     /// Keeps `attachments`; on disk when this returns.
@@ -79,7 +94,7 @@ impl StateFile {
     /// # Errors
     /// Those of [`cxloe_daemon::StateFile::store`].
     pub fn store(&self, attachments: &Attachments) -> Result<(), cxloe_daemon::StateError> {
-        self.file.store(attachments)
+        self.file.store(&StoredAttachments(attachments.clone()))
     }
 
     /// The leases that were kept last.
@@ -87,7 +102,7 @@ impl StateFile {
     /// # Errors
     /// Those of [`cxloe_daemon::StateFile::load`].
     pub fn load_leases(&self) -> Result<Leases, cxloe_daemon::StateError> {
-        self.leases.load()
+        self.leases.load().map(|StoredLeases(leases)| leases)
     }
 
     /// Keeps `leases`; on disk when this returns.
@@ -95,7 +110,7 @@ impl StateFile {
     /// # Errors
     /// Those of [`cxloe_daemon::StateFile::store`].
     pub fn store_leases(&self, leases: &Leases) -> Result<(), cxloe_daemon::StateError> {
-        self.leases.store(leases)
+        self.leases.store(&StoredLeases(leases.clone()))
     }
 }
 

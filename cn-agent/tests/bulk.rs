@@ -8,16 +8,16 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use cxloe_cn::daemon::clients::{Client, Clients, Seat};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::memory::SharedMemory;
-use cxloe_cn::local::ring::{
+use cxloe_client::memory::SharedMemory;
+use cxloe_client::ring::{
     AgentEnd, ClientEnd, Completion, DATA_LINES, Lines, Operation, PORT_BYTES, Submission,
 };
-use cxloe_cn::local::status::Status;
-use cxloe_cn::port::Parts;
+use cxloe_client::status::Status;
+use cxloe_cn::daemon::clients::{Client, Clients, Seat};
+use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::Link;
+use cxloe_port::port::Parts;
 
 use looped::{HPA, open, pattern, route};
 

@@ -6,12 +6,13 @@ mod looped;
 
 use std::sync::Arc;
 
-use cxloe_cn::cxl::Device;
-use cxloe_cn::cxl::inventory::DaxDevice;
-use cxloe_cn::engine::{EngineError, Unmapped};
-use cxloe_cn::port::PortError;
+use cxloe_cn_core::backing::DeviceMemory;
+use cxloe_cn_core::engine::{EngineError, Unmapped};
+use cxloe_cxl::Device;
+use cxloe_cxl::inventory::DaxDevice;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_mn::pool::MpAddr;
+use cxloe_port::port::PortError;
 
 use looped::{HPA, open, pattern, route};
 

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use clap::ValueEnum;
-use cxloe_cn::engine::Route;
+use cxloe_cn_core::engine::Route;
 use cxloe_fabric::hdm::Granularity;
 use cxloe_wire::frame::{Command, HEADER_LEN, Header, LINE_SIZE, Mac};
 

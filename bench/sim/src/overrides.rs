@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_cn::cache::CacheConfig;
+use cxloe_cn_core::cache::CacheConfig;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
 use cxloe_link::fate::Burst;

@@ -1,6 +1,6 @@
 //! Whether an error that an engine reports can be true.
 
-use cxloe_cn::engine::EngineError;
+use cxloe_cn_core::engine::EngineError;
 use cxloe_wire::session::OpError;
 
 use crate::broken::Broken;

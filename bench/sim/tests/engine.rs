@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{
     BurstRead, Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target,
     Unmapped, Walk, Write,
 };

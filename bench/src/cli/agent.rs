@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use cxloe_cn::client::{Client, regions};
+use cxloe_client::client::{Client, regions};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
 use cxloe_wire::frame::LINE_SIZE;

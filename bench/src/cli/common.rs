@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_cn::rate_control::RateControl;
 use cxloe_daemon::Switch;
 use cxloe_daemon::to_stdout;
 use cxloe_fabric::hdm::{Granularity, Ways};
@@ -12,6 +11,7 @@ use cxloe_fabric::model::ByteSize;
 use cxloe_link::fault::FaultPlan;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig, LinkInfo};
+use cxloe_port::rate_control::RateControl;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;

@@ -16,7 +16,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, FromArgMatches};
-use cxloe_cn::client::{Client, regions};
+use cxloe_client::client::{Client, regions};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
 use cxloe_link::Backend;

@@ -16,13 +16,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::port::Port;
-use cxloe_cn::rate_control::RateControl;
 use cxloe_daemon::Switch;
 use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig};
+use cxloe_port::port::Port;
+use cxloe_port::rate_control::RateControl;
 use nix::unistd::Pid;
 
 use super::Failure;

@@ -3,12 +3,12 @@
 use std::process::Command;
 use std::time::Duration;
 
-use cxloe_cn::connect::{ConnectOptions, Connected};
-use cxloe_cn::port::Port;
-use cxloe_cn::rate_control::RateControl;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig};
+use cxloe_port::connect::{ConnectOptions, Connected};
+use cxloe_port::port::Port;
+use cxloe_port::rate_control::RateControl;
 
 use super::error::PeerError;
 use super::measured::Measured;

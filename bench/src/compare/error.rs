@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use cxloe_cn::connect::ConnectError;
-use cxloe_cn::port::PortError;
 use cxloe_fabric::ClientError;
+use cxloe_port::connect::ConnectError;
+use cxloe_port::port::PortError;
 
 use crate::machine::MachineError;
 use cxloe_lab::{Interrupted, LabError};

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use cxloe_cn::inline::InlineOptions;
+use cxloe_port::inline::InlineOptions;
 use cxloe_wire::frame::PAGE_LINES;
 
 use super::bare::rate;

@@ -3,7 +3,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::inline::{InlineOptions, InlineRegion};
+use cxloe_port::inline::{InlineOptions, InlineRegion};
 use cxloe_wire::frame::PAGE_LINES;
 
 use super::fault_words::{PAGE_BYTES, Words, marks};

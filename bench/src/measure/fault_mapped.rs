@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::client::{Client, regions};
-use cxloe_cn::mapping::{MapError, MapOptions, Mapping};
+use cxloe_client::client::{Client, regions};
+use cxloe_client::mapping::{MapError, MapOptions, Mapping};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 

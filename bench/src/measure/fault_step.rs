@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use cxloe_cn::client::{Client, regions};
-use cxloe_cn::inline::InlineOptions;
+use cxloe_client::client::{Client, regions};
+use cxloe_port::inline::InlineOptions;
 use cxloe_wire::frame::{LINE_SIZE, PAGE_LINES};
 
 use super::fault::Agent;

@@ -7,7 +7,7 @@ use std::ptr::{from_ref, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use cxloe_cn::uffd::{Access, Event, EventBuffer, Features, Modes, PAGE, Uffd, UffdError};
+use cxloe_paging::uffd::{Access, Event, EventBuffer, Features, Modes, PAGE, Uffd, UffdError};
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, fallocate};

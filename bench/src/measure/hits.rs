@@ -3,8 +3,8 @@
 
 use std::time::Instant;
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::port::PortError;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_port::port::PortError;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::{MeasureError, Target, clock_cost_ns};

@@ -21,12 +21,12 @@ pub mod verify;
 
 use std::time::Instant;
 
-use cxloe_cn::client::ClientError;
-use cxloe_cn::inline::InlineError;
-use cxloe_cn::mapping::MapError;
-use cxloe_cn::port::{Port, PortError};
-use cxloe_cn::uffd::{OpenError, UffdError};
+use cxloe_client::client::ClientError;
+use cxloe_client::mapping::MapError;
 use cxloe_link::LinkError;
+use cxloe_paging::uffd::{OpenError, UffdError};
+use cxloe_port::inline::InlineError;
+use cxloe_port::port::{Port, PortError};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

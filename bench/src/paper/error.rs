@@ -1,10 +1,10 @@
 //! Why an evaluation, or a part of it, could not be made.
 
-use cxloe_cn::engine::{EngineError, RouteError};
-use cxloe_cn::port::PortError;
+use cxloe_cn_core::engine::{EngineError, RouteError};
 use cxloe_link::LinkError;
 use cxloe_mn::control::StaticMapError;
 use cxloe_mn::pool::PoolError;
+use cxloe_port::port::PortError;
 
 use crate::machine::MachineError;
 use crate::measure::MeasureError;

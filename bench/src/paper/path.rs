@@ -12,14 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use cxloe_cn::engine::{Engine, EngineError, Read, Sink, Write};
-use cxloe_cn::port::Parts as PortParts;
+use cxloe_cn_core::engine::{Engine, EngineError, Read, Sink, Write};
 use cxloe_daemon::pin;
 use cxloe_link::Clock;
 use cxloe_link::{Backend, Link, LinkError};
-use cxloe_mn::service::Service;
-use cxloe_mn::trace::Trace;
-use cxloe_mn::translation::{PageTable, TLB_ENTRIES_DEFAULT};
+use cxloe_mn_core::service::Service;
+use cxloe_mn_core::trace::Trace;
+use cxloe_mn_core::translation::{PageTable, TLB_ENTRIES_DEFAULT};
+use cxloe_port::port::Parts as PortParts;
 use cxloe_wire::frame::{Command, Header, LINE_SIZE};
 use cxloe_wire::session::ResponderConfig;
 

@@ -6,8 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::port::PortError;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_port::port::PortError;
 use cxloe_wire::frame::LINE_SIZE;
 use serde::Serialize;
 

@@ -7,16 +7,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
-use cxloe_cn::cache::{CacheConfig, LineCache};
-use cxloe_cn::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::cache::{CacheConfig, LineCache};
+use cxloe_cn_core::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, EXTENT_BYTES_DEFAULT, Host, Pool, PoolOptions};
-use cxloe_mn::service::Service;
-use cxloe_mn::translation::TLB_ENTRIES_DEFAULT;
+use cxloe_mn_core::service::Service;
+use cxloe_mn_core::translation::TLB_ENTRIES_DEFAULT;
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, LINE_SIZE, Mac};
 use cxloe_wire::session::{ResponderConfig, Timing};
@@ -166,7 +166,7 @@ fn cpu(
     };
     let what = if write { "writes" } else { "reads" };
     let flight = if depth == 1 { "one at a time".to_owned() } else { format!("{depth} in flight") };
-    target.port.set_depth(cxloe_cn::port::DEPTH_DEFAULT);
+    target.port.set_depth(cxloe_port::port::DEPTH_DEFAULT);
     Ok(Cpu {
         name: format!("{what}, {flight}, {wait}"),
         operations,
@@ -213,7 +213,7 @@ fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    let pool = Arc::new(Pool::open(&options, &Host::default(), &|_, _| {})?);
+    let pool = Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {})?);
     let incarnation = pool.incarnation();
     let (mut mappings, _) = Mappings::open(pool, Watermark::default());
     let range = |index| StaticRange { cn: cn(index), base: ByteSize(0), size: ByteSize(EXTENT) };

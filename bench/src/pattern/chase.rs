@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use cxloe_cn::cache::Line;
+use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::flow::LEAST;

@@ -4,7 +4,7 @@
 //! closed loop an access is wanted as soon as there is room for it. In an open loop it is wanted at its arrival,
 //! and its time runs from then on, however late it is begun: a system that falls behind is charged for the waiting.
 
-use cxloe_cn::cache::Line;
+use cxloe_cn_core::cache::Line;
 
 use super::arrivals::Arrivals;
 use super::ledger::{Ledger, stamp};

@@ -3,7 +3,7 @@
 //! A line's content follows from its number and its version; the ledger keeps the version of each, one byte. A line that
 //! is another's, older than the last write, torn, or damaged in any bit differs.
 
-use cxloe_cn::cache::Line;
+use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::memory::Memory;

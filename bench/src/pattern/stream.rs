@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use cxloe_cn::cache::Line;
+use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::memory::{LINE_BYTES, Memory, Over};

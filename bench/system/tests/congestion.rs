@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use common::node::{MemoryNode, link_on, port};
 use common::{Outcome, ensure, eventually, pair};
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::port::Port;
-use cxloe_cn::rate_control::RateControl;
+use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::ethtool::Ethtool;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::{Backend, LinkConfig, LinkError};
+use cxloe_port::port::Port;
+use cxloe_port::rate_control::RateControl;
 use cxloe_wire::frame::{Mac, PfcVector};
 use libtest_mimic::{Failed, Trial};
 

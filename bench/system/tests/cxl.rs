@@ -13,9 +13,9 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::message::{AttachedRegion, Attaching};
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::{AttachedRegion, Attaching};
+use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::become_private_user_namespace;
 use libtest_mimic::{Arguments, Trial};
 use rig::*;

@@ -17,11 +17,11 @@ use std::time::Duration;
 use common::node::{MemoryNode, link_on, port};
 use common::raw::Raw;
 use common::{LIMIT, Outcome, ensure, eventually, ip, pair};
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::port::{Port, PortError};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::{Backend, LinkConfig};
+use cxloe_port::port::{Port, PortError};
 use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, Hello, HelloAck, HelloStatus, Integrity,
     Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space,

@@ -10,10 +10,10 @@ use std::process::{Command, ExitCode, Output};
 
 use common::node::{MemoryNode, link_on, port};
 use common::{LIMIT, Outcome, ensure, eventually, pair};
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::port::Port;
+use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, Process, Standing, program};
 use cxloe_link::{Backend, LinkConfig};
+use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 use libtest_mimic::{Failed, Trial};
 use serde_json::Value;

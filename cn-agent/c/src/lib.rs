@@ -1,5 +1,5 @@
-//! Mapped regions for C programs: the functions of `include/cxloe.h`, over [`cxloe_cn::mapping`] and
-//! [`cxloe_cn::inline`].
+//! Mapped regions for C programs: the functions of `include/cxloe.h`, over [`cxloe_client::mapping`] and
+//! [`cxloe_port::inline`].
 //!
 //! Everything that crosses from C is checked here: null pointers, texts that are none, numbers out of range. A panic
 //! does not cross: it ends the program.
@@ -86,9 +86,8 @@ extern "C" fn cxloe_map(name: *const c_char, options: *const Options, error: *mu
     let options = given(options).unwrap_or(&usual);
     let mapped = text(name, "the region's name").and_then(|name| {
         let socket = match options.agent.is_null() {
-            true => {
-                std::env::var_os("CXLOE_AGENT").map_or_else(cxloe_cn::local::default_socket, PathBuf::from)
-            }
+            true => std::env::var_os("CXLOE_AGENT")
+                .map_or_else(cxloe_client::places::default_socket, PathBuf::from),
             false => PathBuf::from(text(options.agent, "the agent's socket")?),
         };
         Region::by_agent(&socket, name, options)

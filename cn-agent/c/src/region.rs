@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use cxloe_cn::connect::{ConnectOptions, Connected, Lease};
-use cxloe_cn::inline::InlineRegion;
-use cxloe_cn::mapping::Mapping;
-use cxloe_cn::rate_control::RateControl;
+use cxloe_client::mapping::Mapping;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Extras, LinkConfig};
+use cxloe_port::connect::{ConnectOptions, Connected, Lease};
+use cxloe_port::inline::InlineRegion;
+use cxloe_port::rate_control::RateControl;
 
 use super::types::{Counters, Options};
 

@@ -3,9 +3,9 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use cxloe_cn::inline::InlineOptions;
-use cxloe_cn::mapping::{MapOptions, WAIT_DEFAULT};
-use cxloe_cn::pager::PagerCounters;
+use cxloe_client::mapping::{MapOptions, WAIT_DEFAULT};
+use cxloe_cn_core::pager::PagerCounters;
+use cxloe_port::inline::InlineOptions;
 
 /// `struct cxloe_error`
 #[repr(C)]

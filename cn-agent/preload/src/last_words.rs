@@ -9,7 +9,7 @@ use arrayvec::ArrayString;
 use cxloe_member::join::JoinError;
 use cxloe_member::told::{STDERR, tell};
 
-use crate::{process, sys};
+use crate::{stage, sys};
 
 /// The exit code of a process whose memory is out of reach: that of a temporary failure in `sysexits.h`.
 pub const CODE: c_int = 75;
@@ -17,7 +17,7 @@ pub const CODE: c_int = 75;
 /// Ends the process and says why on its standard error.
 pub fn end(why: impl Display) -> ! {
     // Some reasons are told with the help of the heap, which cannot be reached any more.
-    process::leave_window();
+    stage::leave_window();
     let mut text = ArrayString::<1024>::new();
     // SAFETY: cannot fail.
     let pid = unsafe { libc::getpid() };

@@ -37,6 +37,7 @@ mod next;
 mod process;
 mod ranges;
 mod settings;
+mod stage;
 mod sys;
 mod thread;
 mod window;

@@ -7,6 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::fmt::Write;
 use std::ptr::null_mut;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
@@ -15,7 +16,7 @@ use cxloe_member::helper::Host;
 use cxloe_member::told::{STDERR, tell};
 use cxloe_member::wire::{Pages, RANGE, RANGES_MAX};
 
-use crate::{last_words, process};
+use crate::last_words;
 
 /// How often, and for how long each time, a reason that is on its way is looked for.
 const LOOKS: u32 = 100;
@@ -25,6 +26,9 @@ const LOOK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 static WORDS: [[AtomicU64; RANGES_MAX]; 2] = [const { [const { AtomicU64::new(0) }; RANGES_MAX] }; 2];
 /// How many texts have come; the last is in `WORDS[TEXTS % 2]`.
 static TEXTS: AtomicU32 = AtomicU32::new(0);
+
+/// Whether paged memory lies at an address.
+static HOLDS: OnceLock<fn(usize) -> bool> = OnceLock::new();
 
 /// A text of the agent's.
 type Text = ArrayString<{ RANGES_MAX * RANGE }>;
@@ -94,7 +98,10 @@ fn say(descriptor: c_int, what: &str, address: Option<usize>) {
 }
 
 /// Has SIGBUS be explained, unless the program has been started with another wish for it.
-pub fn explain() {
+///
+/// `holds` says of an address whether paged memory lies there; it runs in the signal handler.
+pub fn explain(holds: fn(usize) -> bool) {
+    HOLDS.get_or_init(|| holds);
     // SAFETY: structures of this function; the handler does what handlers may.
     unsafe {
         let mut now: libc::sigaction = std::mem::zeroed();
@@ -124,7 +131,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
     unsafe {
         let sent = (*info).si_code <= 0;
         let address = if sent { 0 } else { (*info).si_addr() as usize };
-        let ours = process::member().is_some_and(|process| process.window.holds(address));
+        let ours = HOLDS.get().is_some_and(|holds| holds(address));
         if ours || (sent && TEXTS.load(Acquire) != 0) {
             let mut looks = 0;
             while TEXTS.load(Acquire) == 0 && looks < LOOKS {

@@ -35,6 +35,7 @@ use libc::MADV_DONTNEED;
 use crate::heap::Heap;
 use crate::helpers::{self, Membership, Rooms};
 use crate::settings::Settings;
+use crate::stage::{EARLY, LOCAL, REMOTE, STAGE, STARTING};
 use crate::sys::{self, Errno, PAGE};
 use crate::window::Window;
 use crate::{last_words, loss, next, thread};
@@ -43,12 +44,6 @@ use crate::{last_words, loss, next, thread};
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long a forked child looks for an agent that its parent had.
 const REACH: Duration = Duration::from_millis(200);
-
-static STAGE: AtomicU8 = AtomicU8::new(EARLY);
-const EARLY: u8 = 0;
-const STARTING: u8 = 1;
-const REMOTE: u8 = 2;
-const LOCAL: u8 = 3;
 
 /// Where memory comes from at this moment.
 pub enum Source {
@@ -148,6 +143,11 @@ pub fn member() -> Option<&'static Process> {
     Some(unsafe { PROCESS.get() })
 }
 
+/// Whether an address is of this process's window.
+fn holds(address: usize) -> bool {
+    member().is_some_and(|process| process.window.holds(address))
+}
+
 /// Whether this is a child of a member that has not joined yet.
 #[inline]
 fn is_child() -> bool {
@@ -181,11 +181,6 @@ fn make_mark() {
     if unsafe { sys::madvise(page, PAGE, WIPE_ON_FORK) } == 0 {
         MARK.store(page.cast(), Relaxed);
     }
-}
-
-/// Has memory come from the boot arena again: this process is about to end.
-pub fn leave_window() {
-    STAGE.store(STARTING, Release);
 }
 
 #[cold]
@@ -270,7 +265,7 @@ fn enter(settings: &Settings) -> Result<(), Refused> {
         libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child));
     }
     MEMBER.store(1, Release);
-    loss::explain();
+    loss::explain(holds);
     Ok(())
 }
 

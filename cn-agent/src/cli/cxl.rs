@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
-use cxloe_cn::cxl::inventory::{CxlMemory, CxlRegion, DaxDevice, Memdev};
-use cxloe_cn::cxl::{DEV_ROOT, SYSFS_ROOT};
+use cxloe_cxl::inventory::{CxlMemory, CxlRegion, DaxDevice, Memdev};
+use cxloe_cxl::{DEV_ROOT, SYSFS_ROOT};
 use cxloe_daemon::command_line::{Failure, new_table, output};
 use cxloe_daemon::to_stderr;
 use cxloe_fabric::model::ByteSize;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
+use cxloe_client::client::{self, ClientError};
+use cxloe_cn_core::engine::EngineError;
 use cxloe_daemon::command_line::{Exit, Failure};
 use cxloe_wire::session::OpError;
 

@@ -6,8 +6,8 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use cxloe_cn::cache::Line;
-use cxloe_cn::client::{self, Client, ClientError};
+use cxloe_client::client::{self, Client, ClientError};
+use cxloe_cn_core::cache::Line;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_fabric::model::ByteSize;
 

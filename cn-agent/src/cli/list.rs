@@ -2,7 +2,7 @@
 //! array of it; several kinds are an object with one array each, or with `--cxl` an array of objects as the CXL tools have it.
 
 use clap::Args;
-use cxloe_cn::client;
+use cxloe_client::client;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::to_stderr;
 use serde::Serialize;

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, CommandFactory, Parser, Subcommand};
+use cxloe_client::places::default_socket;
 use cxloe_cn::config::RunArgs;
-use cxloe_cn::local::default_socket;
 use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
 
 const AFTER_HELP: &str = "\

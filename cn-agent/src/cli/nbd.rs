@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Args;
-use cxloe_cn::local::default_socket;
-use cxloe_cn::nbd::port::{Place, PortError};
-use cxloe_cn::nbd::server::{Options, Server};
+use cxloe_client::places::default_socket;
 use cxloe_daemon::command_line::{Exit, Failure};
 use cxloe_daemon::{Bound, Ending, LogFormat, Span, log};
 use cxloe_fabric::model::Name;
+use cxloe_nbd::port::{Place, PortError};
+use cxloe_nbd::server::{Options, Server};
 use tracing::info;
 
 use super::failure::of_agent_by;

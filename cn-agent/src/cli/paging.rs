@@ -1,7 +1,7 @@
 //! `cn-agent paging`: which regions programs have mapped, and how paging goes.
 
 use clap::Args;
-use cxloe_cn::client;
+use cxloe_client::client;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::to_stderr;
 

@@ -6,25 +6,26 @@
 
 use std::sync::Arc;
 
-use cxloe_cn::attach::Station;
+use cxloe_client::message::NodeView;
 use cxloe_cn::config::{Config, RunArgs};
-use cxloe_cn::cxl::news::News;
-use cxloe_cn::cxl::{HandOver, Preference};
 use cxloe_cn::daemon::{WorkerHandle, WorkerOptions};
-use cxloe_cn::desk::Desk;
-use cxloe_cn::engine::Engine;
-use cxloe_cn::local::message::NodeView;
-use cxloe_cn::local::server::{self, Backstage, Server};
 use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
 use cxloe_cn::metrics;
-use cxloe_cn::signals::Signals;
+use cxloe_cn::region_controller::RegionController;
+use cxloe_cn::server::{self, Server, ServerContext};
 use cxloe_cn::state_file::StateFile;
+use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::backing::Preference;
+use cxloe_cn_core::engine::Engine;
+use cxloe_cxl::HandOver;
+use cxloe_cxl::news::News;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::{Ending, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Extras, LinkConfig, open_lasting};
+use cxloe_port::signals::Signals;
 use cxloe_wire::time::Time;
 use tracing::info;
 
@@ -95,13 +96,14 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         name: config.name.to_string(),
         ..NodeView::default()
     };
-    let desk = Desk::open(node, state, preference, nudge, worker.orders(), worker.let_go())?;
-    let start = |(news, nudge)| HandOver::start(config.cxl.clone(), desk.clone(), news, nudge);
+    let controller =
+        RegionController::open(node, state, preference, nudge, worker.orders(), worker.let_go())?;
+    let start = |(news, nudge)| HandOver::start(config.cxl.clone(), controller.clone(), news, nudge);
     let hand_over = listening.map(start).transpose()?;
-    let manager = ManagerLink::start(options, desk.clone())?;
-    let backstage = Backstage {
-        listing: desk.listing(),
-        desk: desk.clone(),
+    let manager = ManagerLink::start(options, controller.clone())?;
+    let context = ServerContext {
+        listing: controller.listing(),
+        controller: controller.clone(),
         orders: worker.orders(),
         clients_max: config.clients_max,
         adopting: Arc::default(),
@@ -109,11 +111,11 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let watched = metrics::Source {
         name: config.name.to_string(),
         interface: config.interface.clone(),
-        listing: backstage.listing.clone(),
-        orders: backstage.orders.clone(),
+        listing: context.listing.clone(),
+        orders: context.orders.clone(),
     };
     let metrics = metrics.map(|at| at.serve(move || metrics::sample(watched.clone()))).transpose()?;
-    let server = Server::start(socket, backstage)?;
+    let server = Server::start(socket, context)?;
     info!(name = %config.name, %cn, interface = %config.interface, socket = %config.socket.display(), "serving");
 
     let supervisor = Supervisor::of_this_process();

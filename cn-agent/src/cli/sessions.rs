@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_cn::client;
-use cxloe_cn::local::message::Session;
+use cxloe_client::client;
+use cxloe_client::message::Session;
 use cxloe_daemon::command_line::{Failure, breakdown, new_table, output};
 use cxloe_wire::session::RequesterCounters;
 
@@ -116,7 +116,7 @@ fn drops(c: &RequesterCounters) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_cn::local::message::Pace;
+    use cxloe_client::message::Pace;
     use cxloe_wire::session::RequesterStatus;
 
     fn session() -> Session {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use cxloe_cn::local::message::{AttachedRegion, Attaching};
+use cxloe_client::message::{AttachedRegion, Attaching};
 use cxloe_daemon::command_line::{Exit, Failure};
 use cxloe_fabric::model::{ByteSize, Name};
 

@@ -22,13 +22,13 @@ use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::session::{STREAMS_MAX, Timing};
 
-use crate::attach::STREAMS_DEFAULT;
-use crate::cache::CacheConfig;
-use crate::cxl::{DEV_ROOT, HandOverOptions, SYSFS_ROOT};
 use crate::daemon::clients::CLIENTS_LIMIT;
-use crate::engine::BUCKET_DEFAULT;
-use crate::local::default_socket;
-use crate::rate_control::RateControl;
+use cxloe_client::places::default_socket;
+use cxloe_cn_core::attach::STREAMS_DEFAULT;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::BUCKET_DEFAULT;
+use cxloe_cxl::{DEV_ROOT, HandOverOptions, SYSFS_ROOT};
+use cxloe_port::rate_control::RateControl;
 
 /// Clients at a time unless told otherwise.
 const CLIENTS_DEFAULT: usize = 64;
@@ -272,7 +272,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cxl::Preference;
+    use cxloe_cn_core::backing::Preference;
 
     #[derive(Parser)]
     struct Line {

@@ -15,7 +15,7 @@ use cxloe_link::limit::Rate;
 use cxloe_link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
-use crate::cxl::Preference;
+use cxloe_cn_core::backing::Preference;
 
 /// Every option; `None` where it was not given.
 #[derive(Args, Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -24,10 +24,10 @@ use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
 use super::jobs::{Ended, Job, Jobs, Way};
-use crate::cache::Line;
-use crate::engine::{BurstRead, Direction, Engine, EngineError, Piece, Run, Walk, Write};
-use crate::local::ring::{AgentEnd, Lines, Operation};
-use crate::local::status::Status;
+use cxloe_client::ring::{AgentEnd, Lines, Operation};
+use cxloe_client::status::Status;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::{BurstRead, Direction, Engine, EngineError, Piece, Run, Walk, Write};
 
 /// What tells user values of parcels from those of lines.
 pub const PARCEL: u64 = 1 << 62;

@@ -20,10 +20,10 @@ use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::bulk::{Bulk, Owner, PARCEL, Sending, Step};
 use super::jobs::{Ended, Jobs};
-use crate::cache::Line;
-use crate::engine::{Engine, EngineError, Flush, Read, Sink, Write};
-use crate::local::ring::{AgentEnd, Completion, Operation, RingBroken};
-use crate::local::status::Status;
+use cxloe_client::ring::{AgentEnd, Completion, Operation, RingBroken};
+use cxloe_client::status::Status;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, Sink, Write};
 
 /// Submissions taken from one client before the next has its turn.
 const TURN: usize = 64;

@@ -1,8 +1,8 @@
 //! The jobs of one client: its operations on more than a line, or on less, until they end.
 
-use crate::engine::{EngineError, Walk};
-use crate::local::ring::ENTRIES;
-use crate::local::status::Status;
+use cxloe_client::ring::ENTRIES;
+use cxloe_client::status::Status;
+use cxloe_cn_core::engine::{EngineError, Walk};
 
 /// Jobs of one client at once: one for each place of its rings.
 const JOBS_MAX: usize = ENTRIES;

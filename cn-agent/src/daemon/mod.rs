@@ -11,18 +11,15 @@
 //! * [`worker`]: the thread.
 //! * [`bulk`]: their operations on more than a line, or less.
 //! * [`clients`]: the clients' rings as a source of operations and a sink of completions.
-//! * [`Departures`]: regions being let go of or moved.
 //! * [`order`]: what control tells the worker, and hears of it.
 //! * [`sleeper`]: waiting for the link, the clients and control in one system call.
 
 pub mod bulk;
 pub mod clients;
-mod departures;
 pub mod jobs;
 pub mod order;
 pub mod sleeper;
 pub mod worker;
 
-pub use departures::{Attaching, Departed, Departures};
 pub use order::{LetGo, Order, Orders, OrdersGone};
 pub use worker::{WorkerHandle, WorkerOptions};

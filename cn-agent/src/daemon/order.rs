@@ -4,17 +4,20 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use super::clients::Client;
 use super::sleeper::Bell;
-use crate::attachments::Change;
-use crate::local::message::{Counters, Session};
-use crate::paging::Spaces;
+use cxloe_client::message::{Counters, Session};
+use cxloe_cn_core::attachments::Change;
+use cxloe_paging::Spaces;
 
 /// Orders that may wait for the worker.
 const ORDERS_MAX: usize = 1024;
 /// How long control waits for room; the worker comes by every few milliseconds at most.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long the worker may take to report.
+const REPORT_MAX: Duration = Duration::from_secs(8);
 
 /// Something for the worker to do.
 #[derive(Debug)]
@@ -70,6 +73,24 @@ pub struct Report {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the worker of this agent has ended or takes no orders")]
 pub struct OrdersGone;
+
+/// Has the worker do something with mapped regions; `None` when it has ended.
+pub async fn ask<T: Send + 'static>(
+    orders: &Orders,
+    what: impl FnOnce(&mut Spaces) -> T + Send + 'static,
+) -> Option<T> {
+    let (tell, told) = oneshot::channel();
+    let order = PagingOrder(Box::new(move |spaces| drop(tell.send(what(spaces)))));
+    orders.try_give(Order::Paging(order)).ok()?;
+    told.await.ok()
+}
+
+/// How the worker says that things stand; `None` when it does not.
+pub async fn report(orders: &Orders) -> Option<Report> {
+    let (tell, told) = oneshot::channel();
+    orders.try_give(Order::Report(tell)).ok()?;
+    timeout(REPORT_MAX, told).await.ok()?.ok()
+}
 
 /// Where orders are given.
 #[derive(Clone, Debug)]

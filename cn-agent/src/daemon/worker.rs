@@ -24,17 +24,17 @@ use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
 use super::clients::Clients;
-use super::departures::{Attaching, Departed, Departures};
 use super::order::{LetGo, Order, Orders, PagingOrder, Report};
 use super::sleeper::{Bell, Sleeper};
-use crate::attach::Station;
-use crate::attachments::{Attachment, Change};
-use crate::engine::{Engine, EngineError, EngineEvent, Sink};
-use crate::events;
-use crate::local::message::{Counters, Pace, Session};
-use crate::local::this_cpu;
-use crate::paging::{Spaces, is_paging};
-use crate::signals::Signals;
+use cxloe_client::message::{Counters, Pace, Session};
+use cxloe_client::places::this_cpu;
+use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attachments::{Attachment, Change};
+use cxloe_cn_core::drain::{Attaching, Drained, Drains};
+use cxloe_cn_core::engine::{Engine, EngineError, EngineEvent, Sink};
+use cxloe_cn_core::events;
+use cxloe_paging::{Spaces, is_paging};
+use cxloe_port::signals::Signals;
 
 /// Frames taken from the ring in one round.
 const BATCH: usize = 64;
@@ -96,7 +96,7 @@ impl WorkerHandle {
             clock: Clock::new(),
             stop: Arc::clone(&stop),
             refusals: BTreeMap::new(),
-            departures: Departures::default(),
+            drains: Drains::default(),
             tell,
             housekeeping_at: Time::ZERO,
             held: false,
@@ -180,7 +180,7 @@ struct Worker {
     sleeper: Sleeper,
     /// Why memory nodes refuse us, by their address as sessions show it.
     refusals: BTreeMap<String, String>,
-    departures: Departures,
+    drains: Drains,
     /// Where to say what has been let go of.
     tell: Sender<u64>,
     housekeeping_at: Time,
@@ -235,11 +235,11 @@ impl Worker {
         if now >= self.engine.deadline() {
             self.engine.poll(now, self.link.transmit(), &mut self.parties);
         }
-        if !self.departures.is_empty() {
+        if !self.drains.is_empty() {
             self.depart(now);
         }
         self.held = served.held
-            || (!self.departures.is_empty() && self.departures.gets_on())
+            || (!self.drains.is_empty() && self.drains.gets_on())
             || self.parties.spaces.is_held();
         self.link.flush()?;
         self.parties.clients.wake();
@@ -321,9 +321,9 @@ impl Worker {
     /// Does what the manager's news demand.
     fn follow(&mut self, change: Change) {
         let now = self.clock.now();
-        let (engine, departures) = (&mut self.engine, &mut self.departures);
+        let (engine, drains) = (&mut self.engine, &mut self.drains);
         match change {
-            Change::Attach(region) => match departures.attach(engine, Box::new(region)) {
+            Change::Attach(region) => match drains.attach(engine, Box::new(region)) {
                 Attaching::Now(region) => self.attach(&region, now),
                 Attaching::Stays { region, from } => {
                     tracing::info!(region = %region.region.name, "region stays attached");
@@ -332,17 +332,17 @@ impl Worker {
                 Attaching::Later => {}
             },
             Change::Extend { attachment, from } => {
-                if let Some(attachment) = departures.extend(engine, attachment) {
+                if let Some(attachment) = drains.extend(engine, attachment) {
                     self.extend(&attachment, from, now);
                 }
             }
-            Change::Move(region) => departures.move_away(engine, region, now),
-            Change::LetGo { attachment, ticket } => departures.let_go(engine, attachment, ticket, now),
+            Change::Move(region) => drains.move_away(engine, region, now),
+            Change::LetGo { attachment, ticket } => drains.let_go(engine, attachment, ticket, now),
             Change::Drop(region) => {
                 let Attachment { region: now, hpa, .. } = region;
                 engine.open_range(hpa);
                 // On its way out, it is as it was before, and what it has grown by since.
-                for region in departures.forget(hpa).map(|before| before.region).iter().chain([&now]) {
+                for region in drains.forget(hpa).map(|before| before.region).iter().chain([&now]) {
                     self.options.station.detach(engine, region, hpa);
                 }
                 self.parties.spaces.dropped(hpa);
@@ -396,10 +396,10 @@ impl Worker {
     fn depart(&mut self, now: Time) {
         let patience = self.options.station.timing.dead_after;
         let (engine, station) = (&mut self.engine, &self.options.station);
-        match self.departures.go_on(engine, station, patience, now, self.link.transmit()) {
+        match self.drains.go_on(engine, station, patience, now, self.link.transmit()) {
             // Who gave the order may have ended.
-            Some(Departed::Tell(ticket)) => drop(self.tell.send(ticket)),
-            Some(Departed::Attach(region)) => self.attach(&region, now),
+            Some(Drained::Tell(ticket)) => drop(self.tell.send(ticket)),
+            Some(Drained::Attach(region)) => self.attach(&region, now),
             None => {}
         }
     }

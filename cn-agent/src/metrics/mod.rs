@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Labels are the names of attached regions and the addresses of memory nodes that hold parts of them. What a program
-//! that serves its own faults ([`inline`](crate::inline)) counts is in that program, and not here.
+//! that serves its own faults ([`inline`](cxloe_port::inline)) counts is in that program, and not here.
 
 mod table;
 
@@ -17,11 +17,10 @@ use cxloe_wire::session::RequesterCounters;
 use tokio::time::timeout;
 
 use crate::daemon::Orders;
-use crate::desk::Listing;
-use crate::local::mapping::ask;
-use crate::local::message::{AttachedRegion, Attaching, Counters, PagingView, Session};
-use crate::local::server::report;
-use crate::paging::{BOUNDS_NS, Histogram};
+use crate::daemon::order::{ask, report};
+use crate::region_controller::Listing;
+use cxloe_client::message::{AttachedRegion, Attaching, Counters, PagingView, Session};
+use cxloe_cn_core::fault_times::{BOUNDS_NS, Histogram};
 pub use table::ALL;
 use table::*;
 
@@ -208,7 +207,7 @@ fn of_mapping(scrape: &mut Scrape, view: &PagingView) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::paging::FaultTimes;
+    use cxloe_cn_core::fault_times::FaultTimes;
 
     #[test]
     fn counters_and_times_become_text() {

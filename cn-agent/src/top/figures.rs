@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::Snapshot;
-use crate::local::message::{Attaching, PagingView, Session};
-use crate::paging::Histogram;
+use cxloe_client::message::{Attaching, PagingView, Session};
+use cxloe_cn_core::fault_times::Histogram;
 
 /// What an agent is doing. Rates are per second, over the time between two snapshots; shares are 0 to 1, and missing
 /// when there was nothing to share.
@@ -240,7 +240,7 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
     let earlier: BTreeMap<u64, &PagingView> = before.mappings.iter().map(|view| (view.space, view)).collect();
     let mapped: BTreeMap<&str, &PagingView> =
         now.mappings.iter().map(|view| (view.region.as_str(), view)).collect();
-    let figures = |region: &crate::local::message::AttachedRegion| {
+    let figures = |region: &cxloe_client::message::AttachedRegion| {
         let view = mapped.get(region.region.as_str()).copied();
         let counters = view.map(|view| view.counters).unwrap_or_default();
         let known = view.and_then(|view| earlier.get(&view.space)).map(|view| view.counters);

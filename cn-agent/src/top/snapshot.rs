@@ -6,8 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use cxloe_link::Clock;
 use cxloe_wire::time::Time;
 
-use crate::client::{self, ClientError};
-use crate::local::message::{AttachedRegion, Counters, NodeView, PagingView, Session};
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::{AttachedRegion, Counters, NodeView, PagingView, Session};
 
 /// How an agent stood.
 #[derive(Clone, Debug, Default)]

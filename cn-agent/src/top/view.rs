@@ -19,8 +19,8 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Row, StatefulWidget, Ta
 
 use super::figures::{Faults, Figures, RegionFigures, SessionFigures};
 use super::units::{bits, bytes, percent, phase, short, time};
-use crate::paging::BOUNDS_NS;
 use Side::{Left, Right};
+use cxloe_cn_core::fault_times::BOUNDS_NS;
 
 /// What regions and sessions are sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -6,9 +6,9 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
 use super::*;
-use crate::local::message::{AttachedLeg, AttachedRegion, Attaching, Pace, PagingView, Session};
-use crate::paging::Kind;
 use crate::top::Snapshot;
+use cxloe_client::message::{AttachedLeg, AttachedRegion, Attaching, Pace, PagingView, Session};
+use cxloe_cn_core::mapped::Kind;
 
 fn region(name: &str, size: u64) -> AttachedRegion {
     AttachedRegion {
@@ -49,7 +49,7 @@ fn mapping(space: u64, region: &str, faults: u64, zero_fills: u64) -> PagingView
         taking_over: false,
         owners: 1,
         members: Vec::new(),
-        counters: crate::pager::PagerCounters { faults, zero_fills, ..Default::default() },
+        counters: cxloe_cn_core::pager::PagerCounters { faults, zero_fills, ..Default::default() },
     }
 }
 

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use cxloe_cn::pager::{
+use cxloe_cn_core::pager::{
     Access, Entry, Fault, Io, LIMIT_MIN, Lost, MappingId, NO_SLOT, PAGE_BYTES, PageTable, Pager,
     PagerCounters, PagerOptions, Slots, State, ViewId,
 };

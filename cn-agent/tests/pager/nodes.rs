@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use cxloe_cn::pager::{FrameId, PAGE_BYTES, Page, Store, Urgency};
+use cxloe_cn_core::pager::{FrameId, PAGE_BYTES, Page, Store, Urgency};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use cxloe_cn::pager::{Access, Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
+use cxloe_cn_core::pager::{Access, Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use cxloe_cn::attachments::{Attachment, Change};
+use cxloe_cn_core::attachments::{Attachment, Change};
 use cxloe_cn::daemon::{Attaching, Departed};
 use cxloe_fabric::model::LegState;
 use cxloe_link::Link;

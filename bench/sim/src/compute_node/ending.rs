@@ -1,6 +1,6 @@
 //! What has become of operations, and what the memory nodes hold: the checks.
 
-use cxloe_cn::engine::{EngineError, Sink};
+use cxloe_cn_core::engine::{EngineError, Sink};
 use cxloe_link::Link;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;

@@ -4,8 +4,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use cxloe_cn::attach::Station;
-use cxloe_cn::attachments::{Attachments, Change};
+use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attachments::{Attachments, Change};
 use cxloe_cn::daemon::Departures;
 use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, NotFollowed, Party,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cxloe_cn::engine::{BurstRead, Direction, EngineError, Piece, Read, Walk, Write};
+use cxloe_cn_core::engine::{BurstRead, Direction, EngineError, Piece, Read, Walk, Write};
 use cxloe_link::Link;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;

@@ -14,8 +14,8 @@ mod making;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{Engine, EngineEvent, Pacing, Route, Target};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{Engine, EngineEvent, Pacing, Route, Target};
 use cxloe_fabric::hdm::{Decoder, Ways};
 use cxloe_link::Link;
 use cxloe_link::random::Random;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use cxloe_cn::cache::Line;
+use cxloe_cn_core::cache::Line;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::{LINE_BYTES, Memory, Over};
@@ -13,7 +13,7 @@ use crate::pattern::flow::{Flow, Next};
 use cxloe_lab::Interrupt;
 
 /// What is resident is counted in pages.
-const PAGE_BYTES: u64 = cxloe_cn::pager::PAGE_BYTES as u64;
+const PAGE_BYTES: u64 = cxloe_cn_core::pager::PAGE_BYTES as u64;
 const LINE_WORDS: usize = LINE_SIZE / size_of::<u64>();
 /// Accesses between two looks at whether the user wants to end.
 const LOOK_EVERY: u32 = 1024;

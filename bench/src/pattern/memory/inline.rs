@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use cxloe_cn::inline::{InlineOptions, InlineRegion};
+use cxloe_port::inline::{InlineOptions, InlineRegion};
 
 use super::cells::{Backing, Direct};
 use super::{LINE_BYTES, Memory, Over, whole_lines};

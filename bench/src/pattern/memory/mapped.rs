@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicU64;
 
-use cxloe_cn::mapping::Mapping;
+use cxloe_client::mapping::Mapping;
 
 use super::cells::{Backing, Direct};
 use super::{Memory, Over, whole_lines};

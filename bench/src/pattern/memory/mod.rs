@@ -18,7 +18,7 @@ mod port;
 
 use std::fmt;
 
-use cxloe_cn::cache::Line;
+use cxloe_cn_core::cache::Line;
 
 pub use inline::over_inline;
 pub use local::local;

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use cxloe_cn::cache::{CacheConfig, Line};
-use cxloe_cn::engine::{EngineError, Read, Sink, Write};
-use cxloe_cn::port::PortError;
+use cxloe_cn_core::cache::{CacheConfig, Line};
+use cxloe_cn_core::engine::{EngineError, Read, Sink, Write};
+use cxloe_port::port::PortError;
 use cxloe_wire::frame::LINE_SIZE;
 
 use super::{LINE_BYTES, Memory, Over, whole_lines};

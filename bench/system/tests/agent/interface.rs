@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_cn::client::{self, Client};
+use cxloe_client::client::{self, Client};
 
 use crate::rig::*;
 

@@ -10,11 +10,11 @@ use std::process::{Command, ExitCode, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::client::{self, Client, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::memory::{SharedMemory, receive_with_descriptor};
-use cxloe_cn::local::message::{self, Answer, Ask, Refused, Request, VERSION};
-use cxloe_cn::local::ring::PORT_BYTES;
+use cxloe_client::client::{self, Client, ClientError};
+use cxloe_client::memory::{SharedMemory, receive_with_descriptor};
+use cxloe_client::message::{self, Answer, Ask, Refused, Request, VERSION};
+use cxloe_client::ring::PORT_BYTES;
+use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, Process, Standing, become_private_user_namespace, program};
 use cxloe_wire::session::OpError;
 use libtest_mimic::{Arguments, Trial};

@@ -7,8 +7,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::client::{self, Client, ClientError};
-use cxloe_cn::local::message::AttachedRegion;
+use cxloe_client::client::{self, Client, ClientError};
+use cxloe_client::message::AttachedRegion;
 use cxloe_lab::{Builder, Lab, Process, program};
 use libtest_mimic::Failed;
 use nix::sys::signal::Signal;

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{Engine, Route, Target};
-use cxloe_cn::port::Port;
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{Engine, Route, Target};
 use cxloe_lab::{Lab, Process, program};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Link, LinkConfig, open};
+use cxloe_port::port::Port;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::Timing;
 use libtest_mimic::Failed;

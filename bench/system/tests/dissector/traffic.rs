@@ -6,14 +6,14 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn::attach::{STREAMS_DEFAULT, Station};
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::engine::{Engine, Route, Target};
-use cxloe_cn::port::Port;
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{Engine, Route, Target};
 use cxloe_lab::{Lab, Process};
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_port::port::Port;
 use cxloe_wire::frame::{
     Command as FrameCommand, ETHERTYPE_DEFAULT, Header, Mac, Message, PfcVector, frame_len, vlan,
 };

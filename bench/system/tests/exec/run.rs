@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use cxloe_cn::client;
-use cxloe_cn::local::message::PagingView;
+use cxloe_client::client;
+use cxloe_client::message::PagingView;
 use cxloe_lab::{Process, program};
 
 use crate::rig::{Outcome, Rig, ensure, eventually};

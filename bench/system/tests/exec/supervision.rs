@@ -1,6 +1,6 @@
 //! Programs and their supervisor: what is refused, what passes through, and what happens when the agent ends.
 
-use cxloe_cn::client;
+use cxloe_client::client;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 

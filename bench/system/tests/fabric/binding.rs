@@ -1,7 +1,7 @@
 //! Logical devices of one memory node, bound to and taken from compute nodes that know nothing of each other.
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
+use cxloe_client::client::{self, ClientError};
+use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::api::{Bind, ErrorCode, SetLdAllocations, Unbind};
 use cxloe_fabric::client::Unbound;
 use cxloe_fabric::model::{RegionState, UnbindOption};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use cxloe_cn::client::{Client, ClientError};
+use cxloe_client::client::{Client, ClientError};
 
 use crate::rig::{Outcome, eventually, line};
 

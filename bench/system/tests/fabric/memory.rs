@@ -1,7 +1,7 @@
 //! Regions and what is in them: interleaving, growth, quotas, disabling, losses, and that nobody sees what was there before.
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
+use cxloe_client::client::{self, ClientError};
+use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::api::{
     CreateRegion, DestroyRegion, DisableRegion, ErrorCode, GrowRegion, ReleaseOrphans, ResetRegion,
 };

@@ -8,8 +8,8 @@ use std::process::{Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::client::{self, Client};
-use cxloe_cn::local::message::{AttachedRegion, Attaching};
+use cxloe_client::client::{self, Client};
+use cxloe_client::message::{AttachedRegion, Attaching};
 use cxloe_fabric::ClientError;
 use cxloe_fabric::api::{CreateRegion, DestroyRegion, LogicalDeviceStatus, Owner};
 use cxloe_fabric::model::{ByteSize, CnId, Name, Region, RegionState};

@@ -1,9 +1,9 @@
 //! The three ways in which a fabric comes up: held in reset until the manager has made what is declared, static, and (as
 //! in all other tests) at once.
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::message::Attaching;
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::Attaching;
+use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::api::{Bind, CreateRegion, ErrorCode, Owner};
 use nix::sys::signal::Signal;
 

@@ -6,9 +6,9 @@ use std::io::Write;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::message::Attaching;
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::Attaching;
+use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::api::{AdoptFabric, ErrorCode, Owner, ReleaseOrphans};
 use cxloe_fabric::model::{Health, RegionState};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};

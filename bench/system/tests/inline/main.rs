@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 
 use common::node::{MemoryNode, port};
 use common::{LIMIT, Outcome, Role, copy_as, ensure, eventually, pair};
-use cxloe_cn::cache::CacheConfig;
-use cxloe_cn::inline::{InlineOptions, InlineRegion};
-use cxloe_cn::port::Port;
+use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, Process, Standing};
 use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_port::inline::{InlineOptions, InlineRegion};
+use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;

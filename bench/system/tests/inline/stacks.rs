@@ -7,9 +7,9 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cxloe_cn::inline::{InlineError, InlineOptions, InlineRegion};
-use cxloe_cn::sigbus::{self, STACK_BYTES, STACKS};
 use cxloe_link::Backend;
+use cxloe_port::inline::{InlineError, InlineOptions, InlineRegion};
+use cxloe_sigbus::{STACK_BYTES, STACKS};
 use libtest_mimic::Failed;
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -74,7 +74,7 @@ const ROUNDS: u64 = 2;
 
 /// Far less than there is: what is added to the code one day has room.
 pub fn well_below() -> Outcome {
-    let used = sigbus::used();
+    let used = cxloe_sigbus::used();
     ensure(used.deepest > 0 && used.deepest < STACK_BYTES / 4, format!("{used:?}"))
 }
 
@@ -107,7 +107,7 @@ pub fn the_least_signal_stack_will_do() -> Outcome {
     }
     ensure(region.counters().evicted > 0, "pages have left meanwhile")?;
     region.close()?;
-    println!("{:?} of {STACK_BYTES} bytes", sigbus::used());
+    println!("{:?} of {STACK_BYTES} bytes", cxloe_sigbus::used());
     well_below()?;
     rig.end()
 }
@@ -126,7 +126,7 @@ pub fn more_threads_than_stacks() -> Outcome {
             small.spawn_scoped(scope, move || word.fetch_add(own as u64 + 1, Ordering::Relaxed))?;
         }
         // The threads end only if it goes on.
-        let taken = eventually("every stack has a thread", || sigbus::used().stacks == STACKS);
+        let taken = eventually("every stack has a thread", || cxloe_sigbus::used().stacks == STACKS);
         node.resume()?;
         taken
     })?;

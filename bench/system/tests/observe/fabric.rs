@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cxloe_cn::client;
-use cxloe_cn::mapping::{MapOptions, Mapping};
+use cxloe_client::client;
+use cxloe_client::mapping::{MapOptions, Mapping};
 use cxloe_daemon::metrics::Kind;
 use cxloe_lab::Lab;
 

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use cxloe_cn::client;
+use cxloe_client::client;
 use cxloe_lab::{Process, program};
 use serde_json::Value;
 

@@ -53,7 +53,7 @@ pub fn the_live_view_shows_an_agent_at_work() -> Outcome {
     let working = std::sync::Arc::clone(&busy);
     let hpa = rig.attached("scratch", "active")?.hpa;
     let worker = std::thread::spawn(move || -> Result<(), String> {
-        let mut port = cxloe_cn::client::Client::connect(&socket).map_err(|e| e.to_string())?;
+        let mut port = cxloe_client::client::Client::connect(&socket).map_err(|e| e.to_string())?;
         while working.load(std::sync::atomic::Ordering::Relaxed) {
             port.read(hpa).map_err(|e| e.to_string())?;
         }

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_cn::mapping::Mapping;
-use cxloe_cn::pager::PAGE_BYTES;
+use cxloe_client::mapping::Mapping;
+use cxloe_cn_core::pager::PAGE_BYTES;
 
 fn failed(what: &str) -> String {
     format!("{what}: {}", std::io::Error::last_os_error())

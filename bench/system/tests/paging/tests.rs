@@ -5,12 +5,12 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
-use cxloe_cn::client::{self, ClientError};
-use cxloe_cn::engine::EngineError;
-use cxloe_cn::local::message::{self, Answer, Ask, JoinRequest, MapRequest, Refused, Request, VERSION};
-use cxloe_cn::mapping::{MapError, MapOptions, Mapping, Owner};
-use cxloe_cn::pager::PagerCounters;
-use cxloe_cn::paging::Kind;
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::mapping::{MapError, MapOptions, Mapping, Owner};
+use cxloe_client::message::{self, Answer, Ask, JoinRequest, MapRequest, Refused, Request, VERSION};
+use cxloe_cn_core::engine::EngineError;
+use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::pager::PagerCounters;
 use nix::sys::signal::Signal;
 
 use crate::program::*;

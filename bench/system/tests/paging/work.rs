@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_cn::mapping::{Abandoned, MapOptions, Mapping};
-use cxloe_cn::pager::PAGE_BYTES;
+use cxloe_client::mapping::{Abandoned, MapOptions, Mapping};
+use cxloe_cn_core::pager::PAGE_BYTES;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
-use cxloe_cn::client;
+use cxloe_client::client;
 use cxloe_lab::{Process, program};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap};
 use nix::sys::signal::Signal;

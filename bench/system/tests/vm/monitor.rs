@@ -13,9 +13,9 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use cxloe_cn::local::memory::send_with_descriptor;
-use cxloe_cn::uffd::{Features, Modes, Uffd};
+use cxloe_client::memory::send_with_descriptor;
 use cxloe_lab::{Lab, Process};
+use cxloe_paging::uffd::{Features, Modes, Uffd};
 use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap_anonymous};
 
 use super::rig::{LIMIT, Outcome, ensure};

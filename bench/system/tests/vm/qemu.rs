@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use cxloe_cn::client;
-use cxloe_cn::pager::PagerCounters;
+use cxloe_client::client;
+use cxloe_cn_core::pager::PagerCounters;
 use cxloe_lab::{Process, program};
 
 use super::guest::{ended, guest};

@@ -1,11 +1,11 @@
 //! Whether programs can have remote memory mapped: what the kernel offers of userfaultfd, and whose pages may be served.
 //! Lines are read and written without any of this.
 
-use cxloe_cn::paging::Kind;
-use cxloe_cn::paging::memory::wanted;
-use cxloe_cn::uffd::{Features, OpenError, Probe, Way, probe};
+use cxloe_cn_core::mapped::Kind;
 use cxloe_daemon::doctor::permissions::{DAC_READ_SEARCH, Process, SYS_PTRACE};
 use cxloe_daemon::doctor::{Check, Group};
+use cxloe_paging::memory::wanted;
+use cxloe_paging::uffd::{Features, OpenError, Probe, Way, probe};
 
 /// Where the kernel says who may handle faults of its own.
 const SYSCTL: &str = "vm.unprivileged_userfaultfd";
@@ -69,8 +69,8 @@ fn judge_others(lacking: Option<String>) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cxloe_cn::uffd::Ioctls;
     use cxloe_daemon::doctor::Level;
+    use cxloe_paging::uffd::Ioctls;
     use nix::errno::Errno;
 
     fn offering(features: Features, way: Way) -> Result<Probe, OpenError> {

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use cxloe_cn::client::{self, ClientError};
+use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::{Counters, Session};
 use cxloe_cn::config::{Config, RunArgs, Settings};
-use cxloe_cn::local::message::{Counters, Session};
 use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options};
 use cxloe_daemon::doctor::machine::{Machine, Use};
 use cxloe_daemon::doctor::nic::{Demand, Nic};

@@ -4,19 +4,19 @@
 
 use std::time::Duration;
 
-use cxloe_cn::attach::Station;
-use cxloe_cn::cache::CacheConfig;
+use cxloe_client::message::Session;
 use cxloe_cn::config::Config;
-use cxloe_cn::engine::Engine;
-use cxloe_cn::events;
-use cxloe_cn::local::message::Session;
-use cxloe_cn::port::Port;
+use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::Engine;
+use cxloe_cn_core::events;
 use cxloe_daemon::doctor::{Check, Group};
 use cxloe_daemon::read_key;
 use cxloe_fabric::api::MemoryNodeStatus;
 use cxloe_fabric::model::Health;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, LinkConfig, open};
+use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 
 /// How long memory nodes may take to answer.
@@ -153,7 +153,7 @@ fn call(config: &Config, called: &[(String, Mac)]) -> Result<Vec<Answer>, String
     while !port.engine().is_connected() && port.clock().now() < until {
         port.idle().map_err(|error| error.to_string())?;
         while let Some(event) = port.engine().poll_event() {
-            if let (Some(why), cxloe_cn::engine::EngineEvent::Session { mac, .. }) =
+            if let (Some(why), cxloe_cn_core::engine::EngineEvent::Session { mac, .. }) =
                 (events::refusal(&event), &event)
             {
                 refusals.push((mac.to_string(), why));

@@ -1,0 +1,461 @@
+//! The line port of a running agent, from another process.
+//!
+//! Single lines go through the agent's line cache; [`read_bytes`](Client::read_bytes) and
+//! [`write_bytes`](Client::write_bytes) move what is longer past it, in as few frames as carry it.
+//!
+//! A [`Client`] has rings of its own in memory shared with the agent. While both sides are awake an operation
+//! is a few writes to memory and back, without a system call. Who waits spins a bounded time, then sleeps until
+//! the other side wakes it. The death of the agent, at any moment, ends every wait with
+//! [`ClientError::AgentGone`]; a client never hangs.
+//!
+//! ```no_run
+//! use cxloe_client::client::Client;
+//!
+//! let mut port = Client::connect(&cxloe_client::places::default_socket())?;
+//! let hpa = port.regions()?.first().expect("a region is attached").hpa;
+//! port.write(hpa, &[7; 64])?;
+//! assert_eq!(port.read(hpa)?, [7; 64]);
+//! port.flush()?;
+//! # Ok::<(), cxloe_client::client::ClientError>(())
+//! ```
+
+pub mod bulk;
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use cxloe_fabric::model::Name;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, recv, send};
+
+use crate::memory::{SharedMemory, receive_with_descriptor};
+use crate::message::{
+    self, ANSWER_MAX, Answer, Ask, AttachedRegion, Counters, NodeView, PagingView, Refused, Request, Session,
+    VERSION,
+};
+use crate::places::this_cpu;
+use crate::ring::{ClientEnd, Completion, ENTRIES, Operation, RingBroken, Submission};
+use crate::status::Status;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::EngineError;
+
+/// How long a wait spins before it sleeps: a round trip or two.
+const SPIN: Duration = Duration::from_micros(50);
+/// Looks at the ring between two looks at the clock.
+const SPINS: u32 = 64;
+/// The longest sleep before the ring is looked at again, in milliseconds.
+const NAP_MS: u8 = 100;
+/// How long an answer to a question may take.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the agent may take for an operation. It gives up on a memory node by itself long before.
+pub const OPERATION_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// Why the port of an agent did not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens.
+    #[error("no agent at {}: {source}; start one with `cn-agent run`, or name its socket", .path.display())]
+    NoAgent {
+        /// The socket.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// The agent refused.
+    #[error("the agent at {} refused: {reason}", .path.display())]
+    Refused {
+        /// The socket.
+        path: PathBuf,
+        /// Why.
+        reason: Refused,
+    },
+    /// The agent has ended, by itself or not. What it had not yet written back is lost.
+    #[error("the agent at {} has ended; connect again once it is back", .0.display())]
+    AgentGone(PathBuf),
+    /// What answers is no agent of this version, or has gone mad.
+    #[error("what listens at {} is no agent of this release: {reason}", .path.display())]
+    Protocol {
+        /// The socket.
+        path: PathBuf,
+        /// What is odd about it.
+        reason: String,
+    },
+    /// The agent lives and does not answer.
+    #[error("the agent at {} has not answered within {limit:?}; look at its log", .path.display())]
+    Silent {
+        /// The socket.
+        path: PathBuf,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// The operation failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// A port of a running agent. One thread uses it; each further one connects for itself.
+#[derive(Debug)]
+pub struct Client {
+    end: ClientEnd,
+    socket: UnixStream,
+    path: PathBuf,
+    next_tag: u32,
+    /// Why nothing works any more.
+    gone: bool,
+}
+
+/// Asks the agent at `path` a question.
+fn ask(path: &Path, ask: Ask) -> Result<Answer, ClientError> {
+    let mut socket = call(path, ask)?;
+    match message::read(&mut socket, ANSWER_MAX) {
+        Ok(Answer::Refused(reason)) => Err(ClientError::Refused { path: path.into(), reason }),
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(unanswered(path, error)),
+    }
+}
+
+/// A connection on which nothing has been said yet.
+pub fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
+    let none = |source| ClientError::NoAgent { path: path.into(), source };
+    let socket = UnixStream::connect(path).map_err(none)?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT)).map_err(none)?;
+    socket.set_write_timeout(Some(ANSWER_TIMEOUT)).map_err(none)?;
+    Ok(socket)
+}
+
+fn call(path: &Path, ask: Ask) -> Result<UnixStream, ClientError> {
+    let mut socket = call_quietly(path)?;
+    message::write(&mut socket, &Request { version: VERSION, ask }).map_err(|e| unanswered(path, e))?;
+    Ok(socket)
+}
+
+pub(crate) fn unanswered(path: &Path, error: io::Error) -> ClientError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => protocol(path, error.to_string()),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            ClientError::Silent { path: path.into(), limit: ANSWER_TIMEOUT }
+        }
+        _ => ClientError::AgentGone(path.into()),
+    }
+}
+
+pub(crate) fn protocol(path: &Path, reason: impl Into<String>) -> ClientError {
+    ClientError::Protocol { path: path.into(), reason: reason.into() }
+}
+
+/// What the agent at `path` has attached, by HPA.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn regions(path: &Path) -> Result<Vec<AttachedRegion>, ClientError> {
+    match ask(path, Ask::Regions)? {
+        Answer::Regions(regions) => Ok(regions),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// The logical devices bound to the compute node of the agent at `path`, and whether it is held in reset.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn node(path: &Path) -> Result<NodeView, ClientError> {
+    match ask(path, Ask::Node)? {
+        Answer::Node(node) => Ok(node),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// Has the agent at `path` keep the name of a region that this process is about to have created for itself: if this
+/// process ends without destroying it, the agent does.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn lease(path: &Path, region: Name) -> Result<(), ClientError> {
+    match ask(path, Ask::Lease { region })? {
+        Answer::Done => Ok(()),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// The sessions of the agent at `path`.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn sessions(path: &Path) -> Result<Vec<Session>, ClientError> {
+    match ask(path, Ask::Sessions)? {
+        Answer::Sessions(sessions) => Ok(sessions),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// What the agent at `path` has counted.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn counters(path: &Path) -> Result<Counters, ClientError> {
+    match ask(path, Ask::Counters)? {
+        Answer::Counters(counters) => Ok(*counters),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// How the regions stand that are mapped through the agent at `path`: that of one space, or all.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn paging(path: &Path, space: Option<u64>) -> Result<Vec<PagingView>, ClientError> {
+    match ask(path, Ask::Paging { space })? {
+        Answer::Paging(views) => Ok(views),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// Changes how many bytes of a space may be resident.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn set_limit(path: &Path, space: u64, limit: u64) -> Result<(), ClientError> {
+    match ask(path, Ask::SetLimit { space, limit })? {
+        Answer::Done => Ok(()),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+impl Client {
+    /// Opens a port of the agent that listens at `path`.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but [`ClientError::Engine`].
+    pub fn connect(path: &Path) -> Result<Client, ClientError> {
+        let mut socket = call(path, Ask::Port)?;
+        let mut prefix = [0; 4];
+        let (length, descriptor) =
+            receive_with_descriptor(&socket, &mut prefix).map_err(|e| unanswered(path, e))?;
+        if length < prefix.len() {
+            return Err(ClientError::AgentGone(path.into()));
+        }
+        let announced = message::announced(prefix, ANSWER_MAX).map_err(|e| unanswered(path, e))?;
+        let mut bytes = vec![0; announced];
+        io::Read::read_exact(&mut socket, &mut bytes).map_err(|e| unanswered(path, e))?;
+        let answer: Answer = message::decode(&bytes).map_err(|e| unanswered(path, e))?;
+        let size = match answer {
+            Answer::Port { bytes } => bytes,
+            Answer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
+            other => return Err(protocol(path, format!("an answer to another question: {other:?}"))),
+        };
+        if size != crate::ring::PORT_BYTES as u64 {
+            return Err(protocol(path, format!("rings of {size} bytes")));
+        }
+        let descriptor = descriptor.ok_or_else(|| protocol(path, "no memory came with the answer"))?;
+        let memory =
+            SharedMemory::open(descriptor, size as usize).map_err(|e| protocol(path, e.to_string()))?;
+        let end = ClientEnd::new(memory).ok_or_else(|| protocol(path, "rings of another shape"))?;
+        Ok(Client { end, socket, path: path.into(), next_tag: 0, gone: false })
+    }
+
+    /// What is attached, by HPA.
+    ///
+    /// # Errors
+    /// Any [`ClientError`] but [`ClientError::Engine`].
+    pub fn regions(&self) -> Result<Vec<AttachedRegion>, ClientError> {
+        regions(&self.path)
+    }
+
+    /// Reads the line at `hpa`.
+    ///
+    /// # Errors
+    /// [`ClientError::Engine`] with what the agent's engine says, and what can happen to an agent.
+    pub fn read(&mut self, hpa: u64) -> Result<Line, ClientError> {
+        let mut line = [0; 64];
+        self.many(1, |_| (Operation::Read, hpa, None), |_, data| line = *data)?;
+        Ok(line)
+    }
+
+    /// Writes the line at `hpa`. Done means that the agent has it, not yet that the memory node has
+    /// ([`flush`](Self::flush)).
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write(&mut self, hpa: u64, line: &Line) -> Result<(), ClientError> {
+        self.many(1, |_| (Operation::Write, hpa, Some(line)), |_, _| {})
+    }
+
+    /// Reads the lines at `hpas` into `out`, as many at a time as the rings hold. The first error is returned
+    /// once all that were begun have ended.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    ///
+    /// # Panics
+    /// If the slices differ in length.
+    pub fn read_batch(&mut self, hpas: &[u64], out: &mut [Line]) -> Result<(), ClientError> {
+        assert_eq!(hpas.len(), out.len(), "a place for each line");
+        self.many(hpas.len(), |i| (Operation::Read, hpas[i], None), |i, data| out[i] = *data)
+    }
+
+    /// Writes each line to its HPA, as many at a time as the rings hold. Lines of one address are written in
+    /// order. The first error is returned once all that were begun have ended.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn write_batch(&mut self, lines: &[(u64, Line)]) -> Result<(), ClientError> {
+        self.many(lines.len(), |i| (Operation::Write, lines[i].0, Some(&lines[i].1)), |_, _| {})
+    }
+
+    /// Waits until every line written before, by whomever through this agent, is at its memory node.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn flush(&mut self) -> Result<(), ClientError> {
+        self.many(1, |_| (Operation::Flush, 0, None), |_, _| {})
+    }
+
+    /// Submits `count` operations and waits for them; `done` gets what was read.
+    fn many<'a>(
+        &mut self,
+        count: usize,
+        operation: impl Fn(usize) -> (Operation, u64, Option<&'a Line>),
+        mut done: impl FnMut(usize, &Line),
+    ) -> Result<(), ClientError> {
+        if self.gone {
+            return Err(ClientError::AgentGone(self.path.clone()));
+        }
+        let first = self.next_tag;
+        let (mut begun, mut ended) = (0, 0);
+        let mut error = None;
+        let mut line = [0; 64];
+        while ended < begun || (begun < count && error.is_none()) {
+            let before = begun;
+            while begun < count && begun - ended < ENTRIES && error.is_none() {
+                let (operation, hpa, line) = operation(begun);
+                let tag = first.wrapping_add(begun as u32);
+                self.end.submit(Submission { tag, operation, hpa }, line);
+                begun += 1;
+            }
+            self.next_tag = first.wrapping_add(begun as u32);
+            if begun > before && self.end.wake_wanted() {
+                self.wake_agent()?;
+            }
+            self.wait()?;
+            while let Some(Completion { tag, status }) = self.take_line(&mut line)? {
+                let index = tag.wrapping_sub(first) as usize;
+                if index >= begun {
+                    return Err(
+                        self.broken(format!("a completion of operation {tag}, which is none of mine"))
+                    );
+                }
+                ended += 1;
+                match status {
+                    Status::Done => done(index, &line),
+                    Status::Failed(failed) => drop(error.get_or_insert(failed)),
+                    Status::BadOperation => return Err(self.broken("it does not know the operation")),
+                    Status::Unknown(code) => return Err(self.broken(format!("status {code}"))),
+                }
+            }
+        }
+        error.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    fn take_line(&mut self, line: &mut Line) -> Result<Option<Completion>, ClientError> {
+        self.end.take(line).map_err(|error: RingBroken| self.broken(error.to_string()))
+    }
+
+    fn broken(&mut self, reason: impl Into<String>) -> ClientError {
+        self.gone = true;
+        protocol(&self.path, reason)
+    }
+
+    fn is_gone(&mut self) -> ClientError {
+        self.gone = true;
+        ClientError::AgentGone(self.path.clone())
+    }
+
+    fn wake_agent(&mut self) -> Result<(), ClientError> {
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        match send(self.socket.as_raw_fd(), &[1], flags) {
+            // Full: it has wake-ups enough.
+            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
+            Err(_) => Err(self.is_gone()),
+        }
+    }
+
+    /// Waits until a completion is there.
+    #[inline]
+    fn wait(&mut self) -> Result<(), ClientError> {
+        for _ in 0..SPINS {
+            if self.end.news() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        self.wait_longer()
+    }
+
+    /// Looks for a completion for as long as that is likely to be quicker than sleeping; whether one is there.
+    pub fn spin(&mut self) -> bool {
+        let started = Instant::now();
+        let found = loop {
+            if (0..SPINS).any(|_| {
+                std::hint::spin_loop();
+                self.end.news()
+            }) {
+                break true;
+            }
+            // An agent on this very CPU does nothing as long as this thread spins.
+            if this_cpu().is_some_and(|cpu| self.end.shares_cpu(cpu)) {
+                std::thread::yield_now();
+            }
+            if started.elapsed() >= SPIN {
+                break self.end.news();
+            }
+        };
+        self.end.leave_cpu();
+        found
+    }
+
+    fn wait_longer(&mut self) -> Result<(), ClientError> {
+        if self.spin() {
+            return Ok(());
+        }
+        let started = Instant::now();
+        loop {
+            self.end.set_asleep(true);
+            let outcome = if self.end.news() { Ok(()) } else { self.sleep() };
+            self.end.set_asleep(false);
+            // What was completed before the agent ended counts.
+            if self.end.news() {
+                return Ok(());
+            }
+            outcome?;
+            if started.elapsed() > OPERATION_TIMEOUT {
+                self.gone = true;
+                return Err(ClientError::Silent { path: self.path.clone(), limit: OPERATION_TIMEOUT });
+            }
+        }
+    }
+
+    /// Sleeps until the agent wakes us or ends, or for a nap.
+    fn sleep(&mut self) -> Result<(), ClientError> {
+        let mut set = [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)];
+        match poll(&mut set, PollTimeout::from(NAP_MS)) {
+            Ok(0) | Err(Errno::EINTR) => return Ok(()),
+            Ok(_) => {}
+            Err(_) => return Err(self.is_gone()),
+        }
+        self.take_wakes()
+    }
+
+    /// Takes wake-ups off the socket.
+    fn take_wakes(&mut self) -> Result<(), ClientError> {
+        let mut bytes = [0; 64];
+        match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+            Ok(length) if length > 0 => Ok(()),
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
+            Ok(_) | Err(_) => Err(self.is_gone()),
+        }
+    }
+}

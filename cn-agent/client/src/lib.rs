@@ -1,0 +1,41 @@
+//! # cxloe-client: what a program needs to use regions through the agent of its machine
+//!
+//! A program reads and writes lines through a [`Client`](client::Client), or has a region in its address space through a
+//! [`Mapping`](mapping::Mapping). The agent uses the same rings and messages at its end.
+//!
+//!
+//! ```text
+//!   program                                   cn-agent
+//!   Client --- request (JSON) --------------> Server: regions, sessions, counters
+//!      |                                         | a port is asked for
+//!      |<-- answer + memfd (SCM_RIGHTS) ---------+--> worker
+//!      |
+//!      +== submissions: read, write, flush =====> worker: Engine
+//!      <== completions: line, done, error ======   (shared memory, no system call while both are awake)
+//!      +-- one byte: wake up ------------------->
+//!      <-- one byte: wake up --------------------  (the same socket; its end says that the other is gone)
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`client`] | a program's port: requests, reads and writes of lines, of many lines at once |
+//! | [`mapping`] | regions as memory whose pages the agent brings |
+//! | [`message`] | requests and answers on the socket |
+//! | [`ring`] | the two rings in shared memory, seen from both ends |
+//! | [`memory`] | the shared memory |
+//! | [`vectored`] | bytes between a socket and shared memory |
+//! | [`status`] | errors as numbers in a completion, and back |
+//! | [`places`] | where the agent listens, and where this thread runs |
+//!
+//! Why a socket wakes and not an eventfd: an eventfd is one open file for both ends, so a client could make it
+//! blocking, fill or drain it, and stop the agent's only data thread in a system call. On a socket the agent's
+//! calls never block, whatever the client does with its end, and a dead end is noticed by the same `poll`.
+
+pub mod client;
+pub mod mapping;
+pub mod memory;
+pub mod message;
+pub mod places;
+pub mod ring;
+pub mod status;
+pub mod vectored;

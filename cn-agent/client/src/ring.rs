@@ -1,0 +1,432 @@
+//! Two rings in shared memory, submissions one way and completions the other, each with one writer and one
+//! reader; and behind them the data of operations on more than a line.
+//!
+//! ```text
+//!   word 0    16       32       48       64       80           96            512             512 + 16 N
+//!   | magic | SQ tail | SQ head | CQ tail | CQ head | agent    | client   | N submissions | N completions | data |
+//!   |       | client  | agent   | agent   | client  | sleeps   | sleeps   | 128 bytes     | 128 bytes     |      |
+//! ```
+//!
+//! Words 112 and 128 say on which CPU each end ran last when it looked for work: who finds itself on the other's yields
+//! instead of spinning, for nothing can come before the other runs.
+//!
+//! A line travels in its entry. The data of [`Operation::ReadBytes`] and [`Operation::WriteBytes`] is a stretch of lines
+//! of the data area that the submission names: the client says which are whose, the agent checks only that they are
+//! there. Nobody but the client depends on what is in them when.
+//!
+//! Each index stands alone in its pair of cache lines and counts up for ever; its low bits are the place. A
+//! writer fills a place, then stores its tail (release); a reader loads the tail (acquire), reads, then stores
+//! its head. Each end keeps its own indices in private memory and only publishes them, so that the other end
+//! can spoil nothing but what it is told; the index of the other end is checked when it is read
+//! ([`RingBroken`]), and entries are copied out before they are looked at.
+//!
+//! Who runs out of work says so in its `sleeps` word, looks once more, and sleeps; who gives it work clears the
+//! word and wakes it ([`AgentEnd::wake_wanted`], [`ClientEnd::wake_wanted`]). Both sides put a full fence
+//! between their write and their look, so that one of the two sees the other.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
+
+use cxloe_wire::frame::LINE_SIZE;
+
+use super::memory::SharedMemory;
+use super::status::Status;
+use cxloe_cn_core::cache::Line;
+
+/// Places of each ring, a power of two: as many requests as one stream's window takes.
+pub const ENTRIES: usize = 256;
+/// Lines of a port's data area: some times what is on its way to memory nodes at once. Memory that nobody has touched
+/// costs nothing.
+pub const DATA_LINES: usize = 64 << 10;
+/// Bytes of it.
+pub const DATA_BYTES: usize = DATA_LINES * LINE_SIZE;
+/// Most lines of an operation without data in the data area: 16 MiB.
+pub const ZERO_LINES_MAX: u32 = 256 << 10;
+/// Bytes of the shared memory of a port.
+pub const PORT_BYTES: usize = DATA + DATA_BYTES;
+
+const MAGIC: u64 = 0x4358_4C6F_4550_0002;
+const SQ_TAIL: usize = 16;
+const SQ_HEAD: usize = 32;
+const CQ_TAIL: usize = 48;
+const CQ_HEAD: usize = 64;
+const AGENT_SLEEPS: usize = 80;
+const CLIENT_SLEEPS: usize = 96;
+const AGENT_CPU: usize = 112;
+const CLIENT_CPU: usize = 128;
+const SUBMISSIONS: usize = 512;
+const COMPLETIONS: usize = SUBMISSIONS + ENTRIES * ENTRY;
+/// The first byte of the data area, the beginning of a page.
+const DATA: usize = ((SUBMISSIONS + 2 * ENTRIES * ENTRY) * 8).next_multiple_of(4096);
+/// Words of an entry: three of description at its start, the line in its second half.
+const ENTRY: usize = 16;
+const LINE: usize = 8;
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// The line at an HPA.
+    Read,
+    /// To write the line at an HPA.
+    Write,
+    /// To write back everything modified, whoever wrote it, after everything submitted before.
+    Flush,
+    /// The lines from an HPA on, past the cache but not missing what it has modified.
+    ReadBytes(Lines),
+    /// To write the lines from an HPA on; done when memory nodes have them.
+    WriteBytes(Lines),
+    /// To make so many lines from an HPA on zero, up to [`ZERO_LINES_MAX`]; done when memory nodes have that.
+    Zero(u32),
+    /// To write those bytes of the line at an HPA that have a bit here, and leave the others as they are, whoever writes
+    /// them meanwhile; done when the memory node has it.
+    Patch(u64),
+    /// A number without a meaning.
+    Unknown(u32),
+}
+
+/// Lines of the data area.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lines {
+    /// The first.
+    pub at: u32,
+    /// How many.
+    pub count: u32,
+}
+
+impl Lines {
+    fn encode(self) -> u64 {
+        u64::from(self.at) << 32 | u64::from(self.count)
+    }
+
+    fn decode(word: u64) -> Lines {
+        Lines { at: (word >> 32) as u32, count: word as u32 }
+    }
+
+    /// Whether there are such lines.
+    fn is_there(self) -> bool {
+        self.count > 0 && self.at as usize + self.count as usize <= DATA_LINES
+    }
+}
+
+impl Operation {
+    /// Its number, and what else there is to say.
+    fn encode(self) -> (u32, u64) {
+        match self {
+            Operation::Read => (1, 0),
+            Operation::Write => (2, 0),
+            Operation::Flush => (3, 0),
+            Operation::ReadBytes(lines) => (4, lines.encode()),
+            Operation::WriteBytes(lines) => (5, lines.encode()),
+            Operation::Zero(count) => (6, count.into()),
+            Operation::Patch(bytes) => (7, bytes),
+            Operation::Unknown(code) => (code, 0),
+        }
+    }
+
+    /// What these say; whatever makes no sense is unknown.
+    fn decode(code: u32, more: u64) -> Operation {
+        match code {
+            1 => Operation::Read,
+            2 => Operation::Write,
+            3 => Operation::Flush,
+            4 if Lines::decode(more).is_there() => Operation::ReadBytes(Lines::decode(more)),
+            5 if Lines::decode(more).is_there() => Operation::WriteBytes(Lines::decode(more)),
+            6 if (1..=u64::from(ZERO_LINES_MAX)).contains(&more) => Operation::Zero(more as u32),
+            7 => Operation::Patch(more),
+            code => Operation::Unknown(code),
+        }
+    }
+}
+
+/// A request of a client, without its line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Submission {
+    /// The client's number for it, which its completion repeats.
+    pub tag: u32,
+    /// What to do.
+    pub operation: Operation,
+    /// Where.
+    pub hpa: u64,
+}
+
+/// The end of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The number of the submission.
+    pub tag: u32,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// The other end has written an index that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("an index of the shared ring is out of range: {ahead} entries ahead of a ring of {ENTRIES}")]
+pub struct RingBroken {
+    ahead: u64,
+}
+
+/// How a CPU is written: 0 is none.
+#[inline]
+fn said(cpu: u32) -> u64 {
+    u64::from(cpu) + 1
+}
+
+/// Entries between `from` and `to`, which the other end wrote.
+#[inline]
+fn distance(to: u64, from: u64) -> Result<usize, RingBroken> {
+    match to.wrapping_sub(from) {
+        ahead if ahead > ENTRIES as u64 => Err(RingBroken { ahead }),
+        ahead => Ok(ahead as usize),
+    }
+}
+
+#[inline]
+fn place(base: usize, index: u64) -> usize {
+    base + (index as usize & (ENTRIES - 1)) * ENTRY
+}
+
+fn put_line(memory: &SharedMemory, entry: usize, line: &Line) {
+    for (i, word) in line.as_chunks::<8>().0.iter().enumerate() {
+        memory.word(entry + LINE + i).store(u64::from_ne_bytes(*word), Relaxed);
+    }
+}
+
+fn take_line(memory: &SharedMemory, entry: usize) -> Line {
+    let mut line = [0; LINE_SIZE];
+    for (i, word) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+        *word = memory.word(entry + LINE + i).load(Relaxed).to_ne_bytes();
+    }
+    line
+}
+
+/// The agent's end.
+#[derive(Debug)]
+pub struct AgentEnd {
+    memory: SharedMemory,
+    sq_head: u64,
+    /// The client's tail when it was looked at last.
+    sq_seen: u64,
+    cq_tail: u64,
+}
+
+impl AgentEnd {
+    /// Over fresh memory of [`PORT_BYTES`] bytes.
+    pub fn new(memory: SharedMemory) -> AgentEnd {
+        memory.word(1).store(ENTRIES as u64, Relaxed);
+        memory.word(0).store(MAGIC, Release);
+        AgentEnd { memory, sq_head: 0, sq_seen: 0, cq_tail: 0 }
+    }
+
+    /// The memory, to be sent to the client.
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+
+    /// Submissions not yet taken.
+    ///
+    /// # Errors
+    /// [`RingBroken`]; give the client up.
+    #[inline]
+    pub fn pending(&mut self) -> Result<usize, RingBroken> {
+        self.sq_seen = self.memory.word(SQ_TAIL).load(Acquire);
+        distance(self.sq_seen, self.sq_head)
+    }
+
+    /// The oldest submission; valid if [`pending`](Self::pending) is not 0.
+    #[inline]
+    pub fn front(&self) -> Submission {
+        let entry = place(SUBMISSIONS, self.sq_head);
+        let what = self.memory.word(entry).load(Relaxed);
+        let more = self.memory.word(entry + 2).load(Relaxed);
+        Submission {
+            tag: (what >> 32) as u32,
+            operation: Operation::decode(what as u32, more),
+            hpa: self.memory.word(entry + 1).load(Relaxed),
+        }
+    }
+
+    /// The line that the oldest submission brings.
+    #[inline]
+    pub fn front_line(&self) -> Line {
+        take_line(&self.memory, place(SUBMISSIONS, self.sq_head))
+    }
+
+    /// Gives the place of the oldest submission back.
+    #[inline]
+    pub fn release(&mut self) {
+        self.sq_head = self.sq_head.wrapping_add(1);
+        self.memory.word(SQ_HEAD).store(self.sq_head, Release);
+    }
+
+    /// Free places for completions.
+    ///
+    /// # Errors
+    /// [`RingBroken`]; give the client up.
+    #[inline]
+    pub fn room(&self) -> Result<usize, RingBroken> {
+        let head = self.memory.word(CQ_HEAD).load(Acquire);
+        Ok(ENTRIES - distance(self.cq_tail, head)?)
+    }
+
+    /// Publishes a completion; whoever takes submissions has seen to it that there is room.
+    #[inline]
+    pub fn complete(&mut self, completion: Completion, line: Option<&Line>) {
+        let entry = place(COMPLETIONS, self.cq_tail);
+        let (code, detail) = completion.status.encode();
+        if let Some(line) = line {
+            put_line(&self.memory, entry, line);
+        }
+        self.memory.word(entry).store(u64::from(completion.tag) << 32 | u64::from(code), Relaxed);
+        self.memory.word(entry + 1).store(detail, Relaxed);
+        self.cq_tail = self.cq_tail.wrapping_add(1);
+        self.memory.word(CQ_TAIL).store(self.cq_tail, Release);
+    }
+
+    /// Puts `bytes` into the data area, from its byte `at` on.
+    ///
+    /// # Panics
+    /// If there is not so much of it: whoever takes submissions has checked.
+    #[inline]
+    pub fn put(&self, at: usize, bytes: &[u8]) {
+        self.memory.put(DATA + at, bytes);
+    }
+
+    /// Copies what the data area has from byte `at` on.
+    ///
+    /// # Panics
+    /// As [`put`](Self::put).
+    #[inline]
+    pub fn copy(&self, at: usize, bytes: &mut [u8]) {
+        self.memory.take(DATA + at, bytes);
+    }
+
+    /// Says on which CPU the agent runs.
+    pub fn set_cpu(&self, cpu: u32) {
+        self.memory.word(AGENT_CPU).store(said(cpu), Relaxed);
+    }
+
+    /// Whether the client waits, or worked last, on this CPU, and is awake.
+    #[inline]
+    pub fn is_client_on(&self, cpu: u32) -> bool {
+        self.memory.word(CLIENT_CPU).load(Relaxed) == said(cpu)
+            && self.memory.word(CLIENT_SLEEPS).load(Relaxed) == 0
+    }
+
+    /// Says that the agent is about to sleep, or is awake again. Look at [`news`](Self::news) in between.
+    pub fn set_asleep(&self, asleep: bool) {
+        self.memory.word(AGENT_SLEEPS).store(u64::from(asleep), Relaxed);
+    }
+
+    /// Whether something was submitted since [`pending`](Self::pending). After a full fence.
+    pub fn news(&self) -> bool {
+        self.memory.word(SQ_TAIL).load(Acquire) != self.sq_seen
+    }
+
+    /// Whether the client sleeps and has to be woken; asked once after completions were published, behind a
+    /// full fence.
+    #[inline]
+    pub fn wake_wanted(&self) -> bool {
+        let asleep = self.memory.word(CLIENT_SLEEPS);
+        asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0
+    }
+}
+
+/// The client's end.
+#[derive(Debug)]
+pub struct ClientEnd {
+    memory: SharedMemory,
+    sq_tail: u64,
+    cq_head: u64,
+}
+
+impl ClientEnd {
+    /// Over memory that an agent made; `None` if it is none of this version's.
+    pub fn new(memory: SharedMemory) -> Option<ClientEnd> {
+        let known = memory.word(0).load(Acquire) == MAGIC && memory.word(1).load(Relaxed) == ENTRIES as u64;
+        known.then_some(ClientEnd { memory, sq_tail: 0, cq_head: 0 })
+    }
+
+    /// Submits; the caller never has more than [`ENTRIES`] operations without a completion taken.
+    #[inline]
+    pub fn submit(&mut self, submission: Submission, line: Option<&Line>) {
+        let entry = place(SUBMISSIONS, self.sq_tail);
+        let Submission { tag, operation, hpa } = submission;
+        let (code, more) = operation.encode();
+        self.memory.word(entry).store(u64::from(tag) << 32 | u64::from(code), Relaxed);
+        self.memory.word(entry + 1).store(hpa, Relaxed);
+        self.memory.word(entry + 2).store(more, Relaxed);
+        if let Some(line) = line {
+            put_line(&self.memory, entry, line);
+        }
+        self.sq_tail = self.sq_tail.wrapping_add(1);
+        self.memory.word(SQ_TAIL).store(self.sq_tail, Release);
+    }
+
+    /// Takes the oldest completion; `line` gets the line of a read that is done.
+    ///
+    /// # Errors
+    /// [`RingBroken`]; give the agent up.
+    #[inline]
+    pub fn take(&mut self, line: &mut Line) -> Result<Option<Completion>, RingBroken> {
+        if distance(self.memory.word(CQ_TAIL).load(Acquire), self.cq_head)? == 0 {
+            return Ok(None);
+        }
+        let entry = place(COMPLETIONS, self.cq_head);
+        let what = self.memory.word(entry).load(Relaxed);
+        let status = Status::decode(what as u32, self.memory.word(entry + 1).load(Relaxed));
+        if status == Status::Done {
+            *line = take_line(&self.memory, entry);
+        }
+        self.cq_head = self.cq_head.wrapping_add(1);
+        self.memory.word(CQ_HEAD).store(self.cq_head, Release);
+        Ok(Some(Completion { tag: (what >> 32) as u32, status }))
+    }
+
+    /// Says on which CPU the client looks for completions; whether the agent is on the same and awake.
+    #[inline]
+    pub fn shares_cpu(&self, cpu: u32) -> bool {
+        self.memory.word(CLIENT_CPU).store(said(cpu), Relaxed);
+        self.memory.word(AGENT_CPU).load(Relaxed) == said(cpu)
+            && self.memory.word(AGENT_SLEEPS).load(Relaxed) == 0
+    }
+
+    /// Says that the client is busy elsewhere.
+    #[inline]
+    pub fn leave_cpu(&self) {
+        self.memory.word(CLIENT_CPU).store(0, Relaxed);
+    }
+
+    /// The shared memory, and the byte of it that is the data area's first.
+    pub fn data(&self) -> (&SharedMemory, usize) {
+        (&self.memory, DATA)
+    }
+
+    /// Whether a completion is there.
+    #[inline]
+    pub fn news(&self) -> bool {
+        self.memory.word(CQ_TAIL).load(Acquire) != self.cq_head
+    }
+
+    /// Says that the client is about to sleep, or is awake again; a fence, then look at [`news`](Self::news).
+    pub fn set_asleep(&self, asleep: bool) {
+        self.memory.word(CLIENT_SLEEPS).store(u64::from(asleep), Relaxed);
+        fence(std::sync::atomic::Ordering::SeqCst);
+    }
+
+    /// Whether the agent sleeps and has to be woken; asked once after submitting.
+    #[inline]
+    pub fn wake_wanted(&self) -> bool {
+        fence(std::sync::atomic::Ordering::SeqCst);
+        let asleep = self.memory.word(AGENT_SLEEPS);
+        asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0
+    }
+
+    /// The memory, for tests that play a hostile client.
+    #[cfg(test)]
+    pub fn memory(&self) -> &SharedMemory {
+        &self.memory
+    }
+}
+
+#[cfg(test)]
+mod tests;

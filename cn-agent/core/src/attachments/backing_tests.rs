@@ -1,0 +1,178 @@
+//! What serves regions, by example: questions and answers, devices that go and come back, what stays where it is.
+
+use super::tests::{grown, spread};
+use super::view::{AttachedRegion, Attaching};
+use super::*;
+use crate::backing::{Preference, Served};
+
+const MIB: u64 = 1 << 20;
+
+fn preferring(preference: Preference) -> Attachments {
+    let mut table = Attachments::default();
+    table.prefer(preference);
+    table
+}
+
+/// On a device, with no memory behind it: what remembers says it is not there.
+fn served(bytes: u64) -> Served {
+    Served {
+        device: "dax0.0".into(),
+        resource: 0x6_9060_0000,
+        size: 250 * MIB,
+        bytes,
+        boot: None,
+        lost: None,
+        memory: None,
+    }
+}
+
+fn question(table: &Attachments) -> Question {
+    let questions = table.questions();
+    let [question] = &questions[..] else { panic!("{questions:?}") };
+    question.clone()
+}
+
+fn only(table: &Attachments) -> AttachedRegion {
+    let list = table.list();
+    let [region] = &list[..] else { panic!("{list:?}") };
+    region.clone()
+}
+
+fn again(table: &Attachments, preference: Preference) -> Attachments {
+    let mut read: Attachments = serde_json::from_str(&serde_json::to_string(table).unwrap()).unwrap();
+    read.prefer(preference);
+    read
+}
+
+#[test]
+fn nobody_is_asked_where_ethernet_is_wanted() {
+    let mut table = preferring(Preference::Ethernet);
+    let changes = table.follow(&[spread("a", 8 * MIB, 2)], false);
+    assert!(matches!(&changes[..], [Change::Attach(a)] if a.backing == Backing::Ethernet));
+    assert_eq!((table.questions(), only(&table).served_by), (vec![], "ethernet".into()));
+}
+
+#[test]
+fn a_region_waits_for_the_answer_and_then_stays() {
+    for preference in [Preference::Auto, Preference::Cxl] {
+        let mut table = preferring(preference);
+        let region = spread("a", 8 * MIB, 2);
+        assert_eq!(table.follow(std::slice::from_ref(&region), false), [], "not before it is decided");
+        let asked = question(&table);
+        assert_eq!((asked.bytes, asked.known.is_some()), (8 * MIB, false));
+        assert!(table.explain(&region.name, Some("no device".into())));
+        assert!(!table.explain(&region.name, Some("no device".into())), "said already");
+        let waits = only(&table);
+        assert_eq!((waits.attachment, waits.served_by.as_str()), (Attaching::Waiting, "undecided"));
+        assert_eq!(waits.note.as_deref(), Some("no device"));
+
+        let changes = table.answer(&asked, Backing::Ethernet);
+        assert!(matches!(&changes[..], [Change::Attach(a)] if a.backing == Backing::Ethernet));
+        assert_eq!((table.questions(), only(&table).note), (vec![], None));
+        assert_eq!(table.answer(&asked, Backing::Device(served(8 * MIB))), [], "it is settled");
+        // Also over a restart that wants something else.
+        let mut next = again(&table, Preference::Cxl);
+        assert!(matches!(&next.begin()[..], [Change::Attach(a)] if a.backing == Backing::Ethernet));
+        assert_eq!(next.questions(), []);
+    }
+}
+
+#[test]
+fn a_question_is_asked_again_after_a_restart_and_for_a_region_of_the_same_name() {
+    let mut table = preferring(Preference::Auto);
+    let region = spread("a", 8 * MIB, 2);
+    table.follow(std::slice::from_ref(&region), false);
+    let asked = question(&table);
+    let mut next = again(&table, Preference::Auto);
+    assert_eq!((next.begin(), question(&next)), (vec![], asked.clone()));
+    let other = Region { created_ms: region.created_ms + 1, ..region };
+    next.follow(std::slice::from_ref(&other), false);
+    assert_eq!(next.answer(&asked, Backing::Device(served(8 * MIB))), [], "of a region that is gone");
+    assert_eq!(question(&next).created_ms, other.created_ms);
+    // Undecided, and then nobody is to look.
+    let mut last = again(&next, Preference::Ethernet);
+    assert!(matches!(&last.begin()[..], [Change::Attach(_)]));
+}
+
+#[test]
+fn a_device_that_is_not_there_is_asked_for_until_it_is() {
+    let mut table = preferring(Preference::Auto);
+    let region = spread("a", 8 * MIB, 2);
+    table.follow(std::slice::from_ref(&region), false);
+    let changes = table.answer(&question(&table), Backing::Device(served(8 * MIB)));
+    assert!(matches!(&changes[..], [Change::Attach(_)]), "so that operations on it fail with the reason");
+    assert_eq!(only(&table).served_by, "cxl:dax0.0");
+    let asked = question(&table);
+    assert_eq!(asked.known, Some(served(8 * MIB)));
+    let back = Served { device: "dax1.0".into(), ..served(8 * MIB) };
+    let changes = table.answer(&asked, Backing::Device(back));
+    assert!(matches!(&changes[..], [Change::Move(_), Change::Attach(_)]), "{changes:?}");
+    assert_eq!(only(&table).served_by, "cxl:dax1.0");
+
+    // An agent that may not look does not serve it from elsewhere, and says why.
+    let mut blind = again(&table, Preference::Ethernet);
+    assert!(matches!(&blind.begin()[..], [Change::Attach(a)] if matches!(a.backing, Backing::Device(_))));
+    assert!(only(&blind).note.unwrap().contains("--backend ethernet"));
+
+    let lost = Served { lost: Some("no power".into()), ..served(8 * MIB) };
+    table.answer(&question(&table), Backing::Device(lost));
+    assert_eq!(table.questions(), [], "nothing brings it back");
+    assert!(again(&table, Preference::Auto).list()[0].note.as_ref().unwrap().contains("no power"));
+}
+
+#[test]
+fn what_happens_at_memory_nodes_moves_nothing_that_a_device_serves() {
+    let mut table = preferring(Preference::Auto);
+    let region = spread("a", 8 * MIB, 2);
+    table.follow(std::slice::from_ref(&region), false);
+    table.answer(&question(&table), Backing::Device(served(8 * MIB)));
+    let mut moved = region.clone();
+    moved.legs[0].macs = vec!["02:00:00:00:00:0a".parse().unwrap()];
+    assert_eq!(table.follow(std::slice::from_ref(&moved), false), []);
+    let mut lost = Region { state: RegionState::Lost, ..moved.clone() };
+    lost.legs.iter_mut().for_each(|leg| leg.state = LegState::Lost);
+    assert_eq!(table.follow(std::slice::from_ref(&lost), false), []);
+
+    // What it grows by is no longer the device's.
+    let larger = grown(&region, 4 * MIB, true);
+    let mut growing = again(&table, Preference::Auto);
+    growing.begin();
+    growing.follow(std::slice::from_ref(&region), false);
+    let changes = growing.follow(std::slice::from_ref(&larger), false);
+    let [Change::Extend { attachment, from }] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!(*from, 8 * MIB);
+    let serves: Vec<bool> = larger.decoders.iter().map(|d| attachment.backing.serves(d)).collect();
+    assert_eq!((serves, only(&growing).served_by), (vec![true, false], "cxl:dax0.0+ethernet".into()));
+
+    // Reset by the manager: empty, at the same address, and asked about as if it were new.
+    let hpa = only(&table).hpa;
+    let mut fresh = Region { state: RegionState::Active, ..moved };
+    fresh.legs.iter_mut().for_each(|leg| leg.incarnation = Some(8));
+    let changes = table.follow(&[fresh], false);
+    assert!(matches!(&changes[..], [Change::Drop(a)] if a.hpa == hpa), "{changes:?}");
+    assert_eq!((question(&table).known, only(&table).hpa), (None, hpa));
+    let changes = table.answer(&question(&table), Backing::Ethernet);
+    assert!(matches!(&changes[..], [Change::Attach(a)] if a.hpa == hpa));
+}
+
+#[test]
+fn a_held_node_is_asked_about_and_attaches_when_it_is_released() {
+    let mut table = preferring(Preference::Auto);
+    let region = spread("a", 8 * MIB, 2);
+    assert_eq!(table.follow(std::slice::from_ref(&region), true), [Change::Hold(true)]);
+    assert_eq!(table.answer(&question(&table), Backing::Device(served(8 * MIB))), []);
+    let changes = table.follow(&[region], false);
+    assert!(matches!(&changes[..], [Change::Hold(false), Change::Attach(_)]), "{changes:?}");
+}
+
+#[test]
+fn a_state_file_without_backings_is_of_regions_on_ethernet() {
+    let mut table = preferring(Preference::Ethernet);
+    table.follow(&[spread("a", 8 * MIB, 2)], false);
+    let mut json = serde_json::to_value(&table).unwrap();
+    json["by_name"]["a"].as_object_mut().unwrap().remove("backing").unwrap();
+    let mut read: Attachments = serde_json::from_value(json).unwrap();
+    read.prefer(Preference::Auto);
+    assert!(matches!(&read.begin()[..], [Change::Attach(a)] if a.backing == Backing::Ethernet));
+    assert_eq!(read.questions(), []);
+}

@@ -1,0 +1,351 @@
+//! Attachments by example: addresses, growth, moves, losses, letting go, holding, and both shapes of the state file.
+
+use cxloe_fabric::model::{Extents, Leg, Release, Unmapped};
+
+use super::view::Attaching;
+use super::*;
+
+const CREATED: u64 = 1_700_000_000_000;
+const MIB: u64 = 1 << 20;
+
+/// A decoder of a region behind those it has, with its legs on as many memory nodes as ways.
+fn add_decoder(region: &mut Region, size: u64, ways: u32, committed: bool) {
+    let decoder = region.decoders.len() as u32;
+    let (offset, ways) = (region.bytes(), Ways::try_from(ways).unwrap());
+    let granularity = Granularity::try_from(1024).unwrap();
+    region.decoders.push(HdmDecoder { offset, size, ways, granularity, committed });
+    for position in 0..ways.count() {
+        region.legs.push(Leg {
+            memory_node: Name::new(format!("mn{position}")).unwrap(),
+            macs: vec![format!("02:00:00:00:01:{position:02x}").parse().unwrap()],
+            decoder,
+            position,
+            cmem_base: offset,
+            bytes: size / u64::from(ways.count()),
+            extent_bytes: 2 * MIB,
+            extents: Extents::default(),
+            incarnation: Some(7),
+            state: if committed { LegState::Mapped } else { LegState::Mapping },
+        });
+    }
+    if committed {
+        region.size += size;
+    }
+}
+
+pub(crate) fn spread(name: &str, size: u64, ways: u32) -> Region {
+    let mut region = Region {
+        name: Name::new(name).unwrap(),
+        owner: "02:00:00:00:00:01".parse().unwrap(),
+        size: 0,
+        ways: Ways::try_from(ways).unwrap(),
+        granularity: Granularity::try_from(1024).unwrap(),
+        state: RegionState::Active,
+        decoders: Vec::new(),
+        legs: Vec::new(),
+        unmapped: Unmapped::Error,
+        release: None,
+        failure: None,
+        created_ms: CREATED,
+    };
+    add_decoder(&mut region, size, ways, true);
+    region
+}
+
+fn region(name: &str, size: u64, state: RegionState) -> Region {
+    Region { state, ..spread(name, size, 1) }
+}
+
+/// `region` with another `size` bytes behind it.
+pub(crate) fn grown(region: &Region, size: u64, committed: bool) -> Region {
+    let mut grown = region.clone();
+    add_decoder(&mut grown, size, region.ways.count(), committed);
+    grown
+}
+
+fn releasing(region: &Region, option: UnbindOption) -> Region {
+    let release = Some(Release { option, destroy: false, done: false });
+    Region { state: RegionState::Releasing, release, ..region.clone() }
+}
+
+fn hpas(changes: &[Change]) -> Vec<u64> {
+    let hpa = |change: &Change| match change {
+        Change::Attach(a) | Change::Move(a) | Change::Drop(a) => Some(a.hpa),
+        Change::LetGo { attachment, .. } | Change::Extend { attachment, .. } => Some(attachment.hpa),
+        Change::Hold(_) => None,
+    };
+    changes.iter().filter_map(hpa).collect()
+}
+
+/// The ticket of the only change.
+fn ticket(changes: &[Change]) -> u64 {
+    match changes {
+        [Change::LetGo { ticket, .. }] => *ticket,
+        other => panic!("another change: {other:?}"),
+    }
+}
+
+#[test]
+fn regions_get_windows_one_after_the_other_and_keep_them() {
+    let mut table = Attachments::default();
+    let a = region("a", 4 * MIB, RegionState::Active);
+    let b = region("b", 5 << 30, RegionState::Degraded);
+    let both = [a, b.clone()];
+    assert_eq!(hpas(&table.follow(&both, false)), [HPA_FIRST, HPA_FIRST + WINDOW_MIN]);
+    assert_eq!(table.follow(&both, false), []);
+    assert_eq!(table.list().iter().map(|r| r.window).collect::<Vec<_>>(), [16 << 30, 32 << 30]);
+    // One goes and comes back: another address; the other stays where it is.
+    let gone = table.follow(std::slice::from_ref(&b), false);
+    assert!(matches!(&gone[..], [Change::Drop(a)] if a.hpa == HPA_FIRST));
+    assert_eq!(hpas(&table.follow(&both, false)), [HPA_FIRST + WINDOW_MIN + (32 << 30)]);
+    assert_eq!(table.list().iter().map(|r| r.region.as_str()).collect::<Vec<_>>(), ["b", "a"]);
+}
+
+#[test]
+fn what_is_not_ready_is_not_attached() {
+    let mut table = Attachments::default();
+    for state in [RegionState::Creating, RegionState::Draining, RegionState::Disabled] {
+        assert_eq!(table.follow(&[region("a", 2 * MIB, state)], false), [], "{state}");
+    }
+    assert_eq!(table.list(), [], "no address is given to what cannot be used");
+    assert_eq!(table.follow(&[region("a", 2 * MIB, RegionState::Active)], false).len(), 1);
+    let draining = table.follow(&[region("a", 2 * MIB, RegionState::Draining)], false);
+    assert!(matches!(&draining[..], [Change::Drop(_)]));
+}
+
+#[test]
+fn another_state_is_shown_but_moves_nothing() {
+    let mut table = Attachments::default();
+    table.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
+    assert_eq!(table.follow(&[region("a", 2 * MIB, RegionState::Degraded)], false), []);
+    assert_eq!(table.list()[0].state, "degraded");
+}
+
+#[test]
+fn growth_adds_and_touches_nothing_else() {
+    let mut table = Attachments::default();
+    let small = spread("a", 8 * MIB, 4);
+    table.follow(std::slice::from_ref(&small), false);
+    assert_eq!(table.follow(&[grown(&small, 16 * MIB, false)], false), [], "not before it is mapped");
+    let changes = table.follow(&[grown(&small, 16 * MIB, true)], false);
+    let [Change::Extend { attachment, from }] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((*from, attachment.hpa, attachment.reach()), (8 * MIB, HPA_FIRST, 24 * MIB));
+    assert_eq!(table.follow(&[grown(&small, 16 * MIB, true)], false), []);
+    let listed = &table.list()[0];
+    assert_eq!((listed.size, listed.beyond_window, listed.decoders.len()), (24 * MIB, 0, 2));
+    assert_eq!(
+        (listed.decoders[1].hpa, listed.memory_nodes[5].offset),
+        (HPA_FIRST + 8 * MIB, 8 * MIB + 1024)
+    );
+}
+
+#[test]
+fn growth_beyond_the_window_is_named_and_the_rest_usable() {
+    let mut table = Attachments::default();
+    let small = spread("a", 6 * MIB, 3);
+    table.follow(std::slice::from_ref(&small), false);
+    let large = grown(&small, 18 << 30, true);
+    let changes = table.follow(std::slice::from_ref(&large), false);
+    let [Change::Extend { attachment, .. }] = &changes[..] else { panic!("{changes:?}") };
+    let (reach, beyond) = (attachment.reach(), attachment.beyond());
+    assert_eq!(beyond, large.size - WINDOW_MIN);
+    assert!(
+        reach <= WINDOW_MIN && reach > WINDOW_MIN - 3 * 4096 && reach.is_multiple_of(3 * 4096),
+        "{reach:#x}"
+    );
+    assert_eq!(table.list()[0].beyond_window, beyond);
+}
+
+#[test]
+fn a_move_keeps_content_a_loss_does_not() {
+    let mut table = Attachments::default();
+    let here = spread("a", 8 * MIB, 2);
+    table.follow(std::slice::from_ref(&here), false);
+    let mut moved = here.clone();
+    moved.legs[0].macs = vec!["02:00:00:00:00:0a".parse().unwrap()];
+    let changes = table.follow(std::slice::from_ref(&moved), false);
+    assert!(
+        matches!(&changes[..], [Change::Move(old), Change::Attach(new)] if old.region == here && new.region == moved)
+    );
+    assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST]);
+
+    // What the other memory node has is still there, and written back.
+    let mut lost = Region { state: RegionState::Lost, ..moved.clone() };
+    lost.legs[0].state = LegState::Lost;
+    let changes = table.follow(std::slice::from_ref(&lost), false);
+    assert!(matches!(&changes[..], [Change::Move(_), Change::Attach(_)]), "{changes:?}");
+    lost.legs[1].state = LegState::Lost;
+    let changes = table.follow(std::slice::from_ref(&lost), false);
+    assert!(matches!(&changes[..], [Change::Drop(_), Change::Attach(_)]), "{changes:?}");
+
+    // Reset: lost to programs until it is active again, and then empty.
+    assert_eq!(table.follow(&[Region { state: RegionState::Creating, ..lost }], false), []);
+    let mut fresh = moved;
+    fresh.legs.iter_mut().for_each(|leg| leg.incarnation = Some(8));
+    let changes = table.follow(&[fresh], false);
+    assert!(matches!(&changes[..], [Change::Drop(_), Change::Attach(_)]), "{changes:?}");
+    assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST]);
+}
+
+#[test]
+fn the_same_name_created_anew_is_another_region() {
+    let mut table = Attachments::default();
+    table.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
+    let again = Region { created_ms: CREATED + 1, ..region("a", 2 * MIB, RegionState::Active) };
+    let changes = table.follow(&[again], false);
+    assert!(matches!(&changes[..], [Change::Drop(_), Change::Attach(_)]));
+    assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST + WINDOW_MIN]);
+}
+
+#[test]
+fn what_the_manager_wants_back_is_acknowledged_once_it_is_let_go_of() {
+    let mut table = Attachments::default();
+    let active = region("a", 2 * MIB, RegionState::Active);
+    let asked = releasing(&active, UnbindOption::Managed);
+    table.follow(std::slice::from_ref(&active), false);
+    let first = ticket(&table.follow(std::slice::from_ref(&asked), false));
+    assert_eq!(table.follow(std::slice::from_ref(&asked), false), [], "asked once");
+    assert!(table.released().is_empty() && table.is_letting_go());
+    assert_eq!(table.list()[0].attachment, Attaching::LettingGo);
+
+    assert_eq!(table.let_go(first + 1), None, "somebody else's");
+    assert_eq!(table.let_go(first), Some(active.name.clone()));
+    let expected = [ReleasedRegion { name: active.name.clone(), created_ms: CREATED }];
+    assert_eq!((table.released(), table.is_letting_go()), (expected.to_vec(), false));
+    assert_eq!(table.follow(std::slice::from_ref(&asked), false), []);
+    assert_eq!(table.released(), expected, "until the manager says otherwise");
+
+    let disabled = Region { state: RegionState::Disabled, ..asked.clone() };
+    assert_eq!(table.follow(&[disabled], false), []);
+    assert!(table.released().is_empty());
+    assert_eq!(table.list()[0].attachment, Attaching::Detached);
+    // Enabled: at the same address.
+    assert_eq!(hpas(&table.follow(std::slice::from_ref(&active), false)), [HPA_FIRST]);
+    assert_eq!(table.list()[0].attachment, Attaching::Attached);
+
+    // Asked for, taken back, asked for again: an answer to the first question is none to the second.
+    let first = ticket(&table.follow(std::slice::from_ref(&asked), false));
+    assert!(matches!(&table.follow(&[active], false)[..], [Change::Attach(_)]));
+    let second = ticket(&table.follow(&[asked], false));
+    assert_eq!(table.let_go(first), None);
+    assert!(table.released().is_empty());
+    assert!(table.let_go(second).is_some());
+    assert_eq!(table.released(), expected);
+}
+
+#[test]
+fn who_only_waits_is_not_answered() {
+    let mut table = Attachments::default();
+    let active = region("a", 2 * MIB, RegionState::Active);
+    table.follow(std::slice::from_ref(&active), false);
+    assert_eq!(table.follow(&[releasing(&active, UnbindOption::WaitLinkDown)], false), []);
+    assert_eq!((table.list()[0].attachment, table.released().len()), (Attaching::Attached, 0));
+}
+
+#[test]
+fn an_agent_that_starts_while_a_region_is_wanted_back_has_nothing_to_let_go_of() {
+    // It does not know the region.
+    let asked = releasing(&region("a", 2 * MIB, RegionState::Active), UnbindOption::Managed);
+    let mut table = Attachments::default();
+    assert_eq!(table.follow(std::slice::from_ref(&asked), false), []);
+    assert_eq!(table.released().len(), 1);
+    // It remembers it: operations on it are refused with the reason, and that is all there is to do.
+    let mut known = Attachments::default();
+    known.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
+    known.follow(std::slice::from_ref(&asked), false);
+    let mut again: Attachments = serde_json::from_str(&serde_json::to_string(&known).unwrap()).unwrap();
+    let ticket = ticket(&again.begin());
+    again.follow(&[asked], false);
+    again.let_go(ticket);
+    assert_eq!(again.released().len(), 1);
+}
+
+#[test]
+fn a_held_node_attaches_nothing_and_everything_when_it_is_released() {
+    let mut table = Attachments::default();
+    let (a, b) = (region("a", 2 * MIB, RegionState::Active), region("b", 2 * MIB, RegionState::Active));
+    table.follow(std::slice::from_ref(&a), false);
+    let changes = table.follow(&[a.clone(), b.clone()], true);
+    let [Change::Hold(true), Change::LetGo { attachment, ticket }] = &changes[..] else {
+        panic!("{changes:?}")
+    };
+    assert_eq!(attachment.hpa, HPA_FIRST);
+    table.let_go(*ticket);
+    assert_eq!(table.follow(&[a.clone(), b.clone()], true), []);
+    assert_eq!(table.list().iter().map(|r| r.attachment).collect::<Vec<_>>(), [Attaching::Held; 2]);
+    assert!(table.released().is_empty(), "nobody asked for them");
+
+    // It stays held over a restart.
+    let mut again: Attachments = serde_json::from_str(&serde_json::to_string(&table).unwrap()).unwrap();
+    assert_eq!(again.begin(), [Change::Hold(true)]);
+    let changes = again.follow(&[a, b], false);
+    assert_eq!(changes[0], Change::Hold(false));
+    assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST + WINDOW_MIN]);
+}
+
+#[test]
+fn addresses_run_out_without_harm() {
+    let mut table = Attachments { next_hpa: HPA_LIMIT - HPA_ALIGN, ..Attachments::default() };
+    assert_eq!(table.follow(&[region("big", 2 * HPA_ALIGN, RegionState::Active)], false), []);
+    assert_eq!(table.follow(&[region("huge", u64::MAX / 4096 * 4096, RegionState::Active)], false), []);
+    let fits = table.follow(&[region("fits", HPA_ALIGN, RegionState::Active)], false);
+    assert!(matches!(&fits[..], [Change::Attach(a)] if a.window == HPA_ALIGN), "{fits:?}");
+    assert_eq!(table.follow(&[region("late", 2 * MIB, RegionState::Active)], false).len(), 1, "fits is gone");
+}
+
+#[test]
+fn it_reads_back_and_attaches_everything_again() {
+    let mut table = Attachments::default();
+    let attached = table.follow(&[spread("a", 8 * MIB, 4)], false);
+    let json = serde_json::to_string(&table).unwrap();
+    let mut read: Attachments = serde_json::from_str(&json).unwrap();
+    assert_eq!(read.begin(), attached);
+    assert_eq!(serde_json::to_string(&read).unwrap(), json);
+}
+
+#[test]
+fn a_state_file_of_before_decoders_is_read() {
+    let old = serde_json::json!({
+        "next_hpa": HPA_FIRST + HPA_ALIGN,
+        "by_name": {"a": {"hpa": HPA_FIRST, "region": {
+            "name": "a", "owner": "02:00:00:00:00:01", "size": 4 * MIB, "ways": 1, "granularity": 4096,
+            "state": "active", "created_ms": CREATED, "legs": [
+                {"memory_node": "mn0", "macs": ["02:00:00:00:00:09"], "offset": 0, "cmem_base": 2 * MIB,
+                 "bytes": 4 * MIB, "extent_bytes": 2 * MIB, "extents": [{"first": 1, "count": 2}],
+                 "incarnation": 7, "state": "mapped"}
+            ]
+        }}}
+    });
+    let mut table: Attachments = serde_json::from_value(old).unwrap();
+    let changes = table.begin();
+    let [Change::Attach(a)] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((a.hpa, a.window, a.reach()), (HPA_FIRST, HPA_ALIGN, 4 * MIB));
+    let next = table.follow(&[a.region.clone(), region("b", 2 * MIB, RegionState::Active)], false);
+    assert_eq!(hpas(&next), [HPA_FIRST + HPA_ALIGN], "a stays, b follows it");
+    assert!(serde_json::from_str::<Attachments>("{\"next_hpa\": 1}").is_err());
+}
+
+#[test]
+fn what_was_seen_is_kept_with_the_regions_and_counts_while_there_are_some() {
+    let seen = Watermark { term: 3, revision: 40, run: 9 };
+    let mut attachments = Attachments::default();
+    attachments.hear(seen);
+    assert_eq!(attachments.seen(), Watermark::default(), "who has nothing follows anybody");
+    attachments.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
+    assert_eq!(attachments.seen(), seen);
+    let held = attachments.holds();
+    assert_eq!(held.len(), 1);
+    assert_eq!((held[0].bytes, held[0].created_ms), (2 * MIB, Some(CREATED)));
+
+    let mut kept = serde_json::to_value(&attachments).unwrap();
+    let read = |kept: &serde_json::Value| serde_json::from_value::<Attachments>(kept.clone()).unwrap();
+    assert_eq!((read(&kept).seen(), read(&kept).by_name), (seen, attachments.by_name.clone()));
+    // As a release before wrote it.
+    kept.as_object_mut().unwrap().remove("seen");
+    assert_eq!(
+        (read(&kept).seen(), read(&kept).by_name),
+        (Watermark::default(), attachments.by_name.clone())
+    );
+    attachments.follow(&[], false);
+    assert_eq!(attachments.seen(), Watermark::default());
+}

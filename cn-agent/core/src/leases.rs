@@ -1,0 +1,95 @@
+//! Regions that are there for one program each: who holds them, and which of them are nobody's any more.
+//!
+//! A program asks the agent to keep a name before it has the manager create a region of it, and destroys the region at its
+//! end. If it cannot, because it was killed or the manager is away, the agent finds the name here, across restarts of its
+//! own, and has the region destroyed when the manager is there again.
+
+use std::collections::BTreeMap;
+
+use cxloe_fabric::model::Name;
+use serde::{Deserialize, Serialize};
+
+/// Names that are kept at most.
+pub const LEASES_MAX: usize = 1024;
+
+/// A process, told from all others that there were or will be on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// Its number.
+    pub pid: u32,
+    /// When it was started, as the kernel counts.
+    pub started: u64,
+    /// Since which start of the machine.
+    pub boot: String,
+}
+
+/// There are as many names as there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Full;
+
+/// The regions that programs hold, and who does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Leases(BTreeMap<Name, Holder>);
+
+impl Leases {
+    /// Keeps a name for a process.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn keep(&mut self, region: Name, holder: Holder) -> Result<(), Full> {
+        if self.0.len() >= LEASES_MAX && !self.0.contains_key(&region) {
+            return Err(Full);
+        }
+        self.0.insert(region, holder);
+        Ok(())
+    }
+
+    /// There is no such region any more.
+    pub fn forget(&mut self, region: &Name) {
+        self.0.remove(region);
+    }
+
+    /// Those whose process is not there any more.
+    pub fn abandoned(&self, is_there: impl Fn(&Holder) -> bool) -> Vec<Name> {
+        let gone = self.0.iter().filter(|(_, holder)| !is_there(holder));
+        gone.map(|(region, _)| region.clone()).collect()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(number: usize) -> Name {
+        Name::new(format!("exec-{number}")).unwrap()
+    }
+
+    fn holder(pid: u32) -> Holder {
+        Holder { pid, started: 7, boot: "b".into() }
+    }
+
+    #[test]
+    fn a_region_is_abandoned_with_its_process() {
+        let mut leases = Leases::default();
+        (0..3).for_each(|pid| leases.keep(name(pid), holder(pid as u32)).unwrap());
+        let there = |holder: &Holder| holder.pid != 1;
+        assert_eq!(leases.abandoned(there), [name(1)]);
+        let kept: Leases = serde_json::from_str(&serde_json::to_string(&leases).unwrap()).unwrap();
+        assert_eq!(kept.abandoned(there), [name(1)], "also for a successor");
+        leases.forget(&name(1));
+        assert!(leases.abandoned(there).is_empty() && !leases.is_empty());
+    }
+
+    #[test]
+    fn names_are_bounded() {
+        let mut leases = Leases::default();
+        (0..LEASES_MAX).for_each(|number| leases.keep(name(number), holder(1)).unwrap());
+        assert_eq!(leases.keep(name(LEASES_MAX), holder(1)), Err(Full));
+        leases.keep(name(0), holder(2)).unwrap();
+    }
+}

@@ -1,0 +1,474 @@
+//! Pages on their way between frames and memory nodes: the [`Store`] of every pager, over one engine.
+//!
+//! ```text
+//!   Pager --fetch, write--> demand, ahead --go_on--> Engine: bursts, as many as a page takes, of many pages at once
+//!                              ^                        |
+//!                              |  later                 v answers (by parcel)
+//!                           resting <--- failed --- Transfer --- all its pieces are there ---> Pager::fetched, written
+//! ```
+//!
+//! A page may be spread over several memory nodes and takes several frames, so it travels in *parcels*, one burst each.
+//! If one fails the whole page is sent for again, after a pause, until its region's patience is over. Everything has a
+//! place from the start: nothing is allocated later.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
+use cxloe_wire::session::OpError;
+use cxloe_wire::time::Time;
+
+use crate::engine::{BurstRead, Direction, Engine, EngineError, Piece, Walk, Write};
+use crate::fault_times::FaultWatch;
+use crate::pager::{FrameId, Frames, Lost, PAGE_BYTES, Store, Urgency};
+
+/// What tells user values of paging from those of ports.
+pub const PAGING: u64 = 1 << 63;
+/// Pages on their way at once, over all spaces.
+pub const TRANSFERS_MAX: usize = 512;
+/// Bursts on their way at once.
+const PARCELS_MAX: usize = 4096;
+/// The pause before a page that failed is sent for again.
+const REST: Duration = Duration::from_millis(5);
+
+#[derive(Clone, Debug)]
+enum Way {
+    Fetch,
+    /// The lines to write.
+    Write(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Transfer {
+    /// Whose it is; `None` when its space has ended.
+    space: Option<u16>,
+    frame: FrameId,
+    hpa: u64,
+    way: Way,
+    walk: Walk,
+    /// Whether all pieces were sent.
+    walked: bool,
+    in_flight: u16,
+    failed: Option<EngineError>,
+    /// When it failed for the first time.
+    since: Option<Time>,
+    patience: Duration,
+    serial: u64,
+    ahead: bool,
+    /// When it was begun, if somebody waits for what it fetches.
+    began: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Parcel {
+    transfer: u16,
+    piece: Piece,
+}
+
+/// A transfer that has ended.
+#[derive(Clone, Copy, Debug)]
+pub struct Ended {
+    /// Whose it was; `None` when the space has ended.
+    pub space: Option<u16>,
+    /// Its frame.
+    pub frame: FrameId,
+    /// Whether it was a fetch.
+    pub fetch: bool,
+    /// How it ended.
+    pub outcome: Result<(), Lost>,
+    /// What it failed of, if it did.
+    pub cause: Option<EngineError>,
+    /// When it was begun, on the clock of [`Transfers::watch`], if it was a fetch that somebody waited for.
+    pub began: Option<Time>,
+}
+
+/// Where the frames of spaces are.
+pub trait FrameSource {
+    /// Those of a space; `None` when it has ended.
+    fn frames(&mut self, space: u16) -> Option<&mut Frames>;
+}
+
+/// All transfers.
+#[derive(Debug)]
+pub struct Transfers {
+    slots: Vec<Option<Transfer>>,
+    free: Vec<u16>,
+    parcels: Vec<Option<Parcel>>,
+    free_parcels: Vec<u16>,
+    demand: VecDeque<u16>,
+    ahead: VecDeque<u16>,
+    resting: VecDeque<(Time, u16)>,
+    now: Time,
+    serial: u64,
+    /// Room for what a write gathers.
+    room: Box<[u8; PAGE_BYTES]>,
+    /// How long faults take.
+    pub watch: FaultWatch,
+}
+
+/// The transfers of one space, as its pager sees them.
+#[derive(Debug)]
+pub struct PageIo<'a> {
+    /// All transfers.
+    pub transfers: &'a mut Transfers,
+    /// The space.
+    pub space: u16,
+    /// Where its region begins.
+    pub hpa: u64,
+    /// How long memory nodes may be away.
+    pub patience: Duration,
+}
+
+impl Store for PageIo<'_> {
+    fn room(&self) -> usize {
+        self.transfers.free.len()
+    }
+
+    fn fetch(&mut self, slot: u32, frame: FrameId, urgency: Urgency) {
+        self.begin(slot, frame, Way::Fetch, urgency == Urgency::Ahead);
+    }
+
+    fn write(&mut self, slot: u32, lines: u64, frame: FrameId) {
+        self.begin(slot, frame, Way::Write(lines), false);
+    }
+}
+
+impl PageIo<'_> {
+    fn begin(&mut self, slot: u32, frame: FrameId, way: Way, ahead: bool) {
+        let PageIo { space, hpa, patience, .. } = *self;
+        let hpa = hpa + u64::from(slot) * PAGE_BYTES as u64;
+        let transfers = &mut *self.transfers;
+        let Some(at) = transfers.free.pop() else {
+            unreachable!("whoever begins a transfer has asked whether there is room");
+        };
+        transfers.serial += 1;
+        let serial = transfers.serial;
+        let walk = Walk::new(hpa..hpa + PAGE_BYTES as u64);
+        let began = (!ahead && matches!(way, Way::Fetch)).then(|| transfers.watch.now());
+        transfers.slots[usize::from(at)] = Some(Transfer {
+            space: Some(space),
+            frame,
+            hpa,
+            way,
+            walk,
+            walked: false,
+            in_flight: 0,
+            failed: None,
+            since: None,
+            patience,
+            serial,
+            ahead,
+            began,
+        });
+        if ahead { &mut transfers.ahead } else { &mut transfers.demand }.push_back(at);
+    }
+}
+
+impl Default for Transfers {
+    fn default() -> Transfers {
+        Transfers::new()
+    }
+}
+
+impl Transfers {
+    /// None.
+    pub fn new() -> Transfers {
+        Transfers {
+            slots: vec![None; TRANSFERS_MAX],
+            free: (0..TRANSFERS_MAX as u16).rev().collect(),
+            parcels: vec![None; PARCELS_MAX],
+            free_parcels: (0..PARCELS_MAX as u16).rev().collect(),
+            demand: VecDeque::with_capacity(TRANSFERS_MAX),
+            ahead: VecDeque::with_capacity(TRANSFERS_MAX),
+            resting: VecDeque::with_capacity(TRANSFERS_MAX),
+            now: Time::ZERO,
+            serial: 0,
+            room: Box::new([0; PAGE_BYTES]),
+            watch: FaultWatch::new(),
+        }
+    }
+
+    /// What time it is, for what fails between two calls of [`go_on`](Self::go_on).
+    #[inline]
+    pub fn set_now(&mut self, now: Time) {
+        self.now = now;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        TRANSFERS_MAX - self.free.len()
+    }
+
+    /// Whether some wait to be sent.
+    #[inline]
+    pub fn is_waiting(&self) -> bool {
+        !self.demand.is_empty() || !self.ahead.is_empty()
+    }
+
+    /// When one that failed is due again.
+    #[inline]
+    pub fn deadline(&self) -> Option<Time> {
+        self.resting.front().map(|(at, _)| *at)
+    }
+
+    /// The number of the last one begun.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
+    /// Whether a write of `space` that was begun up to `serial` is still on its way.
+    pub fn is_writing(&self, space: u16, serial: u64) -> bool {
+        let writing = |transfer: &Transfer| {
+            transfer.space == Some(space)
+                && transfer.serial <= serial
+                && matches!(transfer.way, Way::Write(_))
+        };
+        self.slots.iter().flatten().any(writing)
+    }
+
+    /// How many transfers a space has on their way.
+    pub fn count_of(&self, space: u16) -> usize {
+        self.slots.iter().flatten().filter(|transfer| transfer.space == Some(space)).count()
+    }
+
+    /// A space has ended; what is on its way for it is nobody's.
+    pub fn abandon(&mut self, space: u16) {
+        self.slots.iter_mut().flatten().filter(|t| t.space == Some(space)).for_each(|t| t.space = None);
+    }
+
+    /// Sends as many pieces as the engine takes, those somebody waits for first. `ended` hears of transfers that end within this call. How many pieces were sent.
+    #[inline]
+    pub fn go_on(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+        source: &mut impl FrameSource,
+        ended: &mut Vec<Ended>,
+    ) -> usize {
+        self.now = now;
+        while let Some((_, transfer)) = self.resting.front().copied().filter(|(at, _)| *at <= now) {
+            self.resting.pop_front();
+            let ahead = self.slots[usize::from(transfer)].as_ref().is_some_and(|transfer| transfer.ahead);
+            if ahead { &mut self.ahead } else { &mut self.demand }.push_back(transfer);
+        }
+        let mut sent = 0;
+        loop {
+            let from_demand = !self.demand.is_empty();
+            let queue = if from_demand { &self.demand } else { &self.ahead };
+            let Some(at) = queue.front().copied() else { return sent };
+            let owner = self.slots[usize::from(at)].as_ref().and_then(|transfer| transfer.space);
+            let Some(frames) = owner.and_then(|space| source.frames(space)) else {
+                // Nobody waits for it.
+                self.dequeue(from_demand);
+                if let Some(transfer) = &mut self.slots[usize::from(at)] {
+                    transfer.walked = true;
+                }
+                self.settle(at, ended);
+                continue;
+            };
+            match self.send_next(at, engine, now, tx, frames) {
+                Ok(true) => sent += 1,
+                Ok(false) => {
+                    self.dequeue(from_demand);
+                    self.settle(at, ended);
+                }
+                Err(EngineError::Busy) => return sent,
+                Err(error) => {
+                    self.dequeue(from_demand);
+                    self.fail(at, error);
+                    self.settle(at, ended);
+                }
+            }
+        }
+    }
+
+    fn dequeue(&mut self, demand: bool) {
+        if demand { &mut self.demand } else { &mut self.ahead }.pop_front();
+    }
+
+    /// Sends the next piece of a transfer; `false` when there is none.
+    fn send_next(
+        &mut self,
+        at: u16,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+        frames: &mut Frames,
+    ) -> Result<bool, EngineError> {
+        let Some(transfer) = &mut self.slots[usize::from(at)] else { return Ok(false) };
+        let direction = match transfer.way {
+            Way::Fetch => Direction::Read,
+            Way::Write(_) => Direction::Write,
+        };
+        let Some(piece) = transfer.walk.piece(engine, direction) else {
+            transfer.walked = true;
+            return Ok(false);
+        };
+        let Some(parcel) = self.free_parcels.last().copied() else { return Err(EngineError::Busy) };
+        let user = PAGING | u64::from(parcel);
+        let from = (piece.hpa - transfer.hpa) as usize;
+        let on_its_way = match transfer.way {
+            Way::Fetch => match engine.burst_read(&piece, user, now, tx)? {
+                BurstRead::Sent => true,
+                BurstRead::Here(data) => {
+                    piece.scatter(data, &mut frames.page_mut(transfer.frame)[from..]);
+                    false
+                }
+                BurstRead::Alike(line) => {
+                    let lines = [line; BURST_LINES_MAX];
+                    let page = &mut frames.page_mut(transfer.frame)[from..];
+                    piece.scatter(lines[..piece.lines].as_flattened(), page);
+                    false
+                }
+            },
+            Way::Write(lines) => {
+                let (mask, bytes) = gather(&piece, from, lines, frames.page(transfer.frame), &mut self.room);
+                mask != 0
+                    && engine.burst_write(&piece, mask, &self.room[..bytes], user, now, tx)? == Write::Sent
+            }
+        };
+        transfer.walk.advance(&piece);
+        if on_its_way {
+            transfer.in_flight += 1;
+            self.free_parcels.pop();
+            self.parcels[usize::from(parcel)] = Some(Parcel { transfer: at, piece });
+        }
+        Ok(true)
+    }
+
+    fn fail(&mut self, at: u16, error: EngineError) {
+        let now = self.now;
+        if let Some(transfer) = &mut self.slots[usize::from(at)] {
+            transfer.walked = true;
+            transfer.failed = Some(error);
+            transfer.since.get_or_insert(now);
+        }
+    }
+
+    /// Ends a transfer, or lays it to rest, if nothing of it is on its way any more.
+    fn settle(&mut self, at: u16, ended: &mut Vec<Ended>) {
+        let Some(transfer) = &mut self.slots[usize::from(at)] else { return };
+        if transfer.in_flight > 0 || !transfer.walked {
+            return;
+        }
+        let cause = transfer.failed.take().filter(|_| transfer.space.is_some());
+        let outcome = match cause {
+            Some(error) => {
+                let since = transfer.since.map_or(Duration::ZERO, |since| self.now.since(since));
+                if !is_final(error) && since < transfer.patience {
+                    transfer.walk = Walk::new(transfer.hpa..transfer.hpa + PAGE_BYTES as u64);
+                    transfer.walked = false;
+                    self.resting.push_back((self.now + REST, at));
+                    return;
+                }
+                tracing::error!(hpa = format_args!("{:#x}", transfer.hpa), %error, "a page is given up");
+                Err(Lost)
+            }
+            None => Ok(()),
+        };
+        let Transfer { space, frame, ref way, began, .. } = *transfer;
+        ended.push(Ended { space, frame, fetch: matches!(way, Way::Fetch), outcome, cause, began });
+        self.slots[usize::from(at)] = None;
+        self.free.push(at);
+    }
+
+    /// The parcel of this user value has arrived: which transfer, and where its data goes.
+    fn arrived(&mut self, user: u64) -> Option<Parcel> {
+        let at = (user & !PAGING) as usize;
+        let parcel = self.parcels.get_mut(at)?.take()?;
+        self.free_parcels.push(at as u16);
+        if let Some(transfer) = &mut self.slots[usize::from(parcel.transfer)] {
+            transfer.in_flight -= 1;
+        }
+        Some(parcel)
+    }
+
+    /// Data has come.
+    #[inline]
+    pub fn read(&mut self, user: u64, data: &[u8], source: &mut impl FrameSource, ended: &mut Vec<Ended>) {
+        let Some(Parcel { transfer: at, piece }) = self.arrived(user) else { return };
+        if let Some(transfer) = &self.slots[usize::from(at)]
+            && let Some(frames) = transfer.space.and_then(|space| source.frames(space))
+        {
+            let from = (piece.hpa - transfer.hpa) as usize;
+            piece.scatter(data, &mut frames.page_mut(transfer.frame)[from..]);
+        }
+        self.settle(at, ended);
+    }
+
+    /// Lines have been written.
+    #[inline]
+    pub fn written(&mut self, user: u64, ended: &mut Vec<Ended>) {
+        if let Some(Parcel { transfer, .. }) = self.arrived(user) {
+            self.settle(transfer, ended);
+        }
+    }
+
+    /// A burst has failed.
+    #[cold]
+    pub fn failed(&mut self, user: u64, error: EngineError, ended: &mut Vec<Ended>) {
+        if let Some(Parcel { transfer, .. }) = self.arrived(user) {
+            // What was not sent yet is not sent; its place in the queue, if it has one, is noticed there.
+            self.demand.retain(|other| *other != transfer);
+            self.ahead.retain(|other| *other != transfer);
+            self.fail(transfer, error);
+            self.settle(transfer, ended);
+        }
+    }
+}
+
+/// Whether trying again cannot help.
+pub fn is_final(error: EngineError) -> bool {
+    matches!(
+        error,
+        EngineError::DataLost(_)
+            | EngineError::Failed { error: OpError::DataLost, .. }
+            | EngineError::Poisoned(_)
+    )
+}
+
+/// Those lines of a piece that `lines` of the page name: as a mask of the piece, and their bytes, in `room`; how many
+/// of these. The piece begins at byte `from` of the page.
+fn gather(
+    piece: &Piece,
+    from: usize,
+    lines: u64,
+    page: &[u8; PAGE_BYTES],
+    room: &mut [u8; PAGE_BYTES],
+) -> (u64, usize) {
+    let (mut mask, mut bytes) = (0, 0);
+    for index in 0..piece.lines {
+        let at = from + piece.offset(index) as usize;
+        if lines >> (at / LINE_SIZE) & 1 == 1 {
+            mask |= 1 << index;
+            room[bytes..bytes + LINE_SIZE].copy_from_slice(&page[at..at + LINE_SIZE]);
+            bytes += LINE_SIZE;
+        }
+    }
+    (mask, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_named_lines_are_gathered() {
+        let page: [u8; PAGE_BYTES] = std::array::from_fn(|at| (at / LINE_SIZE) as u8);
+        let mut room = [0xFF; PAGE_BYTES];
+        let piece = Piece::straight(1 << 40, 22);
+        let (mask, bytes) = gather(&piece, 22 * LINE_SIZE, 1 << 23 | 1 << 43 | 1 << 44 | 1, &page, &mut room);
+        assert_eq!((mask, bytes), (1 << 1 | 1 << 21, 2 * LINE_SIZE));
+        assert_eq!((room[0], room[63], room[64], room[128]), (23, 23, 43, 0xFF));
+    }
+
+    #[test]
+    fn only_lost_data_is_given_up_at_once() {
+        let mac = cxloe_wire::frame::Mac([2, 0, 0, 0, 0, 1]);
+        assert!(is_final(EngineError::DataLost(mac)));
+        assert!(is_final(EngineError::Failed { mac, error: OpError::DataLost }));
+        assert!(!is_final(EngineError::NotConnected(mac)) && !is_final(EngineError::Unmapped(0)));
+    }
+}

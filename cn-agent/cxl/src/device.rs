@@ -1,0 +1,142 @@
+//! A DAX device in use: its file, locked so that no other agent takes it, and mapped.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use cxloe_fabric::model::ByteSize;
+
+use super::DEV_ROOT;
+use super::inventory::DaxDevice;
+use super::mapping::Mapping;
+use cxloe_cn_core::backing::DeviceMemory;
+use cxloe_cn_core::engine::{LocalMemory, MemoryGone};
+
+/// Why a device cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// Its file cannot be opened.
+    #[error("cannot open {} for reading and writing: {source}; run the agent as root, or let its user do that", .path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// Another process has it.
+    #[error("{} is locked by another process, most likely another agent", .path.display())]
+    Held {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It is no device file, or too short a file in its place.
+    #[error("{} is not what sysfs says: {why}", .path.display())]
+    Strange {
+        /// The file.
+        path: PathBuf,
+        /// What is odd about it.
+        why: String,
+    },
+    /// It cannot be mapped.
+    #[error("cannot map {} of {}: {source}", ByteSize(*.bytes), .path.display())]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// How much was tried.
+        bytes: u64,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// It vanished while it was cleared.
+    #[error("{} vanished while it was being cleared", .path.display())]
+    Gone {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// A device that this process uses. Others may until it is dropped or [given up](DeviceMemory::give_up).
+#[derive(Debug)]
+pub struct Device {
+    path: PathBuf,
+    mapping: Mapping,
+    /// The file, which holds the lock.
+    file: Mutex<Option<File>>,
+}
+
+impl Device {
+    /// Locks and maps the file of `dax` below `root`. In place of [`DEV_ROOT`], plain files may stand for devices.
+    ///
+    /// # Errors
+    /// Any [`DeviceError`].
+    pub fn claim(root: &Path, dax: &DaxDevice) -> Result<Device, DeviceError> {
+        let path = root.join(&dax.device);
+        let strange = |why: String| DeviceError::Strange { path: path.clone(), why };
+        let opened = OpenOptions::new().read(true).write(true).open(&path);
+        let described = opened.and_then(|file| Ok((file.metadata()?, file)));
+        let (kind, file) = described.map_err(|source| DeviceError::Open { path: path.clone(), source })?;
+        if !kind.file_type().is_char_device() {
+            if !kind.is_file() || root == Path::new(DEV_ROOT) {
+                return Err(strange("it is no device".into()));
+            }
+            if kind.len() < dax.size {
+                return Err(strange(format!("it has {} of {} bytes", kind.len(), dax.size)));
+            }
+        }
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(DeviceError::Held { path }),
+            Err(TryLockError::Error(source)) => return Err(DeviceError::Open { path, source }),
+        }
+        let mapped = usize::try_from(dax.size).map_err(io::Error::other).and_then(|n| Mapping::of(&file, n));
+        match mapped {
+            Ok(mapping) => Ok(Device { path, mapping, file: Mutex::new(Some(file)) }),
+            Err(source) => Err(DeviceError::Map { path, bytes: dax.size, source }),
+        }
+    }
+
+    /// Its file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes zeros of `bytes` bytes from `from` on, whole words.
+    ///
+    /// # Errors
+    /// [`DeviceError::Gone`].
+    pub fn clear(&self, from: u64, bytes: u64) -> Result<(), DeviceError> {
+        self.mapping.clear(from, bytes).map_err(|MemoryGone| DeviceError::Gone { path: self.path.clone() })
+    }
+}
+
+impl LocalMemory for Device {
+    fn bytes(&self) -> u64 {
+        self.mapping.bytes() as u64
+    }
+
+    #[inline]
+    fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), MemoryGone> {
+        self.mapping.read(offset, out)
+    }
+
+    #[inline]
+    fn write(&self, offset: u64, data: &[u8]) -> Result<(), MemoryGone> {
+        self.mapping.write(offset, data)
+    }
+}
+
+impl DeviceMemory for Device {
+    fn is_gone(&self) -> bool {
+        self.mapping.is_gone()
+    }
+
+    fn give_up(&self) {
+        self.mapping.give_up();
+        // A mapping keeps its file open, and so the lock. Where it could not be replaced, unlocking is what is left.
+        if let Some(file) = self.file.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = file.unlock();
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Conversations as clients hold them, byte by byte, and as they should not.
+
+use proptest::prelude::*;
+
+use super::super::wire::{OPTION_REPLY, REQUEST, SIMPLE_REPLY};
+use super::*;
+use cxloe_client::vectored::Stretch;
+
+const SIZE: u64 = 1 << 30;
+
+fn offer() -> Offer {
+    Offer { name: "scratch".into(), size: Ok(SIZE), read_only: false }
+}
+
+fn flags(flags: u32) -> Vec<u8> {
+    flags.to_be_bytes().to_vec()
+}
+
+fn option(number: u32, data: &[u8]) -> Vec<u8> {
+    [&OPTION.to_be_bytes()[..], &number.to_be_bytes(), &(data.len() as u32).to_be_bytes(), data].concat()
+}
+
+fn go(name: &str, asked: &[u16]) -> Vec<u8> {
+    let asked_bytes: Vec<u8> = asked.iter().flat_map(|number| number.to_be_bytes()).collect();
+    let count = (asked.len() as u16).to_be_bytes();
+    [&(name.len() as u32).to_be_bytes()[..], name.as_bytes(), &count, &asked_bytes].concat()
+}
+
+fn request(wishes: u16, kind: u16, cookie: u64, offset: u64, length: u32) -> Vec<u8> {
+    let head = [&REQUEST.to_be_bytes()[..], &wishes.to_be_bytes(), &kind.to_be_bytes()].concat();
+    [&head[..], &cookie.to_be_bytes(), &offset.to_be_bytes(), &length.to_be_bytes()].concat()
+}
+
+/// What is to be sent.
+fn said(output: &mut Output) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for stretch in output.stretches(None, 0) {
+        if let Stretch::Own(own) = stretch {
+            bytes.extend_from_slice(own);
+        }
+    }
+    let mut length = bytes.len();
+    while output.next_sent(&mut length).is_some() {}
+    bytes
+}
+
+/// A conversation, and what it says.
+struct Talk {
+    conversation: Conversation,
+    output: Output,
+    /// Payload that came.
+    payload: Vec<u8>,
+}
+
+impl Talk {
+    /// With the greeting said.
+    fn new(offer: Offer) -> Talk {
+        let (conversation, output) = (Conversation::new(offer), Output::default());
+        let mut talk = Talk { conversation, output, payload: Vec::new() };
+        assert_eq!(talk.say(b"").0, b"NBDMAGICIHAVEOPT\0\x03");
+        talk
+    }
+
+    /// What the server says to these bytes, and what it wants done.
+    fn say(&mut self, bytes: &[u8]) -> (Vec<u8>, Vec<Request>, Result<Step, Violation>) {
+        self.conversation.receive(bytes);
+        let mut requests = Vec::new();
+        loop {
+            match self.conversation.step(&mut self.output) {
+                Ok(Step::Carry(request)) => requests.push(request),
+                Ok(Step::Payload(left)) => {
+                    let here = self.conversation.payload(5);
+                    assert!(here.len() <= (left as usize).min(5));
+                    if here.is_empty() {
+                        return (said(&mut self.output), requests, Ok(Step::Payload(left)));
+                    }
+                    self.payload.extend_from_slice(here);
+                }
+                end => return (said(&mut self.output), requests, end),
+            }
+        }
+    }
+}
+
+/// A conversation that has come to requests.
+fn chosen(offer: Offer) -> Talk {
+    let mut talk = Talk::new(offer);
+    let (_, _, end) = talk.say(&[flags(3), option(7, &go("scratch", &[]))].concat());
+    assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    assert!(!talk.conversation.is_negotiating());
+    talk
+}
+
+/// The answers to options in `bytes`: option, reply, data.
+fn option_replies(mut bytes: &[u8]) -> Vec<(u32, u32, Vec<u8>)> {
+    let mut replies = Vec::new();
+    while !bytes.is_empty() {
+        assert_eq!(bytes[..8], OPTION_REPLY.to_be_bytes());
+        let number = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+        let end = 20 + number(16) as usize;
+        replies.push((number(8), number(12), bytes[20..end].to_vec()));
+        bytes = &bytes[end..];
+    }
+    replies
+}
+
+fn simple(error: u32, cookie: u64) -> Vec<u8> {
+    [&SIMPLE_REPLY.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes()].concat()
+}
+
+#[test]
+fn go_tells_what_the_export_is_like_and_chooses_it() {
+    let mut conversation = Talk::new(offer());
+    let (said, ..) = conversation.say(&[flags(3), option(6, &go("", &[1, 2, 3]))].concat());
+    let replies = option_replies(&said);
+    assert!(conversation.conversation.is_negotiating(), "info alone chooses nothing");
+    let mut export = vec![0, 0];
+    export.extend(SIZE.to_be_bytes());
+    export.extend(0b1_0110_1101_u16.to_be_bytes());
+    assert_eq!(replies[0], (6, 3, export));
+    assert_eq!(replies[1], (6, 3, b"\0\x03\0\0\x02\0\0\0\x10\0\x04\0\0\0".to_vec()));
+    assert_eq!(replies[2], (6, 3, b"\0\x01scratch".to_vec()));
+    assert!(replies[3].2.starts_with(b"\0\x02region scratch"), "{replies:?}");
+    assert_eq!(replies[4], (6, 1, vec![]));
+
+    let (said, _, end) = conversation.say(&option(7, &go("scratch", &[])));
+    let replies: Vec<_> = option_replies(&said).into_iter().map(|(_, reply, _)| reply).collect();
+    assert_eq!(replies, [3, 3, 1]);
+    assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    assert!(!conversation.conversation.is_negotiating());
+}
+
+#[test]
+fn the_old_way_to_choose_works() {
+    for (client, zeros) in [(3, 0), (1, 124)] {
+        let mut conversation = Talk::new(offer());
+        let (said, _, end) = conversation.say(&[flags(client), option(1, b"scratch")].concat());
+        assert_eq!(said.len(), 10 + zeros);
+        assert_eq!(said[..8], SIZE.to_be_bytes());
+        assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    }
+    for (offer, name) in [(offer(), &b"other"[..]), (Offer { size: Err("gone".into()), ..offer() }, b"")] {
+        let mut conversation = Talk::new(offer);
+        let (said, _, end) = conversation.say(&[flags(3), option(1, name)].concat());
+        assert_eq!((said.len(), end), (0, Ok(Step::Leave)), "all that can be said is nothing");
+    }
+}
+
+#[test]
+fn options_are_answered_known_or_not() {
+    let mut conversation = Talk::new(offer());
+    let all = [
+        flags(3),
+        option(3, &[]),
+        option(3, b"x"),
+        option(5, &[]),
+        option(8, b"x"),
+        option(8, &[]),
+        option(10, b"whatever it is"),
+        option(7, b"short"),
+        option(7, &go("other", &[])),
+        option(2, &[]),
+        option(3, &[]),
+    ];
+    let (said, _, end) = conversation.say(&all.concat());
+    let replies = option_replies(&said);
+    let numbers: Vec<_> = replies.iter().map(|(option, reply, _)| (*option, *reply)).collect();
+    let error = |number: u32| 1 << 31 | number;
+    let expected = [
+        (3, 2),
+        (3, 1),
+        (3, error(3)),
+        (5, error(1)),
+        (8, error(3)),
+        (8, 1),
+        (10, error(1)),
+        (7, error(3)),
+        (7, error(6)),
+        (2, 1),
+    ];
+    assert_eq!(numbers, expected);
+    assert!(replies[0].2.starts_with(b"\0\0\0\x07scratchregion scratch in remote memory"), "{replies:?}");
+    assert_eq!(end, Ok(Step::Leave), "nothing is read after the client has said that it leaves");
+}
+
+#[test]
+fn what_is_not_to_be_had_is_told_with_its_reason() {
+    let mut conversation = Talk::new(Offer { size: Err("no agent at /run/x".into()), ..offer() });
+    let (said, ..) = conversation.say(&[flags(3), option(3, &[]), option(7, &go("", &[]))].concat());
+    let replies = option_replies(&said);
+    assert_eq!(replies[0], (3, 1, vec![]));
+    assert_eq!(replies[1], (7, 1 << 31 | 7, b"no agent at /run/x".to_vec()));
+    assert!(conversation.conversation.is_negotiating());
+}
+
+#[test]
+fn requests_come_out_as_they_went_in() {
+    let mut conversation = chosen(offer());
+    let bytes = [
+        request(0, 0, 1, 4096, 512),
+        request(1, 1, 2, 8192, 5),
+        b"hello".to_vec(),
+        request(3, 6, 3, 0, SIZE as u32),
+        request(0, 4, 4, SIZE - 1, 1),
+        request(1, 3, 5, 0, 0),
+        request(0, 2, 6, 0, 0),
+        b"and more".to_vec(),
+    ];
+    let (said, requests, end) = conversation.say(&bytes.concat());
+    assert_eq!(said, b"");
+    let commands = [
+        Command::Read { offset: 4096, length: 512, whole: false },
+        Command::Write { offset: 8192, length: 5 },
+        Command::WriteZeroes { offset: 0, length: SIZE as u32 },
+        Command::Trim { offset: SIZE - 1, length: 1 },
+        Command::Flush,
+    ];
+    let expected: Vec<_> =
+        commands.into_iter().zip(1..).map(|(command, cookie)| Request { cookie, command }).collect();
+    assert_eq!(requests, expected);
+    assert_eq!(end, Ok(Step::Leave));
+    assert_eq!(conversation.payload, b"hello");
+}
+
+#[test]
+fn what_cannot_be_done_is_answered_here() {
+    let mut conversation = chosen(offer());
+    let mut refused = |bytes: &[u8], error: u32| {
+        let (said, requests, end) = conversation.say(bytes);
+        assert_eq!((said, requests), (simple(error, 9), vec![]), "{bytes:x?}");
+        assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    };
+    refused(&request(0, 0, 9, SIZE - 1, 2), 22);
+    refused(&request(0, 0, 9, u64::MAX, 2), 22);
+    refused(&request(0, 0, 9, 0, LENGTH_MAX + 1), 75);
+    refused(&[request(0, 1, 9, SIZE - 1, 2), vec![0; 2]].concat(), 28);
+    refused(&request(0, 6, 9, SIZE, 1), 28);
+    refused(&request(0, 4, 9, SIZE, 1), 28);
+    refused(&request(0, 3, 9, 1, 0), 22);
+    refused(&request(0, 7, 9, 0, 512), 22);
+    refused(&request(1 << 4, 6, 9, 0, 512), 22);
+    refused(&request(1 << 1, 0, 9, 0, 512), 22);
+
+    let mut conversation = chosen(Offer { read_only: true, ..offer() });
+    for bytes in
+        [[request(0, 1, 9, 0, 2), vec![0; 2]].concat(), request(0, 6, 9, 0, 2), request(0, 4, 9, 0, 2)]
+    {
+        let (said, requests, _) = conversation.say(&bytes);
+        assert_eq!((said, requests), (simple(1, 9), vec![]));
+    }
+}
+
+#[test]
+fn nonsense_ends_the_conversation() {
+    let violations = [
+        (flags(0), Violation::Flags(0)),
+        (flags(1 << 9 | 1), Violation::Flags(1 << 9 | 1)),
+        ([flags(3), vec![b'x'; 16]].concat(), Violation::NoOption),
+        (
+            [flags(3), OPTION.to_be_bytes().to_vec(), vec![0, 0, 0, 7, 0xff, 0xff, 0xff, 0xff]].concat(),
+            Violation::LongOption { option: 7, length: u32::MAX },
+        ),
+        ([flags(3), option(3, &[]).repeat(257)].concat(), Violation::ManyOptions),
+        ([flags(3), option(1, b""), vec![0; 28]].concat(), Violation::NoRequest),
+        (
+            [flags(3), option(1, b""), request(0, 1, 0, 0, LENGTH_MAX + 1)].concat(),
+            Violation::LongPayload(LENGTH_MAX + 1),
+        ),
+    ];
+    for (bytes, violation) in violations {
+        let mut conversation = Talk::new(offer());
+        let (.., end) = conversation.say(&bytes);
+        assert_eq!(end, Err(violation));
+        assert_eq!(conversation.say(b"").2, Ok(Step::Leave), "there is no way back");
+    }
+}
+
+#[test]
+fn a_payload_goes_past_and_its_rest_is_known() {
+    let mut conversation = chosen(offer());
+    let (_, requests, end) = conversation.say(&request(0, 1, 9, 0, 1000));
+    assert_eq!(requests, [Request { cookie: 9, command: Command::Write { offset: 0, length: 1000 } }]);
+    assert_eq!(end, Ok(Step::Payload(1000)));
+    let (.., end) = conversation.say(&[1; 600]);
+    assert_eq!(end, Ok(Step::Payload(400)));
+    conversation.conversation.paid(399);
+    let (.., end) = conversation.say(&[&[2][..], &request(0, 3, 10, 0, 0)].concat());
+    assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
+    assert_eq!(conversation.payload, [&[1; 600][..], &[2]].concat());
+    // That of a write that is refused is passed over, however it comes.
+    for pieces in [1, 7, 100] {
+        let mut conversation = chosen(Offer { read_only: true, ..offer() });
+        let bytes = [request(0, 1, 9, 0, 100), vec![7; 100], request(0, 3, 10, 0, 0)].concat();
+        let mut requests = Vec::new();
+        for piece in bytes.chunks(pieces) {
+            requests.extend(conversation.say(piece).1);
+        }
+        assert_eq!(requests, [Request { cookie: 10, command: Command::Flush }]);
+        assert_eq!(conversation.payload, b"");
+    }
+}
+
+/// Bytes that are mostly what clients say.
+fn sayings() -> impl Strategy<Value = Vec<u8>> {
+    let small = || prop_oneof![0..20_u32, any::<u32>()];
+    let said = prop_oneof![
+        (0..12_u32, prop::collection::vec(any::<u8>(), 0..40))
+            .prop_map(|(number, data)| option(number, &data)),
+        Just(option(7, &go("scratch", &[3]))),
+        Just(option(1, b"")),
+        (0..4_u16, 0..8_u16, any::<u64>(), 0..2 * SIZE, small())
+            .prop_map(|(w, k, c, o, l)| request(w, k, c, o, l)),
+        (0..200_usize).prop_map(|n| [request(0, 1, 3, 64, n as u32), vec![7; n]].concat()),
+        prop::collection::vec(any::<u8>(), 0..64),
+    ];
+    let first = prop_oneof![9 => Just(flags(3)), 1 => any::<u32>().prop_map(flags)];
+    (first, prop::collection::vec(said, 0..20)).prop_map(|(first, said)| [first, said.concat()].concat())
+}
+
+/// Everything said, wanted and ended with.
+fn outcome(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Request>, Vec<u8>, Option<Violation>) {
+    let mut talk = Talk::new(offer());
+    let (mut all_said, mut all_requests) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        let (said, requests, end) = talk.say(piece);
+        all_said.extend(said);
+        all_requests.extend(requests);
+        match end {
+            Ok(Step::Receive(more)) => assert!(more > 0 && more <= LENGTH_MAX as usize),
+            Ok(Step::Payload(left)) => assert!(left > 0 && left <= LENGTH_MAX),
+            Ok(Step::Carry(_)) => unreachable!("it was taken"),
+            Ok(Step::Leave) => return (all_said, all_requests, talk.payload, None),
+            Err(violation) => return (all_said, all_requests, talk.payload, Some(violation)),
+        }
+        let Conversation { input, taken, .. } = &talk.conversation;
+        assert!(input.len() - taken <= OPTION_HEADER + OPTION_DATA_MAX as usize, "nothing else is kept");
+    }
+    (all_said, all_requests, talk.payload, None)
+}
+
+proptest! {
+    #[test]
+    fn how_bytes_are_cut_does_not_matter(bytes in sayings(), cuts in prop::collection::vec(0..2000_usize, 0..20)) {
+        let whole = outcome(&[&bytes]);
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+        cuts.sort_unstable();
+        cuts.push(bytes.len());
+        let mut at = 0;
+        let pieces: Vec<&[u8]> = cuts.into_iter().map(|cut| &bytes[std::mem::replace(&mut at, cut)..cut]).collect();
+        prop_assert_eq!(outcome(&pieces), whole);
+    }
+
+    #[test]
+    fn requests_that_come_out_lie_within_the_export(bytes in sayings()) {
+        for Request { command, .. } in outcome(&[&bytes]).1 {
+            let (offset, length) = match command {
+                Command::Read { offset, length, .. } | Command::Write { offset, length } => {
+                    prop_assert!(length <= LENGTH_MAX);
+                    (offset, u64::from(length))
+                }
+                Command::WriteZeroes { offset, length } | Command::Trim { offset, length } => (offset, length.into()),
+                Command::Flush => (0, 0),
+            };
+            prop_assert!(offset + length <= SIZE);
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What is to be sent to a client, in order: headers and texts, data that lies in the port's data area and is sent from
+//! there, and data that was held until it was whole.
+
+use std::collections::VecDeque;
+
+use super::wire::{CHUNK_DATA, CHUNK_ERROR, CHUNK_NONE, Errno, put_chunk, put_chunk_header, put_simple};
+use cxloe_client::memory::SharedMemory;
+use cxloe_client::vectored::Stretch;
+
+/// The longest text of an error, in bytes.
+pub const TEXT_MAX: usize = 1024;
+
+#[derive(Debug)]
+enum Segment {
+    /// The next of the bytes.
+    Bytes(usize),
+    /// A part's data, from a byte of the data area on.
+    Part { part: u16, at: usize, left: usize },
+    /// Held data, and how much of it is sent.
+    Held { data: Vec<u8>, sent: usize },
+}
+
+/// What is to be sent.
+#[derive(Debug, Default)]
+pub struct Output {
+    segments: VecDeque<Segment>,
+    bytes: Vec<u8>,
+    /// Of the bytes, those that are sent.
+    done: usize,
+    structured: bool,
+}
+
+impl Output {
+    /// From now on, answers are structured.
+    pub fn set_structured(&mut self) {
+        self.structured = true;
+    }
+
+    /// Whether they are.
+    pub fn is_structured(&self) -> bool {
+        self.structured
+    }
+
+    /// Whether nothing is to be sent.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// How many bytes wait that are no data.
+    pub fn waiting(&self) -> usize {
+        self.bytes.len() - self.done
+    }
+
+    fn say(&mut self, put: impl FnOnce(&mut Vec<u8>)) {
+        let before = self.bytes.len();
+        put(&mut self.bytes);
+        let length = self.bytes.len() - before;
+        match self.segments.back_mut() {
+            _ if length == 0 => {}
+            Some(Segment::Bytes(last)) => *last += length,
+            _ => self.segments.push_back(Segment::Bytes(length)),
+        }
+    }
+
+    /// Sends what `bytes` has, and empties it.
+    pub fn take(&mut self, bytes: &mut Vec<u8>) {
+        self.say(|out| out.append(bytes));
+    }
+
+    /// The request with this cookie is done; of a read, there is nothing to bring.
+    pub fn done(&mut self, cookie: u64) {
+        self.say(|out| put_simple(out, cookie, None));
+    }
+
+    /// The read of no bytes with this cookie is done.
+    pub fn nothing(&mut self, cookie: u64) {
+        match self.structured {
+            // Clients hang up on a chunk of no data.
+            true => self.say(|out| put_chunk(out, cookie, true, CHUNK_NONE, &[])),
+            false => self.done(cookie),
+        }
+    }
+
+    /// The request with this cookie failed of `error`; clients that can hear it are told `why`.
+    pub fn error(&mut self, cookie: u64, error: Errno, why: &str) {
+        if !self.structured {
+            return self.say(|out| put_simple(out, cookie, Some(error)));
+        }
+        let why = clipped(why).as_bytes();
+        let parts = [&(error as u32).to_be_bytes()[..], &(why.len() as u16).to_be_bytes(), why];
+        self.say(|out| put_chunk(out, cookie, true, CHUNK_ERROR, &parts));
+    }
+
+    fn data_header(&mut self, cookie: u64, last: bool, offset: u64, length: usize) {
+        match self.structured {
+            true => self.say(|out| {
+                put_chunk_header(out, cookie, last, CHUNK_DATA, length + size_of::<u64>());
+                out.extend(offset.to_be_bytes());
+            }),
+            false => self.done(cookie),
+        }
+    }
+
+    /// Data of the read with this cookie, which lies in the data area from byte `at` on until [`next_sent`](Self::next_sent)
+    /// has named its part. Without structured answers it has to be all of it.
+    pub fn part(&mut self, cookie: u64, last: bool, offset: u64, part: u16, at: usize, length: usize) {
+        self.data_header(cookie, last, offset, length);
+        self.segments.push_back(Segment::Part { part, at, left: length });
+    }
+
+    /// All data of the read with this cookie.
+    pub fn held(&mut self, cookie: u64, offset: u64, data: Vec<u8>) {
+        self.data_header(cookie, true, offset, data.len());
+        self.segments.push_back(Segment::Held { data, sent: 0 });
+    }
+
+    /// What to send now, in pieces; `base` is the byte of `memory` at which the data area begins.
+    pub fn stretches<'a>(
+        &'a self,
+        memory: Option<&'a SharedMemory>,
+        base: usize,
+    ) -> impl Iterator<Item = Stretch<'a>> {
+        let mut bytes = &self.bytes[self.done..];
+        self.segments.iter().map(move |segment| match segment {
+            Segment::Bytes(length) => {
+                let (now, later) = bytes.split_at(*length);
+                bytes = later;
+                Stretch::Own(now)
+            }
+            Segment::Part { at, left, .. } => {
+                memory.map_or(Stretch::Own(&[]), |memory| Stretch::Shared(memory, base + at, *left))
+            }
+            Segment::Held { data, sent } => Stretch::Own(&data[*sent..]),
+        })
+    }
+
+    /// `length` bytes have been sent: what is out with that, one after the other, and `length` becomes what is left.
+    pub fn next_sent(&mut self, length: &mut usize) -> Option<Sent> {
+        let Some(segment) = self.segments.front_mut() else {
+            self.bytes.clear();
+            self.done = 0;
+            return None;
+        };
+        let left = match segment {
+            Segment::Bytes(left) => {
+                let now = (*length).min(*left);
+                *left -= now;
+                self.done += now;
+                *length -= now;
+                *left
+            }
+            Segment::Part { at, left, .. } => {
+                let now = (*length).min(*left);
+                (*at, *left, *length) = (*at + now, *left - now, *length - now);
+                *left
+            }
+            Segment::Held { data, sent } => {
+                let now = (*length).min(data.len() - *sent);
+                *sent += now;
+                *length -= now;
+                data.len() - *sent
+            }
+        };
+        if left > 0 {
+            return None;
+        }
+        self.segments.pop_front().map(|segment| match segment {
+            Segment::Bytes(_) => Sent::Bytes,
+            Segment::Part { part, .. } => Sent::Part(part),
+            Segment::Held { data, .. } => Sent::Held(data.len()),
+        })
+    }
+}
+
+/// What has been sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sent {
+    /// Bytes that are no data.
+    Bytes,
+    /// The data of this part.
+    Part(u16),
+    /// So many bytes that were held.
+    Held(usize),
+}
+
+/// As much of a text as is sent.
+pub(super) fn clipped(text: &str) -> &str {
+    let mut end = text.len().min(TEXT_MAX);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn simple(error: u32, cookie: u64) -> Vec<u8> {
+        [&0x6744_6698_u32.to_be_bytes()[..], &error.to_be_bytes(), &cookie.to_be_bytes()].concat()
+    }
+
+    fn chunk(last: bool, kind: u16, cookie: u64, body: &[u8]) -> Vec<u8> {
+        let head = [&0x668e_33ef_u32.to_be_bytes()[..], &u16::from(last).to_be_bytes(), &kind.to_be_bytes()];
+        [&head.concat()[..], &cookie.to_be_bytes(), &(body.len() as u32).to_be_bytes(), body].concat()
+    }
+
+    /// All that is to be sent, in bites of `bite` bytes.
+    fn all(mut output: Output, memory: &SharedMemory, bite: usize) -> (Vec<u8>, Vec<u16>, usize) {
+        let (mut bytes, mut parts, mut held) = (Vec::new(), Vec::new(), 0);
+        while !output.is_empty() {
+            let mut now = Vec::new();
+            for stretch in output.stretches(Some(memory), 64) {
+                match stretch {
+                    Stretch::Own(own) => now.extend_from_slice(own),
+                    Stretch::Shared(memory, at, length) => {
+                        let mut shared = vec![0; length];
+                        memory.take(at, &mut shared);
+                        now.extend(shared);
+                    }
+                }
+            }
+            now.truncate(bite);
+            let mut length = now.len();
+            while let Some(sent) = output.next_sent(&mut length) {
+                match sent {
+                    Sent::Part(part) => parts.push(part),
+                    Sent::Held(bytes) => held += bytes,
+                    Sent::Bytes => {}
+                }
+            }
+            bytes.extend(now);
+        }
+        assert_eq!(output.waiting(), 0);
+        (bytes, parts, held)
+    }
+
+    #[test]
+    fn answers_are_simple_or_structured_as_was_agreed() {
+        let memory = SharedMemory::create(4096).unwrap();
+        memory.put(64 + 100, b"of a part");
+        for bite in [1, 7, 1000] {
+            let answers = |structured: bool| {
+                let mut output = Output::default();
+                if structured {
+                    output.set_structured();
+                }
+                output.part(7, true, 64, 3, 100, 9);
+                output.nothing(6);
+                output.done(8);
+                output.held(5, 128, b"held data".to_vec());
+                output.error(9, Errno::Io, &format!("why{}", "é".repeat(TEXT_MAX)));
+                all(output, &memory, bite)
+            };
+            let expected = [
+                simple(0, 7),
+                b"of a part".to_vec(),
+                simple(0, 6),
+                simple(0, 8),
+                simple(0, 5),
+                b"held data".to_vec(),
+                simple(5, 9),
+            ];
+            assert_eq!(answers(false), (expected.concat(), vec![3], 9));
+
+            let text = format!("why{}", "é".repeat((TEXT_MAX - 3) / 2));
+            let error = [&5_u32.to_be_bytes()[..], &(text.len() as u16).to_be_bytes(), text.as_bytes()];
+            let expected = [
+                chunk(true, 1, 7, &[&64_u64.to_be_bytes()[..], b"of a part"].concat()),
+                // libnbd takes a chunk of no data for an error.
+                chunk(true, 0, 6, b""),
+                simple(0, 8),
+                chunk(true, 1, 5, &[&128_u64.to_be_bytes()[..], b"held data"].concat()),
+                chunk(true, 0x8001, 9, &error.concat()),
+            ];
+            assert_eq!(answers(true), (expected.concat(), vec![3], 9));
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Requests against a region in this process: every answer is taken apart byte by byte.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::super::output::Sent;
+use super::*;
+use cxloe_client::ring::DATA_BYTES;
+use cxloe_client::vectored::Stretch;
+
+const SIZE: usize = 3 << 20;
+/// Where the data area begins.
+const BASE: usize = 4096;
+
+/// A client's end, a region, and an agent that does as it is told.
+struct Bench {
+    requests: Requests,
+    output: Output,
+    memory: SharedMemory,
+    region: Vec<u8>,
+    /// What was answered.
+    said: Vec<u8>,
+}
+
+/// What a request was answered: data, or why not.
+type Answer = Result<Vec<u8>, String>;
+
+impl Bench {
+    fn new(structured: bool) -> Bench {
+        let mut output = Output::default();
+        if structured {
+            output.set_structured();
+        }
+        Bench {
+            requests: Requests::default(),
+            output,
+            memory: SharedMemory::create(BASE + DATA_BYTES).unwrap(),
+            region: (0..SIZE).map(|i| (i % 251) as u8).collect(),
+            said: Vec::new(),
+        }
+    }
+
+    fn begin(&mut self, cookie: u64, command: Command) {
+        assert!(self.requests.has_room(&self.output));
+        self.requests.begin(Request { cookie, command }, &mut self.output);
+        self.requests.cut(&mut self.output);
+    }
+
+    /// Does what the agent does with an order.
+    fn obey(&mut self, order: Order) {
+        let at = order.offset as usize;
+        let area = |lines: Lines| BASE + lines.at as usize * LINE_SIZE;
+        let bytes = |count: u32| count as usize * LINE_SIZE;
+        assert!(order.offset.is_multiple_of(LINE));
+        match order.operation {
+            Operation::ReadBytes(lines) => {
+                self.memory.put(area(lines), &self.region[at..at + bytes(lines.count)])
+            }
+            Operation::WriteBytes(lines) => {
+                self.memory.take(area(lines), &mut self.region[at..at + bytes(lines.count)])
+            }
+            Operation::Zero(count) => self.region[at..at + bytes(count)].fill(0),
+            Operation::Patch(mask) => {
+                let mut line = [0; LINE_SIZE];
+                if let Some(place) = order.line {
+                    self.memory.take(BASE + place, &mut line);
+                }
+                for (index, byte) in line.iter().enumerate().filter(|(index, _)| mask >> index & 1 == 1) {
+                    self.region[at + index] = *byte;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(self.requests.ended(order.tag, &self.memory, BASE, &mut self.output));
+    }
+
+    /// Brings payload, `bite` bytes at a time.
+    fn pay(&mut self, mut data: &[u8], bite: usize) {
+        while !data.is_empty() {
+            self.requests.cut(&mut self.output);
+            let Some((at, length)) = self.requests.places().next() else {
+                self.work();
+                continue;
+            };
+            let (now, later) = data.split_at(length.min(bite).min(data.len()));
+            self.memory.put(BASE + at, now);
+            self.requests.fill(now.len(), &mut self.output);
+            data = later;
+        }
+    }
+
+    /// Sends what there is to send.
+    fn send(&mut self) {
+        let before = self.said.len();
+        for stretch in self.output.stretches(Some(&self.memory), BASE) {
+            match stretch {
+                Stretch::Own(bytes) => self.said.extend_from_slice(bytes),
+                Stretch::Shared(memory, at, length) => {
+                    let mut bytes = vec![0; length];
+                    memory.take(at, &mut bytes);
+                    self.said.extend(bytes);
+                }
+            }
+        }
+        let mut length = self.said.len() - before;
+        while let Some(sent) = self.output.next_sent(&mut length) {
+            match sent {
+                Sent::Part(part) => self.requests.sent(part),
+                Sent::Held(bytes) => self.requests.let_go(bytes),
+                Sent::Bytes => {}
+            }
+        }
+    }
+
+    /// Obeys and sends until there is nothing more.
+    fn work(&mut self) {
+        let now = Instant::now();
+        loop {
+            self.requests.cut(&mut self.output);
+            match self.requests.next(now) {
+                Some(order) => self.obey(order),
+                None if self.output.is_empty() => return,
+                None => {}
+            }
+            self.send();
+        }
+    }
+
+    fn nothing_is_left(&self) {
+        assert!(self.requests.is_empty() && self.output.is_empty());
+        let Requests { given, held, free_parts, .. } = &self.requests;
+        assert_eq!((*given, *held, free_parts.len()), (0, 0, PARTS_MAX));
+        assert_eq!(self.requests.used_blocks().count(), 0);
+    }
+
+    /// What each cookie was answered; `lengths` says of reads how many bytes simple answers bring.
+    fn answers(&self, lengths: &BTreeMap<u64, (u64, usize)>) -> BTreeMap<u64, Answer> {
+        let number = |at: usize, length: usize| {
+            self.said[at..at + length].iter().fold(0_u64, |n, byte| n << 8 | u64::from(*byte))
+        };
+        let mut answers: BTreeMap<u64, Answer> = BTreeMap::new();
+        let mut open: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut at = 0;
+        while at < self.said.len() {
+            if number(at, 4) == 0x6744_6698 {
+                let (error, cookie) = (number(at + 4, 4), number(at + 8, 8));
+                at += 16;
+                let length =
+                    if error == 0 { lengths.get(&cookie).map_or(0, |(_, length)| *length) } else { 0 };
+                let data = self.said[at..at + length].to_vec();
+                at += length;
+                let answer = if error == 0 { Ok(data) } else { Err(format!("error {error}")) };
+                assert!(answers.insert(cookie, answer).is_none(), "answered twice");
+                continue;
+            }
+            assert_eq!(number(at, 4), 0x668e_33ef);
+            let (last, kind, cookie) = (number(at + 4, 2) == 1, number(at + 6, 2), number(at + 8, 8));
+            let length = number(at + 16, 4) as usize;
+            let body = &self.said[at + 20..at + 20 + length];
+            let (offset, all) = lengths.get(&cookie).copied().unwrap_or_default();
+            let data = open.entry(cookie).or_insert_with(|| vec![0xEE; all]);
+            match kind {
+                0 => assert!(last && length == 0 && all == 0),
+                1 => {
+                    assert!(length > 8, "libnbd takes a chunk of no data for an error");
+                    let from = (number(at + 20, 8) - offset) as usize;
+                    data[from..from + length - 8].copy_from_slice(&body[8..]);
+                }
+                0x8001 => assert!(last),
+                other => panic!("a chunk of kind {other}"),
+            }
+            if last {
+                let data = open.remove(&cookie).unwrap();
+                let text = || String::from_utf8(body[6..].to_vec()).unwrap();
+                let answer = if kind == 0x8001 { Err(text()) } else { Ok(data) };
+                assert!(answers.insert(cookie, answer).is_none(), "answered twice");
+            }
+            at += 20 + length;
+        }
+        assert!(open.is_empty(), "answered in part");
+        answers
+    }
+}
+
+fn ranges() -> impl Strategy<Value = (usize, usize)> {
+    let length = prop_oneof![3 => 0_usize..200, 3 => 0..4 * 4096_usize, 2 => 0..700_usize << 10];
+    let offset = prop_oneof![0..SIZE, (0..SIZE / 4096).prop_map(|page| page * 4096)];
+    (offset, length).prop_map(|(offset, length)| (offset, length.min(SIZE - offset)))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn it_reads_and_writes_as_bytes_do(
+        structured: bool,
+        steps in prop::collection::vec((ranges(), 0..4_u8, any::<u8>(), any::<bool>()), 1..40),
+        bite in prop_oneof![1..100_usize, Just(1 << 20)],
+    ) {
+        let mut bench = Bench::new(structured);
+        let mut model = bench.region.clone();
+        let (mut expected, mut lengths) = (BTreeMap::new(), BTreeMap::new());
+        for (cookie, ((offset, length), what, seed, now)) in (1..).zip(steps) {
+            let range = offset..offset + length;
+            let (first, count) = (offset as u64, length as u32);
+            if !bench.requests.has_room(&bench.output) {
+                bench.work();
+            }
+            match what {
+                0 | 1 => {
+                    bench.begin(cookie, Command::Read { offset: first, length: count, whole: what == 1 });
+                    lengths.insert(cookie, (first, length));
+                    expected.insert(cookie, Ok(model[range].to_vec()));
+                }
+                2 => {
+                    let data: Vec<u8> = (0..length).map(|i| seed.wrapping_add(i as u8)).collect();
+                    bench.begin(cookie, Command::Write { offset: first, length: count });
+                    bench.pay(&data, bite.max(length / 64));
+                    model[range].copy_from_slice(&data);
+                    expected.insert(cookie, Ok(Vec::new()));
+                }
+                _ => {
+                    bench.begin(cookie, Command::WriteZeroes { offset: first, length: count });
+                    model[range].fill(0);
+                    expected.insert(cookie, Ok(Vec::new()));
+                }
+            }
+            if now {
+                bench.work();
+            }
+        }
+        bench.work();
+        bench.nothing_is_left();
+        prop_assert!(bench.region == model, "the region");
+        prop_assert!(bench.answers(&lengths) == expected, "the answers");
+    }
+}
+
+#[test]
+fn what_may_pass_is_tried_again_and_what_has_waited_fails() {
+    let mut bench = Bench::new(true);
+    let now = Instant::now();
+    let patience = |now| Patience { now, most: Duration::from_secs(5) };
+    bench.begin(1, Command::Read { offset: 0, length: 8192, whole: false });
+    bench.begin(2, Command::Read { offset: 8192, length: 4096, whole: false });
+    let (first, second) = (bench.requests.next(now).unwrap(), bench.requests.next(now).unwrap());
+    let Bench { requests, output, .. } = &mut bench;
+    assert_eq!(requests.failed(77, &"", true, patience(now), output), None, "there is none");
+    assert_eq!(requests.failed(first.tag, &"away", true, patience(now), output), Some(false));
+    assert_eq!(requests.failed(first.tag, &"away", true, patience(now), output), None, "not twice");
+    assert_eq!(requests.failed(second.tag, &"lost", false, patience(now), output), Some(true));
+    assert_eq!((requests.next(now), requests.due()), (None, Some(now + PAUSE)));
+    let again = requests.next(now + PAUSE).unwrap();
+    assert_eq!(again, first);
+    assert_eq!(requests.failed(again.tag, &"away", true, patience(now + PAUSE), output), Some(false));
+    let late = now + Duration::from_secs(5);
+    let again = requests.next(late).unwrap();
+    assert_eq!(requests.failed(again.tag, &"away", true, patience(late), output), Some(true));
+    bench.work();
+    bench.nothing_is_left();
+    let lengths = [(1, (0, 8192)), (2, (8192, 4096))].into();
+    assert_eq!(bench.answers(&lengths), [(1, Err("away".into())), (2, Err("lost".into()))].into());
+}
+
+#[test]
+fn what_a_lost_port_had_goes_to_the_next() {
+    for structured in [false, true] {
+        let mut bench = Bench::new(structured);
+        let now = Instant::now();
+        let patience = Patience { now, most: Duration::from_secs(5) };
+        let data = vec![7; 300_000];
+        bench.begin(1, Command::Write { offset: 100, length: 300_000 });
+        bench.pay(&data, usize::MAX);
+        bench.begin(2, Command::Read { offset: 64, length: 300_000, whole: false });
+        let given: Vec<Order> = std::iter::from_fn(|| bench.requests.next(now)).collect();
+        assert!(given.len() > 5 && bench.requests.given() == given.len());
+        bench.requests.lost(patience);
+        assert!(bench.requests.is_waiting() && bench.requests.given() == 0);
+        assert!(!bench.requests.expire(&"away", false, now, &mut bench.output), "there is time");
+        bench.work();
+        bench.nothing_is_left();
+        assert!(bench.region[100..300_100] == data);
+        let lengths = [(2, (64, 300_000))].into();
+        // Before the write, and then it.
+        let read = [(64..100).collect(), data[..299_964].to_vec()].concat();
+        assert_eq!(bench.answers(&lengths)[&1], Ok(vec![]));
+        assert!(bench.answers(&lengths)[&2] == Ok(read));
+
+        // Nobody comes.
+        bench.begin(3, Command::Read { offset: 0, length: 300_000, whole: false });
+        bench.begin(4, Command::Write { offset: 0, length: 200_000 });
+        bench.requests.away(patience);
+        assert!(bench.requests.expire(&"away", false, now + Duration::from_secs(5), &mut bench.output));
+        bench.pay(&data[..200_000], usize::MAX);
+        bench.requests.expire(&"away", true, now, &mut bench.output);
+        bench.work();
+        bench.nothing_is_left();
+        let answers = bench.answers(&[(2, (64, 300_000)), (3, (0, 300_000))].into());
+        assert!(answers[&3].is_err() && answers[&4].is_err(), "{:?}", (&answers[&3], &answers[&4]));
+    }
+}
+
+#[test]
+fn who_leaves_within_a_write_leaves_nothing() {
+    for paid in [0, 10, 5000] {
+        let mut bench = Bench::new(false);
+        bench.begin(1, Command::Read { offset: 0, length: 100, whole: false });
+        bench.begin(2, Command::Write { offset: 4096, length: 8192 });
+        bench.pay(&vec![9; paid], 100);
+        bench.requests.hang_up(&mut bench.output);
+        bench.work();
+        bench.nothing_is_left();
+        let answers = bench.answers(&[(1, (0, 100))].into());
+        assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [1]);
+    }
+    let mut bench = Bench::new(false);
+    bench.begin(1, Command::Write { offset: 4096, length: 8192 });
+    bench.pay(&[9; 8192], 100);
+    bench.requests.hang_up(&mut bench.output);
+    bench.work();
+    assert_eq!(bench.answers(&BTreeMap::new()), [(1, Ok(vec![]))].into(), "what has come whole is done");
+}
+
+#[test]
+fn no_client_has_more_kept_for_it_than_there_is_room_for() {
+    let mut bench = Bench::new(true);
+    let now = Instant::now();
+    let mut count = 0;
+    while bench.requests.has_room(&bench.output) {
+        bench.begin(count, Command::Read { offset: 0, length: 3 << 20, whole: count % 2 == 0 });
+        count += 1;
+        assert!(count <= REQUESTS_MAX as u64);
+    }
+    // It takes no answer.
+    loop {
+        bench.requests.cut(&mut bench.output);
+        let Some(order) = bench.requests.next(now) else { break };
+        bench.obey(order);
+    }
+    assert!(bench.requests.held <= HELD_MAX && bench.requests.used_blocks().count() <= 128);
+    bench.work();
+    bench.nothing_is_left();
+}

@@ -1,0 +1,231 @@
+//! Anonymous memory of processes, each its own: a view for each process, and one mapping of it.
+//!
+//! Pages are copied out of the process by `process_vm_readv`, and taken away by its own helper thread, which is ordered
+//! to. A page that is not there after all, because the program took it away without a word, would have the agent wait
+//! for itself: the page table is asked before, and a [`Watchdog`] puts zeros there if that was too early.
+
+use std::fs::File;
+use std::io::{IoSliceMut, Read as _};
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+
+use nix::errno::Errno;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+use super::{Mapped, Mappings, PAGE};
+use crate::watchdog::Watchdog;
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, VIEWS_MAX, ViewId};
+
+/// The memory.
+#[derive(Debug)]
+pub struct Private {
+    /// The processes.
+    pub mappings: Mappings,
+    /// Each view's mapping.
+    of_view: Vec<Option<MappingId>>,
+    /// Processes of views that have not joined again yet, and where their memory is.
+    expected: Vec<(ViewId, u32, u64)>,
+    /// The page table looked into last.
+    table: Table,
+    dog: Watchdog,
+}
+
+/// A page table kept open, and whose it is.
+pub(super) type Table = Option<(u32, File)>;
+
+/// Bits of an entry of a page table, as the kernel shows it: in memory, or swapped out, which guards count as.
+const SOMETHING: u64 = 0b11 << 62;
+/// A guard of the program's own: touching it is SIGSEGV.
+const GUARD: u64 = 1 << 58;
+
+/// The entries of a process's page table from `address` on, as far as the kernel shows them; the others are 0.
+fn entries<const N: usize>(table: &mut Table, pid: u32, address: u64) -> [u64; N] {
+    if table.as_ref().is_none_or(|(of, _)| *of != pid) {
+        *table = File::open(format!("/proc/{pid}/pagemap")).ok().map(|file| (pid, file));
+    }
+    let mut bytes = [[0; 8]; N];
+    let Some((_, file)) = table else { return [0; N] };
+    if !matches!(file.read_at(bytes.as_flattened_mut(), address / PAGE * 8), Ok(read) if read >= 8) {
+        *table = None;
+    }
+    bytes.map(u64::from_le_bytes)
+}
+
+/// Whether a process has a page at `address`, in memory or swapped out. `table` keeps the process's page table open.
+pub(super) fn pagemap(table: &mut Table, pid: u32, address: u64) -> bool {
+    let [entry] = entries(table, pid, address);
+    entry & SOMETHING != 0 && entry & GUARD == 0
+}
+
+/// Whether this agent may look into the page table of a process. Were it to serve one without, it would take every page
+/// for absent, and wait for ever for room.
+///
+/// # Errors
+/// What is missing, for whoever started the agent.
+pub fn may_look(pid: u32) -> Result<(), String> {
+    let missing = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::PermissionDenied => format!(
+            "the agent may not see which pages process {pid} has; run the agent with CAP_DAC_READ_SEARCH and \
+             CAP_SYS_PTRACE (its service does), or the program as the agent's user"
+        ),
+        _ => format!("the page table of process {pid} cannot be read: {error}"),
+    };
+    File::open(format!("/proc/{pid}/pagemap")).map(drop).map_err(missing)
+}
+
+/// Which process the helper's connection belongs to may read the memory of: nothing else is asked of the system.
+fn can_read(pid: u32) -> bool {
+    File::open(format!("/proc/{pid}/stat")).is_ok_and(|mut file| file.read(&mut [0]).is_ok())
+}
+
+impl Private {
+    /// No process yet.
+    pub fn new(dog: Watchdog) -> Private {
+        Private {
+            mappings: Mappings::default(),
+            of_view: vec![None; VIEWS_MAX],
+            expected: Vec::new(),
+            table: None,
+            dog,
+        }
+    }
+
+    /// A process has mapped a view.
+    pub fn add(&mut self, view: ViewId, mapping: MappingId, mapped: Mapped) {
+        self.expected.retain(|(other, ..)| *other != view);
+        self.mappings.add(mapping, mapped);
+        self.of_view[usize::from(view.0)] = Some(mapping);
+    }
+
+    /// The mapping of a view.
+    pub fn of_view(&self, view: ViewId) -> Option<MappingId> {
+        self.of_view.get(usize::from(view.0)).copied().flatten()
+    }
+
+    /// A process that has not joined again yet.
+    pub fn expect(&mut self, view: ViewId, pid: u32, address: u64) {
+        self.expected.push((view, pid, address));
+    }
+
+    /// A mapping has ended.
+    pub fn forget(&mut self, mapping: MappingId) {
+        for place in &mut self.of_view {
+            if *place == Some(mapping) {
+                *place = None;
+            }
+        }
+    }
+
+    fn read_anyway(&self, pid: u32, address: u64, into: &mut Page) -> std::io::Result<()> {
+        File::open(format!("/proc/{pid}/mem"))?.read_exact_at(into, address)
+    }
+
+    fn mapped(&self, view: ViewId) -> Result<&Mapped, MemoryError> {
+        self.mappings.of(self.of_view(view).ok_or(MemoryError::Gone)?)
+    }
+}
+
+impl Memory for Private {
+    #[inline]
+    fn install(
+        &mut self,
+        mapping: MappingId,
+        page: u32,
+        bytes: &Page,
+        protect: bool,
+    ) -> Result<(), MemoryError> {
+        self.mappings.of(mapping)?.install(page, bytes, protect)
+    }
+
+    fn map(&mut self, _mapping: MappingId, _page: u32, _protect: bool) -> Result<(), MemoryError> {
+        Err(MemoryError::Exists)
+    }
+
+    #[inline]
+    fn protect(&mut self, mapping: MappingId, pages: Range<u32>) -> Result<(), MemoryError> {
+        self.mappings.of(mapping)?.protect(&pages)
+    }
+
+    #[inline]
+    fn unprotect(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError> {
+        self.mappings.of(mapping)?.unprotect(page)
+    }
+
+    fn snapshot(&mut self, view: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
+        if !self.is_present(view, page) {
+            return Err(MemoryError::Absent);
+        }
+        let mapped = self.mapped(view)?;
+        let address = mapped.one(page)?.start;
+        let watch = self.dog.watch(mapped.uffd.as_fd(), address);
+        let remote = [RemoteIoVec { base: address as usize, len: PAGE_BYTES }];
+        let pid = mapped.pid;
+        let read = process_vm_readv(Pid::from_raw(pid as i32), &mut [IoSliceMut::new(into)], &remote);
+        if watch.bit() {
+            return Err(MemoryError::Absent);
+        }
+        let mapped = self.mapped(view)?;
+        match read {
+            Ok(PAGE_BYTES) => Ok(()),
+            // The program may not read it itself at present (PROT_NONE); its debugger may.
+            Ok(_) | Err(Errno::EFAULT) => match self.read_anyway(pid, address, into) {
+                Ok(()) => Ok(()),
+                Err(error) => Err(MemoryError::Os(error.raw_os_error().unwrap_or(libc::EFAULT))),
+            },
+            Err(Errno::ESRCH) => {
+                mapped.gone.set(true);
+                Err(MemoryError::Gone)
+            }
+            Err(Errno::EPERM) if can_read(mapped.pid) => {
+                tracing::error!(
+                    pid = mapped.pid,
+                    "the memory of the process may not be read: run the agent with CAP_SYS_PTRACE"
+                );
+                Err(MemoryError::Os(libc::EPERM))
+            }
+            Err(errno) => Err(MemoryError::Os(errno as i32)),
+        }
+    }
+
+    fn drop_pages(&mut self, view: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
+        let mapping = self.of_view(view).ok_or(MemoryError::Again)?;
+        let mapped = self.mappings.get_mut(mapping).ok_or(MemoryError::Gone)?;
+        if mapped.gone.get() {
+            return Err(MemoryError::Gone);
+        }
+        let link = mapped.link.as_mut().ok_or(MemoryError::Again)?;
+        if link.order_drop(ranges) { Ok(Drop::Ordered) } else { Err(MemoryError::Again) }
+    }
+
+    fn is_present(&mut self, view: ViewId, page: u32) -> bool {
+        let place = match self.mapped(view) {
+            Ok(mapped) => mapped.range(&(page..page + 1)).map(|range| (mapped.pid, range.start)),
+            Err(_) => {
+                let expected = self.expected.iter().find(|(other, ..)| *other == view);
+                expected.map(|(_, pid, address)| (*pid, address + u64::from(page) * PAGE))
+            }
+        };
+        place.is_some_and(|(pid, address)| pagemap(&mut self.table, pid, address))
+    }
+
+    fn occupied(&mut self, view: ViewId, first: u32) -> u64 {
+        let Ok(mapped) = self.mapped(view) else { return 0 };
+        let (pid, address) = (mapped.pid, mapped.address + u64::from(first) * PAGE);
+        let entries: [u64; u64::BITS as usize] = entries(&mut self.table, pid, address);
+        let bits = entries.iter().enumerate().map(|(bit, entry)| u64::from(entry & SOMETHING != 0) << bit);
+        bits.fold(0, |all, bit| all | bit)
+    }
+
+    #[inline]
+    fn wake(&mut self, mapping: MappingId, page: u32) {
+        if let Some(mapped) = self.mappings.get(mapping) {
+            mapped.wake(page);
+        }
+    }
+
+    fn poison(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError> {
+        self.mappings.get_mut(mapping).ok_or(MemoryError::Gone)?.poison(page)
+    }
+}

@@ -1,0 +1,181 @@
+//! What the kernel tells of a mapping: faults, forks, memory given back.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+
+use cxloe_cn_core::mapped::Kind;
+use cxloe_cn_core::pager::{Entry, Fault, MappingId, NO_SLOT, PAGE_BYTES, Page, ViewId};
+use cxloe_cn_core::transfers::Transfers;
+use cxloe_member::socket::send_some;
+use cxloe_member::wire::PROBE_MAGIC;
+
+use super::{ONLY, Space};
+use crate::ledger::Record;
+use crate::member::Kept;
+use crate::memory::{KernelMemory, Mapped, access};
+use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
+
+/// Reads of one userfaultfd in one round.
+const READS_MAX: usize = 8;
+
+/// Has a child that cannot be followed end with SIGBUS where it touches what is not in its memory, but for the probe page:
+/// with nobody to serve it, it would read zeros there.
+#[cold]
+fn deny(uffd: &Uffd, memory: Range<u64>) {
+    let mut at = memory.start + PAGE_BYTES as u64;
+    while at < memory.end {
+        match uffd.poison(at..memory.end) {
+            Ok(bytes) => at += bytes as u64,
+            Err(UffdError::Exists) => at += PAGE_BYTES as u64,
+            Err(error) => {
+                tracing::error!(%error, "a process that is not followed may read zeros where it had data");
+                return;
+            }
+        }
+    }
+}
+
+impl Space {
+    /// Reads what has happened in a mapping; how much.
+    #[inline]
+    pub(crate) fn read_events(
+        &mut self,
+        id: MappingId,
+        buffer: &mut EventBuffer,
+        transfers: &mut Transfers,
+    ) -> usize {
+        let mut count = 0;
+        for _ in 0..READS_MAX {
+            let Some(mapped) = self.memory.mappings().get(id) else { return count };
+            let before = count;
+            match mapped.uffd.events(buffer) {
+                Ok(events) => events.for_each(|event| {
+                    count += 1;
+                    self.happened(id, event, transfers);
+                }),
+                Err(error) => {
+                    tracing::error!(%error, region = self.options.region, "a process's faults cannot be read");
+                    self.part(id);
+                    return count;
+                }
+            }
+            if count == before {
+                return count;
+            }
+        }
+        count
+    }
+
+    #[inline]
+    fn happened(&mut self, id: MappingId, event: Event, transfers: &mut Transfers) {
+        match event {
+            Event::Fault { address, write, wp, minor, .. } => {
+                let found = match &self.memory {
+                    KernelMemory::Foreign(memory) => memory.find(address),
+                    memory => memory.mappings().get(id).and_then(|m| Some((id, m.page_at(address)?))),
+                };
+                let Some((mapping, page)) = found else { return };
+                if page == 0 && self.options.kind == Kind::Private {
+                    self.answer_probe(mapping);
+                    return;
+                }
+                let write = write || self.options.kind == Kind::Foreign;
+                let fault = Fault { mapping, page, access: access(wp, minor), write };
+                let (since, before) = (transfers.watch.now(), self.pager.counters());
+                self.with_io(transfers, |pager, io| pager.fault(fault, io));
+                let after = self.pager.counters();
+                if after.zero_fills + after.held_hits > before.zero_fills + before.held_hits {
+                    transfers.watch.served(since);
+                } else if after.waits_for_room > before.waits_for_room {
+                    transfers.watch.stalled(self.place, mapping, page, since);
+                }
+            }
+            Event::Fork(child) => self.forked(id, child),
+            Event::Remove { start, end } => {
+                let KernelMemory::Foreign(memory) = &self.memory else { return };
+                for address in (start..end).step_by(PAGE_BYTES) {
+                    if let Some((_, page)) = memory.find(address) {
+                        self.pager.discarded(ONLY, page..page + 1);
+                    }
+                }
+            }
+            Event::Unmap { .. } | Event::Remap { .. } => {}
+        }
+    }
+
+    /// A process wants to know which view it has.
+    #[cold]
+    fn answer_probe(&self, id: MappingId) {
+        let (Some(mapped), Some(view)) = (self.memory.mappings().get(id), self.pager.view_of(id)) else {
+            return;
+        };
+        let mut page: Page = [0; PAGE_BYTES];
+        page[..8].copy_from_slice(&PROBE_MAGIC);
+        page[8..10].copy_from_slice(&view.0.to_le_bytes());
+        if mapped.uffd.copy(mapped.address, &page, Access::Writable).is_err() {
+            mapped.wake(0);
+        }
+    }
+
+    /// A process has forked; its child has not said yet who it is.
+    #[cold]
+    fn forked(&mut self, parent: MappingId, child: OwnedFd) {
+        let Some(view) = self.pager.view_of(parent) else { return };
+        let Some((address, pages)) = self.memory.mappings().get(parent).map(|m| (m.address, m.pages)) else {
+            return;
+        };
+        let uffd = match Uffd::from_fd(child) {
+            Ok(uffd) => uffd,
+            Err(error) => {
+                tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+                return;
+            }
+        };
+        let mut follow = || {
+            let expected = self.free_view();
+            let table = self.ledger.table(expected.0).map_err(|error| error.to_string())?;
+            // Stale entries are nobody's.
+            (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
+            let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
+            debug_assert_eq!(view, expected, "views are numbered alike here and there");
+            let mapping = self.pager.add_mapping(view).map_err(|error| error.to_string())?;
+            Ok::<_, String>((view, mapping))
+        };
+        match follow() {
+            Ok((view, mapping)) => {
+                self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
+                self.keep(view, &uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
+                let KernelMemory::Private(memory) = &mut self.memory else { return };
+                memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
+                self.changed = true;
+                tracing::debug!(region = self.options.region, view = view.0, "a process has forked");
+            }
+            // Its probe page reads as zeros, by which it knows.
+            Err(error) => {
+                tracing::error!(%error, region = self.options.region, "a forked process is not followed");
+                deny(&uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
+            }
+        }
+    }
+
+    /// Descriptors of forked children are sent there from now on.
+    pub fn keep_with(&mut self, keeper: OwnedFd) {
+        self.keeper = Some(keeper);
+    }
+
+    /// Has a child's userfaultfd kept where it outlives this agent, until the child has joined.
+    #[cold]
+    fn keep(&self, view: ViewId, uffd: &Uffd, memory: Range<u64>) {
+        let Some(keeper) = &self.keeper else { return };
+        let child = Kept { view: view.0, memory };
+        if let Err(error) = send_some(keeper.as_fd(), &child.encode(), &[uffd.as_fd()], libc::MSG_DONTWAIT) {
+            tracing::warn!(%error, region = self.options.region, "a forked process loses its memory if this agent dies now");
+        }
+    }
+
+    /// The view that the pager will give out next.
+    pub(crate) fn free_view(&self) -> ViewId {
+        let free = |view: &u16| self.pager.look(ViewId(*view), 0).is_none();
+        ViewId((0..u16::MAX).find(free).unwrap_or_default())
+    }
+}

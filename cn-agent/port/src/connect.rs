@@ -1,0 +1,223 @@
+//! Becoming a compute node of one's own: a program registers with the manager under its interface's address,
+//! gets a region, and reaches it by a line port in its own process.
+
+use std::time::Duration;
+
+use crate::port::{Port, PortError};
+use crate::rate_control::RateControl;
+use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attachments::Attachment;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::Engine;
+use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::{CnId, MacError, Name, NameError, Region, Watermark};
+use cxloe_fabric::{Client, ClientError};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
+use cxloe_wire::frame::Mac;
+use cxloe_wire::session::Timing;
+
+/// What to connect with.
+#[derive(Clone, Debug)]
+pub struct ConnectOptions {
+    /// What the manager is to call this compute node, in front of its address; and a new region, in front of a number.
+    pub name: String,
+    /// The link.
+    pub link: LinkConfig,
+    /// Faults and frame record.
+    pub extras: Extras,
+    /// What the port does while it waits.
+    pub wait: WaitStyle,
+    /// The manager's URL.
+    pub manager: String,
+    /// An existing region of this node to use, or `None` for a new one that is destroyed afterwards.
+    pub region: Option<String>,
+    /// Size of a new region in bytes.
+    pub size: u64,
+    /// Over how many memory nodes a new region is spread.
+    pub ways: Ways,
+    /// In chunks of how many bytes.
+    pub granularity: Granularity,
+    /// How long to wait for a session.
+    pub timeout: Duration,
+    /// How requests are paced; `None`: not at all.
+    pub rate_control: Option<RateControl>,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    /// The link.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The manager.
+    #[error(transparent)]
+    Manager(#[from] ClientError),
+    /// The interface's address cannot be a CN id.
+    #[error("interface `{interface}`: {source}")]
+    CnId {
+        /// The interface.
+        interface: String,
+        /// Why.
+        source: MacError,
+    },
+    /// The region's name cannot be one.
+    #[error(transparent)]
+    Name(#[from] NameError),
+    /// The region belongs to another compute node.
+    #[error(
+        "region `{region}` belongs to CN {owner}, and this one is {own}; create one with `gmm create-region --owner {own}`"
+    )]
+    NotOurs {
+        /// The region.
+        region: Name,
+        /// Its owner.
+        owner: CnId,
+        /// This CN.
+        own: CnId,
+    },
+    /// Attaching it.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+    /// The session.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The little runtime for the manager's client.
+    #[error("cannot start the runtime for the manager's client: {0}")]
+    Runtime(std::io::Error),
+}
+
+/// A line port to a region.
+pub struct Connected {
+    /// The port, without a line cache.
+    pub port: Port,
+    /// The region.
+    pub region: Region,
+    /// HPA of its first byte.
+    pub hpa: u64,
+    /// Address of its first memory node.
+    pub peer: Mac,
+    /// What has to be given back.
+    pub lease: Lease,
+}
+
+/// The registration, and the region if it was made for the occasion: destroyed by [`end`](Self::end), or when
+/// this is dropped.
+pub struct Lease {
+    runtime: tokio::runtime::Runtime,
+    client: Client,
+    own: CnId,
+    registration: u64,
+    temporary: Option<Name>,
+}
+
+/// How long the manager is given to hear that this compute node has gone.
+const FAREWELL: Duration = Duration::from_millis(50);
+
+/// Where the region is attached; not 0, so that a lost base shows.
+const HPA: u64 = 1 << 32;
+
+impl Connected {
+    /// Opens the link, registers, gets the region and waits for the session.
+    pub fn open(options: &ConnectOptions) -> Result<Connected, ConnectError> {
+        let link = open_with(&options.link, &options.extras)?;
+        let info = link.info().clone();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ConnectError::Runtime)?;
+        let client = Client::new(&options.manager)?;
+        let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
+            .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
+        let instance = rand::random();
+        let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));
+
+        let registration = RegisterComputeNode {
+            cn_id: own,
+            name: name(&options.name)?,
+            instance_id: instance,
+            seen: Watermark::default(),
+        };
+        let registration = runtime.block_on(client.register_compute_node(&registration))?.registration;
+        let (region, temporary) = match &options.region {
+            Some(existing) => (runtime.block_on(client.region(&Name::new(existing.as_str())?))?, None),
+            None => {
+                let wanted = Name::new(format!("{}-{}", options.name, std::process::id()))?;
+                let create = CreateRegion {
+                    ways: options.ways.count(),
+                    granularity: options.granularity.bytes(),
+                    ..CreateRegion::new(wanted.clone(), options.size, own)
+                };
+                (runtime.block_on(client.create_region(&create))?, Some(wanted))
+            }
+        };
+        let lease = Lease { runtime, client, own, registration, temporary };
+        if region.owner != own {
+            return Err(ConnectError::NotOurs { region: region.name, owner: region.owner, own });
+        }
+        let station = Station {
+            own: info.mac,
+            ethertype: options.link.ethertype,
+            max_frame: info.max_frame,
+            streams: STREAMS_DEFAULT,
+            instance,
+            key: None,
+            timing: Timing::default(),
+        };
+        let mut port = Port::new(link, Engine::new(CacheConfig::OFF), options.wait);
+        let now = port.clock().now();
+        if let Some(rates) = &options.rate_control {
+            let signals = rates.apply(port.engine(), &info, options.link.priority.unwrap_or(0), now)?;
+            port.listen(signals);
+        }
+        let attachment = Attachment::over_ethernet(region.clone(), HPA, region.size);
+        station.attach(port.engine(), &attachment, now)?;
+        port.connect(options.timeout)?;
+        let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));
+        Ok(Connected { port, region, hpa: HPA, peer, lease })
+    }
+}
+
+impl Lease {
+    /// Destroys the temporary region, if there is one.
+    pub fn end(mut self) -> Result<(), ClientError> {
+        let Some(name) = self.temporary.take() else { return Ok(()) };
+        let now = DestroyRegion { force: true, wait_ms: 10_000 };
+        self.runtime.block_on(self.client.destroy_region(&name, now)).map(drop)
+    }
+
+    /// Lets the next run have this compute node's place at once: a node that hangs up while it waits for news of its
+    /// regions has gone, while one that merely falls silent is given time.
+    fn hang_up(&self) {
+        let wait = async {
+            let mut after_event = 0;
+            loop {
+                let sync = ComputeNodeSync {
+                    registration: self.registration,
+                    after_event,
+                    released: Vec::new(),
+                    wait_ms: 60_000,
+                };
+                match self.client.sync_compute_node(self.own, &sync).await {
+                    Ok(synced) => after_event = synced.after_event,
+                    Err(_) => return,
+                }
+            }
+        };
+        let _ = self.runtime.block_on(async { tokio::time::timeout(FAREWELL, wait).await });
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(name) = self.temporary.take() {
+            // On the way out after an error: say it, but the error that led here matters more.
+            let now = DestroyRegion { force: true, wait_ms: 2_000 };
+            if let Err(e) = self.runtime.block_on(self.client.destroy_region(&name, now)) {
+                tracing::warn!(region = %name, %e, "the temporary region is left over");
+            }
+        }
+        self.hang_up();
+    }
+}

@@ -1,0 +1,296 @@
+//! What a mapping is served with, by whoever has its lock: link, engine, transfers, pager, memory.
+
+use std::time::Duration;
+
+use cxloe_link::Link;
+use cxloe_wire::time::Time;
+
+use super::counter::{Counter, End, Outcome, Wish};
+use super::lock::SpinLock;
+use crate::port::{Parts, Port};
+use cxloe_cn_core::engine::{EngineError, EngineEvent, Sink};
+use cxloe_cn_core::pager::{self, Access, Fault, Frames, Io, MappingId, Memory, Pager, ViewId};
+use cxloe_cn_core::transfers::{Ended, FrameSource, PAGING, PageIo, Transfers};
+use cxloe_paging::memory::Shared;
+
+/// Frames taken from the ring in one round.
+const BATCH: usize = 64;
+/// Looks at the link between two looks at the clock.
+const SPINS: u32 = 16;
+/// Looks of a thread that waits before it lets others run.
+const PATIENCE: u32 = 512;
+
+/// A mapping: its state, and the wishes of those who wait.
+#[derive(Debug)]
+pub struct Core {
+    state: SpinLock<State>,
+    counter: Counter,
+}
+
+impl Core {
+    pub fn new(state: State) -> Core {
+        Core { state: SpinLock::new(state), counter: Counter::new() }
+    }
+
+    /// Does something with the state, as soon as nobody else does.
+    pub fn with<R>(&self, with: impl FnOnce(&mut State) -> R) -> R {
+        let mut with = Some(with);
+        let mut spins = 0_u32;
+        loop {
+            let done = self.state.try_with(|state| with.take().map(|with| with(state)));
+            if let Some(Some(result)) = done {
+                return result;
+            }
+            relax(&mut spins);
+        }
+    }
+
+    /// Serves the fault of the calling thread, within a signal handler; whether it can be.
+    #[inline]
+    pub fn serve(&self, page: u32, write: bool) -> End {
+        let mut spins = 0;
+        let place = loop {
+            if let Some(place) = self.counter.ask(page, write) {
+                break place;
+            }
+            self.state.try_with(|state| state.round(&self.counter));
+            relax(&mut spins);
+        };
+        loop {
+            if let Some(end) = self.counter.take(place) {
+                return end;
+            }
+            // As long as the lock is ours, everybody is served.
+            let served = self.state.try_with(|state| {
+                for _ in 0..PATIENCE {
+                    state.round(&self.counter);
+                    if let Some(end) = self.counter.take(place) {
+                        return Some(end);
+                    }
+                }
+                None
+            });
+            match served {
+                Some(Some(end)) => return end,
+                // It takes long: perhaps who is to answer wants this core.
+                Some(None) => drop(nix::sched::sched_yield()),
+                None => relax(&mut spins),
+            }
+        }
+    }
+}
+
+/// Waits a moment for another thread.
+#[inline]
+fn relax(spins: &mut u32) {
+    *spins += 1;
+    if spins.is_multiple_of(PATIENCE) {
+        // Whoever has the lock may want this core.
+        nix::sched::sched_yield().ok();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+/// What the lock protects.
+pub struct State {
+    port: Option<Parts>,
+    pub pager: Pager,
+    memory: Shared,
+    view: ViewId,
+    mapping: MappingId,
+    hpa: u64,
+    patience: Duration,
+    transfers: Transfers,
+    ended: Vec<Ended>,
+    now: Time,
+    looks: u32,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("pager", &self.pager).finish_non_exhaustive()
+    }
+}
+
+/// The only space there is.
+const SPACE: u16 = 0;
+
+/// The frames of the pager, for transfers.
+struct Source<'a>(&'a mut Frames);
+
+impl FrameSource for Source<'_> {
+    #[inline]
+    fn frames(&mut self, _: u16) -> Option<&mut Frames> {
+        Some(self.0)
+    }
+}
+
+/// Takes what the engine has for the transfers.
+struct Receiver<'a> {
+    transfers: &'a mut Transfers,
+    frames: Source<'a>,
+    ended: &'a mut Vec<Ended>,
+}
+
+impl Sink for Receiver<'_> {
+    #[inline]
+    fn read(&mut self, user: u64, data: &[u8]) {
+        if user & PAGING != 0 {
+            self.transfers.read(user, data, &mut self.frames, self.ended);
+        }
+    }
+
+    #[inline]
+    fn written(&mut self, user: u64) {
+        if user & PAGING != 0 {
+            self.transfers.written(user, self.ended);
+        }
+    }
+
+    fn failed(&mut self, user: u64, error: EngineError) {
+        if user & PAGING != 0 {
+            self.transfers.failed(user, error, self.ended);
+        }
+    }
+}
+
+impl State {
+    pub fn new(
+        port: Port,
+        pager: Pager,
+        memory: Shared,
+        view: ViewId,
+        mapping: MappingId,
+        hpa: u64,
+        patience: Duration,
+    ) -> State {
+        let parts = port.into_parts();
+        let now = parts.clock.now();
+        State {
+            port: Some(parts),
+            pager,
+            memory,
+            view,
+            mapping,
+            hpa,
+            patience,
+            transfers: Transfers::new(),
+            ended: Vec::with_capacity(1024),
+            now,
+            looks: 0,
+        }
+    }
+
+    /// One round: wishes, turn of the pager, what is to be sent, what has arrived. Whether anything happened.
+    #[inline]
+    pub fn round(&mut self, counter: &Counter) -> bool {
+        counter.each(|wish| self.consider(wish));
+        let work = self.turn();
+        let State { port, transfers, pager, ended, .. } = self;
+        let Some(Parts { link, engine, clock, signals }) = port else { return false };
+        let sent = transfers.go_on(engine, self.now, link.transmit(), &mut Source(pager.frames()), ended);
+        // A link that fails is one that is down: transfers wait for it, as long as they may.
+        let _ = link.flush();
+        let now = &mut self.now;
+        let mut receiver = Receiver { transfers, frames: Source(pager.frames()), ended };
+        let received = link.receive(BATCH, &mut |frame, tx| engine.handle(frame, *now, tx, &mut receiver));
+        let received = received.unwrap_or(0);
+        self.looks = self.looks.wrapping_add(1);
+        if received > 0 || self.looks.is_multiple_of(SPINS) {
+            *now = clock.now();
+            signals.poll(engine, || *now);
+        }
+        if *now >= engine.deadline() {
+            engine.poll(*now, link.transmit(), &mut receiver);
+            let _ = link.flush();
+        }
+        self.finish();
+        work + sent + received > 0
+    }
+
+    /// A round between faults; whether another may be worth while.
+    pub fn round_of_keeper(&mut self) -> bool {
+        let nobody = Counter::new();
+        if let Some(Parts { clock, .. }) = &mut self.port {
+            self.now = clock.now();
+        }
+        let worked = self.round(&nobody);
+        worked || self.transfers.count() > 0
+    }
+
+    /// What happened to the sessions, to be logged without the lock: whoever has it may not allocate, because a thread
+    /// that faults within the allocator waits for it.
+    pub fn event(&mut self) -> Option<EngineEvent> {
+        self.port.as_mut()?.engine.poll_event()
+    }
+
+    fn turn(&mut self) -> usize {
+        let State { pager, memory, transfers, hpa, patience, .. } = self;
+        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+        pager.turn(&mut Io { memory, store: &mut page_io })
+    }
+
+    /// Tells the pager of transfers that have ended.
+    #[inline]
+    fn finish(&mut self) {
+        let State { pager, memory, transfers, ended, hpa, patience, .. } = self;
+        while let Some(Ended { frame, fetch, outcome, .. }) = ended.pop() {
+            let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+            let mut io = Io { memory, store: &mut page_io };
+            if fetch {
+                pager.fetched(frame, outcome, &mut io)
+            } else {
+                pager.written(frame, outcome, &mut io)
+            }
+        }
+    }
+
+    /// What a thread wants: whether it has it, and if not, what the pager is told.
+    #[inline]
+    fn consider(&mut self, Wish { page, write, told }: Wish) -> Outcome {
+        let (view, mapping) = (self.view, self.mapping);
+        let Some(entry) = self.pager.look(view, page) else { return Outcome::Ended(End::Served) };
+        use pager::State::*;
+        let access = match entry.state() {
+            Lost => return Outcome::Ended(End::Lost),
+            // A wish that the pager has served, or has let go of because the page left again in the same breath: the
+            // thread looks for itself, and asks anew if need be. It would wait for ever otherwise.
+            _ if told => {
+                let waits = self.pager.owes(mapping, page);
+                return if waits { Outcome::Told } else { Outcome::Ended(End::Served) };
+            }
+            Absent | Fetching | Held | Installing | Dropping => Access::Missing,
+            // There, but perhaps not in the page table.
+            Clean if !write && self.memory.map(mapping, page, true).is_ok() => {
+                return Outcome::Ended(End::Served);
+            }
+            Clean | Cleaning if write => Access::Protected,
+            Clean | Cleaning => return Outcome::Ended(End::Served),
+            Dirty => {
+                if self.memory.map(mapping, page, false).is_err() {
+                    let _ = self.memory.unprotect(mapping, page);
+                }
+                return Outcome::Ended(End::Served);
+            }
+        };
+        let State { pager, memory, transfers, hpa, patience, .. } = self;
+        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+        pager.fault(Fault { mapping, page, access, write }, &mut Io { memory, store: &mut page_io });
+        Outcome::Told
+    }
+
+    /// Begins to write back what is dirty; whether nothing is.
+    pub fn clean(&mut self) -> bool {
+        let State { pager, memory, transfers, view, hpa, patience, .. } = self;
+        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+        let done = pager.clean_all(*view, &mut Io { memory, store: &mut page_io });
+        self.round_of_keeper();
+        done
+    }
+
+    /// Gives the port back, at the end.
+    pub fn give_back(&mut self) -> Option<Port> {
+        self.port.take().map(Port::from_parts)
+    }
+}

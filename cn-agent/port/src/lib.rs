@@ -1,0 +1,29 @@
+//! # cxloe-port: regions over a link of the program's own
+//!
+//! A program that has an interface to itself needs no agent: it registers with the manager as a compute node
+//! ([`connect`]), and its own threads drive engine and link. Lines are read and written through a [`Port`](port::Port);
+//! a region can also be mapped, so that a thread that touches an absent page fetches it itself ([`inline`]).
+//!
+//! ```text
+//!   Connected::open --> manager: registration, region
+//!        |
+//!        v
+//!      Port: Engine + Link + Clock <-- reads, writes of lines
+//!        |                         <-- signals: pause frames --> rate control
+//!        v
+//!   InlineRegion: SIGBUS --> pager --> the same engine and link
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`port`] | reads and writes of lines, waiting for them |
+//! | [`inline`] | mapped regions whose faults the faulting thread serves |
+//! | [`connect`] | becoming a compute node |
+//! | [`rate_control`] | how requests are paced, and by which signals |
+//! | [`signals`] | pause signals of an interface |
+
+pub mod connect;
+pub mod inline;
+pub mod port;
+pub mod rate_control;
+pub mod signals;

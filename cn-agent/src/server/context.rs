@@ -1,0 +1,21 @@
+//! What the server's parts have in common.
+
+use std::sync::Arc;
+
+use crate::daemon::Orders;
+use crate::region_controller::{Listing, RegionController};
+
+/// What the server hands on.
+#[derive(Clone, Debug)]
+pub struct ServerContext {
+    /// What is attached.
+    pub listing: Listing,
+    /// Where temporary regions are kept in mind.
+    pub controller: RegionController,
+    /// The worker.
+    pub orders: Orders,
+    /// Ports at a time.
+    pub clients_max: usize,
+    /// Held by whoever takes over what an agent that has died left behind.
+    pub adopting: Arc<tokio::sync::Mutex<()>>,
+}

@@ -1,0 +1,271 @@
+//! Mapping regions, as the agent's socket asks for it: connections that own a space, and members on their way to the
+//! worker. What takes time, making a space, is done here and not in the worker's thread.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use cxloe_fabric::model::Name;
+use cxloe_member::socket::{Descriptors, receive_some, send_some};
+use cxloe_member::wire::{NOT_YET, REFUSED, Welcome};
+use tokio::io::{AsyncWriteExt, Interest};
+use tokio::net::UnixStream;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep};
+
+use super::context::ServerContext;
+use crate::daemon::order::ask;
+use cxloe_client::message::{self, Answer, JoinRequest, MapRequest, Refused};
+use cxloe_cn_core::mapped::{SpaceOptions, limit_pages, view_pages};
+use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
+use cxloe_paging::{Claim, Joining, Made, Space, Spaces, cut};
+
+const PAGE: u64 = PAGE_BYTES as u64;
+/// Pages of a region at most: numbers of pages have 32 bits, the highest of which mean something else.
+const PAGES_MAX: u64 = 1 << 31;
+/// How long whoever had a region mapped has for its end: a process that ends lets go of it a moment later.
+const LEAVING_MAX: Duration = Duration::from_secs(1);
+/// How long what is dirty of it then has to get to its memory nodes; less than programs wait for the answer.
+const ENDING_MAX: Duration = Duration::from_secs(8);
+/// The pause between two looks at it.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Receives the first bytes of a request, and the descriptors beside them.
+pub async fn receive_first(
+    stream: &mut UnixStream,
+    bytes: &mut [u8],
+    descriptors: &mut Descriptors,
+) -> io::Result<()> {
+    let mut got = 0;
+    while got < bytes.len() {
+        let more = {
+            let (stream, bytes) = (&*stream, &mut bytes[got..]);
+            let receive = || receive_some(stream.as_fd(), bytes, descriptors, libc::MSG_DONTWAIT);
+            stream.async_io(Interest::READABLE, receive).await?
+        };
+        if more == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        got += more;
+    }
+    Ok(())
+}
+
+/// What a mapped region's owner gets.
+pub struct Mapped {
+    /// The space.
+    pub made: Made,
+    /// `/dev/userfaultfd`, if the agent may open it.
+    device: Option<OwnedFd>,
+}
+
+impl Mapped {
+    /// Answers with it.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub async fn answer(&self, stream: &mut UnixStream) -> io::Result<()> {
+        let Made { id, pages, ledger, memory } = &self.made;
+        let all =
+            [("ledger", Some(ledger)), ("memory", memory.as_ref()), ("userfaultfd", self.device.as_ref())];
+        let there = all.iter().filter_map(|(name, fd)| Some((*name, fd.as_ref()?.as_fd())));
+        let (names, descriptors): (Vec<&str>, Vec<BorrowedFd<'_>>) = there.unzip();
+        let descriptors_named = names.into_iter().map(String::from).collect();
+        let answer = Answer::Mapped { space: *id, pages: *pages, descriptors: descriptors_named };
+        let bytes = message::encode(&answer);
+        let sent = {
+            let stream = &*stream;
+            let send = || send_some(stream.as_fd(), &bytes, &descriptors, libc::MSG_DONTWAIT);
+            stream.async_io(Interest::WRITABLE, send).await?
+        };
+        stream.write_all(&bytes[sent..]).await
+    }
+}
+
+/// Maps a region. The connection owns its space then, and has to give it up ([`Spaces::own`]).
+///
+/// # Errors
+/// Why not.
+pub async fn map(
+    context: &ServerContext,
+    request: MapRequest,
+    mut sent: Descriptors,
+) -> Result<Mapped, Refused> {
+    if request.limit < u64::from(LIMIT_MIN) * PAGE {
+        return Err(Refused::Limit { limit: request.limit, least: u64::from(LIMIT_MIN) * PAGE });
+    }
+    let keeper = if request.keeps { sent.take() } else { None };
+    let mut made = claim_in_time(context, &request).await?;
+    if made.is_none() && request.resume {
+        let (Some(ledger), memory) = (sent.take(), sent.take()) else {
+            return Err(Refused::NotResumed("no ledger came with the request".into()));
+        };
+        let name = request.region.clone();
+        resume(context, ledger, memory, move |spaces| spaces.is_mapped(&name)).await?;
+        made = claim_in_time(context, &request).await?;
+    }
+    if made.is_none() {
+        let space = create(context, &request).await?;
+        made = add(context, space).await?;
+    }
+    if made.is_none() {
+        // Another was faster.
+        made = claim_in_time(context, &request).await?;
+    }
+    let made = made.ok_or(Refused::NoSpace)?;
+    if let Some(keeper) = keeper {
+        let id = made.id;
+        let keep = move |spaces: &mut Spaces| {
+            if let Some(space) = spaces.get_mut(id) {
+                space.keep_with(keeper);
+            }
+        };
+        ask(&context.orders, keep).await.ok_or(Refused::Ending)?;
+    }
+    let device = OpenOptions::new().read(true).write(true).open("/dev/userfaultfd").ok().map(OwnedFd::from);
+    Ok(Mapped { made, device })
+}
+
+/// The space of a region that is mapped already, owned by one more; `None` if it is not mapped. Who had it before may
+/// have ended a moment ago: that is waited for.
+async fn claim_in_time(context: &ServerContext, request: &MapRequest) -> Result<Option<Made>, Refused> {
+    let since = Instant::now();
+    loop {
+        let wish = request.clone();
+        let claimed = ask(&context.orders, move |spaces| spaces.claim(&wish)).await.ok_or(Refused::Ending)?;
+        let late = |limit: Duration| request.resume || since.elapsed() >= limit;
+        match claimed.map_err(|error| Refused::System(error.to_string()))? {
+            Claim::Owned(made) => return Ok(Some(made)),
+            Claim::Free => return Ok(None),
+            Claim::Taken if late(LEAVING_MAX) => return Err(Refused::Mapped(request.region.clone())),
+            Claim::Ending if late(ENDING_MAX) => return Err(Refused::WritingBack(request.region.clone())),
+            Claim::Taken | Claim::Ending => sleep(PAUSE).await,
+        }
+    }
+}
+
+async fn create(context: &ServerContext, request: &MapRequest) -> Result<Box<Space>, Refused> {
+    let name = &request.region;
+    let regions = context.listing.regions();
+    let none = || Refused::NoRegion(name.clone());
+    let region = regions.into_iter().find(|region| region.region == *name).ok_or_else(none)?;
+    let pages = (region.size - region.beyond_window) / PAGE;
+    if pages == 0 || pages > PAGES_MAX {
+        return Err(Refused::TooLarge(name.clone()));
+    }
+    let options = SpaceOptions {
+        id: rand::random(),
+        region: name.clone(),
+        kind: request.kind,
+        hpa: region.hpa,
+        pages: pages as u32,
+        view_pages: view_pages(request.kind, pages as u32),
+        limit: limit_pages(request.limit, pages as u32),
+        prefetch: request.prefetch,
+        fresh: request.fresh,
+        lost_wait: Duration::from_millis(request.lost_wait_ms),
+        stay: request.stay,
+    };
+    let made = spawn_blocking(|| Space::create(options).map(Box::new)).await;
+    made.map_err(|error| Refused::System(error.to_string()))?
+        .map_err(|error| Refused::System(error.to_string()))
+}
+
+/// Adds a space, owned by who asked for it; `None` if another was faster.
+async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<Made>, Refused> {
+    let made = space.made().map_err(|error| Refused::System(error.to_string()))?;
+    let added = ask(&context.orders, |spaces| {
+        let id = space.options().id;
+        let added = spaces.add(space);
+        if added.is_ok() {
+            spaces.own(id, true);
+        }
+        // One that cannot be added is dropped elsewhere than in the worker's thread.
+        added.err()
+    });
+    match added.await.ok_or(Refused::Ending)? {
+        None => Ok(Some(made)),
+        Some(_) => Ok(None),
+    }
+}
+
+/// Goes on with a space that an agent has left behind, unless it is `there` already: one at a time, because whoever
+/// adopts a ledger changes it.
+async fn resume(
+    context: &ServerContext,
+    ledger: OwnedFd,
+    memory: Option<OwnedFd>,
+    there: impl FnOnce(&mut Spaces) -> bool + Send + 'static,
+) -> Result<(), Refused> {
+    let _one = context.adopting.lock().await;
+    if ask(&context.orders, there).await.ok_or(Refused::Ending)? {
+        return Ok(());
+    }
+    let listing = context.listing.clone();
+    let adopted = spawn_blocking(move || {
+        let place = |name: &str| {
+            let region = listing.regions().into_iter().find(|region| region.region == name)?;
+            Some((region.hpa, region.size - region.beyond_window))
+        };
+        Space::adopt(ledger, memory, place).map(|space| space.map(Box::new))
+    });
+    let adopted = adopted.await.map_err(|error| Refused::System(error.to_string()))?;
+    match adopted.map_err(|error| Refused::NotResumed(error.to_string()))? {
+        Some(space) => {
+            drop(ask(&context.orders, |spaces| spaces.add(space).err()).await.ok_or(Refused::Ending)?);
+            Ok(())
+        }
+        None => Err(Refused::NotResumed("its region is not attached yet".into())),
+    }
+}
+
+/// Keeps the name of a region that the process at the other end is about to have created for itself.
+///
+/// # Errors
+/// Why not.
+pub fn lease(context: &ServerContext, region: Name, stream: &UnixStream) -> Result<(), Refused> {
+    let pid = peer(stream).map_err(|error| Refused::System(error.to_string()))?;
+    let unknown = || Refused::System("the system does not say which process this is".into());
+    context.controller.lease(region, pid.ok_or_else(unknown)?)
+}
+
+/// The process at the other end: who it is says the kernel.
+fn peer(stream: &UnixStream) -> io::Result<Option<u32>> {
+    Ok(stream.peer_cred()?.pid().and_then(|pid| u32::try_from(pid).ok()))
+}
+
+/// Has a process become a member; the connection goes to the worker.
+///
+/// # Errors
+/// What the kernel says.
+pub async fn join(
+    context: &ServerContext,
+    request: JoinRequest,
+    mut sent: Descriptors,
+    stream: UnixStream,
+) -> io::Result<()> {
+    let JoinRequest { space, address, bytes, offset, pid, view, resume: resumes } = request;
+    let uffd = sent.take();
+    if resumes && let Some(ledger) = sent.take() {
+        let there = move |spaces: &mut Spaces| spaces.get(space).is_some();
+        if let Err(error) = resume(context, ledger, sent.take(), there).await {
+            return refuse(stream, NOT_YET, &error.to_string()).await;
+        }
+    }
+    // Not by what the request says.
+    let Some(peer) = peer(&stream)? else {
+        return refuse(stream, REFUSED, "the system does not say which process this is").await;
+    };
+    let socket = Some(OwnedFd::from(stream.into_std()?));
+    let joining = Joining { space, address, bytes, offset, pid, peer, view, resume: resumes, uffd, socket };
+    // If the worker has ended, the connection closes here, which says so.
+    let _ = ask(&context.orders, move |spaces| spaces.join(joining)).await;
+    Ok(())
+}
+
+async fn refuse(mut stream: UnixStream, status: u32, text: &str) -> io::Result<()> {
+    let text = cut(text);
+    let welcome = Welcome { status, text: text.len() as u32, ..Welcome::default() };
+    stream.write_all(&[&welcome.encode(), text.as_bytes()].concat()).await
+}

@@ -1,0 +1,265 @@
+//! The agent's socket: answers questions, and opens ports. A thread with a small runtime; each connection is a
+//! task, bounded in number, in the size of what it sends and in how long it may stay silent. A connection that
+//! becomes a port or a member leaves here for the worker; one that owns a mapped region stays as long as it likes.
+
+mod context;
+mod mapping;
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use cxloe_daemon::{Bound, SocketError};
+use cxloe_member::socket::Descriptors;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::time::{sleep, timeout};
+
+use crate::daemon::clients::{Client, Seat};
+use crate::daemon::order::{ask, report};
+use crate::daemon::{Order, Orders};
+use cxloe_client::memory::{SharedMemory, send_with_descriptor};
+use cxloe_client::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
+use cxloe_client::ring::{AgentEnd, PORT_BYTES};
+
+pub use context::ServerContext;
+
+/// Connections with questions at a time; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 64;
+/// Connections that own mapped regions at a time.
+const OWNERS_MAX: usize = 1024;
+/// How long a connection may take to say something.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// The pause after a failed accept, most likely for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Binds the agent's socket at `path`, for its own user and group: nobody else can be this agent from here on, and
+/// nothing is answered yet.
+///
+/// # Errors
+/// Any [`SocketError`].
+pub fn bind(path: &Path) -> Result<Bound, SocketError> {
+    Bound::bind(path, 0o660, "agent")
+}
+
+/// The running server; ends when dropped, and its socket with it.
+#[derive(Debug)]
+pub struct Server {
+    _socket: Bound,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts answering on `socket`.
+    ///
+    /// # Errors
+    /// [`SocketError::Io`] when there is no thread, or no descriptor.
+    pub fn start(socket: Bound, context: ServerContext) -> Result<Server, SocketError> {
+        let failed = || SocketError::io("start the thread that serves", socket.path());
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed())?;
+        let listener = {
+            let _within = runtime.enter();
+            socket.async_listener()?
+        };
+        let (stop, stopped) = watch::channel(false);
+        let thread = thread::Builder::new()
+            .name("local-server".into())
+            .spawn(move || runtime.block_on(accept(listener, context, stopped)))
+            .map_err(failed())?;
+        Ok(Server { _socket: socket, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.stop.send(true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept(listener: UnixListener, context: ServerContext, mut stopped: watch::Receiver<bool>) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let seats = Arc::new(AtomicUsize::new(0));
+    let owners = Arc::new(Semaphore::new(OWNERS_MAX));
+    loop {
+        let next = async {
+            let permit = Arc::clone(&room).acquire_owned().await;
+            (permit, listener.accept().await)
+        };
+        let (permit, accepted) = tokio::select! {
+            _ = stopped.changed() => return,
+            next = next => next,
+        };
+        match accepted {
+            Ok((stream, _)) => {
+                let (context, seats, owners) = (context.clone(), Arc::clone(&seats), Arc::clone(&owners));
+                tokio::spawn(async move {
+                    let mut place = Place { permit: permit.ok(), owners, owns: None };
+                    let ended = converse(stream, &context, seats, &mut place).await;
+                    if let Some(space) = place.owns {
+                        ask(&context.orders, move |spaces| spaces.own(space, false)).await;
+                    }
+                    if let Err(error) = ended {
+                        tracing::debug!(%error, "a connection to the agent's socket ended");
+                    }
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection to the agent's socket");
+                sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// A connection's place among the others.
+struct Place {
+    /// While it only asks.
+    permit: Option<OwnedSemaphorePermit>,
+    owners: Arc<Semaphore>,
+    /// The space it owns.
+    owns: Option<u64>,
+}
+
+/// Answers until the other side leaves, stays silent, says nonsense, or becomes a port or a member.
+async fn converse(
+    mut stream: UnixStream,
+    context: &ServerContext,
+    seats: Arc<AtomicUsize>,
+    place: &mut Place,
+) -> io::Result<()> {
+    loop {
+        let mut sent = Descriptors::new();
+        let request = receive(&mut stream, &mut sent);
+        // An owner may be silent.
+        let request =
+            if place.owns.is_some() { request.await? } else { timeout(SILENCE_MAX, request).await?? };
+        let request: Request = match request {
+            Ok(request) => request,
+            Err(reason) => {
+                return answer(&mut stream, &Answer::Refused(Refused::Malformed(reason))).await;
+            }
+        };
+        if request.version != VERSION {
+            return answer(&mut stream, &Answer::Refused(Refused::Version { agent: VERSION })).await;
+        }
+        let said = match request.ask {
+            Ask::Regions => Answer::Regions(context.listing.regions()),
+            Ask::Node => Answer::Node(context.listing.node()),
+            Ask::Sessions => {
+                report(&context.orders).await.map_or_else(ending, |report| Answer::Sessions(report.sessions))
+            }
+            Ask::Counters => report(&context.orders)
+                .await
+                .map_or_else(ending, |report| Answer::Counters(Box::new(report.counters))),
+            Ask::Port => match Seat::take(&seats, context.clients_max) {
+                Some(seat) => return open_port(stream, seat, &context.orders).await,
+                None => Answer::Refused(Refused::Full { limit: context.clients_max }),
+            },
+            Ask::Map(_) if place.owns.is_some() => {
+                Answer::Refused(Refused::Malformed("a connection maps one region; open another".into()))
+            }
+            Ask::Map(request) => {
+                let Ok(permit) = Arc::clone(&place.owners).try_acquire_owned() else {
+                    return answer(&mut stream, &Answer::Refused(Refused::Full { limit: OWNERS_MAX })).await;
+                };
+                match mapping::map(context, request, sent).await {
+                    Ok(mapped) => {
+                        (place.permit, place.owns) = (Some(permit), Some(mapped.made.id));
+                        timeout(SILENCE_MAX, mapped.answer(&mut stream)).await??;
+                        continue;
+                    }
+                    Err(refused) => Answer::Refused(refused),
+                }
+            }
+            Ask::Join(request) => return mapping::join(context, request, sent, stream).await,
+            Ask::SetLimit { space, limit } => {
+                let set = ask(&context.orders, move |spaces| spaces.set_limit(space, limit)).await;
+                set.map_or_else(ending, |set| done(set.map_err(Refused::from)))
+            }
+            Ask::Paging { space } => ask(&context.orders, move |spaces| spaces.report(space))
+                .await
+                .map_or_else(ending, Answer::Paging),
+            Ask::LetGo { space } if place.owns == Some(space) => {
+                place.owns = None;
+                let gone = ask(&context.orders, move |spaces| spaces.let_go(space)).await;
+                gone.map_or_else(ending, |()| Answer::Done)
+            }
+            Ask::LetGo { .. } => Answer::Refused(Refused::NoSpace),
+            Ask::Lease { region } => done(mapping::lease(context, region, &stream)),
+            Ask::CleanAll { space } => clean_all(&context.orders, space).await,
+        };
+        answer(&mut stream, &said).await?;
+    }
+}
+
+fn done(outcome: Result<(), Refused>) -> Answer {
+    outcome.map_or_else(Answer::Refused, |()| Answer::Done)
+}
+
+async fn clean_all(orders: &Orders, space: u64) -> Answer {
+    let (tell, told) = oneshot::channel();
+    let tell = Box::new(move |clean| {
+        let _ = tell.send(clean);
+    });
+    match ask(orders, move |spaces| spaces.clean_all(space, tell)).await {
+        None => ending(),
+        Some(Err(error)) => Answer::Refused(error.into()),
+        Some(Ok(())) => match told.await {
+            Ok(true) => Answer::Done,
+            Ok(false) => Answer::Refused(Refused::NotClean),
+            Err(_) => ending(),
+        },
+    }
+}
+
+fn ending() -> Answer {
+    Answer::Refused(Refused::Ending)
+}
+
+async fn receive(stream: &mut UnixStream, sent: &mut Descriptors) -> io::Result<Result<Request, String>> {
+    let mut prefix = [0; 4];
+    mapping::receive_first(stream, &mut prefix, sent).await?;
+    let length = match message::announced(prefix, REQUEST_MAX) {
+        Ok(length) => length,
+        Err(error) => return Ok(Err(error.to_string())),
+    };
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).await?;
+    // Of another version, it may look otherwise.
+    #[derive(serde::Deserialize)]
+    struct Versioned {
+        version: u32,
+    }
+    Ok(message::decode(&bytes).or_else(|error| match message::decode::<Versioned>(&bytes) {
+        Ok(Versioned { version }) if version != VERSION => Ok(Request { version, ask: Ask::Regions }),
+        _ => Err(error.to_string()),
+    }))
+}
+
+async fn answer(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
+    timeout(SILENCE_MAX, stream.write_all(&message::encode(answer))).await?
+}
+
+async fn open_port(mut stream: UnixStream, seat: Seat, orders: &Orders) -> io::Result<()> {
+    let memory = match SharedMemory::create(PORT_BYTES) {
+        Ok(memory) => memory,
+        Err(error) => {
+            return answer(&mut stream, &Answer::Refused(Refused::System(error.to_string()))).await;
+        }
+    };
+    let end = AgentEnd::new(memory);
+    let socket = stream.into_std()?;
+    let hello = message::encode(&Answer::Port { bytes: PORT_BYTES as u64 });
+    send_with_descriptor(&socket, &hello, end.memory().descriptor())?;
+    // If the worker has ended, the socket closes here and the client is told by that.
+    let _ = orders.try_give(Order::Serve(Box::new(Client::new(end, socket, seat))));
+    Ok(())
+}

@@ -1,0 +1,118 @@
+//! The command line of a virtual machine monitor, with the region's memory in it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
+
+use cxloe_client::mapping::Owner;
+use cxloe_exec::session::preload;
+
+/// The library's file.
+pub const LIBRARY: &str = "libcxloe_vm.so";
+/// What stands for the path of the region's memory.
+pub const MEMORY: &str = "@memory@";
+/// What stands for its bytes.
+pub const SIZE: &str = "@size@";
+
+/// Why there is no such command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// Nothing would be remote.
+    #[error(
+        "no argument of the command has {MEMORY} in it, so none of its memory would be remote; for QEMU say \
+         -object memory-backend-file,id=remote,share=on,prealloc=off,mem-path={MEMORY},size={SIZE}"
+    )]
+    NoMemory,
+    /// The agent sent none.
+    #[error("no memory came with the agent's answer; use programs of one release")]
+    NoFile,
+    /// The system.
+    #[error("the region's memory cannot be passed on: {0}")]
+    System(#[from] Errno),
+}
+
+/// What the library is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    /// The library.
+    pub library: &'a Path,
+    /// The agent's socket, as a whole path.
+    pub agent: &'a Path,
+    /// Bytes of the region.
+    pub bytes: u64,
+    /// How long to wait for an agent that has ended.
+    pub wait: Duration,
+}
+
+/// The command `words`, its first word being the program, with the memory that `owner` holds.
+///
+/// # Errors
+/// Any [`LaunchError`].
+pub fn command(words: &[OsString], owner: &Owner, settings: &Settings<'_>) -> Result<Command, LaunchError> {
+    let memory = owner.memory().ok_or(LaunchError::NoFile)?;
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let put = |word: &OsString| {
+        let word = replace(word, MEMORY, &path);
+        replace(&word, SIZE, &settings.bytes.to_string())
+    };
+    if !words.iter().any(|word| find(word.as_bytes(), MEMORY.as_bytes()).is_some()) {
+        return Err(LaunchError::NoMemory);
+    }
+    let mut words = words.iter().map(put);
+    let mut command = Command::new(words.next().unwrap_or_default());
+    command
+        .args(words)
+        .env("LD_PRELOAD", preload(settings.library, std::env::var_os("LD_PRELOAD").as_deref()))
+        .env("CXLOE_VM_AGENT", settings.agent)
+        .env("CXLOE_VM_SPACE", owner.space().to_string())
+        .env("CXLOE_VM_WAIT_MS", settings.wait.as_millis().to_string())
+        .env("CXLOE_VM_MEMORY", memory.as_raw_fd().to_string());
+    pass_on(memory)?;
+    if let Some(device) = owner.device() {
+        pass_on(device)?;
+        command.env("CXLOE_VM_DEVICE", device.as_raw_fd().to_string());
+    }
+    Ok(command)
+}
+
+/// Keeps a descriptor open in programs that this one starts.
+fn pass_on(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+    fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty())).map(drop)
+}
+
+fn find(text: &[u8], what: &[u8]) -> Option<usize> {
+    text.windows(what.len()).position(|window| window == what)
+}
+
+/// `word` with every `what` in it replaced.
+fn replace(word: &OsStr, what: &str, by: &str) -> OsString {
+    let mut rest = word.as_bytes();
+    let mut replaced = Vec::with_capacity(rest.len());
+    while let Some(at) = find(rest, what.as_bytes()) {
+        replaced.extend_from_slice(&rest[..at]);
+        replaced.extend_from_slice(by.as_bytes());
+        rest = &rest[at + what.len()..];
+    }
+    replaced.extend_from_slice(rest);
+    OsString::from_vec(replaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_replaced_wherever_they_stand() {
+        let put = |word: &str| replace(OsStr::new(word), MEMORY, "/fd/5").into_string().unwrap();
+        assert_eq!(put("mem-path=@memory@,size=@size@"), "mem-path=/fd/5,size=@size@");
+        assert_eq!(put("@memory@@memory@"), "/fd/5/fd/5");
+        assert_eq!(put("@memory"), "@memory");
+        assert_eq!(put(""), "");
+    }
+}
