@@ -9,10 +9,10 @@ use cxloe_cn_core::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Piece, 
 use cxloe_fabric::model::Watermark;
 use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_link::{Link, LinkCounters};
-use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
-use cxloe_mn_core::service::Service;
+use cxloe_mn::service::Service;
 use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PfcVector};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
@@ -171,7 +171,7 @@ fn service(cns: &[Cn], watched: bool) -> Service {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
+    let pool = Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
     let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
     let range = |cn: &Cn| StaticRange { cn: cn.link.info().mac, base: ByteSize(0), size: ByteSize(BYTES) };
     StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");

@@ -27,7 +27,7 @@ use cxloe_mn::config::{Config, MapSource};
 use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
 use cxloe_mn::metrics;
 use cxloe_mn::pool::{ByteSize, Host, Pool};
-use cxloe_mn_core::service::Service;
+use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{ResponderConfig, WINDOW};
@@ -270,7 +270,7 @@ fn open_pool(config: &Config, supervisor: Supervisor) -> Result<Arc<Pool>, Failu
             supervisor.status(&format!("bringing the pool in: {percent} %"));
         }
     };
-    let pool = cxloe_mn::pool::open(&config.pool, &Host::default(), &progress)?;
+    let pool = Pool::open(&config.pool, &Host::default(), &progress)?;
     info!(
         pool = %pool.spec(), bytes = pool.bytes(), extent_bytes = pool.extent_bytes(),
         incarnation = format_args!("{:#x}", pool.incarnation()), kept = pool.retained(),

@@ -11,10 +11,10 @@ use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE, Mac, PfcVector}
 use cxloe_wire::session::{Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 
-use cxloe_mn_core::congestion::{CongestionConfig, CongestionWatch, Verdict};
+use crate::congestion::{CongestionConfig, CongestionWatch, Verdict};
 use crate::pool::{MpAddr, prefetch_bytes};
-use cxloe_mn_core::trace::{Trace, Untraced};
-use cxloe_mn_core::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
+use crate::trace::{Trace, Untraced};
+use crate::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
 
 /// The memory node as one worker sees it. `T` is told when memory is touched.
 pub struct Service<T: Trace = Untraced> {

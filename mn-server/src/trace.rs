@@ -1,6 +1,6 @@
 //! A moment on the way of a request through the memory node, told to whoever times it.
 //!
-//! What happens before and after a frame is handled can be timed from outside a [`Service`](cxloe_mn_core::service::Service);
+//! What happens before and after a frame is handled can be timed from outside a [`Service`](crate::service::Service);
 //! when the pool is touched cannot. A service is made with something that is told: [`Untraced`] for every worker, which
 //! compiles to nothing, and a clock where the parts of a request's latency are measured (paper, Fig. 8).
 

@@ -12,7 +12,7 @@ use cxloe_link::fate::{Burst, Faults};
 use cxloe_link::limit::Rate;
 use cxloe_link::random::{Probability, Random};
 use cxloe_link::sim::{Path, PortConfig};
-use cxloe_mn_core::congestion::CongestionConfig;
+use cxloe_mn::congestion::CongestionConfig;
 use cxloe_wire::session::Timing;
 
 use crate::control::network::Conditions;

@@ -15,8 +15,8 @@ use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, EXTENT_BYTES_DEFAULT, Host, Pool, PoolOptions};
-use cxloe_mn_core::service::Service;
-use cxloe_mn_core::translation::TLB_ENTRIES_DEFAULT;
+use cxloe_mn::service::Service;
+use cxloe_mn::translation::TLB_ENTRIES_DEFAULT;
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, LINE_SIZE, Mac};
 use cxloe_wire::session::{ResponderConfig, Timing};
@@ -213,7 +213,7 @@ fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    let pool = Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {})?);
+    let pool = Arc::new(Pool::open(&options, &Host::default(), &|_, _| {})?);
     let incarnation = pool.incarnation();
     let (mut mappings, _) = Mappings::open(pool, Watermark::default());
     let range = |index| StaticRange { cn: cn(index), base: ByteSize(0), size: ByteSize(EXTENT) };

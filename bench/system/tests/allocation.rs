@@ -21,7 +21,7 @@ use cxloe_link::Clock;
 use cxloe_link::{Backend, Link, LinkConfig};
 use cxloe_mn::control::{Mappings, StaticMap};
 use cxloe_mn::pool::{Host, Pool, PoolOptions};
-use cxloe_mn_core::service::Service;
+use cxloe_mn::service::Service;
 use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::ResponderConfig;
@@ -133,7 +133,7 @@ fn serve(mut link: Box<dyn Link>, mut service: Service, shared: &Shared) -> Resu
 
 fn service(max_frame: usize) -> Result<Service, Failed> {
     let options = PoolOptions { bytes: Some(2 * REGION), prefault: Some(true), ..PoolOptions::default() };
-    let pool = Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {})?);
+    let pool = Arc::new(Pool::open(&options, &Host::default(), &|_, _| {})?);
     let incarnation = pool.incarnation();
     let (mut mappings, _) = Mappings::open(pool, Default::default());
     let map: StaticMap = serde_json::from_value(

@@ -20,9 +20,9 @@ use cxloe_link::fault::FaultPlan;
 use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 
-use cxloe_mn_core::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
+use crate::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
 use crate::pool::{ByteSize, PoolOptions};
-use cxloe_mn_core::translation::TLB_ENTRIES_DEFAULT;
+use crate::translation::TLB_ENTRIES_DEFAULT;
 use crate::worker::EchoFor;
 
 /// Frames a receive ring holds, at most; one more never waits.

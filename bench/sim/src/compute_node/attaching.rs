@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use cxloe_cn_core::attachments::{Attachment, Change};
-use cxloe_cn::daemon::{Attaching, Departed};
+use cxloe_cn_core::drain::{Attaching, Drained};
 use cxloe_fabric::model::LegState;
 use cxloe_link::Link;
 use cxloe_wire::time::Time;
@@ -29,7 +29,7 @@ impl ComputeNode {
         let Some(managed) = &mut self.managed else { return };
         let engine = &mut self.engine;
         match change {
-            Change::Attach(attachment) => match managed.departures.attach(engine, Box::new(attachment)) {
+            Change::Attach(attachment) => match managed.drains.attach(engine, Box::new(attachment)) {
                 Attaching::Now(attachment) => self.attach(&attachment, now),
                 Attaching::Stays { region, from } => {
                     managed.moving.retain(|(at, _)| *at != region.hpa);
@@ -38,7 +38,7 @@ impl ComputeNode {
                 Attaching::Later => {}
             },
             Change::Extend { attachment, from } => {
-                if let Some(attachment) = managed.departures.extend(engine, attachment) {
+                if let Some(attachment) = managed.drains.extend(engine, attachment) {
                     self.extend(&attachment, from, now);
                 }
             }
@@ -46,7 +46,7 @@ impl ComputeNode {
                 if managed.moving.iter().all(|(hpa, _)| *hpa != attachment.hpa) {
                     managed.moving.push((attachment.hpa, now));
                 }
-                managed.departures.move_away(engine, attachment, now);
+                managed.drains.move_away(engine, attachment, now);
             }
             Change::LetGo { attachment, ticket } if self.mistake == Some(Mistake::LetsGoEarly) => {
                 managed.attachments.let_go(ticket);
@@ -59,12 +59,12 @@ impl ComputeNode {
                 if managed.moving.iter().all(|(hpa, _)| *hpa != attachment.hpa) {
                     managed.moving.push((attachment.hpa, now));
                 }
-                managed.departures.let_go(engine, attachment, ticket, now);
+                managed.drains.let_go(engine, attachment, ticket, now);
             }
             Change::Drop(attachment) => {
                 let hpa = attachment.hpa;
                 engine.open_range(hpa);
-                let before = managed.departures.forget(hpa).map(|before| before.region);
+                let before = managed.drains.forget(hpa).map(|before| before.region);
                 for region in before.iter().chain([&attachment.region]) {
                     managed.station.detach(engine, region, hpa);
                 }
@@ -163,16 +163,16 @@ impl ComputeNode {
 
     /// Goes on with regions on their way out.
     pub(super) fn drain(&mut self, now: Time, around: Surroundings<'_>) -> Result<(), Broken> {
-        let Some(managed) = self.managed.as_mut().filter(|managed| !managed.departures.is_empty()) else {
+        let Some(managed) = self.managed.as_mut().filter(|managed| !managed.drains.is_empty()) else {
             return Ok(());
         };
         managed.drained_at = now;
         let patience = managed.station.timing.dead_after;
         let tx = self.link.transmit();
-        let departed = managed.departures.go_on(&mut self.engine, &managed.station, patience, now, tx);
-        match departed {
+        let drained = managed.drains.go_on(&mut self.engine, &managed.station, patience, now, tx);
+        match drained {
             None => {}
-            Some(Departed::Tell(ticket)) => {
+            Some(Drained::Tell(ticket)) => {
                 managed.attachments.let_go(ticket);
                 let at = managed.tickets.iter().position(|(known, ..)| *known == ticket);
                 let (_, hpa, window) = at.and_then(|at| managed.tickets.remove(at)).expect("a known ticket");
@@ -183,7 +183,7 @@ impl ComputeNode {
                     self.check_stored(part, around)?;
                 }
             }
-            Some(Departed::Attach(attachment)) => {
+            Some(Drained::Attach(attachment)) => {
                 let moving = managed.moving.iter().find(|(hpa, _)| *hpa == attachment.hpa);
                 let given_up = moving.is_some_and(|(_, since)| now >= *since + patience);
                 for part in self.layout.parts_in(addresses(&attachment)).into_iter().filter(|_| given_up) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cxloe_cn_core::attach::Station;
 use cxloe_cn_core::attachments::{Attachments, Change};
-use cxloe_cn::daemon::Departures;
+use cxloe_cn_core::drain::Drains;
 use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, NotFollowed, Party,
     RegisterComputeNode,
@@ -50,7 +50,7 @@ enum Doing {
 /// A compute node's link to the manager, and what it knows of its regions.
 pub(super) struct Managed {
     pub attachments: Attachments,
-    pub departures: Departures,
+    pub drains: Drains,
     pub station: Station,
     /// Regions on their way out, by their tickets: where they begin, and bytes of their addresses.
     pub tickets: VecDeque<(u64, u64, u64)>,
@@ -75,7 +75,7 @@ impl Managed {
         let own = config.identity.own;
         Managed {
             attachments: Attachments::default(),
-            departures: Departures::default(),
+            drains: Drains::default(),
             station: Station {
                 own,
                 ethertype: ETHERTYPE_DEFAULT,
@@ -123,7 +123,7 @@ impl Managed {
             Doing::Pause(at) => Some(at),
             _ => self.port.deadline(),
         };
-        let drains = !self.departures.is_empty() && self.departures.gets_on();
+        let drains = !self.drains.is_empty() && self.drains.gets_on();
         let drain = drains.then(|| self.drained_at + DRAIN_AGAIN);
         link.into_iter().chain(drain).min()
     }
@@ -131,14 +131,14 @@ impl Managed {
     /// What it is at, for a message.
     pub fn state(&self) -> String {
         let letting_go = self.attachments.is_letting_go();
-        format!("{:?}, letting go {letting_go}, departures {}", self.doing, !self.departures.is_empty())
+        format!("{:?}, letting go {letting_go}, drains {}", self.doing, !self.drains.is_empty())
     }
 
     /// Whether it has heard of everything up to this event, and has nothing left to do.
     pub fn is_quiet(&self, last_event: u64) -> bool {
         self.doing == Doing::Syncing
             && self.after_event == last_event
-            && self.departures.is_empty()
+            && self.drains.is_empty()
             && !self.attachments.is_letting_go()
             && self.attachments.released().is_empty()
     }
@@ -244,7 +244,7 @@ impl Managed {
         self.station.instance = instance;
         let file = serde_json::to_vec(&self.attachments).expect("a state file");
         self.attachments = serde_json::from_slice(&file).expect("what was just written");
-        self.departures = Departures::default();
+        self.drains = Drains::default();
         self.tickets.clear();
         self.moving.clear();
         self.pause(now);

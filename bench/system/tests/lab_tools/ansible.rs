@@ -95,7 +95,7 @@ impl Hosts {
         };
         let inventory = format!(
             "cxloe:\n  vars:\n    ansible_connection: local\n    ansible_remote_tmp: {dir}/tmp\n    cxloe_become: false\n    \
-             cxloe_source: binaries\n    cxloe_programs_folder: {}\n    cxloe_services: false\n    cxloe_doctor: false\n    \
+             cxloe_source: binaries\n    cxloe_programs_folder: {}\n    cxloe_services: false\n    cxloe_daemon::doctor: false\n    \
              cxloe_interface: \"{{{{ inventory_hostname }}}}\"\n    cxloe_pool_size: 32MiB\n    \
              cxloe_key: a key for this lab alone\n    cxloe_tune: true\n    cxloe_tune_options: --mtu 1400 --governor keep\n    \
              cxloe_memory_node_options: {{link: packet, wait: sleep}}\n    \
