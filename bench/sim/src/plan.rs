@@ -2,12 +2,13 @@
 //!
 //! The [`Scenario`] decides what is possible, the seed what becomes of it; what was set by hand has the last word.
 
+mod managed;
+
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{BUCKET_DEFAULT, Pacing};
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_fabric::model::{CnId, Name as ModelName};
 use cxloe_link::fate::{Burst, Faults};
 use cxloe_link::limit::Rate;
 use cxloe_link::random::{Probability, Random};
@@ -15,15 +16,13 @@ use cxloe_link::sim::{Path, PortConfig};
 use cxloe_mn::congestion::CongestionConfig;
 use cxloe_wire::session::Timing;
 
-use crate::control::network::Conditions;
-use crate::control::operator::Wanted;
-use crate::layout::{Interleave, Layout, Set};
-use crate::memory_node;
+use crate::layout::Interleave;
 use crate::mistake::Mistake;
 use crate::register::Shape;
 use crate::scenario::Scenario;
-use crate::trace::Name;
 use crate::trouble::{self, Trouble, Troubles, pick};
+
+pub use managed::{FabricPlan, PAGES, PagingPlan};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
@@ -33,7 +32,7 @@ const MS: Duration = Duration::from_millis(1);
 const LATE_ONE_IN: u64 = 512;
 /// Of so many mixed runs, one each is one of these, of all parts of the system or of sessions alone.
 const SPECIAL_ONE_IN: u64 = 12;
-const SPECIAL: [Scenario; 3] = [Scenario::Control, Scenario::Managers, Scenario::Sessions];
+const SPECIAL: [Scenario; 4] = [Scenario::Control, Scenario::Managers, Scenario::Sessions, Scenario::Paging];
 /// Operations of such a run, more than there are sequence numbers.
 const LATE_OPERATIONS: u64 = 72_000;
 
@@ -72,48 +71,6 @@ pub struct Plan {
     pub fabric: Option<FabricPlan>,
 }
 
-/// The control plane.
-#[derive(Clone, Debug)]
-pub struct FabricPlan {
-    /// How its messages travel.
-    pub conditions: Conditions,
-    /// Silence after which a node counts as unreachable, in milliseconds.
-    pub node_timeout_ms: u64,
-    /// Orders that the operator gives.
-    pub orders: u64,
-    /// From one of them to the next, in the mean.
-    pub interval: Duration,
-    /// Extents of each memory node.
-    pub extents: u64,
-    /// The last memory node is given away whole.
-    pub whole: bool,
-}
-
-impl FabricPlan {
-    /// Whether a memory node is given away whole.
-    pub(crate) fn is_whole(&self, mn: usize, plan: &Plan) -> bool {
-        self.whole && mn + 1 == plan.mns.len()
-    }
-
-    /// The regions that compute nodes are to have.
-    pub(crate) fn wanted(&self, plan: &Plan) -> Vec<Wanted> {
-        let mns = plan.mns.len() - usize::from(self.whole);
-        let of = |cn: usize| {
-            let layout = Layout::new(mns, plan.interleave, cn);
-            let wanted = |(set, at): (&Set, u32)| Wanted {
-                name: ModelName::new(format!("cn{cn}-{at}")).expect("letters and digits"),
-                owner: CnId::new(Name::cn(cn).0).expect("a unicast address"),
-                ways: Ways::try_from(set.parts.len() as u32).expect("a plan has possible ways"),
-                granularity: set.granularity,
-                on: set.parts.iter().map(|mn| memory_node::name(*mn)).collect(),
-                bytes: set.bytes,
-            };
-            layout.sets().iter().zip(0..).map(wanted).collect::<Vec<_>>()
-        };
-        (0..plan.cns.len()).flat_map(of).collect()
-    }
-}
-
 /// A compute node.
 #[derive(Clone, Debug)]
 pub struct CnPlan {
@@ -131,6 +88,8 @@ pub struct CnPlan {
     pub depth: usize,
     /// Rate control, if it has any.
     pub pacing: Option<Pacing>,
+    /// Programs that have its region mapped.
+    pub paging: Option<PagingPlan>,
 }
 
 /// A memory node.
@@ -195,6 +154,7 @@ impl Plan {
                 pause: pick(r, &[2 * US, 20 * US, 200 * US]),
                 depth: 24,
                 pacing: pick(r, &[None, Some(paced())]),
+                paging: None,
             })
             .collect();
         Plan {
@@ -223,6 +183,7 @@ impl Plan {
             pause: pick(r, &[US, 2 * US, 20 * US]),
             depth: 24,
             pacing: None,
+            paging: None,
         };
         Plan {
             seed,
@@ -305,6 +266,7 @@ impl Plan {
                 self.manage(r);
                 self.troubles = Troubles { kinds: trouble::MANAGED, ..some(r) };
             }
+            Scenario::Paging => self.page(r),
             Scenario::Late => {
                 self.path.late = chance(r, &[0.001, 0.003]);
                 faults.drop = chance(r, &[0.0, 0.0001]);
@@ -358,37 +320,6 @@ impl Plan {
         self.troubles = Troubles { kinds, count: r.below(5) };
     }
 
-    /// Regions come from a manager, to which messages get lost.
-    fn manage(&mut self, r: &mut Random) {
-        self.path.faults.drop = chance(r, &[0.0, 0.001, 0.01]);
-        if r.below(3) == 0 {
-            let ways = pick(r, &[Ways::Two, Ways::Two, Ways::Three]);
-            self.spread(r, ways);
-        }
-        let whole = r.below(2) == 0;
-        if whole {
-            self.mns.extend(self.mns.first().cloned());
-        }
-        for cn in &mut self.cns {
-            cn.operations = 200 + r.below(300);
-            cn.pause = pick(r, &[50 * US, 200 * US, 500 * US]);
-        }
-        self.fabric = Some(FabricPlan {
-            conditions: Conditions {
-                delay: pick(r, &[20 * US, 100 * US, 500 * US]),
-                jitter: pick(r, &[Duration::ZERO, 100 * US, 2 * MS]),
-                lose: chance(r, &[0.0, 0.01, 0.05, 0.15]),
-                repeat: chance(r, &[0.0, 0.02, 0.1]),
-                late: chance(r, &[0.0, 0.01, 0.1]),
-            },
-            node_timeout_ms: pick(r, &[30, 60, 120]),
-            orders: 5 + r.below(25),
-            interval: pick(r, &[MS, 3 * MS, 8 * MS]),
-            extents: pick(r, &[8, 16, 32]),
-            whole,
-        });
-    }
-
     /// A region over `ways` memory nodes, and perhaps one more memory node with a region of its own behind it.
     fn spread(&mut self, r: &mut Random, ways: Ways) {
         let granularity = pick(r, &Granularity::all().collect::<Vec<_>>());
@@ -435,6 +366,7 @@ impl Plan {
             pause: Duration::from_nanos(pick(r, &[50, 200])),
             depth: 64,
             pacing: Some(paced()),
+            paging: None,
         };
         self.cns = vec![cn; 4 + r.below(5) as usize];
         self.batch = 16;

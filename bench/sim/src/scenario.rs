@@ -35,6 +35,9 @@ pub enum Scenario {
     Control,
     /// The same, and the manager is killed at any point, cut off, and taken over from; nodes restart
     Managers,
+    /// Programs have regions mapped: pages come and go by faults, forks and write-backs, while nodes restart and agents are
+    /// killed in the midst of it
+    Paging,
     /// One of the above, or everything at once, as the seed has it
     #[default]
     #[value(alias = "all")]

@@ -136,6 +136,24 @@ figures! {
     bindings,
     /// Logical devices unbound.
     unbindings,
+    /// Faults of programs on pages that were not in memory.
+    faults,
+    /// First writes of programs to pages in memory.
+    write_faults,
+    /// Pages fetched before anybody wanted them.
+    pages_ahead,
+    /// Pages taken out of memory.
+    pages_evicted,
+    /// Pages written back.
+    pages_written_back,
+    /// Pages whose data was lost, and whose programs were told.
+    pages_lost,
+    /// Processes forked.
+    forks,
+    /// Pages that programs discarded.
+    discards,
+    /// Pagers that went on where killed ones had left.
+    successions,
     /// Virtual time, in nanoseconds.
     virtual_ns,
 }

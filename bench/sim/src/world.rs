@@ -129,6 +129,9 @@ impl<'a> World<'a> {
             if plan.fabric.is_some() {
                 cn.follow_manager(Random::part(seed, 2000 + i as u64), trace.clone());
             }
+            if let Some(paging) = node.paging {
+                cn.map(paging, Random::part(seed, 4000 + i as u64));
+            }
             plan.mistake.into_iter().for_each(|mistake| cn.plant(mistake));
             cns.push(cn);
         }
@@ -190,7 +193,7 @@ impl<'a> World<'a> {
         let ordering = |fabric: &Option<Fabric>| fabric.as_ref().is_some_and(|f| !f.operator.is_done());
         while self.troubles.count > 0
             || self.healed_at.is_some()
-            || self.cns.iter().any(|cn| cn.quota > 0)
+            || self.cns.iter().any(ComputeNode::has_work)
             || ordering(&self.fabric)
         {
             if self.net.now() > self.end {
@@ -237,6 +240,14 @@ impl<'a> World<'a> {
         }
         let end = self.net.now() + self.settle;
         self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::is_idle)))?;
+        self.until(end, |world| {
+            let around = Surroundings { mns: &world.mns, state: state_of(&world.fabric) };
+            let mut done = true;
+            for cn in &mut world.cns {
+                done &= cn.finish(around)?;
+            }
+            Ok(done)
+        })?;
         self.agree(end)?;
         self.until(end, |world| {
             let now = world.net.now();
@@ -364,6 +375,10 @@ impl<'a> World<'a> {
             let around = Surroundings { mns: &self.mns, state: state_of(&self.fabric) };
             for cn in &mut self.cns {
                 busy |= cn.work(now, self.batch, around, self.tally)?;
+                if cn.has_died() {
+                    cn.kill(now, &mut self.control, self.tally);
+                    busy = true;
+                }
             }
         }
         Ok(())
@@ -423,7 +438,7 @@ impl<'a> World<'a> {
                 self.say(|| format!("mn{mn} restarts without its pool"));
             }
             Some(Trouble::Kill) => {
-                self.cns[cn].kill(now, &mut self.control, self.tally);
+                self.cns[cn].is_killed(now, &mut self.control, self.tally);
                 self.tally.figures.kills += 1;
                 self.say(|| format!("cn{cn} is killed and starts anew"));
             }

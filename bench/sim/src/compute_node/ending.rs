@@ -6,6 +6,7 @@ use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
 use super::ComputeNode;
+use super::paged::{PAGE, is_paging, words};
 use crate::broken::Broken;
 use crate::operation::Kind;
 use crate::surroundings::Surroundings;
@@ -52,7 +53,10 @@ impl ComputeNode {
                 rest = behind;
                 data
             });
-            self.end(user, outcome, now, around, tally)?;
+            match &mut self.paged {
+                Some(paged) if is_paging(user) => paged.arrived(user, outcome),
+                _ => self.end(user, outcome, now, around, tally)?,
+            }
         }
         ended.data.clear();
         self.ended = ended;
@@ -133,6 +137,10 @@ impl ComputeNode {
 
     /// What the cache had of a part of a region is at its memory node: compares with its pool.
     pub(super) fn check_stored(&mut self, part: usize, around: Surroundings<'_>) -> Result<(), Broken> {
+        if self.paged.is_some() {
+            // Its pages are compared as a whole.
+            return Ok(());
+        }
         let region = &mut self.regions[part];
         let mn = around.node_of(region);
         if !region.lost && region.born == Some(mn.config.incarnation) && !around.is_taken_away(region) {
@@ -146,6 +154,65 @@ impl ComputeNode {
         }
         region.registers.flushed();
         Ok(())
+    }
+
+    /// Goes on with what programs have mapped.
+    pub(super) fn work_paged(
+        &mut self,
+        now: Time,
+        around: Surroundings<'_>,
+        tally: &mut Tally,
+    ) -> Result<(), Broken> {
+        let Some(paged) = &mut self.paged else { return Ok(()) };
+        if let (None, Some(set)) = (paged.hpa, self.layout.sets().first()) {
+            let base = set.base;
+            for (page, content) in (0..).zip(paged.begin(base)) {
+                for (line, data) in (0..).zip(content.as_chunks::<LINE_SIZE>().0) {
+                    let hpa = base + page * PAGE + line * LINE_SIZE as u64;
+                    let (part, dpa) = self.layout.place(hpa).expect("the region is large enough");
+                    let region = &self.regions[part];
+                    around.node_of(region).set_line(self.mac, region.cmem + dpa, data);
+                }
+            }
+        }
+        let before = self.engine.in_flight();
+        paged.work(&mut self.engine, now, self.link.transmit());
+        tally.figures.operations += self.engine.in_flight().saturating_sub(before) as u64;
+        match paged.broken() {
+            Some(why) => Err(Broken::Rule(format!("{}: {why}", Name(self.mac)))),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether all programs have come to rest, and what they have written is at the memory nodes.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn finish(&mut self, around: Surroundings<'_>) -> Result<bool, Broken> {
+        let Some(paged) = &mut self.paged else { return Ok(true) };
+        if !paged.finish() {
+            return Ok(false);
+        }
+        let base = paged.hpa.unwrap_or_default();
+        for (page, expected) in paged.expected() {
+            let mut content = [0; PAGE as usize];
+            for (line, data) in (0..).zip(content.as_chunks_mut::<LINE_SIZE>().0) {
+                let hpa = base + u64::from(page) * PAGE + line * LINE_SIZE as u64;
+                let (part, dpa) = self.layout.place(hpa).expect("the region is there");
+                let region = &self.regions[part];
+                let stored = around.node_of(region).line(self.mac, region.cmem + dpa);
+                *data = stored
+                    .ok_or_else(|| Broken::Rule(format!("{}: page {page} has no memory", Name(self.mac))))?;
+            }
+            let found = words(&content);
+            if found != expected {
+                let mac = Name(self.mac);
+                return Err(Broken::Rule(format!(
+                    "{mac}: page {page} is {found:?} at its memory nodes, not {expected:?}"
+                )));
+            }
+        }
+        Ok(true)
     }
 
     /// With nothing on its way: writes everything back, then compares with the pools. Whether it is done.

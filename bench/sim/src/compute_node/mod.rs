@@ -10,6 +10,7 @@ mod attaching;
 mod ending;
 mod following;
 mod making;
+mod paged;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -30,7 +31,7 @@ use crate::layout::{Layout, Set};
 use crate::memory_node::{EXTENT, LIVES, MemoryNode};
 use crate::mistake::Mistake;
 use crate::operation::Operation;
-use crate::plan::CnPlan;
+use crate::plan::{CnPlan, PagingPlan};
 use crate::region::Region;
 use crate::register::{Origin, Shape};
 use crate::surroundings::Surroundings;
@@ -39,6 +40,7 @@ use crate::trace::{Name, Trace};
 use crate::verdict::check_write_back;
 use ending::Ended;
 use following::Managed;
+use paged::Paged;
 
 /// What the sessions of a process have told about a memory node.
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,6 +61,8 @@ pub struct ComputeNode {
     pub quota: u64,
     /// It does nothing until then.
     pub paused_until: Time,
+    /// When it did something last.
+    now: Time,
     link: SimLink,
     index: usize,
     random: Random,
@@ -93,6 +97,8 @@ pub struct ComputeNode {
     trace: Trace,
     /// Where the manager says which regions there are.
     managed: Option<Managed>,
+    /// Where programs have the region mapped.
+    paged: Option<Box<Paged>>,
 }
 
 impl ComputeNode {
@@ -120,6 +126,7 @@ impl ComputeNode {
             engine: Engine::new(CacheConfig::OFF),
             quota: plan.operations,
             paused_until: Time::ZERO,
+            now: Time::ZERO,
             link,
             index,
             random,
@@ -148,6 +155,7 @@ impl ComputeNode {
             all_succeed: false,
             trace,
             managed: None,
+            paged: None,
         };
         node.start(Time::ZERO);
         node
@@ -165,10 +173,16 @@ impl ComputeNode {
         self.all_succeed = true;
     }
 
+    /// Programs have its region mapped, as soon as there is one.
+    pub fn map(&mut self, plan: PagingPlan, random: Random) {
+        self.paged = Some(Box::new(Paged::new(plan, random, self.mistake)));
+    }
+
     /// From now on it is told something wrong about its regions.
     pub fn plant(&mut self, mistake: Mistake) {
         self.mistake = Some(mistake);
         self.managed.iter_mut().for_each(|managed| managed.plant(mistake));
+        self.paged.iter_mut().for_each(|paged| paged.plant(mistake));
         self.start(Time::ZERO);
     }
 
@@ -228,10 +242,34 @@ impl ComputeNode {
         self.paused_until = Time::ZERO;
         self.start(now);
         self.restart_managed(now, net);
+        if let Some(paged) = &mut self.paged {
+            paged.succeed(&mut tally.figures);
+        }
+    }
+
+    /// It is to be killed: at once, or in the midst of what its pager does next.
+    pub fn is_killed(&mut self, now: Time, net: &mut ControlNetwork, tally: &mut Tally) {
+        match self.paged.as_mut().filter(|paged| paged.hpa.is_some() && paged.has_work()) {
+            Some(paged) => paged.kill_soon(),
+            None => self.kill(now, net, tally),
+        }
+    }
+
+    /// Whether its process has died, and another one has to take its place.
+    pub fn has_died(&self) -> bool {
+        self.paged.as_ref().is_some_and(|paged| paged.has_died())
+    }
+
+    /// It has something to do of its own.
+    pub fn has_work(&self) -> bool {
+        self.quota > 0 || self.paged.as_ref().is_some_and(|paged| paged.has_work())
     }
 
     /// Takes over what the engine has counted: it has come to its end.
     pub fn retire(&self, tally: &mut Tally) {
+        if let Some(paged) = &self.paged {
+            paged.retire(&mut tally.figures);
+        }
         let counters = self.engine.counters();
         tally.figures.write_backs += counters.write_backs;
         tally.figures.slowdowns += counters.pauses_mn;
@@ -246,6 +284,7 @@ impl ComputeNode {
         let due =
             if self.has_more() { self.engine.deadline().min(self.issue_at) } else { self.engine.deadline() };
         let due = self.managed.as_ref().and_then(Managed::deadline).map_or(due, |at| at.min(due));
+        let due = self.paged.as_ref().map_or(due, |paged| paged.deadline(self.now).min(due));
         due.max(self.paused_until)
     }
 
@@ -258,12 +297,12 @@ impl ComputeNode {
 
     /// It has operations to make, and no region to make them on.
     pub fn has_nothing(&self) -> bool {
-        self.managed.is_some() && self.quota > 0 && self.layout.parts().is_empty()
+        self.managed.is_some() && self.has_work() && self.layout.parts().is_empty()
     }
 
     /// All operations were made and have ended.
     pub fn is_idle(&self) -> bool {
-        self.quota == 0 && !self.has_more() && self.under_way.is_empty()
+        !self.has_work() && !self.has_more() && self.under_way.is_empty()
     }
 
     fn has_more(&self) -> bool {
@@ -307,9 +346,10 @@ impl ComputeNode {
         around: Surroundings<'_>,
         tally: &mut Tally,
     ) -> Result<bool, Broken> {
-        if now < self.paused_until {
+        if now < self.paused_until || self.has_died() {
             return Ok(false);
         }
+        self.now = now;
         let ComputeNode { link, engine, ended, .. } = self;
         let received = link
             .receive(batch, &mut |frame, tx| engine.handle(frame, now, tx, ended))
@@ -337,6 +377,9 @@ impl ComputeNode {
         }
         if self.managed.is_some() {
             self.drain(now, around)?;
+        }
+        if self.paged.is_some() {
+            self.work_paged(now, around, tally)?;
         }
         self.stranded = self.stranded.max(self.engine.stranded());
         self.link.flush().expect("a simulated link");
@@ -412,10 +455,11 @@ impl ComputeNode {
         let (in_flight, stranded) = (self.engine.in_flight(), self.engine.stranded());
         let waits = self.pending.map_or_else(String::new, |op| format!(", waits to {op}"));
         let quota = self.quota;
+        let mapped = self.paged.as_ref().map_or_else(String::new, |paged| format!(", {}", paged.state()));
         let managed =
             self.managed.as_ref().map_or_else(String::new, |managed| format!(", {}", managed.state()));
         format!(
-            "{}: {quota} to make, {in_flight} in flight, {stranded} stranded{waits}, {sessions:?}{managed}",
+            "{}: {quota} to make, {in_flight} in flight, {stranded} stranded{waits}, {sessions:?}{managed}{mapped}",
             Name(self.mac)
         )
     }

@@ -254,6 +254,11 @@ impl MemoryNode {
         self.memory.get(cn, cmem)
     }
 
+    /// Puts something into the line at `cmem` of CN `cn`, if there is one.
+    pub fn set_line(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]) {
+        self.memory.set(cn, cmem, data);
+    }
+
     /// What it serves.
     pub fn mappings(&self) -> impl Iterator<Item = Translation> + use<'_> {
         self.memory.table().iter()
