@@ -12,8 +12,8 @@
 //!   |   manager: state machine, committed state        killed before and after commits |
 //!   +--------^------------------------------------------------------^------------------+
 //!            | registrations, commands, results                     | registrations, regions, what was let go of
-//!   memory nodes: mappings, page table,                    compute nodes: attachments, engine, cache,
-//!   pool, service                                          and a program of operations
+//!   memory nodes: mappings, page table,                    compute nodes: attachments, engine, cache, and a program
+//!   pool, service                                          of operations; or a pager, and programs over a kernel
 //!            |                                                      |
 //!            +---------- network: loss, reordering, cuts, late copies ----------+
 //! ```
@@ -30,6 +30,8 @@
 //!   what it had not flushed, and nothing else;
 //! * when everything is at rest, what the manager has committed, what memory nodes serve and what compute nodes have
 //!   attached agree; what was promised is there; memory that nobody has is zero;
+//! * programs that have a region mapped read what they wrote last, across faults, forks, write-backs and killed agents, or
+//!   are told that a page is lost; who waits for a page is woken;
 //! * after all regions are destroyed nothing is left of them, and no buffer holds anything.
 //!
 //! That these checks can fail is shown with a [`Mistake`] planted into the nodes.
@@ -39,6 +41,7 @@
 //! | `scenario`, `plan`, `overrides`, `trouble` | what befalls a run |
 //! | `world`, `fabric` | the run: who acts when, and what has to hold in the end |
 //! | `compute_node`, `operation`, `layout`, `region`, [`register`], `verdict` | programs, and what they may read |
+//! | `kernel` | programs' threads, page tables and events, below the pager |
 //! | `memory_node`, `mistake` | memory nodes, and mistakes |
 //! | [`control`] | the manager, its network, the operator |
 //! | `campaign`, `tally`, `trace`, `paces`, `broken` | many runs, and what is told of them |
@@ -48,7 +51,7 @@ mod campaign;
 mod compute_node;
 pub mod control;
 mod fabric;
-pub mod kernel;
+mod kernel;
 mod layout;
 mod memory_node;
 mod mistake;

@@ -294,7 +294,7 @@ impl Plan {
         self.path = storm(r);
         self.batch = pick(r, &[1, 8, 64]);
         self.sealed = r.below(6) == 0;
-        self.timing = pick(r, &[Timing::default(), TIMING]);
+        self.timing = pick(r, &[Timing::default(), TIMING, TIMING]);
         for mn in &mut self.mns {
             mn.port = pick(r, &[port, port, slow]);
             mn.early_buffers = pick(r, &[2, 16, 128]);

@@ -136,6 +136,8 @@ figures! {
     bindings,
     /// Logical devices unbound.
     unbindings,
+    /// Parts of pages that went to a memory node or came from one, and ended.
+    page_parts,
     /// Faults of programs on pages that were not in memory.
     faults,
     /// First writes of programs to pages in memory.
@@ -161,7 +163,7 @@ figures! {
 impl Figures {
     /// Operations that ended, wherever.
     pub fn ended(&self) -> u64 {
-        self.operations + self.at_once
+        self.operations + self.at_once + self.page_parts
     }
 
     /// Operations that failed on their way.

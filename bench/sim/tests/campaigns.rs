@@ -84,6 +84,13 @@ fn every_scenario_passes_and_is_what_it_says() {
     let interleaved = figures(Scenario::Interleaved);
     assert!(interleaved.shared_parts > 0 && interleaved.restarts_lost > 0 && interleaved.replaced > 0);
     assert!(figures(Scenario::Pauses).pauses > 0);
+    let paging = figures(Scenario::Paging);
+    assert!(
+        paging.faults > 0 && paging.write_faults > 0 && paging.pages_evicted > 0 && paging.pages_ahead > 0
+    );
+    assert!(
+        paging.pages_written_back > 0 && paging.forks > 0 && paging.discards > 0 && paging.successions > 0
+    );
     let sessions = figures(Scenario::Sessions);
     assert!(sessions.corrupted > 0 && sessions.overflowed > 0 && sessions.losses_told > 0);
     let control = figures(Scenario::Control);
@@ -160,6 +167,10 @@ fn planted_mistakes_are_found() {
         (Mistake::ForgetsCommits, Scenario::Managers),
         (Mistake::TakesOldAnswers, Scenario::Control),
         (Mistake::LetsGoEarly, Scenario::Control),
+        // The kernel's, below the pager.
+        (Mistake::IgnoresProtection, Scenario::Paging),
+        (Mistake::CopiesStalePages, Scenario::Paging),
+        (Mistake::DropsLate, Scenario::Paging),
     ] {
         let overrides = Overrides { plant: Some(mistake), ..Overrides::default() };
         let planted = Campaign { overrides, ..campaign(scenario, 1, 40) };

@@ -188,6 +188,20 @@ impl Summary {
                 ]),
             ),
             (
+                "pages",
+                some(&[
+                    ("faults", f.faults),
+                    ("first writes", f.write_faults),
+                    ("read ahead", f.pages_ahead),
+                    ("evicted", f.pages_evicted),
+                    ("written back", f.pages_written_back),
+                    ("lost and told", f.pages_lost),
+                    ("forks", f.forks),
+                    ("discarded", f.discards),
+                    ("pagers taken over from", f.successions),
+                ]),
+            ),
+            (
                 "manager",
                 some(&[
                     ("messages", f.messages),

@@ -54,7 +54,10 @@ impl ComputeNode {
                 data
             });
             match &mut self.paged {
-                Some(paged) if is_paging(user) => paged.arrived(user, outcome),
+                Some(paged) if is_paging(user) => {
+                    tally.figures.page_parts += 1;
+                    paged.arrived(user, outcome);
+                }
                 _ => self.end(user, outcome, now, around, tally)?,
             }
         }
@@ -157,12 +160,7 @@ impl ComputeNode {
     }
 
     /// Goes on with what programs have mapped.
-    pub(super) fn work_paged(
-        &mut self,
-        now: Time,
-        around: Surroundings<'_>,
-        tally: &mut Tally,
-    ) -> Result<(), Broken> {
+    pub(super) fn work_paged(&mut self, now: Time, around: Surroundings<'_>) -> Result<(), Broken> {
         let Some(paged) = &mut self.paged else { return Ok(()) };
         if let (None, Some(set)) = (paged.hpa, self.layout.sets().first()) {
             let base = set.base;
@@ -175,9 +173,7 @@ impl ComputeNode {
                 }
             }
         }
-        let before = self.engine.in_flight();
         paged.work(&mut self.engine, now, self.link.transmit());
-        tally.figures.operations += self.engine.in_flight().saturating_sub(before) as u64;
         match paged.broken() {
             Some(why) => Err(Broken::Rule(format!("{}: {why}", Name(self.mac)))),
             None => Ok(()),
@@ -190,6 +186,9 @@ impl ComputeNode {
     /// It is not there.
     pub fn finish(&mut self, around: Surroundings<'_>) -> Result<bool, Broken> {
         let Some(paged) = &mut self.paged else { return Ok(true) };
+        if paged.is_finished() {
+            return Ok(true);
+        }
         if !paged.finish() {
             return Ok(false);
         }

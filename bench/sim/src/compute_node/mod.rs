@@ -379,7 +379,7 @@ impl ComputeNode {
             self.drain(now, around)?;
         }
         if self.paged.is_some() {
-            self.work_paged(now, around, tally)?;
+            self.work_paged(now, around)?;
         }
         self.stranded = self.stranded.max(self.engine.stranded());
         self.link.flush().expect("a simulated link");

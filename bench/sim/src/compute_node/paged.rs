@@ -23,6 +23,8 @@ use crate::tally::Figures;
 
 /// From one step of threads and pager to the next, at most.
 const STEP: Duration = Duration::from_micros(2);
+/// The same, once nobody begins anything new.
+const QUIET_STEP: Duration = Duration::from_micros(20);
 /// How soon pages are sent for again for which the engine had no room.
 const AGAIN: Duration = Duration::from_micros(10);
 /// How long a killed agent may go on until it gets to the point where it dies, in operations of its kernel.
@@ -180,7 +182,8 @@ impl Paged {
         self.transfers.set_now(now);
         self.take_ended();
         if now >= self.next_at {
-            self.next_at = now + Duration::from_nanos(1 + self.kernel.below(STEP.as_nanos() as u64));
+            let step = if self.kernel.quiet { QUIET_STEP } else { STEP };
+            self.next_at = now + Duration::from_nanos(1 + self.kernel.below(step.as_nanos() as u64));
             self.steps = self.steps.saturating_sub(1);
             for _ in 0..self.kernel.below(3) {
                 self.kernel.step();
@@ -362,8 +365,12 @@ impl Paged {
         figures.discards += counters.discarded;
     }
 
-    /// Nothing goes wrong any more: whether everything has ended, and what each page of shared memory holds then, where
-    /// that can be said.
+    /// Whether everything has ended, and was found to be as it should.
+    pub fn is_finished(&self) -> bool {
+        self.finish == Finish::Done
+    }
+
+    /// Nothing goes wrong any more: whether everything has ended.
     pub fn finish(&mut self) -> bool {
         (self.kernel.quiet, self.kernel.crash_in, self.steps) = (true, None, 0);
         if self.died || self.hpa.is_none() {
@@ -387,7 +394,7 @@ impl Paged {
                     self.finish = Finish::Done;
                 }
             }
-            Finish::Done => return true,
+            Finish::Done => {}
         }
         self.finish == Finish::Done
     }

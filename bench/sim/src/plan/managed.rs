@@ -141,7 +141,7 @@ impl Plan {
             forks: if kind == Kind::Private { pick(r, &[0, 8, 12]) } else { 0 },
             scanning: pick(r, &[0, 0, 8]),
             limit: pick(r, limits),
-            steps: 3000 + r.below(3000),
+            steps: 2000 + r.below(3000),
             patience: pick(r, &[20 * MS, 60 * MS, 1000 * MS]),
         };
         self.cns.truncate(1 + r.below(2) as usize);
