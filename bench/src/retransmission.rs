@@ -12,12 +12,12 @@
 
 use std::time::Duration;
 
-use cxloe_link::fate::Faults;
+use cxloe_link::impairment::Faults;
 use cxloe_link::limit::Rate;
-use cxloe_link::random::Probability;
 use cxloe_link::sim::{Path, PortConfig, SimLink, SimNetwork};
 use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, FaultStatus, LINE_SIZE, Mac};
+use cxloe_wire::random::Probability;
 use cxloe_wire::session::{
     Completions, Identity, Memory, OpError, Rejected, Requester, RequesterConfig, Responder, ResponderConfig,
     Retransmission, Timing,

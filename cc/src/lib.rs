@@ -5,19 +5,25 @@
 //! the rate at which the next pause would come. No switch needs to know.
 //!
 //! ```text
-//!   pause signals --> Controller --rate--> TokenBucket --> when the next request may leave
-//!                     '----------- Pacer ------------'
+//!   pause and congestion signals          a request of so many bytes
+//!               |                                   |
+//!               v                                   v
+//!          Controller ---- rate in bits/s ----> TokenBucket ----> now, or when to ask again
+//!          (six phases)                         (tokens in bytes)
+//!               '-------------- Pacer --------------'
 //! ```
 //!
-//! * [`controller`]: the six phases (paper, III.D), a state machine of signals and time.
-//! * [`bucket`]: tokens in bytes that arrive at the controller's rate.
-//! * [`pacer`]: both together, as a sender uses them.
+//! | module | what it holds |
+//! |---|---|
+//! | [`controller`] | the six phases (paper, III.D): a state machine of signals and time |
+//! | [`bucket`] | tokens in bytes that arrive at the controller's rate |
+//! | [`pacer`] | both together, as a sender uses them |
 //!
-//! Both decide without I/O: the time is an argument ([`core::time::Duration`] since any fixed start), and what
-//! comes back is a rate or the time to come again.
+//! All decide without I/O, which the compiler checks (`no_std`): the time is an argument ([`core::time::Duration`] since
+//! any fixed start), and what comes back is a rate or the time to come again.
 
 #![cfg_attr(not(test), no_std)]
-// These end the process when nobody can be told.
+// `println!` and its kin panic when their reader has gone.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod bucket;

@@ -1,6 +1,6 @@
-//! A sender's brake: the controller decides how fast, the bucket when.
+//! What paces a sender: the controller decides how fast, the bucket when.
 //!
-//! At the link's rate the wire itself is the brake, and a request costs a comparison. Below it, the controller's
+//! At the link's rate the wire itself is the limit, and a request costs a comparison. Below it, the controller's
 //! changes of rate are caught up with whenever somebody asks, each at the moment it was due, so that a pacer needs
 //! no timer of its own.
 

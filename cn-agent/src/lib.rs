@@ -13,7 +13,7 @@
 //!
 //! | module | what it holds |
 //! |---|---|
-//! | [`daemon`] | the worker thread, and how it is told what to do |
+//! | [`worker`] | the worker thread, and how it is told what to do |
 //! | [`server`] | the socket that programs ask |
 //! | [`region_controller`] | what is known of this node's regions: remembered, carried out, shown |
 //! | [`manager`] | the link to the manager |
@@ -29,10 +29,10 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod config;
-pub mod daemon;
 pub mod manager;
 pub mod metrics;
 pub mod region_controller;
 pub mod server;
 pub mod state_file;
 pub mod top;
+pub mod worker;

@@ -105,9 +105,9 @@ impl Shell {
         loop {
             self.destroy_abandoned(contact).await?;
             self.controller.hear_worker();
-            let letting_go = self.controller.is_letting_go();
-            pause_ms = if letting_go { (pause_ms * 2).min(ACKNOWLEDGE_MS_MAX) } else { ACKNOWLEDGE_MS_MIN };
-            let wait_ms = if letting_go { pause_ms } else { heartbeat_ms };
+            let draining = self.controller.is_draining();
+            pause_ms = if draining { (pause_ms * 2).min(ACKNOWLEDGE_MS_MAX) } else { ACKNOWLEDGE_MS_MIN };
+            let wait_ms = if draining { pause_ms } else { heartbeat_ms };
             let sync = ComputeNodeSync {
                 registration: answer.registration,
                 after_event,

@@ -8,17 +8,17 @@ use cxloe_daemon::StateError;
 use cxloe_fabric::api::{Held, ReleasedRegion, VppbError};
 use cxloe_fabric::model::{LogicalDevice, Name, Region, Watermark};
 
-use crate::daemon::order::ask;
-use crate::daemon::{LetGo, Order, Orders, OrdersGone};
 use crate::state_file::StateFile;
+use crate::worker::order::ask;
+use crate::worker::{DrainedTickets, Order, Orders, OrdersGone};
 use cxloe_client::message::{AttachedRegion, NodeView, Refused};
 use cxloe_cn_core::attachments::{Attachments, Change, Question};
 use cxloe_cn_core::backing::{Backing, Preference, Served};
 use cxloe_cn_core::leases::{self, Holder, Leases};
-use cxloe_cxl::news::Nudge;
+use cxloe_cxl::uevents::MonitorWaker;
 use cxloe_cxl::{AnswerError, Regions};
 use cxloe_paging::joining::unseen;
-use cxloe_paging::ledger;
+use cxloe_paging::shared_state;
 
 /// Why something told could not be followed.
 #[derive(Debug, thiserror::Error)]
@@ -69,9 +69,9 @@ struct Inner {
     boot: String,
     state: StateFile,
     orders: Orders,
-    let_go: LetGo,
+    drained: DrainedTickets,
     /// Whom to ask about regions that CXL devices may serve.
-    looker: Option<Nudge>,
+    looker: Option<MonitorWaker>,
 }
 
 impl RegionController {
@@ -85,9 +85,9 @@ impl RegionController {
         node: NodeView,
         state: StateFile,
         preference: Preference,
-        looker: Option<Nudge>,
+        looker: Option<MonitorWaker>,
         orders: Orders,
-        let_go: LetGo,
+        drained: DrainedTickets,
     ) -> Result<RegionController, ControllerError> {
         let mut attachments = state.load()?;
         let leases = state.load_leases().unwrap_or_else(|error| {
@@ -97,7 +97,7 @@ impl RegionController {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         attachments.prefer(preference);
         let changes = attachments.begin();
-        let inner = Inner { attachments, leases, boot, state, orders, let_go, looker };
+        let inner = Inner { attachments, leases, boot, state, orders, drained, looker };
         let listing = Listing(Arc::new(Mutex::new((Vec::new(), node))));
         inner.give(changes)?;
         listing.show(&inner.attachments);
@@ -159,7 +159,7 @@ impl RegionController {
         inner.give(changes)?;
         self.listing.show(&inner.attachments);
         if let Some(looker) = inner.looker.as_ref().filter(|_| !inner.attachments.questions().is_empty()) {
-            looker.nudge();
+            looker.wake();
         }
         Ok(())
     }
@@ -168,8 +168,8 @@ impl RegionController {
     pub fn hear_worker(&self) {
         let mut inner = self.lock();
         let mut news = false;
-        while let Some(ticket) = inner.let_go.next() {
-            if let Some(region) = inner.attachments.let_go(ticket) {
+        while let Some(ticket) = inner.drained.next() {
+            if let Some(region) = inner.attachments.drained(ticket) {
                 tracing::info!(%region, "let go of a region: what was modified is written back");
                 news = true;
             }
@@ -180,8 +180,8 @@ impl RegionController {
     }
 
     /// Whether the worker is letting go of something.
-    pub fn is_letting_go(&self) -> bool {
-        self.lock().attachments.is_letting_go()
+    pub fn is_draining(&self) -> bool {
+        self.lock().attachments.is_draining()
     }
 
     /// Keeps the name of a region that process `pid` is about to have created for itself.
@@ -194,7 +194,7 @@ impl RegionController {
         if listed.iter().any(|attached| attached.region == region.as_str()) {
             return Err(Refused::NotTemporary(region.to_string()));
         }
-        let started = ledger::started(pid).ok_or_else(|| Refused::Unseen(unseen(pid)))?;
+        let started = shared_state::started(pid).ok_or_else(|| Refused::Unseen(unseen(pid)))?;
         let mut next = inner.leases.clone();
         let holder = Holder { pid, started, boot: inner.boot.clone() };
         next.keep(region, holder).map_err(|leases::Full| Refused::Leases { limit: leases::LEASES_MAX })?;
@@ -205,7 +205,7 @@ impl RegionController {
     pub fn abandoned(&self) -> Vec<Name> {
         let inner = self.lock();
         let there = |holder: &Holder| {
-            holder.boot == inner.boot && ledger::started(holder.pid) == Some(holder.started)
+            holder.boot == inner.boot && shared_state::started(holder.pid) == Some(holder.started)
         };
         inner.leases.abandoned(there)
     }

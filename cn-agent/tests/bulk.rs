@@ -13,7 +13,7 @@ use cxloe_client::ring::{
     AgentEnd, ClientEnd, Completion, DATA_LINES, Lines, Operation, PORT_BYTES, Submission,
 };
 use cxloe_client::status::Status;
-use cxloe_cn::daemon::clients::{Client, Clients, Seat};
+use cxloe_cn::worker::clients::{Client, ClientSlot, Clients};
 use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::Link;
@@ -28,7 +28,7 @@ const ROUNDS: usize = 100_000;
 struct Agent {
     parts: Parts,
     clients: Clients,
-    seats: Arc<AtomicUsize>,
+    slots: Arc<AtomicUsize>,
     bytes: usize,
 }
 
@@ -41,15 +41,15 @@ impl Agent {
         let route = route(HPA, ways, granularity, 0, false);
         let bytes = route.decoder.size as usize;
         port.engine().add_route(route).expect("a route");
-        Agent { parts: port.into_parts(), clients: Clients::new(8), seats: Arc::default(), bytes }
+        Agent { parts: port.into_parts(), clients: Clients::new(8), slots: Arc::default(), bytes }
     }
 
     fn connect(&mut self) -> Ends {
         let (ours, theirs) = UnixStream::pair().expect("sockets");
         let end = AgentEnd::new(SharedMemory::create(PORT_BYTES).expect("memory"));
         let memory = end.memory().descriptor().try_clone_to_owned().expect("a copy");
-        let seat = Seat::take(&self.seats, 8).expect("a seat");
-        self.clients.add(Box::new(Client::new(end, ours, seat)));
+        let slot = ClientSlot::take(&self.slots, 8).expect("a slot");
+        self.clients.add(Box::new(Client::new(end, ours, slot)));
         let memory = SharedMemory::open(memory, PORT_BYTES).expect("the same memory");
         Ends(ClientEnd::new(memory).expect("an end"), theirs)
     }
@@ -158,7 +158,7 @@ fn what_makes_no_sense_is_refused_and_hurts_nobody() {
         assert_eq!(agent.run(&mut bad, operation, HPA, None), Status::BadOperation, "{operation:?}");
     }
     assert_eq!(agent.run(&mut good, Operation::Patch(1), HPA, Some(&[5; 64])), Status::Done);
-    // Its operations end with it, and their parcels with them.
+    // Its operations end with it, and their bursts with them.
     for round in 0..20 {
         let mut leaving = agent.connect();
         for tag in 0..200 {

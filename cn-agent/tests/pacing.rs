@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
-use cxloe_cn_core::engine::{BUCKET_DEFAULT, Engine, EngineError, Pacing, Piece, Read, Route, Sink, Target};
+use cxloe_cn_core::engine::{
+    BUCKET_DEFAULT, Engine, EngineError, Pacing, Read, Route, Segment, Sink, Target,
+};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_link::{Link, LinkCounters};
-use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
-use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
-use cxloe_mn::service::Service;
+use cxloe_mn::pool::{ByteSize, Host, PoolOptions};
+use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn_core::service::Service;
 use cxloe_wire::frame::WIRE_OVERHEAD;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PfcVector};
 use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
@@ -171,7 +173,7 @@ fn service(cns: &[Cn], watched: bool) -> Service {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    let pool = Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
+    let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
     let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
     let range = |cn: &Cn| StaticRange { cn: cn.link.info().mac, base: ByteSize(0), size: ByteSize(BYTES) };
     StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");
@@ -237,11 +239,11 @@ fn moved(bursts: bool, writes: bool) -> f64 {
             let (hpa, lines) = (*made * 4096 % BYTES, if bursts { 23 } else { 1 });
             let tx = link.transmit();
             let sent = match (writes, bursts) {
-                (false, true) => engine.burst_read(&Piece::straight(hpa, lines), *made, now, tx).map(drop),
+                (false, true) => engine.burst_read(&Segment::straight(hpa, lines), *made, now, tx).map(drop),
                 (false, false) => engine.read(hpa, *made, now, tx).map(drop),
                 (true, true) => {
-                    let (piece, data) = (Piece::straight(hpa, lines), &line[..lines * 64]);
-                    engine.burst_write(&piece, (1 << lines) - 1, data, *made, now, tx).map(drop)
+                    let (segment, data) = (Segment::straight(hpa, lines), &line[..lines * 64]);
+                    engine.burst_write(&segment, (1 << lines) - 1, data, *made, now, tx).map(drop)
                 }
                 (true, false) => engine.write(hpa, &[2; 64], *made, now, tx).map(drop),
             };

@@ -80,7 +80,7 @@ fn a_range_over_routes_and_holes_is_one_call() {
     };
     assert_eq!(unmapped(port.read_bytes(range.start, &mut out)), EngineError::Unmapped(hole));
 
-    port.engine().add_hole(HPA, 1 << 30, Unmapped::AllOnes).expect("a hole");
+    port.engine().add_miss_policy(HPA, 1 << 30, Unmapped::AllOnes).expect("a hole");
     let data = pattern(out.len(), 9);
     port.write_bytes(range.start, &data).expect("what falls into the hole is dropped");
     port.read_bytes(range.start, &mut out).expect("all of it");
@@ -92,8 +92,8 @@ fn a_range_over_routes_and_holes_is_one_call() {
     assert_eq!(port.read(end).expect("beyond"), [0xFF; 64]);
     port.write(end, &[1; 64]).expect("dropped");
 
-    port.engine().remove_hole(HPA);
-    port.engine().add_hole(HPA, 1 << 30, Unmapped::Poison).expect("a hole");
+    port.engine().remove_miss_policy(HPA);
+    port.engine().add_miss_policy(HPA, 1 << 30, Unmapped::Poison).expect("a hole");
     assert_eq!(unmapped(port.read_bytes(range.start, &mut out)), EngineError::Poisoned(hole));
     assert_eq!(unmapped(port.read(end).map(drop)), EngineError::Poisoned(end));
 }
@@ -124,7 +124,7 @@ fn a_range_over_local_memory_is_one_call_too() {
     let local = HPA + three.decoder.size;
     port.engine().add_route(three).expect("a route");
     port.engine().add_local(local, size, device.clone(), 0).expect("local memory");
-    port.engine().add_hole(local + size, 4096, Unmapped::AllOnes).expect("a hole");
+    port.engine().add_miss_policy(local + size, 4096, Unmapped::AllOnes).expect("a hole");
     let range = local - 8192..local + size + 4096;
     let data = pattern((range.end - range.start) as usize, 21);
     port.write_bytes(range.start, &data).expect("all of it");

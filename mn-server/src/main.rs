@@ -20,15 +20,15 @@ use cxloe_daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_
 use cxloe_fabric::model::Watermark;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, LinkHealth, open_lasting};
+use cxloe_link::{Extras, LinkConfig, LinkHealth, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
 use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
 use cxloe_mn::metrics;
 use cxloe_mn::pool::{ByteSize, Host, Pool};
-use cxloe_mn::service::Service;
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
+use cxloe_mn_core::service::Service;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{ResponderConfig, WINDOW};
 use tracing::{error, info};
@@ -86,7 +86,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         faults: config.fault_plan(),
         pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
     };
-    let (links, health) = open_lasting(&configs)?;
+    let (links, health) = open_persistent(&configs)?;
     for (index, link) in (0..).zip(links) {
         let link = extras.around(link)?;
         let info = link.info();
@@ -270,7 +270,7 @@ fn open_pool(config: &Config, supervisor: Supervisor) -> Result<Arc<Pool>, Failu
             supervisor.status(&format!("bringing the pool in: {percent} %"));
         }
     };
-    let pool = Pool::open(&config.pool, &Host::default(), &progress)?;
+    let pool = cxloe_mn::pool::open(&config.pool, &Host::default(), &progress)?;
     info!(
         pool = %pool.spec(), bytes = pool.bytes(), extent_bytes = pool.extent_bytes(),
         incarnation = format_args!("{:#x}", pool.incarnation()), kept = pool.retained(),

@@ -19,8 +19,8 @@ use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
-use crate::congestion::Verdict;
-use crate::service::Service;
+use cxloe_mn_core::congestion::Verdict;
+use cxloe_mn_core::service::Service;
 
 /// Frames taken from the ring before the answers are sent.
 const BATCH: usize = 64;

@@ -12,7 +12,7 @@ use cxloe_mn::control::{
     JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
 };
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
-use cxloe_mn::translation::Unmapped;
+use cxloe_mn_core::translation::Unmapped;
 use cxloe_wire::frame::Mac;
 
 const EXTENT: u64 = 64 << 10;
@@ -28,7 +28,7 @@ fn pool(spec: PoolSpec, extents: u64) -> Arc<Pool> {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    Arc::new(Pool::open(&options, &Host::default(), &|_, _| {}).unwrap())
+    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).unwrap())
 }
 
 fn mappings(extents: u64) -> Mappings {

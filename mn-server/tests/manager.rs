@@ -12,8 +12,8 @@ use cxloe_fabric::client::Destroyed;
 use cxloe_fabric::model::{CnId, Health, Name, RegionState, Watermark};
 use cxloe_gmm::server::{Config, Server};
 use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings};
-use cxloe_mn::pool::{Host, Pool, PoolOptions, PoolSpec};
-use cxloe_mn::translation::{PageTable, Tlb, Unmapped};
+use cxloe_mn::pool::{Host, PoolOptions, PoolSpec};
+use cxloe_mn_core::translation::{PageTable, Tlb, Unmapped};
 use cxloe_wire::frame::Mac;
 use tokio::time::timeout;
 
@@ -38,7 +38,7 @@ fn open(pool: &Path) -> Mappings {
         bytes: Some(8 * EXTENT),
         ..PoolOptions::default()
     };
-    let pool = Pool::open(&options, &Host::default(), &|_, _| {}).unwrap();
+    let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).unwrap();
     Mappings::open(Arc::new(pool), Watermark::default()).0
 }
 

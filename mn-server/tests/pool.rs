@@ -14,7 +14,7 @@ fn options(spec: PoolSpec, mib: u64) -> PoolOptions {
 }
 
 fn open(options: &PoolOptions, host: &Host) -> Result<Pool, PoolError> {
-    Pool::open(options, host, &|_, _| {})
+    cxloe_mn::pool::open(options, host, &|_, _| {})
 }
 
 /// A machine with this much memory, in a boot of its own.
@@ -263,11 +263,11 @@ fn a_successor_takes_a_memfd_over_with_its_content() {
     let fd = pool.memory_fd().unwrap().try_clone_to_owned().unwrap();
     let incarnation = pool.incarnation();
     drop(pool);
-    let successor = Pool::adopt(File::from(fd), &host).unwrap();
+    let successor = cxloe_mn::pool::adopt(File::from(fd), &host).unwrap();
     assert_eq!((successor.incarnation(), successor.retained()), (incarnation, true));
     assert_eq!((successor.bytes(), lines(&successor, 4 * MIB, 1)), (8 * MIB, vec![3; 64]));
     let empty = tempfile::tempfile().unwrap();
-    assert!(matches!(Pool::adopt(empty, &host), Err(PoolError::Foreign { .. })));
+    assert!(matches!(cxloe_mn::pool::adopt(empty, &host), Err(PoolError::Foreign { .. })));
     assert!(open(&options(PoolSpec::Anon, 4), &host).unwrap().memory_fd().is_none());
 }
 
@@ -311,14 +311,14 @@ fn a_pool_file_is_sparse_until_an_extent_gets_an_owner() {
 fn prefault_tells_its_progress_and_options_reach_the_kernel() {
     let told = AtomicU64::new(0);
     let all = PoolOptions { mlock: false, numa_node: Some(0), ..options(PoolSpec::Anon, 8) };
-    let pool = Pool::open(&all, &Host::default(), &|done, of| {
+    let pool = cxloe_mn::pool::open(&all, &Host::default(), &|done, of| {
         assert!(done <= of);
         told.fetch_max(done, Ordering::Relaxed);
     });
     let pool = pool.unwrap();
     assert!(told.load(Ordering::Relaxed) > pool.bytes());
     let off = PoolOptions { prefault: Some(false), ..options(PoolSpec::Anon, 8) };
-    Pool::open(&off, &Host::default(), &|_, _| panic!("nothing is brought in")).unwrap();
+    cxloe_mn::pool::open(&off, &Host::default(), &|_, _| panic!("nothing is brought in")).unwrap();
     let elsewhere = PoolOptions { numa_node: Some(1000), ..options(PoolSpec::Anon, 8) };
     let error = open(&elsewhere, &Host::default()).unwrap_err();
     assert!(matches!(&error, PoolError::NumaNode { node: 1000, online } if !online.is_empty()), "{error}");

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
-use cxloe_mn::translation::{PageTable, PageTableWriter, Recovery, TableError, Tlb, Translation, Unmapped};
+use cxloe_mn_core::translation::{
+    PageTable, PageTableWriter, Recovery, TableError, Tlb, Translation, Unmapped,
+};
 use proptest::prelude::*;
 
 const EXTENT: u64 = 64 << 10;
@@ -20,7 +22,7 @@ fn pool(spec: PoolSpec, extents: u64) -> Arc<Pool> {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    Arc::new(Pool::open(&options, &Host::default(), &|_, _| {}).unwrap())
+    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).unwrap())
 }
 
 fn empty(extents: u64) -> PageTableWriter {

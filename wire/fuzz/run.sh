@@ -7,7 +7,7 @@ set -eu
 cd "$(dirname "$0")"
 seconds=${1:-20}
 [ $# -gt 0 ] && shift
-targets=${*:-message view handshake pfc vlan trailer}
+targets=${*:-message view handshake pfc vlan trailer responder}
 host=$(rustc -vV | sed -n 's/^host: //p')
 build=${CARGO_TARGET_DIR:-target}
 

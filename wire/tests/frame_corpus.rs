@@ -52,3 +52,8 @@ fn vlan() {
 fn trailer() {
     replay("trailer", checks::trailer);
 }
+
+#[test]
+fn responder() {
+    replay("responder", checks::responder);
+}

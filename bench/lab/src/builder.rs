@@ -5,9 +5,19 @@
 //! namespaces made so far undoes the rest.
 
 use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
+use nix::net::if_::InterfaceFlags;
 
 use crate::process::Spawner;
 use crate::{Lab, LabError, Namespace, ip};
+
+/// How long interfaces may take to run; a lab without that is a lab all the same.
+const RUNNING_MAX: Duration = Duration::from_secs(3);
+/// How often it is looked whether they do.
+const RUNNING_POLL: Duration = Duration::from_millis(2);
 
 /// Describes a [`Lab`]. Interface names are unique in the whole lab, so that an interface can be named alone; an
 /// interface is described before what refers to it.
@@ -135,10 +145,41 @@ impl Builder {
         for (_, interface) in self.links.iter().flat_map(Link::interfaces) {
             lab.link_up(interface)?;
         }
+        self.wait_until_running(&lab)?;
         if let Some(name) = &self.here {
             lab.namespaces.push(Namespace::current(name)?);
         }
         Ok(lab)
+    }
+
+    /// Waits until the kernel calls every interface running. It does a moment after both ends of a cable are up, a second
+    /// later if there is much to do, and loses what is sent until then.
+    fn wait_until_running(&self, lab: &Lab) -> Result<(), LabError> {
+        let deadline = Instant::now() + RUNNING_MAX;
+        for namespace in &lab.namespaces {
+            let home = |name: &str| lab.home_of(name).is_ok_and(|home| home.name() == namespace.name());
+            let here: Vec<&str> = self
+                .links
+                .iter()
+                .flat_map(Link::interfaces)
+                .map(|(_, name)| name)
+                .filter(|name| home(name))
+                .collect();
+            let all_run = || {
+                let running =
+                    |interface: &InterfaceAddress| interface.flags.contains(InterfaceFlags::IFF_RUNNING);
+                let found: Vec<String> = getifaddrs()
+                    .map(|all| all.filter(running).map(|interface| interface.interface_name).collect())
+                    .unwrap_or_default();
+                here.iter().all(|name| found.iter().any(|running| running == name))
+            };
+            namespace.enter_network(|| {
+                while !all_run() && Instant::now() < deadline {
+                    thread::sleep(RUNNING_POLL);
+                }
+            })?;
+        }
+        Ok(())
     }
 
     /// Makes one link, down, and enters its interfaces into the lab.

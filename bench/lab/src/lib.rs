@@ -12,6 +12,8 @@
 //!    [`Lab::spawn`] starts a program there, held by a [`Process`] guard.
 //! 4. [`Interrupt`] turns Ctrl-C into an ordinary return, so that the guards get their turn.
 //!
+//! A [`NamedLab`] is one with daemons that outlives the command that makes it, for people who try things out.
+//!
 //! Each thread or process inside sees a `/sys` of its own, which lists the interfaces of its namespace.
 //!
 //! ```no_run
@@ -33,6 +35,7 @@ mod error;
 mod interrupt;
 mod ip;
 mod logs;
+mod named;
 mod namespace;
 mod privilege;
 mod process;
@@ -45,7 +48,8 @@ use std::process::Command;
 pub use builder::Builder;
 pub use error::LabError;
 pub use interrupt::{Interrupt, Interrupted};
-pub use logs::{expect_error, unexpected_errors, verdict};
+pub use logs::{LogScope, expect_error, unexpected_errors, verdict};
+pub use named::{Change, NAMED_NODES_MAX, NamedError, NamedLab, Settings, keep};
 pub use namespace::Namespace;
 pub use privilege::{Standing, become_private_user_namespace};
 pub use process::Process;

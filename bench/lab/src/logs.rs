@@ -2,7 +2,8 @@
 //! of the daemon, even where the test itself saw nothing of it.
 //!
 //! [`Process::log_to`](crate::Process::log_to) registers each log by an open descriptor, so that one is read to its end after its folder has gone.
-//! A test that provokes an error says so with [`expect_error`]; the `main` of a test program ends with [`verdict`].
+//! A test that provokes an error says so with [`expect_error`]; the `main` of a test program ends with [`verdict`], and what
+//! one test saw is in its [`LogScope`].
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,14 +11,23 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 /// The longest log that is looked through; of a longer one, the beginning.
 const LOG_BYTES_MAX: u64 = 64 << 20;
 /// As many unexpected lines as a verdict prints.
 const LINES_SHOWN_MAX: usize = 40;
 
-static LOGS: Mutex<Vec<(PathBuf, File)>> = Mutex::new(Vec::new());
-static EXPECTED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// A log, where it was made, and the thread that had it made.
+struct Log {
+    path: PathBuf,
+    file: File,
+    thread: ThreadId,
+}
+
+static LOGS: Mutex<Vec<Log>> = Mutex::new(Vec::new());
+/// Parts of lines that a test provokes, with its thread.
+static EXPECTED: Mutex<Vec<(String, ThreadId)>> = Mutex::new(Vec::new());
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -25,25 +35,76 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Keeps `log`, which a program writes and which was made at `path`.
 pub(crate) fn register(path: &Path, log: File) {
-    locked(&LOGS).push((path.to_path_buf(), log));
+    locked(&LOGS).push(Log { path: path.to_path_buf(), file: log, thread: thread::current().id() });
 }
 
 /// From here on, lines of errors that contain `part` are what a test of this process provokes.
 pub fn expect_error(part: &str) {
-    locked(&EXPECTED).push(part.to_string());
+    locked(&EXPECTED).push((part.to_string(), thread::current().id()));
+}
+
+/// The logs and the expected errors of one test: those that its thread makes from the scope's beginning on.
+#[derive(Debug)]
+pub struct LogScope {
+    logs: usize,
+    expected: usize,
+}
+
+impl LogScope {
+    /// Begins now.
+    pub fn begin() -> LogScope {
+        LogScope { logs: locked(&LOGS).len(), expected: locked(&EXPECTED).len() }
+    }
+
+    /// The lines at level `ERROR` that the test did not expect, each after the name of its log.
+    pub fn unexpected_errors(&self) -> Vec<String> {
+        let thread = thread::current().id();
+        let all = locked(&EXPECTED);
+        let expected = all.iter().skip(self.expected).filter(|(_, by)| *by == thread).map(|(part, _)| part);
+        let expected: Vec<&str> = expected.map(String::as_str).collect();
+        let logs = locked(&LOGS);
+        logs.iter()
+            .skip(self.logs)
+            .filter(|log| log.thread == thread)
+            .flat_map(|l| l.errors(&expected))
+            .collect()
+    }
+
+    /// The last `lines` of each log that has any, below its name.
+    pub fn ends(&self, lines: usize) -> String {
+        let thread = thread::current().id();
+        let logs = locked(&LOGS);
+        logs.iter().skip(self.logs).filter(|log| log.thread == thread).map(|log| log.end(lines)).collect()
+    }
+}
+
+impl Log {
+    fn name(&self) -> String {
+        self.path.file_name().unwrap_or(self.path.as_os_str()).to_string_lossy().into_owned()
+    }
+
+    fn errors(&self, expected: &[&str]) -> Vec<String> {
+        let (name, content) = (self.name(), content(&self.file));
+        let unexpected = |line: &&str| is_error(line) && !expected.iter().any(|part| line.contains(part));
+        content.lines().filter(unexpected).map(|line| format!("{name}: {line}")).collect()
+    }
+
+    fn end(&self, lines: usize) -> String {
+        let content = content(&self.file);
+        let all: Vec<&str> = content.lines().collect();
+        let shown = &all[all.len().saturating_sub(lines)..];
+        if shown.is_empty() {
+            return String::new();
+        }
+        format!("\n--- {}: {} of {} lines\n{}", self.name(), shown.len(), all.len(), shown.join("\n"))
+    }
 }
 
 /// The lines at level `ERROR` that no test expected, each after the name of its log.
 pub fn unexpected_errors() -> Vec<String> {
     let expected = locked(&EXPECTED);
-    let mut found = Vec::new();
-    for (path, log) in locked(&LOGS).iter() {
-        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
-        let unexpected =
-            |line: &&str| is_error(line) && !expected.iter().any(|part| line.contains(part.as_str()));
-        found.extend(content(log).lines().filter(unexpected).map(|line| format!("{name}: {line}")));
-    }
-    found
+    let expected: Vec<&str> = expected.iter().map(|(part, _)| part.as_str()).collect();
+    locked(&LOGS).iter().flat_map(|log| log.errors(&expected)).collect()
 }
 
 /// `result` of the tests, or a failure when a daemon has logged an error that none of them expected.
@@ -101,6 +162,26 @@ mod tests {
     }
 
     #[test]
+    fn a_scope_has_its_own_logs_and_expectations() {
+        let written = |text: &[u8]| {
+            let file = tempfile::tempfile().expect("a temporary file");
+            file.write_all_at(text, 0).expect("a temporary file can be written");
+            file
+        };
+        expect_error("of before");
+        register(Path::new("/nowhere/earlier.log"), written(b"T01: ERROR earlier\n"));
+        let scope = LogScope::begin();
+        expect_error("provoked");
+        let own = b"one\nT01: ERROR of before\nT01: ERROR provoked\n";
+        register(Path::new("/nowhere/agent.1.log"), written(own));
+        std::thread::spawn(move || register(Path::new("/nowhere/other.log"), written(b"T01: ERROR other\n")))
+            .join()
+            .expect("it does not panic");
+        assert_eq!(scope.unexpected_errors(), ["agent.1.log: T01: ERROR of before"]);
+        assert_eq!(scope.ends(1), "\n--- agent.1.log: 1 of 3 lines\nT01: ERROR provoked");
+    }
+
+    #[test]
     fn only_what_nobody_expects_is_named() {
         let path = Path::new("/nowhere/daemon.log");
         let file = tempfile::tempfile().expect("a temporary file");
@@ -108,6 +189,8 @@ mod tests {
             .expect("a temporary file can be written");
         register(path, file);
         expect_error("is given up");
-        assert_eq!(unexpected_errors(), ["daemon.log: T01: ERROR page 8 is lost"]);
+        let found = unexpected_errors();
+        let own: Vec<&String> = found.iter().filter(|line| line.starts_with("daemon.log")).collect();
+        assert_eq!(own, ["daemon.log: T01: ERROR page 8 is lost"]);
     }
 }

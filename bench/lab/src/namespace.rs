@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::resume_unwind;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
@@ -99,6 +100,13 @@ impl Namespace {
     /// A path by which other programs of the same user can name this namespace while this process lives.
     pub(crate) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.descriptor.as_raw_fd())
+    }
+
+    /// Gives it a name at `place`, a file that is made, for `ip netns` and others who see this process's mounts.
+    pub(crate) fn give_name(&self, place: &Path) -> Result<(), LabError> {
+        File::create(place).map_err(|e| self.failed("making its name", e))?;
+        mount(Some(self.path().as_str()), place, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+            .map_err(|e| self.failed("mounting its name", e.into()))
     }
 
     fn join_network(&self) -> Result<(), LabError> {

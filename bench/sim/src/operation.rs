@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
 use crate::register::Shape;

@@ -7,10 +7,10 @@ use clap::Args;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
-use cxloe_link::fate::Burst;
+use cxloe_link::impairment::Burst;
 use cxloe_link::limit::Rate;
-use cxloe_link::random::Probability;
 use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::random::Probability;
 
 use crate::layout::Interleave;
 use crate::mistake::Mistake;

@@ -9,11 +9,11 @@ use std::time::Duration;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{BUCKET_DEFAULT, Pacing};
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_link::fate::{Burst, Faults};
+use cxloe_link::impairment::{Burst, Faults};
 use cxloe_link::limit::Rate;
-use cxloe_link::random::{Probability, Random};
 use cxloe_link::sim::{Path, PortConfig};
-use cxloe_mn::congestion::CongestionConfig;
+use cxloe_mn_core::congestion::CongestionConfig;
+use cxloe_wire::random::{Probability, Random};
 use cxloe_wire::session::Timing;
 
 use crate::layout::Interleave;

@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cxloe_link::fate::Loss;
-use cxloe_link::sim::{self, SimFate};
+use cxloe_link::impairment::Loss;
+use cxloe_link::sim::{self, FrameOutcome};
 use cxloe_wire::frame::{Command, Header, Mac};
 use cxloe_wire::time::Time;
 
@@ -147,7 +147,7 @@ struct Frame<'a>(&'a sim::Trace<'a>);
 
 impl fmt::Display for Frame<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let sim::Trace { from, to, frame, fate, .. } = self.0;
+        let sim::Trace { from, to, frame, outcome, .. } = self.0;
         write!(f, "{:<11} ", format!("{} > {}", Name(*from), Name(*to)))?;
         match Header::parse(frame) {
             None => write!(f, "{} B", frame.len())?,
@@ -161,21 +161,21 @@ impl fmt::Display for Frame<'_> {
             }
         }
         f.write_str("  ")?;
-        match *fate {
-            SimFate::Sent { arrival, damaged: false } => write!(f, "sent, arrives {arrival}"),
-            SimFate::Sent { arrival, damaged: true } => write!(f, "sent, arrives {arrival}, DAMAGED"),
-            SimFate::Duplicated => f.write_str("sent TWICE"),
-            SimFate::Late { arrival } => write!(f, "a COPY OF LONG AGO, arrives {arrival}"),
-            SimFate::Held => f.write_str("HELD BACK"),
-            SimFate::Lost(Loss::Single) => f.write_str("LOST"),
-            SimFate::Lost(Loss::Burst) => f.write_str("LOST in a burst"),
-            SimFate::Cut => f.write_str("LOST, the path is cut"),
-            SimFate::NoPort => f.write_str("LOST, nobody there"),
-            SimFate::QueueFull => f.write_str("LOST, the switch's queue is full"),
-            SimFate::FifoFull => f.write_str("LOST, the receive queue is full"),
-            SimFate::NetworkFull => f.write_str("LOST, the network is full"),
-            SimFate::Runt => f.write_str("LOST, no frame"),
-            SimFate::Delivered => f.write_str("arrived"),
+        match *outcome {
+            FrameOutcome::Sent { arrival, damaged: false } => write!(f, "sent, arrives {arrival}"),
+            FrameOutcome::Sent { arrival, damaged: true } => write!(f, "sent, arrives {arrival}, DAMAGED"),
+            FrameOutcome::Duplicated => f.write_str("sent TWICE"),
+            FrameOutcome::Late { arrival } => write!(f, "a COPY OF LONG AGO, arrives {arrival}"),
+            FrameOutcome::Delayed => f.write_str("HELD BACK"),
+            FrameOutcome::Lost(Loss::Single) => f.write_str("LOST"),
+            FrameOutcome::Lost(Loss::Burst) => f.write_str("LOST in a burst"),
+            FrameOutcome::Cut => f.write_str("LOST, the path is cut"),
+            FrameOutcome::NoPort => f.write_str("LOST, nobody there"),
+            FrameOutcome::QueueFull => f.write_str("LOST, the switch's queue is full"),
+            FrameOutcome::FifoFull => f.write_str("LOST, the receive queue is full"),
+            FrameOutcome::NetworkFull => f.write_str("LOST, the network is full"),
+            FrameOutcome::Runt => f.write_str("LOST, no frame"),
+            FrameOutcome::Delivered => f.write_str("arrived"),
         }
     }
 }
@@ -202,10 +202,10 @@ mod tests {
         frame[14] = Command::WriteReq as u8;
         frame[16] = 9;
         frame[23] = 0x10;
-        let fate = SimFate::Lost(Loss::Single);
+        let outcome = FrameOutcome::Lost(Loss::Single);
         let (at, from, to) = (Time(1_500), Name::cn(0), Name::mn(1));
         let trace = Trace::keeping(9);
-        trace.frame(&sim::Trace { at, from, to, frame: &frame, fate });
+        trace.frame(&sim::Trace { at, from, to, frame: &frame, outcome });
         assert_eq!(
             trace.tail(),
             "   0.001500ms cn0 > mn1   WriteReq      stream 0 seq 9     at 0x01000   60 B  LOST\n"

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 
 /// A kind of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -46,7 +46,7 @@ pub(crate) fn check_error(
         // The session's frames have become smaller since the burst was chosen.
         (EngineError::BadBurst(_), false) => &mut figures.refused_limits,
         // The manager wants it back.
-        (EngineError::Withdrawn(_), false) if withdrawn => &mut figures.refused_withdrawn,
+        (EngineError::Draining(_), false) if withdrawn => &mut figures.refused_withdrawn,
         (EngineError::Failed { error: OpError::SessionDead, .. }, true) => &mut figures.failed_session_dead,
         (EngineError::Failed { error: OpError::DataLost, .. }, true) if lossy => {
             &mut figures.failed_data_lost

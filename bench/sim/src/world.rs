@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use cxloe_fabric::model::DeviceKind;
 use cxloe_gmm::manager::State;
-use cxloe_link::random::Random;
 use cxloe_link::sim::{Path, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::random::Random;
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, ResponderConfig};
 use cxloe_wire::time::Time;
 

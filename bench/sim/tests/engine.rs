@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{
-    BurstRead, Closed, Direction, Engine, EngineError, Flush, Piece, Read, Route, RouteError, Sink, Target,
-    Unmapped, Walk, Write,
+    BurstRead, Direction, DrainReason, Engine, EngineError, Flush, Read, Route, RouteError, Segment,
+    SegmentIter, Sink, Target, Unmapped, Write,
 };
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_link::Link;
@@ -144,8 +144,8 @@ fn what_is_stranded_is_read_and_names_the_dead_node_where_it_cannot_be() {
     let tx = pair.link.transmit();
     let dead = Err(EngineError::NotConnected(MN));
     assert_eq!(pair.engine.read(64, 0, now, tx), Ok(Read::Hit(content(1))));
-    assert_eq!(pair.engine.burst_read(&Piece::straight(0, 4), 0, now, tx), dead);
-    let written = pair.engine.burst_write(&Piece::straight(64, 1), 1, &content(3), 0, now, tx);
+    assert_eq!(pair.engine.burst_read(&Segment::straight(0, 4), 0, now, tx), dead);
+    let written = pair.engine.burst_write(&Segment::straight(64, 1), 1, &content(3), 0, now, tx);
     assert_eq!(written, Err(EngineError::NotConnected(MN)));
     assert_eq!(pair.engine.flush(now, tx), Err(EngineError::NotConnected(MN)));
     assert_eq!(pair.engine.stranded(), 1, "errors change nothing");
@@ -227,11 +227,11 @@ fn a_closed_range_is_written_back_alone() {
         "it fills the cache"
     );
     let closed = 8192..8192 + 4096;
-    let mut work = pair.engine.close_range(closed.clone(), Closed::Withdrawn);
+    let mut work = pair.engine.begin_drain(closed.clone(), DrainReason::Draining);
     let (engine, tx) = (&mut pair.engine, pair.link.transmit());
-    assert_eq!(engine.read(8192 + 256, 0, now, tx), Err(EngineError::Withdrawn(8192 + 256)));
-    assert_eq!(engine.write(8192 + 256, &content(9), 0, now, tx), Err(EngineError::Withdrawn(8192 + 256)));
-    assert_eq!(engine.burst_read(&Piece::straight(8192, 2), 0, now, tx), Err(EngineError::Withdrawn(8192)));
+    assert_eq!(engine.read(8192 + 256, 0, now, tx), Err(EngineError::Draining(8192 + 256)));
+    assert_eq!(engine.write(8192 + 256, &content(9), 0, now, tx), Err(EngineError::Draining(8192 + 256)));
+    assert_eq!(engine.burst_read(&Segment::straight(8192, 2), 0, now, tx), Err(EngineError::Draining(8192)));
     assert_eq!(engine.write(8192, &content(4), 0, now, tx), Ok(Write::Done), "what is modified still may be");
     pair.until("the read", |pair| pair.ended.ended == 1);
     assert_eq!(pair.engine.read_cached(8192 + 128), None, "it does not come back into the cache");
@@ -248,14 +248,14 @@ fn a_closed_range_is_written_back_alone() {
     assert_eq!(pair.engine.read_cached(8192), None);
 
     // Moved, it makes operations wait; opened, it takes them again.
-    pair.engine.close_range(closed.clone(), Closed::Moving);
+    pair.engine.begin_drain(closed.clone(), DrainReason::Moving);
     let now = pair.net.now();
     assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::Busy));
-    pair.engine.set_held(true);
-    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::Held(8192)));
-    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Err(EngineError::Held(0)));
-    pair.engine.set_held(false);
-    pair.engine.open_range(closed.start);
+    pair.engine.set_in_reset(true);
+    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::InReset(8192)));
+    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Err(EngineError::InReset(0)));
+    pair.engine.set_in_reset(false);
+    pair.engine.end_drain(closed.start);
     assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Ok(Read::Sent));
 }
 
@@ -265,7 +265,7 @@ fn a_closed_range_waits_for_its_memory_node() {
     let mut pair = Pair::open();
     pair.strand(64, 1);
     pair.write(128, 2);
-    let mut work = pair.engine.close_range(0..4096, Closed::Withdrawn);
+    let mut work = pair.engine.begin_drain(0..4096, DrainReason::Draining);
     let now = pair.net.now();
     let stuck = pair.engine.write_back_range(&mut work, now, pair.link.transmit());
     assert_eq!(stuck, Err(EngineError::NotConnected(MN)));
@@ -380,11 +380,11 @@ impl Fabric {
     }
 
     /// Reads a range piece by piece, all of them on their way before anything comes back.
-    fn read_range(&mut self, range: std::ops::Range<u64>) -> Vec<Piece> {
-        let mut walk = Walk::new(range);
+    fn read_range(&mut self, range: std::ops::Range<u64>) -> Vec<Segment> {
+        let mut walk = SegmentIter::new(range);
         let mut pieces = Vec::new();
         let now = self.net.now();
-        while let Some(piece) = walk.piece(&mut self.engine, Direction::Read) {
+        while let Some(piece) = walk.segment(&mut self.engine, Direction::Read) {
             let read = self.engine.burst_read(&piece, pieces.len() as u64, now, self.link.transmit());
             assert_eq!(read, Ok(BurstRead::Sent), "{piece:?}");
             walk.advance(&piece);
@@ -436,7 +436,7 @@ fn bursts_of_interleaved_lines_meet_the_cache() {
     let hpa = fabric.layout.hpa(1, 320);
     let now = fabric.net.now();
     assert_eq!(fabric.engine.write(hpa, &content(77), 0, now, fabric.link.transmit()), Ok(Write::Done));
-    let piece = fabric.engine.piece(fabric.layout.hpa(1, 0), 8);
+    let piece = fabric.engine.segment(fabric.layout.hpa(1, 0), 8);
     assert_eq!(piece.hpa + piece.offset(5), hpa);
     let read = fabric.engine.burst_read(&piece, 0, now, fabric.link.transmit());
     assert_eq!(read, Ok(BurstRead::Sent));
@@ -527,9 +527,12 @@ fn what_nobody_maps_is_answered_by_policy() {
     let mut pair = Pair::open();
     let (poison, ones, rest) = (EXTENT, 2 * EXTENT, 4 * EXTENT);
     // The window of the region, the region included; routes come first.
-    pair.engine.add_hole(0, 2 * EXTENT, Unmapped::Poison).expect("a hole");
-    pair.engine.add_hole(ones, EXTENT, Unmapped::AllOnes).expect("another");
-    assert!(matches!(pair.engine.add_hole(EXTENT, 4096, Unmapped::Error), Err(RouteError::Overlap { .. })));
+    pair.engine.add_miss_policy(0, 2 * EXTENT, Unmapped::Poison).expect("a hole");
+    pair.engine.add_miss_policy(ones, EXTENT, Unmapped::AllOnes).expect("another");
+    assert!(matches!(
+        pair.engine.add_miss_policy(EXTENT, 4096, Unmapped::Error),
+        Err(RouteError::Overlap { .. })
+    ));
     let now = pair.net.now();
     let tx = pair.link.transmit();
     let engine = &mut pair.engine;
@@ -540,7 +543,7 @@ fn what_nobody_maps_is_answered_by_policy() {
         (ones, Ok(Read::Hit(ff)), Ok(Write::Done)),
         (rest, Err(EngineError::Unmapped(rest)), Err(EngineError::Unmapped(rest))),
     ] {
-        let piece = engine.piece(hpa, 5);
+        let piece = engine.segment(hpa, 5);
         assert_eq!(engine.read(hpa, 0, now, tx), read);
         let alike = read.map(|_| BurstRead::Alike(ff));
         assert_eq!(engine.burst_read(&piece, 0, now, tx), alike);
@@ -552,11 +555,11 @@ fn what_nobody_maps_is_answered_by_policy() {
     assert_eq!((counters.unmapped_errors, counters.unmapped_poisoned), (5, 3));
     assert_eq!((counters.unmapped_ones, counters.unmapped_dropped, counters.failures), (3, 4, 8));
     engine.set_unmapped(Unmapped::AllOnes);
-    assert_eq!(engine.remove_hole(0), Some(Unmapped::Poison));
+    assert_eq!(engine.remove_miss_policy(0), Some(Unmapped::Poison));
     assert_eq!(engine.read(poison, 0, now, tx), Ok(Read::Hit(ff)));
-    assert_eq!(engine.remove_hole(0), None);
+    assert_eq!(engine.remove_miss_policy(0), None);
     // A burst does not run from nowhere into somewhere.
-    let over = Piece::straight(EXTENT * 8 - 64, 2);
+    let over = Segment::straight(EXTENT * 8 - 64, 2);
     assert_eq!(engine.burst_read(&over, 0, now, tx), Err(EngineError::BadBurst(over.hpa)));
 }
 
@@ -565,14 +568,14 @@ fn what_nobody_maps_is_answered_by_policy() {
 fn a_piece_of_another_interleave_set_is_refused() {
     let mut fabric = Fabric::open(Ways::Two, Granularity::MIN, 1514);
     let now = fabric.net.now();
-    let piece = fabric.engine.piece(0, 8);
+    let piece = fabric.engine.segment(0, 8);
     let route = fabric.engine.remove_route(0).expect("the route");
     let decoder = Decoder { granularity: Granularity::PAGE, ..route.decoder };
     fabric.engine.add_route(Route { decoder, ..route }).expect("its place is free");
     let tx = fabric.link.transmit();
     assert_eq!(fabric.engine.burst_read(&piece, 0, now, tx), Err(EngineError::BadBurst(0)));
-    assert_eq!(fabric.engine.burst_read(&Piece::straight(0, 8), 0, now, tx), Err(EngineError::BadBurst(0)));
-    let piece = fabric.engine.piece(0, 8);
+    assert_eq!(fabric.engine.burst_read(&Segment::straight(0, 8), 0, now, tx), Err(EngineError::BadBurst(0)));
+    let piece = fabric.engine.segment(0, 8);
     assert_eq!(fabric.engine.burst_read(&piece, 0, now, tx), Ok(BurstRead::Sent));
 }
 

@@ -1,5 +1,6 @@
 //! The running agent in the quickstart: started, given a region, and measured from outside by its port.
 
+use cxloe_wire::random::Random;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use cxloe_wire::frame::LINE_SIZE;
 
 use super::Failure;
 use super::quickstart::{self, MANAGER, READY};
-use crate::measure::{MeasureError, Sequence, Target, fault, fault_step};
+use crate::measure::{MeasureError, Target, fault, fault_step};
 use crate::report::Samples;
 use cxloe_lab::{Interrupt, Lab, Process};
 
@@ -68,7 +69,7 @@ impl Agent {
         for (name, writes) in [("agent_read64", false), ("agent_write64", true)] {
             interrupt.check()?;
             let mut samples = Samples::new(name);
-            let mut addresses = Sequence::new(1);
+            let mut addresses = Random::new(1);
             for i in 0..OPERATIONS {
                 let at = self.hpa + addresses.below(SIZE / LINE_SIZE as u64) * LINE_SIZE as u64;
                 let start = Instant::now();

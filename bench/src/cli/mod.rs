@@ -9,6 +9,7 @@ mod echo;
 mod fabric;
 mod fault;
 mod figures;
+mod lab;
 mod latency;
 mod pair;
 mod paper;
@@ -23,6 +24,9 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_daemon::command_line::{ManArgs, output};
 use cxloe_daemon::to_stderr;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use cxloe_lab::{Interrupt, Interrupted};
 
@@ -82,6 +86,8 @@ enum Command {
     Compare(compare::Args),
     /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
     CompareRetransmission(compare_retransmission::Args),
+    /// Make a lab of real daemons on this machine, use it, and end it
+    Lab(lab::Args),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh
@@ -101,7 +107,12 @@ const GRACE: Duration = Duration::from_secs(10);
 /// Runs the program. Must be called while the process has one thread.
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
-    let makes_lab = match &cli.command {
+    let command = match cli.command {
+        // Neither a measurement nor its rights, log and signals.
+        Command::Lab(args) => return lab::run(args),
+        command => command,
+    };
+    let makes_lab = match &command {
         Command::Quickstart(_) => true,
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
@@ -116,16 +127,15 @@ pub fn run() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let filter = tracing_subscriber::EnvFilter::try_from_env("CXLOE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let filter = std::env::var("CXLOE_LOG").ok().and_then(|filter| filter.parse::<Targets>().ok());
+    let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_ansi(cxloe_daemon::log::coloured())
         // What cannot be written is left out: a measurement does not end for want of its log.
         .log_internal_errors(false)
-        .with_writer(std::io::stderr)
-        .init();
+        .with_writer(std::io::stderr);
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::WARN));
+    tracing_subscriber::registry().with(filter).with(lines).init();
     let interrupt = match Interrupt::install(GRACE) {
         Ok(interrupt) => interrupt,
         Err(e) => {
@@ -133,7 +143,7 @@ pub fn run() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let result = match cli.command {
+    let result = match command {
         Command::Quickstart(args) => quickstart::run(&args, standing, interrupt),
         Command::Echo(args) => echo::run(&args, interrupt),
         Command::Latency(args) => latency::run(&args, interrupt),
@@ -147,6 +157,7 @@ pub fn run() -> ExitCode {
         Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::Compare(args) => compare::run(&args, standing, interrupt),
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
+        Command::Lab(_) => Ok(()),
         Command::Completions { shell } => {
             output::completions(shell, Cli::command()).map_err(|failure| failure.message.into())
         }

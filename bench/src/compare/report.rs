@@ -7,7 +7,7 @@ use super::peer::Facts;
 use super::run::Figure;
 use crate::report::html::{escape, table};
 use crate::report::table::new_table;
-use crate::report::{Report, ReportError, units};
+use crate::report::{Report, ReportError, csv, units};
 
 /// All there is to say.
 pub struct Comparison {
@@ -98,19 +98,20 @@ impl Comparison {
 
     /// As CSV, one line for each pattern of each peer. What a peer's tool does not tell is empty.
     pub fn csv(&self) -> String {
-        let mut text =
-            "peer,pattern,p50_ns,p99_ns,mean_ns,ops_per_s,bytes_per_s,ratio,count,trials\n".to_owned();
-        for figure in &self.figures {
-            let number = |value: Option<f64>, decimals: usize| {
-                value.map_or_else(String::new, |value| format!("{value:.decimals$}"))
-            };
-            let times = [figure.p50_ns, figure.p99_ns, figure.mean_ns].map(|time| number(time, 0));
-            let rates = [figure.ops_per_s, figure.bytes_per_s].map(|rate| number(rate, 0));
-            let (ratio, count, trials) = (number(figure.ratio, 4), figure.count, figure.trials);
-            let (times, rates) = (times.join(","), rates.join(","));
-            text += &format!("{},{},{times},{rates},{ratio},{count},{trials}\n", figure.peer, figure.pattern);
-        }
-        text
+        let heads = "peer pattern p50_ns p99_ns mean_ns ops_per_s bytes_per_s ratio count trials";
+        let number = |value: Option<f64>, decimals: usize| {
+            value.map_or_else(String::new, |value| format!("{value:.decimals$}"))
+        };
+        let row = |figure: &Figure| {
+            let mut cells = vec![figure.peer.to_string(), figure.pattern.to_string()];
+            let figures =
+                [figure.p50_ns, figure.p99_ns, figure.mean_ns, figure.ops_per_s, figure.bytes_per_s];
+            cells.extend(figures.map(|value| number(value, 0)));
+            cells.extend([number(figure.ratio, 4), figure.count.to_string(), figure.trials.to_string()]);
+            cells
+        };
+        let heads = heads.split(' ').map(str::to_owned).collect();
+        csv::text(std::iter::once(heads).chain(self.figures.iter().map(row)))
     }
 
     /// As JSON: a report as any measurement's, and `comparison` beside its results.

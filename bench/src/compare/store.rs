@@ -17,8 +17,8 @@ use std::time::Instant;
 use super::error::PeerError;
 use super::measured::Measured;
 use super::pattern::{LINE, OPERATIONS_MIN, PAGE, Pattern, Plan};
-use crate::measure::Sequence;
 use cxloe_lab::Interrupt;
+use cxloe_wire::random::Random;
 
 /// Lines of one call for many.
 const STREAM_LINES: usize = 4096;
@@ -86,8 +86,8 @@ impl Content {
     /// For this many bytes.
     pub fn new(bytes: usize) -> Content {
         let made = |seed| {
-            let mut words = Sequence::new(seed);
-            (0..bytes / 8).flat_map(|_| words.draw().to_le_bytes()).collect()
+            let mut words = Random::new(seed);
+            (0..bytes / 8).flat_map(|_| words.bits().to_le_bytes()).collect()
         };
         Content { first: made(0xC0FFEE), second: made(0x7EA) }
     }
@@ -100,7 +100,7 @@ pub fn drive(
     plan: &Plan,
     interrupt: &Interrupt,
 ) -> Result<Vec<Measured>, PeerError> {
-    let mut trial = Trial { store, content, plan, interrupt, random: Sequence::new(64) };
+    let mut trial = Trial { store, content, plan, interrupt, random: Random::new(64) };
     let mut found = Vec::new();
     found.push(trial.bulk_write()?);
     trial.store.fill(&content.first)?;
@@ -117,7 +117,7 @@ struct Trial<'a> {
     content: &'a Content,
     plan: &'a Plan,
     interrupt: &'a Interrupt,
-    random: Sequence,
+    random: Random,
 }
 
 impl Trial<'_> {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 
 use super::model::Model;
 use super::time::Ps;

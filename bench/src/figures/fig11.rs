@@ -2,13 +2,12 @@
 
 use plotters::style::text_anchor::HPos;
 use serde::Serialize;
-use std::fmt::Write;
 
 use super::sweep::{SEEDS, gbit, sweep};
 use super::{Model, Run, Spread, drawing};
-use crate::report::ReportError;
 use crate::report::chart::{self, Axis};
 use crate::report::table::new_table;
+use crate::report::{ReportError, csv};
 
 /// The paper's average difference of first and final stable rate, in percent.
 const PAPER_DIFFERENCE: f64 = 7.0;
@@ -113,21 +112,22 @@ impl Fig11 {
 
     /// As comma-separated values: one line for each threshold, rates in Gbit/s.
     pub fn csv(&self) -> String {
-        let mut text = String::from(
-            "threshold,pfc_frames,peak_entries,first,first_min,first_max,final,final_min,final_max,difference_percent\n",
-        );
-        for point in &self.points {
-            let first =
-                point.first.map_or(",,".into(), |f| format!("{:.3},{:.3},{:.3}", f.mean, f.min, f.max));
-            let ThresholdPoint { threshold, pfc, peak, last, .. } = point;
-            let difference = point.difference_percent.map_or(String::new(), |d| format!("{d:.2}"));
-            let _ = writeln!(
-                text,
-                "{threshold},{pfc},{peak},{first},{:.3},{:.3},{:.3},{difference}",
-                last.mean, last.min, last.max
-            );
-        }
-        text
+        let heads = "threshold pfc_frames peak_entries first first_min first_max final final_min final_max \
+                     difference_percent";
+        let number = |value: f64| format!("{value:.3}");
+        let row = |point: &ThresholdPoint| {
+            let mut cells =
+                [point.threshold.to_string(), point.pfc.to_string(), point.peak.to_string()].to_vec();
+            cells.extend(match &point.first {
+                Some(first) => [first.mean, first.min, first.max].map(number),
+                None => [const { String::new() }; 3],
+            });
+            cells.extend([point.last.mean, point.last.min, point.last.max].map(number));
+            cells.push(point.difference_percent.map_or_else(String::new, |percent| format!("{percent:.2}")));
+            cells
+        };
+        let heads = heads.split_whitespace().map(str::to_owned).collect();
+        csv::text(std::iter::once(heads).chain(self.points.iter().map(row)))
     }
 
     /// As a picture.

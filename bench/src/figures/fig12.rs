@@ -1,7 +1,5 @@
 //! Fig. 12: the final stable rate over the rate the link starts at, with a threshold of 50 entries.
 
-use std::fmt::Write;
-
 use cxloe_cc::GBIT;
 use plotters::element::PathElement;
 use plotters::style::Color;
@@ -10,9 +8,9 @@ use serde::Serialize;
 
 use super::sweep::{gbit, sweep};
 use super::{Model, Run, Spread, drawing};
-use crate::report::ReportError;
 use crate::report::chart::{self, Axis};
 use crate::report::table::new_table;
+use crate::report::{ReportError, csv};
 
 /// The paper's threshold, in entries.
 const THRESHOLD: u32 = 50;
@@ -109,11 +107,13 @@ impl Fig12 {
 
     /// As comma-separated values: one line for each initial rate, rates in Gbit/s.
     pub fn csv(&self) -> String {
-        let mut text = String::from("initial,pfc_frames,final,final_min,final_max\n");
-        for InitialPoint { initial, last, pfc } in &self.points {
-            let _ = writeln!(text, "{initial},{pfc},{:.3},{:.3},{:.3}", last.mean, last.min, last.max);
-        }
-        text
+        let row = |InitialPoint { initial, last, pfc }: &InitialPoint| {
+            let mut cells = vec![initial.to_string(), pfc.to_string()];
+            cells.extend([last.mean, last.min, last.max].map(|rate| format!("{rate:.3}")));
+            cells
+        };
+        let heads = ["initial", "pfc_frames", "final", "final_min", "final_max"].map(str::to_owned).to_vec();
+        csv::text(std::iter::once(heads).chain(self.points.iter().map(row)))
     }
 
     /// As a picture: the final rates above, how some of them came about below.

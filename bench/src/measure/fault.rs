@@ -1,6 +1,7 @@
 //! Page faults of remote memory beside their floors, and what mapped memory does in bulk: all by turns, trial by trial,
 //! in one thread.
 
+use cxloe_wire::random::Random;
 use std::time::{Duration, Instant};
 
 use cxloe_port::inline::InlineOptions;
@@ -13,7 +14,7 @@ use super::fault_mapped::{read_at_random, read_through};
 use super::fault_words::PAGE_BYTES;
 use super::floor::Local;
 use super::floor_fault::FaultFloors;
-use super::{MeasureError, Sequence, Target};
+use super::{MeasureError, Target};
 use crate::report::{Samples, Throughput, ThroughputTrial};
 
 /// How much of it.
@@ -225,7 +226,7 @@ impl Target {
         let pages = pages.min((self.whole_region() / PAGE_BYTES as u64) as usize);
         let mut buffer = vec![0_u8; CALL_PAGES.min(pages) * PAGE_BYTES];
         let calls = pages.div_ceil(CALL_PAGES) as u64;
-        let mut addresses = Sequence::new(seed as u64);
+        let mut addresses = Random::new(seed as u64);
         let room = self.bytes / buffer.len() as u64;
         let start = Instant::now();
         for _ in 0..calls {

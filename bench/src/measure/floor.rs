@@ -1,12 +1,13 @@
 //! What a page costs where it is cheapest: brought over the bare link, copied locally, and a line of local memory.
 
+use cxloe_wire::random::Random;
 use std::hint::black_box;
 use std::time::Instant;
 
 use cxloe_link::echo::Echo;
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES, Seal, frame_len};
 
-use super::{MeasureError, Sequence, Target, clock_cost_ns};
+use super::{MeasureError, Target, clock_cost_ns};
 use crate::report::Samples;
 
 /// Bytes of local memory that pages are copied from and lines read from: several times a last-level cache, as the
@@ -19,15 +20,15 @@ const BATCH: u64 = 64;
 /// Local memory, filled.
 pub struct Local {
     words: Vec<u64>,
-    random: Sequence,
+    random: Random,
 }
 
 impl Local {
     /// Takes and touches the memory.
     #[allow(clippy::new_without_default, reason = "it takes a quarter of a gigabyte and a second")]
     pub fn new() -> Local {
-        let mut random = Sequence::new(77);
-        let words = (0..LOCAL_BYTES / size_of::<u64>()).map(|_| random.draw()).collect();
+        let mut random = Random::new(77);
+        let words = (0..LOCAL_BYTES / size_of::<u64>()).map(|_| random.bits()).collect();
         Local { words, random }
     }
 
@@ -53,7 +54,7 @@ impl Local {
         const WORDS: usize = LINE_SIZE / size_of::<u64>();
         let clock = clock_cost_ns();
         let lines = (self.words.len() / WORDS) as u64;
-        let mut draw = self.random.draw();
+        let mut draw = self.random.bits();
         for _ in 0..batches {
             let start = Instant::now();
             for _ in 0..BATCH {
@@ -104,7 +105,7 @@ mod tests {
 
     #[test]
     fn local_memory_is_timed() {
-        let mut local = Local { words: (0..1 << 16).collect(), random: Sequence::new(1) };
+        let mut local = Local { words: (0..1 << 16).collect(), random: Random::new(1) };
         // Sized by the constant, so only the chase, which takes what there is, runs on this little memory.
         let mut reads = Samples::fine("dram64");
         local.reads(3, &mut reads);

@@ -1,12 +1,13 @@
 //! One uncached line operation at a time over a region larger than the last-level cache, beside a bare echo of
 //! the same frame sizes.
 
+use cxloe_wire::random::Random;
 use std::time::Instant;
 
 use cxloe_link::echo::Echo;
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, Seal, frame_len};
 
-use super::{MeasureError, Sequence, Target};
+use super::{MeasureError, Target};
 use crate::report::Samples;
 
 /// How much of it.
@@ -56,7 +57,7 @@ impl Target {
         progress: &mut dyn FnMut(&str),
     ) -> Result<LatencyResults, MeasureError> {
         let mut results = LatencyResults::of("");
-        let mut addresses = Sequence::new(64);
+        let mut addresses = Random::new(64);
         for _ in 0..plan.trials {
             let bounce = self.bounce();
             self.latency_trial((plan.operations, bounce), &mut addresses, &mut results, progress)?;
@@ -68,7 +69,7 @@ impl Target {
     pub fn latency_trial(
         &mut self,
         (operations, bounce): (u64, Option<f64>),
-        addresses: &mut Sequence,
+        addresses: &mut Random,
         results: &mut LatencyResults,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(), MeasureError> {
@@ -93,7 +94,7 @@ impl Target {
         &mut self,
         count: u64,
         reads_of_8: u64,
-        addresses: &mut Sequence,
+        addresses: &mut Random,
         samples: &mut Samples,
     ) -> Result<(), MeasureError> {
         // The memory node's worker may still be lingering over echoes, and caches are cold: not counted.
@@ -105,7 +106,7 @@ impl Target {
         let mut line = [0_u8; LINE_SIZE];
         for i in 0..count {
             let at = self.hpa + addresses.below(self.lines()) * LINE_SIZE as u64;
-            let reads = addresses.draw() % 8 < reads_of_8;
+            let reads = addresses.bits() % 8 < reads_of_8;
             line[..8].copy_from_slice(&i.to_le_bytes());
             let start = Instant::now();
             if reads {

@@ -146,32 +146,6 @@ impl Target {
     }
 }
 
-/// A fast repeatable sequence of numbers (xorshift64*).
-#[derive(Clone, Debug)]
-pub struct Sequence(u64);
-
-impl Sequence {
-    /// The sequence of `seed`.
-    pub fn new(seed: u64) -> Self {
-        Sequence(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1)
-    }
-
-    /// The next number.
-    #[inline]
-    pub fn draw(&mut self) -> u64 {
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
-    }
-
-    /// A number below `bound`.
-    #[inline]
-    pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.draw()) * u128::from(bound)) >> 64) as u64
-    }
-}
-
 /// What two readings of the clock cost, in nanoseconds: the median of many.
 pub fn clock_cost_ns() -> f64 {
     let mut costs: Vec<u128> = (0..1001)

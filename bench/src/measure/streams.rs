@@ -1,6 +1,7 @@
 //! Streams with a full window, single lines and bursts, beside a bare echo pipelined to the same depth with
 //! frames of the same sizes.
 
+use cxloe_wire::random::Random;
 use std::time::{Duration, Instant};
 
 use cxloe_link::echo::Echo;
@@ -8,7 +9,7 @@ use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MIN_FRAME, PAGE_LINES, Seal, fram
 
 use super::bare::rate;
 use super::latency::read_shape;
-use super::{MeasureError, Sequence, Target};
+use super::{MeasureError, Target};
 use crate::report::{Throughput, ThroughputTrial};
 
 /// How much of it.
@@ -68,7 +69,7 @@ impl Target {
         let read_lines = self.port.engine().burst_read_lines_max(self.hpa);
         let write_lines = self.port.engine().burst_write_lines_max(self.hpa);
         let mut trials: Vec<Vec<ThroughputTrial>> = vec![Vec::new(); NAMES.len()];
-        let mut addresses = Sequence::new(4096);
+        let mut addresses = Random::new(4096);
         let mut buffer = vec![0_u8; CALL_LINES * LINE_SIZE];
         for _ in 0..plan.trials {
             let bounce = self.bounce();
@@ -114,7 +115,7 @@ impl Target {
 
     fn line_reads(
         &mut self,
-        addresses: &mut Sequence,
+        addresses: &mut Random,
         buffer: &mut [u8],
     ) -> Result<(u64, u64, Duration), MeasureError> {
         let hpas: Vec<u64> =
@@ -124,7 +125,7 @@ impl Target {
         Ok((CALL_LINES as u64, (CALL_LINES * LINE_SIZE) as u64, start.elapsed()))
     }
 
-    fn line_writes(&mut self, addresses: &mut Sequence) -> Result<(u64, u64, Duration), MeasureError> {
+    fn line_writes(&mut self, addresses: &mut Random) -> Result<(u64, u64, Duration), MeasureError> {
         let lines: Vec<(u64, [u8; LINE_SIZE])> = (0..CALL_LINES)
             .map(|i| (self.hpa + addresses.below(self.lines()) * LINE_SIZE as u64, [i as u8; LINE_SIZE]))
             .collect();
@@ -135,7 +136,7 @@ impl Target {
 
     fn bursts(
         &mut self,
-        addresses: &mut Sequence,
+        addresses: &mut Random,
         buffer: &mut [u8],
         lines_max: usize,
         read: bool,

@@ -1,8 +1,9 @@
 //! The verification pass: a pattern over the whole region, then every byte read back and compared.
 
 use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::random::Random;
 
-use super::{MeasureError, Sequence, Target};
+use super::{MeasureError, Target};
 
 /// Bytes written or read in one call.
 const STEP: usize = 1 << 20;
@@ -10,9 +11,9 @@ const STEP: usize = 1 << 20;
 /// Fills `buffer` with what belongs at region offset `offset`: different in every line and in every pass.
 fn pattern(offset: u64, seed: u64, buffer: &mut [u8]) {
     for (i, line) in buffer.chunks_exact_mut(LINE_SIZE).enumerate() {
-        let mut words = Sequence::new(seed ^ (offset / LINE_SIZE as u64 + i as u64).rotate_left(32));
+        let mut words = Random::new(seed ^ (offset / LINE_SIZE as u64 + i as u64).rotate_left(32));
         for word in line.chunks_exact_mut(8) {
-            word.copy_from_slice(&words.draw().to_le_bytes());
+            word.copy_from_slice(&words.bits().to_le_bytes());
         }
     }
 }

@@ -5,13 +5,14 @@
 
 use cxloe_link::Backend;
 use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::random::Random;
 use serde::Serialize;
 
 use super::PaperError;
 use super::ends::Ends;
 use super::parts::{PARTS, Parts, Seen, Sent, evenly, join};
 use super::path::{Operation, Path};
-use crate::measure::{Sequence, clock_cost_ns};
+use crate::measure::clock_cost_ns;
 use crate::report::Samples;
 
 /// Operations before those that count.
@@ -82,7 +83,7 @@ impl Breakdowns {
     ) -> Result<Breakdowns, PaperError> {
         ends.pin()?;
         let mut path = Path::open(ends, backend)?;
-        let mut random = Sequence::new(810);
+        let mut random = Random::new(810);
         let lines = ends.bytes / LINE_SIZE as u64;
         let mut draw = |write, count: usize| -> Vec<Operation> {
             let offset = |_| random.below(lines) * LINE_SIZE as u64;

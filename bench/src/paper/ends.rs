@@ -21,10 +21,10 @@ use cxloe_fabric::model::Watermark;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Link, LinkConfig, LinkInfo, open};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
-use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
-use cxloe_mn::service::Service;
-use cxloe_mn::translation::TLB_ENTRIES_DEFAULT;
+use cxloe_mn::pool::{ByteSize, Host, PoolOptions};
 use cxloe_mn::worker::{EchoFor, WorkerHandle, WorkerOptions};
+use cxloe_mn_core::service::Service;
+use cxloe_mn_core::translation::TLB_ENTRIES_DEFAULT;
 use cxloe_port::port::Port;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::{ResponderConfig, Timing};
@@ -90,7 +90,7 @@ impl Ends {
             .address("mn1", &format!("{}/24", Ends::SERVER))
             .build()?;
         let options = PoolOptions { bytes: Some(bytes), ..PoolOptions::default() };
-        let pool = Pool::open(&options, &Host::default(), &|_, _| {})?;
+        let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {})?;
         let (mut mappings, _) = Mappings::open(Arc::new(pool), Watermark::default());
         let all = StaticRange { cn: CN, base: ByteSize(0), size: ByteSize(bytes) };
         StaticMap { ranges: vec![all] }.apply(&mut mappings)?;
@@ -138,7 +138,7 @@ impl Ends {
     }
 
     /// The page table of the region.
-    pub fn table(&self) -> &Arc<cxloe_mn::translation::PageTable> {
+    pub fn table(&self) -> &Arc<cxloe_mn_core::translation::PageTable> {
         self.mappings.table()
     }
 

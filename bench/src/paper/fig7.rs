@@ -4,6 +4,7 @@
 //! move apart for a while treats all of them alike.
 
 use cxloe_link::Backend;
+use cxloe_wire::random::Random;
 use serde::Serialize;
 
 use super::PaperError;
@@ -11,7 +12,7 @@ use super::ends::Ends;
 use super::sockets::{self, Transport};
 use crate::measure::floor::Local;
 use crate::measure::latency::LatencyResults;
-use crate::measure::{MeasureError, Sequence, Target};
+use crate::measure::{MeasureError, Target};
 use crate::report::Samples;
 
 /// How much is measured.
@@ -67,7 +68,7 @@ impl Fig7 {
             let mut broken = Vec::new();
             for (backend, results) in &mut here {
                 let bounce = ends.bounce();
-                let mut random = Sequence::new(64 + u64::from(round));
+                let mut random = Random::new(64 + u64::from(round));
                 match one_round(ends, *backend, (amount.operations, bounce), &mut random, results, progress) {
                     Ok(()) => {}
                     Err(PaperError::Link(error)) if round == 0 => {
@@ -105,7 +106,7 @@ impl Fig7 {
         let mut fig = Fig7::default();
         let backend = target.port.link().info().backend;
         let mut results = LatencyResults::of(&format!("{backend}_"));
-        let mut random = Sequence::new(64);
+        let mut random = Random::new(64);
         for _ in 0..amount.rounds {
             target.latency_trial((amount.operations, None), &mut random, &mut results, progress)?;
         }
@@ -138,7 +139,7 @@ fn one_round(
     ends: &Ends,
     backend: Backend,
     (operations, bounce): (u64, Option<f64>),
-    random: &mut Sequence,
+    random: &mut Random,
     results: &mut LatencyResults,
     progress: &mut dyn FnMut(&str),
 ) -> Result<(), PaperError> {

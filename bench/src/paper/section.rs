@@ -6,7 +6,7 @@
 use comfy_table::ContentArrangement;
 
 use crate::report::table::new_table;
-use crate::report::units;
+use crate::report::{csv, units};
 
 /// Columns of a terminal that tables are fitted into.
 const TERMINAL: u16 = 140;
@@ -52,12 +52,9 @@ impl Cell {
         }
     }
 
-    /// For programs: the number alone, quoted where it is words that need it.
+    /// For programs: the number alone.
     fn csv(&self) -> String {
         match self {
-            Cell::Text(words) if words.contains([',', '"', '\n']) => {
-                format!("\"{}\"", words.replace('"', "\"\""))
-            }
             Cell::Text(words) => words.clone(),
             Cell::Ns(value)
             | Cell::Bytes(value)
@@ -94,9 +91,9 @@ impl Grid {
 
     /// As comma-separated values.
     pub fn csv(&self) -> String {
-        let head: Vec<&str> = self.columns.iter().map(|(_, name)| name.as_str()).collect();
-        let rows = self.rows.iter().map(|row| row.iter().map(Cell::csv).collect::<Vec<_>>().join(","));
-        std::iter::once(head.join(",")).chain(rows).map(|line| line + "\n").collect()
+        let heads = self.columns.iter().map(|(_, name)| name.clone()).collect();
+        let rows = self.rows.iter().map(|row| row.iter().map(Cell::csv).collect());
+        csv::text(std::iter::once::<Vec<String>>(heads).chain(rows))
     }
 
     /// For a terminal; long words are broken into lines.

@@ -16,8 +16,8 @@ use cxloe_wire::frame::LINE_SIZE;
 use super::PaperError;
 use super::ends::Ends;
 use crate::machine;
-use crate::measure::Sequence;
 use crate::report::Samples;
+use cxloe_wire::random::Random;
 
 const HEADER: usize = 16;
 const WHOLE: usize = HEADER + LINE_SIZE;
@@ -185,14 +185,14 @@ fn ask(
     samples: &mut Samples,
 ) -> Result<(), PaperError> {
     let io = PaperError::io("asking for lines over sockets");
-    let mut random = Sequence::new(7);
+    let mut random = Random::new(7);
     let mut buffer = [0_u8; WHOLE];
     let warm_up = count / 20 + 10;
     for number in 0..warm_up + count {
         if number % 1024 == 0 {
             ends.check()?;
         }
-        let (index, writes) = (random.below(lines), random.draw() & 1 == 0);
+        let (index, writes) = (random.below(lines), random.bits() & 1 == 0);
         let mark = (number as u32).to_le_bytes();
         buffer[0] = if writes { WRITE } else { READ };
         buffer[4..8].copy_from_slice(&mark);

@@ -4,6 +4,7 @@
 //! together. Memory is what the allocator hands out while the real structures are made: a cache, a worker, sessions over
 //! which requests have passed; and what a pool holds besides the memory it lends.
 
+use cxloe_wire::random::Random;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,8 +16,8 @@ use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, EXTENT_BYTES_DEFAULT, Host, Pool, PoolOptions};
-use cxloe_mn::service::Service;
-use cxloe_mn::translation::TLB_ENTRIES_DEFAULT;
+use cxloe_mn_core::service::Service;
+use cxloe_mn_core::translation::TLB_ENTRIES_DEFAULT;
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, LINE_SIZE, Mac};
 use cxloe_wire::session::{ResponderConfig, Timing};
@@ -25,7 +26,7 @@ use serde::Serialize;
 
 use super::ends::Ends;
 use super::{PaperError, heap};
-use crate::measure::{MeasureError, Sequence, Target};
+use crate::measure::{MeasureError, Target};
 
 /// Lines of one call.
 const CALL: usize = 4096;
@@ -141,7 +142,7 @@ fn cpu(
     worker: Option<&Thread>,
 ) -> Result<Cpu, PaperError> {
     target.port.set_depth(depth);
-    let mut random = Sequence::new(3);
+    let mut random = Random::new(3);
     let mut at = || target.hpa + random.below(target.bytes / LINE_SIZE as u64) * LINE_SIZE as u64;
     let hpas: Vec<u64> = (0..CALL).map(|_| at()).collect();
     let lines: Vec<(u64, [u8; LINE_SIZE])> = hpas.iter().map(|at| (*at, [7; LINE_SIZE])).collect();
@@ -213,7 +214,7 @@ fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    let pool = Arc::new(Pool::open(&options, &Host::default(), &|_, _| {})?);
+    let pool = Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {})?);
     let incarnation = pool.incarnation();
     let (mut mappings, _) = Mappings::open(pool, Watermark::default());
     let range = |index| StaticRange { cn: cn(index), base: ByteSize(0), size: ByteSize(EXTENT) };

@@ -1,6 +1,6 @@
 //! When accesses are wanted, whatever becomes of those before: the open loop.
 
-use crate::measure::Sequence;
+use cxloe_wire::random::Random;
 
 /// How arrivals are spaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -18,14 +18,14 @@ pub struct Arrivals {
     spacing: Spacing,
     gap_ns: f64,
     at_ns: f64,
-    draw: Sequence,
+    draw: Random,
 }
 
 impl Arrivals {
     /// `per_s` of them per second, above zero.
     pub fn new(per_s: f64, spacing: Spacing, seed: u64) -> Arrivals {
         let mut arrivals =
-            Arrivals { spacing, gap_ns: 1e9 / per_s, at_ns: 0.0, draw: Sequence::new(seed ^ 0xA221) };
+            Arrivals { spacing, gap_ns: 1e9 / per_s, at_ns: 0.0, draw: Random::new(seed ^ 0xA221) };
         arrivals.advance();
         arrivals
     }
@@ -43,7 +43,7 @@ impl Arrivals {
             Spacing::Even => 1.0,
             Spacing::Poisson => {
                 // 53 bits, as many as a float has; never 0, whose logarithm is none.
-                let uniform = ((self.draw.draw() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
+                let uniform = ((self.draw.bits() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
                 -uniform.ln()
             }
         };

@@ -7,7 +7,7 @@
 use cxloe_wire::frame::PAGE_LINES;
 
 use super::Share;
-use crate::measure::Sequence;
+use cxloe_wire::random::Random;
 
 /// A permutation of 0 to 2^n - 1 that looks random.
 #[derive(Clone, Copy, Debug)]
@@ -25,8 +25,8 @@ impl Scatter {
     /// If it is none.
     pub fn new(places: u64, seed: u64) -> Scatter {
         assert!(places.is_power_of_two(), "{places} places");
-        let mut draw = Sequence::new(seed ^ 0x5CA7);
-        let keys = [draw.draw(), draw.draw(), draw.draw()];
+        let mut draw = Random::new(seed ^ 0x5CA7);
+        let keys = [draw.bits(), draw.bits(), draw.bits()];
         Scatter { bits: places.trailing_zeros(), keys, inverses: keys.map(|key| inverse(key | 1)) }
     }
 
@@ -87,7 +87,7 @@ pub enum Addresses {
     /// Any, each as likely as every other.
     Random {
         /// Where chance comes from.
-        draw: Sequence,
+        draw: Random,
         /// Lines there are.
         lines: u64,
     },
@@ -98,7 +98,7 @@ pub enum Addresses {
 /// Hot pages and cold ones.
 #[derive(Clone, Debug)]
 pub struct HotCold {
-    draw: Sequence,
+    draw: Random,
     pages: Scatter,
     /// Hot pages: the places of the first positions.
     hot: u64,
@@ -114,7 +114,7 @@ impl Addresses {
 
     /// At random, over `lines` lines.
     pub fn random(lines: u64, seed: u64) -> Addresses {
-        Addresses::Random { draw: Sequence::new(seed), lines }
+        Addresses::Random { draw: Random::new(seed), lines }
     }
 
     /// `heat` of the accesses to `hot` of the pages, over `lines` lines, a power of two and at least two pages of them.
@@ -122,7 +122,7 @@ impl Addresses {
     pub fn hot_cold(lines: u64, hot: Share, heat: Share, seed: u64) -> Addresses {
         let pages = lines / PAGE_LINES as u64;
         Addresses::HotCold(HotCold {
-            draw: Sequence::new(seed),
+            draw: Random::new(seed),
             pages: Scatter::new(pages, seed),
             hot: hot.of(pages).clamp(1, pages - 1),
             heat: heat.of(1 << 32),

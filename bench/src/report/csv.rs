@@ -4,6 +4,22 @@ use std::collections::BTreeMap;
 
 use super::{Conditions, Latency, Report, Throughput};
 
+/// Rows of cells as CSV (RFC 4180, lines ended by a line feed), the heads first. Cells are quoted where they need it.
+///
+/// # Panics
+/// If a row has another number of cells than the first.
+pub(crate) fn text<Row>(rows: impl IntoIterator<Item = Row>) -> String
+where
+    Row: IntoIterator<Item: AsRef<[u8]>>,
+{
+    let mut writer = csv::Writer::from_writer(Vec::new());
+    for row in rows {
+        writer.write_record(row).expect("every row has a cell for each column");
+    }
+    let bytes = writer.into_inner().expect("memory takes everything");
+    String::from_utf8(bytes).expect("cells are text")
+}
+
 /// The columns, in order. Times are in nanoseconds, shares from 0 to 1; what does not apply is empty.
 const COLUMNS: [&str; 27] = [
     "name",
@@ -36,18 +52,18 @@ const COLUMNS: [&str; 27] = [
 ];
 
 impl Report {
-    /// The report as CSV (RFC 4180, lines ended by a line feed): its times and rates, those of one name in one row.
+    /// The report as CSV: its times and rates, those of one name in one row.
     pub fn csv(&self) -> String {
         let names = self.results.iter().map(|r| &r.name).chain(self.throughput.iter().map(|t| &t.name));
         let mut places = BTreeMap::new();
-        let mut rows = vec![COLUMNS.map(str::to_owned).join(",")];
+        let mut rows = vec![COLUMNS.map(str::to_owned).to_vec()];
         for name in names {
             if places.insert(name, rows.len()).is_none() {
                 let conditions = self.conditions.iter().find(|c| c.name == *name);
                 rows.push(row(name, conditions, self.result(name), self.rate(name)));
             }
         }
-        rows.join("\n") + "\n"
+        text(rows)
     }
 }
 
@@ -56,18 +72,16 @@ fn row(
     conditions: Option<&Conditions>,
     times: Option<&Latency>,
     rate: Option<&Throughput>,
-) -> String {
-    let mut cells = vec![quoted(name)];
+) -> Vec<String> {
+    let mut cells = vec![name.to_owned()];
     let none = Conditions::default();
     let c = conditions.unwrap_or(&none);
     let is_known = conditions.is_some();
-    let text = |text: &str| quoted(text);
     let number = |number: u64| if is_known { number.to_string() } else { String::new() };
-    cells.extend([text(&c.pattern), text(&c.over), number(c.working_set)]);
+    cells.extend([c.pattern.clone(), c.over.clone(), number(c.working_set)]);
     cells.push(conditions.map_or_else(String::new, |c| c.resident.to_string()));
     cells.push(number(c.resident_bytes));
-    cells
-        .extend([&c.kernel, &c.mix, &c.order].map(|value| value.as_deref().map_or_else(String::new, quoted)));
+    cells.extend([&c.kernel, &c.mix, &c.order].map(|value| value.clone().unwrap_or_default()));
     cells.push(optional(c.offered_per_s));
     cells.push(optional(c.not_begun));
     cells.extend([optional(c.hot), optional(c.heat), optional(c.depth)]);
@@ -78,19 +92,11 @@ fn row(
     cells.extend(quantiles.map(|quantile| optional(times.map(quantile))));
     cells.extend([optional(rate.map(|r| r.ops_per_s)), optional(rate.map(|r| r.bytes_per_s))]);
     debug_assert_eq!(cells.len(), COLUMNS.len());
-    cells.join(",")
+    cells
 }
 
 fn optional(value: Option<impl ToString>) -> String {
     value.map_or_else(String::new, |value| value.to_string())
-}
-
-fn quoted(text: &str) -> String {
-    if text.contains([',', '"', '\n', '\r']) {
-        format!("\"{}\"", text.replace('"', "\"\""))
-    } else {
-        text.to_owned()
-    }
 }
 
 #[cfg(test)]

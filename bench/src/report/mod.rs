@@ -8,7 +8,7 @@
 
 pub(crate) mod chart;
 mod conditions;
-mod csv;
+pub(crate) mod csv;
 mod curves;
 mod error;
 mod expression;

@@ -4,8 +4,6 @@
 //! they are connected and warm, each thread counts what it allocates while lines and bursts are read and written,
 //! with and without the cache: the sums must be zero.
 
-mod common;
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::process::ExitCode;
@@ -13,19 +11,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::node::{link_on, port};
-use common::{LIMIT, Outcome, ensure, eventually, pair};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::Standing;
 use cxloe_link::Clock;
 use cxloe_link::{Backend, Link, LinkConfig};
 use cxloe_mn::control::{Mappings, StaticMap};
-use cxloe_mn::pool::{Host, Pool, PoolOptions};
-use cxloe_mn::service::Service;
+use cxloe_mn::pool::{Host, PoolOptions};
+use cxloe_mn_core::service::Service;
 use cxloe_port::port::Port;
+use cxloe_system::node::{link_on, port};
+use cxloe_system::{Failed, Subject, Test, run};
+use cxloe_system::{LIMIT, Outcome, cable::cable, ensure, eventually};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::ResponderConfig;
-use libtest_mimic::{Failed, Trial};
 
 thread_local! {
     /// What this thread has asked of the allocator.
@@ -78,13 +76,13 @@ const HPA: u64 = 1 << 32;
 const REGION: u64 = 8 << 20;
 
 fn main() -> ExitCode {
-    common::run(tests, &[], &[])
+    run(&[Subject::new("", tests).also_as_nobody(&[])], &[])
 }
 
-fn tests(_: Standing) -> Vec<Trial> {
+fn tests(_: Standing) -> Vec<Test> {
     vec![
-        Trial::test("the_counter_counts", the_counter_counts),
-        Trial::test("nothing_is_allocated_after_start", nothing_is_allocated_after_start),
+        Test::new("the_counter_counts", the_counter_counts),
+        Test::new("nothing_is_allocated_after_start", nothing_is_allocated_after_start),
     ]
 }
 
@@ -133,7 +131,7 @@ fn serve(mut link: Box<dyn Link>, mut service: Service, shared: &Shared) -> Resu
 
 fn service(max_frame: usize) -> Result<Service, Failed> {
     let options = PoolOptions { bytes: Some(2 * REGION), prefault: Some(true), ..PoolOptions::default() };
-    let pool = Arc::new(Pool::open(&options, &Host::default(), &|_, _| {})?);
+    let pool = Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {})?);
     let incarnation = pool.incarnation();
     let (mut mappings, _) = Mappings::open(pool, Default::default());
     let map: StaticMap = serde_json::from_value(
@@ -179,7 +177,7 @@ struct Room {
 }
 
 fn nothing_is_allocated_after_start() -> Outcome {
-    let lab = pair().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
+    let lab = cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
     let on = |interface: &str| {
         link_on(&lab, &LinkConfig { backend: Backend::Packet, ..LinkConfig::new(interface) })
     };

@@ -44,7 +44,7 @@ use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::EngineError;
 
 /// How long a wait spins before it sleeps: a round trip or two.
-const SPIN: Duration = Duration::from_micros(50);
+const SPIN_TIME: Duration = Duration::from_micros(50);
 /// Looks at the ring between two looks at the clock.
 const SPINS: u32 = 64;
 /// The longest sleep before the ring is looked at again, in milliseconds.
@@ -396,6 +396,7 @@ impl Client {
     }
 
     /// Looks for a completion for as long as that is likely to be quicker than sleeping; whether one is there.
+    #[inline]
     pub fn spin(&mut self) -> bool {
         let started = Instant::now();
         let found = loop {
@@ -409,7 +410,7 @@ impl Client {
             if this_cpu().is_some_and(|cpu| self.end.shares_cpu(cpu)) {
                 std::thread::yield_now();
             }
-            if started.elapsed() >= SPIN {
+            if started.elapsed() >= SPIN_TIME {
                 break self.end.news();
             }
         };

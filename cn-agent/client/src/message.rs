@@ -70,7 +70,8 @@ pub enum Ask {
         space: Option<u64>,
     },
     /// To let go of the space that this connection owns, and of what is in it: nothing is written back.
-    LetGo {
+    #[serde(rename = "let_go")]
+    Discard {
         /// The space.
         space: u64,
     },
@@ -88,7 +89,7 @@ pub enum Ask {
 }
 
 /// Who wants to be a member. Its userfaultfd comes with the request, unless it is a forked child; with `resume` also the
-/// ledger, and the memory if that is shared.
+/// shared_state, and the memory if that is shared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JoinRequest {
     /// The space.
@@ -130,7 +131,7 @@ pub enum Answer {
         space: u64,
         /// Pages of the region.
         pages: u32,
-        /// What the descriptors are that come with this answer: `ledger`, `memory`, `userfaultfd` (`/dev/userfaultfd`).
+        /// What the descriptors are that come with this answer: `shared_state`, `memory`, `userfaultfd` (`/dev/userfaultfd`).
         descriptors: Vec<String>,
     },
     /// Spaces.

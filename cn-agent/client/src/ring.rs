@@ -218,6 +218,7 @@ impl AgentEnd {
     }
 
     /// The memory, to be sent to the client.
+    #[inline]
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
     }
@@ -301,6 +302,7 @@ impl AgentEnd {
     }
 
     /// Says on which CPU the agent runs.
+    #[inline]
     pub fn set_cpu(&self, cpu: u32) {
         self.memory.word(AGENT_CPU).store(said(cpu), Relaxed);
     }
@@ -313,11 +315,13 @@ impl AgentEnd {
     }
 
     /// Says that the agent is about to sleep, or is awake again. Look at [`news`](Self::news) in between.
+    #[inline]
     pub fn set_asleep(&self, asleep: bool) {
         self.memory.word(AGENT_SLEEPS).store(u64::from(asleep), Relaxed);
     }
 
     /// Whether something was submitted since [`pending`](Self::pending). After a full fence.
+    #[inline]
     pub fn news(&self) -> bool {
         self.memory.word(SQ_TAIL).load(Acquire) != self.sq_seen
     }
@@ -397,6 +401,7 @@ impl ClientEnd {
     }
 
     /// The shared memory, and the byte of it that is the data area's first.
+    #[inline]
     pub fn data(&self) -> (&SharedMemory, usize) {
         (&self.memory, DATA)
     }
@@ -408,6 +413,7 @@ impl ClientEnd {
     }
 
     /// Says that the client is about to sleep, or is awake again; a fence, then look at [`news`](Self::news).
+    #[inline]
     pub fn set_asleep(&self, asleep: bool) {
         self.memory.word(CLIENT_SLEEPS).store(u64::from(asleep), Relaxed);
         fence(std::sync::atomic::Ordering::SeqCst);
@@ -423,6 +429,7 @@ impl ClientEnd {
 
     /// The memory, for tests that play a hostile client.
     #[cfg(test)]
+    #[inline]
     pub fn memory(&self) -> &SharedMemory {
         &self.memory
     }

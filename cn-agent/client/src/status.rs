@@ -28,8 +28,8 @@ const BAD_BURST: u32 = 19;
 const NOT_CONNECTED: u32 = 20;
 const DATA_LOST: u32 = 21;
 const POISONED: u32 = 22;
-const WITHDRAWN: u32 = 23;
-const HELD: u32 = 24;
+const DRAINING: u32 = 23;
+const IN_RESET: u32 = 24;
 const DEVICE_GONE: u32 = 25;
 const MAPPED: u32 = 26;
 const SESSION_DEAD: u32 = 32;
@@ -41,6 +41,7 @@ const FAULT: u32 = 256;
 
 impl Status {
     /// Code and detail (an address or a MAC).
+    #[inline]
     pub fn encode(self) -> (u32, u64) {
         let error = match self {
             Status::Done => return (DONE, 0),
@@ -52,8 +53,8 @@ impl Status {
             EngineError::Busy => (BUSY, 0),
             EngineError::Unmapped(hpa) => (UNMAPPED, hpa),
             EngineError::Poisoned(hpa) => (POISONED, hpa),
-            EngineError::Withdrawn(hpa) => (WITHDRAWN, hpa),
-            EngineError::Held(hpa) => (HELD, hpa),
+            EngineError::Draining(hpa) => (DRAINING, hpa),
+            EngineError::InReset(hpa) => (IN_RESET, hpa),
             EngineError::DeviceGone(hpa) => (DEVICE_GONE, hpa),
             EngineError::Mapped(hpa) => (MAPPED, hpa),
             EngineError::Unaligned(hpa) => (UNALIGNED, hpa),
@@ -74,6 +75,7 @@ impl Status {
     }
 
     /// The meaning of code and detail.
+    #[inline]
     pub fn decode(code: u32, detail: u64) -> Status {
         let mac = Mac::from_u64(detail & 0xFFFF_FFFF_FFFF);
         let failed = |error| Status::Failed(EngineError::Failed { mac, error });
@@ -83,8 +85,8 @@ impl Status {
             BUSY => Status::Failed(EngineError::Busy),
             UNMAPPED => Status::Failed(EngineError::Unmapped(detail)),
             POISONED => Status::Failed(EngineError::Poisoned(detail)),
-            WITHDRAWN => Status::Failed(EngineError::Withdrawn(detail)),
-            HELD => Status::Failed(EngineError::Held(detail)),
+            DRAINING => Status::Failed(EngineError::Draining(detail)),
+            IN_RESET => Status::Failed(EngineError::InReset(detail)),
             DEVICE_GONE => Status::Failed(EngineError::DeviceGone(detail)),
             MAPPED => Status::Failed(EngineError::Mapped(detail)),
             UNALIGNED => Status::Failed(EngineError::Unaligned(detail)),
@@ -120,8 +122,8 @@ mod tests {
                 EngineError::Busy,
                 EngineError::Unmapped(u64::MAX),
                 EngineError::Poisoned(1 << 40),
-                EngineError::Withdrawn(1 << 41),
-                EngineError::Held(1 << 42),
+                EngineError::Draining(1 << 41),
+                EngineError::InReset(1 << 42),
                 EngineError::DeviceGone(1 << 43),
                 EngineError::Mapped(1 << 44),
                 EngineError::Unaligned(3),

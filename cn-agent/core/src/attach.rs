@@ -1,16 +1,19 @@
-//! From a region as the manager describes it to peers, routes and a hole of an engine.
+//! From a region as the manager describes it to peers, routes and a decode-miss policy of an engine.
 //!
 //! ```text
 //!   hpa                          hpa + reach            hpa + window
 //!    |  decoder 0  |  decoder 1  |        nothing yet         |
 //!    +-- route ----+-- route ----+                            |
-//!    +-- hole: how addresses without a route are answered ----+
+//!    +-- policy: how addresses without a route are answered ----+
 //! ```
 //!
 //! A region has a window of addresses, larger than it is, so that it can grow by decoders behind those it has without
 //! anything moving. Only decoders that are committed are routed. What a CXL device of this machine serves of it is no route
 //! but local memory, and calls no memory node.
 
+use alloc::string::String;
+use alloc::string::ToString;
+use alloc::vec::Vec;
 use cxloe_fabric::hdm::Decoder;
 use cxloe_fabric::model::{HdmDecoder, Leg, LegState, Region};
 use cxloe_wire::frame::Mac;
@@ -95,18 +98,18 @@ impl Station {
     }
 
     /// Attaches a region at its address: calls its memory nodes, adds the routes of its committed decoders as far as they
-    /// lie in its window, and a hole over all of these. What a device serves is local memory instead; without the device,
+    /// lie in its window, and a decode-miss policy over all of these. What a device serves is local memory instead; without the device,
     /// operations on it fail. Nothing is added on error.
     ///
     /// # Errors
     /// Any [`AttachError`].
     pub fn attach(&self, engine: &mut Engine, attachment: &Attachment, now: Time) -> Result<(), AttachError> {
         let Attachment { region, hpa, window, .. } = attachment;
-        let hole = engine.add_hole(*hpa, *window, region.unmapped);
-        hole.map_err(|source| AttachError::Route { region: region.name.to_string(), source })?;
+        let added = engine.add_miss_policy(*hpa, *window, region.unmapped);
+        added.map_err(|source| AttachError::Route { region: region.name.to_string(), source })?;
         let added = self.extend(engine, attachment, 0, now);
         if added.is_err() {
-            engine.remove_hole(*hpa);
+            engine.remove_miss_policy(*hpa);
         }
         added
     }
@@ -189,12 +192,12 @@ impl Station {
         (0..ways).map(target).collect()
     }
 
-    /// Takes what was added of `region` at `hpa` and its hole away. What is modified is lost unless it was written back.
+    /// Takes what was added of `region` at `hpa` and its decode-miss policy away. What is modified is lost unless it was written back.
     pub fn detach(&self, engine: &mut Engine, region: &Region, hpa: u64) {
         for decoder in &region.decoders {
             remove(engine, hpa + decoder.offset);
         }
-        engine.remove_hole(hpa);
+        engine.remove_miss_policy(hpa);
     }
 }
 

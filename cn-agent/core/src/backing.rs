@@ -1,8 +1,10 @@
 //! What serves a region: Ethernet, or a CXL device, as the agent remembers it with the region's addresses.
 
-use std::fmt;
-use std::str::FromStr;
-use std::sync::Arc;
+use alloc::format;
+use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt;
+use core::str::FromStr;
 
 use cxloe_fabric::model::{HdmDecoder, Region};
 use serde::{Deserialize, Serialize};
@@ -119,7 +121,7 @@ pub struct Memory(pub Arc<dyn DeviceMemory>);
 
 impl PartialEq for Memory {
     fn eq(&self, other: &Memory) -> bool {
-        std::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
+        core::ptr::addr_eq(Arc::as_ptr(&self.0), Arc::as_ptr(&other.0))
     }
 }
 

@@ -4,6 +4,10 @@
 //! is told what stands there now; a modified victim is the engine's to write back. While a fill is on its
 //! way its place is [`State::Filling`]: reserved, and never a victim.
 
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
 use cxloe_wire::frame::LINE_SIZE;
 
 /// One line of data.
@@ -75,6 +79,15 @@ impl CacheConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(u32);
 
+/// What a look for a line has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// It is here, in any state but invalid.
+    Here(Place),
+    /// It is not here. The place that it should take, if there is one: all may be being filled.
+    Absent(Option<Place>),
+}
+
 /// The cache.
 pub struct LineCache {
     ways: Box<[Way]>,
@@ -108,7 +121,7 @@ impl LineCache {
     }
 
     #[inline]
-    fn set(&self, line: u64) -> std::ops::Range<usize> {
+    fn set(&self, line: u64) -> core::ops::Range<usize> {
         let start = (line & self.set_mask) as usize * self.per_set;
         start..start + self.per_set
     }
@@ -133,6 +146,7 @@ impl LineCache {
     }
 
     /// Which line `place` holds.
+    #[inline]
     pub fn line(&self, place: Place) -> u64 {
         self.ways[place.0 as usize].line
     }
@@ -147,6 +161,7 @@ impl LineCache {
     }
 
     /// The data at `place`, which does not count as a use.
+    #[inline]
     pub fn peek(&self, place: Place) -> &Line {
         &self.data[place.0 as usize]
     }
@@ -166,6 +181,7 @@ impl LineCache {
     }
 
     /// Changes the state of `place` alone.
+    #[inline]
     pub fn set_state(&mut self, place: Place, state: State) {
         let way = &mut self.ways[place.0 as usize];
         way.stamp = (way.stamp & !STATE_MASK) | state as u64;
@@ -175,23 +191,34 @@ impl LineCache {
         }
     }
 
-    /// The place `line` should take: a free one of its set, else the least recently used that is not being
-    /// filled; `None` if all are.
+    /// Looks for `line`, and for the place that it should take if it is not here: a free one of its set, else the least
+    /// recently used that is not being filled. One pass over the set.
     #[inline]
-    pub fn victim(&self, line: u64) -> Option<Place> {
+    pub fn look_up(&self, line: u64) -> Lookup {
         let set = self.set(line);
         let start = set.start;
-        let mut best: Option<(u64, usize)> = None;
-        for (i, way) in self.ways[set].iter().enumerate() {
-            if way.line == u64::MAX {
-                return Some(Place((start + i) as u32));
+        let (mut best, mut found) = (u64::MAX, None);
+        for (index, way) in self.ways[set].iter().enumerate() {
+            let place = Place((start + index) as u32);
+            if way.line == line {
+                return Lookup::Here(place);
             }
-            let filling = way.stamp & STATE_MASK == State::Filling as u64;
-            if !filling && best.is_none_or(|(stamp, _)| way.stamp < stamp) {
-                best = Some((way.stamp, i));
+            let age = match way {
+                Way { line: u64::MAX, .. } => 0,
+                way if way.stamp & STATE_MASK == State::Filling as u64 => u64::MAX,
+                way => way.stamp,
+            };
+            if age < best {
+                (best, found) = (age, Some(place));
             }
         }
-        best.map(|(_, i)| Place((start + i) as u32))
+        Lookup::Absent(found)
+    }
+
+    /// Which use this is: another one each time that a place is given to a line, read or written.
+    #[inline]
+    pub fn tick(&self) -> u64 {
+        self.tick
     }
 
     /// Gives `place` to `line` in `state`; what was there is forgotten.
@@ -212,11 +239,13 @@ impl LineCache {
     }
 
     /// All places.
+    #[inline]
     pub fn places(&self) -> impl Iterator<Item = Place> + use<> {
         self.places_from(0)
     }
 
     /// All places but the first `skip`.
+    #[inline]
     pub fn places_from(&self, skip: usize) -> impl Iterator<Item = Place> + use<> {
         (skip as u32..self.ways.len() as u32).map(Place)
     }
@@ -226,8 +255,15 @@ impl LineCache {
 mod tests {
     use super::*;
 
+    fn place_for(cache: &LineCache, line: u64) -> Option<Place> {
+        match cache.look_up(line) {
+            Lookup::Absent(place) => place,
+            Lookup::Here(place) => panic!("it is at {place:?}"),
+        }
+    }
+
     fn fill(cache: &mut LineCache, line: u64, state: State) -> Place {
-        let place = cache.victim(line).expect("some place is free");
+        let place = place_for(cache, line).expect("some place is free");
         cache.assign(place, line, state);
         cache.put(place, &[line as u8; LINE_SIZE], state);
         place
@@ -243,24 +279,24 @@ mod tests {
         }
         let first = cache.find(1).unwrap();
         assert_eq!(cache.read(first), &[1; LINE_SIZE]);
-        let victim = cache.victim(17).unwrap();
+        let victim = place_for(&cache, 17).unwrap();
         assert_eq!(cache.line(victim), 5, "1 was used after 5");
         cache.assign(victim, 17, State::Filling);
         assert_eq!(cache.find(5), None);
-        assert_eq!(cache.line(cache.victim(21).unwrap()), 9, "a place being filled is no victim");
+        assert_eq!(cache.line(place_for(&cache, 21).unwrap()), 9, "a place being filled is no victim");
     }
 
     #[test]
     fn a_set_full_of_fills_has_no_victim() {
         let mut cache = LineCache::new(CacheConfig { bytes: 2 * 64, ways: 2 }).unwrap();
         for line in 0..2 {
-            let place = cache.victim(line).unwrap();
+            let place = place_for(&cache, line).unwrap();
             cache.assign(place, line, State::Filling);
         }
-        assert_eq!(cache.victim(7), None);
+        assert_eq!(place_for(&cache, 7), None);
         let place = cache.find(0).unwrap();
         cache.set_state(place, State::Invalid);
-        assert_eq!(cache.victim(7), Some(place));
+        assert_eq!(place_for(&cache, 7), Some(place));
         assert_eq!(cache.used(), 1);
     }
 

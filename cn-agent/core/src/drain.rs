@@ -1,14 +1,17 @@
 //! Regions on their way out: what is modified of each goes back to its memory nodes, a little in each round of the worker,
 //! while everything else is served. Then its routes go, and either control is told, or the region is attached anew.
 
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
 use crate::attach::Station;
 use crate::attachments::Attachment;
-use crate::engine::{Closed, Engine, WriteBackRange};
+use crate::engine::{DrainReason, Engine, WriteBackRange};
 
 /// A region on its way out.
 struct Drain {
@@ -37,7 +40,7 @@ pub enum Drained {
 }
 
 /// What becomes of an order to attach a region.
-pub enum Attaching {
+pub enum AttachOutcome {
     /// It is to be attached now.
     Now(Box<Attachment>),
     /// It is attached when what is attached of it is out.
@@ -59,7 +62,7 @@ pub struct Drains {
     gets_on: bool,
 }
 
-fn range(region: &Attachment) -> std::ops::Range<u64> {
+fn range(region: &Attachment) -> core::ops::Range<u64> {
     region.hpa..region.hpa + region.window
 }
 
@@ -80,17 +83,17 @@ impl Drains {
     }
 
     /// Lets go of a region; `ticket` says so when it is done.
-    pub fn let_go(&mut self, engine: &mut Engine, region: Attachment, ticket: u64, now: Time) {
-        self.begin(engine, region, Closed::Withdrawn, Then::Tell(ticket), now);
+    pub fn drain(&mut self, engine: &mut Engine, region: Attachment, ticket: u64, now: Time) {
+        self.begin(engine, region, DrainReason::Draining, Then::Tell(ticket), now);
     }
 
     /// Takes a region out of the way of itself: an order to attach it follows.
     pub fn move_away(&mut self, engine: &mut Engine, region: Attachment, now: Time) {
-        self.begin(engine, region, Closed::Moving, Then::Attach(None), now);
+        self.begin(engine, region, DrainReason::Moving, Then::Attach(None), now);
     }
 
-    fn begin(&mut self, engine: &mut Engine, region: Attachment, why: Closed, then: Then, now: Time) {
-        let work = engine.close_range(range(&region), why);
+    fn begin(&mut self, engine: &mut Engine, region: Attachment, why: DrainReason, then: Then, now: Time) {
+        let work = engine.begin_drain(range(&region), why);
         match self.find(region.hpa) {
             // What is attached, and has to go, is what was there at first.
             Some(known) => (known.work, known.then, known.told) = (work, then, false),
@@ -101,17 +104,17 @@ impl Drains {
 
     /// An order to attach `region`: if it is on its way out, it is attached when it is out, unless all that is attached of
     /// it may stay where it is: then it is open again, with everything modified.
-    pub fn attach(&mut self, engine: &mut Engine, region: Box<Attachment>) -> Attaching {
+    pub fn attach(&mut self, engine: &mut Engine, region: Box<Attachment>) -> AttachOutcome {
         let Some(at) = self.all.iter().position(|drain| drain.region.hpa == region.hpa) else {
-            return Attaching::Now(region);
+            return AttachOutcome::Now(region);
         };
         if let Some(from) = region.grown_from(&self.all[at].region) {
-            engine.open_range(region.hpa);
+            engine.end_drain(region.hpa);
             self.all.swap_remove(at);
-            return Attaching::Stays { region, from };
+            return AttachOutcome::Stays { region, from };
         }
         self.postpone(engine, at, region);
-        Attaching::Later
+        AttachOutcome::Later
     }
 
     /// An order to make reachable what `region` has grown by: if it is on its way out, it is attached with that when it is
@@ -128,7 +131,7 @@ impl Drains {
 
     fn postpone(&mut self, engine: &mut Engine, at: usize, region: Box<Attachment>) {
         let known = &mut self.all[at];
-        known.work = engine.close_range(range(&region), Closed::Moving);
+        known.work = engine.begin_drain(range(&region), DrainReason::Moving);
         known.then = Then::Attach(Some(region));
     }
 
@@ -155,7 +158,7 @@ impl Drains {
             let late = now >= *since + patience;
             let result = engine.write_back_range(work, now, tx);
             self.gets_on |= result.is_ok();
-            if late && !std::mem::replace(told, late) {
+            if late && !core::mem::replace(told, late) {
                 let why = result.as_ref().err().map(ToString::to_string);
                 tracing::warn!(region = %region.region.name, why, "writing back what is modified of a region takes long");
             }
@@ -184,7 +187,7 @@ impl Drains {
         match then {
             Then::Tell(ticket) => Some(Drained::Tell(ticket)),
             Then::Attach(next) => {
-                engine.open_range(region.hpa);
+                engine.end_drain(region.hpa);
                 next.map(Drained::Attach)
             }
         }

@@ -1,5 +1,7 @@
 //! What happens to sessions, in words.
 
+use alloc::format;
+use alloc::string::String;
 use cxloe_wire::frame::{HelloStatus, PROTOCOL_VERSION};
 use cxloe_wire::session::SessionEvent;
 

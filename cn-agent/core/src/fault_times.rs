@@ -10,9 +10,11 @@
 //! the processor's clock twice and adding one to a number, by the thread that serves. What a fault cost its own thread is
 //! more, by the way to the agent and back.
 
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::time::Duration;
 
-use cxloe_link::Clock;
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -133,18 +135,23 @@ struct Stalled {
 }
 
 /// The watch on the faults of all spaces.
-#[derive(Debug)]
 pub struct FaultWatch {
-    clock: Clock,
+    clock: Box<dyn Fn() -> Time + Send>,
     times: FaultTimes,
     stalled: Vec<(u16, Stalled)>,
 }
 
+impl fmt::Debug for FaultWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultWatch").field("times", &self.times).finish_non_exhaustive()
+    }
+}
+
 impl FaultWatch {
-    /// One that has seen nothing.
-    pub fn new() -> FaultWatch {
+    /// One that has seen nothing. `clock` tells the time, more finely than by the rounds of whoever drives the pager.
+    pub fn new(clock: impl Fn() -> Time + Send + 'static) -> FaultWatch {
         FaultWatch {
-            clock: Clock::new(),
+            clock: Box::new(clock),
             times: FaultTimes::default(),
             stalled: Vec::with_capacity(STALLED_MAX),
         }
@@ -153,7 +160,7 @@ impl FaultWatch {
     /// The time on its own clock.
     #[inline]
     pub fn now(&self) -> Time {
-        self.clock.now()
+        (self.clock)()
     }
 
     /// What it has seen.
@@ -164,7 +171,7 @@ impl FaultWatch {
     /// A fault that began at `since` has been served.
     #[inline]
     pub fn served(&mut self, since: Time) {
-        self.times.local.record(self.clock.now().since(since));
+        self.times.local.record((self.clock)().since(since));
     }
 
     /// The page of a fault, whose fetch began at `since`, is in place.
@@ -174,7 +181,7 @@ impl FaultWatch {
         let stalled =
             |(of, stalled): &(u16, Stalled)| (*of, stalled.mapping, stalled.page) == (space, mapping, page);
         if self.stalled.is_empty() || !self.stalled.iter().any(stalled) {
-            self.times.fetch.record(self.clock.now().since(since));
+            self.times.fetch.record((self.clock)().since(since));
         }
     }
 
@@ -196,7 +203,7 @@ impl FaultWatch {
     /// Looks after those that waited for room: `owes` says of a space, mapping and page whether its fault is still to be
     /// served, `None` if the space has ended.
     pub fn look_after(&mut self, mut owes: impl FnMut(u16, MappingId, u32) -> Option<bool>) {
-        let (now, room) = (self.clock.now(), &mut self.times.room);
+        let (now, room) = ((self.clock)(), &mut self.times.room);
         self.stalled.retain(|(space, stalled)| match owes(*space, stalled.mapping, stalled.page) {
             Some(true) => true,
             Some(false) => {
@@ -205,12 +212,6 @@ impl FaultWatch {
             }
             None => false,
         });
-    }
-}
-
-impl Default for FaultWatch {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -244,7 +245,7 @@ mod tests {
 
     #[test]
     fn who_waited_for_room_is_counted_there_alone() {
-        let mut watch = FaultWatch::new();
+        let mut watch = FaultWatch::new(|| Time(1));
         let (mapping, since) = (MappingId(1), watch.now());
         watch.stalled(0, mapping, 7, since);
         watch.stalled(0, mapping, 7, since);

@@ -4,7 +4,9 @@
 //! end. If it cannot, because it was killed or the manager is away, the agent finds the name here, across restarts of its
 //! own, and has the region destroyed when the manager is there again.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use cxloe_fabric::model::Name;
 use serde::{Deserialize, Serialize};

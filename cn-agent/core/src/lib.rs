@@ -5,7 +5,7 @@
 //! does what they say. So the same code runs in the agent, in a program that has a link of its own, and in simulations.
 //!
 //! ```text
-//!   manager's regions --> attachments --changes--> attach: routes, holes, local memory --+
+//!   manager's regions --> attachments --changes--> attach: routes, miss policy, local memory +
 //!                                    `--changes--> drain: what is modified goes home ----+
 //!                                                                                        v
 //!   reads, writes of lines -----------------------------------------------------> engine (cache) --> sessions --> frames
@@ -27,6 +27,10 @@
 //! | [`mapped`] | a mapped region as all sides describe it |
 //! | [`leases`] | regions that are there for one program each |
 //! | [`events`] | what the engine reports, as lines of a log |
+
+#![cfg_attr(not(test), no_std)]
+
+extern crate alloc;
 
 pub mod attach;
 pub mod attachments;

@@ -2,7 +2,9 @@
 //! how it stands. The page store behind it is the [pager](crate::pager); the kernel's side is the crate of the userfaultfd
 //! backend.
 
-use std::time::Duration;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -27,7 +29,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind of this number, as a ledger has it.
+    /// The kind of this number, as a shared_state has it.
     pub fn of(number: u64) -> Option<Kind> {
         [Kind::Shared, Kind::Private, Kind::Foreign].into_iter().find(|kind| *kind as u64 == number)
     }
@@ -71,7 +73,7 @@ pub fn whole_pages(bytes: u64) -> u32 {
     (bytes / PAGE_BYTES as u64).min(PAGES_MAX) as u32
 }
 
-/// Pages that a space has at most, as its ledger has it.
+/// Pages that a space has at most, as its shared_state has it.
 const PAGES_MAX: u64 = (1 << 31) - 1;
 
 /// What names of regions that are created for one program begin with.
@@ -121,7 +123,7 @@ pub struct MapRequest {
     /// long as they lie there, such a child does not read zeros when the agent dies before it has joined.
     #[serde(default)]
     pub keeps: bool,
-    /// Whether to go on with a space that an agent that has died has left behind; its ledger comes with the request, and
+    /// Whether to go on with a space that an agent that has died has left behind; its shared_state comes with the request, and
     /// its memory if that is shared.
     pub resume: bool,
 }

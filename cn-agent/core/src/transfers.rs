@@ -1,36 +1,39 @@
-//! Pages on their way between frames and memory nodes: the [`Store`] of every pager, over one engine.
+//! Pages on their way between buffers and memory nodes: the [`Store`] of every pager, over one engine.
 //!
 //! ```text
 //!   Pager --fetch, write--> demand, ahead --go_on--> Engine: bursts, as many as a page takes, of many pages at once
 //!                              ^                        |
-//!                              |  later                 v answers (by parcel)
-//!                           resting <--- failed --- Transfer --- all its pieces are there ---> Pager::fetched, written
+//!                              |  later                 v answers (by burst)
+//!                           waiting_to_retry <--- failed --- PageTransfer --- all its segments are there ---> Pager::fetched, written
 //! ```
 //!
-//! A page may be spread over several memory nodes and takes several frames, so it travels in *parcels*, one burst each.
+//! A page may be spread over several memory nodes and takes several buffers, so it travels in *bursts*, one burst each.
 //! If one fails the whole page is sent for again, after a pause, until its region's patience is over. Everything has a
 //! place from the start: nothing is allocated later.
 
-use std::collections::VecDeque;
-use std::time::Duration;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::session::OpError;
 use cxloe_wire::time::Time;
 
-use crate::engine::{BurstRead, Direction, Engine, EngineError, Piece, Walk, Write};
+use crate::engine::{BurstRead, Direction, Engine, EngineError, Segment, SegmentIter, Write};
 use crate::fault_times::FaultWatch;
-use crate::pager::{FrameId, Frames, Lost, PAGE_BYTES, Store, Urgency};
+use crate::pager::{BufferId, Lost, PAGE_BYTES, PageBuffers, Store, Urgency};
 
 /// What tells user values of paging from those of ports.
 pub const PAGING: u64 = 1 << 63;
 /// Pages on their way at once, over all spaces.
 pub const TRANSFERS_MAX: usize = 512;
 /// Bursts on their way at once.
-const PARCELS_MAX: usize = 4096;
+const BURSTS_MAX: usize = 4096;
 /// The pause before a page that failed is sent for again.
-const REST: Duration = Duration::from_millis(5);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Debug)]
 enum Way {
@@ -40,15 +43,15 @@ enum Way {
 }
 
 #[derive(Clone, Debug)]
-struct Transfer {
+struct PageTransfer {
     /// Whose it is; `None` when its space has ended.
     space: Option<u16>,
-    frame: FrameId,
+    buffer: BufferId,
     hpa: u64,
     way: Way,
-    walk: Walk,
-    /// Whether all pieces were sent.
-    walked: bool,
+    segment_iter: SegmentIter,
+    /// Whether all segments were sent.
+    all_sent: bool,
     in_flight: u16,
     failed: Option<EngineError>,
     /// When it failed for the first time.
@@ -61,9 +64,9 @@ struct Transfer {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Parcel {
+struct Burst {
     transfer: u16,
-    piece: Piece,
+    segment: Segment,
 }
 
 /// A transfer that has ended.
@@ -71,8 +74,8 @@ struct Parcel {
 pub struct Ended {
     /// Whose it was; `None` when the space has ended.
     pub space: Option<u16>,
-    /// Its frame.
-    pub frame: FrameId,
+    /// Its buffer.
+    pub buffer: BufferId,
     /// Whether it was a fetch.
     pub fetch: bool,
     /// How it ended.
@@ -83,22 +86,22 @@ pub struct Ended {
     pub began: Option<Time>,
 }
 
-/// Where the frames of spaces are.
-pub trait FrameSource {
+/// Where the buffers of spaces are.
+pub trait BufferSource {
     /// Those of a space; `None` when it has ended.
-    fn frames(&mut self, space: u16) -> Option<&mut Frames>;
+    fn buffers(&mut self, space: u16) -> Option<&mut PageBuffers>;
 }
 
 /// All transfers.
 #[derive(Debug)]
 pub struct Transfers {
-    slots: Vec<Option<Transfer>>,
+    slots: Vec<Option<PageTransfer>>,
     free: Vec<u16>,
-    parcels: Vec<Option<Parcel>>,
-    free_parcels: Vec<u16>,
+    bursts: Vec<Option<Burst>>,
+    free_bursts: Vec<u16>,
     demand: VecDeque<u16>,
     ahead: VecDeque<u16>,
-    resting: VecDeque<(Time, u16)>,
+    waiting_to_retry: VecDeque<(Time, u16)>,
     now: Time,
     serial: u64,
     /// Room for what a write gathers.
@@ -125,17 +128,17 @@ impl Store for PageIo<'_> {
         self.transfers.free.len()
     }
 
-    fn fetch(&mut self, slot: u32, frame: FrameId, urgency: Urgency) {
-        self.begin(slot, frame, Way::Fetch, urgency == Urgency::Ahead);
+    fn fetch(&mut self, slot: u32, buffer: BufferId, urgency: Urgency) {
+        self.begin(slot, buffer, Way::Fetch, urgency == Urgency::Ahead);
     }
 
-    fn write(&mut self, slot: u32, lines: u64, frame: FrameId) {
-        self.begin(slot, frame, Way::Write(lines), false);
+    fn write(&mut self, slot: u32, lines: u64, buffer: BufferId) {
+        self.begin(slot, buffer, Way::Write(lines), false);
     }
 }
 
 impl PageIo<'_> {
-    fn begin(&mut self, slot: u32, frame: FrameId, way: Way, ahead: bool) {
+    fn begin(&mut self, slot: u32, buffer: BufferId, way: Way, ahead: bool) {
         let PageIo { space, hpa, patience, .. } = *self;
         let hpa = hpa + u64::from(slot) * PAGE_BYTES as u64;
         let transfers = &mut *self.transfers;
@@ -144,15 +147,15 @@ impl PageIo<'_> {
         };
         transfers.serial += 1;
         let serial = transfers.serial;
-        let walk = Walk::new(hpa..hpa + PAGE_BYTES as u64);
+        let segment_iter = SegmentIter::new(hpa..hpa + PAGE_BYTES as u64);
         let began = (!ahead && matches!(way, Way::Fetch)).then(|| transfers.watch.now());
-        transfers.slots[usize::from(at)] = Some(Transfer {
+        transfers.slots[usize::from(at)] = Some(PageTransfer {
             space: Some(space),
-            frame,
+            buffer,
             hpa,
             way,
-            walk,
-            walked: false,
+            segment_iter,
+            all_sent: false,
             in_flight: 0,
             failed: None,
             since: None,
@@ -165,27 +168,21 @@ impl PageIo<'_> {
     }
 }
 
-impl Default for Transfers {
-    fn default() -> Transfers {
-        Transfers::new()
-    }
-}
-
 impl Transfers {
-    /// None.
-    pub fn new() -> Transfers {
+    /// None. `clock` tells the time for how long faults take.
+    pub fn new(clock: impl Fn() -> Time + Send + 'static) -> Transfers {
         Transfers {
             slots: vec![None; TRANSFERS_MAX],
             free: (0..TRANSFERS_MAX as u16).rev().collect(),
-            parcels: vec![None; PARCELS_MAX],
-            free_parcels: (0..PARCELS_MAX as u16).rev().collect(),
+            bursts: vec![None; BURSTS_MAX],
+            free_bursts: (0..BURSTS_MAX as u16).rev().collect(),
             demand: VecDeque::with_capacity(TRANSFERS_MAX),
             ahead: VecDeque::with_capacity(TRANSFERS_MAX),
-            resting: VecDeque::with_capacity(TRANSFERS_MAX),
+            waiting_to_retry: VecDeque::with_capacity(TRANSFERS_MAX),
             now: Time::ZERO,
             serial: 0,
             room: Box::new([0; PAGE_BYTES]),
-            watch: FaultWatch::new(),
+            watch: FaultWatch::new(clock),
         }
     }
 
@@ -196,6 +193,7 @@ impl Transfers {
     }
 
     /// How many there are.
+    #[inline]
     pub fn count(&self) -> usize {
         TRANSFERS_MAX - self.free.len()
     }
@@ -209,17 +207,18 @@ impl Transfers {
     /// When one that failed is due again.
     #[inline]
     pub fn deadline(&self) -> Option<Time> {
-        self.resting.front().map(|(at, _)| *at)
+        self.waiting_to_retry.front().map(|(at, _)| *at)
     }
 
     /// The number of the last one begun.
+    #[inline]
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
     /// Whether a write of `space` that was begun up to `serial` is still on its way.
     pub fn is_writing(&self, space: u16, serial: u64) -> bool {
-        let writing = |transfer: &Transfer| {
+        let writing = |transfer: &PageTransfer| {
             transfer.space == Some(space)
                 && transfer.serial <= serial
                 && matches!(transfer.way, Way::Write(_))
@@ -237,19 +236,19 @@ impl Transfers {
         self.slots.iter_mut().flatten().filter(|t| t.space == Some(space)).for_each(|t| t.space = None);
     }
 
-    /// Sends as many pieces as the engine takes, those somebody waits for first. `ended` hears of transfers that end within this call. How many pieces were sent.
+    /// Sends as many segments as the engine takes, those somebody waits for first. `ended` hears of transfers that end within this call. How many segments were sent.
     #[inline]
     pub fn go_on(
         &mut self,
         engine: &mut Engine,
         now: Time,
         tx: &mut dyn Transmit,
-        source: &mut impl FrameSource,
+        source: &mut impl BufferSource,
         ended: &mut Vec<Ended>,
     ) -> usize {
         self.now = now;
-        while let Some((_, transfer)) = self.resting.front().copied().filter(|(at, _)| *at <= now) {
-            self.resting.pop_front();
+        while let Some((_, transfer)) = self.waiting_to_retry.front().copied().filter(|(at, _)| *at <= now) {
+            self.waiting_to_retry.pop_front();
             let ahead = self.slots[usize::from(transfer)].as_ref().is_some_and(|transfer| transfer.ahead);
             if ahead { &mut self.ahead } else { &mut self.demand }.push_back(transfer);
         }
@@ -259,16 +258,16 @@ impl Transfers {
             let queue = if from_demand { &self.demand } else { &self.ahead };
             let Some(at) = queue.front().copied() else { return sent };
             let owner = self.slots[usize::from(at)].as_ref().and_then(|transfer| transfer.space);
-            let Some(frames) = owner.and_then(|space| source.frames(space)) else {
+            let Some(buffers) = owner.and_then(|space| source.buffers(space)) else {
                 // Nobody waits for it.
                 self.dequeue(from_demand);
                 if let Some(transfer) = &mut self.slots[usize::from(at)] {
-                    transfer.walked = true;
+                    transfer.all_sent = true;
                 }
                 self.settle(at, ended);
                 continue;
             };
-            match self.send_next(at, engine, now, tx, frames) {
+            match self.send_next(at, engine, now, tx, buffers) {
                 Ok(true) => sent += 1,
                 Ok(false) => {
                     self.dequeue(from_demand);
@@ -288,52 +287,53 @@ impl Transfers {
         if demand { &mut self.demand } else { &mut self.ahead }.pop_front();
     }
 
-    /// Sends the next piece of a transfer; `false` when there is none.
+    /// Sends the next segment of a transfer; `false` when there is none.
     fn send_next(
         &mut self,
         at: u16,
         engine: &mut Engine,
         now: Time,
         tx: &mut dyn Transmit,
-        frames: &mut Frames,
+        buffers: &mut PageBuffers,
     ) -> Result<bool, EngineError> {
         let Some(transfer) = &mut self.slots[usize::from(at)] else { return Ok(false) };
         let direction = match transfer.way {
             Way::Fetch => Direction::Read,
             Way::Write(_) => Direction::Write,
         };
-        let Some(piece) = transfer.walk.piece(engine, direction) else {
-            transfer.walked = true;
+        let Some(segment) = transfer.segment_iter.segment(engine, direction) else {
+            transfer.all_sent = true;
             return Ok(false);
         };
-        let Some(parcel) = self.free_parcels.last().copied() else { return Err(EngineError::Busy) };
-        let user = PAGING | u64::from(parcel);
-        let from = (piece.hpa - transfer.hpa) as usize;
+        let Some(burst) = self.free_bursts.last().copied() else { return Err(EngineError::Busy) };
+        let user = PAGING | u64::from(burst);
+        let from = (segment.hpa - transfer.hpa) as usize;
         let on_its_way = match transfer.way {
-            Way::Fetch => match engine.burst_read(&piece, user, now, tx)? {
+            Way::Fetch => match engine.burst_read(&segment, user, now, tx)? {
                 BurstRead::Sent => true,
                 BurstRead::Here(data) => {
-                    piece.scatter(data, &mut frames.page_mut(transfer.frame)[from..]);
+                    segment.scatter(data, &mut buffers.page_mut(transfer.buffer)[from..]);
                     false
                 }
                 BurstRead::Alike(line) => {
                     let lines = [line; BURST_LINES_MAX];
-                    let page = &mut frames.page_mut(transfer.frame)[from..];
-                    piece.scatter(lines[..piece.lines].as_flattened(), page);
+                    let page = &mut buffers.page_mut(transfer.buffer)[from..];
+                    segment.scatter(lines[..segment.lines].as_flattened(), page);
                     false
                 }
             },
             Way::Write(lines) => {
-                let (mask, bytes) = gather(&piece, from, lines, frames.page(transfer.frame), &mut self.room);
+                let (mask, bytes) =
+                    gather(&segment, from, lines, buffers.page(transfer.buffer), &mut self.room);
                 mask != 0
-                    && engine.burst_write(&piece, mask, &self.room[..bytes], user, now, tx)? == Write::Sent
+                    && engine.burst_write(&segment, mask, &self.room[..bytes], user, now, tx)? == Write::Sent
             }
         };
-        transfer.walk.advance(&piece);
+        transfer.segment_iter.advance(&segment);
         if on_its_way {
             transfer.in_flight += 1;
-            self.free_parcels.pop();
-            self.parcels[usize::from(parcel)] = Some(Parcel { transfer: at, piece });
+            self.free_bursts.pop();
+            self.bursts[usize::from(burst)] = Some(Burst { transfer: at, segment });
         }
         Ok(true)
     }
@@ -341,7 +341,7 @@ impl Transfers {
     fn fail(&mut self, at: u16, error: EngineError) {
         let now = self.now;
         if let Some(transfer) = &mut self.slots[usize::from(at)] {
-            transfer.walked = true;
+            transfer.all_sent = true;
             transfer.failed = Some(error);
             transfer.since.get_or_insert(now);
         }
@@ -350,7 +350,7 @@ impl Transfers {
     /// Ends a transfer, or lays it to rest, if nothing of it is on its way any more.
     fn settle(&mut self, at: u16, ended: &mut Vec<Ended>) {
         let Some(transfer) = &mut self.slots[usize::from(at)] else { return };
-        if transfer.in_flight > 0 || !transfer.walked {
+        if transfer.in_flight > 0 || !transfer.all_sent {
             return;
         }
         let cause = transfer.failed.take().filter(|_| transfer.space.is_some());
@@ -358,9 +358,9 @@ impl Transfers {
             Some(error) => {
                 let since = transfer.since.map_or(Duration::ZERO, |since| self.now.since(since));
                 if !is_final(error) && since < transfer.patience {
-                    transfer.walk = Walk::new(transfer.hpa..transfer.hpa + PAGE_BYTES as u64);
-                    transfer.walked = false;
-                    self.resting.push_back((self.now + REST, at));
+                    transfer.segment_iter = SegmentIter::new(transfer.hpa..transfer.hpa + PAGE_BYTES as u64);
+                    transfer.all_sent = false;
+                    self.waiting_to_retry.push_back((self.now + RETRY_INTERVAL, at));
                     return;
                 }
                 tracing::error!(hpa = format_args!("{:#x}", transfer.hpa), %error, "a page is given up");
@@ -368,32 +368,32 @@ impl Transfers {
             }
             None => Ok(()),
         };
-        let Transfer { space, frame, ref way, began, .. } = *transfer;
-        ended.push(Ended { space, frame, fetch: matches!(way, Way::Fetch), outcome, cause, began });
+        let PageTransfer { space, buffer, ref way, began, .. } = *transfer;
+        ended.push(Ended { space, buffer, fetch: matches!(way, Way::Fetch), outcome, cause, began });
         self.slots[usize::from(at)] = None;
         self.free.push(at);
     }
 
-    /// The parcel of this user value has arrived: which transfer, and where its data goes.
-    fn arrived(&mut self, user: u64) -> Option<Parcel> {
+    /// The burst of this user value has arrived: which transfer, and where its data goes.
+    fn arrived(&mut self, user: u64) -> Option<Burst> {
         let at = (user & !PAGING) as usize;
-        let parcel = self.parcels.get_mut(at)?.take()?;
-        self.free_parcels.push(at as u16);
-        if let Some(transfer) = &mut self.slots[usize::from(parcel.transfer)] {
+        let burst = self.bursts.get_mut(at)?.take()?;
+        self.free_bursts.push(at as u16);
+        if let Some(transfer) = &mut self.slots[usize::from(burst.transfer)] {
             transfer.in_flight -= 1;
         }
-        Some(parcel)
+        Some(burst)
     }
 
     /// Data has come.
     #[inline]
-    pub fn read(&mut self, user: u64, data: &[u8], source: &mut impl FrameSource, ended: &mut Vec<Ended>) {
-        let Some(Parcel { transfer: at, piece }) = self.arrived(user) else { return };
+    pub fn read(&mut self, user: u64, data: &[u8], source: &mut impl BufferSource, ended: &mut Vec<Ended>) {
+        let Some(Burst { transfer: at, segment }) = self.arrived(user) else { return };
         if let Some(transfer) = &self.slots[usize::from(at)]
-            && let Some(frames) = transfer.space.and_then(|space| source.frames(space))
+            && let Some(buffers) = transfer.space.and_then(|space| source.buffers(space))
         {
-            let from = (piece.hpa - transfer.hpa) as usize;
-            piece.scatter(data, &mut frames.page_mut(transfer.frame)[from..]);
+            let from = (segment.hpa - transfer.hpa) as usize;
+            segment.scatter(data, &mut buffers.page_mut(transfer.buffer)[from..]);
         }
         self.settle(at, ended);
     }
@@ -401,7 +401,7 @@ impl Transfers {
     /// Lines have been written.
     #[inline]
     pub fn written(&mut self, user: u64, ended: &mut Vec<Ended>) {
-        if let Some(Parcel { transfer, .. }) = self.arrived(user) {
+        if let Some(Burst { transfer, .. }) = self.arrived(user) {
             self.settle(transfer, ended);
         }
     }
@@ -409,7 +409,7 @@ impl Transfers {
     /// A burst has failed.
     #[cold]
     pub fn failed(&mut self, user: u64, error: EngineError, ended: &mut Vec<Ended>) {
-        if let Some(Parcel { transfer, .. }) = self.arrived(user) {
+        if let Some(Burst { transfer, .. }) = self.arrived(user) {
             // What was not sent yet is not sent; its place in the queue, if it has one, is noticed there.
             self.demand.retain(|other| *other != transfer);
             self.ahead.retain(|other| *other != transfer);
@@ -429,18 +429,18 @@ pub fn is_final(error: EngineError) -> bool {
     )
 }
 
-/// Those lines of a piece that `lines` of the page name: as a mask of the piece, and their bytes, in `room`; how many
-/// of these. The piece begins at byte `from` of the page.
+/// Those lines of a segment that `lines` of the page name: as a mask of the segment, and their bytes, in `room`; how many
+/// of these. The segment begins at byte `from` of the page.
 fn gather(
-    piece: &Piece,
+    segment: &Segment,
     from: usize,
     lines: u64,
     page: &[u8; PAGE_BYTES],
     room: &mut [u8; PAGE_BYTES],
 ) -> (u64, usize) {
     let (mut mask, mut bytes) = (0, 0);
-    for index in 0..piece.lines {
-        let at = from + piece.offset(index) as usize;
+    for index in 0..segment.lines {
+        let at = from + segment.offset(index) as usize;
         if lines >> (at / LINE_SIZE) & 1 == 1 {
             mask |= 1 << index;
             room[bytes..bytes + LINE_SIZE].copy_from_slice(&page[at..at + LINE_SIZE]);
@@ -458,8 +458,9 @@ mod tests {
     fn only_named_lines_are_gathered() {
         let page: [u8; PAGE_BYTES] = std::array::from_fn(|at| (at / LINE_SIZE) as u8);
         let mut room = [0xFF; PAGE_BYTES];
-        let piece = Piece::straight(1 << 40, 22);
-        let (mask, bytes) = gather(&piece, 22 * LINE_SIZE, 1 << 23 | 1 << 43 | 1 << 44 | 1, &page, &mut room);
+        let segment = Segment::straight(1 << 40, 22);
+        let (mask, bytes) =
+            gather(&segment, 22 * LINE_SIZE, 1 << 23 | 1 << 43 | 1 << 44 | 1, &page, &mut room);
         assert_eq!((mask, bytes), (1 << 1 | 1 << 21, 2 * LINE_SIZE));
         assert_eq!((room[0], room[63], room[64], room[128]), (23, 23, 43, 0xFF));
     }

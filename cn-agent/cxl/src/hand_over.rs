@@ -1,4 +1,4 @@
-//! The thread that hands regions over to CXL devices: it looks at what is there whenever there may be news, answers for
+//! The thread that hands regions over to CXL devices: it looks at what is there whenever there may be monitor, answers for
 //! regions of which it is not decided what serves them, brings devices back that regions are on, and has operations fail
 //! at once on those that are no longer there.
 //!
@@ -19,17 +19,17 @@ use cxloe_fabric::model::{ByteSize, Name};
 
 use super::device::{Device, DeviceError};
 use super::inventory::{CxlMemory, DaxDevice};
-use super::news::{News, Nudge};
+use super::uevents::{MonitorWaker, UeventMonitor};
 use super::verdict::{DeviceState, device_state};
 use cxloe_cn_core::attachments::Question;
 use cxloe_cn_core::backing::{Backing, Memory, Preference, Served};
 
-/// How often to look without news.
-const LOOK: Duration = Duration::from_secs(2);
+/// How often to look without monitor.
+const SCAN_INTERVAL: Duration = Duration::from_secs(2);
 /// How soon to look again while the worker still has a device that a region was on.
-const SOON: Duration = Duration::from_millis(20);
+const HANDOVER_SCAN_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes cleared between two looks at whether the agent is ending.
-const CLEARED_AT_ONCE: u64 = 64 << 20;
+const CLEAR_BYTES_MAX: u64 = 64 << 20;
 /// Where the kernel says which boot this is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
@@ -80,20 +80,20 @@ pub trait Regions: Send {
 #[derive(Debug)]
 pub struct HandOver {
     stop: Arc<AtomicBool>,
-    nudge: Nudge,
+    waker: MonitorWaker,
     thread: Option<JoinHandle<()>>,
 }
 
 impl HandOver {
-    /// Starts the thread, which answers about `regions`; `nudge` is what has `news` end a wait.
+    /// Starts the thread, which answers about `regions`; `waker` is what has `monitor` end a wait.
     ///
     /// # Errors
     /// No thread, or no boot id.
     pub fn start(
         options: HandOverOptions,
         regions: impl Regions + 'static,
-        news: News,
-        nudge: Nudge,
+        monitor: UeventMonitor,
+        waker: MonitorWaker,
     ) -> io::Result<HandOver> {
         let boot = std::fs::read_to_string(BOOT_ID)?.trim().to_owned();
         let stop = Arc::new(AtomicBool::new(false));
@@ -108,17 +108,17 @@ impl HandOver {
         let thread = thread::Builder::new().name("cxl".into()).spawn(move || {
             while !looker.stop.load(Ordering::Acquire) {
                 let again_soon = looker.look();
-                news.wait(if again_soon { SOON } else { LOOK });
+                monitor.wait(if again_soon { HANDOVER_SCAN_INTERVAL } else { SCAN_INTERVAL });
             }
         })?;
-        Ok(HandOver { stop, nudge, thread: Some(thread) })
+        Ok(HandOver { stop, waker, thread: Some(thread) })
     }
 }
 
 impl Drop for HandOver {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        self.nudge.nudge();
+        self.waker.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -307,7 +307,7 @@ impl Looker {
             if self.stop.load(Ordering::Acquire) {
                 return Ok(false);
             }
-            let part = CLEARED_AT_ONCE.min(bytes - from);
+            let part = CLEAR_BYTES_MAX.min(bytes - from);
             device.clear(from, part)?;
             from += part;
         }

@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use cxloe_member::socket::{Descriptors, receive_some};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
 
-use cxloe_paging::ledger;
 use cxloe_paging::member::Kept;
+use cxloe_paging::shared_state;
 use cxloe_paging::uffd::{Event, EventBuffer, PAGE, Uffd};
 
 /// Messages taken in one go.
@@ -53,7 +53,7 @@ impl Children {
     }
 
     /// Takes in those that have come, and lets go of those that have joined or ended.
-    pub fn gather(&mut self, ledger: BorrowedFd<'_>) {
+    pub fn gather(&mut self, shared_state: BorrowedFd<'_>) {
         for _ in 0..MESSAGES_MAX {
             let (mut bytes, mut came) = ([0; Kept::BYTES], Descriptors::new());
             match receive_some(self.socket.as_fd(), &mut bytes, &mut came, libc::MSG_DONTWAIT) {
@@ -67,15 +67,15 @@ impl Children {
             }
         }
         if !self.kept.is_empty()
-            && let Ok(known) = ledger::joined(ledger)
+            && let Ok(known) = shared_state::joined(shared_state)
         {
             self.kept.retain(|(child, _)| known.contains(&(child.view, false)));
         }
     }
 
     /// The agent has died: who has not joined it cannot join its successor. To be called before that one is looked for.
-    pub fn orphaned(&mut self, ledger: BorrowedFd<'_>) {
-        let known = ledger::joined(ledger).unwrap_or_default();
+    pub fn orphaned(&mut self, shared_state: BorrowedFd<'_>) {
+        let known = shared_state::joined(shared_state).unwrap_or_default();
         let orphans = self.kept.drain(..).filter(|(child, _)| !known.contains(&(child.view, true)));
         for (child, uffd) in orphans {
             // Whom the agent has left waiting asks again.

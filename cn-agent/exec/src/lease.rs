@@ -22,7 +22,7 @@ const EXTENT: u64 = 2 << 20;
 /// How long a region may take to be attached.
 const ATTACH_MAX: Duration = Duration::from_secs(30);
 /// The pause between two looks at it.
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 /// How long its destruction is waited for; the manager goes on with it afterwards.
 const DESTROY_MS: u64 = 10_000;
 /// How long its growth may take; whoever waits for room waits no longer than for memory nodes.
@@ -145,7 +145,7 @@ impl Lease {
             if Instant::now() > until {
                 return Err(LeaseError::NotAttached { name: self.name.clone() });
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_INTERVAL);
         }
     }
 
@@ -154,7 +154,7 @@ impl Lease {
     pub fn end(self, owner: Owner) {
         if self.temporary.is_some() {
             // Where there is no agent any more, nobody has it mapped.
-            let _ = owner.let_go();
+            let _ = owner.discard();
         }
     }
 }

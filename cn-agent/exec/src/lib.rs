@@ -1,4 +1,6 @@
-//! Unmodified programs with remote memory: `cn-agent exec`.
+//! # cxloe-exec: unmodified programs with remote memory
+//!
+//! What `cn-agent exec` does before, while and after a program runs.
 //!
 //! ```text
 //!   cn-agent exec                                   program, and all that it starts
@@ -21,6 +23,17 @@
 //! If the supervisor is killed, the program gets SIGTERM: what nobody watches over any more ends, in the way a program is
 //! usually asked to. Its memory stays whole until its last process has ended; then the agent has the temporary region
 //! destroyed, as it does when the manager was away at the program's end.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`program`] | whether a program can be served |
+//! | [`library`] | where the library is that programs are given |
+//! | [`lease`] | a region for one program |
+//! | [`session`] | the program under supervision |
+//! | [`growth`] | whether a full region is to grow, and by how much |
+//! | [`children`] | forked children that only the agent knows |
+//! | [`stayed`] | how much memory stayed in this machine, and why |
+//! | [`gate`], [`refused`] | system calls that programs with remote memory are refused |
 
 pub mod children;
 pub mod gate;

@@ -346,7 +346,7 @@ impl Session {
 
     fn look_after_children(&mut self) {
         let Some(children) = &mut self.children else { return };
-        children.gather(self.owner.ledger());
+        children.gather(self.owner.shared_state());
         if children.serve() {
             say("a child that the agent alone knew cannot have its memory any more: the agent has gone");
         }
@@ -361,8 +361,8 @@ impl Session {
             if has_hung_up(self.owner.as_fd()) {
                 self.away = Some(Instant::now());
                 if let Some(children) = &mut self.children {
-                    children.gather(self.owner.ledger());
-                    children.orphaned(self.owner.ledger());
+                    children.gather(self.owner.shared_state());
+                    children.orphaned(self.owner.shared_state());
                 }
                 self.follow_agent();
             }

@@ -8,8 +8,8 @@ use serde::Serialize;
 use cxloe_client::message::PagingView;
 
 /// The first look, and how often it is looked at most seldom.
-const FIRST: Duration = Duration::from_millis(50);
-const SELDOM: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL_MIN: Duration = Duration::from_millis(50);
+const LOOK_INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// From how much on it is worth a word by itself: so many bytes, and one in so many of all.
 const BYTES_WORTH: u64 = 64 << 20;
 const PART_WORTH: u64 = 4;
@@ -45,7 +45,7 @@ pub struct Watch {
 impl Watch {
     /// A watch that begins at `now`.
     pub fn new(now: Instant) -> Watch {
-        Watch { most: None, pause: FIRST, due: now + FIRST }
+        Watch { most: None, pause: LOOK_INTERVAL_MIN, due: now + LOOK_INTERVAL_MIN }
     }
 
     /// How long until the next look.
@@ -66,7 +66,7 @@ impl Watch {
     /// The next look is later.
     pub fn put_off(&mut self, now: Instant) {
         self.due = now + self.pause;
-        self.pause = (self.pause * 2).min(SELDOM);
+        self.pause = (self.pause * 2).min(LOOK_INTERVAL_MAX);
     }
 
     /// The most that was seen; `None`: the program was too short.
@@ -114,7 +114,7 @@ mod tests {
         let mut watch = Watch::new(start);
         let mut now = start;
         for looks in 0..10 {
-            assert!(looks < 6 || watch.left(now) == SELDOM);
+            assert!(looks < 6 || watch.left(now) == LOOK_INTERVAL_MAX);
             now += watch.left(now);
             watch.put_off(now);
         }

@@ -13,7 +13,7 @@ use crate::socket::Socket;
 use crate::wire::{Inbox, Kind, MESSAGE_MAX, Message, PAGE_BYTES, Pages, RANGE};
 
 /// The pause between two attempts to reach a successor.
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// `MADV_DONTNEED_LOCKED` of `linux/mman.h`.
 const DONTNEED_LOCKED: i32 = 24;
@@ -25,7 +25,7 @@ pub struct Member<'a> {
     line: &'a Line,
     socket: Socket,
     uffd: OwnedFd,
-    ledger: OwnedFd,
+    shared_state: OwnedFd,
     memory: Option<OwnedFd>,
     view: u16,
     agent: u32,
@@ -86,7 +86,7 @@ impl<'a> Member<'a> {
         place: Place,
         joined: Joined,
         uffd: OwnedFd,
-        ledger: OwnedFd,
+        shared_state: OwnedFd,
         memory: Option<OwnedFd>,
         line: &'a Line,
         wait: Duration,
@@ -99,7 +99,7 @@ impl<'a> Member<'a> {
             line,
             socket,
             uffd,
-            ledger,
+            shared_state,
             memory,
             view,
             agent,
@@ -130,9 +130,9 @@ impl<'a> Member<'a> {
         self.agent
     }
 
-    /// The space's ledger.
-    pub fn ledger(&self) -> BorrowedFd<'_> {
-        self.ledger.as_fd()
+    /// The space's shared_state.
+    pub fn shared_state(&self) -> BorrowedFd<'_> {
+        self.shared_state.as_fd()
     }
 
     /// Obeys until the process leaves or is abandoned.
@@ -224,14 +224,14 @@ impl<'a> Member<'a> {
         }
     }
 
-    /// Finds the agent's successor, which goes on from the ledger.
+    /// Finds the agent's successor, which goes on from the shared_state.
     fn resume(&mut self, host: &mut impl Host) -> Result<(), JoinError> {
         let until = Instant::now() + self.wait;
         loop {
             self.hear_bell(host);
             let keepsakes = Keepsakes {
                 uffd: self.uffd.as_fd(),
-                ledger: self.ledger.as_fd(),
+                shared_state: self.shared_state.as_fd(),
                 memory: self.memory.as_ref().map(AsFd::as_fd),
                 view: self.view,
             };
@@ -250,7 +250,7 @@ impl<'a> Member<'a> {
                     return Ok(());
                 }
                 Err(error) if error.may_pass() && Instant::now() < until && !self.line.is_leaving() => {
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
                 Err(error) => return Err(error),
             }

@@ -31,8 +31,8 @@ pub struct Place {
 pub struct Keepsakes<'a> {
     /// The member's userfaultfd.
     pub uffd: BorrowedFd<'a>,
-    /// The space's ledger.
-    pub ledger: BorrowedFd<'a>,
+    /// The space's shared_state.
+    pub shared_state: BorrowedFd<'a>,
     /// The space's memory, if it is shared.
     pub memory: Option<BorrowedFd<'a>>,
     /// The member's view.
@@ -132,8 +132,8 @@ pub struct Joined {
     pub welcome: Welcome,
     /// A forked child's own userfaultfd, which it has to keep open as long as it lives.
     pub uffd: Option<OwnedFd>,
-    /// The space's ledger, to keep as well; not for a member of before, which has it.
-    pub ledger: Option<OwnedFd>,
+    /// The space's shared_state, to keep as well; not for a member of before, which has it.
+    pub shared_state: Option<OwnedFd>,
 }
 
 /// Joins. Waits for the answer.
@@ -160,9 +160,11 @@ pub fn join_for(pid: u32, place: &Place, who: As<'_>) -> Result<Joined, JoinErro
     match who {
         As::New(uffd) => socket.send(bytes, &[uffd]),
         As::Child(_) => socket.send(bytes, &[]),
-        As::Before(Keepsakes { uffd, ledger, memory: None, .. }) => socket.send(bytes, &[uffd, ledger]),
-        As::Before(Keepsakes { uffd, ledger, memory: Some(memory), .. }) => {
-            socket.send(bytes, &[uffd, ledger, memory])
+        As::Before(Keepsakes { uffd, shared_state, memory: None, .. }) => {
+            socket.send(bytes, &[uffd, shared_state])
+        }
+        As::Before(Keepsakes { uffd, shared_state, memory: Some(memory), .. }) => {
+            socket.send(bytes, &[uffd, shared_state, memory])
         }
     }
     .map_err(JoinError::Broken)?;
@@ -176,7 +178,7 @@ pub fn join_for(pid: u32, place: &Place, who: As<'_>) -> Result<Joined, JoinErro
     match welcome.status {
         WELCOME => {
             let uffd = if matches!(who, As::Child(_)) { descriptors.take() } else { None };
-            Ok(Joined { socket, welcome, uffd, ledger: descriptors.take() })
+            Ok(Joined { socket, welcome, uffd, shared_state: descriptors.take() })
         }
         NOT_YET => Err(JoinError::NotYet(text)),
         _ => Err(JoinError::Refused(text)),

@@ -11,11 +11,11 @@ use nix::errno::Errno as OsErrno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, warn};
 
+use super::client_slot::ClientSlot;
 use super::conversation::{Conversation, Offer, Step, Violation};
 use super::output::{Output, Sent};
 use super::port::{Port, PortError, is_passing, may_pass};
-use super::requests::{PAUSE, Patience, Requests};
-use super::seat::Seat;
+use super::requests::{Patience, RETRY_INTERVAL, Requests};
 use super::shared::Shared;
 use cxloe_client::client::{ClientError, OPERATION_TIMEOUT};
 use cxloe_client::vectored;
@@ -64,7 +64,7 @@ enum Wants {
 struct Connection<'a> {
     stream: UnixStream,
     shared: &'a Shared,
-    seat: &'a Seat,
+    slot: &'a ClientSlot,
     conversation: Conversation,
     output: Output,
     requests: Requests,
@@ -88,7 +88,7 @@ struct Connection<'a> {
 ///
 /// # Errors
 /// Any [`Left`].
-pub fn serve(stream: UnixStream, seat: &Seat, shared: &Shared) -> Result<(), Left> {
+pub fn serve(stream: UnixStream, slot: &ClientSlot, shared: &Shared) -> Result<(), Left> {
     let (place, read_only) = (&shared.options.place, shared.options.read_only);
     let found = place.find().inspect_err(|error| {
         if let Some(left_out) = shared.said.nothing.may_say(Instant::now()) {
@@ -101,7 +101,7 @@ pub fn serve(stream: UnixStream, seat: &Seat, shared: &Shared) -> Result<(), Lef
     let mut connection = Connection {
         stream,
         shared,
-        seat,
+        slot,
         conversation: Conversation::new(Offer { name: place.region.clone(), size, read_only }),
         output: Output::default(),
         requests: Requests::default(),
@@ -116,7 +116,7 @@ pub fn serve(stream: UnixStream, seat: &Seat, shared: &Shared) -> Result<(), Lef
         gone: false,
         headers: vec![0; HEADERS],
     };
-    connection.run().map_err(|left| if seat.is_displaced() { Left::Displaced } else { left })
+    connection.run().map_err(|left| if slot.is_displaced() { Left::Displaced } else { left })
 }
 
 impl Connection<'_> {
@@ -158,7 +158,7 @@ impl Connection<'_> {
             match self.conversation.step(&mut self.output)? {
                 Step::Carry(request) => {
                     self.open()?;
-                    self.seat.set_asked();
+                    self.slot.set_asked();
                     self.asked = Instant::now();
                     self.requests.begin(request, &mut self.output);
                 }
@@ -186,7 +186,7 @@ impl Connection<'_> {
         }
         if !self.leaving {
             self.wants = Wants::Bytes;
-            self.seat.set_chosen(!self.conversation.is_negotiating());
+            self.slot.set_chosen(!self.conversation.is_negotiating());
         }
         Ok(work)
     }
@@ -199,7 +199,7 @@ impl Connection<'_> {
             match Port::open(place.clone(), self.hpa) {
                 Ok(port) => self.port = Some(port),
                 Err(error) if may_pass(&error) && started.elapsed() < place.patience() => {
-                    std::thread::sleep(PAUSE);
+                    std::thread::sleep(RETRY_INTERVAL);
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -335,7 +335,7 @@ impl Connection<'_> {
         let found = port.reopen(self.requests.used_blocks());
         let Err(error) = found else { return true };
         let error = if place.ending.load(Ordering::Relaxed) { PortError::Ending } else { error };
-        self.again = Instant::now() + PAUSE;
+        self.again = Instant::now() + RETRY_INTERVAL;
         let no_use = !may_pass(&error);
         let expired = self.requests.expire(&error, no_use, Instant::now(), &mut self.output);
         if expired {
@@ -371,8 +371,8 @@ impl Connection<'_> {
                         requests.sent(part);
                         true
                     }
-                    Sent::Held(bytes) => {
-                        requests.let_go(bytes);
+                    Sent::Staged(bytes) => {
+                        requests.staged_sent(bytes);
                         true
                     }
                     Sent::Bytes => true,

@@ -1,5 +1,5 @@
 //! What is to be sent to a client, in order: headers and texts, data that lies in the port's data area and is sent from
-//! there, and data that was held until it was whole.
+//! there, and data that was staged until it was whole.
 
 use std::collections::VecDeque;
 
@@ -16,8 +16,8 @@ enum Segment {
     Bytes(usize),
     /// A part's data, from a byte of the data area on.
     Part { part: u16, at: usize, left: usize },
-    /// Held data, and how much of it is sent.
-    Held { data: Vec<u8>, sent: usize },
+    /// Staged data, and how much of it is sent.
+    Staged { data: Vec<u8>, sent: usize },
 }
 
 /// What is to be sent.
@@ -109,9 +109,9 @@ impl Output {
     }
 
     /// All data of the read with this cookie.
-    pub fn held(&mut self, cookie: u64, offset: u64, data: Vec<u8>) {
+    pub fn staged(&mut self, cookie: u64, offset: u64, data: Vec<u8>) {
         self.data_header(cookie, true, offset, data.len());
-        self.segments.push_back(Segment::Held { data, sent: 0 });
+        self.segments.push_back(Segment::Staged { data, sent: 0 });
     }
 
     /// What to send now, in pieces; `base` is the byte of `memory` at which the data area begins.
@@ -130,7 +130,7 @@ impl Output {
             Segment::Part { at, left, .. } => {
                 memory.map_or(Stretch::Own(&[]), |memory| Stretch::Shared(memory, base + at, *left))
             }
-            Segment::Held { data, sent } => Stretch::Own(&data[*sent..]),
+            Segment::Staged { data, sent } => Stretch::Own(&data[*sent..]),
         })
     }
 
@@ -154,7 +154,7 @@ impl Output {
                 (*at, *left, *length) = (*at + now, *left - now, *length - now);
                 *left
             }
-            Segment::Held { data, sent } => {
+            Segment::Staged { data, sent } => {
                 let now = (*length).min(data.len() - *sent);
                 *sent += now;
                 *length -= now;
@@ -167,7 +167,7 @@ impl Output {
         self.segments.pop_front().map(|segment| match segment {
             Segment::Bytes(_) => Sent::Bytes,
             Segment::Part { part, .. } => Sent::Part(part),
-            Segment::Held { data, .. } => Sent::Held(data.len()),
+            Segment::Staged { data, .. } => Sent::Staged(data.len()),
         })
     }
 }
@@ -179,8 +179,8 @@ pub enum Sent {
     Bytes,
     /// The data of this part.
     Part(u16),
-    /// So many bytes that were held.
-    Held(usize),
+    /// So many bytes that were staged.
+    Staged(usize),
 }
 
 /// As much of a text as is sent.
@@ -207,7 +207,7 @@ mod tests {
 
     /// All that is to be sent, in bites of `bite` bytes.
     fn all(mut output: Output, memory: &SharedMemory, bite: usize) -> (Vec<u8>, Vec<u16>, usize) {
-        let (mut bytes, mut parts, mut held) = (Vec::new(), Vec::new(), 0);
+        let (mut bytes, mut parts, mut staged) = (Vec::new(), Vec::new(), 0);
         while !output.is_empty() {
             let mut now = Vec::new();
             for stretch in output.stretches(Some(memory), 64) {
@@ -225,14 +225,14 @@ mod tests {
             while let Some(sent) = output.next_sent(&mut length) {
                 match sent {
                     Sent::Part(part) => parts.push(part),
-                    Sent::Held(bytes) => held += bytes,
+                    Sent::Staged(bytes) => staged += bytes,
                     Sent::Bytes => {}
                 }
             }
             bytes.extend(now);
         }
         assert_eq!(output.waiting(), 0);
-        (bytes, parts, held)
+        (bytes, parts, staged)
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
                 output.part(7, true, 64, 3, 100, 9);
                 output.nothing(6);
                 output.done(8);
-                output.held(5, 128, b"held data".to_vec());
+                output.staged(5, 128, b"staged data".to_vec());
                 output.error(9, Errno::Io, &format!("why{}", "é".repeat(TEXT_MAX)));
                 all(output, &memory, bite)
             };
@@ -258,7 +258,7 @@ mod tests {
                 simple(0, 6),
                 simple(0, 8),
                 simple(0, 5),
-                b"held data".to_vec(),
+                b"staged data".to_vec(),
                 simple(5, 9),
             ];
             assert_eq!(answers(false), (expected.concat(), vec![3], 9));
@@ -270,7 +270,7 @@ mod tests {
                 // libnbd takes a chunk of no data for an error.
                 chunk(true, 0, 6, b""),
                 simple(0, 8),
-                chunk(true, 1, 5, &[&128_u64.to_be_bytes()[..], b"held data"].concat()),
+                chunk(true, 1, 5, &[&128_u64.to_be_bytes()[..], b"staged data"].concat()),
                 chunk(true, 0x8001, 9, &error.concat()),
             ];
             assert_eq!(answers(true), (expected.concat(), vec![3], 9));

@@ -182,8 +182,8 @@ pub fn is_passing(error: EngineError) -> bool {
     matches!(
         error,
         EngineError::Unmapped(_)
-            | EngineError::Held(_)
-            | EngineError::Withdrawn(_)
+            | EngineError::InReset(_)
+            | EngineError::Draining(_)
             | EngineError::NotConnected(_)
             | EngineError::Failed { error: OpError::SessionDead | OpError::Closed, .. }
     )

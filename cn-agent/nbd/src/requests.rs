@@ -11,7 +11,7 @@
 //!
 //! Data lies in the port's data area, whose blocks are taken when a part is cut and given back when its data has been sent
 //! or written, so that no client keeps more than the area. Only a read whose answer has to be in one piece and is longer
-//! than a block is *held*, in memory of this process, until it is whole.
+//! than a block is *staged*, in memory of this process, until it is whole.
 //!
 //! A part that fails for a reason that may pass rests and is tried again, until its request has waited long enough. That
 //! may be done because it was not answered: reads change nothing, and a write that is made twice leaves what it would have
@@ -40,12 +40,12 @@ const REQUESTS_MAX: usize = 128;
 const PARTS_MAX: usize = ENTRIES;
 /// Bytes of answers that wait for a client to take them, data not counted, beyond which no request of it is read.
 const WAITING_MAX: usize = 64 << 10;
-/// Bytes held for reads whose answer has to be in one piece.
-const HELD_MAX: usize = LENGTH_MAX as usize;
+/// Bytes staged for reads whose answer has to be in one piece.
+const STAGED_MAX: usize = LENGTH_MAX as usize;
 /// Bytes zeroed by one part, a multiple of the page.
 const ZERO_PART: u64 = 1 << 20;
 /// The pause before a part that failed is tried again.
-pub const PAUSE: Duration = Duration::from_millis(20);
+pub const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The requests of a client. See the [module](self).
 #[derive(Debug)]
@@ -64,7 +64,7 @@ pub struct Requests {
     resting: VecDeque<(Instant, u16)>,
     given: usize,
     given_bytes: u64,
-    held: usize,
+    staged: usize,
 }
 
 impl Default for Requests {
@@ -82,7 +82,7 @@ impl Default for Requests {
             resting: VecDeque::with_capacity(PARTS_MAX),
             given: 0,
             given_bytes: 0,
-            held: 0,
+            staged: 0,
         }
     }
 }
@@ -131,7 +131,7 @@ impl Requests {
             Command::Read { offset, length, whole } => {
                 let one = offset % LINE + u64::from(length) <= BLOCK as u64;
                 let piecemeal = one || (output.is_structured() && !whole);
-                (if piecemeal { Way::Read } else { Way::HeldRead }, offset, length)
+                (if piecemeal { Way::Read } else { Way::StagedRead }, offset, length)
             }
             Command::Write { length: 0, .. } | Command::WriteZeroes { length: 0, .. } => {
                 return output.done(cookie);
@@ -149,7 +149,7 @@ impl Requests {
             length: length.into(),
             cut: 0,
             parts: 0,
-            held: Vec::new(),
+            staged: Vec::new(),
             failed: None,
             until: None,
             mute: false,
@@ -178,17 +178,17 @@ impl Requests {
     fn cut_part(&mut self, at: u16) -> bool {
         let Some(slot) = &mut self.slots[usize::from(at)] else { return false };
         let Some(tag) = self.free_parts.last().copied() else { return false };
-        if slot.way == Way::HeldRead && slot.held.is_empty() {
+        if slot.way == Way::StagedRead && slot.staged.is_empty() {
             // The first one may, however long it is.
-            if self.held > 0 && self.held + slot.length as usize > HELD_MAX {
+            if self.staged > 0 && self.staged + slot.length as usize > STAGED_MAX {
                 return false;
             }
-            self.held += slot.length as usize;
-            slot.held = vec![0; slot.length as usize];
+            self.staged += slot.length as usize;
+            slot.staged = vec![0; slot.length as usize];
         }
         let (offset, left) = (slot.offset + slot.cut, slot.length - slot.cut);
         let within = offset % LINE;
-        let reads = matches!(slot.way, Way::Read | Way::HeldRead);
+        let reads = matches!(slot.way, Way::Read | Way::StagedRead);
         let most = match slot.way {
             Way::Zero => ZERO_PART,
             _ => RUN_MAX as u64 * BLOCK as u64,
@@ -298,7 +298,7 @@ impl Requests {
         let lines = Lines { at: (part.run.map_or(0, Run::at) / LINE_SIZE) as u32, count: part.lines() };
         let whole = part.within() == 0 && part.length.is_multiple_of(LINE);
         let operation = match way {
-            Way::Read | Way::HeldRead => Operation::ReadBytes(lines),
+            Way::Read | Way::StagedRead => Operation::ReadBytes(lines),
             Way::Write if whole => Operation::WriteBytes(lines),
             Way::Zero if whole => Operation::Zero(lines.count),
             Way::Write | Way::Zero => Operation::Patch(u64::MAX >> (LINE - part.length) << part.within()),
@@ -327,9 +327,9 @@ impl Requests {
                 }
                 return true;
             }
-            Way::HeldRead => {
+            Way::StagedRead => {
                 let from = (part.offset - slot.offset) as usize;
-                memory.take(base + part.at(), &mut slot.held[from..from + part.length as usize]);
+                memory.take(base + part.at(), &mut slot.staged[from..from + part.length as usize]);
             }
             _ => {}
         }
@@ -352,7 +352,7 @@ impl Requests {
         let until = patience.now + patience.most;
         let until = (*slot.until.get_or_insert(until)).min(until);
         if may_pass && patience.now < until && slot.failed.is_none() {
-            self.resting.push_back((patience.now + PAUSE, tag));
+            self.resting.push_back((patience.now + RETRY_INTERVAL, tag));
             if let Some(part) = &mut self.parts[usize::from(tag)] {
                 part.state = State::Waiting;
             }
@@ -408,9 +408,9 @@ impl Requests {
         self.free_part(tag);
     }
 
-    /// So many bytes that were held have been sent.
-    pub fn let_go(&mut self, bytes: usize) {
-        self.held -= bytes;
+    /// So many staged bytes have been sent.
+    pub fn staged_sent(&mut self, bytes: usize) {
+        self.staged -= bytes;
     }
 
     fn take_given(&mut self, tag: u32) -> Option<(u16, Part)> {
@@ -453,15 +453,15 @@ impl Requests {
         if slot.parts > 0 || (slot.cut < slot.length && !stopped) {
             return;
         }
-        let held = std::mem::take(&mut slot.held);
+        let staged = std::mem::take(&mut slot.staged);
         match &slot.failed {
-            _ if slot.mute => self.held -= held.len(),
+            _ if slot.mute => self.staged -= staged.len(),
             Some(why) => {
                 output.error(slot.cookie, Errno::Io, why);
-                self.held -= held.len();
+                self.staged -= staged.len();
             }
             None => match slot.way {
-                Way::HeldRead => output.held(slot.cookie, slot.offset, held),
+                Way::StagedRead => output.staged(slot.cookie, slot.offset, staged),
                 Way::Write | Way::Zero => output.done(slot.cookie),
                 // Answered with its last data.
                 Way::Read => {}

@@ -18,8 +18,8 @@ use nix::errno::Errno as OsErrno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, info, warn};
 
+use super::client_slot::ClientSlots;
 use super::connection::serve;
-use super::seat::Seats;
 use super::shared::{Said, Shared};
 
 pub use super::shared::Options;
@@ -44,7 +44,7 @@ impl Server {
     /// # Errors
     /// When there is no thread left.
     pub fn start(socket: Bound, options: Options) -> io::Result<Server> {
-        let shared = Arc::new(Shared { options, said: Said::default(), seats: Seats::default() });
+        let shared = Arc::new(Shared { options, said: Said::default(), slots: ClientSlots::default() });
         let for_thread = Arc::clone(&shared);
         let thread =
             thread::Builder::new().name("nbd-accept".into()).spawn(move || accept(&socket, &for_thread))?;
@@ -69,7 +69,7 @@ fn accept(socket: &Bound, shared: &Arc<Shared>) {
         let Some(stream) = next_client(socket, shared) else { break };
         threads.retain(|thread| !thread.is_finished());
         let limit = shared.options.connections_max;
-        if shared.seats.count() >= limit && !make_room(shared, limit) {
+        if shared.slots.count() >= limit && !make_room(shared, limit) {
             if let Some(left_out) = shared.said.turned_away.may_say(Instant::now()) {
                 let what = "a client was turned away: there are as many as there may be; raise --connections";
                 warn!(limit, left_out, "{what}");
@@ -81,25 +81,25 @@ fn accept(socket: &Bound, shared: &Arc<Shared>) {
             Err(error) => warn!(%error, "a client could not be served"),
         }
     }
-    shared.seats.shut_down(Shutdown::Read);
+    shared.slots.shut_down(Shutdown::Read);
     let deadline = Instant::now() + LEAVE_MAX;
     while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(LOOK_MS.into()) / 10);
     }
     // Those who do not take their answers.
-    shared.seats.shut_down(Shutdown::Both);
+    shared.slots.shut_down(Shutdown::Both);
 }
 
 /// Makes room for another client, if one keeps a place that it does not use.
 fn make_room(shared: &Shared, limit: usize) -> bool {
     let deadline = Instant::now() + DISPLACE_MAX;
-    if !shared.seats.displace(Instant::now()) {
+    if !shared.slots.displace(Instant::now()) {
         return false;
     }
-    while shared.seats.count() >= limit && Instant::now() < deadline {
+    while shared.slots.count() >= limit && Instant::now() < deadline {
         thread::sleep(Duration::from_millis(1));
     }
-    shared.seats.count() < limit
+    shared.slots.count() < limit
 }
 
 /// The next client, or `None` at the end.
@@ -130,10 +130,10 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> io::Result<Jo
     let another = stream.try_clone()?;
     let for_thread = Arc::clone(shared);
     // Before the thread is there, so that it cannot leave before it was entered.
-    let seat = shared.seats.take(number, another);
+    let slot = shared.slots.take(number, another);
     let thread = thread::Builder::new().name(format!("nbd-{number}")).spawn(move || {
         debug!(client = number, "connected");
-        match serve(stream, &seat, &for_thread) {
+        match serve(stream, &slot, &for_thread) {
             Ok(()) => debug!(client = number, "left"),
             Err(error) => {
                 if let Some(left_out) = for_thread.said.hung_up.may_say(Instant::now()) {
@@ -141,7 +141,7 @@ fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> io::Result<Jo
                 }
             }
         }
-        for_thread.seats.leave(number);
+        for_thread.slots.leave(number);
     });
-    thread.inspect_err(|_| shared.seats.leave(number))
+    thread.inspect_err(|_| shared.slots.leave(number))
 }

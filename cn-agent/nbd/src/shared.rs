@@ -3,8 +3,8 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::client_slot::ClientSlots;
 use super::port::Place;
-use super::seat::Seats;
 use super::seldom::Seldom;
 
 /// What is served.
@@ -41,7 +41,7 @@ pub struct Shared {
     /// What was said of late.
     pub said: Said,
     /// Who is served at this moment.
-    pub seats: Seats,
+    pub slots: ClientSlots,
 }
 
 impl Shared {

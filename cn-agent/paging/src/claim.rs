@@ -73,7 +73,7 @@ impl Spaces {
     }
 
     /// An owner lets go of a space, and does not want what is in it any more: if nobody else does, nothing is written back.
-    pub fn let_go(&mut self, id: u64) {
+    pub fn discard(&mut self, id: u64) {
         let here = |place: &Option<Box<Space>>| place.as_ref().is_some_and(|s| s.options().id == id);
         let Some(at) = self.list.0.iter().position(here) else { return };
         let Some(space) = &mut self.list.0[at] else { return };
@@ -180,8 +180,8 @@ mod tests {
         assert_eq!(spaces.get(id).unwrap().options().pages, 96);
         assert_eq!(spaces.mapped().first().map(|range| range.end), Some((1 << 40) + bytes(96)));
         assert_eq!(spaces.report(Some(id))[0].bytes, bytes(96));
-        let ledger = spaces.get(id).unwrap().made().unwrap().ledger;
-        let successor = Space::adopt(ledger, None, |_| Some((1 << 40, bytes(128)))).unwrap().unwrap();
+        let shared_state = spaces.get(id).unwrap().made().unwrap().shared_state;
+        let successor = Space::adopt(shared_state, None, |_| Some((1 << 40, bytes(128)))).unwrap().unwrap();
         assert_eq!(
             successor.options().pages,
             128,
@@ -250,9 +250,9 @@ mod tests {
         let (mut spaces, id) = mapped(Kind::Shared);
         dirty(&mut spaces, id);
         spaces.own(id, true);
-        spaces.let_go(id);
+        spaces.discard(id);
         assert!(spaces.get(id).is_some(), "another has it still");
-        spaces.let_go(id);
+        spaces.discard(id);
         assert!(spaces.is_empty() && spaces.mapped().is_empty());
 
         let id = add(&mut spaces, Kind::Shared);

@@ -5,10 +5,10 @@ use std::os::fd::AsFd;
 use cxloe_member::wire::{NOT_YET, REFUSED, WELCOME, Welcome};
 
 use super::cut;
-use super::ledger::{self, Record};
 use super::member::Link;
 use super::memory::private::may_look;
 use super::memory::{KernelMemory, Mapped, wanted};
+use super::shared_state::{self, Record};
 use super::space::{ONLY, Space};
 use super::spaces::{Joining, Spaces};
 use crate::uffd::{Modes, Uffd};
@@ -81,7 +81,7 @@ impl Space {
         if self.options.kind == Kind::Private && offset != 0 {
             return Err(refused("private memory begins at its first page"));
         }
-        let started = ledger::started(pid).ok_or_else(|| refused(unseen(pid)))?;
+        let started = shared_state::started(pid).ok_or_else(|| refused(unseen(pid)))?;
         let mapping = match (joining.resume, joining.view) {
             (true, view) => self.rejoin(ViewId(view.unwrap_or_default()), joining)?,
             (false, Some(view)) if self.options.kind == Kind::Private => {
@@ -90,8 +90,8 @@ impl Space {
             _ => self.join_new(joining)?,
         };
         let view = self.pager.view_of(mapping).unwrap_or(ONLY);
-        let ledger = self.ledger.share().map_err(refused)?;
-        self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid, started, address }));
+        let shared_state = self.shared_state.share().map_err(refused)?;
+        self.shared_state.set_record(mapping.0, Some(Record { view: view.0, pid, started, address }));
         self.changed = true;
         if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
             let welcome = Welcome {
@@ -106,8 +106,8 @@ impl Space {
             if let Some(link) = link {
                 match (joining.resume, joining.view) {
                     (true, _) => link.welcome(&welcome, "", &[]),
-                    (false, Some(_)) => link.welcome(&welcome, "", &[uffd.as_fd(), ledger.as_fd()]),
-                    (false, None) => link.welcome(&welcome, "", &[ledger.as_fd()]),
+                    (false, Some(_)) => link.welcome(&welcome, "", &[uffd.as_fd(), shared_state.as_fd()]),
+                    (false, None) => link.welcome(&welcome, "", &[shared_state.as_fd()]),
                 }
             }
         }

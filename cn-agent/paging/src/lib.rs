@@ -1,4 +1,7 @@
-//! Paging: mapped regions, whose pages come from memory nodes when programs touch them.
+//! # cxloe-paging: mapped regions by userfaultfd
+//!
+//! Pages of a mapped region come from memory nodes when programs touch them. What decides is the
+//! [pager](cxloe_cn_core::pager); this crate is the kernel's side of it.
 //!
 //! ```text
 //!   program --fault--> userfaultfd --+                          +--> Transfers --bursts--> Engine
@@ -6,16 +9,30 @@
 //!   helper  <--------> socket <------+                          +<--- Sink <-----------------+
 //! ```
 //!
-//! A [`Space`] is one region being paged: its [`Pager`](cxloe_cn_core::pager::Pager), the kernel's side of it ([`memory`]), its
-//! [`Ledger`](ledger::Ledger), and the processes that have it mapped ([`member`]). [`Spaces`] are all of them, beside
-//! one engine; whoever drives the engine calls [`Spaces::serve`] in each of its rounds. No thread but that one is
-//! involved in a fault, and none of its steps waits.
+//! **Who owns what.** [`Spaces`] own everything: the [`Transfers`](cxloe_cn_core::transfers::Transfers) that all regions
+//! share, and each [`Space`], a region being paged. A space owns its [`Pager`](cxloe_cn_core::pager::Pager), the kernel's
+//! side of it ([`memory`]), its [`SharedState`](shared_state::SharedState), and the connections of the processes that have
+//! it mapped ([`member`]). What a space does for one event is lent the transfers for that event. Whoever drives the engine
+//! calls [`Spaces::serve`] in each of its rounds. No thread but that one is involved in a fault, and none of its steps
+//! waits.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `spaces` | all spaces beside one engine |
+//! | `space` | one of them: events, members, ending, want of room, taking over |
+//! | `claim` | whose a space is |
+//! | [`joining`] | becoming a member |
+//! | [`member`] | the agent's end of a member's connection |
+//! | [`memory`] | pages as the kernel has them: shared, private, of virtual machines |
+//! | [`shared_state`] | what a space needs to outlive the agent |
+//! | [`uffd`] | userfaultfd itself |
+//! | [`watchdog`] | frees the thread that serves when it waits for itself |
 
 mod claim;
 pub mod joining;
-pub mod ledger;
 pub mod member;
 pub mod memory;
+pub mod shared_state;
 mod space;
 mod spaces;
 pub mod uffd;

@@ -7,6 +7,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
+use cxloe_link::Clock;
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
@@ -17,7 +18,7 @@ use cxloe_cn_core::engine::{Engine, EngineError, Sink};
 use cxloe_cn_core::fault_times::FaultTimes;
 use cxloe_cn_core::mapped::{PagingMember, PagingView, SPACES_MAX, SpaceError, limit_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, MappingId, PAGE_BYTES, PagerCounters};
-use cxloe_cn_core::transfers::{self, Ended, FrameSource, PAGING, Transfers};
+use cxloe_cn_core::transfers::{self, BufferSource, Ended, PAGING, Transfers};
 
 /// Processes whose faults are looked for directly.
 const DIRECT_MAX: usize = 4;
@@ -54,10 +55,10 @@ pub struct Joining {
 #[derive(Debug)]
 pub(super) struct List(pub(super) Vec<Option<Box<Space>>>);
 
-impl FrameSource for List {
+impl BufferSource for List {
     #[inline]
-    fn frames(&mut self, space: u16) -> Option<&mut cxloe_cn_core::pager::Frames> {
-        self.0.get_mut(usize::from(space))?.as_mut().map(|space| space.frames())
+    fn buffers(&mut self, space: u16) -> Option<&mut cxloe_cn_core::pager::PageBuffers> {
+        self.0.get_mut(usize::from(space))?.as_mut().map(|space| space.buffers())
     }
 }
 
@@ -92,10 +93,11 @@ impl Spaces {
     /// # Errors
     /// No descriptor.
     pub fn new() -> io::Result<Spaces> {
+        let clock = Clock::new();
         Ok(Spaces {
             list: List((0..SPACES_MAX).map(|_| None).collect()),
             active: 0,
-            transfers: Transfers::new(),
+            transfers: Transfers::new(move || clock.now()),
             ended: Vec::with_capacity(transfers::TRANSFERS_MAX),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
             ready: vec![EpollEvent::empty(); READY_MAX],
@@ -126,9 +128,9 @@ impl Spaces {
 
     /// Whether it is worth coming back soon, though nothing happens.
     #[inline]
-    pub fn is_held(&self) -> bool {
+    pub fn has_work(&self) -> bool {
         self.active > 0
-            && (self.transfers.is_waiting() || self.list.0.iter().flatten().any(|space| space.is_held()))
+            && (self.transfers.is_waiting() || self.list.0.iter().flatten().any(|space| space.has_work()))
     }
 
     /// When something is due by time alone.

@@ -15,7 +15,7 @@ use crate::uffd::{Access, Uffd};
 use cxloe_cn_core::pager::PAGE_BYTES;
 
 /// How long a copy may take.
-const LIMIT: Duration = Duration::from_millis(50);
+const WATCHDOG_TIMEOUT: Duration = Duration::from_millis(50);
 /// Looks without a copy before the thread sleeps.
 const IDLE: u32 = 20;
 
@@ -119,7 +119,7 @@ fn look_on(watched: &Watched) {
         idle = if serial == last && serial.is_multiple_of(2) { idle + 1 } else { 0 };
         last = serial;
         if idle < IDLE {
-            thread::park_timeout(LIMIT);
+            thread::park_timeout(WATCHDOG_TIMEOUT);
             continue;
         }
         watched.asleep.store(true, Ordering::SeqCst);

@@ -22,14 +22,14 @@ unsafe impl GlobalAlloc for Counting {
     // SAFETY: as the trait says.
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps what the trait asks for, and the system's allocator asks for the same.
         unsafe { System.alloc(layout) }
     }
 
     // SAFETY: as the trait says.
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         let _ = COUNT.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps what the trait asks for, and the system's allocator asks for the same.
         unsafe { System.dealloc(pointer, layout) }
     }
 }

@@ -1,8 +1,9 @@
 //! Becoming a compute node of one's own: a program registers with the manager under its interface's address,
 //! gets a region, and reaches it by a line port in its own process.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use crate::manager::{Manager, ManagerError};
 use crate::port::{Port, PortError};
 use crate::rate_control::RateControl;
 use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station};
@@ -12,7 +13,6 @@ use cxloe_cn_core::engine::Engine;
 use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{CnId, MacError, Name, NameError, Region, Watermark};
-use cxloe_fabric::{Client, ClientError};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::frame::Mac;
@@ -53,7 +53,7 @@ pub enum ConnectError {
     Link(#[from] LinkError),
     /// The manager.
     #[error(transparent)]
-    Manager(#[from] ClientError),
+    Manager(#[from] ManagerError),
     /// The interface's address cannot be a CN id.
     #[error("interface `{interface}`: {source}")]
     CnId {
@@ -83,9 +83,6 @@ pub enum ConnectError {
     /// The session.
     #[error(transparent)]
     Port(#[from] PortError),
-    /// The little runtime for the manager's client.
-    #[error("cannot start the runtime for the manager's client: {0}")]
-    Runtime(std::io::Error),
 }
 
 /// A line port to a region.
@@ -105,15 +102,14 @@ pub struct Connected {
 /// The registration, and the region if it was made for the occasion: destroyed by [`end`](Self::end), or when
 /// this is dropped.
 pub struct Lease {
-    runtime: tokio::runtime::Runtime,
-    client: Client,
+    manager: Manager,
     own: CnId,
     registration: u64,
     temporary: Option<Name>,
 }
 
 /// How long the manager is given to hear that this compute node has gone.
-const FAREWELL: Duration = Duration::from_millis(50);
+const HANG_UP_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Where the region is attached; not 0, so that a lost base shows.
 const HPA: u64 = 1 << 32;
@@ -123,11 +119,7 @@ impl Connected {
     pub fn open(options: &ConnectOptions) -> Result<Connected, ConnectError> {
         let link = open_with(&options.link, &options.extras)?;
         let info = link.info().clone();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(ConnectError::Runtime)?;
-        let client = Client::new(&options.manager)?;
+        let manager = Manager::new(&options.manager)?;
         let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
             .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
         let instance = rand::random();
@@ -139,9 +131,9 @@ impl Connected {
             instance_id: instance,
             seen: Watermark::default(),
         };
-        let registration = runtime.block_on(client.register_compute_node(&registration))?.registration;
+        let registration = manager.register(&registration)?.registration;
         let (region, temporary) = match &options.region {
-            Some(existing) => (runtime.block_on(client.region(&Name::new(existing.as_str())?))?, None),
+            Some(existing) => (manager.region(&Name::new(existing.as_str())?)?, None),
             None => {
                 let wanted = Name::new(format!("{}-{}", options.name, std::process::id()))?;
                 let create = CreateRegion {
@@ -149,10 +141,10 @@ impl Connected {
                     granularity: options.granularity.bytes(),
                     ..CreateRegion::new(wanted.clone(), options.size, own)
                 };
-                (runtime.block_on(client.create_region(&create))?, Some(wanted))
+                (manager.create_region(&create)?, Some(wanted))
             }
         };
-        let lease = Lease { runtime, client, own, registration, temporary };
+        let lease = Lease { manager, own, registration, temporary };
         if region.owner != own {
             return Err(ConnectError::NotOurs { region: region.name, owner: region.owner, own });
         }
@@ -181,31 +173,30 @@ impl Connected {
 
 impl Lease {
     /// Destroys the temporary region, if there is one.
-    pub fn end(mut self) -> Result<(), ClientError> {
+    pub fn end(mut self) -> Result<(), ConnectError> {
         let Some(name) = self.temporary.take() else { return Ok(()) };
         let now = DestroyRegion { force: true, wait_ms: 10_000 };
-        self.runtime.block_on(self.client.destroy_region(&name, now)).map(drop)
+        Ok(self.manager.destroy_region(&name, now)?)
     }
 
     /// Lets the next run have this compute node's place at once: a node that hangs up while it waits for news of its
     /// regions has gone, while one that merely falls silent is given time.
     fn hang_up(&self) {
-        let wait = async {
-            let mut after_event = 0;
-            loop {
-                let sync = ComputeNodeSync {
-                    registration: self.registration,
-                    after_event,
-                    released: Vec::new(),
-                    wait_ms: 60_000,
-                };
-                match self.client.sync_compute_node(self.own, &sync).await {
-                    Ok(synced) => after_event = synced.after_event,
-                    Err(_) => return,
-                }
+        let until = Instant::now() + HANG_UP_TIMEOUT;
+        let mut after_event = 0;
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let sync = ComputeNodeSync {
+                registration: self.registration,
+                after_event,
+                released: Vec::new(),
+                wait_ms: 60_000,
+            };
+            match self.manager.sync(self.own, &sync, left) {
+                Ok(synced) if !left.is_zero() => after_event = synced.after_event,
+                _ => return,
             }
-        };
-        let _ = self.runtime.block_on(async { tokio::time::timeout(FAREWELL, wait).await });
+        }
     }
 }
 
@@ -214,7 +205,7 @@ impl Drop for Lease {
         if let Some(name) = self.temporary.take() {
             // On the way out after an error: say it, but the error that led here matters more.
             let now = DestroyRegion { force: true, wait_ms: 2_000 };
-            if let Err(e) = self.runtime.block_on(self.client.destroy_region(&name, now)) {
+            if let Err(e) = self.manager.destroy_region(&name, now) {
                 tracing::warn!(region = %name, %e, "the temporary region is left over");
             }
         }

@@ -19,11 +19,13 @@
 //! | [`port`] | reads and writes of lines, waiting for them |
 //! | [`inline`] | mapped regions whose faults the faulting thread serves |
 //! | [`connect`] | becoming a compute node |
+//! | [`manager`] | the few calls to the manager that this takes |
 //! | [`rate_control`] | how requests are paced, and by which signals |
 //! | [`signals`] | pause signals of an interface |
 
 pub mod connect;
 pub mod inline;
+pub mod manager;
 pub mod port;
 pub mod rate_control;
 pub mod signals;

@@ -19,7 +19,7 @@ use cxloe_wire::time::Time;
 use crate::signals::Signals;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::{
-    BurstRead, Direction, Engine, EngineError, EngineEvent, Piece, Read, Sink, Walk, Write,
+    BurstRead, Direction, Engine, EngineError, EngineEvent, Read, Segment, SegmentIter, Sink, Write,
 };
 
 mod waiting;
@@ -98,16 +98,19 @@ impl Port {
     }
 
     /// The link, to look at its counters or to measure it bare.
+    #[inline]
     pub fn link(&mut self) -> &mut dyn Link {
         &mut *self.link
     }
 
     /// The engine, to add memory nodes and routes, and to look at its counters.
+    #[inline]
     pub fn engine(&mut self) -> &mut Engine {
         &mut self.engine
     }
 
     /// The port's clock: what `now` means to its engine.
+    #[inline]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
@@ -148,6 +151,7 @@ impl Port {
     }
 
     /// One [`turn`](Self::turn) for nobody in particular: keeps sessions alive.
+    #[inline]
     pub fn idle(&mut self) -> Result<(), LinkError> {
         self.turn(&mut Nobody).map(drop)
     }
@@ -183,13 +187,14 @@ impl Port {
     /// Reads the line at `hpa`.
     #[inline]
     pub fn read(&mut self, hpa: u64) -> Result<Line, PortError> {
-        if let Some(line) = self.engine.read_cached(hpa) {
-            return Ok(*line);
-        }
+        let missed = match self.engine.read_here(hpa) {
+            Ok(line) => return Ok(*line),
+            Err(missed) => missed,
+        };
         let user = self.next_call();
         loop {
             let now = self.clock.now();
-            match self.engine.read(hpa, user, now, self.link.transmit()) {
+            match self.engine.read_missed(missed, user, now, self.link.transmit()) {
                 Ok(Read::Hit(line)) => return Ok(line),
                 Ok(Read::Sent) => break,
                 Err(EngineError::Busy) => self.idle()?,
@@ -209,13 +214,11 @@ impl Port {
     /// Writes the line at `hpa`.
     #[inline]
     pub fn write(&mut self, hpa: u64, line: &Line) -> Result<(), PortError> {
-        if self.engine.write_cached(hpa, line) {
-            return Ok(());
-        }
+        let Err(missed) = self.engine.write_here(hpa, line) else { return Ok(()) };
         let user = self.next_call();
         loop {
             let now = self.clock.now();
-            match self.engine.write(hpa, line, user, now, self.link.transmit()) {
+            match self.engine.write_missed(missed, line, user, now, self.link.transmit()) {
                 Ok(Write::Done) => {
                     // A victim may have been written back to make room.
                     self.link.flush()?;
@@ -279,7 +282,7 @@ impl Port {
             let read = engine.read(*hpa, user, now, tx)?;
             left = rest;
             Ok(match read {
-                Read::Sent => Next::Sent(Request { piece: Piece::straight(*hpa, 1), at }),
+                Read::Sent => Next::Sent(Request { segment: Segment::straight(*hpa, 1), at }),
                 Read::Hit(line) => {
                     out[at..at + LINE_SIZE].copy_from_slice(&line);
                     Next::Done
@@ -298,7 +301,7 @@ impl Port {
             let written = engine.write(*hpa, line, user, now, tx)?;
             left = rest;
             Ok(match written {
-                Write::Sent => Next::Sent(Request { piece: Piece::straight(*hpa, 1), at: 0 }),
+                Write::Sent => Next::Sent(Request { segment: Segment::straight(*hpa, 1), at: 0 }),
                 Write::Done => Next::Done,
             })
         })
@@ -307,17 +310,17 @@ impl Port {
     /// Reads `out.len()` bytes (whole lines) from `hpa` on, in bursts, each as large as a frame takes, on all memory
     /// nodes that have a part of them at once.
     pub fn read_bytes(&mut self, hpa: u64, out: &mut [u8]) -> Result<(), PortError> {
-        let mut walk = Walk::new(whole_lines(hpa, out.len())?);
+        let mut segment_iter = SegmentIter::new(whole_lines(hpa, out.len())?);
         self.many(out, |engine, user, now, tx, out| {
-            let Some(piece) = walk.piece(engine, Direction::Read) else { return Ok(Next::End) };
-            let at = (piece.hpa - hpa) as usize;
-            let read = engine.burst_read(&piece, user, now, tx)?;
-            walk.advance(&piece);
+            let Some(segment) = segment_iter.segment(engine, Direction::Read) else { return Ok(Next::End) };
+            let at = (segment.hpa - hpa) as usize;
+            let read = engine.burst_read(&segment, user, now, tx)?;
+            segment_iter.advance(&segment);
             match read {
-                BurstRead::Sent => return Ok(Next::Sent(Request { piece, at })),
-                BurstRead::Here(data) => piece.scatter(data, &mut out[at..]),
+                BurstRead::Sent => return Ok(Next::Sent(Request { segment, at })),
+                BurstRead::Here(data) => segment.scatter(data, &mut out[at..]),
                 BurstRead::Alike(line) => {
-                    piece.scatter([line; BURST_LINES_MAX][..piece.lines].as_flattened(), &mut out[at..])
+                    segment.scatter([line; BURST_LINES_MAX][..segment.lines].as_flattened(), &mut out[at..])
                 }
             };
             Ok(Next::Done)
@@ -327,17 +330,17 @@ impl Port {
     /// Writes `data` (whole lines) from `hpa` on, in bursts, each as large as a frame takes, to all memory nodes that
     /// have a part of them at once.
     pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), PortError> {
-        let mut walk = Walk::new(whole_lines(hpa, data.len())?);
+        let mut segment_iter = SegmentIter::new(whole_lines(hpa, data.len())?);
         let mut room = [0; BURST_LINES_MAX * LINE_SIZE];
         self.many(&mut [], |engine, user, now, tx, _| {
-            let Some(piece) = walk.piece(engine, Direction::Write) else { return Ok(Next::End) };
-            let at = (piece.hpa - hpa) as usize;
-            let mask = u64::MAX >> (BURST_LINES_MAX - piece.lines);
-            let bytes = piece.gather(&data[at..], &mut room).ok_or(EngineError::BadBurst(piece.hpa))?;
-            let written = engine.burst_write(&piece, mask, bytes, user, now, tx)?;
-            walk.advance(&piece);
+            let Some(segment) = segment_iter.segment(engine, Direction::Write) else { return Ok(Next::End) };
+            let at = (segment.hpa - hpa) as usize;
+            let mask = u64::MAX >> (BURST_LINES_MAX - segment.lines);
+            let bytes = segment.gather(&data[at..], &mut room).ok_or(EngineError::BadBurst(segment.hpa))?;
+            let written = engine.burst_write(&segment, mask, bytes, user, now, tx)?;
+            segment_iter.advance(&segment);
             Ok(match written {
-                Write::Sent => Next::Sent(Request { piece, at }),
+                Write::Sent => Next::Sent(Request { segment, at }),
                 Write::Done => Next::Done,
             })
         })

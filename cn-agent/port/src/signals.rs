@@ -18,7 +18,7 @@ use cxloe_wire::time::Time;
 use cxloe_cn_core::engine::Engine;
 
 /// How often the NIC is asked.
-const NIC_EVERY: Duration = Duration::from_millis(5);
+const NIC_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A driver that needs long is asked so rarely that it is busy with that for a twentieth of the time at most.
 const NIC_SHARE: u32 = 20;
 
@@ -113,7 +113,7 @@ impl NicPauses {
         let watch = move || {
             tracing::info!(counter = counter.name(), "the NIC's count of PFC frames is watched");
             let mut last = None;
-            let mut pause = NIC_EVERY;
+            let mut pause = NIC_POLL_INTERVAL;
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let asked = Instant::now();
                 match counter.read() {
@@ -126,7 +126,7 @@ impl NicPauses {
                         return;
                     }
                 }
-                pause = NIC_EVERY.max(asked.elapsed() * NIC_SHARE);
+                pause = NIC_POLL_INTERVAL.max(asked.elapsed() * NIC_SHARE);
             }
         };
         let thread = thread::Builder::new().name("nic-pauses".into()).spawn(watch);

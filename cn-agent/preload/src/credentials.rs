@@ -48,7 +48,7 @@ fn capabilities() -> [[u32; 3]; 2] {
 /// # Safety
 /// It is this thread's turn to ask the helpers.
 pub unsafe fn note() {
-    // SAFETY: the caller's.
+    // SAFETY: whoever has the turn is the only one that writes it, and helpers read it only when asked after that.
     let noted = unsafe { &mut *NOTED.0.get() };
     let Rights { users: [u, eu, su], groups: [g, eg, sg], others, count, capabilities: sets } = noted;
     // SAFETY: the kernel writes live words.
@@ -67,7 +67,7 @@ pub unsafe fn note() {
 /// # Safety
 /// A helper thread calls it that has been asked to.
 pub unsafe fn take_on() {
-    // SAFETY: the caller's; nobody writes it now.
+    // SAFETY: whoever asked waits for the answer, so nobody writes it now.
     let noted = unsafe { &*NOTED.0.get() };
     let ([u, eu, su], [g, eg, sg]) = (noted.users, noted.groups);
     // SAFETY: plain values, and live words for the kernel to read.

@@ -118,7 +118,7 @@ impl Heap {
     /// The block is one of this heap, and nobody uses it any more.
     pub unsafe fn free(&self, block: *mut u8) {
         match self.block(block) {
-            // SAFETY: the caller's; it lies in this arena's granule.
+            // SAFETY: it is a live block, as the caller ensures, and of this arena: it lies in its granule.
             Some(Block::Small(arena)) => unsafe { self.arenas[arena].lock().c_free(block) },
             Some(Block::Large(pages)) => {
                 let first = self.window.page(block as usize);
@@ -136,7 +136,7 @@ impl Heap {
     pub unsafe fn reallocate(&self, block: *mut u8, bytes: usize) -> *mut u8 {
         match self.block(block) {
             Some(Block::Small(arena)) if bytes.saturating_add(ALIGN) < LARGE => {
-                // SAFETY: the caller's; it lies in this arena's granule.
+                // SAFETY: it is a live block, as the caller ensures, and of this arena: it lies in its granule.
                 return unsafe { self.arenas[arena].lock().c_realloc(block, bytes) };
             }
             Some(Block::Large(pages)) if bytes.saturating_add(ALIGN) >= LARGE => {

@@ -44,8 +44,8 @@ pub struct Membership {
     pub joined: Joined,
     /// This process's userfaultfd.
     pub uffd: OwnedFd,
-    /// The space's ledger.
-    pub ledger: OwnedFd,
+    /// The space's shared_state.
+    pub shared_state: OwnedFd,
     /// How long to wait for a successor of the agent.
     pub wait: Duration,
 }
@@ -88,9 +88,9 @@ const ANSWERED: u32 = 4;
 static PAGES: AtomicU64 = AtomicU64::new(0);
 /// A descriptor of the program's to give the helpers' back through.
 static RETURN: AtomicI32 = AtomicI32::new(-1);
-/// Descriptors of the helpers': of the userfaultfd, the ledger, and what the listener is woken by.
+/// Descriptors of the helpers': of the userfaultfd, the shared_state, and what the listener is woken by.
 static UFFD: AtomicI32 = AtomicI32::new(-1);
-static LEDGER: AtomicI32 = AtomicI32::new(-1);
+static SHARED_STATE: AtomicI32 = AtomicI32::new(-1);
 static BELL: AtomicI32 = AtomicI32::new(-1);
 /// The process's view.
 static VIEW: AtomicU32 = AtomicU32::new(0);
@@ -105,8 +105,8 @@ pub struct NotStarted;
 pub struct Left {
     /// This process's userfaultfd.
     pub uffd: OwnedFd,
-    /// The space's ledger.
-    pub ledger: OwnedFd,
+    /// The space's shared_state.
+    pub shared_state: OwnedFd,
     /// The view.
     pub view: u16,
 }
@@ -119,7 +119,7 @@ pub fn start(membership: Membership, rooms: Rooms) -> Result<(), NotStarted> {
     let own = [
         membership.joined.socket.as_fd().as_raw_fd(),
         membership.uffd.as_raw_fd(),
-        membership.ledger.as_raw_fd(),
+        membership.shared_state.as_raw_fd(),
     ];
     PROGRESS.store(STARTING, Relaxed);
     QUESTION.store(IDLE, Relaxed);
@@ -210,12 +210,12 @@ pub fn retire() -> Option<Left> {
     ask(RETIRE);
     let mut came = Descriptors::new();
     receive_some(here.as_fd(), &mut [0], &mut came, libc::MSG_DONTWAIT).ok()?;
-    let (uffd, ledger) = (came.take()?, came.take()?);
+    let (uffd, shared_state) = (came.take()?, came.take()?);
     if !thread::ended(&SPEAKER) || !thread::ended(&LISTENER) {
         last_words::end("its helper threads do not end, which other namespaces ask for");
     }
     LINE.reset();
-    Some(Left { uffd, ledger, view: VIEW.load(Relaxed) as u16 })
+    Some(Left { uffd, shared_state, view: VIEW.load(Relaxed) as u16 })
 }
 
 /// Whether they run.
@@ -263,17 +263,17 @@ impl Host for Follower {
 extern "C" fn listen(_: *mut c_void) -> ! {
     // SAFETY: it was put there for this thread, before it was started.
     let handed = unsafe { (*HANDOVER.0.get()).take() };
-    let Some((Membership { place, joined, uffd, ledger, wait }, rooms)) = handed else { thread::end() };
-    let mut own = [joined.socket.as_fd().as_raw_fd(), uffd.as_raw_fd(), ledger.as_raw_fd()];
+    let Some((Membership { place, joined, uffd, shared_state, wait }, rooms)) = handed else { thread::end() };
+    let mut own = [joined.socket.as_fd().as_raw_fd(), uffd.as_raw_fd(), shared_state.as_raw_fd()];
     own.sort_unstable();
     name(c"cxloe-listener");
     credentials::gain_none();
     let bell = if stand_apart(own) { bell() } else { None };
     UFFD.store(uffd.as_raw_fd(), Relaxed);
-    LEDGER.store(ledger.as_raw_fd(), Relaxed);
+    SHARED_STATE.store(shared_state.as_raw_fd(), Relaxed);
     BELL.store(bell.as_ref().map_or(-1, AsRawFd::as_raw_fd), Relaxed);
     let started = bell.is_some() && thread::spawn(rooms.speaker, speak as Entry, null_mut(), &SPEAKER);
-    let mut member = Member::new(place, joined, uffd, ledger, None, &LINE, wait);
+    let mut member = Member::new(place, joined, uffd, shared_state, None, &LINE, wait);
     if let Some(bell) = bell {
         member = member.with_bell(bell);
     }
@@ -345,7 +345,7 @@ fn ring() {
 /// Gives what the helpers have back to the program's table of descriptors; whether that could be.
 fn give_back() -> bool {
     let Some(socket) = last_words::of_program(RETURN.load(Relaxed)) else { return false };
-    let kept = [&UFFD, &LEDGER].map(|number| {
+    let kept = [&UFFD, &SHARED_STATE].map(|number| {
         // SAFETY: the listener keeps both open as long as it runs.
         unsafe { std::os::fd::BorrowedFd::borrow_raw(number.load(Relaxed)) }
     });

@@ -20,7 +20,7 @@ use crate::last_words;
 
 /// How often, and for how long each time, a reason that is on its way is looked for.
 const LOOKS: u32 = 100;
-const LOOK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+const LOOK_PAUSE: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 10_000_000 };
 
 /// The agent's words, of which the newest count: two texts, so that one can be read while the other is written.
 static WORDS: [[AtomicU64; RANGES_MAX]; 2] = [const { [const { AtomicU64::new(0) }; RANGES_MAX] }; 2];
@@ -135,7 +135,7 @@ extern "C" fn on_bus_error(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
         if ours || (sent && TEXTS.load(Acquire) != 0) {
             let mut looks = 0;
             while TEXTS.load(Acquire) == 0 && looks < LOOKS {
-                libc::nanosleep(&LOOK, null_mut());
+                libc::nanosleep(&LOOK_PAUSE, null_mut());
                 looks += 1;
             }
             say(STDERR, "it ends here", Some(address).filter(|_| ours));

@@ -82,7 +82,7 @@ macro_rules! rights {
     ($($(#[$about:meta])* $name:ident: $function:ident($($argument:ident: $type:ty),*)),* $(,)?) => {$(
         $(#[$about])*
         pub fn $name($($argument: $type),*) -> c_int {
-            // SAFETY: its type; plain values, and for `setgroups` the caller's list.
+            // SAFETY: this is the function's type; its arguments are plain values, and for `setgroups` a list that the kernel checks.
             unsafe {
                 $function
                     .get::<unsafe extern "C" fn($($type),*) -> c_int>()
@@ -134,26 +134,26 @@ pub fn memalign(align: usize, bytes: usize) -> *mut u8 {
 /// `realloc`.
 ///
 /// # Safety
-/// As the function.
+/// `block` is a live block of that allocator, and nobody uses it any more under its old address.
 pub unsafe fn realloc(block: *mut u8, bytes: usize) -> *mut u8 {
-    // SAFETY: its type; the rest is the caller's.
+    // SAFETY: this is the function's type, and the block is one of its allocator's, as the caller ensures.
     unsafe { REALLOC.get::<Resized>().map_or(std::ptr::null_mut(), |realloc| realloc(block, bytes)) }
 }
 
 /// `free`.
 ///
 /// # Safety
-/// As the function.
+/// `block` is a live block of that allocator, and nobody uses it any more.
 pub unsafe fn free(block: *mut u8) {
-    // SAFETY: its type; the rest is the caller's.
+    // SAFETY: this is the function's type, and the block is one of its allocator's, as the caller ensures.
     unsafe { FREE.get::<Freed>().into_iter().for_each(|free| free(block)) };
 }
 
 /// `malloc_usable_size`.
 ///
 /// # Safety
-/// As the function.
+/// `block` is a live block of that allocator.
 pub unsafe fn usable(block: *mut u8) -> usize {
-    // SAFETY: its type; the rest is the caller's.
+    // SAFETY: this is the function's type, and the block is one of its allocator's, as the caller ensures.
     unsafe { USABLE_SIZE.get::<Measured>().map_or(0, |usable| usable(block)) }
 }

@@ -41,9 +41,9 @@ use crate::window::Window;
 use crate::{last_words, loss, next, thread};
 
 /// The pause between two attempts of a forked child to join.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a forked child looks for an agent that its parent had.
-const REACH: Duration = Duration::from_millis(200);
+const AGENT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Where memory comes from at this moment.
 pub enum Source {
@@ -80,14 +80,14 @@ impl<T> Once<T> {
     /// # Safety
     /// The stage is Starting, and this is the only time.
     unsafe fn set(&self, value: T) -> &T {
-        // SAFETY: the caller's.
+        // SAFETY: in the stage Starting one thread alone comes here, and nobody else looks at the value yet.
         unsafe { (*self.0.get()).write(value) }
     }
 
     /// # Safety
     /// It has been set.
     unsafe fn get(&self) -> &T {
-        // SAFETY: the caller's.
+        // SAFETY: it has been set, and is not changed after that.
         unsafe { (*self.0.get()).assume_init_ref() }
     }
 }
@@ -254,8 +254,8 @@ fn enter(settings: &Settings) -> Result<(), Refused> {
     allow_reading(joined.welcome.agent);
     make_mark();
     note_self();
-    let ledger = joined.ledger.take().ok_or(Refused::Join(JoinError::Protocol))?;
-    helpers::start(Membership { place, joined, uffd, ledger, wait: settings.wait }, rooms)
+    let shared_state = joined.shared_state.take().ok_or(Refused::Join(JoinError::Protocol))?;
+    helpers::start(Membership { place, joined, uffd, shared_state, wait: settings.wait }, rooms)
         .map_err(|_| Refused::Helpers)?;
     // SAFETY: the stage is Starting, which it is once in the life of a program.
     unsafe {
@@ -320,10 +320,10 @@ extern "C" fn in_child() {
     };
     AGENT.store(joined.welcome.agent, Relaxed);
     allow_reading(joined.welcome.agent);
-    let (Some(uffd), Some(ledger)) = (joined.uffd.take(), joined.ledger.take()) else {
+    let (Some(uffd), Some(shared_state)) = (joined.uffd.take(), joined.shared_state.take()) else {
         last_words::end(Refused::Join(JoinError::Protocol))
     };
-    let membership = Membership { place: process.place, joined, uffd, ledger, wait: process.wait };
+    let membership = Membership { place: process.place, joined, uffd, shared_state, wait: process.wait };
     if helpers::start(membership, process.rooms).is_err() {
         last_words::end(Refused::Helpers);
     }
@@ -352,13 +352,13 @@ pub fn alone(act: impl FnOnce() -> c_int) -> c_int {
 
 /// Joins again, as the member that it was.
 fn come_back(process: &Process, left: helpers::Left) {
-    let helpers::Left { uffd, ledger, view } = left;
-    let keepsakes = Keepsakes { uffd: uffd.as_fd(), ledger: ledger.as_fd(), memory: None, view };
+    let helpers::Left { uffd, shared_state, view } = left;
+    let keepsakes = Keepsakes { uffd: uffd.as_fd(), shared_state: shared_state.as_fd(), memory: None, view };
     let joined = match join_patiently(process, As::Before(keepsakes), process.wait) {
         Ok(joined) => joined,
         Err(error) => last_words::end(format_args!("it cannot have its memory again: {error}")),
     };
-    let membership = Membership { place: process.place, joined, uffd, ledger, wait: process.wait };
+    let membership = Membership { place: process.place, joined, uffd, shared_state, wait: process.wait };
     if helpers::start(membership, process.rooms).is_err() {
         last_words::end(Refused::Helpers);
     }
@@ -367,7 +367,7 @@ fn come_back(process: &Process, left: helpers::Left) {
 fn join_as_child(process: &Process, view: u16) -> Result<Joined, JoinError> {
     // The agent has just said which view this is: who does not find it now is out of its reach.
     match join(&process.place, As::Child(view)) {
-        Err(JoinError::NoAgent { .. }) => join_patiently(process, As::Child(view), REACH),
+        Err(JoinError::NoAgent { .. }) => join_patiently(process, As::Child(view), AGENT_TIMEOUT),
         Err(error) if error.may_pass() => join_patiently(process, As::Child(view), process.wait),
         outcome => outcome,
     }
@@ -377,7 +377,7 @@ fn join_patiently(process: &Process, who: As<'_>, wait: Duration) -> Result<Join
     let until = Instant::now() + wait;
     loop {
         match join(&process.place, who) {
-            Err(error) if error.may_pass() && Instant::now() < until => std::thread::sleep(PAUSE),
+            Err(error) if error.may_pass() && Instant::now() < until => std::thread::sleep(RETRY_INTERVAL),
             outcome => return outcome,
         }
     }

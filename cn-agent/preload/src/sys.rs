@@ -69,7 +69,7 @@ pub fn pause() {
 /// `mmap(2)`.
 ///
 /// # Safety
-/// As the system call.
+/// With `MAP_FIXED`, nothing uses what is mapped at the `bytes` bytes from `address` on.
 pub unsafe fn mmap(
     address: *mut c_void,
     bytes: usize,
@@ -78,23 +78,23 @@ pub unsafe fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: with `MAP_FIXED`, nobody uses what lies there; without, the kernel chooses free addresses.
     unsafe { libc::syscall(libc::SYS_mmap, address, bytes, protection, flags, fd, offset) as *mut c_void }
 }
 
 /// `munmap(2)`.
 ///
 /// # Safety
-/// As the system call.
+/// Nobody uses the `bytes` bytes from `address` on any more.
 pub unsafe fn munmap(address: *mut c_void, bytes: usize) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: nobody uses this part of the range any more.
     unsafe { libc::syscall(libc::SYS_munmap, address, bytes) as c_int }
 }
 
 /// `mremap(2)`.
 ///
 /// # Safety
-/// As the system call.
+/// Nobody uses the mapping under its old address any more; with `MREMAP_FIXED`, nor what lies at `new`.
 pub unsafe fn mremap(
     address: *mut c_void,
     bytes: usize,
@@ -102,25 +102,25 @@ pub unsafe fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: nobody uses the mapping under its old address any more, nor what lies at `new` with `MREMAP_FIXED`.
     unsafe { libc::syscall(libc::SYS_mremap, address, bytes, new_bytes, flags, new) as *mut c_void }
 }
 
 /// `mprotect(2)`.
 ///
 /// # Safety
-/// As the system call.
+/// Nobody relies on rights to the range that it takes away.
 pub unsafe fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: nobody relies on rights that this takes away.
     unsafe { libc::syscall(libc::SYS_mprotect, address, bytes, protection) as c_int }
 }
 
 /// `madvise(2)`.
 ///
 /// # Safety
-/// As the system call.
+/// Nobody relies on content of the range that the advice takes away.
 pub unsafe fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: nobody relies on content that the advice takes away.
     unsafe { libc::syscall(libc::SYS_madvise, address, bytes, advice) as c_int }
 }
 

@@ -1,4 +1,7 @@
-//! The handler of SIGBUS: faults of inline mappings, devices that are gone, and what becomes of signals that are not ours.
+//! # cxloe-sigbus: the handler of SIGBUS
+//!
+//! Faults of inline mappings, devices that are gone, and what becomes of signals that are not ours. Whoever has memory whose
+//! accesses may end in SIGBUS installs a function that [serves](Serve) them; the handler asks each.
 //!
 //! Threads of programs have signal stacks of their own choosing: 8 KiB in Rust, 32 KiB in Go, sometimes just what the
 //! kernel asks for, which a CPU with AVX-512 or AMX then fills with its registers. What is done here runs a network
@@ -6,7 +9,7 @@
 //! touch a byte of the stack it was called on below what the kernel has put there (`enter_*.rs`, in assembly).
 //!
 //! ```text
-//!   kernel --SIGBUS, on the thread's own stack--> enter --on a stack of the pool--> decide --> inline, cxl::bus_error
+//!   kernel --SIGBUS, on the thread's own stack--> enter --on a stack of the pool--> decide --> whoever was installed
 //!                                                   |                                 |
 //!                                                   +--- back on the thread's stack <-+
 //!                                                   +--> return, or the handler that was there before
@@ -22,6 +25,11 @@
 //! * **Fork.** A child has none of the threads that were inside, so the pool is wiped there: all stacks are free. Mappings
 //!   with inline faults stay the parent's: the child must not speak over its link.
 //! * **Panics.** They end the process at `decide`, which cannot unwind; no unwinder goes past `enter`.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `stacks` | the pool of stacks |
+//! | `enter` | the way onto a stack of the pool and back, in assembly for each architecture |
 
 mod stacks;
 

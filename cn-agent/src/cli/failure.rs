@@ -53,8 +53,8 @@ pub fn of_agent_by(option: &str, error: ClientError) -> Failure {
             EngineError::Unaligned(_) | EngineError::BadBurst(_) => Exit::Usage,
             EngineError::NotConnected(_) | EngineError::DeviceGone(_) => Exit::Unreachable,
             EngineError::DataLost(_)
-            | EngineError::Withdrawn(_)
-            | EngineError::Held(_)
+            | EngineError::Draining(_)
+            | EngineError::InReset(_)
             | EngineError::Mapped(_) => Exit::Refused,
             EngineError::Busy => Exit::Failed,
             EngineError::Failed { error, .. } => match error {

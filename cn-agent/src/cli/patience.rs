@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long a command waits for a region to be attached and its memory nodes to be connected.
-const ATTACH_WITHIN: Duration = Duration::from_secs(2);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// How long is still waited.
 #[derive(Debug, Clone, Copy)]
@@ -17,14 +17,14 @@ pub struct Patience(Instant);
 impl Patience {
     /// From now on.
     pub fn begin() -> Self {
-        Self(Instant::now() + ATTACH_WITHIN)
+        Self(Instant::now() + ATTACH_TIMEOUT)
     }
 
     /// Waits a little. `false`, at once: long enough was waited.
     pub fn again(self) -> bool {
         let going_on = Instant::now() < self.0;
         if going_on {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
         going_on
     }

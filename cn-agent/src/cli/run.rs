@@ -8,23 +8,23 @@ use std::sync::Arc;
 
 use cxloe_client::message::NodeView;
 use cxloe_cn::config::{Config, RunArgs};
-use cxloe_cn::daemon::{WorkerHandle, WorkerOptions};
 use cxloe_cn::manager::{ManagerLink, ManagerLinkOptions};
 use cxloe_cn::metrics;
 use cxloe_cn::region_controller::RegionController;
 use cxloe_cn::server::{self, Server, ServerContext};
 use cxloe_cn::state_file::StateFile;
+use cxloe_cn::worker::{WorkerHandle, WorkerOptions};
 use cxloe_cn_core::attach::Station;
 use cxloe_cn_core::backing::Preference;
 use cxloe_cn_core::engine::Engine;
 use cxloe_cxl::HandOver;
-use cxloe_cxl::news::News;
+use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::{Ending, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, open_lasting};
+use cxloe_link::{Extras, LinkConfig, open_persistent};
 use cxloe_port::signals::Signals;
 use cxloe_wire::time::Time;
 use tracing::info;
@@ -48,7 +48,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let socket = server::bind(&config.socket)?;
     let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let key = config.key_file.as_deref().map(read_key).transpose()?;
-    let (links, health) = open_lasting(&[LinkConfig {
+    let (links, health) = open_persistent(&[LinkConfig {
         backend: config.backend,
         ethertype: config.ethertype,
         priority: config.priority,
@@ -88,8 +88,8 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
     let options = ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance);
     let preference = config.cxl.preference;
-    let listening = if preference == Preference::Ethernet { None } else { Some(News::listen()?) };
-    let nudge = listening.as_ref().map(|(_, nudge)| nudge.clone());
+    let listening = if preference == Preference::Ethernet { None } else { Some(UeventMonitor::listen()?) };
+    let waker = listening.as_ref().map(|(_, waker)| waker.clone());
     let node = NodeView {
         manager: config.manager.clone(),
         cn: cn.to_string(),
@@ -97,8 +97,8 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         ..NodeView::default()
     };
     let controller =
-        RegionController::open(node, state, preference, nudge, worker.orders(), worker.let_go())?;
-    let start = |(news, nudge)| HandOver::start(config.cxl.clone(), controller.clone(), news, nudge);
+        RegionController::open(node, state, preference, waker, worker.orders(), worker.drained())?;
+    let start = |(monitor, waker)| HandOver::start(config.cxl.clone(), controller.clone(), monitor, waker);
     let hand_over = listening.map(start).transpose()?;
     let manager = ManagerLink::start(options, controller.clone())?;
     let context = ServerContext {

@@ -26,7 +26,7 @@ use cxloe_member::wire::Pages;
 use cxloe_vmm::guard::Guard;
 use cxloe_vmm::handover::{self, Machine};
 use cxloe_vmm::launch::{self, LIBRARY, LaunchError};
-use cxloe_vmm::pieces::{Doom, OnDoom, Pieces, Source};
+use cxloe_vmm::pieces::{ExitReason, OnExit, Pieces, Source};
 use cxloe_vmm::snapshot::{self, LoadError};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{error, info, warn};
@@ -207,22 +207,22 @@ pub fn serve_uffd(args: &ServeUffdArgs) -> Result<(), Failure> {
         thread.join().map_err(|_| Failure::failed("the thread that serves the machine has panicked"))?
     });
     match outcome? {
-        Fate::Ended => Ok(()),
+        MachineEnd::Ended => Ok(()),
         // Nothing is left that would have to be dropped.
-        Fate::Killed => std::process::exit(MACHINE_ENDED),
+        MachineEnd::Killed => std::process::exit(MACHINE_ENDED),
     }
 }
 
 /// What became of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum MachineEnd {
     /// It ended, or none came.
     Ended,
     /// It could not go on.
     Killed,
 }
 
-fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<Fate, Failure> {
+fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure> {
     let agent = args.agent.clone().unwrap_or_else(default_socket);
     let agent = std::path::absolute(&agent).unwrap_or(agent);
     let path = SocketPath::new(agent.as_os_str().as_encoded_bytes())
@@ -247,20 +247,20 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<Fate, Failure> {
     let socket =
         Bound::bind(&args.socket, 0o660, "handler of a machine's memory").map_err(Failure::failed)?;
     info!(region = %args.region, bytes = room, socket = %args.socket.display(), "waiting for a machine");
-    let Some(machine) = next_machine(&socket, room, stop) else { return Ok(Fate::Ended) };
+    let Some(machine) = next_machine(&socket, room, stop) else { return Ok(MachineEnd::Ended) };
     // One machine only: whoever comes later finds nobody.
     drop(socket);
     // Before there are connections to the agent that the guard would keep open.
     let guard = Guard::post(&machine.process).map_err(Failure::failed)?;
     let source = Source { agent: path, space: owner.space(), wait: args.wait.0 };
-    let doomed = Arc::new(Mutex::new(None));
-    let doom: OnDoom = {
-        let doomed = Arc::clone(&doomed);
-        Arc::new(move |doom| {
-            first(&doomed).get_or_insert(doom);
+    let exit_reason = Arc::new(Mutex::new(None));
+    let on_exit: OnExit = {
+        let exit_reason = Arc::clone(&exit_reason);
+        Arc::new(move |on_exit| {
+            first(&exit_reason).get_or_insert(on_exit);
         })
     };
-    let pieces = match Pieces::serve(&machine, &source, &doom) {
+    let pieces = match Pieces::serve(&machine, &source, &on_exit) {
         Ok(pieces) => pieces,
         Err(error) => {
             handover::kill(&machine.process);
@@ -268,15 +268,15 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<Fate, Failure> {
         }
     };
     info!(pid = machine.pid, pieces = machine.pieces.len(), "serving a machine");
-    let fate = watch(&machine, &mut owner, &doomed, stop);
+    let fate = watch(&machine, &mut owner, &exit_reason, stop);
     drop(pieces);
     drop(guard);
     Ok(fate)
 }
 
 /// What is there first counts; a panic elsewhere leaves it whole.
-fn first(doomed: &Mutex<Option<Doom>>) -> MutexGuard<'_, Option<Doom>> {
-    doomed.lock().unwrap_or_else(PoisonError::into_inner)
+fn first(exit_reason: &Mutex<Option<ExitReason>>) -> MutexGuard<'_, Option<ExitReason>> {
+    exit_reason.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Whether the machine ends within the time between two looks.
@@ -286,28 +286,33 @@ fn ends(machine: &Machine) -> bool {
 }
 
 /// Waits until the machine ends, or has to.
-fn watch(machine: &Machine, owner: &mut Owner, doomed: &Mutex<Option<Doom>>, stop: &AtomicBool) -> Fate {
+fn watch(
+    machine: &Machine,
+    owner: &mut Owner,
+    exit_reason: &Mutex<Option<ExitReason>>,
+    stop: &AtomicBool,
+) -> MachineEnd {
     loop {
         let over = ends(machine);
         if over {
             // It may have ended of what is about to be told.
             thread::sleep(Duration::from_millis(LOOK_MS.into()));
         }
-        match first(doomed).take() {
-            Some(Doom::Lost(Pages { first, count })) => {
+        match first(exit_reason).take() {
+            Some(ExitReason::Lost(Pages { first, count })) => {
                 error!(first, count, "pages of the machine's memory are lost; the machine is ended")
             }
             // The agent lets go of a process whose memory has gone, which is a moment before the process has.
-            Some(Doom::Abandoned(_)) if over || ends(machine) => {
+            Some(ExitReason::Abandoned(_)) if over || ends(machine) => {
                 info!(pid = machine.pid, "the machine has ended");
-                return Fate::Ended;
+                return MachineEnd::Ended;
             }
-            Some(Doom::Abandoned(error)) => {
+            Some(ExitReason::Abandoned(error)) => {
                 error!(%error, "nobody serves the machine's memory any more; the machine is ended");
             }
             None if over => {
                 info!(pid = machine.pid, "the machine has ended");
-                return Fate::Ended;
+                return MachineEnd::Ended;
             }
             None if stop.load(Ordering::Relaxed) => warn!("told to end; the machine is ended"),
             None => {
@@ -319,7 +324,7 @@ fn watch(machine: &Machine, owner: &mut Owner, doomed: &Mutex<Option<Doom>>, sto
             }
         }
         handover::kill(&machine.process);
-        return Fate::Killed;
+        return MachineEnd::Killed;
     }
 }
 

@@ -22,7 +22,7 @@ use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::session::{STREAMS_MAX, Timing};
 
-use crate::daemon::clients::CLIENTS_LIMIT;
+use crate::worker::clients::CLIENTS_LIMIT;
 use cxloe_client::places::default_socket;
 use cxloe_cn_core::attach::STREAMS_DEFAULT;
 use cxloe_cn_core::cache::CacheConfig;

@@ -16,9 +16,9 @@ use cxloe_daemon::metrics::{Definition, Sample, Scrape};
 use cxloe_wire::session::RequesterCounters;
 use tokio::time::timeout;
 
-use crate::daemon::Orders;
-use crate::daemon::order::{ask, report};
 use crate::region_controller::Listing;
+use crate::worker::Orders;
+use crate::worker::order::{ask, report};
 use cxloe_client::message::{AttachedRegion, Attaching, Counters, PagingView, Session};
 use cxloe_cn_core::fault_times::{BOUNDS_NS, Histogram};
 pub use table::ALL;

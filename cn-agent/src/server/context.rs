@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::daemon::Orders;
 use crate::region_controller::{Listing, RegionController};
+use crate::worker::Orders;
 
 /// What the server hands on.
 #[derive(Clone, Debug)]

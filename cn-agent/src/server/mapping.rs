@@ -15,7 +15,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
 use super::context::ServerContext;
-use crate::daemon::order::ask;
+use crate::worker::order::ask;
 use cxloe_client::message::{self, Answer, JoinRequest, MapRequest, Refused};
 use cxloe_cn_core::mapped::{SpaceOptions, limit_pages, view_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
@@ -29,7 +29,7 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 /// How long what is dirty of it then has to get to its memory nodes; less than programs wait for the answer.
 const ENDING_MAX: Duration = Duration::from_secs(8);
 /// The pause between two looks at it.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Receives the first bytes of a request, and the descriptors beside them.
 pub async fn receive_first(
@@ -66,9 +66,12 @@ impl Mapped {
     /// # Errors
     /// What the kernel says.
     pub async fn answer(&self, stream: &mut UnixStream) -> io::Result<()> {
-        let Made { id, pages, ledger, memory } = &self.made;
-        let all =
-            [("ledger", Some(ledger)), ("memory", memory.as_ref()), ("userfaultfd", self.device.as_ref())];
+        let Made { id, pages, shared_state, memory } = &self.made;
+        let all = [
+            ("ledger", Some(shared_state)),
+            ("memory", memory.as_ref()),
+            ("userfaultfd", self.device.as_ref()),
+        ];
         let there = all.iter().filter_map(|(name, fd)| Some((*name, fd.as_ref()?.as_fd())));
         let (names, descriptors): (Vec<&str>, Vec<BorrowedFd<'_>>) = there.unzip();
         let descriptors_named = names.into_iter().map(String::from).collect();
@@ -98,11 +101,11 @@ pub async fn map(
     let keeper = if request.keeps { sent.take() } else { None };
     let mut made = claim_in_time(context, &request).await?;
     if made.is_none() && request.resume {
-        let (Some(ledger), memory) = (sent.take(), sent.take()) else {
-            return Err(Refused::NotResumed("no ledger came with the request".into()));
+        let (Some(shared_state), memory) = (sent.take(), sent.take()) else {
+            return Err(Refused::NotResumed("no shared_state came with the request".into()));
         };
         let name = request.region.clone();
-        resume(context, ledger, memory, move |spaces| spaces.is_mapped(&name)).await?;
+        resume(context, shared_state, memory, move |spaces| spaces.is_mapped(&name)).await?;
         made = claim_in_time(context, &request).await?;
     }
     if made.is_none() {
@@ -140,7 +143,7 @@ async fn claim_in_time(context: &ServerContext, request: &MapRequest) -> Result<
             Claim::Free => return Ok(None),
             Claim::Taken if late(LEAVING_MAX) => return Err(Refused::Mapped(request.region.clone())),
             Claim::Ending if late(ENDING_MAX) => return Err(Refused::WritingBack(request.region.clone())),
-            Claim::Taken | Claim::Ending => sleep(PAUSE).await,
+            Claim::Taken | Claim::Ending => sleep(POLL_INTERVAL).await,
         }
     }
 }
@@ -191,10 +194,10 @@ async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<Made>,
 }
 
 /// Goes on with a space that an agent has left behind, unless it is `there` already: one at a time, because whoever
-/// adopts a ledger changes it.
+/// adopts a shared_state changes it.
 async fn resume(
     context: &ServerContext,
-    ledger: OwnedFd,
+    shared_state: OwnedFd,
     memory: Option<OwnedFd>,
     there: impl FnOnce(&mut Spaces) -> bool + Send + 'static,
 ) -> Result<(), Refused> {
@@ -208,7 +211,7 @@ async fn resume(
             let region = listing.regions().into_iter().find(|region| region.region == name)?;
             Some((region.hpa, region.size - region.beyond_window))
         };
-        Space::adopt(ledger, memory, place).map(|space| space.map(Box::new))
+        Space::adopt(shared_state, memory, place).map(|space| space.map(Box::new))
     });
     let adopted = adopted.await.map_err(|error| Refused::System(error.to_string()))?;
     match adopted.map_err(|error| Refused::NotResumed(error.to_string()))? {
@@ -247,9 +250,9 @@ pub async fn join(
 ) -> io::Result<()> {
     let JoinRequest { space, address, bytes, offset, pid, view, resume: resumes } = request;
     let uffd = sent.take();
-    if resumes && let Some(ledger) = sent.take() {
+    if resumes && let Some(shared_state) = sent.take() {
         let there = move |spaces: &mut Spaces| spaces.get(space).is_some();
-        if let Err(error) = resume(context, ledger, sent.take(), there).await {
+        if let Err(error) = resume(context, shared_state, sent.take(), there).await {
             return refuse(stream, NOT_YET, &error.to_string()).await;
         }
     }

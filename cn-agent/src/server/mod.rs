@@ -19,9 +19,9 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::daemon::clients::{Client, Seat};
-use crate::daemon::order::{ask, report};
-use crate::daemon::{Order, Orders};
+use crate::worker::clients::{Client, ClientSlot};
+use crate::worker::order::{ask, report};
+use crate::worker::{Order, Orders};
 use cxloe_client::memory::{SharedMemory, send_with_descriptor};
 use cxloe_client::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
 use cxloe_client::ring::{AgentEnd, PORT_BYTES};
@@ -86,7 +86,7 @@ impl Drop for Server {
 
 async fn accept(listener: UnixListener, context: ServerContext, mut stopped: watch::Receiver<bool>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let seats = Arc::new(AtomicUsize::new(0));
+    let slots = Arc::new(AtomicUsize::new(0));
     let owners = Arc::new(Semaphore::new(OWNERS_MAX));
     loop {
         let next = async {
@@ -99,10 +99,10 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
         };
         match accepted {
             Ok((stream, _)) => {
-                let (context, seats, owners) = (context.clone(), Arc::clone(&seats), Arc::clone(&owners));
+                let (context, slots, owners) = (context.clone(), Arc::clone(&slots), Arc::clone(&owners));
                 tokio::spawn(async move {
                     let mut place = Place { permit: permit.ok(), owners, owns: None };
-                    let ended = converse(stream, &context, seats, &mut place).await;
+                    let ended = converse(stream, &context, slots, &mut place).await;
                     if let Some(space) = place.owns {
                         ask(&context.orders, move |spaces| spaces.own(space, false)).await;
                     }
@@ -132,7 +132,7 @@ struct Place {
 async fn converse(
     mut stream: UnixStream,
     context: &ServerContext,
-    seats: Arc<AtomicUsize>,
+    slots: Arc<AtomicUsize>,
     place: &mut Place,
 ) -> io::Result<()> {
     loop {
@@ -159,8 +159,8 @@ async fn converse(
             Ask::Counters => report(&context.orders)
                 .await
                 .map_or_else(ending, |report| Answer::Counters(Box::new(report.counters))),
-            Ask::Port => match Seat::take(&seats, context.clients_max) {
-                Some(seat) => return open_port(stream, seat, &context.orders).await,
+            Ask::Port => match ClientSlot::take(&slots, context.clients_max) {
+                Some(slot) => return open_port(stream, slot, &context.orders).await,
                 None => Answer::Refused(Refused::Full { limit: context.clients_max }),
             },
             Ask::Map(_) if place.owns.is_some() => {
@@ -187,12 +187,12 @@ async fn converse(
             Ask::Paging { space } => ask(&context.orders, move |spaces| spaces.report(space))
                 .await
                 .map_or_else(ending, Answer::Paging),
-            Ask::LetGo { space } if place.owns == Some(space) => {
+            Ask::Discard { space } if place.owns == Some(space) => {
                 place.owns = None;
-                let gone = ask(&context.orders, move |spaces| spaces.let_go(space)).await;
+                let gone = ask(&context.orders, move |spaces| spaces.discard(space)).await;
                 gone.map_or_else(ending, |()| Answer::Done)
             }
-            Ask::LetGo { .. } => Answer::Refused(Refused::NoSpace),
+            Ask::Discard { .. } => Answer::Refused(Refused::NoSpace),
             Ask::Lease { region } => done(mapping::lease(context, region, &stream)),
             Ask::CleanAll { space } => clean_all(&context.orders, space).await,
         };
@@ -248,7 +248,7 @@ async fn answer(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
     timeout(SILENCE_MAX, stream.write_all(&message::encode(answer))).await?
 }
 
-async fn open_port(mut stream: UnixStream, seat: Seat, orders: &Orders) -> io::Result<()> {
+async fn open_port(mut stream: UnixStream, slot: ClientSlot, orders: &Orders) -> io::Result<()> {
     let memory = match SharedMemory::create(PORT_BYTES) {
         Ok(memory) => memory,
         Err(error) => {
@@ -260,6 +260,6 @@ async fn open_port(mut stream: UnixStream, seat: Seat, orders: &Orders) -> io::R
     let hello = message::encode(&Answer::Port { bytes: PORT_BYTES as u64 });
     send_with_descriptor(&socket, &hello, end.memory().descriptor())?;
     // If the worker has ended, the socket closes here and the client is told by that.
-    let _ = orders.try_give(Order::Serve(Box::new(Client::new(end, socket, seat))));
+    let _ = orders.try_give(Order::Serve(Box::new(Client::new(end, socket, slot))));
     Ok(())
 }

@@ -249,9 +249,9 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
             region.memory_nodes.iter().map(|leg| leg.mac.as_str()).collect();
         let standing = match region.attachment {
             Attaching::Attached => None,
-            Attaching::LettingGo => Some("letting go"),
+            Attaching::Draining => Some("letting go"),
             Attaching::Detached => Some("detached"),
-            Attaching::Held => Some("held"),
+            Attaching::InReset => Some("held"),
             Attaching::Waiting => Some("waiting"),
         };
         RegionFigures {

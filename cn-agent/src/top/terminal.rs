@@ -19,7 +19,7 @@ use super::view::{View, draw};
 use super::{Figures, Snapshot};
 
 /// How long a key waits at most for what else there is to look at.
-const TICK: Duration = Duration::from_millis(50);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(50);
 /// The intervals there can be.
 pub const INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// The longest.
@@ -113,7 +113,7 @@ impl Screen {
                 if ending.load(Ordering::Relaxed) {
                     return Ok(());
                 }
-                if event::poll(TICK)? {
+                if event::poll(REDRAW_INTERVAL)? {
                     match event::read()? {
                         Event::Key(key) if key.kind == KeyEventKind::Press => {
                             if self.obey(key) {

@@ -235,7 +235,7 @@ fn eighty_columns_are_enough() {
     (p.waits_for_room, now.counters.in_flight, now.counters.stranded) = (large, 65_536, 65_536);
     now.regions.push(AttachedRegion {
         state: "degraded".into(),
-        attachment: Attaching::LettingGo,
+        attachment: Attaching::Draining,
         ..region("r", 1)
     });
     now.node.held = true;

@@ -13,9 +13,9 @@ use cxloe_link::sim::{PortConfig, SimLink, SimNetwork};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
-use cxloe_mn::pool::{ByteSize, Host, Pool, PoolOptions};
-use cxloe_mn::service::Service;
-use cxloe_mn::translation::PageTable;
+use cxloe_mn::pool::{ByteSize, Host, PoolOptions};
+use cxloe_mn_core::service::Service;
+use cxloe_mn_core::translation::PageTable;
 use cxloe_port::port::Port;
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
@@ -80,7 +80,7 @@ pub fn open(count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
             prefault: Some(false),
             ..PoolOptions::default()
         };
-        let pool = Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
+        let pool = cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool");
         let mut mappings = Mappings::open(Arc::new(pool), Watermark::default()).0;
         let range = StaticRange { cn: CN, base: ByteSize(0), size: ByteSize(BYTES) };
         StaticMap { ranges: vec![range] }.apply(&mut mappings).expect("it fits");

@@ -42,7 +42,7 @@ fn set_errno(errno: c_int) {
 /// `mmap(2)`.
 ///
 /// # Safety
-/// That of the call.
+/// With `MAP_FIXED`, nothing uses what is mapped at the `length` bytes from `address` on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
     address: *mut c_void,
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: with `MAP_FIXED`, nobody uses what lies there; without, the kernel chooses free addresses.
     let mapped = unsafe { libc::syscall(libc::SYS_mmap, address, length, protection, flags, fd, offset) }
         as *mut c_void;
     let shared = matches!(flags & libc::MAP_TYPE, libc::MAP_SHARED | libc::MAP_SHARED_VALIDATE);
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn mmap(
 /// `mmap(2)` by its other name.
 ///
 /// # Safety
-/// That of the call.
+/// With `MAP_FIXED`, nothing uses what is mapped at the `length` bytes from `address` on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap64(
     address: *mut c_void,
@@ -89,14 +89,14 @@ pub unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: what `mmap` asks for is asked of the caller here.
     unsafe { mmap(address, length, protection, flags, fd, offset) }
 }
 
 /// `munmap(2)`.
 ///
 /// # Safety
-/// That of the call.
+/// Nobody uses the `length` bytes from `address` on any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, length: usize) -> c_int {
     let (start, length_up) = (address as u64, (length as u64).checked_next_multiple_of(PAGE_BYTES));
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, length: usize) -> c_int {
     // Before the addresses are free: what the agent still brings would land in whatever is mapped there next.
     let aligned = start.is_multiple_of(PAGE_BYTES);
     let left = aligned.then(|| beside(|| mappings::leave(&addresses))).flatten();
-    // SAFETY: the caller's.
+    // SAFETY: nobody uses this part of the range any more.
     let done = unsafe { libc::syscall(libc::SYS_munmap, address, length) };
     if done != 0 && left.is_some_and(|left| left > 0) {
         mappings::give_up("it could not be unmapped, and its agent has let go of it");
@@ -120,7 +120,7 @@ const MADV_GUARD_INSTALL: c_int = 102;
 /// the kernel never comes to an end of installing them.
 ///
 /// # Safety
-/// That of the call.
+/// Nobody relies on content of the range that the advice takes away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_int) -> c_int {
     let addresses = address as u64..(address as u64).saturating_add(length as u64);
@@ -131,14 +131,14 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, length: usize, advice: c_
     if advice == libc::MADV_REMOVE {
         beside(|| mappings::parts(&addresses).iter().for_each(mappings::discard));
     }
-    // SAFETY: the caller's.
+    // SAFETY: nobody relies on content that the advice takes away.
     unsafe { libc::syscall(libc::SYS_madvise, address, length, advice) as c_int }
 }
 
 /// `fallocate(2)`. A hole in the region's file takes content away.
 ///
 /// # Safety
-/// That of the call.
+/// Nobody relies on content of the file that a hole takes away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, length: i64) -> c_int {
     if mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, length: 
             }
         });
     }
-    // SAFETY: the caller's.
+    // SAFETY: nobody relies on content that a hole takes away.
     let done: c_long = unsafe { libc::syscall(libc::SYS_fallocate, fd, mode, offset, length) };
     done as c_int
 }
@@ -158,9 +158,9 @@ pub unsafe extern "C" fn fallocate(fd: c_int, mode: c_int, offset: i64, length: 
 /// `fallocate(2)` by its other name.
 ///
 /// # Safety
-/// That of the call.
+/// Nobody relies on content of the file that a hole takes away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: i64, length: i64) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: what `fallocate` asks for is asked of the caller here.
     unsafe { fallocate(fd, mode, offset, length) }
 }

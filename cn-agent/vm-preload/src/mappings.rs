@@ -79,14 +79,15 @@ fn start(settings: &'static Settings, span: Span) -> Result<Arc<Line>, Failed> {
     let Span { address, bytes, offset } = span;
     let place = Place { agent: settings.agent, space: settings.space, address, bytes, offset };
     let mut joined = join(&place, As::New(uffd.as_fd())).map_err(|error| Failed::Join(Box::new(error)))?;
-    let ledger = joined.ledger.take().ok_or_else(|| Failed::Join(Box::new(JoinError::Protocol)))?;
+    let shared_state =
+        joined.shared_state.take().ok_or_else(|| Failed::Join(Box::new(JoinError::Protocol)))?;
     let memory = settings.memory.try_clone().map_err(Failed::System)?;
     let line = Arc::new(Line::new());
     let ready = Arc::new(Barrier::new(2));
     let (of_thread, there) = (Arc::clone(&line), Arc::clone(&ready));
     let body = move || {
         let memory: Option<OwnedFd> = Some(memory);
-        let mut member = Member::new(place, joined, uffd, ledger, memory, &of_thread, settings.wait);
+        let mut member = Member::new(place, joined, uffd, shared_state, memory, &of_thread, settings.wait);
         there.wait();
         if let Ended::Abandoned(error) = member.run(&mut Watcher) {
             give_up(&error);

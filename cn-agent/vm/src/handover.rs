@@ -22,7 +22,7 @@ const MESSAGE_MAX: usize = 64 << 10;
 /// Pieces of memory at most.
 const PIECES_MAX: usize = 64;
 /// How long a monitor may take to send it all.
-const PATIENCE: Duration = Duration::from_secs(5);
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(5);
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A piece of a virtual machine's memory.
@@ -55,7 +55,7 @@ pub struct Machine {
 #[derive(Debug, thiserror::Error)]
 pub enum HandoverError {
     /// The connection ended or was silent.
-    #[error("the monitor connected and did not hand over {0} within {PATIENCE:?}")]
+    #[error("the monitor connected and did not hand over {0} within {HANDOVER_TIMEOUT:?}")]
     Incomplete(&'static str),
     /// The message.
     #[error("the monitor sent what is no list of memory: {0}")]
@@ -135,7 +135,7 @@ fn pieces(elements: &[Element], room: u64) -> Result<Vec<Piece>, HandoverError> 
 /// # Errors
 /// Any [`HandoverError`].
 pub fn receive(stream: UnixStream, room: u64) -> Result<Machine, HandoverError> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + HANDOVER_TIMEOUT;
     let (mut message, mut elements, mut uffd) = (Vec::new(), None, None);
     let mut part = vec![0; MESSAGE_MAX];
     while elements.is_none() || uffd.is_none() {

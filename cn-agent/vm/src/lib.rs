@@ -1,4 +1,4 @@
-//! Virtual machines whose memory lies in memory nodes.
+//! # cxloe-vmm: virtual machines whose memory lies in memory nodes
 //!
 //! ```text
 //!   cn-agent vm          QEMU maps a file of the agent; a library in QEMU makes the mapping a member of the space
@@ -14,6 +14,14 @@
 //! The two differ in whose the memory is. QEMU's is the region: pages go back to memory nodes and leave this machine when
 //! more than the limit are resident. The memory of a monitor that hands over a userfaultfd is its own, filled from the
 //! region as it is touched; nothing is written back, as Firecracker means it: the region is a snapshot.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`launch`] | QEMU's arguments and the library it is started with |
+//! | [`snapshot`] | a file of guest memory into a region |
+//! | [`handover`] | what a monitor hands over: its memory's pieces, its userfaultfd, its process |
+//! | [`pieces`] | a member of the agent's space for each piece |
+//! | [`guard`] | ends the machine when this process dies |
 
 pub mod guard;
 pub mod handover;

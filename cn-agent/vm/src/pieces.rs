@@ -40,7 +40,7 @@ pub struct Source {
 /// Why a machine cannot go on.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one at a time")]
-pub enum Doom {
+pub enum ExitReason {
     /// Pages of its memory are lost.
     Lost(Pages),
     /// The agent has ended and nobody has taken over.
@@ -48,7 +48,7 @@ pub enum Doom {
 }
 
 /// Who is told that the machine cannot go on; by any of the threads, possibly more than once.
-pub type OnDoom = Arc<dyn Fn(Doom) + Send + Sync>;
+pub type OnExit = Arc<dyn Fn(ExitReason) + Send + Sync>;
 
 /// Served memory. The agent serves it no longer when this is dropped.
 #[derive(Debug)]
@@ -59,10 +59,10 @@ impl Pieces {
     ///
     /// # Errors
     /// Any [`ServeError`].
-    pub fn serve(machine: &Machine, source: &Source, doom: &OnDoom) -> Result<Pieces, ServeError> {
+    pub fn serve(machine: &Machine, source: &Source, on_exit: &OnExit) -> Result<Pieces, ServeError> {
         let mut pieces = Pieces(Vec::with_capacity(machine.pieces.len()));
         for piece in &machine.pieces {
-            pieces.0.push(start(machine, *piece, source, Arc::clone(doom))?);
+            pieces.0.push(start(machine, *piece, source, Arc::clone(on_exit))?);
         }
         Ok(pieces)
     }
@@ -82,23 +82,23 @@ fn start(
     machine: &Machine,
     Piece { address, bytes, offset }: Piece,
     source: &Source,
-    doom: OnDoom,
+    on_exit: OnExit,
 ) -> Result<(Arc<Line>, JoinHandle<()>), ServeError> {
     let Source { agent, space, wait } = *source;
     let place = Place { agent, space, address, bytes, offset };
     let refused = |error| ServeError::Join(Box::new(error));
     let mut joined = join_for(machine.pid, &place, As::New(machine.uffd.as_fd())).map_err(refused)?;
-    let ledger = joined.ledger.take().ok_or_else(|| refused(JoinError::Protocol))?;
+    let shared_state = joined.shared_state.take().ok_or_else(|| refused(JoinError::Protocol))?;
     let (uffd, pid) = (machine.uffd.try_clone()?, machine.pid);
     let line = Arc::new(Line::new());
     let ready = Arc::new(Barrier::new(2));
     let (of_thread, there) = (Arc::clone(&line), Arc::clone(&ready));
     let body = move || {
-        let member = Member::new(place, joined, uffd, ledger, None, &of_thread, wait);
+        let member = Member::new(place, joined, uffd, shared_state, None, &of_thread, wait);
         let mut member = member.for_process(pid);
         there.wait();
-        if let Ended::Abandoned(error) = member.run(&mut Watcher(&doom)) {
-            doom(Doom::Abandoned(error));
+        if let Ended::Abandoned(error) = member.run(&mut Watcher(&on_exit)) {
+            on_exit(ExitReason::Abandoned(error));
         }
     };
     let thread = thread::Builder::new().name("cxloe-member".into()).spawn(body)?;
@@ -107,11 +107,11 @@ fn start(
     Ok((line, thread))
 }
 
-struct Watcher<'a>(&'a OnDoom);
+struct Watcher<'a>(&'a OnExit);
 
 impl Host for Watcher<'_> {
     fn lost(&mut self, pages: Pages) {
-        (self.0)(Doom::Lost(pages));
+        (self.0)(ExitReason::Lost(pages));
     }
 
     fn orphaned(&mut self) {

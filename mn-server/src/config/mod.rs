@@ -20,10 +20,10 @@ use cxloe_link::fault::FaultPlan;
 use cxloe_link::wait::WaitStyle;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 
-use crate::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
 use crate::pool::{ByteSize, PoolOptions};
-use crate::translation::TLB_ENTRIES_DEFAULT;
 use crate::worker::EchoFor;
+use cxloe_mn_core::congestion::{CongestionConfig, THRESHOLD_DEFAULT};
+use cxloe_mn_core::translation::TLB_ENTRIES_DEFAULT;
 
 /// Frames a receive ring holds, at most; one more never waits.
 const QUEUE_MAX: usize = 1023;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use cxloe_fabric::model::NodeCommand;
 
 use crate::pool::{MpExtent, PoolError};
-use crate::translation::{PageTable, Translation};
+use cxloe_mn_core::translation::{PageTable, Translation};
 
 /// The longest pause between two looks at the workers.
 const PAUSE_MAX: Duration = Duration::from_millis(2);

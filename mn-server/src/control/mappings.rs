@@ -22,7 +22,7 @@ use cxloe_wire::frame::Mac;
 
 use super::job::{Job, JobError, Purpose};
 use crate::pool::{MpExtent, Pool};
-use crate::translation::{PageTable, PageTableWriter, Recovery, TableError, Translation};
+use cxloe_mn_core::translation::{PageTable, PageTableWriter, Recovery, TableError, Translation};
 
 /// Why a message of a manager is not followed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -428,12 +428,12 @@ fn kept(orphan: &Translation) -> String {
 }
 
 /// The data path's number as the manager's CN id.
-fn fabric_cn(cn: crate::translation::CnId) -> Option<FabricCnId> {
+fn fabric_cn(cn: cxloe_mn_core::translation::CnId) -> Option<FabricCnId> {
     let [_, _, octets @ ..] = cn.to_be_bytes();
     FabricCnId::new(octets).ok()
 }
 
 /// The manager's CN id as the data path's number.
-pub(super) fn cn_id(cn: FabricCnId) -> crate::translation::CnId {
+pub(super) fn cn_id(cn: FabricCnId) -> cxloe_mn_core::translation::CnId {
     Mac(cn.octets()).to_u64()
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::job::JobError;
 use super::mappings::Mappings;
 use crate::pool::{ByteSize, MpExtent};
-use crate::translation::Translation;
+use cxloe_mn_core::translation::Translation;
 use cxloe_wire::frame::Mac;
 
 /// The contents of a static map file.

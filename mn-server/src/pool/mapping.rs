@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-use super::layout::HEAD_ALIGN;
+use cxloe_mn_core::pool::HEAD_ALIGN;
 
 /// Pages are brought in piece by piece, so that threads can share the work and progress can be seen.
 const PREFAULT_PIECE: usize = 64 << 20;

@@ -6,20 +6,20 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use cxloe_fabric::model::ByteSize;
 use nix::errno::Errno;
 use nix::fcntl::{FallocateFlags, Flock, FlockArg, fallocate};
 use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::sys::statvfs::fstatvfs;
 
+use cxloe_mn_core::pool::{
+    BadSuperblock, Content, EXTENT_BYTES_DEFAULT, HEAD_ALIGN, Layout, Pool, PoolError, PoolSpec,
+    SUPERBLOCK_BYTES, Superblock,
+};
+
+use super::file::{Mapped, disk_full, free_disk};
 use super::host::Host;
-use super::layout::{EXTENT_BYTES_DEFAULT, HEAD_ALIGN, Layout, SUPERBLOCK_BYTES};
-use super::lines::stored_superblock;
 use super::mapping::Mapping;
-use super::superblock::{BadSuperblock, Superblock};
-use super::{Pool, PoolError, PoolSpec};
 
 /// The size of a new pool unless an option says otherwise, in bytes.
 pub const POOL_BYTES_DEFAULT: u64 = 1 << 30;
@@ -58,92 +58,83 @@ struct Found {
     zero: bool,
 }
 
-impl Pool {
-    /// Opens the pool: makes it, or finds a file's or device's content again. `progress` hears how many
-    /// bytes of how many have been brought in, from several threads.
-    pub fn open(
-        options: &PoolOptions,
-        host: &Host,
-        progress: &(dyn Fn(u64, u64) + Sync),
-    ) -> Result<Pool, PoolError> {
-        let found = match &options.spec {
-            PoolSpec::Anon => anonymous(options, host)?,
-            PoolSpec::Huge2M => huge(options, host, MIB2)?,
-            PoolSpec::Huge1G => huge(options, host, GIB)?,
-            PoolSpec::Memfd => memfd(options, host)?,
-            PoolSpec::File(path) => in_file(options, path)?,
-            PoolSpec::Dax(path) => on_device(options, host, path)?,
-        };
-        Pool::start(options, host, found, progress)
-    }
+/// Opens the pool: makes it, or finds a file's or device's content again. `progress` hears how many
+/// bytes of how many have been brought in, from several threads.
+///
+/// # Errors
+/// Any [`PoolError`]; each says what to do.
+pub fn open(
+    options: &PoolOptions,
+    host: &Host,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Pool, PoolError> {
+    let found = match &options.spec {
+        PoolSpec::Anon => anonymous(options, host)?,
+        PoolSpec::Huge2M => huge(options, host, MIB2)?,
+        PoolSpec::Huge1G => huge(options, host, GIB)?,
+        PoolSpec::Memfd => memfd(options, host)?,
+        PoolSpec::File(path) => in_file(options, path)?,
+        PoolSpec::Dax(path) => on_device(options, host, path)?,
+    };
+    start(options, host, found, progress)
+}
 
-    /// Takes over the memory of a predecessor's memfd pool ([`Pool::memory_fd`]) with its content, its
-    /// mappings and its incarnation. The predecessor must have stopped serving.
-    pub fn adopt(memory: File, host: &Host) -> Result<Pool, PoolError> {
-        let options = PoolOptions { spec: PoolSpec::Memfd, prefault: Some(false), ..PoolOptions::default() };
-        let path = PathBuf::from("memfd");
-        let len = memory.metadata().map_err(io_error("look at the memfd", &options.spec))?.len();
-        let found = existing(&options, &path, lock(memory, &path)?, len)?;
-        Pool::start(&options, host, found, &|_, _| {})
-    }
+/// Takes over the memory of a predecessor's memfd pool ([`Pool::memory_fd`]) with its content, its
+/// mappings and its incarnation. The predecessor must have stopped serving.
+///
+/// # Errors
+/// As [`open`].
+pub fn adopt(memory: File, host: &Host) -> Result<Pool, PoolError> {
+    let options = PoolOptions { spec: PoolSpec::Memfd, prefault: Some(false), ..PoolOptions::default() };
+    let path = PathBuf::from("memfd");
+    let len = memory.metadata().map_err(io_error("look at the memfd", &options.spec))?.len();
+    let found = existing(&options, &path, lock(memory, &path)?, len)?;
+    start(&options, host, found, &|_, _| {})
+}
 
-    fn start(
-        options: &PoolOptions,
-        host: &Host,
-        found: Found,
-        progress: &(dyn Fn(u64, u64) + Sync),
-    ) -> Result<Pool, PoolError> {
-        let Found { mapping, layout, file, earlier, zero } = found;
-        let spec = options.spec.clone();
-        if let Some(node) = options.numa_node {
-            let (exists, online) = host.numa_node(node);
-            if !exists || node >= NUMA_NODES {
-                return Err(PoolError::NumaNode { node, online });
-            }
-            mapping.bind(node).map_err(io_error("bind memory to the NUMA node", &spec))?;
+fn start(
+    options: &PoolOptions,
+    host: &Host,
+    found: Found,
+    progress: &(dyn Fn(u64, u64) + Sync),
+) -> Result<Pool, PoolError> {
+    let Found { mapping, layout, file, earlier, zero } = found;
+    let spec = options.spec.clone();
+    if let Some(node) = options.numa_node {
+        let (exists, online) = host.numa_node(node);
+        if !exists || node >= NUMA_NODES {
+            return Err(PoolError::NumaNode { node, online });
         }
-        if options.prefault.unwrap_or(spec.prefaults_by_default()) {
-            if let (PoolSpec::File(path), Some(file)) = (&spec, &file) {
-                reserve_all(path, file, mapping.len() as u64)?;
-            }
-            mapping.prefault(progress).map_err(io_error("bring the pages in", &spec))?;
-        }
-        if options.mlock {
-            let bytes = mapping.len() as u64;
-            mapping.lock().map_err(|source| PoolError::Mlock { bytes, source })?;
-        }
-        let boot_id = host.boot_id();
-        let same_boot = |earlier: &Superblock| boot_id != 0 && earlier.boot_id == boot_id;
-        let kept = earlier.filter(|earlier| match spec {
-            PoolSpec::File(_) => earlier.clean || same_boot(earlier),
-            _ => same_boot(earlier),
-        });
-        let words = layout.extents.div_ceil(64) as usize;
-        // SAFETY: by the layout, the head lies within the mapping.
-        let data = unsafe { mapping.base().add(layout.head_bytes as usize) };
-        let pool = Pool {
-            spec,
-            mapping,
-            layout,
-            data,
-            served_bytes: layout.served_bytes(),
-            file,
-            incarnation: kept.map_or_else(|| rand::random_range(1..=u64::MAX), |kept| kept.incarnation),
-            boot_id,
-            retained: kept.is_some(),
-            known_zero: (0..words).map(|_| AtomicU64::new(if zero { u64::MAX } else { 0 })).collect(),
-        };
-        if kept.is_none() && !zero {
-            // Lost content: nobody may be served from what an earlier page table says. The superblock still
-            // is the earlier one, so a crash in the middle of this leads here again.
-            pool.table().iter().flatten().for_each(|word| word.store(0, Ordering::Relaxed));
-            if pool.file.is_some() {
-                pool.sync(layout.head_bytes as usize)?;
-            }
-        }
-        pool.store_superblock(false)?;
-        Ok(pool)
+        mapping.bind(node).map_err(io_error("bind memory to the NUMA node", &spec))?;
     }
+    if options.prefault.unwrap_or(spec.prefaults_by_default()) {
+        if let (PoolSpec::File(path), Some(file)) = (&spec, &file) {
+            reserve_all(path, file, mapping.len() as u64)?;
+        }
+        mapping.prefault(progress).map_err(io_error("bring the pages in", &spec))?;
+    }
+    if options.mlock {
+        let bytes = mapping.len() as u64;
+        mapping.lock().map_err(|source| PoolError::Mlock { bytes, source })?;
+    }
+    let boot_id = host.boot_id();
+    let same_boot = |earlier: &Superblock| boot_id != 0 && earlier.boot_id == boot_id;
+    let kept = earlier.filter(|earlier| match spec {
+        PoolSpec::File(_) => earlier.clean || same_boot(earlier),
+        _ => same_boot(earlier),
+    });
+    let incarnation = kept.map_or_else(|| rand::random_range(1..=u64::MAX), |kept| kept.incarnation);
+    let content = Content { layout, incarnation, boot_id, retained: kept.is_some(), zero };
+    Pool::start(spec.clone(), Box::new(Mapped { spec, mapping, file }), content)
+}
+
+/// The stored superblock of a mapping of at least 4 KiB.
+fn stored_superblock(mapping: &Mapping) -> [u8; Superblock::BYTES] {
+    assert!(mapping.len() >= SUPERBLOCK_BYTES as usize);
+    let mut bytes = [0; Superblock::BYTES];
+    // SAFETY: the source is mapped, as just checked, and the pool's lock keeps other processes out.
+    unsafe { mapping.base().as_ptr().copy_to_nonoverlapping(bytes.as_mut_ptr(), Superblock::BYTES) };
+    bytes
 }
 
 fn anonymous(options: &PoolOptions, host: &Host) -> Result<Found, PoolError> {
@@ -306,16 +297,6 @@ fn check_disk(path: &Path, file: &File, needed: u64) -> Result<(), PoolError> {
     } else {
         Ok(())
     }
-}
-
-fn free_disk(file: &File) -> Option<u64> {
-    let stat = fstatvfs(file.as_fd()).ok()?;
-    Some(stat.blocks_available() * stat.fragment_size())
-}
-
-/// The error for a file system without room for `needed` more bytes of `file`.
-pub(super) fn disk_full(path: &Path, file: &File, needed: u64) -> PoolError {
-    PoolError::Disk { path: path.into(), needed, available: free_disk(file).unwrap_or(0) }
 }
 
 /// Reserves disk blocks for the whole file, where its file system can.

@@ -1,8 +1,13 @@
-//! What must hold for any bytes at all, one function per parser. The fuzz targets run them on what libFuzzer
+//! What must hold for any bytes at all, one function per parser, and one for a whole end of
+//! a session. The fuzz targets run them on what libFuzzer
 //! thinks up; `wire/tests/frame_corpus.rs` runs them on the inputs kept under `corpus/`, so that an ordinary
 //! test run goes through everything found so far.
 
+mod responder;
+
 use std::sync::OnceLock;
+
+pub use responder::responder;
 
 use cxloe_wire::frame::*;
 

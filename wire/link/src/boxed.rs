@@ -3,7 +3,8 @@
 use std::os::fd::RawFd;
 use std::time::Duration;
 
-use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
 
 impl<L: Link + ?Sized> Link for Box<L> {
     fn info(&self) -> &LinkInfo {

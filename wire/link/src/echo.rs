@@ -7,7 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Link, LinkError, Transmit};
+use super::{Link, LinkError};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Axi, Command, HEADER_LEN, Header, MIN_FRAME, Mac};
 
 /// Bytes of an Echo request that mean something: header, reply length, reply count.

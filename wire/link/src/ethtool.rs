@@ -21,7 +21,7 @@ const NAME_LEN: usize = 32;
 /// More statistics than any driver has.
 const STATISTICS_MAX: usize = 1 << 16;
 /// Room for statistics beyond those a driver had when asked how many: their number may change in that very moment.
-const SPARE: usize = 1024;
+const SPARE_STATISTICS: usize = 1024;
 
 /// Drivers that count received PFC frames, and what they call the count of a class (`{}`).
 const PFC_COUNTERS: &[(&str, &str)] = &[
@@ -106,7 +106,7 @@ impl Ethtool {
             return Err(fail(io::Error::from_raw_os_error(libc::E2BIG)));
         }
         // The driver writes as many names as it has now, whatever the count it is given.
-        let mut request = vec![0; 3 + (count + SPARE) * NAME_LEN / 4];
+        let mut request = vec![0; 3 + (count + SPARE_STATISTICS) * NAME_LEN / 4];
         request[..3].copy_from_slice(&[ETHTOOL_GSTRINGS, ETH_SS_STATS, count as u32]);
         self.ask(&mut request).map_err(fail)?;
         Ok(bytes(&request)[12..].chunks_exact(NAME_LEN).take(count).map(text).collect())
@@ -185,7 +185,7 @@ impl DriverCounter {
         }
         let head = [ETHTOOL_GSTATS, count as u32].map(u32::to_ne_bytes).concat();
         self.values[0] = u64::from_ne_bytes(head.try_into().unwrap_or_default());
-        self.values.resize(count + 1 + SPARE, 0);
+        self.values.resize(count + 1 + SPARE_STATISTICS, 0);
         let asked = self.ethtool.ask(&mut self.values);
         self.values.truncate(count + 1);
         asked.map_err(fail)?;

@@ -2,8 +2,8 @@
 //!
 //! [`FaultInjector`] goes around any link and loses, doubles, delays, reorders and damages frames as its
 //! [`FaultPlan`] says: frames sent when they are committed, frames received before they are handed over. Each
-//! direction has a sequence of [`Fates`] of its own, drawn from the plan's seed, so that the same frames in
-//! the same order meet the same fates in every run.
+//! direction has a sequence of [`Impairments`] of its own, drawn from the plan's seed, so that the same frames in
+//! the same order meet the same impairments in every run.
 //!
 //! A direction with faults costs a copy per frame sent; one without costs nothing, its frames are written and
 //! read where the link beneath has them. Frames held back lie in buffers allocated at the start, 64 per
@@ -12,23 +12,24 @@
 //! [`receive`](Link::receive), [`flush`](Link::flush) and [`wait`](Link::wait); a caller that sleeps on
 //! [`readiness`](Link::readiness) instead of `wait` gets it with its next call.
 
-mod shelf;
+mod delay_queue;
 
 use std::fmt;
 use std::os::fd::RawFd;
 use std::str::FromStr;
 use std::time::Duration;
 
-use self::shelf::Shelf;
-pub use super::fate::{Burst, FaultCounters, Faults, FaultsError};
-use super::fate::{Fates, pairs};
-use super::random::Random;
-use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use self::delay_queue::DelayQueue;
+pub use super::impairment::{Burst, FaultCounters, Faults, FaultsError};
+use super::impairment::{Impairments, pairs};
+use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use crate::Clock;
+use cxloe_wire::Transmit;
+use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
 /// Frames that can be held back per direction.
-const SHELF_PLACES: usize = 64;
+const DELAYED_MAX: usize = 64;
 
 /// What a fault injector does to each direction, and the seed it does it by.
 ///
@@ -91,49 +92,54 @@ impl fmt::Display for FaultPlan {
     }
 }
 
-/// One direction: its fates and the frames held back in it.
+/// One direction: its impairments and the frames held back in it.
 struct Side {
     /// `None` if nothing ever happens in this direction.
-    fates: Option<Fates>,
+    impairments: Option<Impairments>,
     passed: u64,
-    shelf: Shelf,
+    delayed: DelayQueue,
     counters: FaultCounters,
 }
 
 impl Side {
     fn new(faults: Faults, random: Random, frame_max: usize) -> Self {
-        let fates = (!faults.is_none()).then(|| Fates::new(faults, random));
-        let places = if fates.is_some() { SHELF_PLACES } else { 0 };
-        Side { fates, passed: 0, shelf: Shelf::new(places, frame_max), counters: FaultCounters::default() }
+        let impairments = (!faults.is_none()).then(|| Impairments::new(faults, random));
+        let places = if impairments.is_some() { DELAYED_MAX } else { 0 };
+        Side {
+            impairments,
+            passed: 0,
+            delayed: DelayQueue::new(places, frame_max),
+            counters: FaultCounters::default(),
+        }
     }
 
     /// What is to become of `frame`, which is damaged already if it is to be.
     fn judge(&mut self, frame: &mut [u8], now: &dyn Fn() -> Time) -> Verdict {
-        let Some(fates) = &mut self.fates else { return Verdict::Pass { twice: false } };
-        let fate = fates.next(frame.len());
+        let Some(impairments) = &mut self.impairments else { return Verdict::Pass { twice: false } };
+        let impairment = impairments.next(frame.len());
         self.passed += 1;
-        self.counters.count(&fate);
-        if fate.lost.is_some() {
+        self.counters.count(&impairment);
+        if impairment.lost.is_some() {
             return Verdict::Gone;
         }
-        if let Some(damage) = fate.damage {
+        if let Some(damage) = impairment.damage {
             damage.apply(frame);
         }
-        if fate.held {
+        if impairment.delayed {
             let (after, deadline) =
-                (self.passed + u64::from(fates.faults().gap), now() + fates.faults().hold);
-            if self.shelf.put(frame, after, deadline) {
+                (self.passed + u64::from(impairments.faults().gap), now() + impairments.faults().hold);
+            if self.delayed.put(frame, after, deadline) {
                 self.counters.reordered += 1;
                 return Verdict::Gone;
             }
             self.counters.forgone += 1;
         }
-        Verdict::Pass { twice: fate.duplicated }
+        Verdict::Pass { twice: impairment.duplicated }
     }
 
     /// Makes a second `frame` of the one that passes, due at once.
     fn double(&mut self, frame: &[u8]) {
-        match self.shelf.put(frame, 0, Time::ZERO) {
+        match self.delayed.put(frame, 0, Time::ZERO) {
             true => self.counters.duplicated += 1,
             false => self.counters.forgone += 1,
         }
@@ -141,7 +147,7 @@ impl Side {
 }
 
 enum Verdict {
-    /// Lost, or on the shelf.
+    /// Lost, or delayed.
     Gone,
     Pass {
         twice: bool,
@@ -158,7 +164,7 @@ struct Sender {
 
 impl Sender {
     fn slot<'a>(&'a mut self, inner: &'a mut dyn Transmit, len: usize) -> Option<&'a mut [u8]> {
-        if self.side.fates.is_none() {
+        if self.side.impairments.is_none() {
             return inner.slot(len);
         }
         // Without room beneath there is none here: what is committed must be able to leave.
@@ -169,7 +175,7 @@ impl Sender {
     }
 
     fn commit(&mut self, inner: &mut dyn Transmit) {
-        if self.side.fates.is_none() {
+        if self.side.impairments.is_none() {
             return inner.commit();
         }
         let Some(len) = self.lent.take() else { return };
@@ -177,7 +183,7 @@ impl Sender {
         if let Verdict::Pass { twice } = self.side.judge(frame, &self.now) {
             if !send(inner, frame) {
                 // The slot seen before is gone (a flush in between took it for a held frame): wait for one.
-                let _ = self.side.shelf.put(frame, 0, Time::ZERO);
+                let _ = self.side.delayed.put(frame, 0, Time::ZERO);
             }
             if twice {
                 self.side.double(frame);
@@ -189,12 +195,12 @@ impl Sender {
     /// Sends what is due, as far as there is room; says whether anything was.
     fn release(&mut self, inner: &mut dyn Transmit) -> bool {
         let mut any = false;
-        while let Some(mut held) = self.side.shelf.take_due(self.side.passed, &self.now) {
+        while let Some(mut held) = self.side.delayed.take_due(self.side.passed, &self.now) {
             if !send(inner, held.frame()) {
-                self.side.shelf.untake(held);
+                self.side.delayed.put_back(held);
                 break;
             }
-            self.side.shelf.recycle(held);
+            self.side.delayed.recycle(held);
             any = true;
         }
         any
@@ -268,7 +274,7 @@ impl<L: Link> FaultInjector<L> {
 
     /// Sends frames held back that are due, and kicks the link if there were any.
     fn release(&mut self) -> Result<(), LinkError> {
-        if !self.sender.side.shelf.is_empty() && self.sender.release(self.inner.transmit()) {
+        if !self.sender.side.delayed.is_empty() && self.sender.release(self.inner.transmit()) {
             self.inner.flush()?;
         }
         Ok(())
@@ -294,9 +300,9 @@ fn hand_over_due(
     limit: usize,
 ) {
     while *handed < limit {
-        let Some(mut held) = side.shelf.take_due(side.passed, &answers.sender.now) else { break };
+        let Some(mut held) = side.delayed.take_due(side.passed, &answers.sender.now) else { break };
         on_frame(held.frame(), answers);
-        side.shelf.recycle(held);
+        side.delayed.recycle(held);
         *handed += 1;
     }
 }
@@ -311,8 +317,8 @@ impl<L: Link> Link for FaultInjector<L> {
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         self.release()?;
         let FaultInjector { inner, sender, receiver: side } = self;
-        if side.fates.is_none() {
-            if sender.side.fates.is_none() {
+        if side.impairments.is_none() {
+            if sender.side.impairments.is_none() {
                 return inner.receive(budget, on_frame);
             }
             return inner.receive(budget, &mut |frame, transmit| {
@@ -358,16 +364,16 @@ impl<L: Link> Link for FaultInjector<L> {
     }
 
     fn flush(&mut self) -> Result<(), LinkError> {
-        if !self.sender.side.shelf.is_empty() {
+        if !self.sender.side.delayed.is_empty() {
             self.sender.release(self.inner.transmit());
         }
         self.inner.flush()
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        let due = |side: &Side| side.shelf.next_deadline(side.passed);
+        let due = |side: &Side| side.delayed.next_deadline(side.passed);
         // Frames to be sent that are due but found no room are tried again after a moment, not in a spin.
-        let send = due(&self.sender.side).map(|at| at.since((self.sender.now)()).max(NO_ROOM_PAUSE));
+        let send = due(&self.sender.side).map(|at| at.since((self.sender.now)()).max(RING_FULL_SLEEP));
         let receive = due(&self.receiver).map(|at| at.since((self.sender.now)()));
         let timeout = [send, receive].into_iter().flatten().fold(timeout, Duration::min);
         if !timeout.is_zero() {
@@ -391,7 +397,7 @@ impl<L: Link> Link for FaultInjector<L> {
 }
 
 /// How long [`Link::wait`] sleeps when a held frame could leave but the ring beneath is full.
-const NO_ROOM_PAUSE: Duration = Duration::from_micros(50);
+const RING_FULL_SLEEP: Duration = Duration::from_micros(50);
 
 #[cfg(test)]
 mod tests;

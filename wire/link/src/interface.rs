@@ -11,7 +11,7 @@ use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, Mac};
 pub const ETHERNET_HEADER: usize = 14;
 
 /// Header, one line and the longest trailer: what the smallest usable frame carries.
-const NEEDED: usize = HEADER_LEN + LINE_SIZE + 16 - ETHERNET_HEADER;
+const MTU_MIN: usize = HEADER_LEN + LINE_SIZE + 16 - ETHERNET_HEADER;
 
 /// An interface that exists, is up, and carries at least a line.
 #[derive(Clone, Debug)]
@@ -76,8 +76,8 @@ impl Interface {
         let req = query(libc::SIOCGIFMTU as libc::Ioctl).map_err(io("read the MTU"))?;
         // SAFETY: SIOCGIFMTU has filled this member of the union.
         let mtu = unsafe { req.ifr_ifru.ifru_mtu } as usize;
-        if mtu < NEEDED {
-            return Err(LinkError::MtuTooSmall { interface: name.to_owned(), mtu, needed: NEEDED });
+        if mtu < MTU_MIN {
+            return Err(LinkError::MtuTooSmall { interface: name.to_owned(), mtu, needed: MTU_MIN });
         }
         Ok(Interface { name: name.to_owned(), index, mac, mtu })
     }

@@ -2,207 +2,71 @@
 //!
 //! One trait, [`Link`], in front of AF_XDP, AF_PACKET rings, pnet and the simulated network. It is made for
 //! polling: [`Link::receive`] hands over what has arrived, each frame where the kernel (or the simulation)
-//! put it, together with the transmit side, so that an answer is written straight into a transmit slot
-//! while the question still lies in the receive ring. [`Link::flush`] sends everything queued with one kick.
-//! Nothing on that path allocates or copies.
+//! put it, together with the transmit side ([`cxloe_wire::Transmit`]), so that an answer is written straight into a
+//! transmit slot while the question still lies in the receive ring. [`Link::flush`] sends everything queued with one
+//! kick. Nothing on that path allocates or copies.
+//!
+//! ```text
+//!                  a worker: sessions of cxloe-wire
+//!            receive(frame, tx) ^          | commit, flush
+//!                               |          v
+//!     optional, in any order    | pcap: records     |
+//!     (links around links)      | fault: impairs    |   Box<dyn Link>, opened by `open`,
+//!                               | limit: slows      |   `open_with`, `open_persistent`
+//!                               | persistent: opens again
+//!                               |          v
+//!            xdp  |  packet  |  pnet  |  sim
+//!             kernel's rings, sockets    virtual time
+//! ```
 //!
 //! Frames above this layer never carry an 802.1Q tag: a link that was opened with a priority inserts it on
 //! the way out ([`cxloe_wire::frame::vlan`]) and every link removes it on the way in.
 //!
-//! Middlewares ([`fault`], [`pcap`], [`limit`]) are links around links.
+//! | module | what it holds |
+//! |---|---|
+//! | `link`, `error` | [`Link`], what it says of itself ([`LinkInfo`], [`LinkCounters`]), [`LinkError`] |
+//! | `config`, `open`, `extras` | which link to open ([`LinkConfig`], [`Backend`]), opening it, middlewares from the command line ([`Extras`]) |
+//! | [`xdp`], [`packet`], [`pnet`] | the links on real interfaces, fastest first |
+//! | [`sim`] | a network in virtual time, repeatable from a seed |
+//! | `persistent` | links that are opened again when their interface has been away ([`open_persistent`]) |
+//! | [`pcap`], [`fault`], [`limit`] | links around links: record frames, impair them, send no faster than a given wire |
+//! | [`pfc`] | 802.1Qbb frames, over a socket of their own |
+//! | [`ethtool`], `interface` | what the driver and the kernel say of an interface |
+//! | [`wait`], `clock` | what a polling thread does when nothing comes; the clock it reads |
+//! | [`echo`] | bare echo, to measure a link without the protocol |
 
-// These end the process when nobody can be told.
+// `println!` and its kin panic when their reader has gone.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod boxed;
 mod clock;
 mod config;
+mod error;
 mod extras;
 mod interface;
-mod lasting;
+mod link;
 mod open;
+mod persistent;
 mod rate;
 
 pub mod echo;
 pub mod ethtool;
-pub mod fate;
 pub mod fault;
+pub mod impairment;
 pub mod limit;
 pub mod packet;
 pub mod pcap;
 pub mod pfc;
 pub mod pnet;
-pub mod random;
 pub mod sim;
 pub mod wait;
 pub mod xdp;
 
 pub use clock::Clock;
 pub use config::{Backend, LinkConfig};
+pub use error::LinkError;
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;
-pub use lasting::{LinkDown, LinkHealth, open_lasting};
+pub use link::{Link, LinkCounters, LinkInfo, OnFrame};
 pub use open::open;
-
-use std::os::fd::RawFd;
-use std::time::Duration;
-
-use cxloe_wire::Transmit;
-use cxloe_wire::frame::Mac;
-
-/// What a link is made of; does not change while it is open.
-#[derive(Clone, Debug)]
-pub struct LinkInfo {
-    /// Which implementation carries the frames: `packet`, `xdp`, `pnet` or `sim`.
-    pub backend: &'static str,
-    /// Particulars worth a log line, for example `native, copy, prefer-busy-poll, queue 0`.
-    pub detail: String,
-    /// The network interface's name, empty for a simulated link.
-    pub interface: String,
-    /// The address frames leave from: for a CN, its CN id.
-    pub mac: Mac,
-    /// The interface's MTU in bytes (without the 14-byte Ethernet header).
-    pub mtu: usize,
-    /// The largest untagged frame that both the MTU and this link's buffers carry, in bytes from the
-    /// destination MAC to the end of the integrity trailer.
-    pub max_frame: usize,
-}
-
-/// What has passed a link since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct LinkCounters {
-    /// Frames handed to the receiver.
-    pub rx_frames: u64,
-    /// Bytes of those frames.
-    pub rx_bytes: u64,
-    /// Frames queued for transmission.
-    pub tx_frames: u64,
-    /// Bytes of those frames.
-    pub tx_bytes: u64,
-    /// Frames the kernel dropped because the receive ring was full.
-    pub rx_dropped: u64,
-    /// Times a transmit slot was asked for and none was free.
-    pub tx_full: u64,
-    /// Frames the kernel refused to send.
-    pub tx_errors: u64,
-}
-
-impl LinkCounters {
-    /// The sum of two.
-    #[must_use]
-    pub fn plus(&self, o: &LinkCounters) -> LinkCounters {
-        LinkCounters {
-            rx_frames: self.rx_frames + o.rx_frames,
-            rx_bytes: self.rx_bytes + o.rx_bytes,
-            tx_frames: self.tx_frames + o.tx_frames,
-            tx_bytes: self.tx_bytes + o.tx_bytes,
-            rx_dropped: self.rx_dropped + o.rx_dropped,
-            tx_full: self.tx_full + o.tx_full,
-            tx_errors: self.tx_errors + o.tx_errors,
-        }
-    }
-}
-
-/// Why a link could not be opened or has stopped working. Each message says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum LinkError {
-    /// There is no such interface in this network namespace.
-    #[error(
-        "no network interface named `{0}` here; `ip link` lists them (names differ between network namespaces)"
-    )]
-    NoSuchInterface(String),
-    /// The interface exists but is not up.
-    #[error("interface `{0}` is down; bring it up with `ip link set {0} up`")]
-    Down(String),
-    /// Opening raw sockets was refused.
-    #[error("no permission to {what} on `{interface}`: {needs}")]
-    Permission {
-        /// What was tried.
-        what: &'static str,
-        /// On which interface.
-        interface: String,
-        /// Which capability is missing and how to give it.
-        needs: &'static str,
-    },
-    /// The MTU does not even carry a single line.
-    #[error(
-        "MTU {mtu} of `{interface}` is too small: at least {needed} bytes are needed; raise it with `ip link set {interface} mtu 1500` (9000 is best where every hop allows it)"
-    )]
-    MtuTooSmall {
-        /// The interface.
-        interface: String,
-        /// Its MTU.
-        mtu: usize,
-        /// What a line with its header and trailer takes.
-        needed: usize,
-    },
-    /// This kernel or interface lacks what the backend needs.
-    #[error("{backend} does not work on `{interface}`: {why}")]
-    Unsupported {
-        /// The backend asked for.
-        backend: &'static str,
-        /// The interface.
-        interface: String,
-        /// What is missing.
-        why: String,
-    },
-    /// Any other failure of a system call.
-    #[error("{what} on `{interface}`: {source}")]
-    Io {
-        /// What was tried.
-        what: &'static str,
-        /// On which interface.
-        interface: String,
-        /// The operating system's answer.
-        source: std::io::Error,
-    },
-}
-
-/// What receives a frame: the frame, untagged, without preamble and FCS, to be read (and decrypted) in
-/// place, and the same link's transmit side.
-pub type OnFrame<'a> = dyn FnMut(&mut [u8], &mut dyn Transmit) + 'a;
-
-/// A way for frames in and out of this machine. One thread owns it.
-pub trait Link: Send {
-    /// What this link is.
-    fn info(&self) -> &LinkInfo;
-
-    /// Hands over at most `budget` frames that have arrived, in order, without waiting; returns how many.
-    /// A link that busy-polls asks the kernel for more before it says 0.
-    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError>;
-
-    /// Shows at most `budget` frames that have arrived, without taking them: a chance to fetch ahead what they
-    /// will ask for. A link may show fewer, or none, and a tagged frame is shown with its tag.
-    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
-        let _ = (budget, look);
-    }
-
-    /// Whether at least `count` frames have arrived and wait to be received, as far as this link can see (a
-    /// ring's slots at most). One that cannot see says no.
-    fn holds(&mut self, count: usize) -> bool {
-        let _ = count;
-        false
-    }
-
-    /// The transmit side.
-    fn transmit(&mut self) -> &mut dyn Transmit;
-
-    /// Sends everything committed. Cheap when nothing is.
-    fn flush(&mut self) -> Result<(), LinkError>;
-
-    /// Sleeps in the kernel until a frame may have arrived or `timeout` is over (spurious returns allowed).
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
-
-    /// A descriptor that polls readable when [`receive`](Link::receive) may have something, to be waited
-    /// for together with others; `None` for a simulated link.
-    fn readiness(&self) -> Option<RawFd>;
-
-    /// What has passed so far.
-    fn counters(&mut self) -> LinkCounters;
-
-    /// How often it was opened again after its interface had been away or had changed. When the number has risen,
-    /// [`info`](Link::info) may say another MTU, and sockets opened beside the link are to be opened again.
-    fn reopened(&self) -> u32 {
-        0
-    }
-}
+pub use persistent::{LinkDown, LinkHealth, open_persistent};

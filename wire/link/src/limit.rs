@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use super::rate::Line;
 pub use super::rate::{Rate, RateError};
-use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use crate::Clock;
+use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
 
 /// The wire imitated, and what has been refused for its sake.

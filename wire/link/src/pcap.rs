@@ -9,7 +9,8 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::RawFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
 
 /// LINKTYPE_ETHERNET: a frame from its destination MAC on, without FCS.
 const LINKTYPE_ETHERNET: u32 = 1;

@@ -15,7 +15,8 @@ use std::time::Duration;
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface};
 
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
-use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Mac, vlan};
 
 const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \

@@ -12,7 +12,7 @@
 //! Nothing moves by itself: whoever drives the simulation asks for the [next event](SimNetwork::next_event),
 //! lets the network [`step`](SimNetwork::step) to it, and calls [`receive`](super::Link::receive) on the
 //! links. The network's time is the simulation's time. Each path draws from a random sequence of its own
-//! (seed and both addresses), so that adding a node leaves the fates between the others as they were.
+//! (seed and both addresses), so that adding a node leaves what happens between the others as they were.
 //!
 //! Frames lie in buffers that circulate: after the first moments nothing is allocated. A network and its
 //! links may be used from several threads, but only a single thread makes a run repeatable.
@@ -30,8 +30,8 @@ use self::net::Net;
 pub use self::net::SimCounters;
 pub use self::path::Path;
 pub use self::port::{FifoState, PortConfig};
-pub use self::trace::{SimFate, Trace};
-use super::fate::FaultCounters;
+pub use self::trace::{FrameOutcome, Trace};
+use super::impairment::FaultCounters;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
@@ -139,7 +139,7 @@ impl SimNetwork {
         self.net().counters()
     }
 
-    /// Calls `hook` with every frame's fate as it is decided. The hook runs inside the network and must not
+    /// Calls `hook` with what becomes of every frame as it is decided. The hook runs inside the network and must not
     /// call it.
     pub fn on_trace(&self, hook: impl FnMut(&Trace<'_>) + Send + 'static) {
         self.net().on_trace(Box::new(hook));

@@ -40,6 +40,8 @@ pub use rtt::RoundTrip;
 pub use scheme::Retransmission;
 pub use seq::{FIRST, infer};
 
+use crate::random::Random;
+
 /// Reads, and as many writes, of a stream that may be unanswered at once (R1): the limit of the paper's CXL
 /// IP core.
 pub const WINDOW: usize = 256;
@@ -50,25 +52,21 @@ pub const SLOTS: usize = 2 * WINDOW;
 /// Streams a session may have.
 pub const STREAMS_MAX: usize = 64;
 
-/// A small deterministic generator for nonces and ids, seeded by the shell (splitmix64).
+/// Nonces and ids, from a seed of the shell's.
 #[derive(Clone, Debug)]
-pub(crate) struct Nonces(u64);
+pub(crate) struct Nonces(Random);
 
 impl Nonces {
     pub fn new(seed: u64) -> Self {
-        Nonces(seed)
+        Nonces(Random::new(seed))
     }
 
     /// The next number, never 0.
     pub fn next(&mut self) -> u64 {
         loop {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            z ^= z >> 31;
-            if z != 0 {
-                return z;
+            let number = self.0.bits();
+            if number != 0 {
+                return number;
             }
         }
     }

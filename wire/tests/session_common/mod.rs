@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{
-    Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, HelloAck, LINE_SIZE, Mac, Message, Seal,
-    Space, frame_len,
+    Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, HelloAck, HelloStatus, LINE_SIZE, Mac,
+    Message, Seal, Space, frame_len,
 };
 use cxloe_wire::session::{
     Completions, Identity, Memory, OpError, Requester, RequesterConfig, Responder, ResponderConfig,
@@ -361,4 +361,28 @@ pub fn list(frames: &[Vec<u8>]) -> Vec<(Command, u16)> {
 /// The numbers of frames.
 pub fn numbers(frames: &[Vec<u8>]) -> Vec<u16> {
     frames.iter().map(|f| seq(f)).collect()
+}
+
+pub fn refused(status: HelloStatus) -> SessionEvent {
+    SessionEvent::Refused { status, version_min: 1, version_max: 1 }
+}
+
+pub fn codes(frames: &[Vec<u8>]) -> Vec<Command> {
+    frames.iter().map(|f| code(f)).collect()
+}
+
+/// Carries one frame up and its answer down, `times` times; a handshake is two.
+pub fn exchange(p: &mut Pair, times: usize) {
+    for _ in 0..times {
+        p.poll();
+        p.carry_up();
+        p.carry_down();
+    }
+}
+
+/// The MN as a new process.
+pub fn restart(p: &mut Pair, incarnation: u64, change: impl FnOnce(&mut ResponderConfig)) {
+    let mut config = ResponderConfig { incarnation, seed: 99, ..responder_config() };
+    change(&mut config);
+    p.responder = Responder::new(config);
 }

@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use cxloe_cn_core::attachments::{Attachment, Change};
-use cxloe_cn_core::drain::{Attaching, Drained};
+use cxloe_cn_core::drain::{AttachOutcome, Drained};
 use cxloe_fabric::model::LegState;
 use cxloe_link::Link;
 use cxloe_wire::time::Time;
@@ -30,12 +30,12 @@ impl ComputeNode {
         let engine = &mut self.engine;
         match change {
             Change::Attach(attachment) => match managed.drains.attach(engine, Box::new(attachment)) {
-                Attaching::Now(attachment) => self.attach(&attachment, now),
-                Attaching::Stays { region, from } => {
+                AttachOutcome::Now(attachment) => self.attach(&attachment, now),
+                AttachOutcome::Stays { region, from } => {
                     managed.moving.retain(|(at, _)| *at != region.hpa);
                     self.extend(&region, from, now);
                 }
-                Attaching::Later => {}
+                AttachOutcome::Later => {}
             },
             Change::Extend { attachment, from } => {
                 if let Some(attachment) = managed.drains.extend(engine, attachment) {
@@ -48,22 +48,22 @@ impl ComputeNode {
                 }
                 managed.drains.move_away(engine, attachment, now);
             }
-            Change::LetGo { attachment, ticket } if self.mistake == Some(Mistake::LetsGoEarly) => {
-                managed.attachments.let_go(ticket);
+            Change::Drain { attachment, ticket } if self.mistake == Some(Mistake::LetsGoEarly) => {
+                managed.attachments.drained(ticket);
                 managed.station.detach(engine, &attachment.region, attachment.hpa);
                 let parts = self.layout.remove(addresses(&attachment));
                 self.give_up(&parts);
             }
-            Change::LetGo { attachment, ticket } => {
+            Change::Drain { attachment, ticket } => {
                 managed.tickets.push_back((ticket, attachment.hpa, attachment.window));
                 if managed.moving.iter().all(|(hpa, _)| *hpa != attachment.hpa) {
                     managed.moving.push((attachment.hpa, now));
                 }
-                managed.drains.let_go(engine, attachment, ticket, now);
+                managed.drains.drain(engine, attachment, ticket, now);
             }
             Change::Drop(attachment) => {
                 let hpa = attachment.hpa;
-                engine.open_range(hpa);
+                engine.end_drain(hpa);
                 let before = managed.drains.forget(hpa).map(|before| before.region);
                 for region in before.iter().chain([&attachment.region]) {
                     managed.station.detach(engine, region, hpa);
@@ -71,7 +71,7 @@ impl ComputeNode {
                 managed.moving.retain(|(at, _)| *at != hpa);
                 self.dropped(addresses(&attachment));
             }
-            Change::Hold(held) => engine.set_held(held),
+            Change::Hold(held) => engine.set_in_reset(held),
         }
     }
 
@@ -85,7 +85,7 @@ impl ComputeNode {
 
     fn attach(&mut self, attachment: &Attachment, now: Time) {
         let Some(managed) = &mut self.managed else { return };
-        self.engine.open_range(attachment.hpa);
+        self.engine.end_drain(attachment.hpa);
         managed.station.attach(&mut self.engine, attachment, now).expect("its place is free");
         managed.moving.retain(|(at, _)| *at != attachment.hpa);
         // It may have been elsewhere.
@@ -173,7 +173,7 @@ impl ComputeNode {
         match drained {
             None => {}
             Some(Drained::Tell(ticket)) => {
-                managed.attachments.let_go(ticket);
+                managed.attachments.drained(ticket);
                 let at = managed.tickets.iter().position(|(known, ..)| *known == ticket);
                 let (_, hpa, window) = at.and_then(|at| managed.tickets.remove(at)).expect("a known ticket");
                 managed.moving.retain(|(at, _)| *at != hpa);
@@ -214,7 +214,7 @@ fn said(change: &Change) -> String {
         Change::Attach(attachment) => what("attach", attachment),
         Change::Extend { attachment, from } => what(&format!("extend from {from:#x} on"), attachment),
         Change::Move(attachment) => what("move", attachment),
-        Change::LetGo { attachment, ticket } => what(&format!("let go, ticket {ticket}, of"), attachment),
+        Change::Drain { attachment, ticket } => what(&format!("let go, ticket {ticket}, of"), attachment),
         Change::Drop(attachment) => what("drop", attachment),
         Change::Hold(held) => format!("held: {held}"),
     }

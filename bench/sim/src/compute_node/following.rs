@@ -13,8 +13,8 @@ use cxloe_fabric::api::{
 };
 use cxloe_fabric::model::{CnId, Name, Region, RegionState, lineage};
 use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_link::random::Random;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::random::Random;
 use cxloe_wire::session::RequesterConfig;
 use cxloe_wire::time::Time;
 
@@ -130,7 +130,7 @@ impl Managed {
 
     /// What it is at, for a message.
     pub fn state(&self) -> String {
-        let letting_go = self.attachments.is_letting_go();
+        let letting_go = self.attachments.is_draining();
         format!("{:?}, letting go {letting_go}, drains {}", self.doing, !self.drains.is_empty())
     }
 
@@ -139,7 +139,7 @@ impl Managed {
         self.doing == Doing::Syncing
             && self.after_event == last_event
             && self.drains.is_empty()
-            && !self.attachments.is_letting_go()
+            && !self.attachments.is_draining()
             && self.attachments.released().is_empty()
     }
 
@@ -225,7 +225,7 @@ impl Managed {
 
     /// Asks for news.
     fn sync(&mut self, now: Time, net: &mut ControlNetwork) {
-        let letting_go = self.attachments.is_letting_go();
+        let letting_go = self.attachments.is_draining();
         let wait_ms = if letting_go { ACKNOWLEDGE_MS } else { self.heartbeat_ms };
         let wait_ms = wait_ms.clamp(1, self.heartbeat_ms.max(1));
         let sync = ComputeNodeSync {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cxloe_cn_core::engine::{BurstRead, Direction, EngineError, Piece, Read, Walk, Write};
+use cxloe_cn_core::engine::{BurstRead, Direction, EngineError, Read, Segment, SegmentIter, Write};
 use cxloe_link::Link;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
@@ -122,9 +122,9 @@ impl ComputeNode {
         // The end of what is used of a set is not the beginning of the next one.
         let count = (1..count).find(|n| self.used(first + n) != hpa + n * LINE_SIZE as u64).unwrap_or(count);
         let direction = if purpose == Purpose::WriteBurst { Direction::Write } else { Direction::Read };
-        let mut walk = Walk::new(hpa..hpa + count * LINE_SIZE as u64);
+        let mut walk = SegmentIter::new(hpa..hpa + count * LINE_SIZE as u64);
         let mut left = count;
-        while let Some(piece) = walk.piece(&mut self.engine, direction) {
+        while let Some(piece) = walk.segment(&mut self.engine, direction) {
             let (region, line) = self.locate(&piece)?;
             let n = piece.lines.min(self.shape.lines() - line);
             let kind = match purpose {
@@ -164,7 +164,7 @@ impl ComputeNode {
     }
 
     /// The memory node that all lines of a piece lie on, and the number of the first there.
-    fn locate(&self, piece: &Piece) -> Result<(usize, usize), Broken> {
+    fn locate(&self, piece: &Segment) -> Result<(usize, usize), Broken> {
         let place = |line: usize| self.layout.place(piece.hpa + piece.offset(line));
         let (mn, dpa) = place(0).ok_or_else(|| self.astray(piece, "it begins nowhere"))?;
         // Told something wrong, it goes astray; what it then reads or writes is to show that, not its shape.
@@ -176,7 +176,7 @@ impl ComputeNode {
         Ok((mn, dpa as usize / LINE_SIZE))
     }
 
-    fn astray(&self, piece: &Piece, why: &str) -> Broken {
+    fn astray(&self, piece: &Segment, why: &str) -> Broken {
         Broken::Rule(format!("{}: {why}: {piece:?}", Name(self.mac)))
     }
 
@@ -203,7 +203,7 @@ impl ComputeNode {
                 Read::Hit(data) => Ok(Some(data)),
             },
             Kind::BurstRead(lines) => {
-                let piece = self.engine.piece(hpa, lines);
+                let piece = self.engine.segment(hpa, lines);
                 match self.engine.burst_read(&piece, user, now, tx)? {
                     BurstRead::Sent => Ok(None),
                     BurstRead::Alike(_) | BurstRead::Here(_) => {
@@ -224,7 +224,7 @@ impl ComputeNode {
             Kind::BurstWrite(mask, first) => {
                 let values = (first..).take(mask.count_ones() as usize);
                 let data: Vec<u8> = values.clone().flat_map(content).collect();
-                let piece = self.engine.piece(hpa, (u64::BITS - mask.leading_zeros()) as usize);
+                let piece = self.engine.segment(hpa, (u64::BITS - mask.leading_zeros()) as usize);
                 if self.engine.burst_write(&piece, mask, &data, user, now, tx)? == Write::Done {
                     return Err(Broken::at(self.mac, op, "somebody maps it").into());
                 }

@@ -19,9 +19,9 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, EngineEvent, Pacing, Route, Target};
 use cxloe_fabric::hdm::{Decoder, Ways};
 use cxloe_link::Link;
-use cxloe_link::random::Random;
 use cxloe_link::sim::SimLink;
 use cxloe_wire::frame::Mac;
+use cxloe_wire::random::Random;
 use cxloe_wire::session::{RequesterConfig, SessionEvent};
 use cxloe_wire::time::Time;
 

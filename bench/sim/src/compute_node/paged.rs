@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use cxloe_cn_core::engine::{Engine, EngineError};
 use cxloe_cn_core::pager::{
-    Entry, Fault, Frames, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageTable, Pager, PagerOptions, Slots,
-    State, ViewId,
+    Entry, Fault, Io, MappingId, NO_SLOT, PAGE_BYTES, Page, PageBuffers, PageTable, Pager, PagerOptions,
+    Slots, State, ViewId,
 };
-use cxloe_cn_core::transfers::{Ended, FrameSource, PAGING, PageIo, Transfers};
-use cxloe_link::random::Random;
+use cxloe_cn_core::transfers::{BufferSource, Ended, PAGING, PageIo, Transfers};
 use cxloe_wire::Transmit;
+use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
 use crate::kernel::{Crash, Event, Kernel, Kind, News, WORDS, load};
@@ -66,9 +66,9 @@ pub(super) struct Paged {
 
 struct Source<'a>(&'a mut Pager);
 
-impl FrameSource for Source<'_> {
-    fn frames(&mut self, _: u16) -> Option<&mut Frames> {
-        Some(self.0.frames())
+impl BufferSource for Source<'_> {
+    fn buffers(&mut self, _: u16) -> Option<&mut PageBuffers> {
+        Some(self.0.buffers())
     }
 }
 
@@ -108,7 +108,7 @@ impl Paged {
             plan,
             kernel,
             pager,
-            transfers: Transfers::new(),
+            transfers: Transfers::new(|| Time::ZERO),
             tables: vec![(view, first)],
             ended: Vec::new(),
             hpa: None,
@@ -208,9 +208,9 @@ impl Paged {
     }
 
     fn take_ended(&mut self) {
-        for Ended { frame, fetch, outcome, .. } in std::mem::take(&mut self.ended) {
+        for Ended { buffer, fetch, outcome, .. } in std::mem::take(&mut self.ended) {
             self.with_io(|pager, io| {
-                if fetch { pager.fetched(frame, outcome, io) } else { pager.written(frame, outcome, io) }
+                if fetch { pager.fetched(buffer, outcome, io) } else { pager.written(buffer, outcome, io) }
             });
         }
     }
@@ -323,7 +323,7 @@ impl Paged {
         self.died = false;
         self.kernel.agent_dies();
         self.ended.clear();
-        self.transfers = Transfers::new();
+        self.transfers = Transfers::new(|| Time::ZERO);
         let kind = self.plan.kind;
         self.pager = Pager::new(options(self.plan.limit), slots(kind, false));
         self.pager.expect_more();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use cxloe_link::random::{Probability, Random};
+use cxloe_wire::random::{Probability, Random};
 use cxloe_wire::time::Time;
 
 use super::message::{Caller, Message};

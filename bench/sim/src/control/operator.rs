@@ -10,7 +10,7 @@ use cxloe_fabric::model::{
     ByteSize, CnId, DeviceKind, EventKind, LogicalDevice, Name, Region, RegionState, UnbindOption,
 };
 use cxloe_gmm::manager::{Command, State};
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
 use super::message::{Answer, Caller, Request};

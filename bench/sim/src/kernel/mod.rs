@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use cxloe_cn_core::pager::{Access, MappingId, PAGE_BYTES, Page, ViewId};
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 
 use crate::mistake::Mistake;
 
@@ -533,20 +533,6 @@ impl Kernel {
                 of.events.iter().any(|event| matches!(event, Event::Fault { page: at, .. } if *at == page));
             (of.alive && of.joined && !untold).then_some((of.mapping, page))
         })
-    }
-
-    /// Who is stopped where, for a run that does not end.
-    pub fn describe(&self) -> String {
-        let threads = self.threads.iter().map(|thread| format!("{thread:?}\n"));
-        let processes = self.processes.iter().enumerate().map(|(number, p)| {
-            let (events, orders) = (&p.events, &p.orders);
-            let present: Vec<_> = (0..p.ptes.len()).filter(|page| p.ptes[*page].present).collect();
-            format!(
-                "process {number} {:?} {:?} alive {} joined {} {events:?} {orders:?} changing {} present {present:?}\n",
-                p.view, p.mapping, p.alive, p.joined, p.changing
-            )
-        });
-        processes.chain(threads).collect()
     }
 
     /// What every process would find, were all pages brought in: compared at the end by the caller, page by page.

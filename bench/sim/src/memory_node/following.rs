@@ -11,10 +11,10 @@ use cxloe_fabric::api::{
 };
 use cxloe_fabric::model::{DeviceKind, Mapping, Name, NodeAction, NodeCommand, Watermark};
 use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_link::random::Random;
 use cxloe_mn::control::{Job, Mappings, Refusal};
 use cxloe_mn::pool::{MpAddr, MpExtent};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::random::Random;
 use cxloe_wire::time::Time;
 
 use crate::control::message::{Answer, Caller, Message, Request};

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use cxloe_fabric::model::{DeviceKind, Watermark};
 use cxloe_link::Link;
-use cxloe_link::random::Random;
 use cxloe_link::sim::SimLink;
-use cxloe_mn::congestion::{CongestionConfig, Verdict};
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
-use cxloe_mn::service::Service;
-use cxloe_mn::translation::{PageTable, Translation};
+use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn_core::service::Service;
+use cxloe_mn_core::translation::{PageTable, Translation};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::random::Random;
 use cxloe_wire::session::ResponderConfig;
 use cxloe_wire::time::Time;
 
@@ -81,7 +81,7 @@ fn pool(extents: u64) -> Arc<Pool> {
         prefault: Some(false),
         ..PoolOptions::default()
     };
-    Arc::new(Pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool"))
+    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool"))
 }
 
 impl Memory {

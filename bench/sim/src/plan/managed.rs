@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{CnId, Name as ModelName};
-use cxloe_link::random::Random;
+use cxloe_wire::random::Random;
 
 use super::{MS, Plan, US, chance};
 use crate::control::network::Conditions;

@@ -6,6 +6,7 @@
 //!                   messages ---------> string literals of the sources: does any program say that?
 //!                   links, includes --> files, headings
 //!                   other code -------> files, make's targets, environment variables, metrics
+//!                   glossary ---------> types: does it have the words of all that two crates name?
 //!   start/by-hand.md --its sh blocks--> bash, in namespaces of its own: does it work?
 //! ```
 //!
@@ -13,6 +14,7 @@
 //! `CXLOE_BOOK_PROGRAMS` and `CXLOE_BOOK_TREES` name more folders to look in, separated by colons.
 
 mod commands;
+mod glossary;
 mod help;
 mod messages;
 mod names;
@@ -73,6 +75,11 @@ fn files_targets_variables_and_metrics_exist() {
 #[test]
 fn every_alert_is_in_the_book() {
     none(names::unnamed_alerts(&Page::book()));
+}
+
+#[test]
+fn the_glossary_has_the_words_of_several_crates() {
+    none(glossary::missing(&Page::load("deploy/book/src/glossary.md").expect("the glossary")));
 }
 
 #[test]

@@ -8,9 +8,8 @@ use std::collections::{BTreeSet, HashSet};
 use crate::page::Page;
 use crate::{Faults, tree};
 
-/// The crates whose errors operators and users see.
-const CRATES: [&str; 6] =
-    ["wire/src/", "wire/link/src/", "gmm/src/", "mn-server/src/", "cn-agent/src/", "cn-agent/member/src/"];
+/// The folders of the crates whose errors operators and users see.
+const CRATES: [&str; 5] = ["wire/", "gmm/", "mn-server/", "cn-agent/", "deploy/daemon/"];
 /// Their files whose errors nobody sees: links of simulations.
 const UNSEEN: [&str; 1] = ["wire/link/src/sim.rs"];
 
@@ -42,8 +41,9 @@ pub fn missing(page: &Page) -> Faults {
     let listed: BTreeSet<String> = listed(page).into_iter().map(|(_, message)| message).collect();
     let mut faults = BTreeSet::new();
     for (path, source) in tree::sources() {
+        let Ok(path) = path.strip_prefix(tree::root()) else { continue };
         let path = path.to_string_lossy();
-        let ours = CRATES.iter().any(|folder| path.contains(&format!("/{folder}")));
+        let ours = path.contains("/src/") && CRATES.iter().any(|folder| path.starts_with(folder));
         if !ours || path.contains("/tests") || UNSEEN.iter().any(|file| path.ends_with(file)) {
             continue;
         }

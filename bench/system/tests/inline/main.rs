@@ -2,8 +2,6 @@
 //! this program touch remote memory and fetch it themselves; nothing they write may be lost, whatever leaves memory
 //! meanwhile, and what runs in their signal handler may not allocate.
 
-#[path = "../common/mod.rs"]
-mod common;
 mod stacks;
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -14,15 +12,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::node::{MemoryNode, port};
-use common::{LIMIT, Outcome, Role, copy_as, ensure, eventually, pair};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, Process, Standing};
 use cxloe_link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_port::inline::{InlineOptions, InlineRegion};
 use cxloe_port::port::Port;
+use cxloe_system::node::{MemoryNode, port};
+use cxloe_system::{Failed, Subject, Test, run};
+use cxloe_system::{LIMIT, Outcome, Role, cable::cable, copy_as, ensure, eventually};
 use cxloe_wire::frame::Mac;
-use libtest_mimic::{Failed, Trial};
 use tempfile::TempDir;
 
 const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -90,27 +88,28 @@ const ROLES: &[Role] = &[
 ];
 
 fn main() -> ExitCode {
-    common::run(tests, ROLES, &["mn-server"])
+    const AS_NOBODY: &[&str] = &["packet::records_survive_eviction", "the_kernel_is_refused_and_says_so"];
+    run(&[Subject::new("", tests).also_as_nobody(&["mn-server"]).only(AS_NOBODY)], ROLES)
 }
 
-fn tests(standing: Standing) -> Vec<Trial> {
+fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = vec![
-        Trial::test("packet::records_survive_eviction", || records_survive(Backend::Packet, None, 4000)),
-        Trial::test("packet::records_survive_losses", || records_survive(Backend::Packet, LOSSY, 1500)),
-        Trial::test("readers_in_steps_are_served_ahead", readers_in_steps_are_served_ahead),
-        Trial::test("the_handler_allocates_nothing", the_handler_allocates_nothing),
-        Trial::test("the_kernel_is_refused_and_says_so", the_kernel_is_refused_and_says_so),
-        Trial::test("other_signals_go_where_they_went", other_signals_go_where_they_went),
-        Trial::test("lost_memory_ends_the_access", lost_memory_ends_the_access),
-        Trial::test("the_least_signal_stack_will_do", stacks::the_least_signal_stack_will_do),
-        Trial::test("more_threads_than_stacks", stacks::more_threads_than_stacks),
-        Trial::test("a_child_leaves_the_mapping_alone", a_child_leaves_the_mapping_alone),
+        Test::new("packet::records_survive_eviction", || records_survive(Backend::Packet, None, 4000)),
+        Test::new("packet::records_survive_losses", || records_survive(Backend::Packet, LOSSY, 1500)),
+        Test::new("readers_in_steps_are_served_ahead", readers_in_steps_are_served_ahead),
+        Test::new("the_handler_allocates_nothing", the_handler_allocates_nothing),
+        Test::new("the_kernel_is_refused_and_says_so", the_kernel_is_refused_and_says_so),
+        Test::new("other_signals_go_where_they_went", other_signals_go_where_they_went),
+        Test::new("lost_memory_ends_the_access", lost_memory_ends_the_access),
+        Test::new("the_least_signal_stack_will_do", stacks::the_least_signal_stack_will_do),
+        Test::new("more_threads_than_stacks", stacks::more_threads_than_stacks),
+        Test::new("a_child_leaves_the_mapping_alone", a_child_leaves_the_mapping_alone),
     ];
     if standing == Standing::Root {
         let xdp = || records_survive(Backend::Xdp, None, 4000);
-        tests.push(Trial::test("xdp::records_survive_eviction", xdp));
+        tests.push(Test::new("xdp::records_survive_eviction", xdp));
         let long = || records_survive(Backend::Packet, LOSSY, 400_000);
-        tests.push(Trial::test("packet::records_survive_for_minutes", long).with_ignored_flag(true));
+        tests.push(Test::new("packet::records_survive_for_minutes", long).long("minutes of the same"));
     }
     tests
 }
@@ -126,7 +125,7 @@ struct Rig {
 
 impl Rig {
     fn new(backend: Backend, faults: Option<&str>) -> Result<Rig, Failed> {
-        let lab = pair().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
+        let lab = cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
         let folder = tempfile::tempdir()?;
         let more: Vec<&str> = faults.map_or_else(Vec::new, |faults| vec!["--faults", faults]);
         let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, BYTES)], folder.path(), &more)?;

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use cxloe_link::Backend;
 use cxloe_port::inline::{InlineError, InlineOptions, InlineRegion};
 use cxloe_sigbus::{STACK_BYTES, STACKS};
-use libtest_mimic::Failed;
+use cxloe_system::Failed;
 use memmap2::{MmapOptions, MmapRaw};
 
-use super::common::{LIMIT, Outcome, ensure, eventually};
 use super::{BYTES, LOCAL, PAGE, Rig, WORDS, WORDS_PER_PAGE, in_copy, local};
+use cxloe_system::{LIMIT, Outcome, ensure, eventually};
 
 /// The auxiliary vector's entry for the least signal stack, which depends on the registers of the CPU.
 const AT_MINSIGSTKSZ: libc::c_ulong = 51;

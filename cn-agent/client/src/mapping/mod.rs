@@ -46,7 +46,7 @@ pub use owner::Owner;
 /// How long to wait for a successor of an agent that has died, unless told otherwise.
 pub const WAIT_DEFAULT: Duration = Duration::from_secs(30);
 /// The pause between two attempts to reach it.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How a region is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +173,7 @@ impl Mapping {
         let copy = |fd: BorrowedFd<'_>| {
             fd.try_clone_to_owned().map_err(system("keep what a successor of the agent needs"))
         };
-        let keepsakes = (copy(owner.ledger())?, copy(file)?);
+        let keepsakes = (copy(owner.shared_state())?, copy(file)?);
         let (owner, line) = (Arc::new(Mutex::new(owner)), Arc::new(Line::new()));
         let mut helper = Helper {
             owner: Arc::clone(&owner),
@@ -251,7 +251,7 @@ impl Mapping {
         loop {
             let outcome = ask(&mut self.owner());
             match outcome {
-                Err(ClientError::AgentGone(_)) if Instant::now() < until => thread::sleep(PAUSE),
+                Err(ClientError::AgentGone(_)) if Instant::now() < until => thread::sleep(RETRY_INTERVAL),
                 other => return Ok(other?),
             }
         }
@@ -349,7 +349,7 @@ impl Host for Helper {
                 tracing::error!(%error, "the agent's successor serves the memory, but not its owner");
                 return;
             }
-            thread::sleep(PAUSE);
+            thread::sleep(RETRY_INTERVAL);
         }
     }
 }

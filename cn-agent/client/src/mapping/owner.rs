@@ -18,7 +18,7 @@ pub struct Owner {
     request: MapRequest,
     space: u64,
     pages: u32,
-    ledger: OwnedFd,
+    shared_state: OwnedFd,
     memory: Option<OwnedFd>,
     device: Option<OwnedFd>,
     /// Where descriptors of forked children are kept, if they are.
@@ -55,11 +55,12 @@ impl Owner {
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
     pub fn resume(&mut self) -> Result<(), ClientError> {
-        let keepsakes: Vec<BorrowedFd<'_>> = [self.keeper.as_ref(), Some(&self.ledger), self.memory.as_ref()]
-            .into_iter()
-            .flatten()
-            .map(AsFd::as_fd)
-            .collect();
+        let keepsakes: Vec<BorrowedFd<'_>> =
+            [self.keeper.as_ref(), Some(&self.shared_state), self.memory.as_ref()]
+                .into_iter()
+                .flatten()
+                .map(AsFd::as_fd)
+                .collect();
         let request = MapRequest { resume: true, ..self.request.clone() };
         let Owner { socket, space, .. } = Self::ask_for(&self.path, request, &keepsakes)?;
         if space != self.space {
@@ -89,17 +90,28 @@ impl Owner {
             Answer::Refused(reason) => return Err(ClientError::Refused { path: path.into(), reason }),
             other => return Err(protocol(path, format!("an answer to another question: {other:?}"))),
         };
-        let (mut ledger, mut memory, mut device) = (None, None, None);
+        let (mut shared_state, mut memory, mut device) = (None, None, None);
         for name in names {
             match name.as_str() {
-                "ledger" => ledger = descriptors.take(),
+                "ledger" => shared_state = descriptors.take(),
                 "memory" => memory = descriptors.take(),
                 "userfaultfd" => device = descriptors.take(),
                 _ => drop(descriptors.take()),
             }
         }
-        let ledger = ledger.ok_or_else(|| protocol(path, "no ledger came with the answer"))?;
-        Ok(Owner { socket, path: path.into(), request, space, pages, ledger, memory, device, keeper: None })
+        let shared_state =
+            shared_state.ok_or_else(|| protocol(path, "no shared_state came with the answer"))?;
+        Ok(Owner {
+            socket,
+            path: path.into(),
+            request,
+            space,
+            pages,
+            shared_state,
+            memory,
+            device,
+            keeper: None,
+        })
     }
 
     /// The space's number.
@@ -117,9 +129,9 @@ impl Owner {
         &self.path
     }
 
-    /// The ledger, which members keep for a successor of the agent.
-    pub fn ledger(&self) -> BorrowedFd<'_> {
-        self.ledger.as_fd()
+    /// The shared_state, which members keep for a successor of the agent.
+    pub fn shared_state(&self) -> BorrowedFd<'_> {
+        self.shared_state.as_fd()
     }
 
     /// The memory, if it is shared.
@@ -173,8 +185,8 @@ impl Owner {
     ///
     /// # Errors
     /// Any [`ClientError`] but [`ClientError::Engine`].
-    pub fn let_go(mut self) -> Result<(), ClientError> {
-        match self.ask(Ask::LetGo { space: self.space }, false)? {
+    pub fn discard(mut self) -> Result<(), ClientError> {
+        match self.ask(Ask::Discard { space: self.space }, false)? {
             Answer::Done => Ok(()),
             other => Err(self.odd(&other)),
         }

@@ -1,5 +1,8 @@
 //! What serves each region: which have to be asked about, and what an answer changes.
 
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 use cxloe_fabric::model::Name;
 
 use super::{Attachment, Attachments, Change, Phase};

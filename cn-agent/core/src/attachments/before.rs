@@ -1,7 +1,9 @@
 //! State files of the release before regions had decoders: read once, and written in today's shape from then on, so that
 //! an upgrade of the agent moves no region.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{

@@ -1,5 +1,8 @@
 //! What `cn-agent list` shows of regions and logical devices, and what changes of the latter are worth a line in the log.
 
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec::Vec;
 use cxloe_fabric::api::VppbError;
 use cxloe_fabric::model::{HdmDecoder, Leg, LogicalDevice, Region};
 
@@ -24,8 +27,8 @@ impl Attachments {
             state: region.state.to_string(),
             attachment: match self.phase(&region.name) {
                 Phase::Attached => Attaching::Attached,
-                Phase::LettingGo(_) => Attaching::LettingGo,
-                Phase::Detached | Phase::Unknown if self.held => Attaching::Held,
+                Phase::Draining(_) => Attaching::Draining,
+                Phase::Detached | Phase::Unknown if self.held => Attaching::InReset,
                 Phase::Unknown if *backing == Backing::Undecided => Attaching::Waiting,
                 Phase::Detached | Phase::Unknown => Attaching::Detached,
             },

@@ -21,7 +21,9 @@ mod listing;
 mod reach;
 pub mod view;
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 use cxloe_fabric::api::{Held, ReleasedRegion};
 use cxloe_fabric::hdm::{Granularity, Ways};
@@ -99,7 +101,7 @@ pub enum Change {
     /// Write back what is modified of it, then make it unreachable; it is attached again at once, elsewhere.
     Move(Attachment),
     /// Refuse new operations on it, write back what is modified, make it unreachable, and say so with `ticket`.
-    LetGo {
+    Drain {
         /// As it was attached.
         attachment: Attachment,
         /// What to say it with.
@@ -120,7 +122,7 @@ enum Phase {
     /// Yes.
     Attached,
     /// The worker is writing back what is modified of it.
-    LettingGo(u64),
+    Draining(u64),
     /// Nothing is left of it here but its address.
     Detached,
 }
@@ -288,7 +290,7 @@ impl Attachments {
             self.by_name.insert(region.name.clone(), attachment);
         }
         let Some(attachment) = self.by_name.get_mut(&region.name) else { return };
-        let before = std::mem::replace(&mut attachment.region, region.clone());
+        let before = core::mem::replace(&mut attachment.region, region.clone());
         let (now, window) = (attachment.clone(), attachment.window);
         let was = |region: Region| Attachment { region, ..now.clone() };
         if now.beyond() > 0 && now.region.size != before.size {
@@ -302,7 +304,7 @@ impl Attachments {
             self.decide_anew(&region.name, was(before), changes);
             return;
         }
-        if !self.lets_go(region) && self.phase(&region.name) == Phase::Attached {
+        if !self.is_to_drain(region) && self.phase(&region.name) == Phase::Attached {
             let (old, new) = (ways(&before, &now.backing), ways(region, &now.backing));
             if old == new {
                 return;
@@ -322,8 +324,8 @@ impl Attachments {
     /// Attaches a remembered region, or has it let go of, as its state wants it.
     fn settle(&mut self, name: &Name, changes: &mut Vec<Change>) {
         let Some(attachment) = self.by_name.get(name).cloned() else { return };
-        match (self.lets_go(&attachment.region), self.phase(name)) {
-            (false, Phase::Attached) | (true, Phase::LettingGo(_) | Phase::Detached) => {}
+        match (self.is_to_drain(&attachment.region), self.phase(name)) {
+            (false, Phase::Attached) | (true, Phase::Draining(_) | Phase::Detached) => {}
             (false, _) if attachment.backing == Backing::Undecided => {}
             (false, _) => {
                 self.phases.insert(name.clone(), Phase::Attached);
@@ -333,14 +335,14 @@ impl Attachments {
             // Also what was never attached, so that operations on it are refused with the reason.
             (true, Phase::Attached | Phase::Unknown) => {
                 self.tickets += 1;
-                self.phases.insert(name.clone(), Phase::LettingGo(self.tickets));
-                changes.push(Change::LetGo { attachment, ticket: self.tickets });
+                self.phases.insert(name.clone(), Phase::Draining(self.tickets));
+                changes.push(Change::Drain { attachment, ticket: self.tickets });
             }
         }
     }
 
     /// Whether a region is not to be attached at present.
-    fn lets_go(&self, region: &Region) -> bool {
+    fn is_to_drain(&self, region: &Region) -> bool {
         self.held || region.state == RegionState::Disabled || is_wanted_back(region)
     }
 
@@ -367,8 +369,8 @@ impl Attachments {
     }
 
     /// The worker has let go of what `ticket` was for. Returns which region that is, if it is still to be let go of.
-    pub fn let_go(&mut self, ticket: u64) -> Option<Name> {
-        let found = self.phases.iter().find(|(_, phase)| **phase == Phase::LettingGo(ticket));
+    pub fn drained(&mut self, ticket: u64) -> Option<Name> {
+        let found = self.phases.iter().find(|(_, phase)| **phase == Phase::Draining(ticket));
         let name = found.map(|(name, _)| name.clone())?;
         self.phases.insert(name.clone(), Phase::Detached);
         Some(name)
@@ -382,8 +384,8 @@ impl Attachments {
     }
 
     /// Whether the worker is letting go of something.
-    pub fn is_letting_go(&self) -> bool {
-        self.phases.values().any(|phase| matches!(phase, Phase::LettingGo(_)))
+    pub fn is_draining(&self) -> bool {
+        self.phases.values().any(|phase| matches!(phase, Phase::Draining(_)))
     }
 
     /// Whether this node is held in reset.

@@ -71,7 +71,7 @@ fn releasing(region: &Region, option: UnbindOption) -> Region {
 fn hpas(changes: &[Change]) -> Vec<u64> {
     let hpa = |change: &Change| match change {
         Change::Attach(a) | Change::Move(a) | Change::Drop(a) => Some(a.hpa),
-        Change::LetGo { attachment, .. } | Change::Extend { attachment, .. } => Some(attachment.hpa),
+        Change::Drain { attachment, .. } | Change::Extend { attachment, .. } => Some(attachment.hpa),
         Change::Hold(_) => None,
     };
     changes.iter().filter_map(hpa).collect()
@@ -80,7 +80,7 @@ fn hpas(changes: &[Change]) -> Vec<u64> {
 /// The ticket of the only change.
 fn ticket(changes: &[Change]) -> u64 {
     match changes {
-        [Change::LetGo { ticket, .. }] => *ticket,
+        [Change::Drain { ticket, .. }] => *ticket,
         other => panic!("another change: {other:?}"),
     }
 }
@@ -205,13 +205,13 @@ fn what_the_manager_wants_back_is_acknowledged_once_it_is_let_go_of() {
     table.follow(std::slice::from_ref(&active), false);
     let first = ticket(&table.follow(std::slice::from_ref(&asked), false));
     assert_eq!(table.follow(std::slice::from_ref(&asked), false), [], "asked once");
-    assert!(table.released().is_empty() && table.is_letting_go());
-    assert_eq!(table.list()[0].attachment, Attaching::LettingGo);
+    assert!(table.released().is_empty() && table.is_draining());
+    assert_eq!(table.list()[0].attachment, Attaching::Draining);
 
-    assert_eq!(table.let_go(first + 1), None, "somebody else's");
-    assert_eq!(table.let_go(first), Some(active.name.clone()));
+    assert_eq!(table.drained(first + 1), None, "somebody else's");
+    assert_eq!(table.drained(first), Some(active.name.clone()));
     let expected = [ReleasedRegion { name: active.name.clone(), created_ms: CREATED }];
-    assert_eq!((table.released(), table.is_letting_go()), (expected.to_vec(), false));
+    assert_eq!((table.released(), table.is_draining()), (expected.to_vec(), false));
     assert_eq!(table.follow(std::slice::from_ref(&asked), false), []);
     assert_eq!(table.released(), expected, "until the manager says otherwise");
 
@@ -227,9 +227,9 @@ fn what_the_manager_wants_back_is_acknowledged_once_it_is_let_go_of() {
     let first = ticket(&table.follow(std::slice::from_ref(&asked), false));
     assert!(matches!(&table.follow(&[active], false)[..], [Change::Attach(_)]));
     let second = ticket(&table.follow(&[asked], false));
-    assert_eq!(table.let_go(first), None);
+    assert_eq!(table.drained(first), None);
     assert!(table.released().is_empty());
-    assert!(table.let_go(second).is_some());
+    assert!(table.drained(second).is_some());
     assert_eq!(table.released(), expected);
 }
 
@@ -256,7 +256,7 @@ fn an_agent_that_starts_while_a_region_is_wanted_back_has_nothing_to_let_go_of()
     let mut again: Attachments = serde_json::from_str(&serde_json::to_string(&known).unwrap()).unwrap();
     let ticket = ticket(&again.begin());
     again.follow(&[asked], false);
-    again.let_go(ticket);
+    again.drained(ticket);
     assert_eq!(again.released().len(), 1);
 }
 
@@ -266,13 +266,13 @@ fn a_held_node_attaches_nothing_and_everything_when_it_is_released() {
     let (a, b) = (region("a", 2 * MIB, RegionState::Active), region("b", 2 * MIB, RegionState::Active));
     table.follow(std::slice::from_ref(&a), false);
     let changes = table.follow(&[a.clone(), b.clone()], true);
-    let [Change::Hold(true), Change::LetGo { attachment, ticket }] = &changes[..] else {
+    let [Change::Hold(true), Change::Drain { attachment, ticket }] = &changes[..] else {
         panic!("{changes:?}")
     };
     assert_eq!(attachment.hpa, HPA_FIRST);
-    table.let_go(*ticket);
+    table.drained(*ticket);
     assert_eq!(table.follow(&[a.clone(), b.clone()], true), []);
-    assert_eq!(table.list().iter().map(|r| r.attachment).collect::<Vec<_>>(), [Attaching::Held; 2]);
+    assert_eq!(table.list().iter().map(|r| r.attachment).collect::<Vec<_>>(), [Attaching::InReset; 2]);
     assert!(table.released().is_empty(), "nobody asked for them");
 
     // It stays held over a restart.

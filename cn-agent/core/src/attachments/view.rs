@@ -1,5 +1,7 @@
 //! What `cn-agent list` shows: regions, logical devices, and how this node stands.
 
+use alloc::string::String;
+use alloc::vec::Vec;
 use cxloe_fabric::model::UnbindOption;
 use serde::{Deserialize, Serialize};
 
@@ -48,11 +50,13 @@ pub enum Attaching {
     #[default]
     Attached,
     /// No longer: what is modified is being written back, because the manager asked for it or holds this node.
-    LettingGo,
+    #[serde(rename = "letting_go")]
+    Draining,
     /// No: it is disabled, or on its way to another; it keeps its address.
     Detached,
     /// No: this node is held in reset; it keeps its address.
-    Held,
+    #[serde(rename = "held")]
+    InReset,
     /// Not yet: what is to serve it is not decided; the note says what is missing.
     Waiting,
 }

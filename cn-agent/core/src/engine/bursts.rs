@@ -1,4 +1,4 @@
-//! Bursts: pieces of a memory node's page, read and written past the cache, in one frame each.
+//! Bursts: segments of a memory node's page, read and written past the cache, in one frame each.
 //!
 //! The cache and a burst meet in the page's stream: what the cache has modified of the lines goes out first,
 //! on the same stream, so that the burst finds it or replaces it. A burst write takes its lines out of the
@@ -11,8 +11,8 @@ use cxloe_wire::session::Requester;
 use cxloe_wire::time::Time;
 
 use super::completer::Op;
-use super::piece::Spread;
-use super::{BurstRead, Engine, EngineError, Piece, Write, page_and_mask, stream_of};
+use super::segment::Spread;
+use super::{BurstRead, Engine, EngineError, Segment, Write, page_and_mask, stream_of};
 use crate::cache::State;
 
 /// What stands before the lines of a burst: their number in a response, their mask in a request.
@@ -21,10 +21,10 @@ const BURST_WRITE_HEAD: usize = 8;
 
 impl Engine {
     /// The `lines` lines from `hpa` on that lie one behind the other on its memory node. Whether a frame carries them is
-    /// another matter: a [`Walk`](super::Walk) asks.
-    pub fn piece(&mut self, hpa: u64, lines: usize) -> Piece {
+    /// another matter: a [`SegmentIter`](super::SegmentIter) asks.
+    pub fn segment(&mut self, hpa: u64, lines: usize) -> Segment {
         let spread = self.routes.find(hpa).map(|route| Spread::of(&route.decoder, hpa));
-        spread.map_or(Piece::straight(hpa, lines), |spread| Piece::new(hpa, lines, spread))
+        spread.map_or(Segment::straight(hpa, lines), |spread| Segment::new(hpa, lines, spread))
     }
 
     /// Most lines of a burst read at `hpa` in one frame; 0 without a session. Where there is no route, and so no frame,
@@ -41,7 +41,7 @@ impl Engine {
         requester.map_or(BURST_LINES_MAX, Requester::burst_write_lines_max)
     }
 
-    /// Reads the lines of `piece`, past the cache but not missing what it has modified. The sink gets all of them in
+    /// Reads the lines of `segment`, past the cache but not missing what it has modified. The sink gets all of them in
     /// one call, unless they are here at once: see [`BurstRead`].
     ///
     /// # Errors
@@ -49,20 +49,20 @@ impl Engine {
     /// others say why there is nothing to read.
     pub fn burst_read(
         &mut self,
-        piece: &Piece,
+        segment: &Segment,
         user: u64,
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<BurstRead<'_>, EngineError> {
-        let Piece { hpa, lines, .. } = *piece;
-        let Some((peer, cmem)) = self.route_burst(piece, lines)? else {
-            return self.burst_read_unrouted(piece);
+        let Segment { hpa, lines, .. } = *segment;
+        let Some((peer, cmem)) = self.route_burst(segment, lines)? else {
+            return self.burst_read_unrouted(segment);
         };
         let (page, mask) = page_and_mask(peer, cmem, lines);
         if self.core.inflight.overlaps(page, mask) || self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
-        self.settle(peer, cmem, piece, lines, now, tx)?;
+        self.settle(peer, cmem, segment, lines, now, tx)?;
         if self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
@@ -79,7 +79,7 @@ impl Engine {
         Ok(BurstRead::Sent)
     }
 
-    /// Writes those lines of `piece` that `mask` names; `data` holds them in order. [`Write::Done`]: memory of
+    /// Writes those lines of `segment` that `mask` names; `data` holds them in order. [`Write::Done`]: memory of
     /// this machine has them, or nobody maps them and nothing was written; the sink is not told.
     ///
     /// # Errors
@@ -87,23 +87,23 @@ impl Engine {
     /// say why they cannot be written.
     pub fn burst_write(
         &mut self,
-        piece: &Piece,
+        segment: &Segment,
         mask: u64,
         data: &[u8],
         user: u64,
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<Write, EngineError> {
-        let hpa = piece.hpa;
+        let hpa = segment.hpa;
         let span = (u64::BITS - mask.leading_zeros()) as usize;
-        let Some((peer, cmem)) = self.route_burst(piece, span)? else {
-            return self.burst_write_unrouted(piece, mask, data);
+        let Some((peer, cmem)) = self.route_burst(segment, span)? else {
+            return self.burst_write_unrouted(segment, mask, data);
         };
         let (page, span_mask) = page_and_mask(peer, cmem, span);
         if self.core.inflight.overlaps(page, span_mask) || self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
-        self.settle(peer, cmem, piece, span, now, tx)?;
+        self.settle(peer, cmem, segment, span, now, tx)?;
         if self.core.ops.is_full() {
             return Err(EngineError::Busy);
         }
@@ -116,7 +116,7 @@ impl Engine {
         }
         if let Some(cache) = self.core.cache.as_mut().filter(|c| c.used() > 0) {
             for index in (0..span).filter(|i| mask >> i & 1 == 1) {
-                if let Some(place) = cache.find((hpa + piece.offset(index)) / LINE_SIZE as u64) {
+                if let Some(place) = cache.find((hpa + segment.offset(index)) / LINE_SIZE as u64) {
                     cache.set_state(place, State::Invalid);
                 }
             }
@@ -126,18 +126,18 @@ impl Engine {
         Ok(Write::Sent)
     }
 
-    /// Where the first `lines` lines of a piece are, all of them in one page of CMem; `None` where there is no route.
-    fn route_burst(&mut self, piece: &Piece, lines: usize) -> Result<Option<(usize, u64)>, EngineError> {
-        let hpa = piece.hpa;
+    /// Where the first `lines` lines of a segment are, all of them in one page of CMem; `None` where there is no route.
+    fn route_burst(&mut self, segment: &Segment, lines: usize) -> Result<Option<(usize, u64)>, EngineError> {
+        let hpa = segment.hpa;
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
-        let fits = self.routes.find(hpa).is_none_or(|route| piece.fits(&route.decoder));
-        if !fits || lines == 0 || lines > piece.lines {
+        let fits = self.routes.find(hpa).is_none_or(|route| segment.fits(&route.decoder));
+        if !fits || lines == 0 || lines > segment.lines {
             return Err(EngineError::BadBurst(hpa));
         }
         let routed = self.route_open(hpa)?;
-        // Routes, local memory and holes are whole pages, so what does not leave its page has one answer throughout.
+        // Routes, local memory and miss policies are of whole pages, so what does not leave its page has one answer throughout.
         if !burst_fits_page(routed.map_or(hpa, |(_, cmem)| cmem), lines - 1) {
             return Err(EngineError::BadBurst(hpa));
         }
@@ -149,7 +149,7 @@ impl Engine {
         &mut self,
         peer: usize,
         cmem: u64,
-        piece: &Piece,
+        segment: &Segment,
         lines: usize,
         now: Time,
         tx: &mut dyn Transmit,
@@ -162,7 +162,7 @@ impl Engine {
         }
         for line in 0..lines {
             let Some(cache) = self.core.cache.as_ref().filter(|c| c.used() > 0) else { return Ok(()) };
-            if let Some(place) = cache.find((piece.hpa + piece.offset(line)) / LINE_SIZE as u64)
+            if let Some(place) = cache.find((segment.hpa + segment.offset(line)) / LINE_SIZE as u64)
                 && cache.state(place) == State::Modified
             {
                 self.write_back(place, now, tx)?;

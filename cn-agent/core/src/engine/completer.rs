@@ -1,5 +1,7 @@
 //! From a request's answer to the operation that caused it: what is on its way, and what its end changes.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use cxloe_wire::frame::{LINE_SIZE, Mac, PfcVector};
 use cxloe_wire::session::{Completions, OpError};
 
@@ -47,7 +49,7 @@ impl Ops {
     #[inline]
     pub fn remove(&mut self, token: u64) -> Op {
         self.free.push(token as u32);
-        std::mem::replace(&mut self.slots[token as usize], Op::Nothing)
+        core::mem::replace(&mut self.slots[token as usize], Op::Nothing)
     }
 
     /// All slots, free ones included.

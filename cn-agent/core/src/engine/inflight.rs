@@ -4,6 +4,9 @@
 //! An open-addressing table from page of CMem to a mask of its 64 lines. Its size follows from the windows, so it
 //! never grows.
 
+use alloc::boxed::Box;
+use alloc::vec;
+
 /// Marks a free slot; no page has this number, because pages of CMem take 36 bits and there are fewer than 2^28 memory
 /// nodes.
 const FREE: u64 = u64::MAX;

@@ -9,34 +9,72 @@ use cxloe_wire::time::Time;
 
 use super::completer::Op;
 use super::{Engine, EngineError, Read, Write, page_and_mask, stream_of};
-use crate::cache::{Line, Place, State};
+use crate::cache::{Line, Lookup, Place, State};
+
+/// What a look into the cache found of a line that it does not have: made by [`Engine::read_here`] and
+/// [`Engine::write_here`], so that whoever goes on with it looks no second time.
+#[derive(Clone, Copy, Debug)]
+pub struct Missed {
+    /// The line.
+    hpa: u64,
+    /// The place that it should take.
+    place: Option<Place>,
+    /// When that was so, as the cache counts.
+    tick: u64,
+}
 
 impl Engine {
     /// The line at `hpa` if the cache has it: a read that needs neither the time nor a link.
+    ///
+    /// # Errors
+    /// [`Missed`], to go on with by [`read_missed`](Self::read_missed).
     #[inline]
-    pub fn read_cached(&mut self, hpa: u64) -> Option<&Line> {
-        let cache = self.core.cache.as_mut()?;
-        let place = cache.find(hpa / LINE_SIZE as u64)?;
-        if !hpa.is_multiple_of(LINE_SIZE as u64) || cache.state(place) == State::Filling {
-            return None;
+    pub fn read_here(&mut self, hpa: u64) -> Result<&Line, Missed> {
+        let Some(cache) = self.core.cache.as_mut() else { return Err(Missed { hpa, place: None, tick: 0 }) };
+        let tick = cache.tick();
+        match cache.look_up(hpa / LINE_SIZE as u64) {
+            Lookup::Here(place)
+                if hpa.is_multiple_of(LINE_SIZE as u64) && cache.state(place) != State::Filling =>
+            {
+                self.core.counters.read_hits += 1;
+                Ok(cache.read(place))
+            }
+            // It has a place already, and is on its way.
+            Lookup::Here(_) => Err(Missed { hpa, place: None, tick }),
+            Lookup::Absent(place) => Err(Missed { hpa, place, tick }),
         }
-        self.core.counters.read_hits += 1;
-        Some(cache.read(place))
+    }
+
+    /// The line at `hpa` if the cache has it.
+    pub fn read_cached(&mut self, hpa: u64) -> Option<&Line> {
+        self.read_here(hpa).ok()
     }
 
     /// Writes the line at `hpa` if the cache has a place for it already.
+    ///
+    /// # Errors
+    /// [`Missed`], to go on with by [`write_missed`](Self::write_missed).
     #[inline]
-    pub fn write_cached(&mut self, hpa: u64, data: &Line) -> bool {
-        let Some(cache) = self.core.cache.as_mut() else { return false };
-        let Some(place) = cache.find(hpa / LINE_SIZE as u64) else { return false };
-        if !hpa.is_multiple_of(LINE_SIZE as u64) {
-            return false;
+    pub fn write_here(&mut self, hpa: u64, data: &Line) -> Result<(), Missed> {
+        let Some(cache) = self.core.cache.as_mut() else { return Err(Missed { hpa, place: None, tick: 0 }) };
+        let tick = cache.tick();
+        match cache.look_up(hpa / LINE_SIZE as u64) {
+            Lookup::Here(place) if hpa.is_multiple_of(LINE_SIZE as u64) => {
+                // Also while it is being filled: the write came after the read, so what the fill brings goes to the
+                // reader only.
+                cache.write(place, data);
+                self.core.counters.write_hits += 1;
+                Ok(())
+            }
+            Lookup::Here(_) => Err(Missed { hpa, place: None, tick }),
+            Lookup::Absent(place) => Err(Missed { hpa, place, tick }),
         }
-        // Also while it is being filled: the write came after the read, so what the fill brings goes to the
-        // reader only.
-        cache.write(place, data);
-        self.core.counters.write_hits += 1;
-        true
+    }
+
+    /// Whether a line's place in the cache is still what was found.
+    #[inline]
+    fn is_fresh(&self, missed: &Missed) -> bool {
+        self.core.cache.as_ref().is_none_or(|cache| cache.tick() == missed.tick)
     }
 
     /// Reads the line at `hpa`.
@@ -52,19 +90,28 @@ impl Engine {
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<Read, EngineError> {
-        if let Some(line) = self.read_cached(hpa) {
-            return Ok(Read::Hit(*line));
-        }
-        self.read_miss(hpa, user, now, tx)
+        let missed = match self.read_here(hpa) {
+            Ok(line) => return Ok(Read::Hit(*line)),
+            Err(missed) => missed,
+        };
+        self.read_missed(missed, user, now, tx)
     }
 
-    fn read_miss(
+    /// Reads a line that the cache did not have. If the cache has changed since, it is looked for again.
+    ///
+    /// # Errors
+    /// Those of [`read`](Self::read).
+    pub fn read_missed(
         &mut self,
-        hpa: u64,
+        missed: Missed,
         user: u64,
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<Read, EngineError> {
+        let hpa = missed.hpa;
+        if !self.is_fresh(&missed) {
+            return self.read(hpa, user, now, tx);
+        }
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
@@ -78,7 +125,7 @@ impl Engine {
             return Err(EngineError::Busy);
         }
         let line = hpa / LINE_SIZE as u64;
-        let place = self.make_place(line, now, tx);
+        let place = self.make_room(missed.place, now, tx);
         self.may_send(peer, now)?;
         let token = self.core.ops.insert(Op::Read { user, hpa, page, mask, place });
         let requester = &mut self.peers[peer].requester;
@@ -109,20 +156,28 @@ impl Engine {
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<Write, EngineError> {
-        if self.write_cached(hpa, data) {
-            return Ok(Write::Done);
+        match self.write_here(hpa, data) {
+            Ok(()) => Ok(Write::Done),
+            Err(missed) => self.write_missed(missed, data, user, now, tx),
         }
-        self.write_miss(hpa, data, user, now, tx)
     }
 
-    fn write_miss(
+    /// Writes a line that the cache did not have. If the cache has changed since, it is looked for again.
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub fn write_missed(
         &mut self,
-        hpa: u64,
+        missed: Missed,
         data: &Line,
         user: u64,
         now: Time,
         tx: &mut dyn Transmit,
     ) -> Result<Write, EngineError> {
+        let hpa = missed.hpa;
+        if !self.is_fresh(&missed) {
+            return self.write(hpa, data, user, now, tx);
+        }
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return Err(EngineError::Unaligned(hpa));
         }
@@ -131,7 +186,7 @@ impl Engine {
             return Ok(Write::Done);
         }
         let line = hpa / LINE_SIZE as u64;
-        if let Some(place) = self.make_place(line, now, tx)
+        if let Some(place) = self.make_room(missed.place, now, tx)
             && let Some(cache) = &mut self.core.cache
         {
             // The paper's rule: straight into the cache, without a fetch, and done.
@@ -145,13 +200,12 @@ impl Engine {
         Ok(Write::Sent)
     }
 
-    /// A place for `line`, its victim written back; `None` where there is no cache, all ways are filling, or
-    /// the victim cannot be written back now.
+    /// Writes back what is at the place that a line should take; `None` where there is no place, or what is there cannot
+    /// be written back now.
     #[inline]
-    fn make_place(&mut self, line: u64, now: Time, tx: &mut dyn Transmit) -> Option<Place> {
-        let cache = self.core.cache.as_ref()?;
-        let place = cache.victim(line)?;
-        if cache.state(place) == State::Modified {
+    fn make_room(&mut self, place: Option<Place>, now: Time, tx: &mut dyn Transmit) -> Option<Place> {
+        let place = place?;
+        if self.core.cache.as_ref()?.state(place) == State::Modified {
             self.write_back(place, now, tx).ok()?;
         }
         Some(place)

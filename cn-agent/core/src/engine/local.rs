@@ -3,20 +3,22 @@
 //! ```text
 //!   read, write, burst --> line cache (never has them) --> routes: none --> locals --> the memory, at once
 //!                                                                             |
-//!                                                                             +-- none: holes
+//!                                                                             +-- none: decode-miss policy
 //! ```
 //!
 //! Such memory is as near as the line cache, so nothing of it is cached, modified or on its way, and a flush or a
 //! write-back has nothing to do. It is asked for after the routes: an operation that goes to a memory node does not
 //! notice that there is any, and the functions for the rest stay out of its way (`inline(never)`).
 
-use std::fmt::Debug;
-use std::sync::Arc;
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt::Debug;
 
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 
 use super::routes::{ROUTES_MAX, RouteError, check_shape};
-use super::{BurstRead, Engine, EngineError, Piece, Read, Write};
+use super::{BurstRead, Engine, EngineError, Read, Segment, Write};
 use crate::cache::Line;
 
 /// The memory is no longer there; what was read or written last does not count.
@@ -121,7 +123,7 @@ impl Engine {
     #[inline(never)]
     pub(super) fn read_unrouted(&mut self, hpa: u64) -> Result<Read, EngineError> {
         let Some((memory, offset, _)) = self.locals.find(hpa) else {
-            return self.read_hole(hpa).map(Read::Hit);
+            return self.read_miss_policy(hpa).map(Read::Hit);
         };
         let mut line = [0; LINE_SIZE];
         let read = memory.read(offset, &mut line);
@@ -133,42 +135,42 @@ impl Engine {
     /// Writes a line that no route holds.
     #[inline(never)]
     pub(super) fn write_unrouted(&mut self, hpa: u64, data: &Line) -> Result<Write, EngineError> {
-        let Some((memory, offset, _)) = self.locals.find(hpa) else { return self.write_hole(hpa) };
+        let Some((memory, offset, _)) = self.locals.find(hpa) else { return self.write_miss_policy(hpa) };
         let written = memory.write(offset, data);
         self.end_local(hpa, written)?;
         self.core.counters.local_writes += 1;
         Ok(Write::Done)
     }
 
-    /// Reads a piece that no route holds and that is within a page.
+    /// Reads a segment that no route holds and that is within a page.
     #[inline(never)]
-    pub(super) fn burst_read_unrouted(&mut self, piece: &Piece) -> Result<BurstRead<'_>, EngineError> {
-        let hpa = piece.hpa;
+    pub(super) fn burst_read_unrouted(&mut self, segment: &Segment) -> Result<BurstRead<'_>, EngineError> {
+        let hpa = segment.hpa;
         let Some((memory, offset, page)) = self.locals.find(hpa) else {
-            return self.read_hole(hpa).map(BurstRead::Alike);
+            return self.read_miss_policy(hpa).map(BurstRead::Alike);
         };
         // Made for an interleave set that was here before.
-        if !piece.is_straight() {
+        if !segment.is_straight() {
             return Err(EngineError::BadBurst(hpa));
         }
-        let bytes = piece.lines * LINE_SIZE;
+        let bytes = segment.lines * LINE_SIZE;
         let read = memory.read(offset, &mut page[..bytes]);
         self.end_local(hpa, read)?;
         self.core.counters.local_reads += 1;
         Ok(BurstRead::Here(&self.locals.page[..bytes]))
     }
 
-    /// Writes those lines of a piece that `mask` names, which no route holds and which are within a page.
+    /// Writes those lines of a segment that `mask` names, which no route holds and which are within a page.
     #[inline(never)]
     pub(super) fn burst_write_unrouted(
         &mut self,
-        piece: &Piece,
+        segment: &Segment,
         mask: u64,
         data: &[u8],
     ) -> Result<Write, EngineError> {
-        let hpa = piece.hpa;
-        let Some((memory, offset, _)) = self.locals.find(hpa) else { return self.write_hole(hpa) };
-        if !piece.is_straight() || data.len() != mask.count_ones() as usize * LINE_SIZE {
+        let hpa = segment.hpa;
+        let Some((memory, offset, _)) = self.locals.find(hpa) else { return self.write_miss_policy(hpa) };
+        if !segment.is_straight() || data.len() != mask.count_ones() as usize * LINE_SIZE {
             return Err(EngineError::BadBurst(hpa));
         }
         let (mut left, mut rest, mut written) = (mask, data, Ok(()));
@@ -207,7 +209,7 @@ mod tests {
     use cxloe_wire::time::Time;
     use proptest::prelude::*;
 
-    use super::super::{Closed, Flush, Route, Target, Unmapped};
+    use super::super::{DrainReason, Flush, Route, Target, Unmapped};
     use super::*;
     use crate::cache::CacheConfig;
 
@@ -279,13 +281,13 @@ mod tests {
         }
 
         fn burst(&mut self, hpa: u64, lines: usize) -> Result<BurstRead<'_>, EngineError> {
-            let piece = Piece::straight(hpa, lines);
-            self.engine.burst_read(&piece, 0, Time::ZERO, self.link.transmit())
+            let segment = Segment::straight(hpa, lines);
+            self.engine.burst_read(&segment, 0, Time::ZERO, self.link.transmit())
         }
 
         fn burst_write(&mut self, hpa: u64, mask: u64, data: &[u8]) -> Result<Write, EngineError> {
-            let piece = Piece::straight(hpa, BURST_LINES_MAX);
-            self.engine.burst_write(&piece, mask, data, 0, Time::ZERO, self.link.transmit())
+            let segment = Segment::straight(hpa, BURST_LINES_MAX);
+            self.engine.burst_write(&segment, mask, data, 0, Time::ZERO, self.link.transmit())
         }
     }
 
@@ -298,10 +300,10 @@ mod tests {
     }
 
     #[test]
-    fn it_is_answered_at_once_beside_a_route_and_a_hole() {
+    fn it_is_answered_at_once_beside_a_route_and_a_miss_policy() {
         let mut node = Node::new();
         let ram = Ram::new(4 * PAGE);
-        node.engine.add_hole(HPA, 16 * PAGE, Unmapped::AllOnes).unwrap();
+        node.engine.add_miss_policy(HPA, 16 * PAGE, Unmapped::AllOnes).unwrap();
         node.engine.add_local(HPA, 2 * PAGE, ram.clone(), 0).unwrap();
         node.engine.add_route(over_ethernet(HPA + 2 * PAGE, 2 * PAGE)).unwrap();
         node.engine.add_local(HPA + 5 * PAGE, PAGE, ram.clone(), 3 * PAGE).unwrap();
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(node.read(HPA + 32), Err(EngineError::Unaligned(HPA + 32)));
         // Nothing of it is in the cache or under way, so that a flush waits for nothing.
         assert_eq!(node.engine.read_cached(HPA + PAGE), None);
-        assert!(!node.engine.write_cached(HPA + PAGE, &[1; LINE_SIZE]));
+        assert!(node.engine.write_here(HPA + PAGE, &[1; LINE_SIZE]).is_err());
         assert_eq!(node.engine.in_flight(), 0);
         let tx = node.link.transmit();
         assert_eq!(node.engine.flush(Time::ZERO, tx), Ok(true));
@@ -364,7 +366,7 @@ mod tests {
     fn memory_that_is_gone_is_an_error_and_no_data() {
         let mut node = Node::new();
         let ram = Ram::new(PAGE);
-        node.engine.add_hole(HPA, 2 * PAGE, Unmapped::AllOnes).unwrap();
+        node.engine.add_miss_policy(HPA, 2 * PAGE, Unmapped::AllOnes).unwrap();
         node.engine.add_local(HPA, PAGE, ram.clone(), 0).unwrap();
         node.write(HPA, 5).unwrap();
         ram.gone.store(true, Ordering::Relaxed);
@@ -382,20 +384,20 @@ mod tests {
         let mut node = Node::new();
         node.engine.add_local(HPA, PAGE, Ram::new(PAGE), 0).unwrap();
         node.write(HPA, 5).unwrap();
-        let mut work = node.engine.close_range(HPA..HPA + PAGE, Closed::Withdrawn);
-        let refused = EngineError::Withdrawn(HPA);
+        let mut work = node.engine.begin_drain(HPA..HPA + PAGE, DrainReason::Draining);
+        let refused = EngineError::Draining(HPA);
         assert_eq!(
             (node.read(HPA), node.write(HPA, 6), node.burst(HPA, 1)),
             (Err(refused), Err(refused), Err(refused))
         );
         let done = node.engine.write_back_range(&mut work, Time::ZERO, node.link.transmit());
         assert_eq!(done, Ok(true), "nothing is to be written back");
-        node.engine.close_range(HPA..HPA + PAGE, Closed::Moving);
+        node.engine.begin_drain(HPA..HPA + PAGE, DrainReason::Moving);
         assert_eq!(node.read(HPA), Err(EngineError::Busy));
-        node.engine.open_range(HPA);
+        node.engine.end_drain(HPA);
         assert_eq!(node.read(HPA), hit(5));
-        node.engine.set_held(true);
-        assert_eq!(node.read(HPA), Err(EngineError::Held(HPA)));
+        node.engine.set_in_reset(true);
+        assert_eq!(node.read(HPA), Err(EngineError::InReset(HPA)));
     }
 
     #[test]
@@ -404,7 +406,7 @@ mod tests {
         let decoder = Decoder { base: HPA, size: 4 * PAGE, ways: Ways::Two, granularity: Granularity::MIN };
         let targets = vec![Target { peer: 0, cmem: 0, incarnation: None }; 2];
         node.engine.add_route(Route { decoder, targets }).unwrap();
-        let spread = node.engine.piece(HPA, 8);
+        let spread = node.engine.segment(HPA, 8);
         node.engine.remove_route(HPA);
         node.engine.add_local(HPA, 4 * PAGE, Ram::new(4 * PAGE), 0).unwrap();
         let tx = node.link.transmit();

@@ -4,7 +4,7 @@
 //!   read, write, bursts --> line cache --hit--> done
 //!                              | miss, victim
 //!                              v
-//!                           routes: HPA -> memory node, CMem      (none: local memory has it, or holes say what is answered)
+//!                           routes: HPA -> memory node, CMem      (none: local memory has it, or a decode-miss policy says what is answered)
 //!                              |
 //!                              v
 //!                           Requester of that memory node --> frames
@@ -13,7 +13,7 @@
 //!
 //! One operation becomes at most one request frame, so that nothing has to be kept half done: an operation
 //! that cannot be taken now is refused with [`EngineError::Busy`] and made again after the next poll. Whoever wants
-//! more than a frame carries walks over it in pieces ([`Walk`]), all of them in flight at once if there is room, on as
+//! more than a frame carries walks over it in segments ([`SegmentIter`]), all of them in flight at once if there is room, on as
 //! many memory nodes as the range is spread over.
 //!
 //! What keeps memory consistent:
@@ -25,21 +25,22 @@
 //!   ([`Engine::stranded`]) until the memory node is back: an acknowledged write is not lost with a link.
 
 mod bursts;
-mod closing;
 mod completer;
+mod drain;
 mod flush;
-mod holes;
 mod inflight;
 mod lines;
 mod local;
+mod miss_policy;
 mod pacing;
-mod piece;
 mod routes;
+mod segment;
+mod segment_iter;
 mod turns;
-mod walk;
 mod write_back;
 
-use std::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use cxloe_fabric::hdm::Decoder;
 use cxloe_wire::frame::{LINE_SIZE, Mac};
@@ -47,21 +48,22 @@ use cxloe_wire::session::{OpError, Rejected, Requester, RequesterConfig, Request
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
-use closing::Closings;
-pub use closing::{Closed, WriteBackRange};
 use completer::{Op, Ops};
+use drain::DrainingRanges;
+pub use drain::{DrainReason, WriteBackRange};
 pub use flush::Flush;
-use holes::Holes;
-pub use holes::Unmapped;
 use inflight::InFlight;
+pub use lines::Missed;
 use local::Locals;
 pub use local::{LocalMemory, MemoryGone};
-use pacing::Brake;
+use miss_policy::MissPolicies;
+pub use miss_policy::Unmapped;
+use pacing::PeerPacer;
 pub use pacing::{BUCKET_DEFAULT, Pacing};
-pub use piece::{Piece, Run};
 use routes::Routes;
 pub use routes::{ROUTES_MAX, Route, RouteError, Target};
-pub use walk::{Direction, Walk};
+pub use segment::{Segment, Span};
+pub use segment_iter::{Direction, SegmentIter};
 use write_back::Stranded;
 
 use crate::cache::{CacheConfig, Line, LineCache, State};
@@ -90,13 +92,13 @@ pub enum EngineError {
         "the manager has asked for the region at HPA {0:#x} back: it is disabled, or being unbound or moved away; \
          `cn-agent list` shows it, `gmm enable-region` lets this node have a disabled one again"
     )]
-    Withdrawn(u64),
+    Draining(u64),
     /// This compute node is held in reset.
     #[error(
         "the manager holds this compute node in reset, so that nothing is attached (HPA {0:#x}); wait until what it is \
          to have is there, or release it with `gmm release`"
     )]
-    Held(u64),
+    InReset(u64),
     /// The region is mapped into processes, and so not read or written line by line.
     #[error(
         "the region at HPA {0:#x} is mapped into programs at present, and is not read or written line by line meanwhile; \
@@ -109,7 +111,7 @@ pub enum EngineError {
     /// A burst of no lines, too many for one frame, over the end of a page of CMem, with data of another length, or for
     /// an interleave set that is no longer there.
     #[error(
-        "a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page; take another piece"
+        "a burst at HPA {0:#x} does not fit one frame, or crosses the end of its 4 KiB page; take another segment"
     )]
     BadBurst(u64),
     /// No session with the memory node is open.
@@ -226,7 +228,7 @@ pub enum Read {
 /// Where a burst read stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BurstRead<'a> {
-    /// All its lines, in the order of its piece: memory of this machine has them. The sink is not told.
+    /// All its lines, in the order of its segment: memory of this machine has them. The sink is not told.
     Here(&'a [u8]),
     /// Nobody maps them, and each reads as this line. The sink is not told.
     Alike(Line),
@@ -250,7 +252,7 @@ struct Peer {
     incarnation: Option<u64>,
     sealed: bool,
     /// `None` without rate control.
-    brake: Option<Brake>,
+    pacer: Option<PeerPacer>,
 }
 
 /// The engine. One thread drives it together with one link.
@@ -259,8 +261,8 @@ pub struct Engine {
     core: Core,
     routes: Routes,
     locals: Locals,
-    holes: Holes,
-    closings: Closings,
+    miss_policies: MissPolicies,
+    draining: DrainingRanges,
     last_peer: usize,
     deadline: Time,
     pacing: Option<Pacing>,
@@ -320,8 +322,8 @@ impl Engine {
             },
             routes: Routes::default(),
             locals: Locals::default(),
-            holes: Holes::default(),
-            closings: Closings::default(),
+            miss_policies: MissPolicies::default(),
+            draining: DrainingRanges::default(),
             last_peer: 0,
             deadline: Time(u64::MAX),
             pacing: None,
@@ -348,8 +350,8 @@ impl Engine {
         let mut requester = Requester::new(config);
         requester.connect(now);
         self.deadline = self.deadline.min(requester.deadline());
-        let brake = self.pacing.map(|p| Brake::new(&p, sealed, now));
-        self.peers.push(Peer { mac, requester, incarnation: None, sealed, brake });
+        let pacer = self.pacing.map(|p| PeerPacer::new(&p, sealed, now));
+        self.peers.push(Peer { mac, requester, incarnation: None, sealed, pacer });
         self.peers.len() - 1
     }
 
@@ -397,6 +399,7 @@ impl Engine {
     }
 
     /// Whether this peer has a session.
+    #[inline]
     pub fn is_peer_connected(&self, peer: usize) -> bool {
         self.peers.get(peer).is_some_and(|p| p.requester.is_open())
     }
@@ -412,16 +415,19 @@ impl Engine {
     }
 
     /// What was counted.
+    #[inline]
     pub fn counters(&self) -> EngineCounters {
         self.core.counters
     }
 
     /// Operations on their way, write-backs included.
+    #[inline]
     pub fn in_flight(&self) -> usize {
         self.core.ops.used()
     }
 
     /// The oldest event not yet taken.
+    #[inline]
     pub fn poll_event(&mut self) -> Option<EngineEvent> {
         if self.core.events.is_empty() { None } else { self.core.events.pop_front() }
     }
@@ -429,8 +435,8 @@ impl Engine {
     /// [`route`](Self::route) for a new operation, which may not be made on closed addresses.
     #[inline]
     fn route_open(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
-        if !self.closings.is_empty() {
-            self.closings.check(hpa)?;
+        if !self.draining.is_empty() {
+            self.draining.check(hpa)?;
         }
         self.route(hpa)
     }

@@ -13,7 +13,8 @@
 //! again. What it costs is the larger of its own frame and its response's (R13), as it is on the wire. Repeated
 //! requests are never held back, as others wait for them, but they cost the same.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_cc::{Config, Pacer, PacerStatus};
 use cxloe_wire::frame::WIRE_OVERHEAD;
@@ -46,7 +47,7 @@ pub(super) enum Signal {
 }
 
 /// One memory node's pacer.
-pub(super) struct Brake {
+pub(super) struct PeerPacer {
     pacer: Pacer,
     /// What every frame takes beyond its payload.
     overhead: usize,
@@ -58,10 +59,10 @@ fn since_start(now: Time) -> Duration {
     Duration::from_nanos(now.0)
 }
 
-impl Brake {
-    pub fn new(pacing: &Pacing, sealed: bool, now: Time) -> Brake {
+impl PeerPacer {
+    pub fn new(pacing: &Pacing, sealed: bool, now: Time) -> PeerPacer {
         let trailer = if sealed { Aead::TAG_LEN } else { Seal::PLAIN_LEN };
-        Brake {
+        PeerPacer {
             pacer: Pacer::new(pacing.control, pacing.bucket, since_start(now)),
             overhead: HEADER_LEN + trailer + WIRE_OVERHEAD,
             repeated: 0,
@@ -92,7 +93,7 @@ impl Engine {
         self.pacing = pacing;
         self.core.class = pacing.map(|p| p.class);
         for peer in &mut self.peers {
-            peer.brake = pacing.map(|p| Brake::new(&p, peer.sealed, now));
+            peer.pacer = pacing.map(|p| PeerPacer::new(&p, peer.sealed, now));
         }
     }
 
@@ -118,8 +119,8 @@ impl Engine {
 
     #[cold]
     pub(super) fn pause(&mut self, peer: usize, signal: Signal, now: Time) {
-        if let Some(brake) = &mut self.peers[peer].brake
-            && brake.pacer.on_pause(since_start(now))
+        if let Some(pacer) = &mut self.peers[peer].pacer
+            && pacer.pacer.on_pause(since_start(now))
         {
             let counters = &mut self.core.counters;
             match signal {
@@ -133,16 +134,16 @@ impl Engine {
     /// The pacer of each memory node in figures, in the order of [`sessions`](Self::sessions); `None` without rate
     /// control.
     pub fn paces(&mut self, now: Time) -> Vec<Option<PacerStatus>> {
-        let pace = |peer: &mut Peer| peer.brake.as_mut().map(|brake| brake.pacer.status(since_start(now)));
+        let pace = |peer: &mut Peer| peer.pacer.as_mut().map(|pacer| pacer.pacer.status(since_start(now)));
         self.peers.iter_mut().map(pace).collect()
     }
 
     /// Whether `peer` may be sent a request.
     #[inline]
     pub(super) fn may_send(&mut self, peer: usize, now: Time) -> Result<(), EngineError> {
-        match &mut self.peers[peer].brake {
+        match &mut self.peers[peer].pacer {
             None => Ok(()),
-            Some(brake) => match brake.pacer.ready(since_start(now)) {
+            Some(pacer) => match pacer.pacer.ready(since_start(now)) {
                 Ok(()) => Ok(()),
                 Err(again) => {
                     self.resume_at = self.resume_at.min(Time(again.as_nanos() as u64));
@@ -157,8 +158,8 @@ impl Engine {
     #[inline]
     pub(super) fn sent(&mut self, peer: usize, payload: usize) {
         let peer = &mut self.peers[peer];
-        if let Some(brake) = &mut peer.brake {
-            brake.charge(payload);
+        if let Some(pacer) = &mut peer.pacer {
+            pacer.charge(payload);
         }
         self.deadline = self.deadline.min(peer.requester.deadline());
     }

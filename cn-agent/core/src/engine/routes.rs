@@ -3,11 +3,13 @@
 //! ```text
 //!   HPA --find--> route --decoder--> position, DPA --target at that position--> peer, CMem = its base + DPA
 //!         |
-//!         +-- none: `local` memory has it, or `holes` say how the access is answered
+//!         +-- none: `local` memory has it, or a decode-miss policy says how the access is answered
 //! ```
 //!
 //! A region has one route per decoder, one behind the other; a region of one memory node is a route of one way.
 
+use alloc::vec;
+use alloc::vec::Vec;
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 
 /// The memory of one memory node in a route: one position of its interleave set.
@@ -71,7 +73,7 @@ impl Route {
     }
 }
 
-/// Why a route or a hole cannot be added.
+/// Why a route or a decode-miss policy cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RouteError {
     /// Not whole pages, nothing, or past the end of the address space.
@@ -128,7 +130,7 @@ pub enum RouteError {
         /// Bytes of the memory.
         there: u64,
     },
-    /// Another route, or another hole, holds some of these addresses.
+    /// Another route, or another policy, holds some of these addresses.
     #[error("HPA {hpa:#x} already belongs to another region")]
     Overlap {
         /// First HPA.
@@ -139,7 +141,7 @@ pub enum RouteError {
     Full(usize),
 }
 
-/// Routes an engine can hold, and holes.
+/// Routes an engine can hold, and miss_policies.
 pub const ROUTES_MAX: usize = 65_536;
 
 /// A stretch of HPA: whole pages, not empty, within the address space.

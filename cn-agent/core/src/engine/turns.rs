@@ -28,7 +28,7 @@ impl Engine {
         let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
         peer.requester.handle(frame, now, tx, &mut completer);
         self.deadline = self.deadline.min(peer.requester.deadline());
-        if std::mem::take(&mut self.core.congested) {
+        if core::mem::take(&mut self.core.congested) {
             self.pause(self.last_peer, Signal::MemoryNode, now);
         }
         // All of them, before anything else is sent: they may say that data is lost.
@@ -44,8 +44,8 @@ impl Engine {
             if now >= peer.requester.deadline() {
                 let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
                 peer.requester.poll(now, tx, &mut completer);
-                if let Some(brake) = &mut peer.brake {
-                    brake.charge_repeated(peer.requester.counters().retransmitted_bytes);
+                if let Some(pacer) = &mut peer.pacer {
+                    pacer.charge_repeated(peer.requester.counters().retransmitted_bytes);
                 }
             }
             while let Some(event) = self.peers[index].requester.poll_event() {

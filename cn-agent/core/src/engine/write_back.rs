@@ -11,7 +11,8 @@
 //! what reads of the line see, and what later writes of it replace. There is one value of a stranded line,
 //! the last. It goes out before anything else of its line can; order within the stream does the rest.
 
-use std::time::Duration;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
@@ -22,7 +23,7 @@ use super::{Core, Engine, EngineError, page_and_mask, stream_of};
 use crate::cache::{Line, LineCache, Place, State};
 
 /// When to try again to send stranded lines for which windows or rings had no room.
-const STRANDED_AGAIN: Duration = Duration::from_micros(100);
+const STRANDED_RETRY_INTERVAL: Duration = Duration::from_micros(100);
 
 /// A modified line whose write-back failed with its session.
 pub(super) struct Stranded {
@@ -144,7 +145,7 @@ impl Engine {
                     self.core.write_backs[usize::from(epoch)] += 1;
                 } else {
                     self.core.stranded.insert((peer, cmem), Stranded { hpa, data });
-                    self.deadline = self.deadline.min(now + STRANDED_AGAIN);
+                    self.deadline = self.deadline.min(now + STRANDED_RETRY_INTERVAL);
                 }
             }
         }

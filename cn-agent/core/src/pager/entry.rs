@@ -1,4 +1,4 @@
-//! What is known of one page, in 64 bits: its state, what happened to it meanwhile, its slot of CMem and its frame.
+//! What is known of one page, in 64 bits: its state, what happened to it meanwhile, its slot of CMem and its buffer.
 //!
 //! Entries lie in memory that outlives the agent, so that its successor can go on from them. They are therefore written
 //! as wholes, before what they promise is done: a page is marked dirty before it is unprotected, and absent before it
@@ -7,11 +7,11 @@
 //! ```text
 //!   bit 63     40 39        8 7      4 3     0
 //!      +---------+-----------+--------+-------+
-//!      |  frame  |   slot    |  flags | state |
+//!      |  buffer  |   slot    |  flags | state |
 //!      +---------+-----------+--------+-------+
 //! ```
 
-use super::frames::FrameId;
+use super::page_buffers::BufferId;
 
 /// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -19,17 +19,17 @@ use super::frames::FrameId;
 pub enum State {
     /// In CMem only, or never written and so nowhere.
     Absent = 0,
-    /// On its way from CMem into its frame.
+    /// On its way from CMem into its buffer.
     Fetching = 1,
-    /// In its frame, not in memory: read ahead, or about to be installed.
-    Held = 2,
+    /// In its buffer, not in memory: read ahead, or about to be installed.
+    Staged = 2,
     /// Being installed writable.
     Installing = 3,
     /// In memory as in CMem, write-protected.
     Clean = 4,
-    /// In memory and writable; its frame, if any, is the twin: what CMem has.
+    /// In memory and writable; its buffer, if any, is the twin: what CMem has.
     Dirty = 5,
-    /// In memory, write-protected, its copy on its way to CMem; its frame, if any, is the twin.
+    /// In memory, write-protected, its copy on its way to CMem; its buffer, if any, is the twin.
     Cleaning = 6,
     /// As in CMem, write-protected, and about to be taken away.
     Dropping = 7,
@@ -41,7 +41,7 @@ impl State {
     const ALL: [State; 9] = [
         State::Absent,
         State::Fetching,
-        State::Held,
+        State::Staged,
         State::Installing,
         State::Clean,
         State::Dirty,
@@ -51,6 +51,7 @@ impl State {
     ];
 
     /// Whether the page takes up memory of its process.
+    #[inline]
     pub fn is_resident(self) -> bool {
         matches!(self, State::Clean | State::Dirty | State::Cleaning | State::Dropping)
     }
@@ -71,6 +72,7 @@ impl Flags {
     pub const RECENT: Flags = Flags(8);
 
     /// All of them.
+    #[inline]
     pub fn contains(self, flags: Flags) -> bool {
         self.0 & flags.0 == flags.0
     }
@@ -83,16 +85,17 @@ pub struct Entry(pub u64);
 const STATE: u64 = 0xF;
 const FLAGS_AT: u32 = 4;
 const SLOT_AT: u32 = 8;
-const FRAME_AT: u32 = 40;
-const NO_FRAME: u64 = (1 << 24) - 1;
+const BUFFER_AT: u32 = 40;
+const NO_BUFFER: u64 = (1 << 24) - 1;
 
 /// No slot: the page was never written, and is all zeros.
 pub const NO_SLOT: u32 = u32::MAX;
 
 impl Entry {
     /// Absent, its content in `slot` (or [`NO_SLOT`]).
+    #[inline]
     pub const fn absent(slot: u32) -> Entry {
-        Entry(NO_FRAME << FRAME_AT | (slot as u64) << SLOT_AT)
+        Entry(NO_BUFFER << BUFFER_AT | (slot as u64) << SLOT_AT)
     }
 
     /// Where the page is.
@@ -121,11 +124,11 @@ impl Entry {
         Some((self.0 >> SLOT_AT) as u32).filter(|slot| *slot != NO_SLOT)
     }
 
-    /// Its frame, if it has one.
+    /// Its buffer, if it has one.
     #[inline]
-    pub fn frame(self) -> Option<FrameId> {
-        let frame = self.0 >> FRAME_AT;
-        (frame != NO_FRAME).then_some(FrameId(frame as u32))
+    pub fn buffer(self) -> Option<BufferId> {
+        let buffer = self.0 >> BUFFER_AT;
+        (buffer != NO_BUFFER).then_some(BufferId(buffer as u32))
     }
 
     /// The same in another state, with no flags but [`Flags::RECENT`] as it was.
@@ -159,18 +162,18 @@ impl Entry {
         Entry(self.0 & !(u64::from(u32::MAX) << SLOT_AT) | slot << SLOT_AT)
     }
 
-    /// With another frame.
+    /// With another buffer.
     #[inline]
     #[must_use]
-    pub fn with_frame(self, frame: Option<FrameId>) -> Entry {
-        let frame = frame.map_or(NO_FRAME, |frame| u64::from(frame.0) & NO_FRAME);
-        Entry(self.0 & !(NO_FRAME << FRAME_AT) | frame << FRAME_AT)
+    pub fn with_buffer(self, buffer: Option<BufferId>) -> Entry {
+        let buffer = buffer.map_or(NO_BUFFER, |buffer| u64::from(buffer.0) & NO_BUFFER);
+        Entry(self.0 & !(NO_BUFFER << BUFFER_AT) | buffer << BUFFER_AT)
     }
 }
 
-impl std::fmt::Debug for Entry {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{:?}{:?} slot {:?} frame {:?}", self.state(), self.flags(), self.slot(), self.frame())
+impl core::fmt::Debug for Entry {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{:?}{:?} slot {:?} buffer {:?}", self.state(), self.flags(), self.slot(), self.buffer())
     }
 }
 
@@ -181,23 +184,23 @@ mod tests {
     #[test]
     fn fields_do_not_touch_each_other() {
         let entry = Entry::absent(NO_SLOT);
-        assert_eq!((entry.state(), entry.slot(), entry.frame()), (State::Absent, None, None));
+        assert_eq!((entry.state(), entry.slot(), entry.buffer()), (State::Absent, None, None));
         let full = entry
             .with_slot(Some(0xABCD_1234))
-            .with_frame(Some(FrameId(0x12_3456)))
+            .with_buffer(Some(BufferId(0x12_3456)))
             .with(Flags::WANTED)
             .with(Flags::RECENT)
             .with(Flags::ZAPPED);
         for state in State::ALL {
             let entry = full.to(state);
             assert_eq!(
-                (entry.state(), entry.slot(), entry.frame()),
-                (state, Some(0xABCD_1234), Some(FrameId(0x12_3456)))
+                (entry.state(), entry.slot(), entry.buffer()),
+                (state, Some(0xABCD_1234), Some(BufferId(0x12_3456)))
             );
             assert!(entry.is(Flags::RECENT) && !entry.is(Flags::WANTED) && !entry.is(Flags::ZAPPED));
         }
         assert_eq!(full.with_slot(None).slot(), None);
-        assert_eq!(full.with_frame(None).frame(), None);
+        assert_eq!(full.with_buffer(None).buffer(), None);
         assert!(!full.without(Flags::WANTED).is(Flags::WANTED));
         assert_eq!(Entry(0xF).state(), State::Lost, "what is no state is not taken for one");
     }

@@ -1,6 +1,6 @@
 //! How a page leaves: protected, copied, compared with its twin, sent, acknowledged, taken away; each in that order.
 
-use super::frames::Use;
+use super::page_buffers::Use;
 use super::*;
 
 /// Pages begun to be sent in one turn.
@@ -110,7 +110,7 @@ impl Pager {
     /// A clean page leaves: nothing but taking it away is left to do.
     fn leave(&mut self, view: ViewId, page: u32, entry: Entry) {
         self.leaving += 1;
-        self.set(view, page, entry.to(State::Dropping).with_frame(None));
+        self.set(view, page, entry.to(State::Dropping).with_buffer(None));
         self.to_drop.push(PageRef { view, page });
     }
 
@@ -125,7 +125,7 @@ impl Pager {
         }
         let entry = self.entry(view, page);
         let own = entry.slot().filter(|slot| !self.slots.is_shared(*slot));
-        let Some(frame) = self.frames.take(Use::Twin) else { return Begun::Later };
+        let Some(buffer) = self.buffers.take(Use::Twin) else { return Begun::Later };
         let mut mappings = self.mappings_of(view);
         if let Err(error) =
             mappings.try_for_each(|mapping| match io.memory.protect(mapping, page..page + 1) {
@@ -137,19 +137,19 @@ impl Pager {
                 other => other,
             })
         {
-            self.frames.give(frame);
+            self.buffers.give(buffer);
             return if error == MemoryError::Again { Begun::Later } else { Begun::NotThis };
         }
-        if let Err(error) = io.memory.snapshot(view, page, self.frames.page_mut(frame)) {
-            self.frames.give(frame);
+        if let Err(error) = io.memory.snapshot(view, page, self.buffers.page_mut(buffer)) {
+            self.buffers.give(buffer);
             if error == MemoryError::Absent {
                 self.discarded(view, page..page + 1);
             }
             return Begun::NotThis;
         }
-        let now = self.frames.page(frame);
-        let (slot, lines) = match (own, entry.frame()) {
-            (Some(slot), Some(twin)) => (Some(slot), lines::changed(now, self.frames.page(twin))),
+        let now = self.buffers.page(buffer);
+        let (slot, lines) = match (own, entry.buffer()) {
+            (Some(slot), Some(twin)) => (Some(slot), lines::changed(now, self.buffers.page(twin))),
             (Some(slot), None) => (Some(slot), u64::MAX),
             // Zeros need no slot.
             (None, _) if lines::written(now) == 0 && !self.slots.is_own() => (None, 0),
@@ -157,7 +157,7 @@ impl Pager {
                 Some(taken) if taken.zeroed => (Some(taken.slot), lines::written(now)),
                 Some(taken) => (Some(taken.slot), u64::MAX),
                 None => {
-                    self.frames.give(frame);
+                    self.buffers.give(buffer);
                     self.counters.no_slot += 1;
                     // It stays, and may be written.
                     return Begun::NotThis;
@@ -172,25 +172,25 @@ impl Pager {
             view.cleaning += 1;
         }
         let slot = slot.unwrap_or(NO_SLOT);
-        self.frames.set_purpose(frame, Use::Write { view: Some(view), page, slot, old });
+        self.buffers.set_purpose(buffer, Use::Write { view: Some(view), page, slot, old });
         if lines == 0 {
-            self.written(frame, Ok(()), io);
+            self.written(buffer, Ok(()), io);
         } else {
             self.counters.written_back += 1;
             self.counters.lines_written_back += u64::from(lines.count_ones());
-            io.store.write(slot, lines, frame);
+            io.store.write(slot, lines, buffer);
         }
         Begun::Yes
     }
 
     /// A page has arrived in its slot.
-    pub fn written(&mut self, frame: FrameId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
-        let Use::Write { view, page, slot, old } = self.frames.purpose(frame) else { return };
+    pub fn written(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
+        let Use::Write { view, page, slot, old } = self.buffers.purpose(buffer) else { return };
         let slot = Some(slot).filter(|slot| *slot != NO_SLOT);
         let Some(id) = view else {
             // Its view has ended; what it referred to is given up now that nothing is on its way there.
             slot.into_iter().chain(old).for_each(|slot| self.slots.give(slot));
-            self.frames.give(frame);
+            self.buffers.give(buffer);
             return;
         };
         if let Some(view) = self.view_mut(id) {
@@ -200,14 +200,14 @@ impl Pager {
         let leaving = entry.is(Flags::LEAVING);
         self.leaving -= u32::from(leaving);
         // The twin that was, or will not be.
-        entry.frame().into_iter().for_each(|twin| self.frames.give(twin));
-        let place = entry.with_frame(None);
+        entry.buffer().into_iter().for_each(|twin| self.buffers.give(twin));
+        let place = entry.with_buffer(None);
         if outcome.is_err() {
             // What arrived of it is not known: it is dirty as a whole, and stays.
             if old.is_some() || entry.slot().is_none() {
                 slot.into_iter().for_each(|slot| self.slots.give(slot));
             }
-            self.frames.give(frame);
+            self.buffers.give(buffer);
             self.counters.write_back_failures += 1;
             self.set(id, page, place.to(State::Dirty));
             self.come_again(id, page, leaving);
@@ -221,18 +221,18 @@ impl Pager {
         old.into_iter().for_each(|slot| self.slots.give(slot));
         let place = place.with_slot(slot);
         if entry.is(Flags::ZAPPED) {
-            self.frames.give(frame);
+            self.buffers.give(buffer);
             self.left(id);
             self.release(id, page, place);
             self.wake(id, page, io);
         } else if entry.is(Flags::WANTED) {
             self.counters.cancelled += u64::from(leaving);
-            self.frames.set_purpose(frame, Use::Twin);
-            self.set(id, page, place.to(State::Dirty).with_frame(Some(frame)));
+            self.buffers.set_purpose(buffer, Use::Twin);
+            self.set(id, page, place.to(State::Dirty).with_buffer(Some(buffer)));
             self.come_again(id, page, leaving);
             self.let_all_write(id, page, io);
         } else {
-            self.frames.give(frame);
+            self.buffers.give(buffer);
             if leaving {
                 self.leave(id, page, place);
             } else {
@@ -267,8 +267,8 @@ impl Pager {
         if self.to_drop.is_empty() {
             return;
         }
-        let mut pages = std::mem::take(&mut self.to_drop);
-        let mut ranges = std::mem::take(&mut self.ranges);
+        let mut pages = core::mem::take(&mut self.to_drop);
+        let mut ranges = core::mem::take(&mut self.ranges);
         pages.sort_unstable_by_key(|page| (page.view, page.page));
         for of_view in pages.chunk_by(|a, b| a.view == b.view) {
             let view = of_view[0].view;
@@ -345,7 +345,7 @@ impl Pager {
                 return false;
             }
         }
-        self.frames.uses_mut().all(|purpose| !matches!(purpose, Use::Write { .. }))
+        self.buffers.uses_mut().all(|purpose| !matches!(purpose, Use::Write { .. }))
     }
 
     /// Begins to send what is dirty of a view, from page `from` on, without its leaving. Where to go on in the next turn;
@@ -380,10 +380,10 @@ impl Pager {
         }
         // Nobody's: the page may come back and be written meanwhile, which goes out behind it.
         let purpose = Use::Write { view: None, page, slot: page, old: None };
-        let Some(frame) = self.frames.take(purpose) else { return Begun::Later };
-        self.frames.page_mut(frame).fill(0);
+        let Some(buffer) = self.buffers.take(purpose) else { return Begun::Later };
+        self.buffers.page_mut(buffer).fill(0);
         self.set(view, page, entry.with_slot(Some(page)));
-        io.store.write(page, u64::MAX, frame);
+        io.store.write(page, u64::MAX, buffer);
         Begun::Yes
     }
 }

@@ -1,15 +1,16 @@
 //! Faults: how a page comes.
 
-use super::frames::Use;
 use super::memory::PAGE_BYTES;
+use super::page_buffers::Use;
 use super::*;
+use alloc::vec::Vec;
 
 /// Transfers kept free for faults while pages are read ahead.
 const ROOM_FOR_DEMAND: usize = 16;
 /// The part of the reserve that faults have to themselves while pages are read ahead: one in this many.
 const RESERVE_FOR_DEMAND: u32 = 4;
-/// Pages kept in their frames at most.
-const HELD_MAX: usize = 64;
+/// Pages kept in their buffers at most.
+const STAGED_MAX: usize = 64;
 
 /// What a thread did that made it stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +147,7 @@ impl Pager {
                 self.join(view, entry, fault);
                 Err(Wait::Event)
             }
-            State::Held => self.install_held(view, entry, fault, io),
+            State::Staged => self.install_staged(view, entry, fault, io),
             State::Clean | State::Dirty if access == Access::Missing => {
                 if !io.memory.is_present(view, page) {
                     // Taken away behind our back: whoever did that wants zeros.
@@ -157,14 +158,14 @@ impl Pager {
                 Ok(())
             }
             State::Clean if write => self.first_write(view, entry, fault, io),
-            State::Clean => self.let_see(fault, true, io),
-            State::Dirty if access == Access::Protected => self.let_write(fault, io),
-            State::Dirty => self.let_see(fault, false, io),
+            State::Clean => self.map_read_only(fault, true, io),
+            State::Dirty if access == Access::Protected => self.grant_write(fault, io),
+            State::Dirty => self.map_read_only(fault, false, io),
             State::Cleaning if write => {
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
             }
-            State::Cleaning if access == Access::Unmapped => self.let_see(fault, true, io),
+            State::Cleaning if access == Access::Unmapped => self.map_read_only(fault, true, io),
             State::Cleaning => {
                 io.memory.wake(mapping, page);
                 Ok(())
@@ -196,26 +197,26 @@ impl Pager {
             return Err(Wait::Turn);
         }
         let purpose = Use::Fetch { view: Some(view), page, mapping: Some(mapping), write };
-        let Some(frame) = self.frames.take(purpose) else { return Err(Wait::Turn) };
+        let Some(buffer) = self.buffers.take(purpose) else { return Err(Wait::Turn) };
         self.coming += 1;
         self.counters.faults += 1;
         self.counters.fetched += 1;
-        self.set(view, page, entry.to(State::Fetching).with_frame(Some(frame)).with(Flags::WANTED));
-        io.store.fetch(slot, frame, Urgency::Demand);
+        self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)).with(Flags::WANTED));
+        io.store.fetch(slot, buffer, Urgency::Demand);
         self.read_ahead(view, page, io);
         Err(Wait::Event)
     }
 
     /// Another thread wants a page that is on its way.
     fn join(&mut self, view: ViewId, entry: Entry, fault: Fault) {
-        let Some(frame) = entry.frame() else { return };
-        if let Use::Fetch { view: of, page, mapping, write } = self.frames.purpose(frame) {
+        let Some(buffer) = entry.buffer() else { return };
+        if let Use::Fetch { view: of, page, mapping, write } = self.buffers.purpose(buffer) {
             let (mapping, write) = match mapping {
                 None => (fault.mapping, fault.write),
                 // A write through another mapping faults again there.
                 Some(first) => (first, write || (fault.write && first == fault.mapping)),
             };
-            self.frames.set_purpose(frame, Use::Fetch { view: of, page, mapping: Some(mapping), write });
+            self.buffers.set_purpose(buffer, Use::Fetch { view: of, page, mapping: Some(mapping), write });
         }
         if !entry.is(Flags::WANTED) {
             self.counters.faults += 1;
@@ -224,8 +225,8 @@ impl Pager {
         self.set(view, fault.page, entry.with(Flags::WANTED));
     }
 
-    /// A page that was fetched into its frame is wanted.
-    fn install_held(
+    /// A page that was fetched into its buffer is wanted.
+    fn install_staged(
         &mut self,
         view: ViewId,
         entry: Entry,
@@ -233,54 +234,54 @@ impl Pager {
         io: &mut Io<'_>,
     ) -> Result<(), Wait> {
         let Fault { mapping, page, write, .. } = fault;
-        let Some(frame) = entry.frame() else { return Ok(()) };
+        let Some(buffer) = entry.buffer() else { return Ok(()) };
         if !self.has_room(view) {
             self.counters.waits_for_room += 1;
             return Err(Wait::Turn);
         }
-        self.install_frame(view, entry, mapping, frame, write, io)?;
+        self.install_frame(view, entry, mapping, buffer, write, io)?;
         self.counters.faults += 1;
         self.counters.held_hits += 1;
         self.read_ahead(view, page, io);
         Ok(())
     }
 
-    /// Puts a fetched page in place; its frame becomes the twin of a page that is written, or is free.
+    /// Puts a fetched page in place; its buffer becomes the twin of a page that is written, or is free.
     fn install_frame(
         &mut self,
         view: ViewId,
         entry: Entry,
         mapping: MappingId,
-        frame: FrameId,
+        buffer: BufferId,
         write: bool,
         io: &mut Io<'_>,
     ) -> Result<(), Wait> {
-        let Use::Fetch { page, .. } = self.frames.purpose(frame) else { return Ok(()) };
+        let Use::Fetch { page, .. } = self.buffers.purpose(buffer) else { return Ok(()) };
         let recent = entry.is(Flags::RECENT);
-        let place = entry.with_frame(None).without(Flags::RECENT);
+        let place = entry.with_buffer(None).without(Flags::RECENT);
         self.set(view, page, if write { place.to(State::Installing) } else { entry });
-        match io.memory.install(mapping, page, self.frames.page(frame), !write) {
+        match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
             Ok(()) if write && !self.is_droppable(view) => {
                 self.set(view, page, place.to(State::Dirty));
-                self.frames.give(frame);
+                self.buffers.give(buffer);
             }
             Ok(()) if write => {
-                self.frames.set_purpose(frame, Use::Twin);
-                self.set(view, page, place.to(State::Dirty).with_frame(Some(frame)));
+                self.buffers.set_purpose(buffer, Use::Twin);
+                self.set(view, page, place.to(State::Dirty).with_buffer(Some(buffer)));
             }
             Ok(()) => {
                 self.set(view, page, place.to(State::Clean));
-                self.frames.give(frame);
+                self.buffers.give(buffer);
             }
             Err(MemoryError::Exists) => {
                 // Whoever put it there knows better; see `install_zeros`.
                 self.set(view, page, place.to(State::Absent));
-                self.frames.give(frame);
+                self.buffers.give(buffer);
                 io.memory.wake(mapping, page);
                 return Ok(());
             }
             Err(error) => {
-                self.set(view, page, entry.to(State::Held).with_frame(Some(frame)));
+                self.set(view, page, entry.to(State::Staged).with_buffer(Some(buffer)));
                 return self.refused(error, mapping);
             }
         }
@@ -340,11 +341,11 @@ impl Pager {
         let page = fault.page;
         // A page with no slot of its own is sent whole anyway; one that cannot leave at present may be.
         let worth = self.is_droppable(view) && entry.slot().is_some_and(|slot| !self.slots.is_shared(slot));
-        let twin = if worth { self.frames.take(Use::Twin) } else { None };
+        let twin = if worth { self.buffers.take(Use::Twin) } else { None };
         if let Some(twin) = twin
-            && let Err(error) = io.memory.snapshot(view, page, self.frames.page_mut(twin))
+            && let Err(error) = io.memory.snapshot(view, page, self.buffers.page_mut(twin))
         {
-            self.frames.give(twin);
+            self.buffers.give(twin);
             if error == MemoryError::Absent {
                 self.discarded(view, page..page + 1);
                 io.memory.wake(fault.mapping, page);
@@ -353,31 +354,31 @@ impl Pager {
             return self.refused(error, fault.mapping);
         }
         self.counters.write_faults += 1;
-        self.set(view, page, entry.to(State::Dirty).with_frame(twin));
-        self.let_write(fault, io)
+        self.set(view, page, entry.to(State::Dirty).with_buffer(twin));
+        self.grant_write(fault, io)
     }
 
     /// The page is dirty, so who writes to it may.
-    fn let_write(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+    fn grant_write(&mut self, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
         let Fault { mapping, page, access, .. } = fault;
-        let let_in = match access {
+        let install = match access {
             Access::Unmapped => io.memory.map(mapping, page, false),
             _ => io.memory.unprotect(mapping, page),
         };
-        self.let_in(let_in, fault, io)
+        self.install(install, fault, io)
     }
 
     /// The page is there, and this mapping is to have it too.
-    fn let_see(&mut self, fault: Fault, protect: bool, io: &mut Io<'_>) -> Result<(), Wait> {
+    fn map_read_only(&mut self, fault: Fault, protect: bool, io: &mut Io<'_>) -> Result<(), Wait> {
         let mapped = match fault.access {
             Access::Unmapped => io.memory.map(fault.mapping, fault.page, protect),
             // A read of a page that is there: it has been served since.
             _ => Err(MemoryError::Exists),
         };
-        self.let_in(mapped, fault, io)
+        self.install(mapped, fault, io)
     }
 
-    fn let_in(&mut self, done: Result<(), MemoryError>, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
+    fn install(&mut self, done: Result<(), MemoryError>, fault: Fault, io: &mut Io<'_>) -> Result<(), Wait> {
         match done {
             Ok(()) => Ok(()),
             Err(MemoryError::Exists | MemoryError::Absent) => {
@@ -401,36 +402,36 @@ impl Pager {
         }
     }
 
-    /// A fetch has ended, its data in the frame.
-    pub fn fetched(&mut self, frame: FrameId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
-        let Use::Fetch { view, page, mapping, write } = self.frames.purpose(frame) else { return };
+    /// A fetch has ended, its data in the buffer.
+    pub fn fetched(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
+        let Use::Fetch { view, page, mapping, write } = self.buffers.purpose(buffer) else { return };
         let Some(view) = view else {
-            self.frames.give(frame);
+            self.buffers.give(buffer);
             return;
         };
         let entry = self.entry(view, page);
         self.coming -= 1;
         if entry.is(Flags::ZAPPED) {
-            self.frames.give(frame);
+            self.buffers.give(buffer);
             self.release(view, page, entry);
             self.wake(view, page, io);
             return;
         }
         let wanted = entry.is(Flags::WANTED);
         if outcome.is_err() {
-            self.frames.give(frame);
+            self.buffers.give(buffer);
             if wanted {
                 self.counters.lost += 1;
-                self.set(view, page, entry.to(State::Lost).with_frame(None));
+                self.set(view, page, entry.to(State::Lost).with_buffer(None));
                 self.wake(view, page, io);
             } else {
-                self.set(view, page, entry.to(State::Absent).with_frame(None));
+                self.set(view, page, entry.to(State::Absent).with_buffer(None));
             }
             return;
         }
         match mapping {
             Some(mapping) => {
-                if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, frame, write, io) {
+                if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, buffer, write, io) {
                     let access = Access::Missing;
                     self.waiting.push_back(Fault { mapping, page, access, write });
                 } else if self.view(view).is_some_and(|view| view.mappings.len() > 1) {
@@ -442,18 +443,18 @@ impl Pager {
                 self.hold(view, page, entry);
                 self.wake(view, page, io);
             }
-            None => self.place_ahead(view, page, entry, frame, io),
+            None => self.place_ahead(view, page, entry, buffer, io),
         }
     }
 
     /// Pages fetched ahead are put in place, but for markers, which show how far a reader has got.
-    fn place_ahead(&mut self, view: ViewId, page: u32, entry: Entry, frame: FrameId, io: &mut Io<'_>) {
+    fn place_ahead(&mut self, view: ViewId, page: u32, entry: Entry, buffer: BufferId, io: &mut Io<'_>) {
         let mapping = self.mappings_of(view).next();
         // A marker was requested as a write nobody makes: see `read_ahead`.
-        let marker = matches!(self.frames.purpose(frame), Use::Fetch { write: true, .. });
+        let marker = matches!(self.buffers.purpose(buffer), Use::Fetch { write: true, .. });
         match mapping {
             Some(mapping) if !marker && self.bounded() < self.options.limit => {
-                if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, frame, false, io) {
+                if let Err(Wait::Turn) = self.install_frame(view, entry, mapping, buffer, false, io) {
                     self.hold(view, page, self.entry(view, page));
                 }
             }
@@ -461,16 +462,16 @@ impl Pager {
         }
     }
 
-    /// Keeps a page in its frame; the oldest kept so is given up for it.
+    /// Keeps a page in its buffer; the oldest kept so is given up for it.
     fn hold(&mut self, view: ViewId, page: u32, entry: Entry) {
-        self.set(view, page, entry.to(State::Held));
-        self.held.push_back(PageRef { view, page });
-        while self.held.len() > HELD_MAX {
-            let Some(PageRef { view, page }) = self.held.pop_front() else { break };
+        self.set(view, page, entry.to(State::Staged));
+        self.staged.push_back(PageRef { view, page });
+        while self.staged.len() > STAGED_MAX {
+            let Some(PageRef { view, page }) = self.staged.pop_front() else { break };
             let entry = self.entry(view, page);
-            if let (State::Held, Some(frame)) = (entry.state(), entry.frame()) {
-                self.frames.give(frame);
-                self.set(view, page, entry.to(State::Absent).with_frame(None));
+            if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer()) {
+                self.buffers.give(buffer);
+                self.set(view, page, entry.to(State::Absent).with_buffer(None));
             }
         }
     }
@@ -497,14 +498,14 @@ impl Pager {
                 break;
             }
             let purpose = Use::Fetch { view: Some(view), page, mapping: None, write: index == 0 };
-            let Some(frame) = self.frames.take(purpose) else {
+            let Some(buffer) = self.buffers.take(purpose) else {
                 covered = index as u32;
                 break;
             };
             self.coming += 1;
             begun += 1;
-            self.set(view, page, entry.to(State::Fetching).with_frame(Some(frame)));
-            io.store.fetch(slot, frame, Urgency::Ahead);
+            self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)));
+            io.store.fetch(slot, buffer, Urgency::Ahead);
         }
         self.counters.prefetched += u64::from(begun);
         if let Some(view) = self.view_mut(view) {

@@ -30,11 +30,13 @@ impl Pager {
                     let none = Entry::absent(NO_SLOT);
                     if entry.state() == State::Dropping { none.to(State::Dirty) } else { none }
                 }
-                State::Absent | State::Fetching | State::Held | State::Dropping if shared => inherited,
+                State::Absent | State::Fetching | State::Staged | State::Dropping if shared => inherited,
                 State::Clean if shared => inherited.to(State::Clean),
                 State::Lost => inherited.to(State::Lost),
                 // More references than can be counted: nothing refers to it from here, and its loss shows.
-                State::Absent | State::Fetching | State::Held | State::Dropping => inherited.to(State::Lost),
+                State::Absent | State::Fetching | State::Staged | State::Dropping => {
+                    inherited.to(State::Lost)
+                }
                 State::Clean | State::Dirty | State::Cleaning | State::Installing => {
                     slot.into_iter().for_each(|slot| self.slots.give(slot));
                     Entry::absent(NO_SLOT).to(State::Dirty)

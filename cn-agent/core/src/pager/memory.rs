@@ -2,7 +2,7 @@
 //!
 //! Behind the trait stand userfaultfd and its ioctls, or a model of them in the simulation.
 
-use std::ops::Range;
+use core::ops::Range;
 
 /// Bytes of a page.
 pub const PAGE_BYTES: usize = 4096;

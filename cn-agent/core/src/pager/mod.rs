@@ -5,7 +5,7 @@
 //!     Absent ------------> Fetching --------------------> Dirty <------------------------------- Clean
 //!       ^                     |  ahead                      |                                      ^ |
 //!       |                     v      fault, read            | protect, copy                        | |
-//!       |                   Held ----------------> Clean    v             acknowledged             | |
+//!       |                   Staged --------------> Clean    v             acknowledged             | |
 //!       |                                                Cleaning ---------------------------------+ |
 //!       |            taken away                             | to leave                               |
 //!       +--------------------------- Dropping <-------------+----------------------------------------+
@@ -29,9 +29,9 @@ pub mod entry;
 mod evict;
 mod fault;
 mod fork;
-pub mod frames;
 mod lines;
 pub mod memory;
+pub mod page_buffers;
 mod prefetch;
 mod replacement;
 pub mod slots;
@@ -39,14 +39,15 @@ pub mod store;
 mod table;
 mod takeover;
 
-use std::collections::VecDeque;
-use std::ops::Range;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 pub use counters::PagerCounters;
 pub use entry::{Entry, Flags, NO_SLOT, State};
 pub use fault::{Access, Fault};
-pub use frames::{FrameId, Frames, Use};
 pub use memory::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
+pub use page_buffers::{BufferId, PageBuffers, Use};
 pub use slots::Slots;
 pub use store::{Lost, Store, Urgency};
 pub use table::{Entries, PageTable};
@@ -58,8 +59,8 @@ use replacement::{Forget, PageRef, Replacement};
 pub const VIEWS_MAX: usize = 256;
 /// Mappings of a region at a time.
 pub const MAPPINGS_MAX: usize = 1024;
-/// Frames beyond those for twins: what may be on its way at once, and what is held.
-const FRAMES_IN_FLIGHT: u32 = 256;
+/// Page buffers beyond those for twins: what may be on its way at once, and what is held.
+const BUFFERS_IN_FLIGHT: u32 = 256;
 /// The least number of resident pages a region can do with.
 pub const LIMIT_MIN: u32 = 16;
 
@@ -113,7 +114,7 @@ pub struct Pager {
     views: Vec<Option<View>>,
     mappings: Vec<Option<ViewId>>,
     slots: Slots,
-    frames: Frames,
+    buffers: PageBuffers,
     order: Replacement,
     /// Pages that take up memory, of all views.
     resident: u32,
@@ -128,7 +129,7 @@ pub struct Pager {
     /// Pages that can be taken away, until the end of the turn.
     to_drop: Vec<PageRef>,
     ranges: Vec<Range<u32>>,
-    held: VecDeque<PageRef>,
+    staged: VecDeque<PageRef>,
     /// Mappings found to have ended.
     ended: Vec<MappingId>,
     /// Whether pages have been found that cannot leave for want of a slot, and none that can.
@@ -149,16 +150,16 @@ impl Pager {
             views: Vec::new(),
             mappings: Vec::new(),
             slots,
-            frames: Frames::new(limit.saturating_add(FRAMES_IN_FLIGHT)),
+            buffers: PageBuffers::new(limit.saturating_add(BUFFERS_IN_FLIGHT)),
             order: Replacement::new(limit),
             resident: 0,
             fixed: 0,
             coming: 0,
             leaving: 0,
             waiting: VecDeque::with_capacity(MAPPINGS_MAX),
-            to_drop: Vec::with_capacity(FRAMES_IN_FLIGHT as usize),
-            ranges: Vec::with_capacity(FRAMES_IN_FLIGHT as usize),
-            held: VecDeque::with_capacity(FRAMES_IN_FLIGHT as usize),
+            to_drop: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
+            ranges: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
+            staged: VecDeque::with_capacity(BUFFERS_IN_FLIGHT as usize),
             ended: Vec::with_capacity(MAPPINGS_MAX),
             full: false,
             fruitless: 0,
@@ -169,21 +170,24 @@ impl Pager {
 
     /// Takes all memory that it may ever need, so that nothing is allocated later.
     pub fn reserve(&mut self) {
-        self.frames.reserve();
+        self.buffers.reserve();
         self.order.reserve();
     }
 
     /// How it pages.
+    #[inline]
     pub fn options(&self) -> &PagerOptions {
         &self.options
     }
 
     /// What it has counted.
+    #[inline]
     pub fn counters(&self) -> PagerCounters {
         self.counters
     }
 
     /// Pages that take up memory, of all views.
+    #[inline]
     pub fn resident(&self) -> u32 {
         self.resident
     }
@@ -203,14 +207,15 @@ impl Pager {
     pub fn set_limit(&mut self, limit: u32) {
         let limit = limit.max(LIMIT_MIN);
         self.options.limit = limit;
-        // Pages beyond still have their twins, and need frames to leave.
-        self.frames.set_limit(limit.max(self.resident).saturating_add(FRAMES_IN_FLIGHT));
+        // Pages beyond still have their twins, and need buffers to leave.
+        self.buffers.set_limit(limit.max(self.resident).saturating_add(BUFFERS_IN_FLIGHT));
         self.order.set_limit(limit);
     }
 
-    /// The frames, for whoever carries out transfers.
-    pub fn frames(&mut self) -> &mut Frames {
-        &mut self.frames
+    /// The buffers, for whoever carries out transfers.
+    #[inline]
+    pub fn buffers(&mut self) -> &mut PageBuffers {
+        &mut self.buffers
     }
 
     /// Adds a view. Its table is taken as it is: empty, or a predecessor's after [`take_over`](Self::take_over).
@@ -261,6 +266,7 @@ impl Pager {
     }
 
     /// The view of a mapping, if there is one.
+    #[inline]
     pub fn view_of(&self, mapping: MappingId) -> Option<ViewId> {
         self.mappings.get(usize::from(mapping.0)).copied().flatten()
     }
@@ -268,7 +274,7 @@ impl Pager {
     /// Whether a view's pages can be taken away.
     pub fn set_droppable(&mut self, view: ViewId, droppable: bool) {
         let Some(of) = self.view_mut(view) else { return };
-        let (before, resident) = (std::mem::replace(&mut of.droppable, droppable), of.resident);
+        let (before, resident) = (core::mem::replace(&mut of.droppable, droppable), of.resident);
         match (before, droppable) {
             (true, false) => {
                 self.fixed += resident;
@@ -279,13 +285,13 @@ impl Pager {
         }
     }
 
-    /// Frames are for what the limit bounds: pages beyond are sent whole when their turn comes.
+    /// Page buffers are for what the limit bounds: pages beyond are sent whole when their turn comes.
     fn give_twins(&mut self, view: ViewId) {
         for page in 0..self.view(view).map_or(0, |view| view.table.len()) {
             let entry = self.entry(view, page);
-            if let (State::Dirty, Some(twin)) = (entry.state(), entry.frame()) {
-                self.frames.give(twin);
-                self.set(view, page, entry.with_frame(None));
+            if let (State::Dirty, Some(twin)) = (entry.state(), entry.buffer()) {
+                self.buffers.give(twin);
+                self.set(view, page, entry.with_buffer(None));
             }
         }
     }
@@ -320,7 +326,7 @@ impl Pager {
         self.waiting.retain(|fault| fault.mapping != mapping);
         // Its number may soon be another's.
         self.ended.retain(|other| *other != mapping);
-        for purpose in self.frames.uses_mut() {
+        for purpose in self.buffers.uses_mut() {
             match purpose {
                 Use::Fetch { mapping: of, .. } if *of == Some(mapping) => *of = None,
                 _ => {}
@@ -329,6 +335,7 @@ impl Pager {
     }
 
     /// Mappings that were found to have ended, their processes most likely with them.
+    #[inline]
     pub fn take_ended(&mut self) -> Option<MappingId> {
         self.ended.pop()
     }
@@ -340,7 +347,7 @@ impl Pager {
             self.end_mapping(mapping);
         }
         let Some(view) = self.views.get_mut(usize::from(id.0)).and_then(Option::take) else { return };
-        for purpose in self.frames.uses_mut() {
+        for purpose in self.buffers.uses_mut() {
             match purpose {
                 Use::Fetch { view: of, .. } | Use::Write { view: of, .. } if *of == Some(id) => *of = None,
                 _ => {}
@@ -351,15 +358,15 @@ impl Pager {
         for page in 0..view.table.len() {
             let entry = view.table.get(page);
             let state = entry.state();
-            match (state, entry.frame()) {
+            match (state, entry.buffer()) {
                 // The transfer ends as nobody's.
                 (State::Fetching, Some(_)) => self.coming -= 1,
-                (State::Held | State::Dirty | State::Cleaning, Some(frame)) => self.frames.give(frame),
+                (State::Staged | State::Dirty | State::Cleaning, Some(buffer)) => self.buffers.give(buffer),
                 _ => {}
             }
             self.leaving -=
                 u32::from(state == State::Dropping || (state == State::Cleaning && entry.is(Flags::LEAVING)));
-            // What is being sent to a slot goes on until it has arrived; its frame knows the slot.
+            // What is being sent to a slot goes on until it has arrived; its buffer knows the slot.
             match entry.slot() {
                 Some(slot) if state != State::Cleaning => self.slots.give(slot),
                 _ => {}
@@ -369,7 +376,7 @@ impl Pager {
         let wasted = { view }.prefetch.clear();
         self.counters.prefetch_wasted += u64::from(wasted);
         self.to_drop.retain(|page| page.view != id);
-        self.held.retain(|page| page.view != id);
+        self.staged.retain(|page| page.view != id);
     }
 
     /// The program discards pages, and has said so before it does: they are zeros from here on. Not for pages that leave by
@@ -380,14 +387,14 @@ impl Pager {
             let entry = self.entry(view, page);
             match entry.state() {
                 State::Absent => self.release(view, page, entry),
-                State::Held => {
-                    entry.frame().into_iter().for_each(|frame| self.frames.give(frame));
-                    self.release(view, page, entry.with_frame(None));
+                State::Staged => {
+                    entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
+                    self.release(view, page, entry.with_buffer(None));
                 }
                 State::Clean | State::Dirty => {
                     self.left(view);
-                    entry.frame().into_iter().for_each(|frame| self.frames.give(frame));
-                    self.release(view, page, entry.with_frame(None));
+                    entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
+                    self.release(view, page, entry.with_buffer(None));
                 }
                 State::Fetching | State::Cleaning | State::Dropping => {
                     self.set(view, page, entry.with(Flags::ZAPPED));
@@ -419,6 +426,7 @@ impl Pager {
     }
 
     /// The entry of a page, for tests and displays.
+    #[inline]
     pub fn look(&self, view: ViewId, page: u32) -> Option<Entry> {
         self.view(view).filter(|view| page < view.table.len()).map(|view| view.table.get(page))
     }

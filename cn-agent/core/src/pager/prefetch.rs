@@ -127,7 +127,7 @@ impl Prefetch {
                 }
                 Step::Next => None,
                 Step::Proved => {
-                    proved.hits = std::mem::replace(&mut stream.open, std::mem::take(&mut stream.begun));
+                    proved.hits = core::mem::replace(&mut stream.open, core::mem::take(&mut stream.begun));
                     let first = stream.window.first + i64::from(stream.window.count) * stream.step;
                     let count = (stream.window.count * 2).clamp(WINDOW_MIN, WINDOW_MAX);
                     stream.window = Window { first, step: stream.step, count };

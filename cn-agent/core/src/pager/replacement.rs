@@ -7,7 +7,7 @@
 //!
 //! Queues hold page numbers and are never searched: a page that has left otherwise is passed over when its turn comes.
 
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 use super::memory::ViewId;
 

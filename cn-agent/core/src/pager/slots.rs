@@ -4,6 +4,8 @@
 //! process takes slots as its pages leave for the first time, from those the region has; after a fork both processes
 //! refer to the slots of pages neither has written since, and a page that one of them writes gets a slot of its own.
 
+use alloc::vec::Vec;
+
 /// The slots of a region.
 #[derive(Debug)]
 pub struct Slots {

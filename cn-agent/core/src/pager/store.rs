@@ -1,10 +1,10 @@
 //! What the pager needs of the compute node: pages of CMem, fetched and written back.
 //!
-//! A transfer is known by the frame that it fills or empties. Whoever carries it out retries while there is hope, for
+//! A transfer is known by the buffer that it fills or empties. Whoever carries it out retries while there is hope, for
 //! as long as the region's policy says, and reports once: [`Pager::fetched`](super::Pager::fetched),
 //! [`Pager::written`](super::Pager::written).
 
-use super::frames::FrameId;
+use super::page_buffers::BufferId;
 
 /// A transfer has failed for good: the memory node has lost the data, or was away for longer than the region allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,10 +25,10 @@ pub trait Store {
     /// Transfers that may be begun now.
     fn room(&self) -> usize;
 
-    /// Begins to fetch a slot into a frame.
-    fn fetch(&mut self, slot: u32, frame: FrameId, urgency: Urgency);
+    /// Begins to fetch a slot into a buffer.
+    fn fetch(&mut self, slot: u32, buffer: BufferId, urgency: Urgency);
 
-    /// Begins to write those lines of a frame to a slot that `lines` names; at least one. The frame does not change
+    /// Begins to write those lines of a buffer to a slot that `lines` names; at least one. The buffer does not change
     /// until it is done.
-    fn write(&mut self, slot: u32, lines: u64, frame: FrameId);
+    fn write(&mut self, slot: u32, lines: u64, buffer: BufferId);
 }

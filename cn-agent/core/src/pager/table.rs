@@ -1,8 +1,10 @@
 //! The table of a view's pages: one [`Entry`] each, in the agent's own memory or in memory that outlives it.
 
-use std::fmt;
-use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::ops::Deref;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use super::entry::Entry;
 
@@ -32,11 +34,13 @@ impl PageTable {
     }
 
     /// How many pages.
+    #[inline]
     pub fn len(&self) -> u32 {
         self.0.len() as u32
     }
 
     /// Whether there are none.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -14,7 +14,7 @@ impl Pager {
 
     /// All views of the predecessor are there.
     pub fn complete(&mut self) {
-        if !std::mem::replace(&mut self.complete, true) {
+        if !core::mem::replace(&mut self.complete, true) {
             self.slots.adopted();
         }
     }
@@ -26,22 +26,22 @@ impl Pager {
             let entry = self.entry(view, page);
             let known = entry.slot().filter(|slot| self.slots.adopt(*slot));
             let nowhere = known.is_none() && entry.slot().is_some();
-            let settled = entry.with_slot(known).with_frame(None);
+            let settled = entry.with_slot(known).with_buffer(None);
             let settled = match entry.state() {
                 // A slot the region does not have: what was there cannot be told.
                 _ if nowhere => settled.to(State::Lost),
                 State::Absent => settled.to(State::Absent),
-                State::Fetching | State::Held | State::Dropping | State::Cleaning
+                State::Fetching | State::Staged | State::Dropping | State::Cleaning
                     if entry.is(Flags::ZAPPED) =>
                 {
                     known.into_iter().for_each(|slot| self.slots.give(slot));
                     Entry::absent(NO_SLOT)
                 }
                 // As in CMem, if it was installed in the last moment, or not taken away.
-                State::Fetching | State::Held | State::Dropping if memory.is_present(view, page) => {
+                State::Fetching | State::Staged | State::Dropping if memory.is_present(view, page) => {
                     settled.to(State::Clean)
                 }
-                State::Fetching | State::Held | State::Dropping => settled.to(State::Absent),
+                State::Fetching | State::Staged | State::Dropping => settled.to(State::Absent),
                 State::Lost => settled.to(State::Lost),
                 State::Installing if !memory.is_present(view, page) => settled.to(State::Absent),
                 State::Clean => settled.to(State::Clean),

@@ -38,7 +38,7 @@ pub(super) enum Way {
     /// Data is answered as it comes, or a whole answer fits a part.
     Read,
     /// Data is collected first.
-    HeldRead,
+    StagedRead,
     Write,
     Zero,
 }
@@ -54,7 +54,7 @@ pub(super) struct Slot {
     pub cut: u64,
     /// Parts that have not ended.
     pub parts: u16,
-    pub held: Vec<u8>,
+    pub staged: Vec<u8>,
     pub failed: Option<String>,
     /// When it has waited long enough, once it waits.
     pub until: Option<Instant>,

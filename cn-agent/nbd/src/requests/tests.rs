@@ -107,7 +107,7 @@ impl Bench {
         while let Some(sent) = self.output.next_sent(&mut length) {
             match sent {
                 Sent::Part(part) => self.requests.sent(part),
-                Sent::Held(bytes) => self.requests.let_go(bytes),
+                Sent::Staged(bytes) => self.requests.staged_sent(bytes),
                 Sent::Bytes => {}
             }
         }
@@ -129,8 +129,8 @@ impl Bench {
 
     fn nothing_is_left(&self) {
         assert!(self.requests.is_empty() && self.output.is_empty());
-        let Requests { given, held, free_parts, .. } = &self.requests;
-        assert_eq!((*given, *held, free_parts.len()), (0, 0, PARTS_MAX));
+        let Requests { given, staged, free_parts, .. } = &self.requests;
+        assert_eq!((*given, *staged, free_parts.len()), (0, 0, PARTS_MAX));
         assert_eq!(self.requests.used_blocks().count(), 0);
     }
 
@@ -250,10 +250,13 @@ fn what_may_pass_is_tried_again_and_what_has_waited_fails() {
     assert_eq!(requests.failed(first.tag, &"away", true, patience(now), output), Some(false));
     assert_eq!(requests.failed(first.tag, &"away", true, patience(now), output), None, "not twice");
     assert_eq!(requests.failed(second.tag, &"lost", false, patience(now), output), Some(true));
-    assert_eq!((requests.next(now), requests.due()), (None, Some(now + PAUSE)));
-    let again = requests.next(now + PAUSE).unwrap();
+    assert_eq!((requests.next(now), requests.due()), (None, Some(now + RETRY_INTERVAL)));
+    let again = requests.next(now + RETRY_INTERVAL).unwrap();
     assert_eq!(again, first);
-    assert_eq!(requests.failed(again.tag, &"away", true, patience(now + PAUSE), output), Some(false));
+    assert_eq!(
+        requests.failed(again.tag, &"away", true, patience(now + RETRY_INTERVAL), output),
+        Some(false)
+    );
     let late = now + Duration::from_secs(5);
     let again = requests.next(late).unwrap();
     assert_eq!(requests.failed(again.tag, &"away", true, patience(late), output), Some(true));
@@ -338,7 +341,7 @@ fn no_client_has_more_kept_for_it_than_there_is_room_for() {
         let Some(order) = bench.requests.next(now) else { break };
         bench.obey(order);
     }
-    assert!(bench.requests.held <= HELD_MAX && bench.requests.used_blocks().count() <= 128);
+    assert!(bench.requests.staged <= STAGED_MAX && bench.requests.used_blocks().count() <= 128);
     bench.work();
     bench.nothing_is_left();
 }

@@ -10,9 +10,9 @@ use cxloe_member::socket::send_some;
 use cxloe_member::wire::PROBE_MAGIC;
 
 use super::{ONLY, Space};
-use crate::ledger::Record;
 use crate::member::Kept;
 use crate::memory::{KernelMemory, Mapped, access};
+use crate::shared_state::Record;
 use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
 
 /// Reads of one userfaultfd in one round.
@@ -133,7 +133,7 @@ impl Space {
         };
         let mut follow = || {
             let expected = self.free_view();
-            let table = self.ledger.table(expected.0).map_err(|error| error.to_string())?;
+            let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
             // Stale entries are nobody's.
             (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
             let view = self.pager.forked(view, table).map_err(|error| error.to_string())?;
@@ -143,7 +143,8 @@ impl Space {
         };
         match follow() {
             Ok((view, mapping)) => {
-                self.ledger.set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
+                self.shared_state
+                    .set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
                 self.keep(view, &uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
                 let KernelMemory::Private(memory) = &mut self.memory else { return };
                 memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));

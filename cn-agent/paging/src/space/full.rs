@@ -10,16 +10,16 @@ use std::time::Duration;
 use cxloe_wire::time::Time;
 
 use super::Space;
-use crate::ledger;
+use crate::shared_state;
 use cxloe_cn_core::mapped::{Kind, whole_pages};
 use cxloe_cn_core::pager::{MappingId, PAGE_BYTES};
 use cxloe_cn_core::transfers::Transfers;
 
 /// The pause between two looks whether pages can leave after all.
-const PAUSE: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// How long there has to have been room before it is told again that there is none.
-const QUIET: Duration = Duration::from_secs(1);
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
 /// A space whose region is full, and somebody waits.
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +32,14 @@ impl Space {
     /// Takes time into account for those who wait for room in the region.
     pub(crate) fn look_after_full(&mut self, now: Time, transfers: &mut Transfers) {
         if !self.pager.is_full() {
-            if self.full.is_some_and(|full| now.since(full.looked) > QUIET) {
+            if self.full.is_some_and(|full| now.since(full.looked) > QUIET_PERIOD) {
                 self.full = None;
             }
             return;
         }
         let latest = |id: &MappingId| {
             let pid = self.memory.mappings().get(*id).map_or(0, |mapped| mapped.pid);
-            ledger::started(pid).unwrap_or(u64::MAX)
+            shared_state::started(pid).unwrap_or(u64::MAX)
         };
         let last = self.pager.waiting_for_slots().map(|fault| fault.mapping).max_by_key(latest);
         let Some(last) = last else { return };
@@ -58,7 +58,7 @@ impl Space {
             // It takes a moment to end; whoever waits after it has as long again.
             self.full = Some(Full { since: now, looked: now });
             self.end_for_want_of_room(last, transfers);
-        } else if now.since(full.looked) > PAUSE {
+        } else if now.since(full.looked) > POLL_INTERVAL {
             self.full = Some(Full { looked: now, ..full });
             self.pager.look_again();
         }
@@ -74,7 +74,7 @@ impl Space {
             return false;
         }
         self.options.pages = pages;
-        self.ledger.set_pages(pages);
+        self.shared_state.set_pages(pages);
         self.pager.grow(pages);
         // Whoever finds no room again waits as long again.
         self.full = None;

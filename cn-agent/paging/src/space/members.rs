@@ -6,9 +6,9 @@ use cxloe_cn_core::pager::MappingId;
 use cxloe_cn_core::transfers::{Transfers, is_final};
 
 use super::Space;
-use crate::ledger;
 use crate::member::{Said, ranges};
 use crate::memory::{KernelMemory, Mapped};
+use crate::shared_state;
 
 /// Why a page of a region is lost, and what to do about it.
 fn loss(region: &str, error: EngineError) -> String {
@@ -106,7 +106,7 @@ impl Space {
     pub(super) fn part(&mut self, id: MappingId) {
         if let Some(mapped) = self.memory.mappings_mut().remove(id) {
             tracing::debug!(region = self.options.region, pid = mapped.pid, "a process has left");
-            self.ledger.set_record(id.0, None);
+            self.shared_state.set_record(id.0, None);
             self.changed = true;
             self.parted.push(mapped);
         }
@@ -118,7 +118,7 @@ impl Space {
         let gone = |(id, mapped): (MappingId, &Mapped)| {
             if mapped.link.is_none() {
                 match (shared, mapped.pid) {
-                    (true, pid) if ledger::started(pid).is_none() => return Some(id),
+                    (true, pid) if shared_state::started(pid).is_none() => return Some(id),
                     (true, _) => {}
                     (false, _) => mapped.look(),
                 }

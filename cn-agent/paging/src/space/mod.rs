@@ -10,12 +10,14 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use cxloe_cn_core::mapped::{Kind, SpaceOptions, whole_pages};
-use cxloe_cn_core::pager::{Entry, Frames, Io, NO_SLOT, PageTable, Pager, PagerOptions, Slots, Use, ViewId};
+use cxloe_cn_core::pager::{
+    Entry, Io, NO_SLOT, PageBuffers, PageTable, Pager, PagerOptions, Slots, Use, ViewId,
+};
 use cxloe_cn_core::transfers::{Ended, PageIo, Transfers};
 use cxloe_wire::time::Time;
 
-use super::ledger::{Ledger, LedgerError};
 use super::memory::{Foreign, KernelMemory, Mapped, Private, Shared};
+use super::shared_state::{SharedState, SharedStateError};
 use super::watchdog::Watchdog;
 use ending::Clean;
 use full::Full;
@@ -34,9 +36,9 @@ pub enum MakeError {
     Io(#[from] io::Error),
     /// What a predecessor left behind is of no use.
     #[error(transparent)]
-    Ledger(#[from] LedgerError),
+    SharedState(#[from] SharedStateError),
     /// The space cannot be taken over.
-    #[error("the memory of the region did not come with its ledger")]
+    #[error("the memory of the region did not come with its shared_state")]
     NoMemory,
 }
 
@@ -47,8 +49,8 @@ pub struct Made {
     pub id: u64,
     /// Pages of the region.
     pub pages: u32,
-    /// The ledger, to keep for the agent's successor.
-    pub ledger: OwnedFd,
+    /// The shared_state, to keep for the agent's successor.
+    pub shared_state: OwnedFd,
     /// The memory, if processes share it.
     pub memory: Option<OwnedFd>,
 }
@@ -61,7 +63,7 @@ pub struct Space {
     pub(super) place: u16,
     pub(super) pager: Pager,
     pub(super) memory: KernelMemory,
-    pub(super) ledger: Ledger,
+    pub(super) shared_state: SharedState,
     pub(super) owners: u32,
     /// Where descriptors of forked children are kept.
     keeper: Option<OwnedFd>,
@@ -89,13 +91,13 @@ impl Space {
     /// # Errors
     /// Any [`MakeError`].
     pub fn create(options: SpaceOptions) -> Result<Space, MakeError> {
-        let ledger = Ledger::create(&options)?;
+        let shared_state = SharedState::create(&options)?;
         let memory = match options.kind {
             Kind::Shared => KernelMemory::Shared(Shared::create(options.pages)?),
             Kind::Private => KernelMemory::Private(Private::new(Watchdog::start()?)),
             Kind::Foreign => KernelMemory::Foreign(Foreign::default()),
         };
-        let mut space = Space::over(options, memory, ledger);
+        let mut space = Space::over(options, memory, shared_state);
         if space.options.kind != Kind::Private {
             let table = space.empty_table(ONLY)?;
             space.pager.add_view(table, true).map_err(io::Error::other)?;
@@ -103,22 +105,22 @@ impl Space {
         Ok(space)
     }
 
-    /// What a predecessor has left behind: `ledger` and, if the memory is shared, that. `place` finds by the
+    /// What a predecessor has left behind: `shared_state` and, if the memory is shared, that. `place` finds by the
     /// region's name where it begins and how many bytes it has: more than the predecessor knew, if it has grown since.
     ///
     /// # Errors
     /// Any [`MakeError`].
     pub fn adopt(
-        ledger: OwnedFd,
+        shared_state: OwnedFd,
         memory: Option<OwnedFd>,
         place: impl FnOnce(&str) -> Option<(u64, u64)>,
     ) -> Result<Option<Space>, MakeError> {
-        let (ledger, options) = Ledger::adopt(ledger)?;
+        let (shared_state, options) = SharedState::adopt(shared_state)?;
         let Some((hpa, bytes)) = place(&options.region) else { return Ok(None) };
         let mut options = SpaceOptions { hpa, ..options };
         if options.kind == Kind::Private {
             options.pages = options.pages.max(whole_pages(bytes));
-            ledger.set_pages(options.pages);
+            shared_state.set_pages(options.pages);
         }
         let memory = match options.kind {
             Kind::Shared => {
@@ -127,12 +129,12 @@ impl Space {
             Kind::Private => KernelMemory::Private(Private::new(Watchdog::start()?)),
             Kind::Foreign => KernelMemory::Foreign(Foreign::default()),
         };
-        let mut space = Space::over(options, memory, ledger);
+        let mut space = Space::over(options, memory, shared_state);
         space.take_over()?;
         Ok(Some(space))
     }
 
-    fn over(options: SpaceOptions, memory: KernelMemory, ledger: Ledger) -> Space {
+    fn over(options: SpaceOptions, memory: KernelMemory, shared_state: SharedState) -> Space {
         let SpaceOptions { kind, pages, limit, prefetch, fresh, stay, .. } = options;
         let room = options.view_pages;
         let slots = match kind {
@@ -149,7 +151,7 @@ impl Space {
             place: 0,
             pager,
             memory,
-            ledger,
+            shared_state,
             owners: 0,
             keeper: None,
             takeover: None,
@@ -183,12 +185,17 @@ impl Space {
             KernelMemory::Shared(shared) => Some(shared.descriptor().try_clone_to_owned()?),
             _ => None,
         };
-        Ok(Made { id: self.options.id, pages: self.options.pages, ledger: self.ledger.share()?, memory })
+        Ok(Made {
+            id: self.options.id,
+            pages: self.options.pages,
+            shared_state: self.shared_state.share()?,
+            memory,
+        })
     }
 
-    /// The ledger's table of a view, its pages as those of a new view.
+    /// The shared_state's table of a view, its pages as those of a new view.
     pub(super) fn empty_table(&self, view: ViewId) -> io::Result<PageTable> {
-        let table = self.ledger.table(view.0)?;
+        let table = self.shared_state.table(view.0)?;
         let own = self.options.kind != Kind::Private && !self.options.fresh;
         (0..table.len()).for_each(|page| {
             table.set(page, Entry::absent(if own { page } else { NO_SLOT }));
@@ -209,23 +216,23 @@ impl Space {
     }
 
     #[inline]
-    pub(super) fn frames(&mut self) -> &mut Frames {
-        self.pager.frames()
+    pub(super) fn buffers(&mut self) -> &mut PageBuffers {
+        self.pager.buffers()
     }
 
     /// A transfer has ended.
     #[inline]
     pub(super) fn transferred(&mut self, ended: Ended, transfers: &mut Transfers) {
-        let Ended { frame, fetch, outcome, cause, began, .. } = ended;
+        let Ended { buffer, fetch, outcome, cause, began, .. } = ended;
         if let Some(error) = cause {
             self.tell_why(error);
         }
-        let wanted = began.and_then(|began| match self.pager.frames().purpose(frame) {
+        let wanted = began.and_then(|began| match self.pager.buffers().purpose(buffer) {
             Use::Fetch { page, mapping: Some(mapping), .. } => Some((mapping, page, began)),
             _ => None,
         });
         self.with_io(transfers, |pager, io| {
-            if fetch { pager.fetched(frame, outcome, io) } else { pager.written(frame, outcome, io) }
+            if fetch { pager.fetched(buffer, outcome, io) } else { pager.written(buffer, outcome, io) }
         });
         if let (Some((mapping, page, began)), Ok(())) = (wanted, outcome) {
             transfers.watch.fetched(self.place, mapping, page, began);
@@ -254,14 +261,14 @@ impl Space {
 
     /// Whether it has something to do that no event will bring.
     #[inline]
-    pub(super) fn is_held(&self) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         self.pager.has_work() || !self.cleans.is_empty()
     }
 
     /// Changes how many pages may be resident.
     pub(super) fn set_limit(&mut self, pages: u32) {
         self.options.limit = pages;
-        self.ledger.set_limit(pages);
+        self.shared_state.set_limit(pages);
         self.pager.set_limit(pages);
     }
 }

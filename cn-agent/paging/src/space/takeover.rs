@@ -1,14 +1,14 @@
 //! Going on with the spaces of an agent that has died.
 //!
-//! The first member or owner that comes shows the ledger, from which everything is made again: the views, each with its
+//! The first member or owner that comes shows the shared_state, from which everything is made again: the views, each with its
 //! table, in the numbers they had. Those of processes that have ended meanwhile are ended at once. What is in memory is
 //! not cleaned before every process that lives has come again, since until then its pages cannot be protected.
 
 use std::io;
 
 use super::{ONLY, Space};
-use crate::ledger::{self, Record};
 use crate::memory::KernelMemory;
+use crate::shared_state::{self, Record};
 use cxloe_cn_core::mapped::Kind;
 use cxloe_cn_core::pager::{PageTable, ViewId};
 
@@ -20,16 +20,16 @@ pub(crate) struct TakeOver {
 
 impl Record {
     fn is_alive(&self) -> bool {
-        self.pid != 0 && ledger::started(self.pid) == Some(self.started)
+        self.pid != 0 && shared_state::started(self.pid) == Some(self.started)
     }
 }
 
 impl Space {
-    /// Makes the space again from its ledger.
+    /// Makes the space again from its shared_state.
     pub(crate) fn take_over(&mut self) -> io::Result<()> {
-        let records = self.ledger.records();
+        let records = self.shared_state.records();
         (0..cxloe_cn_core::pager::MAPPINGS_MAX as u16)
-            .for_each(|mapping| self.ledger.set_record(mapping, None));
+            .for_each(|mapping| self.shared_state.set_record(mapping, None));
         self.pager.expect_more();
         let shared = self.options.kind != Kind::Private;
         let views = if shared { 1 } else { records.iter().map(|record| record.view + 1).max().unwrap_or(0) };
@@ -38,7 +38,7 @@ impl Space {
             let record = records.iter().find(|record| record.view == view.0);
             let table = match record {
                 None if !shared => PageTable::local(0),
-                _ => self.ledger.table(view.0)?,
+                _ => self.shared_state.table(view.0)?,
             };
             let added = self.pager.add_view(table, shared).map_err(io::Error::other)?;
             debug_assert_eq!(added, view);
@@ -57,7 +57,7 @@ impl Space {
         // What has not come again is noted again, in case this agent dies, too.
         let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
         for (index, record) in expected.iter().enumerate() {
-            self.ledger.set_record(last - 1 - index as u16, Some(*record));
+            self.shared_state.set_record(last - 1 - index as u16, Some(*record));
         }
         tracing::info!(
             region = self.options.region,
@@ -93,9 +93,9 @@ impl Space {
         let last = cxloe_cn_core::pager::MAPPINGS_MAX as u16;
         let expected = &takeover.expected;
         for (index, record) in expected.iter().enumerate() {
-            self.ledger.set_record(last - 1 - index as u16, Some(*record));
+            self.shared_state.set_record(last - 1 - index as u16, Some(*record));
         }
-        self.ledger.set_record(last - 1 - expected.len() as u16, None);
+        self.shared_state.set_record(last - 1 - expected.len() as u16, None);
     }
 
     /// Gives up those who have ended meanwhile; with the last one, all is as it was.

@@ -126,7 +126,8 @@ pub const POISON: Ioctl = _IOWR::<Fill>(TYPE, 0x08);
 /// `request` takes a `T`, and what it does to the memory that `argument` names is something that the caller may do.
 #[inline]
 pub unsafe fn ioctl<T>(fd: BorrowedFd<'_>, request: Ioctl, argument: &mut T) -> Result<c_int, Errno> {
-    // SAFETY: the argument is a live value of the type that the request reads and writes; the rest is the caller's.
+    // SAFETY: the argument is a live value of the type that the request reads and writes; the caller ensures that the
+    // request does to memory what it may.
     Errno::result(unsafe { libc::ioctl(fd.as_raw_fd(), request, std::ptr::from_mut(argument)) })
 }
 

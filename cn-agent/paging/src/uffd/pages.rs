@@ -167,7 +167,7 @@ impl Uffd {
         request: Ioctl,
         range: &Range<u64>,
     ) -> Result<(), UffdError> {
-        // SAFETY: the caller's.
+        // SAFETY: the request takes a range, and the caller ensures that it does to that range what it may.
         let done = unsafe { abi::ioctl(self.as_fd(), request, &mut span(range)) };
         done.map(drop).map_err(|errno| UffdError::new(doing, errno))
     }

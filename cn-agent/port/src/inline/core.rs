@@ -9,11 +9,11 @@ use super::counter::{Counter, End, Outcome, Wish};
 use super::lock::SpinLock;
 use crate::port::{Parts, Port};
 use cxloe_cn_core::engine::{EngineError, EngineEvent, Sink};
-use cxloe_cn_core::pager::{self, Access, Fault, Frames, Io, MappingId, Memory, Pager, ViewId};
-use cxloe_cn_core::transfers::{Ended, FrameSource, PAGING, PageIo, Transfers};
+use cxloe_cn_core::pager::{self, Access, Fault, Io, MappingId, Memory, PageBuffers, Pager, ViewId};
+use cxloe_cn_core::transfers::{BufferSource, Ended, PAGING, PageIo, Transfers};
 use cxloe_paging::memory::Shared;
 
-/// Frames taken from the ring in one round.
+/// PageBuffers taken from the ring in one round.
 const BATCH: usize = 64;
 /// Looks at the link between two looks at the clock.
 const SPINS: u32 = 16;
@@ -116,12 +116,12 @@ impl std::fmt::Debug for State {
 /// The only space there is.
 const SPACE: u16 = 0;
 
-/// The frames of the pager, for transfers.
-struct Source<'a>(&'a mut Frames);
+/// The buffers of the pager, for transfers.
+struct Source<'a>(&'a mut PageBuffers);
 
-impl FrameSource for Source<'_> {
+impl BufferSource for Source<'_> {
     #[inline]
-    fn frames(&mut self, _: u16) -> Option<&mut Frames> {
+    fn buffers(&mut self, _: u16) -> Option<&mut PageBuffers> {
         Some(self.0)
     }
 }
@@ -129,7 +129,7 @@ impl FrameSource for Source<'_> {
 /// Takes what the engine has for the transfers.
 struct Receiver<'a> {
     transfers: &'a mut Transfers,
-    frames: Source<'a>,
+    buffers: Source<'a>,
     ended: &'a mut Vec<Ended>,
 }
 
@@ -137,7 +137,7 @@ impl Sink for Receiver<'_> {
     #[inline]
     fn read(&mut self, user: u64, data: &[u8]) {
         if user & PAGING != 0 {
-            self.transfers.read(user, data, &mut self.frames, self.ended);
+            self.transfers.read(user, data, &mut self.buffers, self.ended);
         }
     }
 
@@ -166,7 +166,7 @@ impl State {
         patience: Duration,
     ) -> State {
         let parts = port.into_parts();
-        let now = parts.clock.now();
+        let (now, clock) = (parts.clock.now(), parts.clock.clone());
         State {
             port: Some(parts),
             pager,
@@ -175,7 +175,7 @@ impl State {
             mapping,
             hpa,
             patience,
-            transfers: Transfers::new(),
+            transfers: Transfers::new(move || clock.now()),
             ended: Vec::with_capacity(1024),
             now,
             looks: 0,
@@ -189,12 +189,12 @@ impl State {
         let work = self.turn();
         let State { port, transfers, pager, ended, .. } = self;
         let Some(Parts { link, engine, clock, signals }) = port else { return false };
-        let sent = transfers.go_on(engine, self.now, link.transmit(), &mut Source(pager.frames()), ended);
+        let sent = transfers.go_on(engine, self.now, link.transmit(), &mut Source(pager.buffers()), ended);
         // A link that fails is one that is down: transfers wait for it, as long as they may.
         let _ = link.flush();
         let now = &mut self.now;
-        let mut receiver = Receiver { transfers, frames: Source(pager.frames()), ended };
-        let received = link.receive(BATCH, &mut |frame, tx| engine.handle(frame, *now, tx, &mut receiver));
+        let mut receiver = Receiver { transfers, buffers: Source(pager.buffers()), ended };
+        let received = link.receive(BATCH, &mut |buffer, tx| engine.handle(buffer, *now, tx, &mut receiver));
         let received = received.unwrap_or(0);
         self.looks = self.looks.wrapping_add(1);
         if received > 0 || self.looks.is_multiple_of(SPINS) {
@@ -235,13 +235,13 @@ impl State {
     #[inline]
     fn finish(&mut self) {
         let State { pager, memory, transfers, ended, hpa, patience, .. } = self;
-        while let Some(Ended { frame, fetch, outcome, .. }) = ended.pop() {
+        while let Some(Ended { buffer, fetch, outcome, .. }) = ended.pop() {
             let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
             let mut io = Io { memory, store: &mut page_io };
             if fetch {
-                pager.fetched(frame, outcome, &mut io)
+                pager.fetched(buffer, outcome, &mut io)
             } else {
-                pager.written(frame, outcome, &mut io)
+                pager.written(buffer, outcome, &mut io)
             }
         }
     }
@@ -260,7 +260,7 @@ impl State {
                 let waits = self.pager.owes(mapping, page);
                 return if waits { Outcome::Told } else { Outcome::Ended(End::Served) };
             }
-            Absent | Fetching | Held | Installing | Dropping => Access::Missing,
+            Absent | Fetching | Staged | Installing | Dropping => Access::Missing,
             // There, but perhaps not in the page table.
             Clean if !write && self.memory.map(mapping, page, true).is_ok() => {
                 return Outcome::Ended(End::Served);

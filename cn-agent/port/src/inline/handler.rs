@@ -13,7 +13,7 @@ use super::counter::End;
 use cxloe_sigbus::Fault;
 
 /// Mappings with inline faults of one process.
-const SEATS: usize = 16;
+const HANDLER_SLOTS: usize = 16;
 
 /// A mapping as the handler finds it.
 struct Entry {
@@ -24,30 +24,30 @@ struct Entry {
     inside: AtomicUsize,
 }
 
-static ENTRIES: [Entry; SEATS] = [const {
+static ENTRIES: [Entry; HANDLER_SLOTS] = [const {
     Entry {
         start: AtomicU64::new(0),
         end: AtomicU64::new(0),
         core: AtomicPtr::new(std::ptr::null_mut()),
         inside: AtomicUsize::new(0),
     }
-}; SEATS];
+}; HANDLER_SLOTS];
 
 /// Held while entries change; never by the handler.
 static CHANGING: Mutex<()> = Mutex::new(());
 
 /// A mapping's place in the handler's table.
 #[derive(Debug)]
-pub struct Seat {
+pub struct HandlerSlot {
     at: usize,
     /// The process that has it; a child does not.
     process: u32,
     core: Option<Arc<Core>>,
 }
 
-impl Seat {
+impl HandlerSlot {
     /// Has faults in `range` served by `core`.
-    pub fn take(range: Range<u64>, core: &Arc<Core>) -> Result<Seat, InlineError> {
+    pub fn take(range: Range<u64>, core: &Arc<Core>) -> Result<HandlerSlot, InlineError> {
         if !cxloe_sigbus::HAS_STACKS {
             return Err(InlineError::Architecture(std::env::consts::ARCH));
         }
@@ -62,11 +62,11 @@ impl Seat {
         }
         cxloe_sigbus::adopt();
         let free = ENTRIES.iter().position(|entry| entry.core.load(Ordering::Relaxed).is_null());
-        let at = free.ok_or(InlineError::Full(SEATS))?;
+        let at = free.ok_or(InlineError::Full(HANDLER_SLOTS))?;
         ENTRIES[at].start.store(range.start, Ordering::Relaxed);
         ENTRIES[at].end.store(range.end, Ordering::Relaxed);
         ENTRIES[at].core.store(Arc::as_ptr(core).cast_mut(), Ordering::Release);
-        Ok(Seat { at, process: std::process::id(), core: Some(Arc::clone(core)) })
+        Ok(HandlerSlot { at, process: std::process::id(), core: Some(Arc::clone(core)) })
     }
 
     /// Whether this process has it, and was not merely forked from the one that has.
@@ -93,7 +93,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for HandlerSlot {
     fn drop(&mut self) {
         self.leave();
     }

@@ -123,14 +123,14 @@ pub struct InlineRegion {
     /// Unmapped by the process that mapped it.
     memory: ManuallyDrop<MmapRaw>,
     core: Arc<Core>,
-    seat: handler::Seat,
+    slot: handler::HandlerSlot,
     stop: Arc<AtomicBool>,
     keeper: Option<JoinHandle<()>>,
     lost_wait: Duration,
 }
 
 /// How long the keeper rests when nothing is due.
-const REST: Duration = Duration::from_micros(500);
+const KEEPER_INTERVAL: Duration = Duration::from_micros(500);
 
 impl InlineRegion {
     /// Maps `bytes` of a region that `port` reaches at `hpa`. The port is the mapping's from here on.
@@ -183,7 +183,7 @@ impl InlineRegion {
 
         let core =
             Arc::new(Core::new(State::new(port, pager, shared, view, mapping, hpa, options.lost_wait)));
-        let seat = handler::Seat::take(start..start + bytes, &core)?;
+        let slot = handler::HandlerSlot::take(start..start + bytes, &core)?;
         let stop = Arc::new(AtomicBool::new(false));
         let keeper = {
             let (core, stop) = (Arc::clone(&core), Arc::clone(&stop));
@@ -191,7 +191,7 @@ impl InlineRegion {
         };
         let keeper = Some(keeper.map_err(system("start the keeper"))?);
         let memory = ManuallyDrop::new(memory);
-        Ok(InlineRegion { memory, core, seat, stop, keeper, lost_wait: options.lost_wait })
+        Ok(InlineRegion { memory, core, slot, stop, keeper, lost_wait: options.lost_wait })
     }
 
     /// Where it begins.
@@ -225,7 +225,7 @@ impl InlineRegion {
     /// [`InlineError::NotWrittenBack`] when they do not take it within the time that they may be away;
     /// [`InlineError::Inherited`] in a child of the process that mapped it.
     pub fn flush(&self) -> Result<(), InlineError> {
-        if !self.seat.is_ours() {
+        if !self.slot.is_ours() {
             return Err(InlineError::Inherited);
         }
         let clock = cxloe_link::Clock::new();
@@ -244,7 +244,7 @@ impl InlineRegion {
     /// # Errors
     /// [`InlineError::NotWrittenBack`]; the mapping is gone all the same. [`InlineError::Inherited`].
     pub fn close(mut self) -> Result<Port, InlineError> {
-        if !self.seat.is_ours() {
+        if !self.slot.is_ours() {
             return Err(InlineError::Inherited);
         }
         let flushed = self.flush();
@@ -258,13 +258,13 @@ impl InlineRegion {
         if let Some(keeper) = self.keeper.take() {
             let _ = keeper.join();
         }
-        self.seat.leave();
+        self.slot.leave();
     }
 }
 
 impl Drop for InlineRegion {
     fn drop(&mut self) {
-        if !self.seat.is_ours() {
+        if !self.slot.is_ours() {
             // A child has neither the memory nor the keeper, and the link is the parent's.
             std::mem::forget(self.keeper.take());
             std::mem::forget(Arc::clone(&self.core));
@@ -301,7 +301,7 @@ fn keep(core: &Core, stop: &AtomicBool) {
         }
         idle = if worked { 0 } else { idle.saturating_add(1) };
         if idle > 64 {
-            thread::sleep(REST);
+            thread::sleep(KEEPER_INTERVAL);
         } else if idle > 8 {
             thread::yield_now();
         }

@@ -1,7 +1,7 @@
 //! What a port waits for: one operation, or many of one call; and where the data goes that answers bring.
 
 use cxloe_cn_core::cache::Line;
-use cxloe_cn_core::engine::{EngineError, Piece, Sink};
+use cxloe_cn_core::engine::{EngineError, Segment, Sink};
 
 /// Bits of a user value that say which of its call's requests it is; those above say which call it belongs to.
 pub(super) const REQUEST_BITS: u32 = 32;
@@ -9,8 +9,8 @@ pub(super) const REQUEST_BITS: u32 = 32;
 /// Where the data of a request goes.
 #[derive(Clone, Copy)]
 pub(super) struct Request {
-    pub piece: Piece,
-    /// Where in the call's buffer the piece begins.
+    pub segment: Segment,
+    /// Where in the call's buffer the segment begins.
     pub at: usize,
 }
 
@@ -30,7 +30,7 @@ impl Requests {
 
     /// With room for `depth`, all free: what an earlier call left behind is nobody's.
     pub fn clear(&mut self, depth: usize) {
-        self.slots.resize(depth, Request { piece: Piece::straight(0, 0), at: 0 });
+        self.slots.resize(depth, Request { segment: Segment::straight(0, 0), at: 0 });
         self.free.clear();
         self.free.extend((0..depth as u32).rev());
     }
@@ -95,10 +95,10 @@ impl Many<'_> {
 impl Sink for Many<'_> {
     #[inline]
     fn read(&mut self, user: u64, data: &[u8]) {
-        if let Some(Request { piece, at }) = self.end(user)
+        if let Some(Request { segment, at }) = self.end(user)
             && let Some(out) = self.out.get_mut(at..)
         {
-            piece.scatter(data, out);
+            segment.scatter(data, out);
         }
     }
     #[inline]
@@ -151,7 +151,7 @@ mod tests {
         let mut out = [0; 2 * LINE_SIZE];
         let mut requests = Requests::new(2);
         for (at, slot) in requests.slots.iter_mut().enumerate() {
-            *slot = Request { piece: Piece::straight(0, 1), at: at * LINE_SIZE };
+            *slot = Request { segment: Segment::straight(0, 1), at: at * LINE_SIZE };
         }
         requests.free.clear();
         let mut many = Many { call, out: &mut out, requests: &mut requests, error: None };

@@ -49,16 +49,16 @@ pub extern "C" fn calloc(count: usize, bytes: usize) -> *mut u8 {
 /// `free(3)`.
 ///
 /// # Safety
-/// As the function.
+/// `block` is null, or a block that `malloc` or its kin returned, was not freed since, and that nobody uses any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn free(block: *mut u8) {
     if block.is_null() || boot::holds(block) {
         return;
     }
     match member().filter(|process| process.window.holds(block as usize)) {
-        // SAFETY: the caller's.
+        // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it any more.
         Some(process) => unsafe { process.heap.free(block) },
-        // SAFETY: the caller's.
+        // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it any more.
         None => unsafe { next::free(block) },
     }
 }
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn free(block: *mut u8) {
 /// `realloc(3)`. As the C library's, it frees a block that is to have 0 bytes.
 ///
 /// # Safety
-/// As the function.
+/// `block` is null, or a block that `malloc` or its kin returned, was not freed since, and that nobody uses any more under its old address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn realloc(block: *mut u8, bytes: usize) -> *mut u8 {
     if block.is_null() {
@@ -82,13 +82,13 @@ pub unsafe extern "C" fn realloc(block: *mut u8, bytes: usize) -> *mut u8 {
     }
     match member().filter(|process| process.window.holds(block as usize)) {
         Some(_) if bytes == 0 => {
-            // SAFETY: the caller's.
+            // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it under its old address any more.
             unsafe { free(block) };
             null_mut()
         }
-        // SAFETY: the caller's.
+        // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it under its old address any more.
         Some(process) => or_no_memory(unsafe { process.heap.reallocate(block, bytes) }),
-        // SAFETY: the caller's.
+        // SAFETY: `block` is a live block of the allocator that has it, and nobody uses it under its old address any more.
         None => unsafe { next::realloc(block, bytes) },
     }
 }
@@ -96,11 +96,11 @@ pub unsafe extern "C" fn realloc(block: *mut u8, bytes: usize) -> *mut u8 {
 /// `reallocarray(3)`.
 ///
 /// # Safety
-/// As the function.
+/// `block` is null, or a block that `malloc` or its kin returned, was not freed since, and that nobody uses any more under its old address.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn reallocarray(block: *mut u8, count: usize, bytes: usize) -> *mut u8 {
     match count.checked_mul(bytes) {
-        // SAFETY: the caller's.
+        // SAFETY: what `realloc` asks for is asked of the caller here.
         Some(all) => unsafe { realloc(block, all) },
         None => or_no_memory(null_mut()),
     }
@@ -127,7 +127,7 @@ pub extern "C" fn aligned_alloc(align: usize, bytes: usize) -> *mut u8 {
 /// `posix_memalign(3)`.
 ///
 /// # Safety
-/// As the function.
+/// `place` may be written as a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes: usize) -> c_int {
     if !align.is_power_of_two() || !align.is_multiple_of(size_of::<*mut u8>()) {
@@ -138,7 +138,7 @@ pub unsafe extern "C" fn posix_memalign(place: *mut *mut u8, align: usize, bytes
     if block.is_null() {
         return NO_MEMORY;
     }
-    // SAFETY: the caller's.
+    // SAFETY: `place` may be written as a pointer.
     unsafe { place.write(block) };
     0
 }
@@ -160,20 +160,20 @@ pub extern "C" fn pvalloc(bytes: usize) -> *mut u8 {
 /// `malloc_usable_size(3)`.
 ///
 /// # Safety
-/// As the function.
+/// `block` is null, or a block that `malloc` or its kin returned and that was not freed since.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn malloc_usable_size(block: *mut u8) -> usize {
     if block.is_null() {
         return 0;
     }
     if boot::holds(block) {
-        // SAFETY: the caller's.
+        // SAFETY: `block` is a live block of the allocator that has it.
         return unsafe { boot::size(block) };
     }
     match member().filter(|process| process.window.holds(block as usize)) {
-        // SAFETY: the caller's.
+        // SAFETY: `block` is a live block of the allocator that has it.
         Some(process) => unsafe { process.heap.usable(block) },
-        // SAFETY: the caller's.
+        // SAFETY: `block` is a live block of the allocator that has it.
         None => unsafe { next::usable(block) },
     }
 }

@@ -38,7 +38,7 @@ fn is_private_anonymous(flags: c_int) -> bool {
 /// `mmap(2)`.
 ///
 /// # Safety
-/// As the function.
+/// With `MAP_FIXED`, nothing uses what is mapped at the `bytes` bytes from `address` on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap(
     address: *mut c_void,
@@ -48,7 +48,7 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: with `MAP_FIXED`, nobody uses what lies there; without, the kernel chooses free addresses.
     let kernel = || unsafe { sys::mmap(address, bytes, protection, flags, fd, offset) };
     let Some(process) = remote() else { return kernel() };
     let window = process.window;
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn mmap(
             match window.claim(part.clone(), protection != PROT_NONE) {
                 Claim::Made => {
                     window.discard(part);
-                    // SAFETY: the caller's: pages that are to be new ones.
+                    // SAFETY: with `MAP_FIXED` nobody uses what lies there: these pages are to be new ones.
                     let done = unsafe { sys::mprotect(address, bytes, protection) } == 0;
                     return if done { address } else { MAP_FAILED };
                 }
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn mmap(
 /// `mmap(2)`.
 ///
 /// # Safety
-/// As the function.
+/// With `MAP_FIXED`, nothing uses what is mapped at the `bytes` bytes from `address` on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mmap64(
     address: *mut c_void,
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn mmap64(
     fd: c_int,
     offset: i64,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: what `mmap` asks for is asked of the caller here.
     unsafe { mmap(address, bytes, protection, flags, fd, offset) }
 }
 
@@ -128,10 +128,10 @@ fn outside(
 /// `munmap(2)`.
 ///
 /// # Safety
-/// As the function.
+/// Nobody uses the `bytes` bytes from `address` on any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: usize) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: nobody uses this part of the range any more.
     let kernel = |address, bytes| unsafe { sys::munmap(address, bytes) };
     let Some(process) = remote() else { return kernel(address, bytes) };
     let part = process.window.part(address as usize, bytes);
@@ -145,7 +145,7 @@ pub unsafe extern "C" fn munmap(address: *mut c_void, bytes: usize) -> c_int {
 /// `mremap(2)`. A part of the window does not move by itself: its content is copied.
 ///
 /// # Safety
-/// As the function.
+/// Nobody uses the mapping under its old address any more; with `MREMAP_FIXED`, nor what lies at `new`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mremap(
     address: *mut c_void,
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn mremap(
     flags: c_int,
     new: *mut c_void,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: nobody uses the mapping under its old address any more, nor what lies at `new` with `MREMAP_FIXED`.
     let kernel = || unsafe { sys::mremap(address, bytes, new_bytes, flags, new) };
     let Some(process) = remote() else { return kernel() };
     let window = process.window;
@@ -188,7 +188,7 @@ pub unsafe extern "C" fn mremap(
         }
     }
     let moved = if fixed {
-        // SAFETY: the caller's: what lies there is to go.
+        // SAFETY: with `MREMAP_FIXED` nobody uses what lies at `new`.
         unsafe {
             mmap(new, new_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0)
         }
@@ -207,7 +207,7 @@ pub unsafe extern "C" fn mremap(
 /// `mprotect(2)`. Addresses of the window that may be touched from here on are committed.
 ///
 /// # Safety
-/// As the function.
+/// Nobody relies on rights to the range that it takes away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: usize, protection: c_int) -> c_int {
     if let Some(process) = remote().filter(|_| protection != PROT_NONE) {
@@ -217,17 +217,17 @@ pub unsafe extern "C" fn mprotect(address: *mut c_void, bytes: usize, protection
             return -1;
         }
     }
-    // SAFETY: the caller's.
+    // SAFETY: nobody relies on rights that this takes away.
     unsafe { sys::mprotect(address, bytes, protection) }
 }
 
 /// `madvise(2)`.
 ///
 /// # Safety
-/// As the function.
+/// Nobody relies on content of the range that the advice takes away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_int) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: nobody relies on content that the advice takes away.
     let kernel = |address, bytes| unsafe { sys::madvise(address, bytes, advice) };
     let Some(process) = remote() else { return kernel(address, bytes) };
     let part = process.window.part(address as usize, bytes);
@@ -269,24 +269,24 @@ fn cannot_lock() -> c_int {
 /// `mlock(2)`.
 ///
 /// # Safety
-/// As the function.
+/// Nothing: the kernel checks the range. It is unsafe as the C library's declaration is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock(address: *const c_void, bytes: usize) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the kernel checks the range.
     unsafe { mlock2(address, bytes, 0) }
 }
 
 /// `mlock2(2)`.
 ///
 /// # Safety
-/// As the function.
+/// Nothing: the kernel checks the range. It is unsafe as the C library's declaration is.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mlock2(address: *const c_void, bytes: usize, flags: c_int) -> c_int {
     match remote() {
         Some(process) if !process.window.part(address as usize, bytes).is_empty() => cannot_lock(),
-        // SAFETY: the caller's.
+        // SAFETY: the kernel checks the range.
         _ if flags == 0 => unsafe { libc::syscall(libc::SYS_mlock, address, bytes) as c_int },
-        // SAFETY: the caller's.
+        // SAFETY: the kernel checks the range.
         _ => unsafe { libc::syscall(libc::SYS_mlock2, address, bytes, flags) as c_int },
     }
 }

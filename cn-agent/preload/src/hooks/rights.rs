@@ -51,10 +51,10 @@ followed! {
 /// `capset(2)`.
 ///
 /// # Safety
-/// As the function.
+/// `head` and `data` point to a header and to as many sets as its version has.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn capset(head: *mut c_void, data: *const c_void) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the kernel reads a header and sets that are there.
     followed(unsafe { libc::syscall(libc::SYS_capset, head, data) as c_int })
 }
 

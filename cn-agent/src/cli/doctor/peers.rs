@@ -20,7 +20,7 @@ use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 
 /// How long memory nodes may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Judges the memory nodes by what the manager says of them; `mtu` is that of the interface here.
 pub fn judge_nodes(nodes: &[MemoryNodeStatus], mtu: usize) -> Vec<Check> {
@@ -84,7 +84,7 @@ impl Answer {
             Outcome::Silent => Check::fail(
                 group,
                 name,
-                format!("no answer within {PATIENCE:?}"),
+                format!("no answer within {ANSWER_TIMEOUT:?}"),
                 "both have to be on one Ethernet segment (frames pass no router) and use the same EtherType; look for \
                  frames on both sides: tcpdump -e -i INTERFACE ether proto 0x88b5",
             ),
@@ -148,7 +148,7 @@ fn call(config: &Config, called: &[(String, Mac)]) -> Result<Vec<Answer>, String
     let now = port.clock().now();
     let peers: Vec<usize> =
         called.iter().map(|(_, mac)| port.engine().add_peer(station.requester(*mac), now)).collect();
-    let until = now + PATIENCE;
+    let until = now + ANSWER_TIMEOUT;
     let mut refusals: Vec<(String, String)> = Vec::new();
     while !port.engine().is_connected() && port.clock().now() < until {
         port.idle().map_err(|error| error.to_string())?;

@@ -1,7 +1,7 @@
 //! The log of a daemon: lines on standard error, of which the operator chooses form and filter.
 //!
 //! ```text
-//!   any thread --event--> EnvFilter --> CallSites: so many from one place --> formatted --> queue --> log thread --> stderr
+//!   any thread --event--> Targets --> CallSites: so many from one place --> formatted --> queue --> log thread --> stderr
 //! ```
 //!
 //! Whoever logs never waits and never fails: the `queue` is bounded, and only its own thread writes. What does not fit
@@ -16,7 +16,7 @@ use std::panic::PanicHookInfo;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -25,6 +25,8 @@ use queue::QUEUE;
 
 /// What is logged unless told otherwise.
 pub const FILTER_DEFAULT: &str = "info";
+/// The same as a level.
+const LEVEL_DEFAULT: LevelFilter = LevelFilter::INFO;
 /// How long the end of a process, or of a thread that panicked, waits for its last lines to be written.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
 
@@ -57,9 +59,9 @@ impl Drop for Log {
 /// # Panics
 /// If the process has a log already.
 pub fn start(filter: &str, format: LogFormat) -> Log {
-    let (parsed, wrong) = match EnvFilter::try_new(filter) {
+    let (parsed, wrong) = match filter.parse::<Targets>() {
         Ok(parsed) => (parsed, None),
-        Err(error) => (EnvFilter::new(FILTER_DEFAULT), Some(error)),
+        Err(error) => (Targets::new().with_default(LEVEL_DEFAULT), Some(error)),
     };
     let alone = QUEUE.start(|| SITES.report());
     let lines = tracing_subscriber::fmt::layer()

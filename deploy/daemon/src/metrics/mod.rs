@@ -10,6 +10,7 @@
 
 mod address;
 mod document;
+mod process;
 mod scrape;
 mod server;
 

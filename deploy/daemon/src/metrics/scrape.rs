@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prometheus::TextEncoder;
-use prometheus::core::Collector;
-use prometheus::process_collector::ProcessCollector;
 use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::process::Usage;
 
 /// What kind of number a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,19 +225,21 @@ impl Scrape {
             family.set_metric(samples);
             family
         };
-        let mut families: Vec<MetricFamily> = self.0.into_values().map(family).collect();
-        families.extend(ProcessCollector::for_self().collect().into_iter().map(own_words));
+        let families: Vec<MetricFamily> =
+            self.0.into_values().chain(process().0.into_values()).map(family).collect();
         TextEncoder::new().encode_to_string(&families)
     }
 }
 
-/// A family of the process's with the help that is documented.
-fn own_words(mut family: MetricFamily) -> MetricFamily {
-    let known = PROCESS.iter().find(|metric| metric.name == family.name());
-    if let Some(metric) = known {
-        family.set_help(metric.help.to_owned());
+/// What the process uses now.
+fn process() -> Scrape {
+    let (mut scrape, usage) = (Scrape::new(), Usage::now());
+    for metric in PROCESS {
+        if let Some(value) = usage.value(metric.name) {
+            scrape.set(metric, &[], value);
+        }
     }
-    family
+    scrape
 }
 
 #[cfg(test)]

@@ -162,7 +162,7 @@ fn a_commit_without_a_slot_does_nothing() {
 
 /// More frames held back at once than there is room for: the rest pass, none is lost.
 #[test]
-fn a_full_shelf_lets_frames_pass() {
+fn a_full_delay_queue_lets_frames_pass() {
     for text in both_ways("reorder=100%,gap=1000000,hold=1ms") {
         let mut bench = Bench::new(&text, 2048);
         bench.send(100);

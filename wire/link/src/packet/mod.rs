@@ -18,7 +18,8 @@ mod receive;
 pub(super) use receive::RxRing;
 
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
-use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
 pub(super) const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \

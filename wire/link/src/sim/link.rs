@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::super::{ETHERNET_HEADER, Link, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use super::super::{ETHERNET_HEADER, Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use super::{PortConfig, SimNetwork};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::Mac;
 
 /// Frames taken out of the FIFO under one lock.

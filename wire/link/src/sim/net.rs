@@ -5,11 +5,11 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
-use super::super::fate::FaultCounters;
+use super::super::impairment::FaultCounters;
 use super::SimError;
 use super::path::{Path, PathState};
 use super::port::{FifoState, Port, PortConfig};
-use super::trace::{SimFate, Trace};
+use super::trace::{FrameOutcome, Trace};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
@@ -244,7 +244,7 @@ impl Net {
         self.counters.sent += 1;
         let Some((&dst, _)) = frame.split_first_chunk::<6>().filter(|_| frame.len() >= MACS) else {
             self.counters.runts += 1;
-            return self.drop_frame(from, Mac::BROADCAST, frame, SimFate::Runt);
+            return self.drop_frame(from, Mac::BROADCAST, frame, FrameOutcome::Runt);
         };
         let dst = Mac(dst);
         let sent = self.ports[from].depart(frame.len(), self.now);
@@ -253,7 +253,7 @@ impl Net {
                 Some(&to) => self.travel(from, to, frame, sent),
                 None => {
                     self.counters.no_port += 1;
-                    self.drop_frame(from, dst, frame, SimFate::NoPort)
+                    self.drop_frame(from, dst, frame, FrameOutcome::NoPort)
                 }
             };
         }
@@ -279,42 +279,42 @@ impl Net {
         let dst = self.ports[to].mac;
         if self.events.len() >= IN_FLIGHT_MAX {
             self.counters.full += 1;
-            return self.drop_frame(from, dst, frame, SimFate::NetworkFull);
+            return self.drop_frame(from, dst, frame, FrameOutcome::NetworkFull);
         }
         let path = &mut self.paths[from][to];
         if path.cut {
             self.counters.cut += 1;
-            return self.drop_frame(from, dst, frame, SimFate::Cut);
+            return self.drop_frame(from, dst, frame, FrameOutcome::Cut);
         }
-        let (fate, arrival) = path.next(frame.len(), sent);
+        let (impairment, arrival) = path.next(frame.len(), sent);
         if path.wants_late_copy() {
             let copy = self.copy(&frame);
             self.paths[from][to].keep_late(copy);
         }
         let path = &mut self.paths[from][to];
-        if let Some(loss) = fate.lost {
+        if let Some(loss) = impairment.lost {
             self.counters.lost += 1;
-            self.drop_frame(from, dst, frame, SimFate::Lost(loss));
+            self.drop_frame(from, dst, frame, FrameOutcome::Lost(loss));
         } else {
-            if let Some(damage) = fate.damage {
+            if let Some(damage) = impairment.damage {
                 damage.apply(&mut frame);
             }
-            if fate.held && path.has_room() {
-                tell(&mut self.trace, self.now, self.ports[from].mac, dst, &frame, SimFate::Held);
+            if impairment.delayed && path.has_room() {
+                tell(&mut self.trace, self.now, self.ports[from].mac, dst, &frame, FrameOutcome::Delayed);
                 let deadline = self.paths[from][to].hold(frame, arrival);
                 // Looked at when its time is over, whether or not enough frames have passed before.
                 self.schedule(deadline, Step::Release, from, to, Vec::new());
                 return self.release(from, to, arrival);
             }
-            path.counters.forgone += u64::from(fate.held);
-            path.counters.duplicated += u64::from(fate.duplicated);
-            let damaged = fate.damage.is_some();
+            path.counters.forgone += u64::from(impairment.delayed);
+            path.counters.duplicated += u64::from(impairment.duplicated);
+            let damaged = impairment.damage.is_some();
             let src = self.ports[from].mac;
-            tell(&mut self.trace, self.now, src, dst, &frame, SimFate::Sent { arrival, damaged });
-            let second = fate.duplicated.then(|| self.copy(&frame));
+            tell(&mut self.trace, self.now, src, dst, &frame, FrameOutcome::Sent { arrival, damaged });
+            let second = impairment.duplicated.then(|| self.copy(&frame));
             self.arrive_at(arrival, from, to, frame);
             if let Some(second) = second {
-                tell(&mut self.trace, self.now, src, dst, &second, SimFate::Duplicated);
+                tell(&mut self.trace, self.now, src, dst, &second, FrameOutcome::Duplicated);
                 self.arrive_at(arrival, from, to, second);
             }
         }
@@ -326,14 +326,14 @@ impl Net {
         while let Some(frame) = self.paths[from][to].release(self.now) {
             let at = self.paths[from][to].rejoin(arrival);
             let (src, dst) = (self.ports[from].mac, self.ports[to].mac);
-            let fate = SimFate::Sent { arrival: at, damaged: false };
-            tell(&mut self.trace, self.now, src, dst, &frame, fate);
+            let outcome = FrameOutcome::Sent { arrival: at, damaged: false };
+            tell(&mut self.trace, self.now, src, dst, &frame, outcome);
             self.arrive_at(at, from, to, frame);
         }
         while let Some(copy) = self.paths[from][to].release_late() {
             self.counters.late += 1;
             let (src, dst) = (self.ports[from].mac, self.ports[to].mac);
-            tell(&mut self.trace, self.now, src, dst, &copy, SimFate::Late { arrival });
+            tell(&mut self.trace, self.now, src, dst, &copy, FrameOutcome::Late { arrival });
             self.arrive_at(arrival, from, to, copy);
         }
     }
@@ -367,7 +367,7 @@ impl Net {
             Step::Release => self.release(from, to, self.now),
             _ if self.paths[from][to].cut => {
                 self.counters.cut += 1;
-                self.drop_frame(from, dst, frame, SimFate::Cut);
+                self.drop_frame(from, dst, frame, FrameOutcome::Cut);
             }
             Step::Ingress => {
                 let now = self.now;
@@ -375,7 +375,7 @@ impl Net {
                 match &mut port.ingress {
                     Some(line) if line.backlog(now) > port.config.ingress_queue => {
                         self.counters.full += 1;
-                        self.drop_frame(from, dst, frame, SimFate::QueueFull);
+                        self.drop_frame(from, dst, frame, FrameOutcome::QueueFull);
                     }
                     Some(line) => {
                         let at = line.carry(frame.len(), now);
@@ -393,18 +393,18 @@ impl Net {
         let (src, dst) = (self.ports[from].mac, self.ports[to].mac);
         if !self.ports[to].open {
             self.counters.no_port += 1;
-            return self.drop_frame(from, dst, frame, SimFate::NoPort);
+            return self.drop_frame(from, dst, frame, FrameOutcome::NoPort);
         }
         match self.ports[to].push(frame) {
             Ok(()) => {
                 self.counters.delivered += 1;
                 if let Some(frame) = self.ports[to].last_arrived() {
-                    tell(&mut self.trace, self.now, src, dst, frame, SimFate::Delivered);
+                    tell(&mut self.trace, self.now, src, dst, frame, FrameOutcome::Delivered);
                 }
             }
             Err(frame) => {
                 self.counters.full += 1;
-                self.drop_frame(from, dst, frame, SimFate::FifoFull);
+                self.drop_frame(from, dst, frame, FrameOutcome::FifoFull);
             }
         }
         self.watch_threshold(to);
@@ -419,15 +419,15 @@ impl Net {
         }
     }
 
-    fn drop_frame(&mut self, from: usize, to: Mac, frame: Vec<u8>, fate: SimFate) {
-        tell(&mut self.trace, self.now, self.ports[from].mac, to, &frame, fate);
+    fn drop_frame(&mut self, from: usize, to: Mac, frame: Vec<u8>, outcome: FrameOutcome) {
+        tell(&mut self.trace, self.now, self.ports[from].mac, to, &frame, outcome);
         self.recycle(frame);
     }
 }
 
 #[inline]
-fn tell(hook: &mut Option<TraceHook>, at: Time, from: Mac, to: Mac, frame: &[u8], fate: SimFate) {
+fn tell(hook: &mut Option<TraceHook>, at: Time, from: Mac, to: Mac, frame: &[u8], outcome: FrameOutcome) {
     if let Some(hook) = hook {
-        hook(&Trace { at, from, to, frame, fate });
+        hook(&Trace { at, from, to, frame, outcome });
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::super::fate::{Fate, Fates, FaultCounters, Faults};
-use super::super::random::{Probability, Random};
+use super::super::impairment::{FaultCounters, Faults, Impairment, Impairments};
 use cxloe_wire::frame::Mac;
+use cxloe_wire::random::{Probability, Random};
 use cxloe_wire::time::Time;
 
 /// Frames a path can hold back at once.
-const HELD_MAX: usize = 64;
+const DELAYED_MAX: usize = 64;
 /// Copies a path can keep to deliver them late.
 const LATE_MAX: usize = 256;
 /// A late copy comes when this many frames have passed, a turn of the 16-bit sequence numbers, give or take
@@ -47,7 +47,7 @@ impl Default for Path {
 }
 
 /// A frame held back.
-struct Held {
+struct Delayed {
     frame: Vec<u8>,
     after: u64,
     deadline: Time,
@@ -60,11 +60,11 @@ pub(super) struct PathState {
     pub own: bool,
     pub cut: bool,
     pub counters: FaultCounters,
-    fates: Fates,
+    impairments: Impairments,
     jitter: Random,
     passed: u64,
     last_arrival: Time,
-    held: Vec<Held>,
+    delayed: Vec<Delayed>,
     lateness: Random,
     /// Copies kept, and after how many frames each is due.
     late: Vec<(u64, Vec<u8>)>,
@@ -81,11 +81,11 @@ impl PathState {
             own: false,
             cut: false,
             counters: FaultCounters::default(),
-            fates: Fates::new(config.faults, Random::part(pair, 1)),
+            impairments: Impairments::new(config.faults, Random::part(pair, 1)),
             jitter: Random::part(pair, 2),
             passed: 0,
             last_arrival: Time::ZERO,
-            held: Vec::new(),
+            delayed: Vec::new(),
             lateness: Random::part(pair, 3),
             late: Vec::new(),
             late_due: u64::MAX,
@@ -94,21 +94,21 @@ impl PathState {
 
     pub fn set(&mut self, config: Path) {
         self.config = config;
-        self.fates.set_faults(config.faults);
+        self.impairments.set_faults(config.faults);
     }
 
-    /// The fate of the next frame, and when it arrives if its last bit leaves at `sent`.
-    pub fn next(&mut self, len: usize, sent: Time) -> (Fate, Time) {
-        let fate = self.fates.next(len);
-        self.counters.count(&fate);
+    /// The impairment of the next frame, and when it arrives if its last bit leaves at `sent`.
+    pub fn next(&mut self, len: usize, sent: Time) -> (Impairment, Time) {
+        let impairment = self.impairments.next(len);
+        self.counters.count(&impairment);
         self.passed += 1;
         let jitter = self.jitter.below(self.config.jitter.as_nanos() as u64 + 1);
         let arrival = sent + self.config.delay + Duration::from_nanos(jitter);
-        if fate.lost.is_none() && !fate.held {
+        if impairment.lost.is_none() && !impairment.delayed {
             self.last_arrival = self.last_arrival.max(arrival);
-            return (fate, self.last_arrival);
+            return (impairment, self.last_arrival);
         }
-        (fate, arrival)
+        (impairment, arrival)
     }
 
     /// Whether a copy of the present frame is to be kept for later.
@@ -139,22 +139,22 @@ impl PathState {
     }
 
     pub fn has_room(&self) -> bool {
-        self.held.len() < HELD_MAX
+        self.delayed.len() < DELAYED_MAX
     }
 
     /// Holds a frame back that would have arrived at `arrival`; returns until when at the latest.
     pub fn hold(&mut self, frame: Vec<u8>, arrival: Time) -> Time {
         let Faults { gap, hold, .. } = self.config.faults;
         let deadline = arrival + hold;
-        self.held.push(Held { frame, after: self.passed + u64::from(gap), deadline });
+        self.delayed.push(Delayed { frame, after: self.passed + u64::from(gap), deadline });
         self.counters.reordered += 1;
         deadline
     }
 
     /// Takes a frame that enough others have passed, or whose time is over at `now`.
     pub fn release(&mut self, now: Time) -> Option<Vec<u8>> {
-        let due = self.held.iter().position(|h| h.after <= self.passed || h.deadline <= now)?;
-        Some(self.held.remove(due).frame)
+        let due = self.delayed.iter().position(|h| h.after <= self.passed || h.deadline <= now)?;
+        Some(self.delayed.remove(due).frame)
     }
 
     /// The arrival of a frame that ends its being held back at `at`, behind those that overtook it.

@@ -8,8 +8,8 @@ use proptest::prelude::*;
 
 use super::super::Link;
 use super::super::limit::Rate;
-use super::super::random::Probability;
 use super::*;
+use cxloe_wire::random::Probability;
 
 const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
@@ -309,7 +309,7 @@ fn held_frames_are_overtaken_or_timed_out() {
 
 /// Every frame's way can be followed, and the lines read as they should.
 #[test]
-fn traces_tell_every_fate() {
+fn traces_tell_every_outcome() {
     let (net, mut a, mut b) = pair(1, Path::default());
     let lines = Arc::new(Mutex::new(Vec::new()));
     let hook = lines.clone();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::fate::Loss;
+use super::super::impairment::Loss;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
@@ -18,13 +18,13 @@ pub struct Trace<'a> {
     /// Its bytes, damaged if they were.
     pub frame: &'a [u8],
     /// What became of it.
-    pub fate: SimFate,
+    pub outcome: FrameOutcome,
 }
 
 /// A step on a frame's way. A frame that arrives is told of twice: when it sets out and when it lies in the
 /// FIFO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SimFate {
+pub enum FrameOutcome {
     /// On its way.
     Sent {
         /// When it reaches the other port, or that port's ingress rate.
@@ -40,7 +40,7 @@ pub enum SimFate {
         arrival: Time,
     },
     /// Held back, so that others overtake it.
-    Held,
+    Delayed,
     /// Lost by a fault.
     Lost(Loss),
     /// Lost in a partition.
@@ -66,22 +66,22 @@ impl fmt::Display for Trace<'_> {
         if let Some(command) = self.frame.get(14) {
             write!(f, "cmd {command:#04x} ")?;
         }
-        match self.fate {
-            SimFate::Sent { arrival, damaged } => {
+        match self.outcome {
+            FrameOutcome::Sent { arrival, damaged } => {
                 write!(f, "sent, arrives {arrival}{}", if damaged { ", damaged" } else { "" })
             }
-            SimFate::Late { arrival } => write!(f, "again, long after, arrives {arrival}"),
-            SimFate::Duplicated => f.write_str("duplicated"),
-            SimFate::Held => f.write_str("held back"),
-            SimFate::Lost(Loss::Single) => f.write_str("lost"),
-            SimFate::Lost(Loss::Burst) => f.write_str("lost in a burst"),
-            SimFate::Cut => f.write_str("lost: path cut"),
-            SimFate::NoPort => f.write_str("lost: no such port"),
-            SimFate::QueueFull => f.write_str("lost: ingress queue full"),
-            SimFate::FifoFull => f.write_str("lost: FIFO full"),
-            SimFate::NetworkFull => f.write_str("lost: network full"),
-            SimFate::Runt => f.write_str("lost: too short"),
-            SimFate::Delivered => f.write_str("delivered"),
+            FrameOutcome::Late { arrival } => write!(f, "again, long after, arrives {arrival}"),
+            FrameOutcome::Duplicated => f.write_str("duplicated"),
+            FrameOutcome::Delayed => f.write_str("held back"),
+            FrameOutcome::Lost(Loss::Single) => f.write_str("lost"),
+            FrameOutcome::Lost(Loss::Burst) => f.write_str("lost in a burst"),
+            FrameOutcome::Cut => f.write_str("lost: path cut"),
+            FrameOutcome::NoPort => f.write_str("lost: no such port"),
+            FrameOutcome::QueueFull => f.write_str("lost: ingress queue full"),
+            FrameOutcome::FifoFull => f.write_str("lost: FIFO full"),
+            FrameOutcome::NetworkFull => f.write_str("lost: network full"),
+            FrameOutcome::Runt => f.write_str("lost: too short"),
+            FrameOutcome::Delivered => f.write_str("delivered"),
         }
     }
 }

@@ -16,7 +16,7 @@ const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
 /// How long the kernel may poll in one call, in microseconds.
 const BUSY_POLL_US: libc::c_int = 20;
 /// Frames it may take in one call.
-const BUDGET: libc::c_int = 64;
+const BUSY_POLL_BUDGET: libc::c_int = 64;
 
 /// Whether, and how, an AF_XDP socket busy-polls.
 pub(super) enum BusyPoll {
@@ -35,7 +35,7 @@ impl BusyPoll {
         let taken = wanted
             && option(SO_PREFER_BUSY_POLL, 1)
             && option(libc::SO_BUSY_POLL, BUSY_POLL_US)
-            && option(SO_BUSY_POLL_BUDGET, BUDGET);
+            && option(SO_BUSY_POLL_BUDGET, BUSY_POLL_BUDGET);
         match taken {
             false => BusyPoll::Off,
             true if napi_id(socket) != 0 => BusyPoll::On(Settings::apply(interface)),

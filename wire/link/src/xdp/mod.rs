@@ -21,7 +21,8 @@ use program::Program;
 use ring::{Addresses, Descriptors, Ring, Umem};
 
 use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
-use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame, Transmit};
+use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
 const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace: \
@@ -35,7 +36,7 @@ const TX_CHUNKS: u32 = 512;
 const XDP_HEADROOM: usize = 256;
 /// How often, and after which pause, a queue is asked for that its last owner may have just left.
 const RELEASE_TRIES: u32 = 25;
-const RELEASE_PAUSE: Duration = Duration::from_millis(20);
+const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// Frames one `sendto` takes at most, unless the kernel lets us raise it.
 const KICK_BATCH: u32 = 32;
 
@@ -356,7 +357,7 @@ fn bind(socket: &OwnedFd, index: u32, queue: u32) -> io::Result<bool> {
             // The kernel lets go of a closed socket's queue some time after the socket is gone.
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) && tries < RELEASE_TRIES => {
                 tries += 1;
-                std::thread::sleep(RELEASE_PAUSE);
+                std::thread::sleep(RELEASE_RETRY_INTERVAL);
             }
             bound => return bound,
         }

@@ -1,16 +1,22 @@
 //! The compute node's end of a session: requests in, completions out, everything between them its business.
 //!
-//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::repeat`: what is sent again
+//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::recovery`: what is sent again
 //!   when (R5, R6, R8).
-//! * `connection`: opening, keeping alive, losing and re-opening the session.
+//! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: what it is about;
+//!   `control`, `drive`: what turns frames, commands and time into its events and does what it says; `timers`: what
+//!   waits for a time.
 //! * `config`, `outcome`, `figures`: what it is told, what it tells, how it is doing.
 
 mod config;
 mod connection;
+mod control;
+mod drive;
 mod entry;
 mod figures;
 mod outcome;
+mod phase;
 mod stream;
+mod timers;
 
 use alloc::borrow::ToOwned;
 use alloc::collections::VecDeque;
@@ -24,7 +30,9 @@ pub use outcome::{Completions, OpError, Rejected, SessionEvent};
 
 use connection::Connection;
 use entry::{Answer, Buffers, Op};
+use phase::Event;
 use stream::Stream;
+use timers::{Timer, Timers};
 
 use super::framer::{Identity, Received};
 use super::rtt::RoundTrip;
@@ -67,7 +75,7 @@ pub struct Requester {
     events: VecDeque<SessionEvent>,
     /// When the last genuine frame of the session came.
     last_heard: Time,
-    deadline: Time,
+    timers: Timers,
     read_lines_max: usize,
     write_lines_max: usize,
 }
@@ -93,7 +101,7 @@ impl Requester {
             },
             events: VecDeque::with_capacity(EVENTS_MAX),
             last_heard: Time::ZERO,
-            deadline: Time(u64::MAX),
+            timers: Timers::new(),
             read_lines_max: 0,
             write_lines_max: 0,
             max_frame_at_first: config.max_frame,
@@ -175,7 +183,7 @@ impl Requester {
         let timeout = |stream: &Stream| stream.timeout_ns(rtt);
         RequesterStatus {
             peer: self.config.identity.peer.to_string(),
-            state: self.connection.state_name().to_owned(),
+            state: self.connection.phase().name().to_owned(),
             streams: self.granted as u8,
             window: self.connection.window(),
             max_frame: self.connection.max_frame(),
@@ -192,7 +200,7 @@ impl Requester {
     /// When to [`poll`](Self::poll) next; far in the future if there is nothing to wait for.
     #[inline]
     pub fn deadline(&self) -> Time {
-        self.deadline
+        self.timers.next_timeout()
     }
 
     /// The oldest event not yet taken.
@@ -288,7 +296,7 @@ impl Requester {
         }
         self.shared.counters.requests += 1;
         if let Some(at) = stream.deadline() {
-            self.deadline = self.deadline.min(at);
+            self.timers.arm_by(Timer::Streams, at);
         }
         Ok(())
     }
@@ -355,13 +363,13 @@ impl Requester {
             }
             _ => return,
         }
-        // What is to be repeated at once is. Otherwise the deadline may stand, though it be that of a
-        // request now answered: at worst it brings one poll too many.
-        if stream.deadline().is_some_and(|at| at <= now) {
-            self.deadline = Time::ZERO;
+        // What the timer is armed for may stand, though it be for a request now answered: at worst it brings one poll too
+        // many.
+        if let Some(at) = stream.deadline() {
+            self.timers.arm_by(Timer::Streams, at);
         }
         if self.connection.is_suspect() {
-            self.recovered();
+            self.step(Event::Heard, now);
         }
     }
 

@@ -5,8 +5,10 @@
 //! come from whoever received the HelloAck.
 
 use alloc::boxed::Box;
+use core::time::Duration;
 
 use super::offers::Offer;
+use super::phase::{Action, Event, Liveness, Phase, next};
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
 use crate::frame::{
@@ -17,19 +19,31 @@ use crate::session::framer::{Framer, Identity, Received};
 use crate::session::slab::Slab;
 use crate::session::{Memory, ResponderCounters, WINDOW, infer};
 use crate::time::Time;
-use core::time::Duration;
 
 /// How long an old instance has to show life before another takes its place.
-const PROBE: Duration = Duration::from_millis(400);
+const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A session's frames carry at least a line, whatever the trailer.
 const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + Aead::TAG_LEN;
 
 /// A sign of life older than this proves nothing.
-const FRESH: Duration = Duration::from_secs(1);
+const SIGN_OF_LIFE_MAX_AGE: Duration = Duration::from_secs(1);
 
 /// How often it is looked at who is a guest, while guests are in the way.
-const GUESTS_EVERY: Duration = Duration::from_millis(100);
+const GUEST_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+impl Session {
+    /// What it has shown since it was challenged.
+    fn liveness(&self, now: Time) -> Liveness {
+        if self.last_heard >= self.challenged_at {
+            if now - self.last_heard < SIGN_OF_LIFE_MAX_AGE { Liveness::Confirmed } else { Liveness::Stale }
+        } else if now - self.challenged_at >= CHALLENGE_TIMEOUT {
+            Liveness::TimedOut
+        } else {
+            Liveness::Pending
+        }
+    }
+}
 
 impl Responder {
     fn identity(&self, cn: Mac) -> Identity {
@@ -67,21 +81,14 @@ impl Responder {
                     self.counters.dropped_foreign += 1;
                     return;
                 };
-                if !self.open_control(index, &mut frame, now) {
-                    return;
-                }
-                match command {
-                    Command::Ping => self.answer(index, tx, &Message::Pong),
-                    Command::Bye => {
-                        self.answer(index, tx, &Message::ByeAck);
-                        self.end(index);
-                        self.event(ResponderEvent::Ended(cn));
-                    }
-                    Command::ByeAck => {
-                        self.end(index);
-                        self.event(ResponderEvent::Ended(cn));
-                    }
-                    _ => {}
+                if self.open_control(index, &mut frame, now) {
+                    let event = match command {
+                        Command::Ping => Event::Ping,
+                        Command::Bye => Event::Bye,
+                        Command::ByeAck => Event::ByeAck,
+                        _ => Event::Pong,
+                    };
+                    self.step(index, event, tx);
                 }
             }
             // Echo is served before frames come here, where it is served at all.
@@ -159,13 +166,10 @@ impl Responder {
         } else if known.is_none() && !guest && !self.has_room(now, memory) {
             Some(HelloStatus::NoResources)
         } else {
-            match known.map(|index| self.probe(index, hello, now, tx)) {
-                Some(Probe::Waiting) => return None,
-                Some(Probe::Alive) => {
-                    self.event(ResponderEvent::Conflict(cn));
-                    Some(HelloStatus::InstanceConflict)
-                }
-                Some(Probe::Gone) | None => None,
+            match known.map_or(Action::Offer, |index| self.asked_by(index, hello, now, tx)) {
+                Action::Challenge | Action::AskAgain => return None,
+                Action::Refuse => Some(HelloStatus::InstanceConflict),
+                _ => None,
             }
         };
         if let Some(status) = refusal {
@@ -216,7 +220,7 @@ impl Responder {
 
     /// Looks who is a guest by now: memory comes and goes while sessions last.
     fn look_for_guests<M: Memory>(&mut self, now: Time, memory: &mut M) {
-        if now - self.guests_at >= GUESTS_EVERY {
+        if now - self.guests_at >= GUEST_CHECK_INTERVAL {
             self.guests_at = now;
             for session in self.sessions.iter_mut().flatten() {
                 session.guest = !memory.has_memory(session.cn.to_u64());
@@ -224,33 +228,65 @@ impl Responder {
         }
     }
 
-    /// Whether the instance that holds a session is still there when another one asks for it.
-    fn probe(&mut self, index: usize, hello: &Hello, now: Time, tx: &mut dyn Transmit) -> Probe {
-        let Some(session) = &mut self.sessions[index] else { return Probe::Gone };
-        if session.instance == hello.instance {
-            return Probe::Gone;
+    /// What a Hello, of the instance that has the session or of another, makes of the session there is.
+    fn asked_by(&mut self, index: usize, hello: &Hello, now: Time, tx: &mut dyn Transmit) -> Action {
+        let Some(session) = &self.sessions[index] else { return Action::Offer };
+        let event = if session.instance == hello.instance {
+            Event::Hello
+        } else {
+            Event::Rival(session.liveness(now))
+        };
+        let action = self.step(index, event, tx);
+        if let (Action::Challenge, Some(session)) = (action, &mut self.sessions[index]) {
+            session.challenged_at = now;
         }
-        match session.probed_at {
-            Some(at) if session.last_heard >= at && now - session.last_heard < FRESH => {
-                session.probed_at = None;
-                Probe::Alive
-            }
-            Some(at) if session.last_heard >= at => {
-                // Of an earlier attempt; what was heard then says nothing about now.
-                session.probed_at = Some(now);
-                self.answer(index, tx, &Message::Ping);
-                Probe::Waiting
-            }
-            Some(at) if now - at >= PROBE => Probe::Gone,
-            Some(_) => {
-                self.answer(index, tx, &Message::Ping);
-                Probe::Waiting
-            }
-            None => {
-                session.probed_at = Some(now);
-                self.answer(index, tx, &Message::Ping);
-                Probe::Waiting
-            }
+        action
+    }
+
+    /// Takes what `event` makes of a session, and does what is to be done about it.
+    fn step(&mut self, index: usize, event: Event, tx: &mut dyn Transmit) -> Action {
+        let (phase, action) = self.decide(index, event);
+        match action {
+            Action::Challenge | Action::AskAgain => self.answer(index, tx, &Message::Ping),
+            Action::SendStartAck => self.answer(index, tx, &Message::StartAck),
+            Action::SendPong => self.answer(index, tx, &Message::Pong),
+            Action::SendByeAck => self.answer(index, tx, &Message::ByeAck),
+            Action::SendBye => self.answer(index, tx, &Message::Bye),
+            Action::Nothing
+            | Action::Offer
+            | Action::Refuse
+            | Action::Adopt
+            | Action::TellEnded
+            | Action::TellExpired => {}
+        }
+        self.conclude(index, phase, action);
+        action
+    }
+
+    fn decide(&self, index: usize, event: Event) -> (Phase, Action) {
+        next(self.sessions[index].as_ref().map_or(Phase::Absent, |session| session.phase), event)
+    }
+
+    /// The session at `index` is in `phase` now; tells what `action` says is to be told.
+    fn conclude(&mut self, index: usize, phase: Phase, action: Action) {
+        let Some(session) = &mut self.sessions[index] else { return };
+        let cn = session.cn;
+        session.phase = phase;
+        if phase == Phase::Absent {
+            self.end(index);
+        }
+        match action {
+            Action::SendByeAck | Action::TellEnded => self.event(ResponderEvent::Ended(cn)),
+            Action::TellExpired => self.event(ResponderEvent::Expired(cn)),
+            Action::Refuse => self.event(ResponderEvent::Conflict(cn)),
+            Action::Nothing
+            | Action::Offer
+            | Action::Challenge
+            | Action::AskAgain
+            | Action::Adopt
+            | Action::SendStartAck
+            | Action::SendPong
+            | Action::SendBye => {}
         }
     }
 
@@ -268,10 +304,11 @@ impl Responder {
         let opens = |offer: &Offer| offer.framer.open(&mut frame, Space::Control, seq);
         let Some(offer) = self.offers.take(cn, opens) else {
             match self.find(cn) {
-                Some(index) if self.open_control(index, &mut frame, now) => {
-                    self.answer(index, tx, &Message::StartAck);
+                Some(index) => {
+                    if self.open_control(index, &mut frame, now) {
+                        self.step(index, Event::StartAgain, tx);
+                    }
                 }
-                Some(_) => {}
                 None if offered => self.counters.dropped_trailer += 1,
                 None => self.counters.dropped_foreign += 1,
             }
@@ -279,6 +316,8 @@ impl Responder {
         };
         self.finish_batch(tx);
         let old = self.by_cn.get(cn);
+        let (phase, _) =
+            old.map_or(next(Phase::Absent, Event::Start), |index| self.decide(index, Event::Start));
         if let Some(index) = old {
             self.end(index);
         }
@@ -288,9 +327,7 @@ impl Responder {
         }
         if self.by_cn.len() >= self.config.sessions_max {
             let Some(index) = self.a_guest(now, memory) else { return };
-            let gone = self.sessions[index].as_ref().map(|session| session.cn);
-            self.end(index);
-            gone.into_iter().for_each(|cn| self.event(ResponderEvent::Ended(cn)));
+            self.step(index, Event::Displace, tx);
         }
         let max_frame = usize::from(offer.ack.max_frame);
         let session = Session {
@@ -305,7 +342,8 @@ impl Responder {
             sent: 0,
             heard: seq,
             last_heard: now,
-            probed_at: None,
+            phase,
+            challenged_at: now,
         };
         let index = self.sessions.iter().position(Option::is_none).unwrap_or_else(|| {
             self.sessions.push(None);
@@ -337,9 +375,8 @@ impl Responder {
             if let Some(session) = &self.sessions[index]
                 && now - session.last_heard >= self.config.idle_after
             {
-                let cn = session.cn;
-                self.end(index);
-                self.event(ResponderEvent::Expired(cn));
+                let (phase, action) = self.decide(index, Event::Idle);
+                self.conclude(index, phase, action);
             }
         }
     }
@@ -357,7 +394,7 @@ impl Responder {
         for index in 0..self.sessions.len() {
             if self.sessions[index].as_ref().is_some_and(|session| session.max_frame > self.config.max_frame)
             {
-                self.answer(index, tx, &Message::Bye);
+                self.step(index, Event::Dismiss, tx);
                 told += 1;
             }
         }
@@ -387,13 +424,7 @@ impl Responder {
         self.offers.clear();
         self.finish_batch(tx);
         for index in 0..self.sessions.len() {
-            self.answer(index, tx, &Message::Bye);
+            self.step(index, Event::Dismiss, tx);
         }
     }
-}
-
-enum Probe {
-    Waiting,
-    Alive,
-    Gone,
 }

@@ -1,13 +1,14 @@
 //! The memory node's end: the sessions of all compute nodes that one worker serves.
 //!
 //! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7).
-//! * `admission`: Hello, Start, Ping, Bye; who may have a session.
+//! * `phase`: what becomes of a session, as one table; `admission`: Hello, Start, Ping, Bye, and who may have one.
 //! * `directory`: which session is whose.
 //! * `offers`: Hellos answered and not yet followed by a Start.
 
 mod admission;
 mod directory;
 mod offers;
+mod phase;
 mod stream;
 
 use alloc::collections::VecDeque;
@@ -20,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use directory::Directory;
 use offers::Offers;
+use phase::Phase;
 use stream::{Context, Op, Request, Stream};
 
 use super::framer::{Framer, PreSharedKey, Received};
@@ -194,8 +196,9 @@ struct Session {
     sent: u64,
     heard: u64,
     last_heard: Time,
-    /// Since when another instance's Hello waits for this one to show life.
-    probed_at: Option<Time>,
+    phase: Phase,
+    /// When it was last asked for a sign of life because of another instance's Hello.
+    challenged_at: Time,
 }
 
 /// All sessions of one worker. Call [`handle`](Self::handle) for every frame,

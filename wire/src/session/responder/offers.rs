@@ -19,7 +19,7 @@ pub(super) const GUEST_OFFERS_MAX: usize = 64;
 pub(super) const OFFERS_MAX: usize = 1024;
 
 /// How long a session offered can be started: a Start delayed by more is of an attempt long given up.
-const OFFER_LASTS: Duration = Duration::from_secs(5);
+const OFFER_LIFETIME: Duration = Duration::from_secs(5);
 
 /// A session offered.
 pub(super) struct Offer {
@@ -85,7 +85,7 @@ impl Offers {
     /// Forgets what is too old, or larger than `max_frame`.
     pub fn expire(&mut self, now: Time, max_frame: usize) {
         let stays = |offer: &Offer| {
-            now - offer.offered_at < OFFER_LASTS && usize::from(offer.ack.max_frame) <= max_frame
+            now - offer.offered_at < OFFER_LIFETIME && usize::from(offer.ack.max_frame) <= max_frame
         };
         self.0.retain(stays);
     }

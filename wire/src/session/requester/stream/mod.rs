@@ -6,9 +6,9 @@
 //! ```
 //!
 //! A request enters at `next` when it is sent (R1) and leaves at `oldest`, completed, when its answer and
-//! those of all before it are there (R2). What happens in between if frames are lost is in `repeat`.
+//! those of all before it are there (R2). What happens in between if frames are lost is in `recovery`.
 
-mod repeat;
+mod recovery;
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -21,7 +21,7 @@ use crate::session::framer::Framer;
 use crate::session::slab::NONE;
 use crate::session::{FIRST, Retransmission, SLOTS, WINDOW};
 use crate::time::Time;
-use repeat::Repeat;
+use recovery::Recovery;
 
 /// One stream.
 pub(super) struct Stream {
@@ -35,7 +35,7 @@ pub(super) struct Stream {
     entries: Box<[Entry; SLOTS]>,
     /// Since when the oldest entry is waited for: the last progress, or the sending into an idle stream.
     since: Time,
-    repeat: Repeat,
+    recovery: Recovery,
     pub(super) scheme: Retransmission,
 }
 
@@ -51,7 +51,7 @@ impl Stream {
             writes: 0,
             entries: entries.try_into().expect("a vector of SLOTS entries"),
             since: Time::ZERO,
-            repeat: Repeat::default(),
+            recovery: Recovery::default(),
             scheme: Retransmission::Selective,
         }
     }
@@ -129,7 +129,7 @@ impl Stream {
         }
         if self.is_idle() {
             self.since = now;
-            self.repeat.expect(now, &shared.rtt);
+            self.recovery.expect(now, &shared.rtt);
         }
         *self.at_mut(seq) =
             Entry { op, addr, token, payload, last_sent: now, sends: 1, sacked: false, early: Early::None };
@@ -181,7 +181,7 @@ impl Stream {
             self.complete_early(shared, out);
         }
         self.since = now;
-        self.repeat.progressed(sends, sent, now, &shared.rtt);
+        self.recovery.progressed(sends, sent, now, &shared.rtt);
     }
 
     /// R2: an answer that came early waits for those before it.
@@ -270,7 +270,7 @@ impl Stream {
             self.fail_oldest(error, shared, out);
         }
         (self.oldest, self.next) = (FIRST, FIRST);
-        self.repeat = Repeat::default();
+        self.recovery = Recovery::default();
     }
 
     fn forget_early(&mut self, seq: u64, buffers: &mut Buffers) {
@@ -307,7 +307,7 @@ impl Stream {
         self.entries.rotate_right(FIRST as usize);
         (self.oldest, self.next) = (FIRST, FIRST + (kept - first));
         self.since = now;
-        self.repeat = Repeat::of_everything(self.next, now, &shared.rtt);
+        self.recovery = Recovery::of_everything(self.next, now, &shared.rtt);
     }
 }
 

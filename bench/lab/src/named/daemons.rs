@@ -1,0 +1,232 @@
+//! One daemon of a lab: its command, its start and its end. It runs in the lab's namespaces, tied to nothing but those;
+//! what is known of it lies in the lab's folder.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use super::NamedError;
+use super::keeper::inside;
+use super::settings::{MANAGER_ADDRESS, SWITCH, Settings};
+
+/// How often a wait looks.
+pub(super) const POLL: Duration = Duration::from_millis(50);
+/// Looks until a daemon has to have ended: 10 s.
+pub(super) const END_POLLS: u32 = 200;
+/// Looks until something has to have come up: 60 s.
+pub(super) const START_POLLS: u32 = 1200;
+/// Lines of a log that are shown when something does not come up.
+const LINES_SHOWN: usize = 15;
+
+/// The daemons of a lab.
+pub(super) struct Daemons<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) folder: &'a Path,
+}
+
+impl Daemons<'_> {
+    fn file(&self, name: &str) -> String {
+        self.folder.join(name).display().to_string()
+    }
+
+    fn program(&self, name: &str) -> String {
+        self.settings.programs.join(name).display().to_string()
+    }
+
+    pub(super) fn log(&self, node: &str) -> PathBuf {
+        self.folder.join(format!("{node}.log"))
+    }
+
+    pub(super) fn manager_url(&self) -> String {
+        format!("unix:{}", self.file("gmm.sock"))
+    }
+
+    /// Variables that tell programs on a node where its daemons are.
+    pub(super) fn environment(&self, node: &str) -> Vec<String> {
+        let path = std::env::var("PATH").unwrap_or_default();
+        let mut all = vec![
+            format!("PATH={}:{path}", self.settings.programs.display()),
+            format!("CXLOE_MANAGER={}", self.manager_url()),
+            format!("CXLOE_LAB_NODE={node}"),
+        ];
+        let socket = self.file(&format!("{node}.sock"));
+        match node.get(..2) {
+            Some("cn") => all.push(format!("CXLOE_AGENT={socket}")),
+            Some("mn") => all.push(format!("CXLOE_MN={socket}")),
+            _ => {}
+        }
+        all
+    }
+
+    /// The program of a daemon, and its arguments.
+    fn command(&self, node: &str) -> Vec<String> {
+        let (settings, data) = (self.settings, self.file(node));
+        let (manager, socket) =
+            (format!("http://{MANAGER_ADDRESS}:7440"), self.file(&format!("{node}.sock")));
+        let usual = |program: &str, first: &[&str]| {
+            let mut all = vec![self.program(program)];
+            all.extend(first.iter().map(|&word| word.to_owned()));
+            let options = [
+                ("--name", node),
+                ("-i", node),
+                ("--link", &settings.link),
+                ("--wait", &settings.wait),
+                ("--manager", &manager),
+                ("--data-dir", &data),
+                ("--socket", &socket),
+            ];
+            all.extend(
+                options.iter().flat_map(|(option, value)| [(*option).to_owned(), (*value).to_owned()]),
+            );
+            all
+        };
+        match node.get(..2) {
+            Some("mn") => {
+                let mut all = usual("mn-server", &[]);
+                all.extend(["--pool-size".to_owned(), settings.pool.clone()]);
+                if settings.kept {
+                    all.extend(["--pool".to_owned(), format!("file:{}", self.file(&format!("{node}.pool")))]);
+                }
+                all
+            }
+            Some("cn") => usual("cn-agent", &["run"]),
+            _ => {
+                let listen = format!("{MANAGER_ADDRESS}:7440");
+                let words = ["serve", "--listen", &listen, "--socket", &socket, "--data-dir", &data];
+                std::iter::once(self.program("gmm")).chain(words.map(str::to_owned)).collect()
+            }
+        }
+    }
+
+    /// The process id of a daemon, as it is inside the lab; `None` when it does not run.
+    pub(super) fn pid(&self, node: &str) -> Option<u32> {
+        let pid: u32 =
+            fs::read_to_string(self.folder.join(format!("{node}.pid"))).ok()?.trim().parse().ok()?;
+        self.signal("0", pid).then_some(pid)
+    }
+
+    fn signal(&self, signal: &str, pid: u32) -> bool {
+        let Some(mut kill) = inside(self.folder) else { return false };
+        kill.args(["kill", &format!("-{signal}"), &pid.to_string()]);
+        quiet(&mut kill)
+    }
+
+    /// Starts a daemon, unless it runs.
+    pub(super) fn start(&self, node: &str) -> Result<(), NamedError> {
+        if self.pid(node).is_some() {
+            return Ok(());
+        }
+        let command = self.command(node);
+        let failed = |error: std::io::Error| NamedError::failed(format!("starting {node}: {error}"));
+        fs::create_dir_all(self.folder.join(node)).map_err(failed)?;
+        let mut log = File::options().append(true).create(true).open(self.log(node)).map_err(failed)?;
+        writeln!(log, "--- {}", command.join(" ")).map_err(failed)?;
+        let place = if node == "gmm" { SWITCH } else { node };
+        let gone = || NamedError::missing("the lab has gone");
+        let pid_file = self.folder.join(format!("{node}.pid"));
+        let _ = fs::remove_file(&pid_file);
+        let mut start = inside(self.folder).ok_or_else(gone)?;
+        start.args(["setsid", "--fork", "sh", "-c", r#"echo $$ >"$0"; exec "$@""#]);
+        start.arg(&pid_file);
+        start.args(["ip", "netns", "exec", place, "env", "NO_COLOR=1"]).args(command);
+        start.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        start.status().map_err(failed)?;
+        // The inner shell writes its number a moment later.
+        for _ in 0..END_POLLS {
+            if fs::read_to_string(&pid_file).is_ok_and(|text| text.ends_with('\n')) {
+                return Ok(());
+            }
+            thread::sleep(POLL / 10);
+        }
+        Err(NamedError::failed(format!("{node} does not start: see {}", self.log(node).display())))
+    }
+
+    /// Ends daemons by a signal and waits until they are gone; those that do not go are killed.
+    pub(super) fn end(&self, signal: &str, nodes: &[String]) {
+        let left: Vec<(&String, u32)> =
+            nodes.iter().filter_map(|node| Some((node, self.pid(node)?))).collect();
+        for (_, pid) in &left {
+            self.signal(signal, *pid);
+        }
+        let mut polls = 0;
+        for (node, pid) in left {
+            while self.signal("0", pid) && polls < END_POLLS {
+                polls += 1;
+                thread::sleep(POLL);
+            }
+            self.signal("KILL", pid);
+            let _ = fs::remove_file(self.folder.join(format!("{node}.pid")));
+        }
+    }
+
+    /// What `gmm list` prints, if the manager answers.
+    pub(super) fn manager_lists(&self, options: &[&str]) -> Option<serde_json::Value> {
+        let mut list = self.gmm();
+        let output = list.arg("list").args(options).stderr(Stdio::null()).output().ok()?;
+        serde_json::from_slice(&output.stdout).ok().filter(|_| output.status.success())
+    }
+
+    pub(super) fn gmm(&self) -> Command {
+        let mut gmm = Command::new(self.program("gmm"));
+        gmm.args(["--manager", &self.manager_url()]).stdin(Stdio::null());
+        gmm
+    }
+
+    pub(super) fn manager_answers(&self) -> bool {
+        quiet(self.gmm().arg("status"))
+    }
+
+    /// Whether the manager reaches a node: idle ones are not listed.
+    pub(super) fn manager_knows(&self, node: &str) -> bool {
+        let kind = if node.starts_with("mn") { "-M" } else { "-C" };
+        self.manager_lists(&[kind]).is_some_and(|list| list.to_string().contains(&format!("\"{node}\"")))
+    }
+
+    /// Whether a region of a node can be read there.
+    pub(super) fn can_read(&self, node: &str, region: &str) -> bool {
+        let mut read = Command::new(self.program("cn-agent"));
+        read.args(["read", "--socket", &self.file(&format!("{node}.sock")), region]).stdin(Stdio::null());
+        quiet(&mut read)
+    }
+
+    /// Waits until `holds`, as long as the daemon `node` lives; `checked` may end the wait before.
+    pub(super) fn wait(
+        &self,
+        what: &str,
+        node: &str,
+        holds: impl Fn() -> bool,
+        checked: impl Fn() -> Result<(), NamedError>,
+    ) -> Result<(), NamedError> {
+        for _ in 0..START_POLLS {
+            if holds() {
+                return Ok(());
+            }
+            checked()?;
+            if self.pid(node).is_none() {
+                break;
+            }
+            thread::sleep(POLL);
+        }
+        let log = fs::read_to_string(self.log(node)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        let end = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n");
+        Err(NamedError::failed(format!("{what} does not happen; the end of {node}.log:\n{end}")))
+    }
+}
+
+/// Whether a command succeeds; nobody hears what it says.
+fn quiet(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
+
+/// Runs a command that has to succeed.
+pub(super) fn succeed(command: &mut Command) -> Result<(), NamedError> {
+    let output = command.output().map_err(|error| NamedError::failed(format!("{command:?}: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(NamedError::failed(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr).trim())))
+}

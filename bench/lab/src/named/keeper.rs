@@ -1,0 +1,117 @@
+//! The process that holds a lab's namespaces, and the way into them.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::mount::{MsFlags, mount};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::wait;
+use nix::unistd::{Pid, geteuid, setsid};
+
+use super::settings::{MANAGER_ADDRESS, SWITCH, Settings, address_of};
+use super::{NamedError, NamedLab};
+use crate::Lab;
+
+/// Where `ip` looks for namespaces by their names.
+const NAMES: &str = "/run/netns";
+/// How often a keeper without children looks whether it has some.
+const IDLE: Duration = Duration::from_millis(500);
+
+/// The keeper's process id, seen from here; `None` when no lab is up.
+pub(super) fn keeper_pid(folder: &Path) -> Option<u32> {
+    let pid: u32 = fs::read_to_string(folder.join("keeper")).ok()?.trim().parse().ok()?;
+    // Another process may have got the number since: the keeper has its folder among its arguments.
+    let arguments = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let own = folder.as_os_str().as_encoded_bytes();
+    arguments.split(|byte| *byte == 0).any(|argument| argument == own).then_some(pid)
+}
+
+/// Whether the keeper has made the network.
+pub(super) fn is_ready(folder: &Path) -> bool {
+    folder.join("ready").exists()
+}
+
+/// A command in the lab's namespaces, whose words are to follow; `None` when no lab is up.
+pub(super) fn inside(folder: &Path) -> Option<Command> {
+    let pid = keeper_pid(folder)?;
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &pid.to_string()]);
+    if !geteuid().is_root() {
+        command.args(["--user", "--preserve-credentials"]);
+    }
+    command.args(["--mount", "--net", &format!("--pid=/proc/{pid}/ns/pid_for_children"), "--"]);
+    Some(command)
+}
+
+/// Ends the keeper, and with it all that is in its namespaces.
+pub(super) fn end(pid: u32) {
+    let _ = kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL);
+}
+
+impl NamedLab {
+    /// Starts the keeper: this program again, called with `keep` and the folder.
+    pub(super) fn start_keeper(&self, keep: &[&str]) -> Result<Child, NamedError> {
+        let failed =
+            |error: std::io::Error| NamedError::failed(format!("starting the lab's keeper: {error}"));
+        let log = fs::File::create(self.folder.join("keeper.log")).map_err(failed)?;
+        let mut keeper = Command::new("unshare");
+        if !geteuid().is_root() {
+            keeper.args(["--user", "--map-root-user"]);
+        }
+        keeper.args(["--mount", "--net", "--pid", "--fork", "--mount-proc", "--kill-child=KILL", "--"]);
+        keeper.arg(std::env::current_exe().map_err(failed)?).args(keep).arg(&self.folder);
+        keeper.stdin(Stdio::null()).stdout(log.try_clone().map_err(failed)?).stderr(log);
+        // SAFETY: one system call between fork and exec, without memory of its own.
+        unsafe {
+            keeper.pre_exec(|| setsid().map(drop).map_err(std::io::Error::from));
+        }
+        let child = keeper.spawn().map_err(failed)?;
+        fs::write(self.folder.join("keeper"), child.id().to_string()).map_err(failed)?;
+        Ok(child)
+    }
+}
+
+/// The keeper: makes the network of the lab in `folder`, then holds it and reaps what others leave, for ever.
+///
+/// # Errors
+/// When the network cannot be made.
+pub fn keep(folder: &Path) -> Result<(), NamedError> {
+    let settings = Settings::load(folder)?;
+    let _lab = network(&settings)?;
+    fs::write(folder.join("ready"), "").map_err(|error| NamedError::failed(error.to_string()))?;
+    loop {
+        if wait() == Err(Errno::ECHILD) {
+            thread::sleep(IDLE);
+        }
+    }
+}
+
+/// The star, with addresses, its namespaces under their names.
+fn network(settings: &Settings) -> Result<Lab, NamedError> {
+    let mut star = Lab::star(settings.memory_nodes, settings.compute_nodes).mtu(settings.mtu);
+    star = star.address("br0", &format!("{MANAGER_ADDRESS}/16"));
+    for node in settings.nodes() {
+        star = star.address(&node, &format!("{}/16", address_of(&node)));
+    }
+    let lab = star.build()?;
+    // Names of namespaces are mounts, which nobody else is to see.
+    let failed = |step: &str, error: String| NamedError::failed(format!("{step} {NAMES}: {error}"));
+    let tmpfs = |place: &str| {
+        mount(Some("lab"), place, Some("tmpfs"), MsFlags::empty(), Some("mode=755"))
+            .map_err(|error| failed("mounting", error.to_string()))
+    };
+    if !Path::new(NAMES).is_dir() {
+        tmpfs("/run")?;
+    }
+    fs::create_dir_all(NAMES).map_err(|error| failed("making", error.to_string()))?;
+    tmpfs(NAMES)?;
+    for node in std::iter::once(SWITCH.to_owned()).chain(settings.nodes()) {
+        lab.namespace(&node)?.give_name(&PathBuf::from(NAMES).join(&node))?;
+    }
+    Ok(lab)
+}

@@ -1,0 +1,280 @@
+//! Labs that have a name and live until they are ended: the daemons of a whole fabric on one machine, for people who try
+//! it out.
+//!
+//! How one holds together: [`NamedLab::up`] starts a keeper, the first process of a PID namespace, in mount and network
+//! namespaces of its own (for an ordinary user in a user namespace too). The keeper makes the network of
+//! [`Lab::star`](crate::Lab::star) and gives its namespaces their names. Every daemon is a process in these namespaces,
+//! so when the keeper ends, by whatever signal, the kernel ends and removes all of it. What is left is one folder with
+//! sockets, logs and settings, through which the other commands find the lab, and which [`NamedLab::down`] removes.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | `settings` | what a lab is made of, and what its nodes are called |
+//! | `keeper` | the process that holds the namespaces, and the way into them |
+//! | `daemons` | one daemon: its command, its start and its end |
+//! | `up` | making a lab |
+//! | `error` | what went wrong, and the exit code for it |
+
+mod daemons;
+mod error;
+mod keeper;
+mod settings;
+mod up;
+
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+
+pub use error::NamedError;
+pub use keeper::keep;
+pub use settings::{NAMED_NODES_MAX, Settings};
+
+use daemons::Daemons;
+use keeper::{inside, keeper_pid};
+use settings::{SWITCH, address_of, mac_of};
+
+/// What a daemon is to do, or what is to happen to a node's cable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Start the daemon.
+    Start,
+    /// End it in order.
+    Stop,
+    /// End it by SIGKILL, as a crash would.
+    Kill,
+    /// Put the cable into the switch.
+    Plug,
+    /// Take it out.
+    Unplug,
+}
+
+impl Change {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Start => "start",
+            Self::Stop => "stop",
+            Self::Kill => "kill",
+            Self::Plug => "plug",
+            Self::Unplug => "unplug",
+        }
+    }
+}
+
+/// A lab by its name, whether it is up or not.
+#[derive(Debug)]
+pub struct NamedLab {
+    name: String,
+    /// The folder of all labs' folders.
+    root: PathBuf,
+    /// The folder of this one.
+    folder: PathBuf,
+    /// How the command is called that works on labs, in what people are told to type.
+    command: String,
+}
+
+impl NamedLab {
+    /// The lab `name` among those that have their folders in `root`; `command` is what people type to get here.
+    ///
+    /// # Errors
+    /// A name that is none.
+    pub fn new(name: &str, root: &Path, command: &str) -> Result<NamedLab, NamedError> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        if name.is_empty() || !name.chars().all(plain) {
+            return Err(NamedError::usage(format!("{name} is no name for a lab: letters, digits and - are")));
+        }
+        let (name, root) = (name.to_owned(), root.to_path_buf());
+        Ok(NamedLab { folder: root.join(&name), name, root, command: command.into() })
+    }
+
+    /// What tells this lab from the one of the usual name, in the commands that are told to people.
+    fn named(&self) -> String {
+        if self.name == "lab" { String::new() } else { format!(" --name {}", self.name) }
+    }
+
+    fn not_up(&self) -> NamedError {
+        NamedError::missing(format!("no lab is up by the name {}: lab{} up", self.name, self.named()))
+    }
+
+    fn settings(&self) -> Result<Settings, NamedError> {
+        keeper_pid(&self.folder).ok_or_else(|| self.not_up())?;
+        Settings::load(&self.folder)
+    }
+
+    fn no_node(node: &str, there: &[String]) -> NamedError {
+        NamedError::usage(format!("there is no node {node}; there are: {}", there.join(" ")))
+    }
+
+    /// What runs, and which regions there are, a line each.
+    ///
+    /// # Errors
+    /// When no lab is up.
+    pub fn status(&self) -> Result<String, NamedError> {
+        let settings = self.settings()?;
+        let daemons = Daemons { settings: &settings, folder: &self.folder };
+        let mut text = String::new();
+        for node in settings.daemons() {
+            let runs = match daemons.pid(&node) {
+                Some(pid) => format!("runs (pid {pid} in the lab)"),
+                None => format!("does not run: lab{} start {node}", self.named()),
+            };
+            text += &format!("{node:<6} {:<18} {:<12} {runs}\n", mac_of(&node), address_of(&node));
+        }
+        match daemons.manager_lists(&["-R", "-u"]) {
+            Some(regions) => {
+                for region in regions.as_array().into_iter().flatten() {
+                    let of = |key: &str| region[key].as_str().unwrap_or_default();
+                    let (name, owner) = (of("region"), of("owner_name"));
+                    text += &format!("region {name} of {owner}: {}, {}\n", of("size"), of("state"));
+                }
+            }
+            None => text += &format!("the manager does not answer: lab{} start gmm\n", self.named()),
+        }
+        Ok(text)
+    }
+
+    /// The same as one JSON object.
+    ///
+    /// # Errors
+    /// When no lab is up.
+    pub fn status_json(&self) -> Result<String, NamedError> {
+        let settings = self.settings()?;
+        let daemons = Daemons { settings: &settings, folder: &self.folder };
+        let row = |node: &String| {
+            serde_json::json!({
+                "node": node,
+                "mac": mac_of(node),
+                "address": address_of(node),
+                "runs": daemons.pid(node).is_some(),
+                "log": daemons.log(node),
+            })
+        };
+        let nodes: Vec<_> = settings.daemons().iter().map(row).collect();
+        let regions = daemons.manager_lists(&["-R"]);
+        let all = serde_json::json!({
+            "name": self.name, "folder": self.folder, "nodes": nodes, "regions": regions,
+        });
+        Ok(all.to_string())
+    }
+
+    /// Becomes `command` on a node, in the folder this process is in; returns only when that fails.
+    pub fn exec(&self, node: &str, command: &[OsString]) -> NamedError {
+        match self.command_on(node, command) {
+            Ok(mut command) => NamedError::failed(format!("nsenter: {}", command.exec())),
+            Err(error) => error,
+        }
+    }
+
+    fn command_on(&self, node: &str, command: &[OsString]) -> Result<Command, NamedError> {
+        let settings = self.settings()?;
+        if command.is_empty() {
+            let named = self.named();
+            return Err(NamedError::usage(format!(
+                "exec needs a command: lab{named} exec {node} -- COMMAND"
+            )));
+        }
+        let there: Vec<String> = std::iter::once(SWITCH.to_owned()).chain(settings.nodes()).collect();
+        if !there.iter().any(|known| known == node) {
+            return Err(Self::no_node(node, &there));
+        }
+        let here = std::env::current_dir().unwrap_or_else(|_| "/".into());
+        let mut entered = inside(&self.folder).ok_or_else(|| self.not_up())?;
+        entered.args(["ip", "netns", "exec", node, "env"]);
+        entered.args(Daemons { settings: &settings, folder: &self.folder }.environment(node));
+        // Entering another mount namespace leads to its root: back to where the caller is.
+        entered.args(["sh", "-c", BACK]).arg(here).args(command);
+        Ok(entered)
+    }
+
+    /// Becomes a `tail` of a daemon's log; returns only when that fails.
+    pub fn show_log(&self, node: &str, follow: bool) -> NamedError {
+        let log = self.settings().and_then(|settings| {
+            let there = settings.daemons();
+            if there.iter().any(|known| known == node) {
+                Ok(Daemons { settings: &settings, folder: &self.folder }.log(node))
+            } else {
+                Err(Self::no_node(node, &there))
+            }
+        });
+        match log {
+            Ok(log) => {
+                let mut tail = Command::new("tail");
+                tail.args(["-n", "+1"]).args(follow.then_some("-f")).arg(log);
+                NamedError::failed(format!("tail: {}", tail.exec()))
+            }
+            Err(error) => error,
+        }
+    }
+
+    /// Changes daemons or cables, one after the other.
+    ///
+    /// # Errors
+    /// When no lab is up, a node is not there, or something does not happen.
+    pub fn change(&self, change: Change, nodes: &[String]) -> Result<(), NamedError> {
+        if nodes.is_empty() {
+            let (word, named) = (change.word(), self.named());
+            return Err(NamedError::usage(format!("{word} needs the names of nodes: lab{named} {word} mn0")));
+        }
+        let settings = self.settings()?;
+        let daemons = Daemons { settings: &settings, folder: &self.folder };
+        let cable = matches!(change, Change::Plug | Change::Unplug);
+        let there = if cable { settings.nodes() } else { settings.daemons() };
+        for node in nodes {
+            if !there.contains(node) {
+                return Err(Self::no_node(node, &there));
+            }
+            match change {
+                Change::Start => {
+                    daemons.start(node)?;
+                    if node == "gmm" {
+                        daemons.wait(
+                            "the manager's answer",
+                            node,
+                            || daemons.manager_answers(),
+                            || Ok(()),
+                        )?;
+                    }
+                }
+                Change::Stop => daemons.end("TERM", std::slice::from_ref(node)),
+                Change::Kill => daemons.end("KILL", std::slice::from_ref(node)),
+                Change::Plug | Change::Unplug => {
+                    let state = if change == Change::Plug { "up" } else { "down" };
+                    let mut ip = inside(&self.folder).ok_or_else(|| self.not_up())?;
+                    ip.args(["ip", "-n", SWITCH, "link", "set", &format!("port-{node}"), state]);
+                    daemons::succeed(&mut ip)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends everything and removes the lab's folder; whether a lab was up.
+    pub fn down(&self) -> bool {
+        let keeper = keeper_pid(&self.folder);
+        if let Some(keeper) = keeper {
+            if let (Ok(settings), true) = (Settings::load(&self.folder), keeper::is_ready(&self.folder)) {
+                let daemons = Daemons { settings: &settings, folder: &self.folder };
+                // Agents first: what they write back needs the memory nodes.
+                let mut all = settings.daemons();
+                all.reverse();
+                daemons.end("TERM", &all);
+            }
+            keeper::end(keeper);
+            for _ in 0..daemons::END_POLLS {
+                if keeper_pid(&self.folder).is_none() {
+                    break;
+                }
+                thread::sleep(daemons::POLL);
+            }
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_dir(&self.root);
+        keeper.is_some()
+    }
+}
+
+/// What the inner shell does with a folder and a command.
+const BACK: &str = r#"cd "$0" 2>/dev/null || printf 'lab: there is no %s in the lab: the command runs in %s\n' "$0" "$PWD" >&2
+exec "$@""#;

@@ -1,0 +1,237 @@
+//! `cxloe-bench lab`: a lab of real daemons on this machine that lives until it is ended; `deploy/lab/lab` calls it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use cxloe_daemon::to_stderr;
+use cxloe_lab::{Change, Interrupt, NAMED_NODES_MAX, NamedError, NamedLab, Settings, keep};
+
+/// How long an interrupted `up` may take to end what it has started.
+const GRACE: Duration = Duration::from_secs(30);
+/// How the command is called in what people are told to type; set by a script that stands for it.
+const COMMAND: &str = "CXLOE_LAB_COMMAND";
+
+const HELP: &str = "\
+Usage: lab up [OPTION]...
+       lab status [--json]
+       lab exec NODE [--] COMMAND...
+       lab log NODE [--follow]
+       lab start | stop | kill NODE...
+       lab plug | unplug NODE...
+       lab down
+
+Makes a lab of memory nodes (mn0, mn1, …) and compute nodes (cn0, cn1, …) on this machine, each in a network namespace
+with an interface of its name, joined by a bridge. A manager runs at the switch; every node has its daemon. Root is not
+needed.
+
+Commands:
+  up      make the lab; if it is there already, start the daemons that do not run
+  status  what runs, and which regions there are; exit code 3 if no lab is up
+  exec    run COMMAND on NODE (mn0, cn1, …, or switch, where the bridge and all ports are), in the folder it is called
+          from. gmm and cn-agent find the lab's manager and the node's agent by themselves
+  log     what NODE's daemon has said (the manager's log is gmm's)
+  start   start a node's daemon; NODE may be gmm too
+  stop    end it in order
+  kill    end it with SIGKILL, as a crash would
+  plug    put a node's cable into the switch
+  unplug  take it out
+  down    end everything; nothing is left. Without a lab it does nothing
+
+Options of up:
+  -m, --memory-nodes <N>   [default: 2]
+  -c, --compute-nodes <N>  [default: 2]
+  -p, --pool <SIZE>        memory that each memory node lends               [default: 64M]
+  -r, --region <SIZE>      a region for each compute node, called scratch0, scratch1, …; 0: none   [default: 16M]
+      --kept               pools are files: what is lent outlives a restart of its memory node
+      --mtu <BYTES>        of all interfaces                                [default: 1500]
+      --link <KIND>        how daemons exchange frames: auto, xdp, packet   [default: packet]
+      --wait <STYLE>       what idle daemons do: sleep, adaptive, busy      [default: sleep]
+      --bin <FOLDER>       where gmm, mn-server and cn-agent are            [default: beside this program, else the PATH]
+
+Options of status, log:
+      --json               one JSON object
+  -f, --follow             go on as the log does
+
+Options of all commands:
+  -n, --name <NAME>        which lab, where there are several               [default: lab]
+  -h, --help               this text
+
+Exit codes:
+  0 done; 1 failed; 2 wrong arguments; 3 no such lab, or something this needs is missing here; `exec`: COMMAND's own.
+
+Environment:
+  CXLOE_LAB_DIR    folder for the labs' folders [default: /tmp/cxloe-lab-UID]
+
+Examples:
+  lab up --memory-nodes 2 --compute-nodes 2
+  lab status
+  lab exec cn0 -- cn-agent write scratch0 --text 'hello, remote memory' --flush
+  lab exec cn0 -- cn-agent read scratch0
+  lab exec switch -- gmm create-region --size 32M --ways 2 --owner cn1 wide
+  lab exec switch -- tcpdump -c 10 -e -i port-cn0 ether proto 0x88b5
+  lab kill mn0; lab exec cn0 -- cn-agent list -u; lab start mn0
+  lab down
+";
+
+#[derive(Parser)]
+#[command(override_help = HELP)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    command: Command,
+    /// Which lab, where there are several
+    #[arg(short, long, global = true, default_value = "lab")]
+    name: String,
+    /// Folder for the labs' folders
+    #[arg(long, env = "CXLOE_LAB_DIR", hide = true, global = true)]
+    root: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make the lab, or start what does not run of it
+    #[command(override_help = HELP)]
+    Up(UpArgs),
+    /// What runs, and which regions there are
+    #[command(override_help = HELP)]
+    Status {
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command on a node
+    #[command(override_help = HELP)]
+    Exec {
+        /// mn0, cn1, …, or switch
+        node: String,
+        /// The command and its arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    /// What a daemon has said
+    #[command(override_help = HELP)]
+    Log {
+        /// The node, or gmm
+        node: String,
+        /// Go on as the log does
+        #[arg(short, long)]
+        follow: bool,
+    },
+    /// Start daemons
+    #[command(override_help = HELP)]
+    Start(Nodes),
+    /// End daemons in order
+    #[command(override_help = HELP)]
+    Stop(Nodes),
+    /// End daemons as a crash would
+    #[command(override_help = HELP)]
+    Kill(Nodes),
+    /// Put nodes' cables into the switch
+    #[command(override_help = HELP)]
+    Plug(Nodes),
+    /// Take nodes' cables out of the switch
+    #[command(override_help = HELP)]
+    Unplug(Nodes),
+    /// End everything
+    #[command(override_help = HELP)]
+    Down,
+    /// Be the process that holds a lab
+    #[command(hide = true)]
+    Keep {
+        /// The lab's folder
+        folder: PathBuf,
+    },
+}
+
+#[derive(clap::Args)]
+struct Nodes {
+    /// The nodes
+    nodes: Vec<String>,
+}
+
+#[derive(clap::Args)]
+struct UpArgs {
+    /// Memory nodes
+    #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = nodes)]
+    memory_nodes: usize,
+    /// Compute nodes
+    #[arg(short, long, value_name = "N", default_value_t = 2, value_parser = nodes)]
+    compute_nodes: usize,
+    /// Memory that each memory node lends
+    #[arg(short, long, value_name = "SIZE", default_value = "64M")]
+    pool: String,
+    /// A region for each compute node; 0: none
+    #[arg(short, long, value_name = "SIZE", default_value = "16M")]
+    region: String,
+    /// Pools are files
+    #[arg(long)]
+    kept: bool,
+    /// MTU of all interfaces, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+    /// How daemons exchange frames
+    #[arg(long, value_name = "KIND", default_value = "packet")]
+    link: String,
+    /// What idle daemons do
+    #[arg(long, value_name = "STYLE", default_value = "sleep")]
+    wait: String,
+    /// Where the programs are
+    #[arg(long, value_name = "FOLDER", default_value = "")]
+    bin: PathBuf,
+}
+
+fn nodes(text: &str) -> Result<usize, String> {
+    let count = text.parse().ok().filter(|count| *count <= NAMED_NODES_MAX);
+    count.ok_or_else(|| format!("a number up to {NAMED_NODES_MAX} is needed"))
+}
+
+/// Runs the command and says what went wrong, each line after `lab: `.
+pub(super) fn run(args: Args) -> ExitCode {
+    let Err(error) = work(args) else { return ExitCode::SUCCESS };
+    for line in error.message.lines() {
+        to_stderr!("lab: {line}");
+    }
+    ExitCode::from(error.code)
+}
+
+fn work(args: Args) -> Result<(), NamedError> {
+    if let Command::Keep { folder } = &args.command {
+        return keep(folder);
+    }
+    let usual = || PathBuf::from(format!("/tmp/cxloe-lab-{}", nix::unistd::geteuid()));
+    let root = args.root.unwrap_or_else(usual);
+    let command = std::env::var(COMMAND).unwrap_or_else(|_| "cxloe-bench lab".into());
+    let lab = NamedLab::new(&args.name, &root, &command)?;
+    let say = |line: &str| cxloe_daemon::command_line::output::say(format_args!("{line}"));
+    match args.command {
+        Command::Up(up) => {
+            let interrupt = Interrupt::install(GRACE)?;
+            let settings = Settings {
+                memory_nodes: up.memory_nodes,
+                compute_nodes: up.compute_nodes,
+                pool: up.pool,
+                kept: up.kept,
+                region: up.region,
+                mtu: up.mtu,
+                link: up.link,
+                wait: up.wait,
+                programs: up.bin,
+            };
+            lab.up(settings, &["lab", "keep"], &interrupt, &mut |line| say(&line))?;
+        }
+        Command::Status { json: true } => say(&lab.status_json()?),
+        Command::Status { json: false } => say(lab.status()?.trim_end()),
+        Command::Exec { node, command } => return Err(lab.exec(&node, &command)),
+        Command::Log { node, follow } => return Err(lab.show_log(&node, follow)),
+        Command::Start(Nodes { nodes }) => lab.change(Change::Start, &nodes)?,
+        Command::Stop(Nodes { nodes }) => lab.change(Change::Stop, &nodes)?,
+        Command::Kill(Nodes { nodes }) => lab.change(Change::Kill, &nodes)?,
+        Command::Plug(Nodes { nodes }) => lab.change(Change::Plug, &nodes)?,
+        Command::Unplug(Nodes { nodes }) => lab.change(Change::Unplug, &nodes)?,
+        Command::Down => say(if lab.down() { "The lab is down." } else { "No lab is up." }),
+        Command::Keep { .. } => {}
+    }
+    Ok(())
+}

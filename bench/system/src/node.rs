@@ -1,0 +1,154 @@
+//! Daemons and compute nodes for tests: a real `mn-server` with a static map, and line ports that reach it.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
+
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{Engine, Route, Target};
+use cxloe_lab::{Lab, Process, program};
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Link, LinkConfig, open};
+use cxloe_port::port::Port;
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::session::Timing;
+use nix::sys::signal::Signal;
+
+use crate::outcome::{LIMIT, Outcome, ensure, eventually};
+
+/// A running `mn-server`.
+pub struct MemoryNode {
+    process: Process,
+    log: std::path::PathBuf,
+}
+
+impl MemoryNode {
+    /// Starts one on `interface` that gives each CN of `map` the bytes beside it, from CMem address 0 on, and waits
+    /// until it serves. Files go into `folder`.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn start(
+        lab: &Lab,
+        interface: &str,
+        backend: Backend,
+        map: &[(Mac, u64)],
+        folder: &Path,
+    ) -> Outcome<MemoryNode> {
+        MemoryNode::start_with(lab, interface, backend, map, folder, &[])
+    }
+
+    /// The same with further options.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn start_with(
+        lab: &Lab,
+        interface: &str,
+        backend: Backend,
+        map: &[(Mac, u64)],
+        folder: &Path,
+        more: &[&str],
+    ) -> Outcome<MemoryNode> {
+        let listed: String =
+            map.iter().map(|(cn, bytes)| format!("[[map]]\ncn = \"{cn}\"\nsize = {bytes}\n")).collect();
+        let (file, log) = (folder.join("map.toml"), folder.join("mn-server.log"));
+        fs::write(&file, listed)?;
+        let mut command = Command::new(program("mn-server")?);
+        let pool = map.iter().map(|(_, bytes)| bytes).sum::<u64>().max(32 << 20) + (32 << 20);
+        command.args(["-i", interface, "--name", "mn1", "--wait", "adaptive"]);
+        command.args(["--pool-size", &pool.to_string()]);
+        command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
+        command.arg("--data-dir").arg(folder);
+        Process::log_to(&mut command, &log)?;
+        let process = lab.spawn(lab.home_of(interface)?.name(), command)?;
+        let mut node = MemoryNode { process, log };
+        eventually("mn-server serves", || {
+            node.said().contains("serving name") || node.process.try_wait().is_ok_and(|s| s.is_some())
+        })?;
+        let ended = node.process.try_wait()?;
+        ensure(ended.is_none(), format!("mn-server ended: {ended:?}: {}", node.said()))?;
+        Ok(node)
+    }
+
+    /// What it has logged.
+    pub fn said(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Its resident memory in KiB.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn resident_kib(&self) -> Outcome<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()))?;
+        let line = status.lines().find(|l| l.starts_with("VmRSS:")).ok_or("it does not run any more")?;
+        Ok(line.split_whitespace().nth(1).ok_or("no figure")?.parse()?)
+    }
+
+    /// Has it do nothing, until [`MemoryNode::resume`].
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn pause(&self) -> Outcome {
+        Ok(self.process.signal(Signal::SIGSTOP)?)
+    }
+
+    /// Has it go on.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn resume(&self) -> Outcome {
+        Ok(self.process.signal(Signal::SIGCONT)?)
+    }
+
+    /// Ends it with SIGKILL.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn kill(mut self) -> Outcome<ExitStatus> {
+        self.process.signal(Signal::SIGKILL)?;
+        Ok(self.process.wait(LIMIT)?)
+    }
+
+    /// Ends it with SIGTERM.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn end(mut self) -> Outcome<ExitStatus> {
+        Ok(self.process.terminate(LIMIT)?)
+    }
+}
+
+/// Opens a link on an interface of the lab.
+///
+/// # Errors
+/// When the kernel or the engine refuses.
+pub fn link_on(lab: &Lab, config: &LinkConfig) -> Outcome<Box<dyn Link>> {
+    Ok(lab.home_of(&config.interface)?.enter(|| open(config))??)
+}
+
+/// A line port on `link` to `bytes` of the memory node at `peer`, seen from `hpa` on; not yet connected.
+///
+/// # Errors
+/// When the kernel or the engine refuses.
+pub fn port(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
+    let info = link.info().clone();
+    let station = Station {
+        own: info.mac,
+        ethertype: ETHERTYPE_DEFAULT,
+        max_frame: info.max_frame,
+        streams: STREAMS_DEFAULT,
+        instance: 0x5EED,
+        key: None,
+        timing: Timing::default(),
+    };
+    let mut port =
+        Port::new(link, Engine::new(cache), WaitStyle::Adaptive { spin: Duration::from_micros(50) });
+    let now = port.clock().now();
+    let peer = port.engine().add_peer(station.requester(peer), now);
+    port.engine().add_route(Route::direct(hpa, bytes, Target { peer, cmem: 0, incarnation: None }))?;
+    Ok(port)
+}

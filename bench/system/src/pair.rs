@@ -1,0 +1,255 @@
+//! A manager, a memory node and a compute node: the two nodes joined by one virtual cable, the manager reached by a Unix
+//! socket. Daemons are called `gmm`, `mn` and `agent`. Every wait is bounded; everything ends with the rig.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use cxloe_client::client::{self, Client, ClientError};
+use cxloe_client::message::AttachedRegion;
+use cxloe_lab::{Builder, Process, program};
+
+use crate::cable::cable;
+pub use crate::command::{failed_with, run, succeeded};
+use crate::lines;
+pub use crate::lines::line;
+pub use crate::outcome::{Failed, LIMIT, Outcome, ensure, eventually};
+use crate::rig::Rig;
+pub use crate::text;
+
+/// Silence that ends a session: short, so that tests are.
+pub const SESSION: &str = "1s";
+/// The compute node's address, and so its CN id.
+pub const CN: &str = "02:00:00:00:00:01";
+/// The memory node's address.
+pub const MN: &str = "02:00:00:00:00:09";
+/// Bytes of the usual region: 2048 times the line cache.
+pub const REGION: u64 = 4 << 20;
+/// Lines written by [`Pair::written`]: 128 KiB, four times the cache.
+pub const LINES: u64 = 2048;
+
+/// The fabric, and what its daemons are started with.
+pub struct Pair {
+    rig: Rig,
+    /// The link of both nodes.
+    pub link: &'static str,
+    /// Bytes that a memory node lends.
+    pub pool_size: &'static str,
+    /// Whether daemons serve metrics, each at a socket called after it, and log JSON.
+    pub observed: bool,
+}
+
+impl Deref for Pair {
+    type Target = Rig;
+
+    fn deref(&self) -> &Rig {
+        &self.rig
+    }
+}
+
+impl Pair {
+    /// The network and the folder, no daemon yet.
+    ///
+    /// # Errors
+    /// When the network cannot be made.
+    pub fn bare() -> Outcome<Pair> {
+        Self::on(cable())
+    }
+
+    /// The same on a network that has `cn0` in a namespace `cn`, and `mn0` in `mn`.
+    ///
+    /// # Errors
+    /// When the network cannot be made.
+    pub fn on(network: Builder) -> Outcome<Pair> {
+        let rig = Rig::on(network.mac("cn0", CN).mac("mn0", MN))?;
+        Ok(Pair { rig, link: "packet", pool_size: "32MiB", observed: false })
+    }
+
+    /// All three daemons and the region `scratch`, attached.
+    ///
+    /// # Errors
+    /// When one of them does not serve.
+    pub fn with_region(pool: &str, agent: &[&str]) -> Outcome<Pair> {
+        let rig = Pair::bare()?;
+        rig.start_all(pool, agent)?;
+        Ok(rig)
+    }
+
+    /// Starts all three daemons, creates the region `scratch`, and waits until it is attached.
+    ///
+    /// # Errors
+    /// When one of them does not serve.
+    pub fn start_all(&self, pool: &str, agent: &[&str]) -> Outcome {
+        self.start_gmm()?;
+        self.start_mn(pool)?;
+        self.start_agent(agent)?;
+        self.create_region("scratch")?;
+        self.attached("scratch", "active").map(drop)
+    }
+
+    /// The socket of the agent.
+    pub fn socket(&self) -> PathBuf {
+        self.path("agent.sock")
+    }
+
+    fn command(&self, program_name: &str, arguments: &[&str]) -> Outcome<Command> {
+        let mut command = Command::new(program(program_name)?);
+        command.args(arguments);
+        if self.observed {
+            let metrics = format!("unix:{}", self.path(&format!("{program_name}.metrics")).display());
+            command.args(["--metrics", &metrics, "--log-format", "json"]);
+        }
+        Ok(command)
+    }
+
+    /// Starts the manager and waits until it answers.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn start_gmm(&self) -> Outcome {
+        let (store, socket) = (self.path("gmm.redb"), self.path("gmm.sock"));
+        let arguments = ["serve", "--listen", "127.0.0.1:0", "--node-timeout-ms", "1000"];
+        let places = ["--store", text(&store), "--socket", text(&socket)];
+        self.start("gmm", "mn", self.command("gmm", &[&arguments[..], &places].concat())?)?;
+        eventually("the manager answers", || self.gmm(&["status"]).ok()).map(drop)
+    }
+
+    /// Starts a memory node whose pool is `anon` or `file`, and waits until the manager reaches it.
+    ///
+    /// # Errors
+    /// When it does not register.
+    pub fn start_mn(&self, pool: &str) -> Outcome {
+        let pool = if pool == "file" { format!("file:{}", self.path("pool").display()) } else { pool.into() };
+        let manager = self.manager_url();
+        let arguments = ["--name", "mn0", "-i", "mn0", "--link", self.link, "--manager", &manager];
+        let sizes = ["--pool", &pool, "--pool-size", self.pool_size, "--data-dir", text(self.dir.path())];
+        self.start("mn", "mn", self.command("mn-server", &[&arguments[..], &sizes].concat())?)?;
+        self.says("mn", "registered with the manager")
+    }
+
+    /// Arguments of an agent on cn0, with its socket and data called `name`.
+    pub fn agent_arguments(&self, name: &str, more: &[&str]) -> Vec<String> {
+        let (socket, data) = (self.path(&format!("{name}.sock")), self.path(&format!("{name}.data")));
+        let manager = self.manager_url();
+        let usual = ["run", "--name", name, "--link", self.link, "--manager", &manager];
+        let places = ["--socket", text(&socket), "--data-dir", text(&data), "--session-timeout", SESSION];
+        let interface: &[&str] = if more.contains(&"-i") { &[] } else { &["-i", "cn0"] };
+        [&usual[..], &places, interface, more].concat().into_iter().map(Into::into).collect()
+    }
+
+    /// Starts the agent and waits until it serves.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn start_agent(&self, more: &[&str]) -> Outcome {
+        let process = self.start_agent_called("agent", more)?;
+        self.adopt("agent", process);
+        self.says("agent", "serving")
+    }
+
+    /// Starts an agent whose log, socket and data are called `name`.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_agent_called(&self, name: &str, more: &[&str]) -> Outcome<Process> {
+        let arguments = self.agent_arguments(name, more);
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let mut command = self.command("cn-agent", &arguments)?;
+        self.logged(name, &mut command)?;
+        Ok(self.lab.spawn("cn", command)?)
+    }
+
+    /// Runs `gmm`; its standard output if it succeeds.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub fn gmm(&self, arguments: &[&str]) -> Outcome<String> {
+        let manager = self.manager_url();
+        succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?)
+    }
+
+    /// Runs `cn-agent` against the agent.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn cli(&self, arguments: &[&str]) -> Outcome<Output> {
+        run("cn-agent", arguments, Some(&self.socket()))
+    }
+
+    /// Creates a region of [`REGION`] bytes.
+    ///
+    /// # Errors
+    /// What the manager says.
+    pub fn create_region(&self, name: &str) -> Outcome<String> {
+        let size = REGION.to_string();
+        self.gmm(&["create-region", "-s", &size, "--owner", CN, name])
+    }
+
+    /// Waits until the agent has the region in this state.
+    ///
+    /// # Errors
+    /// When it does not come to that.
+    pub fn attached(&self, name: &str, state: &str) -> Outcome<AttachedRegion> {
+        eventually(&format!("region {name} is {state}"), || {
+            let regions = client::regions(&self.socket()).ok()?;
+            regions.into_iter().find(|region| region.region == name && region.state == state)
+        })
+    }
+
+    /// A port of the agent.
+    ///
+    /// # Errors
+    /// When the agent gives none.
+    pub fn connect(&self) -> Outcome<Client> {
+        Ok(Client::connect(&self.socket())?)
+    }
+
+    /// A port, and lines of `scratch` written and at the memory node; they start at the HPA returned.
+    ///
+    /// # Errors
+    /// What the agent says.
+    pub fn written(&self, seed: u64) -> Outcome<(Client, u64)> {
+        let hpa = self.attached("scratch", "active")?.hpa;
+        let mut port = self.connect()?;
+        eventually("a session is open", || port.read(hpa).ok())?;
+        port.write_batch(&written_lines(hpa, seed))?;
+        port.flush()?;
+        Ok((port, hpa))
+    }
+}
+
+/// What [`Pair::written`] writes, line by line.
+pub fn written_lines(hpa: u64, seed: u64) -> Vec<(u64, [u8; 64])> {
+    (0..LINES).map(|i| hpa + i * 64).map(|hpa| (hpa, line(hpa, seed))).collect()
+}
+
+/// Reads the lines of [`Pair::written`] back; every one has to be right.
+///
+/// # Errors
+/// What the agent says, or the first line that is another.
+pub fn verify(port: &mut Client, hpa: u64, seed: u64) -> Outcome {
+    lines::verify(port, hpa, LINES * 64, seed)
+}
+
+/// Reads until it succeeds again.
+///
+/// # Errors
+/// The last error, when it does not.
+pub fn recovered(port: &mut Client, hpa: u64) -> Outcome<[u8; 64]> {
+    let mut last = None;
+    eventually("operations resume", || port.read(hpa).map_err(|e| last = Some(e)).ok())
+        .map_err(|e| format!("{}; last: {last:?}", e.message().unwrap_or_default()).into())
+}
+
+/// Reads until it fails.
+///
+/// # Errors
+/// When it does not.
+pub fn failure(port: &mut Client, hpa: u64) -> Outcome<ClientError> {
+    eventually("operations fail", || port.read(hpa).err())
+}
+
+/// Something, once a log has these words.
+pub fn saying(log: &Path, words: &str) -> Option<()> {
+    std::fs::read_to_string(log).ok()?.contains(words).then_some(())
+}

@@ -1,0 +1,137 @@
+//! A raw packet socket: a neighbour on the wire that keeps to no protocol. It sends whatever bytes it is given and
+//! sees every frame that arrives at its interface, with the 802.1Q tag that the kernel keeps beside it.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use cxloe_lab::Lab;
+use nix::libc;
+use nix::net::if_::if_nametoindex;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, send, socket};
+
+use crate::outcome::Outcome;
+
+/// Not in the libc crate; from `linux/if_packet.h`.
+const PACKET_IGNORE_OUTGOING: libc::c_int = 23;
+/// Room for the longest frame.
+const FRAME_MAX: usize = 16 << 10;
+
+/// A frame as it arrived.
+#[derive(Debug)]
+pub struct Seen {
+    /// From the destination MAC address on, without a tag.
+    pub bytes: Vec<u8>,
+    /// Priority, drop eligibility and VLAN id of the tag it had.
+    pub tag: Option<u16>,
+}
+
+/// The socket.
+pub struct Raw {
+    socket: OwnedFd,
+}
+
+impl Raw {
+    /// Opens one on `interface` in this thread's network namespace.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open(interface: &str) -> io::Result<Raw> {
+        let index = if_nametoindex(interface)? as i32;
+        let socket =
+            socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll)?;
+        set_option(&socket, PACKET_IGNORE_OUTGOING)?;
+        set_option(&socket, libc::PACKET_AUXDATA)?;
+        // SAFETY: sockaddr_ll is plain data for which all zeros is valid.
+        let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+        address.sll_family = libc::AF_PACKET as u16;
+        address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+        address.sll_ifindex = index;
+        let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+        // SAFETY: pointer and length describe `address`, which outlives the call.
+        let rc = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
+        if rc == 0 { Ok(Raw { socket }) } else { Err(io::Error::last_os_error()) }
+    }
+
+    /// Opens one on `interface` of the lab.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn open_in(lab: &Lab, interface: &str) -> Outcome<Raw> {
+        Ok(lab.home_of(interface)?.enter(|| Raw::open(interface))??)
+    }
+
+    /// Sends a frame as it is. One for which there is no room at the moment is given up, as a wire would.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
+            Ok(_) | Err(nix::Error::ENOBUFS | nix::Error::EAGAIN) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// The next frame, or `None` if none comes in time.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn receive(&self, timeout: Duration) -> io::Result<Option<Seen>> {
+        let limit = PollTimeout::try_from(timeout).unwrap_or(PollTimeout::MAX);
+        if poll(&mut [PollFd::new(self.socket.as_fd(), PollFlags::POLLIN)], limit)? == 0 {
+            return Ok(None);
+        }
+        let mut bytes = vec![0_u8; FRAME_MAX];
+        let mut control = [0_u64; 16];
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: msghdr is plain data for which all zeros is valid.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        message.msg_iov = &mut part;
+        message.msg_iovlen = 1;
+        message.msg_control = control.as_mut_ptr().cast();
+        message.msg_controllen = size_of_val(&control);
+        // SAFETY: the kernel writes into `bytes` and `control`, as long as they are said to be.
+        let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &mut message, libc::MSG_DONTWAIT) };
+        if length < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        bytes.truncate(length as usize);
+        Ok(Some(Seen { bytes, tag: tag_of(&message) }))
+    }
+
+    /// Forgets everything that has arrived.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn drain(&self) -> io::Result<()> {
+        for _ in 0..100_000 {
+            if self.receive(Duration::ZERO)?.is_none() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn set_option(socket: &OwnedFd, name: libc::c_int) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: pointer and length describe `on`, which outlives the call.
+    let rc = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, std::ptr::from_ref(&on).cast(), length)
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The tag among what the kernel says about a message just received.
+fn tag_of(message: &libc::msghdr) -> Option<u16> {
+    // SAFETY: `message` was filled in by recvmsg and its control buffer is still alive.
+    let first = unsafe { libc::CMSG_FIRSTHDR(message).as_ref() }?;
+    if first.cmsg_level != libc::SOL_PACKET || first.cmsg_type != libc::PACKET_AUXDATA {
+        return None;
+    }
+    // SAFETY: a message of this type holds a tpacket_auxdata, possibly unaligned.
+    let data = unsafe { libc::CMSG_DATA(first).cast::<libc::tpacket_auxdata>().read_unaligned() };
+    (data.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some(data.tp_vlan_tci)
+}

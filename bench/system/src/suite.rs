@@ -1,0 +1,179 @@
+//! `main` of a test program.
+//!
+//! [`run`] plays a role if the program was started in one. Otherwise it makes sure that labs can be made (as root, or in
+//! a private user namespace, which has to happen before any thread starts; so these programs do without Rust's own
+//! harness), and runs the tests of each [`Subject`]. A subject may have them run once more as the user `nobody`.
+//!
+//! A test that fails says what it saw: its reason, the latest command, and the end of each log that daemons wrote in it.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+
+use cxloe_lab::{LogScope, Standing, become_private_user_namespace, verdict};
+use libtest_mimic::{Arguments, Failed, Trial};
+
+use crate::command;
+use crate::copies::{Role, as_nobody, play};
+use crate::outcome::{Outcome, ensure};
+
+/// Environment variable with the names of the tests that are run, where not all are.
+const ONLY: &str = "CXLOE_TEST_ONLY";
+/// As many lines of each log as a failed test shows.
+const LOG_LINES: usize = 15;
+
+/// One test.
+pub struct Test {
+    name: String,
+    run: Box<dyn FnOnce() -> Outcome + Send>,
+    /// Whether it is left to `make test-all`.
+    long: bool,
+}
+
+impl Test {
+    /// One that passes when `run` returns `Ok`.
+    pub fn new(name: impl Into<String>, run: impl FnOnce() -> Outcome + Send + 'static) -> Test {
+        Test { name: name.into(), run: Box::new(run), long: false }
+    }
+
+    /// Leaves it to `make test-all`; `why` is for the reader of the source.
+    #[must_use]
+    pub fn long(self, why: &str) -> Test {
+        debug_assert!(!why.is_empty());
+        Test { long: true, ..self }
+    }
+
+    fn trial(self, subject: &str) -> Trial {
+        let name = if subject.is_empty() { self.name } else { format!("{subject}::{}", self.name) };
+        let run = self.run;
+        Trial::test(name, move || watched(run)).with_ignored_flag(self.long)
+    }
+}
+
+/// Tests by their paths, each called after its own: `tests![a, group::b]`.
+#[macro_export]
+macro_rules! tests {
+    ($($test:path),* $(,)?) => { vec![$($crate::Test::new(stringify!($test).replace(' ', ""), $test)),*] };
+}
+
+/// A group of tests whose names begin with its own.
+pub struct Subject {
+    name: &'static str,
+    tests: fn(Standing) -> Vec<Test>,
+    nobody: Option<&'static [&'static str]>,
+    /// Whether what `nobody` runs is left to `make test-all`.
+    nobody_is_long: bool,
+    /// What of it `make test` runs; nothing: all.
+    nobody_runs: &'static [&'static str],
+}
+
+impl Subject {
+    /// What `tests` lists for the rights there are.
+    pub const fn new(name: &'static str, tests: fn(Standing) -> Vec<Test>) -> Subject {
+        Subject { name, tests, nobody: None, nobody_is_long: false, nobody_runs: &[] }
+    }
+
+    /// As root, all of them run once more in one test as the user `nobody`; `others` names the programs they start.
+    #[must_use]
+    pub const fn also_as_nobody(self, others: &'static [&'static str]) -> Subject {
+        Subject { nobody: Some(others), ..self }
+    }
+
+    /// Leaves what they run as `nobody` to `make test-all`; `why` is for the reader of the source.
+    #[must_use]
+    pub const fn long(self, why: &str) -> Subject {
+        debug_assert!(!why.is_empty());
+        Subject { nobody_is_long: true, ..self }
+    }
+
+    /// Of what `nobody` runs, `make test` has these alone: those in which rights make a difference.
+    #[must_use]
+    pub const fn only(self, names: &'static [&'static str]) -> Subject {
+        Subject { nobody_runs: names, ..self }
+    }
+
+    fn trials(&self, standing: Standing) -> Vec<Trial> {
+        let mut tests = (self.tests)(standing);
+        if let Ok(only) = std::env::var(ONLY) {
+            tests.retain(|test| only.split(',').any(|name| name == test.name));
+        }
+        if let (Standing::Root, Some(others)) = (standing, self.nobody) {
+            let (name, tests_of, only) = (self.name, self.tests, self.nobody_runs);
+            let passes = move || {
+                let (all, tests) = (all_are_run(), tests_of(Standing::UserNamespace));
+                let only = if all { &[] } else { only };
+                let taken = tests.iter().filter(|test| all || !test.long);
+                let expected = taken.filter(|t| only.is_empty() || only.contains(&t.name.as_str())).count();
+                ordinary_user_passes(name, expected, only, others)
+            };
+            let test = Test::new("ordinary_user_passes_too", passes);
+            tests.push(Test { long: self.nobody_is_long, ..test });
+        }
+        tests.into_iter().map(|test| test.trial(self.name)).collect()
+    }
+}
+
+/// Runs the tests of these subjects, or plays one of the roles.
+pub fn run(subjects: &[Subject], roles: &[Role]) -> ExitCode {
+    if let Some(code) = play(roles) {
+        return code;
+    }
+    let standing = match become_private_user_namespace() {
+        Ok(standing) => standing,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(3);
+        }
+    };
+    let trials = subjects.iter().flat_map(|subject| subject.trials(standing)).collect();
+    let mut arguments = Arguments::from_args();
+    // Daemons that spin: one test at a time, unless it was asked for otherwise.
+    arguments.test_threads.get_or_insert(1);
+    verdict(libtest_mimic::run(&arguments, trials).exit_code())
+}
+
+/// Runs a test; its failure says what it saw.
+fn watched(run: Box<dyn FnOnce() -> Outcome + Send>) -> Outcome {
+    let scope = LogScope::begin();
+    let reason = match catch_unwind(AssertUnwindSafe(run)) {
+        Ok(Ok(())) => match scope.unexpected_errors() {
+            errors if errors.is_empty() => return Ok(()),
+            errors => format!("daemons have logged errors that it did not expect:\n{}", errors.join("\n")),
+        },
+        Ok(Err(failed)) => failed.message().unwrap_or("it failed").to_owned(),
+        Err(panic) => panic_message(panic.as_ref()),
+    };
+    let command = command::latest().map(|latest| format!("\n--- the latest command\n{latest}"));
+    Err(Failed::from(format!("{reason}{}{}", command.unwrap_or_default(), scope.ends(LOG_LINES))))
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("it panicked: {}", text.as_deref().unwrap_or("without a message"))
+}
+
+/// Whether long tests run as well, by what nextest or the command line says.
+pub fn all_are_run() -> bool {
+    std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "all")
+        || std::env::args().any(|argument| argument == "--include-ignored")
+}
+
+fn ordinary_user_passes(subject: &str, tests: usize, only: &[&str], others: &[&str]) -> Outcome {
+    ensure(tests > 0, "no test for an ordinary user")?;
+    let folder = tempfile::tempdir()?;
+    let mut command = as_nobody(folder.path(), &std::env::current_exe()?, others)?;
+    if !subject.is_empty() {
+        command.arg(format!("{subject}::"));
+    }
+    if all_are_run() {
+        command.arg("--include-ignored");
+    }
+    if !only.is_empty() {
+        command.env(ONLY, only.join(","));
+    }
+    let output = command.output()?;
+    ensure(output.status.success(), command::said(&output))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    ensure(text.contains(&format!("{tests} passed")), text)
+}

@@ -1,0 +1,34 @@
+//! The fabric from end to end: a manager, memory nodes and compute nodes around a switch, real daemons and real frames.
+//! Regions over several memory nodes that grow while they are used, binding and unbinding under load, hot-add, nodes held
+//! in reset, fabrics that need no manager, and memory that never shows what was in it before.
+//!
+//! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
+
+mod binding;
+mod load;
+mod memory;
+mod starting;
+mod store;
+
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
+
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
+        memory::interleaved_regions_hold_every_byte_and_grow_under_load,
+        memory::quotas_are_kept,
+        memory::disabled_regions_keep_content_and_address,
+        memory::new_regions_never_show_old_bytes,
+        memory::a_lost_leg_takes_its_chunks_and_no_others,
+        memory::forgotten_memory_nodes_come_back_empty,
+        memory::a_flush_holds_up_nobody,
+        binding::unbinding_one_leaves_the_other_alone,
+        binding::devices_come_and_go_while_the_agent_runs,
+        starting::held_nodes_wait_for_what_is_declared,
+        starting::static_fabrics_need_no_manager,
+        store::an_older_store_changes_nothing_however_often_it_is_started,
+        store::an_empty_store_detaches_nothing,
+        store::a_full_disk_stops_changes_and_nothing_else,
+        store::an_older_store_can_be_adopted_and_what_it_lacks_is_kept_until_it_is_released,
+    ]
+}

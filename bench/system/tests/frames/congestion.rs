@@ -1,0 +1,189 @@
+//! Rate control over real frames: 802.1Qbb frames on the cable, Congestion frames of a real memory node whose queue
+//! grows, and a driver's counters reach the pacer of a line port, and only those that are meant for it.
+
+use std::time::Duration;
+
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_lab::{Lab, Standing};
+use cxloe_link::ethtool::Ethtool;
+use cxloe_link::pfc::PfcSocket;
+use cxloe_link::{Backend, LinkConfig, LinkError};
+use cxloe_port::port::Port;
+use cxloe_port::rate_control::RateControl;
+use cxloe_system::node::{MemoryNode, link_on, port};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, cable::cable, ensure, eventually};
+use cxloe_wire::frame::{Mac, PfcVector};
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = vec![
+        Test::new("pfc_frames_cross_the_cable", pfc_frames_cross_the_cable),
+        Test::new("packet::pfc_frames_slow_their_class", || pfc_frames_slow_their_class(Backend::Packet)),
+        Test::new("packet::a_long_queue_is_told", || a_long_queue_is_told(Backend::Packet)),
+        Test::new("counters_are_named", counters_are_named),
+    ];
+    if standing == Standing::Root {
+        tests.push(Test::new("xdp::pfc_frames_slow_their_class", || {
+            pfc_frames_slow_their_class(Backend::Xdp)
+        }));
+        tests.push(Test::new("xdp::a_long_queue_is_told", || a_long_queue_is_told(Backend::Xdp)));
+        tests.push(Test::new("xdp::a_nic_counter_slows", a_nic_counter_slows));
+    }
+    tests
+}
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
+const BYTES: u64 = 4 << 20;
+
+fn lab() -> Result<Lab, Failed> {
+    Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+}
+
+fn socket(lab: &Lab, interface: &str) -> Result<PfcSocket, Failed> {
+    Ok(lab.home_of(interface)?.enter(|| PfcSocket::open(interface))??)
+}
+
+/// Frames for these classes, which are to pause for so many quanta.
+fn vector(classes: &[u8], quanta: u16) -> PfcVector {
+    let mut vector = PfcVector::default();
+    for class in classes {
+        vector.enabled |= 1 << class;
+        vector.quanta[usize::from(*class)] = quanta;
+    }
+    vector
+}
+
+/// A port with rate control, its frames of `class`.
+fn paced(lab: &Lab, backend: Backend, class: u8, rates: &RateControl) -> Result<Port, Failed> {
+    let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
+    let mut port = port(link_on(lab, &config)?, MN, 0, BYTES, CacheConfig::OFF)?;
+    let (now, info) = (port.clock().now(), port.link().info().clone());
+    let signals = lab.home_of("cn0")?.enter(|| rates.apply(port.engine(), &info, class, now))??;
+    port.listen(signals);
+    Ok(port)
+}
+
+fn pfc_frames_cross_the_cable() -> Outcome {
+    let lab = lab()?;
+    let (mut cn, mut mn) = (socket(&lab, "cn0")?, socket(&lab, "mn0")?);
+    let sent = vector(&[0, 3], 77);
+    // More than the ring has slots.
+    for _ in 0..100 {
+        mn.send(&sent)?;
+        let mut got = None;
+        eventually("the frame arrives", || {
+            got = cn.receive();
+            got.is_some()
+        })?;
+        ensure(got == Some((MN, sent)), format!("{got:?}"))?;
+    }
+    ensure(cn.receive().is_none() && mn.receive().is_none(), "a frame too many, or one's own")?;
+    ensure(mn.sent() == 100, "frames are counted")
+}
+
+/// A frame for our class halves the rate; another class's, and one that ends a pause, change nothing.
+fn pfc_frames_slow_their_class(backend: Backend) -> Outcome {
+    let (lab, folder) = (lab()?, tempfile::tempdir()?);
+    let node = MemoryNode::start(&lab, "mn0", backend, &[(CN, BYTES)], folder.path())?;
+    // So slow that what a pause does can be looked at.
+    let long = Some(Duration::from_secs(10));
+    let rates = RateControl { times: [long, None, long, long, long, long], ..RateControl::default() };
+    let mut port = paced(&lab, backend, 3, &rates)?;
+    port.connect(cxloe_system::LIMIT)?;
+    let mut mn = socket(&lab, "mn0")?;
+    let full = rate(&mut port)?;
+    for ignored in [vector(&[0, 1, 2, 4, 5, 6, 7], 1000), vector(&[3], 0)] {
+        mn.send(&ignored)?;
+    }
+    mn.send(&vector(&[3], 1000))?;
+    eventually("the pause is noticed", || port.idle().is_ok() && port.engine().counters().pauses_link > 0)?;
+    let halved = rate(&mut port)?;
+    ensure(halved * 2 == full, format!("{full} became {halved}"))?;
+    ensure(port.engine().counters().pauses_link == 1, "one pause only")?;
+    // Slowed down, it still works.
+    port.write(64, &[7; 64])?;
+    ensure(port.read(64)? == [7; 64], "another line than was written")?;
+    port.close()?;
+    ensure(node.end()?.success(), "the memory node failed")
+}
+
+fn rate(port: &mut Port) -> Result<u64, Failed> {
+    let now = port.clock().now();
+    Ok(port.engine().paces(now).first().copied().flatten().ok_or("no rate control")?.rate)
+}
+
+/// More requests at once than the threshold: the cable and the CN are told, and every byte is right all the same.
+fn a_long_queue_is_told(backend: Backend) -> Outcome {
+    let (lab, folder) = (lab()?, tempfile::tempdir()?);
+    let more = ["--congestion-threshold", "4"];
+    let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, BYTES)], folder.path(), &more)?;
+    let mut port = paced(&lab, backend, 0, &RateControl::default())?;
+    port.connect(cxloe_system::LIMIT)?;
+    port.set_depth(400);
+    let mut listener = socket(&lab, "cn0")?;
+    let lines: Vec<(u64, [u8; 64])> = (0..4096_u64).map(|i| (i * 64, [i as u8; 64])).collect();
+    let hpas: Vec<u64> = lines.iter().map(|(hpa, _)| *hpa).collect();
+    let mut heard = Vec::new();
+    let mut read = vec![[0; 64]; lines.len()];
+    let told = eventually("a long queue is told", || {
+        let done = port.write_batch(&lines).and_then(|()| port.read_batch(&hpas, &mut read));
+        while let Some(frame) = listener.receive() {
+            heard.push(frame);
+        }
+        let by_node = port.engine().sessions()[0].counters.congestion;
+        done.is_err() || (by_node > 0 && heard.iter().any(|(_, v)| v.pause(0) > Some(0)))
+    });
+    told?;
+    ensure(
+        lines.iter().zip(&read).all(|((_, written), read)| written == read),
+        "another line than was written",
+    )?;
+    ensure(heard.iter().all(|(from, v)| *from == MN && v.enabled == 1), format!("{heard:?}"))?;
+    let counters = port.engine().counters();
+    ensure(counters.pauses_mn + counters.pauses_link > 0, format!("{counters:?}"))?;
+    // A queue that was long is short again after each of these, and that is said. (The listener's ring holds few
+    // frames: what came before may be lost.)
+    eventually("the cable may go on", || {
+        let done = port.read_batch(&hpas[..512], &mut read[..512]);
+        heard.extend(std::iter::from_fn(|| listener.receive()));
+        done.is_err() || heard.iter().any(|(_, v)| v.pause(0) == Some(0))
+    })?;
+    port.close()?;
+    ensure(node.end()?.success(), "the memory node failed")
+}
+
+/// A driver's statistic, here one that rises with every frame, is a source of pauses.
+fn a_nic_counter_slows() -> Outcome {
+    let (lab, folder) = (lab()?, tempfile::tempdir()?);
+    let node = MemoryNode::start(&lab, "mn0", Backend::Xdp, &[(CN, BYTES)], folder.path())?;
+    let counter = Some("rx_queue_{}_xdp_packets".into());
+    let mut port =
+        paced(&lab, Backend::Xdp, 0, &RateControl { nic_counter: counter, ..RateControl::default() })?;
+    port.connect(cxloe_system::LIMIT)?;
+    eventually("the counter's rise is noticed", || {
+        port.read(0).is_ok() && port.engine().counters().pauses_nic > 0
+    })?;
+    port.close()?;
+    ensure(node.end()?.success(), "the memory node failed")
+}
+
+/// A counter that does not exist, and a driver nobody knows, are named; without a wish the latter is no error.
+fn counters_are_named() -> Outcome {
+    let lab = lab()?;
+    let ask = |name: Option<&'static str>| -> Result<Result<String, LinkError>, Failed> {
+        Ok(lab.home_of("cn0")?.enter(|| {
+            let counter = Ethtool::open("cn0")?.pfc_counter(3, name)?;
+            Ok(counter.name().to_owned())
+        })?)
+    };
+    let text = |said: Result<String, LinkError>| said.unwrap_or_else(|error| error.to_string());
+    let unknown = text(ask(None)?);
+    ensure(unknown.contains("driver `veth`") && unknown.contains("ethtool -S"), unknown)?;
+    let absent = text(ask(Some("rx_prio{}_pause"))?);
+    ensure(absent.contains("no statistic `rx_prio3_pause`"), absent)?;
+    let there = text(ask(Some("peer_ifindex"))?);
+    ensure(there == "peer_ifindex", there)?;
+    let speed = lab.home_of("cn0")?.enter(|| Ethtool::open("cn0").map(|e| e.speed()))??;
+    ensure(speed.is_some_and(|s| s.get() == 10_000_000_000), format!("a veth says 10 Gbit/s, not {speed:?}"))
+}

@@ -1,0 +1,242 @@
+//! Makes captures of real traffic: a memory node and a compute node at a switch, with dumpcap at the switch's port to the
+//! compute node. (At the node itself, frames that bypass the queueing discipline would not be seen.)
+
+use std::fs;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::{Engine, Route, Target};
+use cxloe_lab::{Lab, Process};
+use cxloe_link::pfc::PfcSocket;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_port::port::Port;
+use cxloe_system::Failed;
+use cxloe_wire::frame::{
+    Command as FrameCommand, ETHERTYPE_DEFAULT, Header, Mac, Message, PfcVector, frame_len, vlan,
+};
+use cxloe_wire::session::Timing;
+use nix::sys::signal::Signal;
+use tempfile::TempDir;
+
+use super::tshark::{self, Row};
+use cxloe_system::node::MemoryNode;
+use cxloe_system::raw::Raw;
+use cxloe_system::{LIMIT, ensure, eventually};
+
+/// The addresses that the nodes of a star have.
+const CN: Mac = Mac([2, 0, 0, 0, 1, 0]);
+const MN: Mac = Mac([2, 0, 0, 0, 2, 0]);
+const BYTES: u64 = 2 << 20;
+/// Lines written and read one by one.
+const LINES: u64 = 600;
+const KEY: &str = "a key for captures, long enough";
+/// Bytes of a pcap file's header, and of the header of each frame in it.
+const FILE_HEADER: usize = 24;
+const FRAME_HEADER: usize = 16;
+
+/// A frame as it was captured.
+pub struct Frame {
+    /// Since the epoch.
+    pub time: Duration,
+    /// Without an 802.1Q tag.
+    pub bytes: Vec<u8>,
+}
+
+/// A capture: the file, and the frames in it.
+pub struct Captured {
+    pub frames: Vec<Frame>,
+    file: Vec<u8>,
+    dir: TempDir,
+}
+
+impl Captured {
+    /// From the content of a pcap file.
+    pub fn new(file: Vec<u8>) -> Result<Captured, Failed> {
+        let frames = frames(&file)?.into_iter().map(|(_, frame)| frame).collect();
+        Ok(Captured { frames, file, dir: tempfile::tempdir()? })
+    }
+
+    /// What tshark shows of each frame.
+    pub fn read(&self, options: &[&str]) -> Result<Vec<Row>, Failed> {
+        let path = self.dir.path().join("capture.pcap");
+        fs::write(&path, &self.file)?;
+        tshark::read(&path, options)
+    }
+
+    /// Forgets the frames at the beginning for which `is_early` holds.
+    pub fn drop_first(&mut self, is_early: impl Fn(&[u8]) -> bool) -> Result<(), Failed> {
+        let at = frames(&self.file)?.into_iter().find(|(_, frame)| !is_early(&frame.bytes));
+        let (at, _) = at.ok_or("no frame is left")?;
+        self.file.drain(FILE_HEADER..at);
+        self.frames = frames(&self.file)?.into_iter().map(|(_, frame)| frame).collect();
+        Ok(())
+    }
+}
+
+/// The frames of a pcap file with microseconds, each with where it begins.
+fn frames(file: &[u8]) -> Result<Vec<(usize, Frame)>, Failed> {
+    let word = |at: usize| file.get(at..at + 4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+    ensure(word(0) == Some(0xa1b2_c3d4), "not a pcap file with microseconds")?;
+    let (mut frames, mut at) = (Vec::new(), FILE_HEADER);
+    while let (Some(s), Some(us), Some(len)) = (word(at), word(at + 4), word(at + 8)) {
+        let from = at + FRAME_HEADER;
+        let Some(bytes) = file.get(from..from + len as usize) else { break };
+        let mut bytes = bytes.to_vec();
+        let time = Duration::new(u64::from(s), us * 1000);
+        frames.push((at, Frame { time, bytes: vlan::strip(&mut bytes).to_vec() }));
+        at = from + len as usize;
+    }
+    Ok(frames)
+}
+
+/// What is to happen while frames are captured.
+#[derive(Clone, Copy)]
+pub struct Traffic {
+    /// Faults that both ends make to what they send.
+    pub faults: Option<&'static str>,
+    /// The memory node's queue is to pass its threshold, and a switch to say so too.
+    pub congestion: bool,
+    /// With a pre-shared key.
+    pub sealed: bool,
+    /// Echo frames besides.
+    pub echo: bool,
+    /// Tags.
+    pub priority: Option<u8>,
+}
+
+impl Traffic {
+    /// Nothing special.
+    pub fn quiet() -> Traffic {
+        Traffic { faults: None, congestion: false, sealed: false, echo: false, priority: None }
+    }
+
+    /// Does it, with a capture going on.
+    pub fn capture(self) -> Result<Captured, Failed> {
+        let dir = tempfile::tempdir()?;
+        let lab = Lab::star(1, 1).build()?;
+        let file = dir.path().join("capture.pcap");
+        let mut dumpcap = Command::new("dumpcap");
+        dumpcap.args(["-i", "port-cn0", "-P", "-q", "-B", "32", "-w"]).arg(&file);
+        let log = dir.path().join("dumpcap.log");
+        Process::log_to(&mut dumpcap, &log)?;
+        let mut dumpcap = lab.spawn("switch", dumpcap)?;
+        // It says where the frames go once the socket is there.
+        eventually("dumpcap captures", || {
+            fs::read_to_string(&log).is_ok_and(|said| said.contains("File: "))
+        })?;
+
+        self.run(&lab, &dir)?;
+        let last = |file: &[u8]| {
+            let command = |frame: &(usize, Frame)| frame.1.bytes.get(14).copied();
+            frames(file).is_ok_and(|f| f.iter().any(|f| command(f) == Some(FrameCommand::ByeAck as u8)))
+        };
+        eventually("the end is captured", || fs::read(&file).is_ok_and(|file| last(&file)))?;
+        dumpcap.signal(Signal::SIGINT)?;
+        dumpcap.wait(LIMIT)?;
+        Captured::new(fs::read(&file)?)
+    }
+
+    fn run(self, lab: &Lab, dir: &TempDir) -> Result<(), Failed> {
+        let key = dir.path().join("key");
+        fs::write(&key, KEY)?;
+        let of = |seed: u64| self.faults.map(|plan| format!("{plan},dir=tx,seed={seed}"));
+        let mut more = Vec::new();
+        more.extend(of(5).map(|faults| ["--faults".to_owned(), faults]));
+        more.extend(self.sealed.then(|| ["--key-file".into(), key.display().to_string()]));
+        more.extend(self.congestion.then(|| ["--congestion-threshold".into(), "4".into()]));
+        more.extend(self.echo.then(|| ["--echo".into(), "true".into()]));
+        more.extend(self.priority.map(|class| ["--priority".into(), class.to_string()]));
+        let more: Vec<&str> = more.iter().flatten().map(String::as_str).collect();
+        let node = MemoryNode::start_with(lab, "mn0", Backend::Packet, &[(CN, BYTES)], dir.path(), &more)?;
+
+        let faults = of(6).map(|faults| faults.parse()).transpose()?;
+        let extras = Extras { faults, ..Extras::default() };
+        let config = LinkConfig {
+            backend: Backend::Packet,
+            busy_poll: false,
+            priority: self.priority,
+            ..LinkConfig::new("cn0")
+        };
+        let link = lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
+        let station = Station {
+            own: CN,
+            ethertype: ETHERTYPE_DEFAULT,
+            max_frame: link.info().max_frame,
+            streams: STREAMS_DEFAULT,
+            instance: 0x5EED,
+            key: self.sealed.then(|| Arc::from(KEY.as_bytes())),
+            timing: Timing { ping_every: Duration::from_millis(5), ..Timing::default() },
+        };
+        let wait = WaitStyle::Adaptive { spin: Duration::from_micros(50) };
+        let mut port = Port::new(link, Engine::new(CacheConfig::OFF), wait);
+        let now = port.clock().now();
+        let peer = port.engine().add_peer(station.requester(MN), now);
+        // Twice what the memory node gives: what lies beyond is a Fault.
+        port.engine().add_route(Route::direct(0, 2 * BYTES, Target { peer, cmem: 0, incarnation: None }))?;
+        port.connect(LIMIT)?;
+        self.work(lab, &mut port)?;
+        port.close()?;
+        ensure(node.end()?.success(), "mn-server failed")
+    }
+
+    fn work(self, lab: &Lab, port: &mut Port) -> Result<(), Failed> {
+        let line = |i: u64| std::array::from_fn(|at| (i as u8).wrapping_mul(31).wrapping_add(at as u8));
+        let lines: Vec<(u64, [u8; 64])> = (0..LINES).map(|i| (i * 192, line(i))).collect();
+        let hpas: Vec<u64> = lines.iter().map(|(hpa, _)| *hpa).collect();
+        if self.congestion {
+            port.set_depth(400);
+            lab.home_of("cn0")?.enter(|| -> Result<(), Failed> {
+                let vector = PfcVector { enabled: 8, quanta: [0, 0, 0, 77, 0, 0, 0, 0] };
+                Ok(PfcSocket::open("cn0")?.send(&vector)?)
+            })??;
+        }
+        let mut read = vec![[0; 64]; lines.len()];
+        // Until a queue was long, which takes some tries where the memory node is quick.
+        for _ in 0..100 {
+            port.write_batch(&lines)?;
+            port.read_batch(&hpas, &mut read)?;
+            ensure(lines.iter().zip(&read).all(|((_, w), r)| w == r), "another line than was written")?;
+            if !self.congestion || port.engine().sessions()[0].counters.congestion > 0 {
+                break;
+            }
+        }
+        let bytes: Vec<u8> = (0..64 << 10).map(|i: u32| (i / 64) as u8).collect();
+        let mut back = vec![0; bytes.len()];
+        port.write_bytes(BYTES / 2, &bytes)?;
+        port.read_bytes(BYTES / 2, &mut back)?;
+        ensure(bytes == back, "other bytes than were written")?;
+        ensure(port.read(BYTES + 64).is_err(), "beyond what the memory node gives")?;
+        let pinged = Raw::open_in(lab, "cn0")?;
+        eventually("an idle session is asked for a sign of life", || {
+            let _ = port.idle();
+            heard(&pinged, FrameCommand::Pong)
+        })?;
+        if self.echo {
+            let message = Message::Echo { reply_len: 100, reply_count: 3 };
+            let header = Header {
+                dst: MN,
+                src: CN,
+                ethertype: ETHERTYPE_DEFAULT,
+                command: 0,
+                seq: 0,
+                axi: Default::default(),
+                addr: 0,
+            };
+            let mut frame = vec![0; frame_len(message.body_len(), 0)];
+            message.emit(&header, &mut frame);
+            pinged.send(&frame)?;
+            eventually("echoes come back", || heard(&pinged, FrameCommand::EchoReply))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether a frame with `command` is among those that have arrived.
+fn heard(raw: &Raw, command: FrameCommand) -> bool {
+    let frames = std::iter::from_fn(|| raw.receive(Duration::from_millis(1)).ok().flatten()).take(1000);
+    frames.into_iter().any(|frame| frame.bytes.get(14) == Some(&(command as u8)))
+}

@@ -1,0 +1,378 @@
+//! Hostile frames: a memory node and a compute node at work, and a neighbour that sends them everything it should not.
+//!
+//! A real `mn-server` with a static map serves a compute node whose every read is checked against what it wrote.
+//! Meanwhile raw sockets on the same cable send cut-off, oversized, random, damaged and replayed frames, floods of
+//! handshakes from invented stations, forged ends of sessions and pauses, first to the memory node, then to the compute
+//! node. What must hold: no wrong byte, no failed operation, bounded memory, and an orderly end.
+
+mod attacks;
+mod work;
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::EngineError;
+use cxloe_lab::{Lab, Standing};
+use cxloe_link::{Backend, LinkConfig};
+use cxloe_port::port::{Port, PortError};
+use cxloe_system::node::{MemoryNode, link_on, port};
+use cxloe_system::raw::Raw;
+use cxloe_system::{Failed, Test};
+use cxloe_system::{LIMIT, Outcome, cable::cable, cable::ip, ensure, eventually};
+use cxloe_wire::frame::{
+    Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, Hello, HelloAck, HelloStatus, Integrity,
+    Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space,
+};
+use cxloe_wire::session::OpError;
+
+use attacks::*;
+use work::Work;
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
+/// The second station on the CN's cable, with memory of its own.
+const OTHER: Mac = Mac([2, 0, 0, 0, 0, 3]);
+/// A station that has no memory.
+const NOBODY: Mac = Mac([2, 0, 0, 0, 0, 4]);
+const HPA: u64 = 1 << 32;
+const REGION: u64 = 8 << 20;
+/// What a process may grow by while it is flooded, in KiB: sessions it may hold, and the allocator's slack.
+const GROWTH_KIB: u64 = 16 << 10;
+/// Frames of each kind of attack.
+const FLOOD: u64 = 12_000;
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = vec![
+        Test::new("packet::memory_node_withstands", || memory_node_withstands(Backend::Packet)),
+        Test::new("packet::compute_node_withstands", || compute_node_withstands(Backend::Packet)),
+        Test::new("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet)),
+        Test::new("packet::echoes_stop_nobody", || echoes_stop_nobody(Backend::Packet)),
+        Test::new("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
+        Test::new("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
+        Test::new("wrong_addresses_are_named", wrong_addresses_are_named),
+    ];
+    if standing == Standing::Root {
+        tests.push(Test::new("xdp::echoes_stop_nobody", || echoes_stop_nobody(Backend::Xdp)));
+        tests.push(Test::new("xdp::memory_node_withstands", || memory_node_withstands(Backend::Xdp)));
+        tests.push(Test::new("xdp::compute_node_withstands", || compute_node_withstands(Backend::Xdp)));
+    }
+    tests
+}
+
+fn lab() -> Result<Lab, Failed> {
+    Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+}
+
+fn memory_node_withstands(backend: Backend) -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let node = MemoryNode::start(&lab, "mn0", backend, &[(CN, REGION)], folder.path())?;
+    let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
+    // The capture needs frames that pass by the memory node's socket, as those to pnet and packet rings do.
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let tap = lab.enter("mn", || Raw::open("mn0"))??;
+    let link = link_on(&lab, &config)?;
+    let mut port = port(link, MN, HPA, REGION, CacheConfig::OFF)?;
+    port.connect(LIMIT)?;
+    let work = Work::start(port);
+    work.goes_on("nothing yet")?;
+    let good = match backend {
+        Backend::Xdp => (0..400).map(|n| hello(CN, n, n)).collect(),
+        _ => capture(&tap, &work)?,
+    };
+    drop(tap);
+    let before = node.resident_kib()?;
+    let mut all = attacks(MN, CN, &good);
+    all.extend(attacks_on_memory_node());
+    attack(&neighbour, all, &work)?;
+    let after = node.resident_kib()?;
+    ensure(after <= before + GROWTH_KIB, format!("mn-server grew from {before} to {after} KiB"))?;
+    // Longer than the rings have room for, until the node has made new ones for the MTU of now.
+    if backend != Backend::Xdp {
+        for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
+            ip(&lab, namespace, &["link", "set", "dev", interface, "mtu", "9000"])?;
+        }
+        let mut long = good[0].clone();
+        long.resize(9014, 0xA5);
+        attack(&neighbour, vec![("frames longer than a slot", Box::new(move |_| long.clone()))], &work)?;
+    }
+    work.end()?;
+    let said = node.said();
+    ensure(!said.contains("panicked") && !said.contains("ERROR"), said)?;
+    // The flood has not used up what a new station needs.
+    let again = link_on(&lab, &config)?;
+    let mut again = cxloe_system::node::port(again, MN, HPA, REGION, CacheConfig::OFF)?;
+    again.connect(LIMIT)?;
+    again.read(HPA)?;
+    again.close()?;
+    let status = node.end()?;
+    ensure(status.code() == Some(0), format!("mn-server ended with {status}"))
+}
+
+/// An Echo that asks for as many long frames as it can.
+fn greedy_echo(from: Mac) -> Vec<u8> {
+    let header = Header {
+        dst: MN,
+        src: from,
+        ethertype: ETHERTYPE_DEFAULT,
+        command: Command::Echo as u8,
+        seq: 0,
+        axi: Axi { stream: 0, tag: 0 },
+        addr: 0,
+    };
+    let mut frame = vec![0; 60];
+    header.emit(&mut frame);
+    frame[25..27].copy_from_slice(&1400_u16.to_be_bytes());
+    frame[27..29].copy_from_slice(&u16::MAX.to_be_bytes());
+    frame
+}
+
+/// Replies to Echo frames of this station that pass by at `tap`.
+fn echo_replies(tap: &Raw, to: Mac) -> Result<usize, Failed> {
+    let mut replies = 0;
+    while let Some(seen) = tap.receive(Duration::from_millis(100))? {
+        let reply = seen.bytes.len() > 14 && seen.bytes[14] == Command::EchoReply as u8;
+        replies += usize::from(reply && seen.bytes[..6] == to.0);
+        // Bounded: the compute node's frames pass here as well, without an end.
+        if replies > 64 {
+            break;
+        }
+    }
+    Ok(replies)
+}
+
+/// A memory node that answers echoes for measuring, and a stranger who sends 300 of them a second, and more.
+fn echoes_stop_nobody(backend: Backend) -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let named = OTHER.to_string();
+    let more = ["--echo", "--echo-for", &named];
+    let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, REGION)], folder.path(), &more)?;
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let asks = |from: Mac, count: u32| -> Result<usize, Failed> {
+        let tap = lab.enter("cn", || Raw::open("cn0"))??;
+        for _ in 0..count {
+            neighbour.send(&greedy_echo(from))?;
+        }
+        echo_replies(&tap, from)
+    };
+    ensure(asks(NOBODY, 100)? == 0, "a station without a session was answered")?;
+    ensure(asks(CN, 1)? == 0, "a station without a session was answered, though it has memory")?;
+    let answers = asks(OTHER, 1)?;
+    ensure((1..=64).contains(&answers), format!("{answers} frames for one, to the station named"))?;
+
+    let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
+    let mut port = port(link_on(&lab, &config)?, MN, HPA, REGION, CacheConfig::OFF)?;
+    port.connect(LIMIT)?;
+    let work = Work::start(port);
+    work.goes_on("nothing yet")?;
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                for from in [NOBODY, OTHER, CN] {
+                    neighbour.send(&greedy_echo(from))?;
+                }
+                std::thread::sleep(Duration::from_millis(3));
+            }
+            Ok::<_, std::io::Error>(())
+        });
+        let outcome = (0..5).try_for_each(|_| {
+            std::thread::sleep(Duration::from_millis(1500));
+            work.goes_on("a flood of echoes")
+        });
+        stop.store(true, Ordering::Relaxed);
+        flood.join().map_err(|_| "the neighbour panicked")??;
+        outcome
+    })?;
+    work.end()?;
+    ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
+}
+
+/// Stations that do not exist say Hello and Start, as many as the memory node has sessions and more: who has memory
+/// gets a session all the same.
+fn invented_stations_take_no_session() -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path())?;
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let mut started = 0;
+    for n in 0..400_u64 {
+        let invented = Mac([2, 0xF2, 0, 0, (n >> 8) as u8, n as u8]);
+        neighbour.send(&hello(invented, n, n))?;
+        let mut ack = None;
+        eventually("the Hello is answered", || {
+            let Ok(Some(mut seen)) = neighbour.receive(Duration::from_millis(100)) else { return false };
+            if seen.bytes.len() >= 60
+                && seen.bytes[..6] == invented.0
+                && let Ok((_, Message::HelloAck(found))) = Message::parse(&seen.bytes)
+            {
+                ack = Some(found);
+            }
+            seen.bytes.clear();
+            ack.is_some()
+        })?;
+        let ack = ack.ok_or("no answer")?;
+        if ack.status == HelloStatus::Ok {
+            started += 1;
+            neighbour.send(&in_guessed_session(
+                invented,
+                MN,
+                Direction::ToMn,
+                &Message::Start,
+                1,
+                ack.session,
+            ))?;
+        }
+    }
+    ensure((1..=64).contains(&started), format!("{started} invented stations have a session"))?;
+    let link = link_on(&lab, &LinkConfig { backend: Backend::Packet, ..LinkConfig::new("cn0") })?;
+    let mut port = port(link, MN, HPA, REGION, CacheConfig::OFF)?;
+    port.connect(LIMIT)?;
+    port.write(HPA, &[7; 64])?;
+    ensure(port.read(HPA)? == [7; 64], "other bytes than were written")?;
+    port.close()?;
+    ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
+}
+
+fn compute_node_withstands(backend: Backend) -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path())?;
+    let neighbour = lab.enter("mn", || Raw::open("mn0"))??;
+    let tap = lab.enter("cn", || Raw::open("cn0"))??;
+    let link = link_on(&lab, &LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") })?;
+    let mut port = port(link, MN, HPA, REGION, CacheConfig::default())?;
+    port.connect(LIMIT)?;
+    let work = Work::start(port);
+    work.goes_on("nothing yet")?;
+    let good = match backend {
+        Backend::Xdp => (0..400_u16)
+            .map(|n| {
+                let message = Message::ReadResp { data: &[n as u8; 64] };
+                in_guessed_session(MN, CN, Direction::ToCn, &message, n, n.into())
+            })
+            .collect(),
+        _ => capture(&tap, &work)?,
+    };
+    drop(tap);
+    let mut all = attacks(CN, MN, &good);
+    all.extend(attacks_on_compute_node());
+    attack(&neighbour, all, &work)?;
+    work.end()?;
+    let status = node.end()?;
+    ensure(status.code() == Some(0), format!("mn-server ended with {status}"))
+}
+
+/// The error of an operation that must fail.
+fn error<T>(result: Result<T, PortError>) -> Result<EngineError, Failed> {
+    match result {
+        Err(PortError::Engine(e)) => Ok(e),
+        Err(e) => Err(e.to_string().into()),
+        Ok(_) => Err("it succeeded".into()),
+    }
+}
+
+fn refused(result: Result<impl Sized, PortError>, status: FaultStatus) -> Outcome {
+    let error = error(result)?;
+    let right = matches!(&error, EngineError::Failed { mac: MN, error: OpError::Fault(s) } if *s == status);
+    ensure(right, format!("{error:?} instead of {status:?}"))
+}
+
+fn memory_of_others_is_out_of_reach() -> Outcome {
+    let lab = cable()
+        .macvlan("cn0", "cn", "cn1")
+        .macvlan("cn0", "cn", "cn2")
+        .mac("cn0", &CN.to_string())
+        .mac("mn0", &MN.to_string())
+        .mac("cn1", &OTHER.to_string())
+        .mac("cn2", &NOBODY.to_string())
+        .build()?;
+    let folder = tempfile::tempdir()?;
+    // The other has twice as much, so that its addresses go on where this one's end.
+    let map = [(CN, REGION), (OTHER, 2 * REGION)];
+    let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &map, folder.path())?;
+    let reach = |interface: &str| -> Result<Port, Failed> {
+        let link = link_on(&lab, &LinkConfig { backend: Backend::Packet, ..LinkConfig::new(interface) })?;
+        let mut port = port(link, MN, HPA, 4 * REGION, CacheConfig::OFF)?;
+        port.connect(LIMIT)?;
+        Ok(port)
+    };
+    let (mut own, mut other) = (reach("cn0")?, reach("cn1")?);
+    let secret = [0x5E; 64];
+    let beyond = HPA + REGION;
+    for hpa in [HPA, beyond, beyond + REGION - 64] {
+        other.write(hpa, &secret)?;
+    }
+    own.write(HPA, &[1; 64])?;
+    for hpa in [beyond, beyond + REGION - 64, beyond + REGION, HPA + 4 * REGION - 64] {
+        refused(own.read(hpa), FaultStatus::Nxm)?;
+        refused(own.write(hpa, &[2; 64]), FaultStatus::Nxm)?;
+        refused(own.read_bytes(hpa, &mut [0; 64]), FaultStatus::Nxm)?;
+        refused(own.write_bytes(hpa, &[2; 64]), FaultStatus::Nxm)?;
+        other.idle()?;
+    }
+    // The same address means other memory to another.
+    ensure(own.read(HPA)? == [1; 64], "own memory holds other bytes")?;
+    for hpa in [HPA, beyond, beyond + REGION - 64] {
+        ensure(other.read(hpa)? == secret, "the other's memory has changed")?;
+    }
+    refused(other.read(HPA + 2 * REGION), FaultStatus::Nxm)?;
+    // Who has no memory here is told so.
+    let mut nobody = reach("cn2")?;
+    refused(nobody.read(HPA), FaultStatus::Denied)?;
+    refused(nobody.write(beyond, &[3; 64]), FaultStatus::Denied)?;
+    ensure(own.read(HPA)? == [1; 64], "own memory holds other bytes")?;
+    for port in [own, other, nobody] {
+        port.close()?;
+    }
+    ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
+}
+
+fn wrong_addresses_are_named() -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path())?;
+    let reach = |cache| -> Result<Port, Failed> {
+        let link = link_on(&lab, &LinkConfig { backend: Backend::Packet, ..LinkConfig::new("cn0") })?;
+        let mut port = port(link, MN, HPA, REGION, cache)?;
+        port.connect(LIMIT)?;
+        Ok(port)
+    };
+    for cache in [CacheConfig::OFF, CacheConfig::default()] {
+        let mut port = reach(cache)?;
+        port.write(HPA, &[7; 64])?;
+        let sent = port.link().counters().tx_frames;
+        for hpa in [HPA + 1, HPA + 63, HPA - 1, u64::MAX] {
+            let unaligned = EngineError::Unaligned(hpa);
+            ensure(error(port.read(hpa))? == unaligned, format!("read {hpa:#x}"))?;
+            ensure(error(port.write(hpa, &[0; 64]))? == unaligned, format!("write {hpa:#x}"))?;
+            ensure(error(port.read_bytes(hpa, &mut [0; 64]))? == unaligned, format!("read_bytes {hpa:#x}"))?;
+        }
+        for hpa in [0, HPA - 64, HPA + REGION, u64::MAX - 63] {
+            let unmapped = EngineError::Unmapped(hpa);
+            ensure(error(port.read(hpa))? == unmapped, format!("read {hpa:#x}"))?;
+            ensure(error(port.write(hpa, &[0; 64]))? == unmapped, format!("write {hpa:#x}"))?;
+            ensure(error(port.write_bytes(hpa, &[0; 64]))? == unmapped, format!("write_bytes {hpa:#x}"))?;
+            ensure(unmapped.to_string().contains("cn-agent list"), unmapped.to_string())?;
+        }
+        // Over the end: what is inside is read, the rest named.
+        let over = error(port.read_bytes(HPA + REGION - 64, &mut [0; 192]))?;
+        ensure(over == EngineError::Unmapped(HPA + REGION), format!("{over:?}"))?;
+        match port.read_bytes(HPA, &mut [0; 65]) {
+            Err(e @ PortError::PartialLine(65)) => {
+                ensure(e.to_string().contains("whole lines"), e.to_string())?
+            }
+            other => return Err(format!("{other:?}").into()),
+        }
+        let pings = port.link().counters().tx_frames - sent;
+        ensure(pings <= 8, format!("{pings} frames were sent for addresses that are wrong"))?;
+        ensure(port.read(HPA)? == [7; 64], "the line has changed")?;
+        port.close()?;
+    }
+    ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
+}

@@ -1,0 +1,159 @@
+//! Links over real interfaces: what goes in at one end of a cable comes out at the other, whole, in order, and
+//! nothing else does.
+//!
+//! Each backend is held against the same promises of the `Link` trait: packet rings and pnet as root and as an
+//! ordinary user, AF_XDP as root only. Raw sockets play the neighbours; processes that are to be killed, or have no
+//! rights, are copies of this program.
+
+mod promises;
+mod roles;
+mod traffic;
+mod xdp;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{ExitCode, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cxloe_lab::{Lab, Process, Standing};
+use cxloe_link::{Backend, Link, LinkConfig, LinkError, open};
+use cxloe_system::node::link_on;
+use cxloe_system::raw::Raw;
+use cxloe_system::{Failed, Test};
+use cxloe_system::{
+    LIMIT, Outcome, Role, cable::cable, cable::ip, copies::copy_without_rights_as, copy_as, ensure,
+    eventually,
+};
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use nix::sys::signal::Signal;
+
+use promises::*;
+use roles::*;
+use traffic::*;
+use xdp::*;
+
+/// Environment variable that tells a copy of this program what to open: backend and interface.
+const OPEN: &str = "CXLOE_TEST_OPEN";
+
+type ForBackend = fn(Backend) -> Outcome;
+
+/// What copies of this program do.
+pub const ROLES: &[Role] = &[("opener", opener), ("holder", holder)];
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let for_each: [(&str, ForBackend); 11] = [
+        ("frames_pass_whole_at_1500", |b| frames_pass_whole(b, 1500)),
+        ("frames_pass_whole_at_9000", |b| frames_pass_whole(b, 9000)),
+        ("batches_keep_their_order", batches_keep_their_order),
+        ("slots_are_lent_once", slots_are_lent_once),
+        ("priority_is_a_tag_on_the_wire_only", priority_is_a_tag_on_the_wire_only),
+        ("frames_of_others_stay_out", frames_of_others_stay_out),
+        ("waiting_sleeps_and_wakes", waiting_sleeps_and_wakes),
+        ("losses_are_counted", losses_are_counted),
+        ("link_outlives_its_interface_going_down", link_outlives_its_interface_going_down),
+        ("errors_name_the_interface", errors_name_the_interface),
+        ("missing_rights_are_named", missing_rights_are_named),
+    ];
+    let mut backends = vec![Backend::Packet, Backend::Pnet];
+    if standing == Standing::Root {
+        backends.push(Backend::Xdp);
+    }
+    let mut tests = Vec::new();
+    for backend in backends {
+        for (name, test) in for_each {
+            tests.push(Test::new(format!("{backend}::{name}"), move || test(backend)));
+        }
+    }
+    tests.push(Test::new("packet::two_links_share_an_interface", two_links_share_an_interface));
+    tests.push(Test::new("pnet::has_one_queue", pnet_has_one_queue));
+    tests.push(Test::new("auto_says_what_it_takes", move || auto_says_what_it_takes(standing)));
+    if standing == Standing::Root {
+        tests.push(Test::new("xdp::two_queues", xdp_two_queues));
+        tests.push(Test::new("xdp::second_opener_is_told", xdp_second_opener_is_told));
+        tests.push(Test::new("xdp::program_goes_with_the_link", xdp_program_goes_with_the_link));
+        tests.push(Test::new("xdp::settings_are_put_back", xdp_settings_are_put_back));
+    }
+    tests
+}
+
+fn two_links_share_an_interface() -> Outcome {
+    let lab = cable().build()?;
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let queue = |queue| link_on(&lab, &LinkConfig { queue, queues: 2, ..config(Backend::Packet, "mn0") });
+    let mut links = [queue(0)?, queue(1)?];
+    let own = links[0].info().mac;
+    // 32 neighbours, 20 frames each, interleaved.
+    for number in 0..20_u64 {
+        for source in 0..32_u8 {
+            neighbour.send(&ours(own, Mac([2, 0, 0, 0, 7, source]), 60 + number as usize, number))?;
+        }
+    }
+    let mut seen: [BTreeMap<u8, Vec<Vec<u8>>>; 2] = Default::default();
+    eventually("all frames come", || {
+        for (link, seen) in links.iter_mut().zip(&mut seen) {
+            let _ = link.receive(64, &mut |frame, _| seen.entry(frame[11]).or_default().push(frame.to_vec()));
+        }
+        seen.iter().flat_map(BTreeMap::values).map(Vec::len).sum::<usize>() >= 640
+    })?;
+    ensure(seen.iter().all(|seen| !seen.is_empty()), "one of the links got nothing")?;
+    for source in 0..32_u8 {
+        let sent: Vec<_> = (0..20_u64)
+            .map(|number| ours(own, Mac([2, 0, 0, 0, 7, source]), 60 + number as usize, number))
+            .collect();
+        let at: Vec<_> = seen.iter().filter_map(|seen| seen.get(&source)).collect();
+        ensure(at.len() == 1, format!("frames of source {source} are spread over both links"))?;
+        same(&sent, at[0])?;
+    }
+    Ok(())
+}
+
+fn pnet_has_one_queue() -> Outcome {
+    let lab = cable().build()?;
+    let config = LinkConfig { queues: 2, ..config(Backend::Pnet, "cn0") };
+    match lab.enter("cn", || open(&config).map(drop))? {
+        Err(e @ LinkError::Unsupported { backend: "pnet", .. }) => {
+            ensure(e.to_string().contains("use the packet or xdp link"), e.to_string())
+        }
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+/// A log kept in memory.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Kept {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().map_err(|_| std::io::Error::other("poisoned"))?.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn auto_says_what_it_takes(standing: Standing) -> Outcome {
+    let lab = cable().build()?;
+    let kept = Kept::default();
+    let writer = kept.clone();
+    let backend = lab.enter("cn", || {
+        let log = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        tracing::subscriber::with_default(log, || {
+            open(&config(Backend::Auto, "cn0")).map(|l| l.info().backend)
+        })
+    })??;
+    let said = String::from_utf8_lossy(&kept.0.lock().map_err(|_| "poisoned")?).into_owned();
+    let expected = if standing == Standing::Root { "xdp" } else { "packet" };
+    ensure(backend == expected, format!("{backend} was taken: {said}"))?;
+    ensure(said.contains("link open") && said.contains(&format!("backend=\"{expected}\"")), said.clone())?;
+    let refused = said.lines().filter(|line| line.contains("link not taken")).collect::<Vec<_>>();
+    match standing {
+        Standing::Root => ensure(refused.is_empty(), said.clone()),
+        Standing::UserNamespace => ensure(
+            refused.len() == 1 && refused[0].contains("backend=xdp") && refused[0].contains("AF_XDP needs"),
+            said.clone(),
+        ),
+    }
+}

@@ -1,0 +1,273 @@
+//! What every kind of link promises.
+
+use super::traffic::*;
+use super::*;
+
+pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
+    let lab = cable().mtu(mtu).build()?;
+    let [mut a, mut b] = ends(&lab, backend)?;
+    let (at_a, at_b) = (a.info().clone(), b.info().clone());
+    ensure(at_a.mtu == mtu as usize && at_a.backend == backend.to_string(), format!("{at_a:?}"))?;
+    ensure(at_a.max_frame <= at_a.mtu + 14 && at_a.max_frame >= 1514, format!("{at_a:?}"))?;
+    if backend != Backend::Xdp {
+        ensure(at_a.max_frame == at_a.mtu + 14, "less than the MTU carries")?;
+    }
+    let lengths = [60, 93, 256, 1514, at_a.max_frame - 1, at_a.max_frame];
+    let frames = |to, from| -> Vec<_> {
+        lengths
+            .iter()
+            .enumerate()
+            .map(|(i, &len)| ours(to, from, len.min(at_a.max_frame), i as u64))
+            .collect()
+    };
+    for _ in 0..3 {
+        pass(&mut *a, &mut *b, &frames(at_b.mac, at_a.mac))?;
+        pass(&mut *b, &mut *a, &frames(at_a.mac, at_b.mac))?;
+    }
+    let (sent, got) = (a.counters(), b.counters());
+    let bytes: usize = 3 * lengths.iter().sum::<usize>();
+    ensure((sent.tx_frames, sent.tx_bytes) == (18, bytes as u64), format!("{sent:?}"))?;
+    ensure((got.rx_frames, got.rx_bytes) == (18, bytes as u64), format!("{got:?}"))?;
+    ensure((got.rx_dropped, sent.tx_errors) == (0, 0), format!("{sent:?} {got:?}"))
+}
+
+pub fn batches_keep_their_order(backend: Backend) -> Outcome {
+    let lab = cable().build()?;
+    let [mut a, mut b] = ends(&lab, backend)?;
+    let (from, to) = (a.info().mac, b.info().mac);
+    // Many times around both rings, in batches that a veth (256 frames) has room for.
+    for batch in 0..40_u64 {
+        let frames: Vec<_> = (0..100)
+            .map(|i| ours(to, from, 60 + ((batch * 100 + i) * 37 % 1400) as usize, batch * 100 + i))
+            .collect();
+        pass(&mut *a, &mut *b, &frames)?;
+    }
+    // No more than the budget at a time.
+    for number in 0..10 {
+        queue(&mut *a, &ours(to, from, 60, number))?;
+    }
+    a.flush()?;
+    let (mut calls, mut came) = (0, 0);
+    eventually("ten frames come", || {
+        let mut now = 0;
+        let told = b.receive(3, &mut |_, _| now += 1).unwrap_or(usize::MAX);
+        calls = calls.max(now);
+        came += now;
+        told <= 3 && came >= 10
+    })?;
+    ensure(calls <= 3 && came == 10, format!("{calls} frames at once, {came} in all"))
+}
+
+pub fn slots_are_lent_once(backend: Backend) -> Outcome {
+    let lab = cable().build()?;
+    let [mut a, mut b] = ends(&lab, backend)?;
+    let (from, to, max) = (a.info().mac, b.info().mac, a.info().max_frame);
+    let tx = a.transmit();
+    tx.commit(); // nothing was lent: nothing happens
+    ensure(tx.slot(max + 1).is_none(), "a slot for more than the link carries")?;
+    ensure(tx.slot(max).is_some(), "no slot for the longest frame")?;
+    let first = tx.slot(100).ok_or("no slot")?.as_ptr();
+    let (discarded, sent) = (ours(to, from, 100, 1), ours(to, from, 64, 2));
+    tx.slot(100).ok_or("no slot")?.copy_from_slice(&discarded);
+    let slot = tx.slot(64).ok_or("no slot")?;
+    ensure(slot.as_ptr() == first && slot.len() == 64, "asked again, another slot was lent")?;
+    slot.copy_from_slice(&sent);
+    tx.commit();
+    tx.commit();
+    a.flush()?;
+    let last = ours(to, from, 70, 3);
+    queue(&mut *a, &last)?;
+    a.flush()?;
+    same(&[sent, last], &take(&mut *b, 2)?)?;
+    ensure(a.counters().tx_frames == 2, format!("{:?}", a.counters()))
+}
+
+pub fn priority_is_a_tag_on_the_wire_only(backend: Backend) -> Outcome {
+    let lab = cable().build()?;
+    let mut a = link_on(&lab, &LinkConfig { priority: Some(5), ..config(backend, "cn0") })?;
+    let neighbour = lab.enter("mn", || Raw::open("mn0"))??;
+    let b = link_on(&lab, &config(Backend::Packet, "mn0"))?;
+    let (from, to, max) = (a.info().mac, b.info().mac, a.info().max_frame);
+    drop(b);
+    let sent: Vec<_> = [60, 89, max].iter().map(|&len| ours(to, from, len, len as u64)).collect();
+    for frame in &sent {
+        queue(&mut *a, frame)?;
+    }
+    a.flush()?;
+    let mut seen = Vec::new();
+    eventually("the neighbour sees all frames", || {
+        if let Ok(Some(frame)) = neighbour.receive(Duration::from_millis(100))
+            && frame.bytes[12..14] == ETHERTYPE_DEFAULT.to_be_bytes()
+        {
+            seen.push(frame);
+        }
+        seen.len() == sent.len()
+    })?;
+    for (sent, seen) in sent.iter().zip(&seen) {
+        ensure(seen.tag == Some(5 << 13), format!("tag {:x?}: not priority 5 with VLAN 0", seen.tag))?;
+        ensure(&seen.bytes == sent, "other bytes beside the tag")?;
+    }
+    // A receiver, tagging or not, never sees the tag.
+    for priority in [None, Some(2)] {
+        let mut b = link_on(&lab, &LinkConfig { priority, ..config(backend, "mn0") })?;
+        pass(&mut *a, &mut *b, &sent)?;
+    }
+    Ok(())
+}
+
+pub fn frames_of_others_stay_out(backend: Backend) -> Outcome {
+    let lab = cable().build()?;
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let mut link = link_on(&lab, &config(backend, "mn0"))?;
+    let (own, from) = (link.info().mac, Mac([2, 0, 0, 0, 9, 9]));
+    let mut near = own;
+    near.0[5] ^= 1;
+    let mut far = own;
+    far.0[0] ^= 4;
+    let good: Vec<_> = (0..3).map(|i| ours(own, from, 60 + i * 100, i as u64)).collect();
+    for good in &good {
+        for other in [near, far, Mac([0xFF; 6]), Mac([1, 0x80, 0xC2, 0, 0, 1])] {
+            neighbour.send(&ours(other, from, 80, 7))?;
+        }
+        for ethertype in [0x0800, 0x8808, 0x8100, ETHERTYPE_DEFAULT + 1, 0x0040] {
+            neighbour.send(&frame(own, from, ethertype, 80, 8))?;
+        }
+        neighbour.send(good)?;
+    }
+    same(&good, &take(&mut *link, good.len())?)?;
+    let mut more = 0;
+    for _ in 0..100 {
+        link.receive(64, &mut |_, _| more += 1)?;
+    }
+    let counters = link.counters();
+    ensure(more == 0 && counters.rx_frames == 3, format!("{more} more frames; {counters:?}"))
+}
+
+pub fn waiting_sleeps_and_wakes(backend: Backend) -> Outcome {
+    let lab = cable().build()?;
+    let [mut a, mut b] = ends(&lab, backend)?;
+    sleeps(&mut *b)?;
+    let frame = ours(b.info().mac, a.info().mac, 60, 1);
+    let waits = std::thread::spawn(move || -> Result<usize, LinkError> {
+        let mut came = 0;
+        for _ in 0..40 {
+            b.wait(Duration::from_millis(500))?;
+            came += b.receive(64, &mut |_, _| {})?;
+            if came > 0 {
+                break;
+            }
+        }
+        Ok(came)
+    });
+    queue(&mut *a, &frame)?;
+    a.flush()?;
+    let came = waits.join().map_err(|_| "the waiting thread panicked")??;
+    ensure(came == 1, format!("{came} frames after all waits"))
+}
+
+/// Waits with nothing to wait for take their time: the thread sleeps. (A wait may end early now and then, when a
+/// frame of somebody else has come, so a part of the time is asked for.)
+pub fn sleeps(link: &mut dyn Link) -> Outcome {
+    let began = Instant::now();
+    for _ in 0..10 {
+        link.wait(Duration::from_millis(20))?;
+        link.receive(64, &mut |_, _| {})?;
+    }
+    ensure(began.elapsed() >= Duration::from_millis(100), "waiting does not sleep: it spins")
+}
+
+pub fn losses_are_counted(backend: Backend) -> Outcome {
+    const SENT: u64 = 40_000;
+    let lab = cable().build()?;
+    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let mut link = link_on(&lab, &config(backend, "mn0"))?;
+    let frame = ours(link.info().mac, Mac([2, 0, 0, 0, 9, 9]), 60, 1);
+    for _ in 0..SENT {
+        neighbour.send(&frame)?;
+    }
+    let mut wrong = 0;
+    eventually("everything is received or counted as lost", || {
+        let taken = link.receive(64, &mut |got, _| wrong += u64::from(got != frame)).unwrap_or(0);
+        taken == 0 && link.counters().rx_frames > 0
+    })?;
+    let counters = link.counters();
+    let (got, lost) = (counters.rx_frames, counters.rx_dropped);
+    ensure(wrong == 0, format!("{wrong} damaged frames"))?;
+    ensure(lost > 0 && got + lost <= SENT, format!("{got} received, {lost} lost, of {SENT}"))?;
+    if backend == Backend::Packet {
+        ensure(got + lost == SENT, format!("{got} received, {lost} lost, of {SENT}"))?;
+    }
+    ensure(link.counters().rx_dropped == lost, "asked again, the count has changed")?;
+    // The ring works on after having been full.
+    neighbour.send(&frame)?;
+    same(&[frame], &take(&mut *link, 1)?)
+}
+
+pub fn link_outlives_its_interface_going_down(backend: Backend) -> Outcome {
+    let lab = cable().build()?;
+    let [mut a, mut b] = ends(&lab, backend)?;
+    let (at_a, at_b) = (a.info().mac, b.info().mac);
+    pass(&mut *a, &mut *b, &[ours(at_b, at_a, 60, 1)])?;
+    lab.link_down("mn0")?;
+    // Both ends go on trying, more often than any ring has slots.
+    for number in 0..3_000 {
+        for (link, to, from) in [(&mut a, at_b, at_a), (&mut b, at_a, at_b)] {
+            if let Some(slot) = link.transmit().slot(60) {
+                slot.copy_from_slice(&ours(to, from, 60, number));
+                link.transmit().commit();
+            }
+            link.flush()?;
+            link.receive(64, &mut |_, _| {})?;
+        }
+    }
+    b.wait(Duration::from_millis(1))?;
+    lab.link_up("mn0")?;
+    for (from, to, (src, dst)) in [(0, 1, (at_a, at_b)), (1, 0, (at_b, at_a))] {
+        let frame = ours(dst, src, 93, 0xF1A9);
+        let mut ends = [&mut a, &mut b];
+        eventually("frames pass again", || {
+            if let Some(slot) = ends[from].transmit().slot(93) {
+                slot.copy_from_slice(&frame);
+                ends[from].transmit().commit();
+            }
+            let mut came = false;
+            ends[from].flush().is_ok()
+                && ends[to].receive(64, &mut |got, _| came |= got == frame).is_ok()
+                && came
+        })?;
+    }
+    // What is still on its way, then rest.
+    for _ in 0..200 {
+        a.receive(64, &mut |_, _| {})?;
+        b.receive(64, &mut |_, _| {})?;
+    }
+    sleeps(&mut *a)?;
+    sleeps(&mut *b)
+}
+
+pub fn errors_name_the_interface(backend: Backend) -> Outcome {
+    let lab = cable().build()?;
+    let refused = |interface: &str| -> Result<LinkError, Failed> {
+        let config = config(backend, interface);
+        match lab.enter("cn", || open(&config).map(drop))? {
+            Ok(()) => Err(format!("{interface} was opened").into()),
+            Err(e) => Ok(e),
+        }
+    };
+    for name in ["cn9", "", "a-name-that-is-far-too-long", "cn0\0"] {
+        let error = refused(name)?;
+        ensure(matches!(&error, LinkError::NoSuchInterface(n) if n == name), format!("{error:?}"))?;
+        ensure(error.to_string().contains("`ip link` lists them"), error.to_string())?;
+    }
+    ip(&lab, "cn", &["link", "set", "dev", "cn0", "mtu", "68"])?;
+    let error = refused("cn0")?;
+    ensure(matches!(&error, LinkError::MtuTooSmall { mtu: 68, .. }), format!("{error:?}"))?;
+    ensure(error.to_string().contains("ip link set cn0 mtu 1500"), error.to_string())?;
+    ip(&lab, "cn", &["link", "set", "dev", "cn0", "mtu", "1500"])?;
+    lab.link_down("cn0")?;
+    let error = refused("cn0")?;
+    ensure(matches!(&error, LinkError::Down(name) if name == "cn0"), format!("{error:?}"))?;
+    ensure(error.to_string().contains("ip link set cn0 up"), error.to_string())?;
+    let error = refused("lo")?;
+    ensure(matches!(&error, LinkError::Unsupported { .. }), format!("{error:?}"))
+}

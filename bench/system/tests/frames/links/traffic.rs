@@ -1,0 +1,83 @@
+//! Links at both ends of a cable, and frames that are told by their numbers.
+
+use super::*;
+
+pub fn config(backend: Backend, interface: &str) -> LinkConfig {
+    LinkConfig { backend, ..LinkConfig::new(interface) }
+}
+
+/// Links of one backend at both ends of the cable.
+pub fn ends(lab: &Lab, backend: Backend) -> Result<[Box<dyn Link>; 2], Failed> {
+    Ok([link_on(lab, &config(backend, "cn0"))?, link_on(lab, &config(backend, "mn0"))?])
+}
+
+/// A frame whose bytes are told by its number.
+pub fn frame(to: Mac, from: Mac, ethertype: u16, len: usize, number: u64) -> Vec<u8> {
+    let mut frame = vec![0; len];
+    let mut state = number.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    for byte in &mut frame {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        *byte = (state >> 24) as u8;
+    }
+    frame[..6].copy_from_slice(&to.0);
+    frame[6..12].copy_from_slice(&from.0);
+    frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
+    frame
+}
+
+pub fn ours(to: Mac, from: Mac, len: usize, number: u64) -> Vec<u8> {
+    frame(to, from, ETHERTYPE_DEFAULT, len, number)
+}
+
+/// Queues a frame, sending what is queued when there is no room for it.
+pub fn queue(link: &mut dyn Link, frame: &[u8]) -> Outcome {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        if let Some(slot) = link.transmit().slot(frame.len()) {
+            ensure(slot.len() == frame.len(), "a slot of another length than asked for")?;
+            slot.copy_from_slice(frame);
+            link.transmit().commit();
+            return Ok(());
+        }
+        link.flush()?;
+        ensure(Instant::now() < deadline, format!("no slot for {} bytes", frame.len()))?;
+    }
+}
+
+/// Takes frames until there are `count`, or fails.
+pub fn take(link: &mut dyn Link, count: usize) -> Result<Vec<Vec<u8>>, Failed> {
+    let mut frames = Vec::new();
+    let deadline = Instant::now() + LIMIT;
+    while frames.len() < count {
+        let budget = count - frames.len();
+        link.receive(budget, &mut |frame, _| frames.push(frame.to_vec()))?;
+        ensure(Instant::now() < deadline, format!("{} of {count} frames came", frames.len()))?;
+    }
+    Ok(frames)
+}
+
+pub fn same(sent: &[Vec<u8>], got: &[Vec<u8>]) -> Outcome {
+    ensure(sent.len() == got.len(), format!("{} frames of {}", got.len(), sent.len()))?;
+    for (number, (sent, got)) in sent.iter().zip(got).enumerate() {
+        ensure(
+            sent == got,
+            format!(
+                "frame {number} of {} bytes came as one of {} or with other bytes",
+                sent.len(),
+                got.len()
+            ),
+        )?;
+    }
+    Ok(())
+}
+
+/// Sends `frames` from one end and checks that exactly they come out at the other.
+pub fn pass(from: &mut dyn Link, to: &mut dyn Link, frames: &[Vec<u8>]) -> Outcome {
+    for frame in frames {
+        queue(from, frame)?;
+    }
+    from.flush()?;
+    same(frames, &take(to, frames.len())?)
+}

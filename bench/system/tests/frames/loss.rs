@@ -1,0 +1,181 @@
+//! Every byte over a bad cable: a real `mn-server` and a compute node joined by a virtual cable, both of which lose,
+//! double, reorder and damage what they send. A whole region is written and read back, and nothing may be wrong, fail,
+//! or have cost a session. And over a cable that is out for a moment, nothing may fail either. Nothing here asks how fast anything was.
+//!
+//! What runs by default is sized for a build that is not optimised; the ignored tests verify 256 MiB everywhere.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use cxloe_bench::measure::Target;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_lab::{Lab, Standing};
+use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_port::port::Port;
+use cxloe_system::node::{MemoryNode, port};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{LIMIT, Outcome, cable::cable, ensure};
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::session::RequesterCounters;
+use tempfile::TempDir;
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
+/// Not 0, so that a lost base shows.
+const HPA: u64 = 1 << 32;
+const MIB: u64 = 1 << 20;
+/// Single lines written and read beside the bursts of the verification.
+const LINES: u64 = 4096;
+
+/// What both ends do to what they send: losses as named, and everything else a little.
+const PLANS: [(&str, &str); 3] = [
+    ("0.1_percent", "drop=0.1%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
+    ("1_percent", "drop=1%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
+    ("5_percent", "drop=5%,dup=0.5%,reorder=0.5%,corrupt=0.2%"),
+];
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = Vec::new();
+    let root = standing == Standing::Root;
+    let backends: &[Backend] = if root { &[Backend::Packet, Backend::Xdp] } else { &[Backend::Packet] };
+    for &backend in backends {
+        let flap = move || a_short_flap_only_delays(backend);
+        tests.push(Test::new(format!("{backend}::a_short_flap_only_delays"), flap));
+        for (name, plan) in PLANS {
+            let all = move |mib: u64| move || every_byte_is_right(backend, plan, mib * MIB);
+            let here = match (root, backend, name) {
+                (false, ..) => 8,
+                (_, Backend::Packet, "1_percent") => 256,
+                _ => 32,
+            };
+            tests.push(Test::new(format!("{backend}::every_byte_is_right_at_{name}"), all(here)));
+            if root && here < 256 {
+                let name = format!("{backend}::every_byte_of_256_mib_is_right_at_{name}");
+                tests.push(Test::new(name, all(256)).long("eight times as many bytes"));
+            }
+        }
+    }
+    tests
+}
+
+/// A memory node and what it is measured by, with `bytes` of its memory.
+struct Ends {
+    target: Target,
+    node: MemoryNode,
+    _folder: TempDir,
+}
+
+impl Ends {
+    /// Connected over `lab`, both making the faults of `plan` to what they send.
+    fn connect(lab: &Lab, backend: Backend, plan: Option<&str>, bytes: u64) -> Result<Ends, Failed> {
+        let folder = tempfile::tempdir()?;
+        let of = |seed: u64| plan.map(|plan| format!("{plan},dir=tx,seed={seed}"));
+        let more = of(5).map_or_else(Vec::new, |faults| vec!["--faults".to_owned(), faults]);
+        let more: Vec<&str> = more.iter().map(String::as_str).collect();
+        let node = MemoryNode::start_with(lab, "mn0", backend, &[(CN, bytes)], folder.path(), &more)?;
+        let faults = of(6).map(|faults| faults.parse()).transpose()?;
+        let extras = Extras { faults, ..Extras::default() };
+        let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
+        let link = lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
+        let mut port = port(link, MN, HPA, bytes, CacheConfig::OFF)?;
+        port.connect(LIMIT)?;
+        let target = Target {
+            port,
+            hpa: HPA,
+            bytes,
+            peer: MN,
+            ethertype: ETHERTYPE_DEFAULT,
+            echo: false,
+            cores: None,
+            memory_node: None,
+            interrupt: None,
+        };
+        Ok(Ends { target, node, _folder: folder })
+    }
+
+    /// What the compute node's session has counted.
+    fn counters(&mut self) -> Result<RequesterCounters, Failed> {
+        let sessions = self.target.port.engine().sessions();
+        Ok(sessions.first().ok_or("no session")?.counters)
+    }
+
+    /// Ends both; the memory node has to have been well all the time.
+    fn end(self) -> Outcome {
+        self.target.port.close()?;
+        let said = self.node.said();
+        ensure(!said.contains("panicked") && !said.contains("ERROR"), said)?;
+        ensure(self.node.end()?.success(), "mn-server failed")
+    }
+}
+
+fn lab() -> Result<Lab, Failed> {
+    Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+}
+
+fn every_byte_is_right(backend: Backend, plan: &str, bytes: u64) -> Outcome {
+    let lab = lab()?;
+    let mut ends = Ends::connect(&lab, backend, Some(plan), bytes)?;
+    lines_are_right(&mut ends.target.port, bytes)?;
+    ensure(ends.target.verify(bytes, &mut |_| {})? == bytes, "a part was not compared")?;
+    let c = ends.counters()?;
+    let seen = [c.retransmitted, c.sacks, c.early, c.duplicates, c.dropped_trailer];
+    ensure(seen.iter().all(|n| *n > 0), format!("something never happened: {c:?}"))?;
+    ensure(c.requests == c.answered && c.faults == 0, format!("{c:?}"))?;
+    ensure(c.sessions == 1, format!("a session was lost: {c:?}"))?;
+    ends.end()
+}
+
+/// The cable is out for less than a session lasts, now at one end, now at the other, with work under way: nothing fails.
+fn a_short_flap_only_delays(backend: Backend) -> Outcome {
+    let lab = lab()?;
+    let mut ends = Ends::connect(&lab, backend, None, 8 * MIB)?;
+    let whole = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let work = scope.spawn(|| {
+            for pass in 0.. {
+                // Once more after the last flap, then it is enough.
+                let last = whole.load(Ordering::Acquire);
+                ends.target.verify(pass, &mut |_| {}).map_err(|e| e.to_string())?;
+                if last {
+                    break;
+                }
+            }
+            Ok::<_, String>(ends)
+        });
+        let flaps = ["mn0", "cn0", "mn0"].into_iter().try_for_each(|interface| {
+            thread::sleep(Duration::from_millis(30));
+            lab.link_down(interface)?;
+            thread::sleep(Duration::from_millis(300));
+            lab.link_up(interface)
+        });
+        whole.store(true, Ordering::Release);
+        let mut ends = work.join().expect("no panic")?;
+        flaps?;
+        let c = ends.counters()?;
+        ensure(c.requests == c.answered && c.retransmitted > 0, format!("{c:?}"))?;
+        ends.end()
+    })
+}
+
+/// Lines all over the region, one frame each, twice, so that a write executed late or again would show.
+fn lines_are_right(port: &mut Port, bytes: u64) -> Outcome {
+    let hpas: Vec<u64> = (0..LINES).map(|i| HPA + i * (bytes / LINES) / 64 * 64).collect();
+    let mut found = vec![[0; 64]; hpas.len()];
+    for round in 0..2 {
+        let written: Vec<(u64, [u8; 64])> = hpas.iter().map(|hpa| (*hpa, line(*hpa, round))).collect();
+        port.write_batch(&written)?;
+        port.read_batch(&hpas, &mut found)?;
+        let wrong = written.iter().zip(&found).find(|((_, written), found)| written != *found);
+        ensure(wrong.is_none(), format!("in round {round}: {wrong:x?}"))?;
+    }
+    Ok(())
+}
+
+fn line(hpa: u64, round: u64) -> [u8; 64] {
+    let mut line = [0; 64];
+    for (word, place) in line.as_chunks_mut::<8>().0.iter_mut().zip(1_u64..) {
+        *word = (hpa ^ round << 56).wrapping_mul(place).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+    }
+    line
+}

@@ -1,0 +1,26 @@
+//! Frames on cables: the kinds of links, losses, congestion, neighbours that keep to no protocol, and what Wireshark shows.
+
+mod congestion;
+mod dissector;
+mod hostile;
+mod links;
+mod loss;
+
+use std::process::ExitCode;
+
+use cxloe_system::{Subject, run};
+
+fn main() -> ExitCode {
+    run(
+        &[
+            Subject::new("links", links::tests).also_as_nobody(&[]),
+            Subject::new("loss", loss::tests).also_as_nobody(&["mn-server"]),
+            Subject::new("congestion", congestion::tests).also_as_nobody(&["mn-server"]),
+            Subject::new("hostile", hostile::tests)
+                .also_as_nobody(&["mn-server"])
+                .only(&["packet::memory_node_withstands", "packet::compute_node_withstands"]),
+            Subject::new("dissector", dissector::tests),
+        ],
+        links::ROLES,
+    )
+}

@@ -1,0 +1,53 @@
+//! What needs a kernel of its own: tests inside a virtual machine with Debian's, emulated by QEMU. Each boots in some
+//! ten seconds; every wait is bounded.
+
+mod cxl;
+mod nbd;
+mod rdma;
+
+use cxloe_lab::Standing;
+use cxloe_system::guest::*;
+use cxloe_system::{Outcome, ensure};
+use cxloe_system::{Test, tests};
+
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
+        command_ends_as_it_does,
+        time_is_bounded,
+        death_is_told,
+        nbd::kernel_swaps_and_mounts,
+        cxl::device_serves_what_fits,
+        rdma::soft_roce_beside_this_system,
+    ]
+}
+
+fn command_ends_as_it_does() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    std::fs::write(folder.path().join("in"), "from outside")?;
+    let share = folder.path().to_str().ok_or("paths of tests are plain text")?;
+    let command = format!(
+        "cat /share/in; echo ' and inside' >/share/out; echo $(id -u) $(pwd) $(cat); echo x >{share}/mine || exit 9; exit 7"
+    );
+    let said = ended(guest(&["--share", share], &command)?, 7)?;
+    let here = std::env::current_dir()?;
+    ensure(said == format!("from outside0 {}\n", here.display()), said)?;
+    ensure(
+        std::fs::read_to_string(folder.path().join("out"))? == " and inside\n",
+        "the shared folder is shared",
+    )?;
+    ensure(!folder.path().join("mine").exists(), "nothing else of this system is written")
+}
+
+fn time_is_bounded() -> Outcome {
+    let output = guest(&["--timeout", "2"], "true")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ended(output, 124)?;
+    ensure(said.contains("not done after 2 s"), said)
+}
+
+fn death_is_told() -> Outcome {
+    let output = guest(&["--memory", "512"], "echo c >/proc/sysrq-trigger; sleep 60")?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    ended(output, 125)?;
+    ensure(said.contains("sysrq_trigger") && said.contains("without a status"), said)
+}

@@ -1,0 +1,211 @@
+//! `cn-agent serve-uffd`, with a monitor that does what Firecracker does.
+
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::Command;
+
+use cxloe_lab::{Process, program};
+use nix::sys::signal::Signal;
+
+use super::monitor::{Monitor, PAGE, PAGES, snapshot};
+use cxloe_system::pair::*;
+
+/// A fabric with a region, and the server that has put a snapshot into it.
+struct Served {
+    server: Process,
+    rig: Pair,
+}
+
+impl Served {
+    fn start(arguments: &[&str]) -> Outcome<Served> {
+        let rig = Pair::bare()?;
+        rig.start_gmm()?;
+        rig.start_mn("anon")?;
+        rig.start_agent(&[])?;
+        let bytes = (PAGES * PAGE).to_string();
+        rig.gmm(&["create-region", "-s", &bytes, "--owner", CN, "snapshot"])?;
+        let hpa = rig.attached("snapshot", "active")?.hpa;
+        let mut port = rig.connect()?;
+        eventually("a session is open", || port.read(hpa).ok())?;
+        std::fs::write(rig.path("mem.file"), snapshot())?;
+        let server = serve(&rig, &[&["--load", text(&rig.path("mem.file"))], arguments].concat())?;
+        Ok(Served { server, rig })
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.rig.path("vm.uffd")
+    }
+
+    fn monitor(&self) -> Outcome<Monitor> {
+        let monitor = Monitor::start(&self.rig.lab, &self.socket())?;
+        let log = self.rig.path("serve.log");
+        eventually("the machine is served", || saying(&log, "serving a machine"))?;
+        Ok(monitor)
+    }
+
+    /// The server ends as it should when its machine has.
+    fn ends_with_the_machine(&mut self) -> Outcome {
+        let status = self.server.wait(LIMIT)?;
+        let log = std::fs::read_to_string(self.rig.path("serve.log"))?;
+        ensure(status.success(), format!("the server ended with {status}: {log}"))
+    }
+
+    /// Both have ended, the machine by force, and this was said of it.
+    fn ended_by_force(mut self, mut monitor: Monitor, code: Option<i32>, said: &str) -> Outcome {
+        let status = monitor.process().wait(LIMIT)?;
+        ensure(!status.success() && status.code().is_none(), format!("the monitor ended with {status}"))?;
+        let status = self.server.wait(LIMIT)?;
+        ensure(status.code() == code, format!("the server ended with {status}"))?;
+        eventually(said, || saying(&self.rig.path("serve.log"), said))
+    }
+}
+
+fn serve(rig: &Pair, arguments: &[&str]) -> Outcome<Process> {
+    let log = rig.path("serve.log");
+    let mut command = Command::new(program("cn-agent")?);
+    command.args(["serve-uffd", "--region", "snapshot", "--socket"]).arg(rig.path("vm.uffd"));
+    command.arg("--agent").arg(rig.socket()).args(arguments);
+    Process::log_to(&mut command, &log)?;
+    let server = rig.lab.spawn("cn", command)?;
+    eventually("the server waits for a machine", || saying(&log, "waiting for a machine")).map_err(
+        |error| {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            format!("{}; its log:\n{said}", error.message().unwrap_or_default())
+        },
+    )?;
+    Ok(server)
+}
+
+fn text(path: &std::path::Path) -> &str {
+    path.to_str().expect("paths of tests are plain text")
+}
+
+pub fn snapshot_is_served_and_balloon_heeded() -> Outcome {
+    let mut served = Served::start(&[])?;
+    let mut machine = served.monitor()?;
+    // Across both pieces, by several threads.
+    machine.does("read 1500 1600")?;
+    machine.does(&format!("read 0 {PAGES}"))?;
+    // Given back: zeros from then on, and as good as new memory.
+    machine.does("remove 100 200")?;
+    machine.does("zeros 100 150")?;
+    machine.does("write 150 160")?;
+    machine.does("written 150 160")?;
+    machine.does("zeros 160 200")?;
+    machine.does("remove 1540 1541")?;
+    machine.does("zeros 1540 1541")?;
+    machine.does("read 0 100")?;
+    machine.does(&format!("read 1541 {PAGES}"))?;
+    machine.tell("end")?;
+    ensure(machine.process().wait(LIMIT)?.success(), "the monitor ends as it likes")?;
+    let status = served.server.wait(LIMIT)?;
+    ensure(status.success(), format!("the server ended with {status}"))?;
+    ensure(!served.socket().exists(), "its socket is gone")?;
+    // The region is a snapshot still, and free again.
+    let expected = snapshot();
+    let at = 150 * PAGE;
+    let read = eventually("the region is free again", || {
+        let read = served.rig.cli(&["read", &format!("snapshot+{at}"), "--lines", "64", "--raw"]).ok()?;
+        read.status.success().then_some(read.stdout)
+    })?;
+    ensure(read == expected[at..at + PAGE], "nothing was written back")
+}
+
+/// Each machine finds the whole snapshot, however soon it comes after the last one: one that ended by itself, whatever it
+/// had written, or one that ended with its server.
+pub fn machines_follow_each_other_at_once() -> Outcome {
+    let mut served = Served::start(&[])?;
+    for round in 0..4 {
+        let mut machine = served.monitor()?;
+        machine.does(&format!("read 0 {PAGES}"))?;
+        machine.does("write 300 600")?;
+        machine.does("remove 1000 1100")?;
+        if round % 2 == 0 {
+            machine.tell("end")?;
+            served.ends_with_the_machine()?;
+        } else {
+            nix::sys::signal::kill(
+                nix::unistd::Pid::from_raw(served.server.id().cast_signed()),
+                Signal::SIGTERM,
+            )?;
+            served.server.wait(LIMIT)?;
+        }
+        served.server = serve(&served.rig, &[])?;
+    }
+    let mut machine = served.monitor()?;
+    machine.does(&format!("read 0 {PAGES}"))?;
+    // A second one at the same time is refused, and says why.
+    let second = served.rig.cli(&["serve-uffd", "--region", "snapshot", "--socket", "second.uffd"])?;
+    failed_with(&second, 5, &["snapshot", "mapped already"])?;
+    machine.does("read 0 100")
+}
+
+pub fn what_is_no_machine_is_left() -> Outcome {
+    use std::io::Write;
+    let served = Served::start(&[])?;
+    let log = served.rig.path("serve.log");
+    let mut nonsense = UnixStream::connect(served.socket())?;
+    nonsense.write_all(b"GET / HTTP/1.1\r\n\r\n")?;
+    eventually("nonsense is told", || saying(&log, "no list of memory"))?;
+    let mut bare = UnixStream::connect(served.socket())?;
+    bare.write_all(br#"[{"base_host_virt_addr":4096,"size":4096,"offset":0,"page_size":4096}]"#)?;
+    drop(bare);
+    eventually("what is missing is told", || saying(&log, "a userfaultfd"))?;
+    let mut machine = served.monitor()?;
+    machine.does("read 0 10")
+}
+
+pub fn machine_goes_on_with_the_next_agent() -> Outcome {
+    let mut served = Served::start(&["--wait", "60s"])?;
+    let mut machine = served.monitor()?;
+    machine.does("read 0 100")?;
+    machine.does("remove 50 60")?;
+    served.rig.kill("agent")?;
+    machine.tell("read 100 300")?;
+    served.rig.start_agent(&[])?;
+    ensure(machine.answer()? == "ok", "what was touched meanwhile is there")?;
+    machine.does("zeros 50 60")?;
+    machine.does(&format!("read 60 {PAGES}"))?;
+    machine.does("remove 300 310")?;
+    machine.does("zeros 300 310")?;
+    machine.tell("end")?;
+    served.ends_with_the_machine()
+}
+
+pub fn machine_ends_when_no_agent_comes() -> Outcome {
+    cxloe_lab::expect_error("nobody serves the machine's memory any more");
+    let served = Served::start(&["--wait", "500ms"])?;
+    let mut machine = served.monitor()?;
+    machine.does("read 0 10")?;
+    served.rig.kill("agent")?;
+    machine.tell("read 10 20")?;
+    served.ended_by_force(machine, Some(75), "nobody serves the machine's memory any more")
+}
+
+pub fn machine_ends_with_its_server() -> Outcome {
+    for (signal, code, said) in [
+        (Signal::SIGKILL, None, "serve-uffd has died"),
+        (Signal::SIGTERM, Some(75), "told to end; the machine is ended"),
+    ] {
+        let served = Served::start(&[])?;
+        let mut machine = served.monitor()?;
+        machine.does("read 0 10")?;
+        // It alone: what guards the machine goes on.
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(served.server.id().cast_signed()), signal)?;
+        machine.tell("read 10 20")?;
+        served.ended_by_force(machine, code, said)?;
+    }
+    Ok(())
+}
+
+pub fn machine_ends_when_its_memory_is_lost() -> Outcome {
+    cxloe_lab::expect_error("pages of the machine's memory are lost");
+    cxloe_lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("a page is given up");
+    let served = Served::start(&["--lost-wait", "1s"])?;
+    let mut machine = served.monitor()?;
+    machine.does("read 0 10")?;
+    served.rig.kill("mn")?;
+    machine.tell("read 1000 1010")?;
+    served.ended_by_force(machine, Some(75), "are lost; the machine is ended")
+}

@@ -1,0 +1,30 @@
+//! Virtual machines with remote memory: real daemons and frames, QEMU machines with Debian's kernel, and a monitor that
+//! hands its memory over as Firecracker does.
+//!
+//! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
+
+pub mod endings;
+mod firecracker;
+pub mod monitor;
+mod qemu;
+
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
+
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
+        firecracker::snapshot_is_served_and_balloon_heeded,
+        firecracker::machines_follow_each_other_at_once,
+        firecracker::what_is_no_machine_is_left,
+        firecracker::machine_goes_on_with_the_next_agent,
+        firecracker::machine_ends_when_no_agent_comes,
+        firecracker::machine_ends_with_its_server,
+        firecracker::machine_ends_when_its_memory_is_lost,
+        endings::a_machine_leaves_nothing_behind,
+        endings::regions_go_when_the_manager_is_back,
+        endings::regions_of_killed_programs_go,
+        qemu::all_memory_is_remote,
+        qemu::second_node_is_remote,
+        qemu::wrong_commands_are_told,
+    ]
+}

@@ -1,0 +1,157 @@
+//! `cxloe-bench compare` as its user runs it: the real program, with every peer that can be measured on this kernel, on a
+//! little memory. Each peer's data are compared by the program itself, which fails if a byte is wrong; here is looked at
+//! whether every peer brings the figures it promises, in every form. Nothing here asks how fast anything was.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use cxloe_bench::compare::{Pattern, peers};
+use cxloe_bench::report::Report;
+use cxloe_lab::{Standing, program};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, ensure};
+use serde_json::Value;
+
+const TIMES: &[&str] = &["read64", "write64", "read4k"];
+const RATES: &[&str] = &["stream64", "bulk_read", "bulk_write"];
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = vec![Test::new("peers_side_by_side", move || peers_side_by_side(standing))];
+    if standing == Standing::Root {
+        tests.push(Test::new("what_is_missing_is_named", what_is_missing_is_named));
+        tests.push(Test::new("a_peer_that_fails_is_told", a_peer_that_fails_is_told));
+    }
+    tests
+}
+
+fn bench(folder: &Path, arguments: &[&str]) -> Result<Command, Failed> {
+    let mut command = Command::new(program("cxloe-bench")?);
+    command.arg("compare").args(arguments).current_dir(folder).env("TMPDIR", folder).stdin(Stdio::null());
+    Ok(command)
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
+}
+
+/// What a peer promises: figures that not every peer has.
+fn promised(peer: &str) -> (&'static [&'static str], &'static [&'static str]) {
+    match peer {
+        "libfabric-tcp" => (&["read64", "read4k"], &[]),
+        "nbd-mapped" => (TIMES, &["bulk_read", "bulk_write"]),
+        _ => (TIMES, RATES),
+    }
+}
+
+/// Whether this machine has what `peer` needs beside programs of packages: XDP programs are root's, a user may not open
+/// `/dev/fuse` everywhere, and not every machine has verbs devices.
+fn may_run(peer: &str, standing: Standing) -> bool {
+    match peer {
+        "cxloe-xdp" => standing == Standing::Root,
+        "nbd-mapped" => fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok(),
+        _ => true,
+    }
+}
+
+fn peers_side_by_side(standing: Standing) -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let forms = ["--json", "x.json", "--csv", "x.csv", "--html", "x.html", "--hdr", "x.hdr"];
+    let arguments =
+        [&["--quick", "--trials", "1", "--each", "20ms", "--without", "rdma"][..], &forms].concat();
+    let output = bench(folder.path(), &arguments)?.output()?;
+    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
+
+    let path = folder.path().join("x.json");
+    let report = Report::read_json(&path)?;
+    let json: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+    let figures = json["comparison"]["figures"].as_array().ok_or("no figures")?;
+    let mut left_out = Vec::new();
+    for peer in peers() {
+        let name = peer.name();
+        if name.split('-').next() == Some("rdma") {
+            continue;
+        }
+        if !may_run(name, standing) {
+            left_out.push(name);
+            continue;
+        }
+        let of = |pattern: &str| figures.iter().find(|f| f["peer"] == name && f["pattern"] == pattern);
+        let (times, rates) = promised(name);
+        for pattern in times {
+            let figure = of(pattern).ok_or_else(|| format!("no {pattern} of {name}"))?;
+            ensure(figure["mean_ns"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
+            ensure(figure["count"].as_u64().unwrap_or(0) >= 20, figure.to_string())?;
+            ensure(figure["ratio"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
+            let p50 = figure["p50_ns"].as_f64();
+            ensure(p50.is_some() == (name != "libfabric-tcp"), figure.to_string())?;
+            // Runs of their own, and so not in order.
+            let ordered =
+                name == "ucx-tcp" || figure["p99_ns"].as_f64().unwrap_or(f64::MAX) >= p50.unwrap_or(0.0);
+            ensure(ordered, figure.to_string())?;
+        }
+        for pattern in rates {
+            let figure = of(pattern).ok_or_else(|| format!("no {pattern} of {name}"))?;
+            ensure(figure["bytes_per_s"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
+            ensure(report.rate(&format!("{name}.{pattern}")).is_some(), format!("{name}.{pattern}"))?;
+        }
+        ensure(
+            figures.iter().filter(|f| f["peer"] == name).count() == times.len() + rates.len(),
+            format!("{name} has figures that nobody promised"),
+        )?;
+    }
+    // What cannot run here is left out by name, with the reason; everything else is measured.
+    let absent = json["comparison"]["absent"].as_array().ok_or("no list of absent peers")?;
+    let names: Vec<&str> = absent.iter().filter_map(|one| one["peer"].as_str()).collect();
+    ensure(names == left_out, format!("absent: {absent:?}, to be expected here: {left_out:?}"))?;
+    for one in absent {
+        let reason = one["reason"].as_str().unwrap_or_default();
+        ensure(!reason.is_empty() && said(&output).contains(reason), format!("{one}: {}", said(&output)))?;
+    }
+    ensure(report.result("tcp-spin.read64").is_some_and(|read| read.count >= 20), "no times of TCP")?;
+
+    let csv = fs::read_to_string(folder.path().join("x.csv"))?;
+    ensure(csv.lines().count() == figures.len() + 1, csv)?;
+    let page = fs::read_to_string(folder.path().join("x.html"))?;
+    ensure(page.contains("What each figure means") && page.contains("redis.read64"), "an incomplete page")?;
+    ensure(page.matches("<svg").count() > Pattern::ALL.len(), "a page without pictures")?;
+    ensure(fs::metadata(folder.path().join("x.hdr"))?.len() > 1000, "an empty histogram log")?;
+    let mut left: Vec<_> = fs::read_dir(folder.path())?.flatten().map(|entry| entry.file_name()).collect();
+    left.sort();
+    ensure(left == ["x.csv", "x.hdr", "x.html", "x.json"], format!("left behind: {left:?}"))
+}
+
+fn what_is_missing_is_named() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let refused = bench(folder.path(), &["--only", "redis,carrier-pigeon"])?.output()?;
+    ensure(
+        !refused.status.success() && said(&refused).contains("no peer is called `carrier-pigeon`"),
+        said(&refused),
+    )?;
+    // A machine without verbs devices, as this one is.
+    let list = bench(folder.path(), &["--list", "--rdma", "mlx5_0"])?.output()?;
+    ensure(list.status.success(), said(&list))?;
+    for peer in peers() {
+        ensure(said(&list).contains(peer.name()), said(&list))?;
+    }
+    Ok(())
+}
+
+/// A server that ends at once is no reason to lose the others' figures.
+fn a_peer_that_fails_is_told() -> Outcome {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir()?;
+    let broken = folder.path().join("bin/redis-server");
+    fs::create_dir(folder.path().join("bin"))?;
+    fs::write(&broken, "#!/bin/sh\necho no memory for me\nexit 3\n")?;
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755))?;
+    let path = format!("{}:{}", folder.path().join("bin").display(), std::env::var("PATH")?);
+    let arguments = ["--quick", "--trials", "1", "--only", "redis,tcp-block", "--csv", "x.csv"];
+    let output = bench(folder.path(), &arguments)?.env("PATH", path).output()?;
+    ensure(output.status.code() == Some(1), format!("{}: {}", output.status, said(&output)))?;
+    for words in ["these peers failed: redis", "no memory for me", "tcp-block"] {
+        ensure(said(&output).contains(words), format!("no `{words}` in: {}", said(&output)))?;
+    }
+    let csv = fs::read_to_string(folder.path().join("x.csv"))?;
+    ensure(csv.contains("tcp-block,bulk_read") && !csv.contains("redis"), csv)
+}

@@ -1,0 +1,118 @@
+//! `cxloe-bench fault` as its user runs it: the real program in a lab of its own with small options, as root and as an
+//! ordinary user. Its report has every time and rate, each from pages that were checked to be the right ones. Nothing
+//! here asks how fast anything was.
+
+use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cxloe_bench::report::Report;
+use cxloe_lab::Standing;
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, ensure};
+
+/// A whole run, on a busy machine, in a build that is not optimised.
+const RUN_LIMIT: Duration = Duration::from_secs(180);
+
+/// What everybody measures.
+const TIMES: &[&str] =
+    &["uffd_floor4k", "uffd_inline_floor4k", "fetch4k", "fault4k_inline", "memcpy4k", "dram64"];
+const RATES: &[&str] = &[
+    "burst_read",
+    "inline_read",
+    "inline_random",
+    "inline_random_plain",
+    "write_back_line",
+    "write_back_page",
+];
+const RATIOS: &[&str] = &[
+    "fault4k_inline/(uffd_inline_floor4k+fetch4k)",
+    "fault4k_inline/uffd_floor4k",
+    "inline_read/burst_read",
+    "inline_random/inline_random_plain",
+    "write_back_line/write_back_page",
+];
+/// What needs the right to serve faults of the kernel.
+const THROUGH_AGENT: [&[&str]; 3] = [
+    &["fault4k"],
+    &["mapped_read", "mapped_random", "mapped_random_plain"],
+    &["fault4k/(uffd_floor4k+fetch4k)", "mapped_read/burst_read", "mapped_random/mapped_random_plain"],
+];
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let privileged = standing == Standing::Root;
+    vec![Test::new("everything_is_measured_on_right_pages", move || everything_is_measured(privileged))]
+}
+
+fn everything_is_measured(privileged: bool) -> Outcome {
+    const TRIALS: usize = 2;
+    const FAULTS: u64 = 200;
+    let report = run(&[
+        "--trials",
+        &TRIALS.to_string(),
+        "--operations",
+        &FAULTS.to_string(),
+        "--pages",
+        "512",
+        "--size",
+        "8M",
+    ])?;
+    let [mut times, mut rates, mut ratios] = [TIMES, RATES, RATIOS].map(<[_]>::to_vec);
+    if privileged {
+        times.extend(THROUGH_AGENT[0]);
+        rates.extend(THROUGH_AGENT[1]);
+        ratios.extend(THROUGH_AGENT[2]);
+    }
+    for name in times {
+        let time = report.result(name).ok_or_else(|| Failed::from(format!("{name} was not measured")))?;
+        ensure(time.trials.len() == TRIALS, format!("{name}: {} trials", time.trials.len()))?;
+        ensure(time.count > 0 && time.min > 0.0, format!("{name}: {time:?}"))?;
+        if name.ends_with("floor4k") || name.starts_with("fault4k") {
+            ensure(time.count == TRIALS as u64 * FAULTS, format!("{name}: {} faults", time.count))?;
+        }
+    }
+    for name in rates {
+        let rate = report.rate(name).ok_or_else(|| Failed::from(format!("{name} was not measured")))?;
+        ensure(rate.trials.len() == TRIALS, format!("{name}: {} trials", rate.trials.len()))?;
+        ensure(rate.bytes_per_s > 0.0, format!("{name}: {rate:?}"))?;
+    }
+    for name in ratios {
+        ensure(report.ratios.iter().any(|r| r.name == name), format!("no ratio {name}"))?;
+    }
+    // Bytes are counted, not timed: one line of a page, with its frame, against all of them.
+    let bytes = |name| report.rate(name).map_or(0.0, |rate| rate.bytes_per_s / rate.ops_per_s);
+    let (line, page) = (bytes("write_back_line"), bytes("write_back_page"));
+    ensure((64.0..205.0).contains(&line), format!("{line} bytes for a page with one dirty line"))?;
+    ensure((4096.0..5120.0).contains(&page), format!("{page} bytes for a page of dirty lines"))
+}
+
+/// Runs the program to its end and reads its report.
+fn run(arguments: &[&str]) -> Result<Report, Failed> {
+    let folder = tempfile::tempdir()?;
+    let (json, log) = (folder.path().join("report.json"), folder.path().join("log"));
+    let out = fs::File::create(&log)?;
+    let mut child = Command::new(cxloe_lab::program("cxloe-bench")?)
+        .arg("fault")
+        .args(arguments)
+        .arg("--json")
+        .arg(&json)
+        .env("TMPDIR", folder.path())
+        .stdin(Stdio::null())
+        .stdout(out.try_clone()?)
+        .stderr(out)
+        .spawn()?;
+    let deadline = Instant::now() + RUN_LIMIT;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Err(format!("no end; it said: {}", fs::read_to_string(&log)?).into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    ensure(status.success(), format!("{status}; it said: {}", fs::read_to_string(&log)?))?;
+    Ok(Report::read_json(&json)?)
+}

@@ -1,0 +1,33 @@
+//! The measuring program as its users run it.
+
+mod compare;
+mod fault;
+mod paper;
+mod pattern;
+mod quickstart;
+
+use std::process::ExitCode;
+
+use cxloe_system::{Subject, run};
+
+/// All programs.
+const ALL: &[&str] = &["gmm", "mn-server", "cn-agent", "cxloe-bench"];
+
+fn main() -> ExitCode {
+    run(
+        &[
+            Subject::new("quickstart", quickstart::tests)
+                .also_as_nobody(ALL)
+                .only(&["runs_to_the_end_and_cleans_up"]),
+            Subject::new("fault", fault::tests).also_as_nobody(ALL).long("all ways once more"),
+            Subject::new("pattern", pattern::tests),
+            Subject::new("compare", compare::tests)
+                .also_as_nobody(&["gmm", "mn-server", "cxloe-bench"])
+                .long("all peers once more"),
+            Subject::new("paper", paper::tests)
+                .also_as_nobody(&["cxloe-bench"])
+                .long("all sections once more"),
+        ],
+        &[],
+    )
+}

@@ -1,0 +1,212 @@
+//! Runs of the program: one of everything that several tests look at, and small ones for corners.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use cxloe_bench::report::Report;
+use cxloe_lab::Standing;
+use cxloe_system::Failed;
+use cxloe_system::copies::as_nobody;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use cxloe_system::{self, Outcome, ensure, eventually};
+
+/// A whole run, on a busy machine, in a build that is not optimised.
+const RUN_LIMIT: Duration = Duration::from_secs(240);
+/// Bytes gone through in the run of everything.
+pub const WORKING_SET: u64 = 2 << 20;
+/// Iterations of STREAM in it.
+pub const ITERATIONS: u64 = 2;
+
+/// The run of everything, and where its files are.
+pub struct Everything {
+    folder: tempfile::TempDir,
+    /// Its report.
+    pub report: Report,
+    /// What it printed.
+    pub said: String,
+}
+
+impl Everything {
+    /// A file it has written: `json`, `csv`, `html` or `hdr`.
+    pub fn path(&self, kind: &str) -> PathBuf {
+        self.folder.path().join(kind)
+    }
+
+    /// The same as text.
+    pub fn text(&self, kind: &str) -> Result<String, Failed> {
+        Ok(fs::read_to_string(self.path(kind))?)
+    }
+}
+
+/// With what rights this program runs; set by `main`.
+pub static STANDING: OnceLock<Standing> = OnceLock::new();
+
+/// Ways that can be measured here: only root is sure to have faults of the kernel served.
+pub fn ways() -> &'static [&'static str] {
+    match STANDING.get() {
+        Some(Standing::Root) => &["port", "mapped", "inline", "local"],
+        _ => &["port", "inline", "local"],
+    }
+}
+
+/// Runs everything, the first time it is asked for.
+pub fn everything() -> Result<&'static Everything, Failed> {
+    static RUN: OnceLock<Result<Everything, String>> = OnceLock::new();
+    let run =
+        RUN.get_or_init(|| measure().map_err(|failed| failed.message().unwrap_or("it failed").to_owned()));
+    run.as_ref().map_err(|message| message.clone().into())
+}
+
+fn measure() -> Result<Everything, Failed> {
+    let folder = tempfile::tempdir()?;
+    let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
+    command.args(["pattern", "all", "--size", "2M", "--time", "10ms", "--over", &ways().join(",")]);
+    command.args([
+        "--iterations",
+        &ITERATIONS.to_string(),
+        "--mixes",
+        "reads,2:1,writes",
+        "--traffic",
+        "3:1",
+    ]);
+    command.args(["--hot", "5%,25%", "--rates", "2k,10k,1M"]);
+    for kind in ["json", "csv", "html", "hdr"] {
+        command.arg(format!("--{kind}")).arg(folder.path().join(kind));
+    }
+    let (status, said) = to_the_end(command, folder.path())?;
+    ensure(status.success(), format!("{status}; it said: {said}"))?;
+    let report = Report::read_json(&folder.path().join("json"))?;
+    Ok(Everything { folder, report, said })
+}
+
+/// Starts a command that may write into `folder` only; what it says goes to `log` there.
+fn start(mut command: Command, folder: &Path) -> Result<Child, Failed> {
+    let out = fs::File::create(folder.join("log"))?;
+    let temporary = folder.join("tmp");
+    fs::create_dir_all(&temporary)?;
+    fs::set_permissions(&temporary, std::os::unix::fs::PermissionsExt::from_mode(0o777))?;
+    command.env("TMPDIR", temporary).stdin(Stdio::null()).stdout(out.try_clone()?).stderr(out);
+    Ok(command.spawn()?)
+}
+
+fn end(child: &mut Child) -> Result<ExitStatus, Failed> {
+    let deadline = Instant::now() + RUN_LIMIT;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Err("it does not end".into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn to_the_end(command: Command, folder: &Path) -> Result<(ExitStatus, String), Failed> {
+    let status = end(&mut start(command, folder)?);
+    let said = fs::read_to_string(folder.join("log"))?;
+    let status =
+        status.map_err(|error| format!("{}; it said: {said}", error.message().unwrap_or_default()))?;
+    let left: Vec<_> = fs::read_dir(folder.join("tmp"))?.flatten().map(|entry| entry.path()).collect();
+    ensure(left.is_empty(), format!("left behind: {left:?}"))?;
+    Ok((status, said))
+}
+
+pub fn wrong_usage() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let cases: [(&[&str], i32, &str); 8] = [
+        (&[], 2, "PATTERN"),
+        (&["sideways"], 2, "load-latency"),
+        (&["chase", "--resident", "50"], 2, "write it in percent"),
+        (&["mix", "--mixes", "3-1"], 2, "for example 3:1"),
+        (&["load-latency", "--rates", "1G"], 2, "for example 150k"),
+        (&["chase", "--agent", "/x", "--agent-region", "y"], 2, "--interface"),
+        (
+            &["chase", "--over", "port", "--size", "4M", "--working-set", "8M"],
+            1,
+            "make it larger with --size",
+        ),
+        (&["chase", "--over", "port", "--size", "4M", "--working-set", "64K"], 1, "at least 1048576 bytes"),
+    ];
+    for (arguments, code, words) in cases {
+        let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
+        command.arg("pattern").args(arguments);
+        let (status, said) = to_the_end(command, folder.path())?;
+        ensure(status.code() == Some(code), format!("{arguments:?}: {status}; it said: {said}"))?;
+        ensure(said.contains(words), format!("{arguments:?}: no `{words}` in: {said}"))?;
+    }
+    Ok(())
+}
+
+/// Without rates named, they lead in steps from little to more than there is.
+pub fn steps_of_load() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let json = folder.path().join("json");
+    let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
+    command.args(["pattern", "load-latency", "--over", "local", "--size", "2M", "--time", "5ms"]);
+    command.args(["--arrivals", "even", "--json"]).arg(&json);
+    let (status, said) = to_the_end(command, folder.path())?;
+    ensure(status.success(), format!("{status}; it said: {said}"))?;
+    let report = Report::read_json(&json)?;
+    let offered: Vec<f64> = report.conditions.iter().filter_map(|c| c.offered_per_s).collect();
+    ensure(offered.len() == 13 && offered.is_sorted_by(|a, b| a < b), format!("{offered:?}"))?;
+    let most = report.rate("load_closed_local_r100").ok_or("no closed loop")?.ops_per_s;
+    ensure((offered[0] - 0.05 * most).abs() <= 1.0, format!("{offered:?} of {most}"))
+}
+
+pub fn interrupted() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let mut command = Command::new(cxloe_lab::program("cxloe-bench")?);
+    command.args(["pattern", "chase", "--over", "port,inline", "--size", "4M", "--time", "1h"]);
+    let mut child = start(command, folder.path())?;
+    let pid = Pid::from_raw(child.id().cast_signed());
+    // It pins itself, and the memory node beside it, when all is set up: from then on it measures.
+    let measures = eventually("the memory node is up", || {
+        let labs = fs::read_dir(folder.path().join("tmp")).into_iter().flatten().flatten();
+        let mut logs = labs.map(|lab| lab.path().join("mn1/mn-server.log"));
+        logs.any(|log| log.exists())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    kill(pid, Signal::SIGINT)?;
+    let status = end(&mut child)?;
+    measures?;
+    let said = fs::read_to_string(folder.path().join("log"))?;
+    ensure(status.code() == Some(130), format!("{status}; it said: {said}"))?;
+    let left: Vec<_> = fs::read_dir(folder.path().join("tmp"))?.flatten().map(|entry| entry.path()).collect();
+    ensure(left.is_empty(), format!("left behind: {left:?}"))
+}
+
+pub fn ordinary_user() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let programs = tempfile::tempdir()?;
+    let program = cxloe_lab::program("cxloe-bench")?;
+    let mut command = as_nobody(programs.path(), &program, &["gmm", "mn-server", "cn-agent"])?;
+    // By default mapped memory is among what is measured, as far as it can be.
+    command.args(["pattern", "chase", "gups", "--size", "4M", "--time", "15ms"]);
+    let (status, said) = to_the_end(command, folder.path())?;
+    ensure(status.success(), format!("{status}; it said: {said}"))?;
+    for words in ["chase_port_r0", "gups_port_r0", "every one right"] {
+        ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
+    }
+    let is_left_out = said.contains("left out");
+    ensure(
+        is_left_out != said.contains("chase_mapped_r50"),
+        format!("neither measured nor left out: {said}"),
+    )?;
+    // Named, what cannot be measured is an error.
+    if is_left_out {
+        let mut command = as_nobody(programs.path(), &program, &[])?;
+        command.args(["pattern", "chase", "--over", "mapped", "--size", "4M", "--time", "15ms"]);
+        let (status, said) = to_the_end(command, folder.path())?;
+        ensure(status.code() == Some(1), format!("{status}; it said: {said}"))?;
+        ensure(said.contains("cxloe-bench: "), said)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! The quickstart as its user runs it: the real program with small options, as root and as an ordinary user, to the end
+//! and interrupted in the middle. Its report is complete, its page has its pictures, and nothing is left behind.
+//! Nothing here asks how fast anything was.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use cxloe_bench::report::Report;
+use cxloe_lab::{Standing, program};
+use cxloe_system::{Failed, Test};
+use cxloe_system::{Outcome, ensure, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// A whole run, on a busy machine, in a build that is not optimised.
+const RUN_LIMIT: Duration = Duration::from_secs(180);
+/// Environment variable that marks every process of one run, wherever it goes.
+const MARK: &str = "CXLOE_TEST_MARK";
+
+const RESULTS: &[&str] = &[
+    "echo64",
+    "read64",
+    "write64",
+    "mixed64",
+    "hit_read64",
+    "hit_write64",
+    "agent_read64",
+    "agent_write64",
+    "fault4k_inline",
+];
+const THROUGHPUTS: &[&str] = &["stream64", "burst_read", "burst_write"];
+const RATIOS: &[&str] = &[
+    "read64/echo64",
+    "write64/echo64",
+    "mixed64/echo64",
+    "stream64/echo_pipelined",
+    "burst_read/echo_pipelined",
+    "burst_write/echo_pipelined",
+];
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let to_the_end = move || runs_to_the_end_and_cleans_up(standing == Standing::Root);
+    vec![
+        Test::new("runs_to_the_end_and_cleans_up", to_the_end),
+        Test::new("interrupt_in_the_middle_cleans_up", interrupt_in_the_middle_cleans_up),
+    ]
+}
+
+/// A run of the program with a folder of its own for everything it may write.
+struct Run {
+    child: Child,
+    folder: tempfile::TempDir,
+    mark: String,
+    netns: BTreeSet<PathBuf>,
+}
+
+impl Run {
+    fn start(trials: &str) -> Result<Run, Failed> {
+        let folder = tempfile::tempdir()?;
+        for part in ["tmp", "work"] {
+            fs::create_dir(folder.path().join(part))?;
+        }
+        let mark = folder.path().to_string_lossy().into_owned();
+        let log = fs::File::create(folder.path().join("log"))?;
+        let child = Command::new(program("cxloe-bench")?)
+            .args(["quickstart", "--trials", trials, "--size", "8M", "--output", "report"])
+            .current_dir(folder.path().join("work"))
+            .env("TMPDIR", folder.path().join("tmp"))
+            .env(MARK, &mark)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .process_group(0)
+            .spawn()?;
+        Ok(Run { child, folder, mark, netns: listed(Path::new("/run/netns")) })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn said(&self) -> String {
+        fs::read_to_string(self.path("log")).unwrap_or_default()
+    }
+
+    fn ends(&mut self) -> Result<ExitStatus, Failed> {
+        let deadline = Instant::now() + RUN_LIMIT;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            ensure(Instant::now() < deadline, format!("it has not ended; it said: {}", self.said()))?;
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Processes of this run that live, whatever has become of their parents.
+    fn processes(&self) -> Vec<String> {
+        let mark = format!("{MARK}={}", self.mark);
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        processes
+            .filter(|p| p.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()))
+            .filter(|p| {
+                let environment = fs::read(p.path().join("environ")).unwrap_or_default();
+                environment.split(|b| *b == 0).any(|variable| variable == mark.as_bytes())
+            })
+            .map(|p| fs::read_to_string(p.path().join("comm")).unwrap_or_default())
+            .collect()
+    }
+
+    /// No process (and with the processes their namespaces, interfaces and XDP programs), no named namespace, no file
+    /// but those of `files`.
+    fn left_only(&self, files: &[&str]) -> Outcome {
+        eventually("all processes end", || self.processes().is_empty())?;
+        ensure(listed(Path::new("/run/netns")) == self.netns, "a named namespace has come or gone")?;
+        ensure(listed(&self.path("tmp")).is_empty(), format!("left: {:?}", listed(&self.path("tmp"))))?;
+        let found = listed(&self.path("work"));
+        let expected = files.iter().map(|name| self.path("work").join(name)).collect();
+        ensure(found == expected, format!("files: {found:?}"))
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Everything below a folder.
+fn listed(folder: &Path) -> BTreeSet<PathBuf> {
+    let mut found = BTreeSet::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            found.extend(listed(&entry.path()));
+        }
+        found.insert(entry.path());
+    }
+    found
+}
+
+fn runs_to_the_end_and_cleans_up(privileged: bool) -> Outcome {
+    let mut run = Run::start("1")?;
+    let status = run.ends()?;
+    ensure(status.code() == Some(0), format!("it ended with {status}: {}", run.said()))?;
+    run.left_only(&["report", "report/report.html", "report/report.json"])?;
+    let said = run.said();
+    for words in ["verified: ", "gmm", "mn-server", "cn-agent", "read64", "p99", "fetched by the thread"] {
+        ensure(said.contains(words), format!("no `{words}` in: {said}"))?;
+    }
+    // Only root is sure to have faults of the kernel served.
+    let left_out = said.contains("through the agent are left out: ");
+    ensure(!(left_out && privileged), format!("left out for root: {said}"))?;
+    ensure(left_out != said.contains("fetched by the agent"), &said)?;
+    let report = Report::read_json(&run.path("work/report/report.json"))?;
+    let json = serde_json::to_value(&report)?;
+    let names = |list: &str| -> Vec<String> {
+        let items = json[list].as_array().cloned().unwrap_or_default();
+        items.iter().filter_map(|item| Some(item["name"].as_str()?.to_owned())).collect()
+    };
+    ensure(
+        left_out != names("results").iter().any(|name| name == "fault4k"),
+        "fault4k is measured or left out",
+    )?;
+    for (list, expected) in [("results", RESULTS), ("throughput", THROUGHPUTS), ("ratios", RATIOS)] {
+        for name in expected {
+            ensure(names(list).iter().any(|n| n == name), format!("no {name} in {list}: {:?}", names(list)))?;
+        }
+    }
+    for item in json["results"].as_array().into_iter().flatten() {
+        let value = |field: &str| item[field].as_f64().unwrap_or(-1.0);
+        ensure(value("count") > 0.0 && item["unit"] == "ns", item.to_string())?;
+        let order = ["min", "p50", "p90", "p99", "p999", "max"].map(value);
+        ensure(order[0] >= 0.0 && order.is_sorted(), item.to_string())?;
+    }
+    for item in json["throughput"].as_array().into_iter().flatten() {
+        ensure(item["ops_per_s"].as_f64().unwrap_or(0.0) > 0.0, item.to_string())?;
+        ensure(item["bytes_per_s"].as_f64().unwrap_or(0.0) > 0.0, item.to_string())?;
+    }
+    for item in json["ratios"].as_array().into_iter().flatten() {
+        ensure(
+            item["value"].as_f64().unwrap_or(0.0) > 0.0 && item["statistic"].is_string(),
+            item.to_string(),
+        )?;
+    }
+    ensure(json["schema"] == 1 && json["link"]["mtu"] == 1500, json["link"].to_string())?;
+    ensure(json["machine"]["cores"].as_u64().unwrap_or(0) > 0, json["machine"].to_string())?;
+    let page = fs::read_to_string(run.path("work/report/report.html"))?;
+    ensure(page.matches("<svg").count() >= 2 && page.contains("read64"), "a page without pictures")?;
+    ensure(!page.contains("src=\"http"), "a page that needs the network")
+}
+
+fn interrupt_in_the_middle_cleans_up() -> Outcome {
+    // Once early, while daemons come up, and once while it measures.
+    for moment in ["network", "region"] {
+        let mut run = Run::start("500")?;
+        eventually(&format!("it says `{moment}`"), || {
+            run.said().contains(moment) || run.child.try_wait().is_ok_and(|s| s.is_some())
+        })?;
+        kill(Pid::from_raw(run.child.id().cast_signed()), Signal::SIGINT)?;
+        let status = run.ends()?;
+        ensure(status.code() == Some(130), format!("at `{moment}` it ended with {status}: {}", run.said()))?;
+        run.left_only(&[])?;
+    }
+    Ok(())
+}

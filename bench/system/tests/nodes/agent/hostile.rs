@@ -1,0 +1,81 @@
+//! Clients that keep to no protocol: an agent gives them up, and goes on with the others.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use cxloe_client::client::{self, Client};
+use cxloe_client::memory::{SharedMemory, receive_with_descriptor};
+use cxloe_client::message::{self, Answer, Ask, Refused, Request, VERSION};
+use cxloe_client::ring::PORT_BYTES;
+use cxloe_system::pair::*;
+
+/// Asks for a port without the client library: its socket and its memory.
+fn raw_port(rig: &Pair) -> Outcome<(UnixStream, SharedMemory)> {
+    let mut socket = UnixStream::connect(rig.socket())?;
+    socket.set_read_timeout(Some(LIMIT))?;
+    message::write(&mut socket, &Request { version: VERSION, ask: Ask::Port })?;
+    let mut bytes = [0; 512];
+    let (_, memory) = receive_with_descriptor(&socket, &mut bytes)?;
+    Ok((socket, SharedMemory::open(memory.ok_or("no memory came")?, PORT_BYTES)?))
+}
+
+pub fn hostile_clients_hurt_only_themselves() -> Outcome {
+    let rig = Pair::with_region("anon", &["--max-clients", "4"])?;
+    let (mut good, hpa) = rig.written(13)?;
+
+    // Indices that cannot be, operations that do not exist, addresses of nobody.
+    let (mut liar, memory) = raw_port(&rig)?;
+    for word in 0..PORT_BYTES / 8 {
+        memory.word(word).store(0xDEAD_BEEF_DEAD_BEEF, Relaxed);
+    }
+    // The agent may have seen through it already.
+    match liar.write_all(&[1; 10_000]) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => return Err(e.into()),
+        _ => {}
+    }
+    match liar.read_to_end(&mut Vec::new()) {
+        Ok(0) => {}
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
+        other => return Err(format!("its port was not closed: {other:?}").into()),
+    }
+    verify(&mut good, hpa, 13)?;
+
+    // Full rings, over and over, and completions that nobody takes.
+    let (mut sluggard, memory) = raw_port(&rig)?;
+    for entry in 0..256 {
+        memory.word(512 + entry * 16).store(3, Relaxed);
+    }
+    memory.word(16).store(256, Release);
+    sluggard.write_all(&[1])?;
+    eventually("its flushes are answered", || (memory.word(48).load(Acquire) == 256).then_some(()))?;
+    memory.word(16).store(512, Release);
+    sluggard.write_all(&[1])?;
+    good.write_batch(&written_lines(hpa, 14))?;
+    verify(&mut good, hpa, 14)?;
+    ensure(memory.word(48).load(Relaxed) == 256, "no completion goes where there is no room")?;
+    drop(sluggard);
+
+    // Requests that are none.
+    let mut babbler = UnixStream::connect(rig.socket())?;
+    babbler.set_read_timeout(Some(LIMIT))?;
+    babbler.write_all(&[0xFF; 64])?;
+    let said: Answer = message::read(&mut babbler, 4096)?;
+    ensure(matches!(said, Answer::Refused(Refused::Malformed(_))), format!("{said:?}"))?;
+    let mut old = UnixStream::connect(rig.socket())?;
+    old.set_read_timeout(Some(LIMIT))?;
+    message::write(&mut old, &serde_json::json!({"version": 0, "ask": "something else"}))?;
+    let said: Answer = message::read(&mut old, 4096)?;
+    ensure(matches!(said, Answer::Refused(Refused::Version { agent: VERSION })), format!("{said:?}"))?;
+
+    // More ports than there may be; the places of closed ones are free again.
+    let count = |rig: &Pair| client::counters(&rig.socket()).map(|c| c.clients).ok();
+    eventually("closed ports are cleaned up", || (count(&rig)? == 1).then_some(()))?;
+    let ports: Vec<Client> = (0..3).map(|_| rig.connect()).collect::<Result<_, _>>()?;
+    let full = Client::connect(&rig.socket()).unwrap_err();
+    ensure(full.to_string().contains("--max-clients"), full.to_string())?;
+    drop(ports);
+    eventually("a port is free again", || rig.connect().ok())?;
+    ensure(client::counters(&rig.socket())?.broken_clients == 1, "one client was given up")?;
+    verify(&mut good, hpa, 14)
+}

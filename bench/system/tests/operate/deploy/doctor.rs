@@ -1,0 +1,237 @@
+//! The doctors, on real interfaces that are as they should be, too narrow, down, or not there; with and without rights;
+//! beside daemons that run and that do not.
+
+use std::fs;
+use std::process::{Command, Output};
+
+use cxloe_lab::program;
+use serde_json::Value;
+
+use cxloe_system::pair::{Outcome, Pair, ensure, eventually};
+
+/// What a doctor found.
+struct Findings {
+    code: i32,
+    report: Value,
+}
+
+impl Findings {
+    fn of(output: &Output) -> Outcome<Findings> {
+        let said = String::from_utf8_lossy(&output.stderr);
+        let report = serde_json::from_slice(&output.stdout)
+            .map_err(|error| format!("{error}: {}{said}", String::from_utf8_lossy(&output.stdout)))?;
+        let code = output.status.code().ok_or_else(|| format!("ended with {}: {said}", output.status))?;
+        Ok(Findings { code, report })
+    }
+
+    /// The verdict on `name`, what was found and what to do.
+    fn check(&self, name: &str) -> Outcome<(String, String)> {
+        let checks = self.report["checks"].as_array().ok_or("no checks")?;
+        let check = checks.iter().find(|check| check["name"] == name);
+        let check = check.ok_or_else(|| format!("no check {name} in {:#}", self.report))?;
+        let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
+        Ok((text("level"), format!("{} -> {}", text("found"), text("advice"))))
+    }
+
+    /// `name` has this verdict, for this reason.
+    fn expect(&self, name: &str, level: &str, words: &str) -> Outcome {
+        let (found, said) = self.check(name)?;
+        ensure(
+            found == level && said.contains(words),
+            format!("{name} is {found}, not {level} ({words}): {said}"),
+        )
+    }
+
+    fn failures(&self) -> Vec<&Value> {
+        let checks = self.report["checks"].as_array();
+        checks.into_iter().flatten().filter(|check| check["level"] == "fail").collect()
+    }
+}
+
+/// Has `daemon` examine what it finds in `namespace`.
+fn examine(rig: &Pair, namespace: &str, daemon: &str, arguments: &[&str]) -> Outcome<Findings> {
+    let mut command = Command::new(program(daemon)?);
+    command.arg("doctor").arg("--json").args(arguments);
+    finish(rig, namespace, command)
+}
+
+fn finish(rig: &Pair, namespace: &str, mut command: Command) -> Outcome<Findings> {
+    // Through a file each, for the lab's processes write there; they see a /sys of their namespace.
+    let (out, err) = (rig.path("doctor.out"), rig.path("doctor.err"));
+    command.stdout(fs::File::create(&out)?).stderr(fs::File::create(&err)?);
+    let status = rig.lab.spawn(namespace, command)?.wait(cxloe_system::pair::LIMIT)?;
+    Findings::of(&Output { status, stdout: fs::read(&out)?, stderr: fs::read(&err)? })
+}
+
+pub fn a_working_fabric_has_no_failures() -> Outcome {
+    let rig = Pair::bare()?;
+    rig.start_gmm()?;
+    let (manager, data) = (rig.manager_url(), rig.path("").display().to_string());
+    let (mn_socket, agent_socket) =
+        (rig.path("mn.sock").display().to_string(), rig.socket().display().to_string());
+    let mn = ["-i", "mn0", "--name", "mn0", "--link", "packet", "--manager", &manager, "--data-dir", &data];
+    let mn = [&mn[..], &["--socket", &mn_socket, "--pool-size", "32M"]].concat();
+    let cn = ["-i", "cn0", "--name", "agent", "--link", "packet", "--manager", &manager, "--data-dir", &data];
+    let cn = [&cn[..], &["--socket", &agent_socket]].concat();
+
+    // Before anything but the manager runs.
+    let before = examine(&rig, "mn", "mn-server", &mn)?;
+    ensure(
+        before.failures().is_empty() && before.code == 1,
+        format!("{}: {:#}", before.code, before.report),
+    )?;
+    before.expect("memory node", "ok", "not running")?;
+    before.expect("pool", "ok", "32 MiB of")?;
+    before.expect("MTU", "warn", "ip link set mn0 mtu 9000")?;
+    before.expect("manager", "ok", "0 of 0 memory nodes")?;
+    before.expect("registration", "ok", "does not know mn0 yet")?;
+    let tried = examine(&rig, "mn", "mn-server", &[&mn[..], &["--try-link"]].concat())?;
+    tried.expect("link opened", "ok", "TPACKET_V2")?;
+    let lonely = examine(&rig, "cn", "cn-agent", &cn)?;
+    lonely.expect("memory nodes", "warn", "the manager knows none")?;
+
+    // With the memory node, which answers frames.
+    rig.start_mn("anon")?;
+    let called = examine(&rig, "cn", "cn-agent", &cn)?;
+    ensure(called.failures().is_empty(), format!("{:#}", called.report))?;
+    called.expect("frames to mn0", "ok", "answered")?;
+    called.expect("agent", "ok", "not running")?;
+    // With the agent, which is asked instead, and has its session as before.
+    rig.start_agent(&[])?;
+    rig.create_region("scratch")?;
+    rig.attached("scratch", "active")?;
+    let asked = eventually("the agent has its session", || {
+        let asked = examine(&rig, "cn", "cn-agent", &cn).ok()?;
+        asked.expect(&format!("frames to {}", cxloe_system::pair::MN), "ok", "answered").ok().map(|()| asked)
+    })?;
+    asked.expect("agent", "ok", "1 sessions")?;
+    ensure(asked.failures().is_empty(), format!("{:#}", asked.report))?;
+
+    // For people.
+    let mut table = Command::new(program("cn-agent")?);
+    table.arg("doctor").args(&cn);
+    let shown = rig.path("table");
+    table.stdout(fs::File::create(&shown)?);
+    let status = rig.lab.spawn("cn", table)?.wait(cxloe_system::pair::LIMIT)?;
+    let shown = fs::read_to_string(shown)?;
+    ensure(status.code() == Some(asked.code), format!("{status}: {shown}"))?;
+    for words in ["What to do:", "ip link set cn0 mtu 9000", "frames to", "0 failures"] {
+        ensure(shown.contains(words), format!("{words} is missing in\n{shown}"))?;
+    }
+    Ok(())
+}
+
+pub fn what_is_wrong_with_an_interface_is_named() -> Outcome {
+    let rig = Pair::bare()?;
+    let ip = |arguments: &[&str]| -> Outcome {
+        let mut ip = Command::new("ip");
+        ip.args(arguments);
+        let status = rig.lab.spawn("mn", ip)?.wait(cxloe_system::pair::LIMIT)?;
+        ensure(status.success(), format!("ip {arguments:?}: {status}"))
+    };
+    let look = |more: &[&str]| {
+        let usual = ["-i", "mn0", "--static-map", "/dev/null", "--pool-size", "32M"];
+        examine(&rig, "mn", "mn-server", &[&usual[..], more].concat())
+    };
+    ip(&["link", "set", "mn0", "mtu", "80"])?;
+    let narrow = look(&[])?;
+    narrow.expect("MTU", "fail", "80, a line takes 91 -> ip link set mn0 mtu 9000")?;
+    ensure(narrow.code == 2, format!("exit code {}", narrow.code))?;
+    ip(&["link", "set", "mn0", "mtu", "9000"])?;
+    look(&[])?.expect("MTU", "ok", "a page fits one frame")?;
+    look(&["--priority", "3"])?.expect("PFC", "warn", "Data Center Bridging")?;
+    look(&["--link", "xdp", "--workers", "5"])?.expect("queues", "fail", "have 1 workers")?;
+
+    rig.lab.link_down("cn0")?;
+    let unplugged = look(&[])?;
+    unplugged.expect("link", "fail", "no carrier")?;
+    ensure(unplugged.code == 2, format!("exit code {}", unplugged.code))?;
+    rig.lab.link_up("cn0")?;
+    rig.lab.link_down("mn0")?;
+    look(&[])?.expect("link", "fail", "down -> ip link set mn0 up")?;
+    let absent = look(&["-i", "enp9s9"]);
+    ensure(absent.is_err(), "an option may be given once")?;
+    let absent = examine(&rig, "mn", "mn-server", &["-i", "enp9s9", "--static-map", "/dev/null"])?;
+    absent.expect("interface", "fail", "there is no enp9s9")?;
+    absent.expect("interface", "fail", "mn0")?;
+    let loopback = examine(&rig, "mn", "mn-server", &["-i", "lo", "--static-map", "/dev/null"])?;
+    loopback.expect("interface", "fail", "no Ethernet")
+}
+
+pub fn missing_rights_are_named() -> Outcome {
+    let rig = Pair::bare()?;
+    let (manager, data) = (rig.manager_url(), rig.path("").display().to_string());
+    let restricted = |sets: &[&str], daemon: &str, more: &[&str]| -> Outcome<Findings> {
+        let mut command = Command::new("setpriv");
+        command.args(sets).arg("--").arg(program(daemon)?).args(["doctor", "--json", "--manager", &manager]);
+        command.args(["--data-dir", &data]).args(more);
+        finish(&rig, "cn", command)
+    };
+    let none = ["--bounding-set=-all", "--inh-caps=-all"];
+    let found = restricted(&none, "mn-server", &["-i", "cn0", "--pool-size", "32M"])?;
+    found.expect("raw frames", "fail", "CAP_NET_RAW is missing")?;
+    found.expect("AF_XDP", "warn", "")?;
+    ensure(found.code == 2, format!("exit code {}", found.code))?;
+    let must = restricted(&none, "mn-server", &["-i", "cn0", "--pool-size", "32M", "--link", "xdp"])?;
+    must.expect("AF_XDP", "fail", "link = auto")?;
+    let raw = ["--bounding-set=-all,+net_raw", "--inh-caps=-all"];
+    let some = restricted(&raw, "cn-agent", &["-i", "cn0", "--link", "packet"])?;
+    some.expect("raw frames", "ok", "")?;
+    some.expect("programs of others", "warn", "CAP_SYS_PTRACE")?;
+    // Without a working directory of its own: nobody may write there.
+    let found = restricted(&none, "mn-server", &["-i", "cn0", "--pool-size", "32M", "--mlock=true"])?;
+    let (level, said) = found.check("locked pool")?;
+    ensure(level == "ok" || said.contains("LimitMEMLOCK"), said)
+}
+
+pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
+    let rig = Pair::bare()?;
+    let path = |name: &str| rig.path(name).display().to_string();
+    fs::write(rig.path("mn.toml"), "interface = 'mn0'\npool_size = '1G'\n")?;
+    let wrong = examine(&rig, "mn", "mn-server", &["--config", &path("mn.toml")])?;
+    wrong.expect("options", "fail", "pool_size")?;
+    wrong.expect("kernel", "ok", "")?;
+    ensure(wrong.code == 2, format!("exit code {}", wrong.code))?;
+
+    let (manager, data) = (rig.manager_url(), path("data"));
+    let usual = ["--manager", &manager, "--data-dir", &data];
+    let gone = examine(&rig, "cn", "cn-agent", &[&["-i", "cn0"][..], &usual].concat())?;
+    gone.expect("manager", "fail", "unreachable")?;
+    ensure(
+        gone.report["checks"].as_array().is_some_and(|checks| {
+            checks.iter().all(|check| !check["name"].as_str().unwrap_or_default().starts_with("frames"))
+        }),
+        "nobody is called whom nobody names",
+    )?;
+    let huge = ["-i", "mn0", "--pool", "huge1g", "--pool-size", "64T"];
+    let huge = examine(&rig, "mn", "mn-server", &[&huge[..], &usual].concat())?;
+    huge.expect("huge pages", "fail", "hugepages=65536")?;
+    let large = ["-i", "mn0", "--pool-size", "64T"];
+    let large = examine(&rig, "mn", "mn-server", &[&large[..], &usual].concat())?;
+    large.expect("pool", "fail", "smaller pool-size")?;
+
+    // The manager's own: before it runs, while it does, and with its port taken by somebody else.
+    let store = path("store");
+    let free = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store])?;
+    free.expect("manager", "ok", "not running")?;
+    ensure(free.failures().is_empty(), format!("{:#}", free.report))?;
+    let serve = ["serve", "--listen", "127.0.0.1:7440", "--data-dir", &store];
+    let mut command = Command::new(program("gmm")?);
+    command.args(serve);
+    cxloe_lab::Process::log_to(&mut command, &rig.path("gmm.log"))?;
+    let running = rig.lab.spawn("mn", command)?;
+    eventually("the manager's doctor sees it", || {
+        let found = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store]).ok()?;
+        found.expect("manager", "ok", "0 of 0 memory nodes").ok()
+    })?;
+    drop(running);
+    let taken = rig.lab.enter("mn", || std::net::TcpListener::bind("127.0.0.1:7440"))??;
+    let found = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store])?;
+    found.expect("address", "fail", "ss -ltnp")?;
+    drop(taken);
+    let elsewhere = examine(&rig, "mn", "gmm", &["--listen", "192.0.2.1:7440", "--data-dir", &store])?;
+    elsewhere.expect("address", "fail", "no address of this machine")?;
+    let cluster =
+        examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:0", "--store", "etcd://127.0.0.1:1/x"])?;
+    cluster.expect("store", "fail", "127.0.0.1:1")
+}

@@ -1,0 +1,44 @@
+//! What an administrator installs and runs: units, packages, what the service manager is told, and the doctors. Real
+//! daemons over a virtual cable run under exactly the rights that their units give them; packages are installed into a
+//! root of their own, removed and purged; doctors examine interfaces that are down, too narrow or not there.
+//!
+//! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
+
+mod doctor;
+mod notify;
+mod packages;
+#[allow(dead_code)]
+mod rights;
+mod syscalls;
+mod unit;
+
+use std::sync::OnceLock;
+
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
+
+static STANDING: OnceLock<Standing> = OnceLock::new();
+
+/// Whether the real root runs this: who may become other users, and load XDP programs.
+fn is_root() -> bool {
+    STANDING.get() == Some(&Standing::Root)
+}
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let _ = STANDING.set(standing);
+    tests![
+        unit::units_are_ones_that_systemd_takes,
+        unit::units_expose_little,
+        unit::shipped_configuration_is_read,
+        syscalls::units_allow_the_system_calls_that_are_made,
+        rights::the_rights_of_the_units_suffice,
+        notify::the_manager_tells_its_supervisor,
+        notify::the_memory_node_tells_its_supervisor,
+        notify::the_agent_tells_its_supervisor,
+        packages::packages_come_and_go,
+        doctor::a_working_fabric_has_no_failures,
+        doctor::what_is_wrong_with_an_interface_is_named,
+        doctor::missing_rights_are_named,
+        doctor::wrong_options_and_absent_peers_are_named,
+    ]
+}

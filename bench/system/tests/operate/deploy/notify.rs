@@ -1,0 +1,153 @@
+//! What the daemons tell a service manager, on a real notification socket: that they serve, that their workers are alive,
+//! which of them is stuck, that they end. A worker is stuck when a debugger holds its thread, and its thread alone.
+
+use std::fs;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use cxloe_lab::{Process, program};
+use nix::sys::signal::Signal;
+
+use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually};
+
+/// Silence after which a service manager would end the daemon.
+const WATCHDOG: Duration = Duration::from_millis(900);
+
+/// The service manager's end.
+struct Supervisor(UnixDatagram);
+
+impl Supervisor {
+    fn at(path: &Path) -> Outcome<Supervisor> {
+        let socket = UnixDatagram::bind(path)?;
+        socket.set_read_timeout(Some(LIMIT))?;
+        Ok(Supervisor(socket))
+    }
+
+    /// The next message, which is lines of NAME=VALUE.
+    fn next(&self) -> Outcome<String> {
+        let mut message = [0; 4096];
+        let length = self.0.recv(&mut message).map_err(|error| format!("nothing more is told: {error}"))?;
+        Ok(String::from_utf8_lossy(&message[..length]).into_owned())
+    }
+
+    /// Messages up to the one that says `words`.
+    fn until(&self, words: &str) -> Outcome<Vec<String>> {
+        let (mut told, deadline) = (Vec::new(), Instant::now() + LIMIT);
+        loop {
+            told.push(self.next()?);
+            if told.last().is_some_and(|message| message.contains(words)) {
+                return Ok(told);
+            }
+            ensure(Instant::now() < deadline, format!("{words} is not told, but: {told:?}"))?;
+        }
+    }
+}
+
+/// A thread that a debugger holds.
+struct Held(libc::pid_t);
+
+impl Held {
+    /// Stops the thread called `name` of the process `pid`; the others go on.
+    fn thread(pid: u32, name: &str) -> Outcome<Held> {
+        let called = |thread: &fs::DirEntry| {
+            fs::read_to_string(thread.path().join("comm")).is_ok_and(|comm| comm.trim() == name)
+        };
+        let threads = fs::read_dir(format!("/proc/{pid}/task"))?;
+        let thread = threads.flatten().find(called).ok_or_else(|| format!("no thread {name}"))?;
+        let thread: libc::pid_t = thread.file_name().to_string_lossy().parse()?;
+        let ptrace = |request: libc::c_uint| -> Outcome {
+            let none = std::ptr::null_mut::<libc::c_void>();
+            // SAFETY: neither request reads or writes memory of this process.
+            let done = unsafe { libc::ptrace(request, thread, none, none) };
+            ensure(done == 0, format!("ptrace: {}", std::io::Error::last_os_error()))
+        };
+        ptrace(libc::PTRACE_SEIZE)?;
+        ptrace(libc::PTRACE_INTERRUPT)?;
+        let mut status = 0;
+        // SAFETY: the kernel writes one status, which outlives the call.
+        let stopped = unsafe { libc::waitpid(thread, &mut status, libc::__WALL) };
+        ensure(stopped == thread, "the thread did not stop")?;
+        Ok(Held(thread))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let none = std::ptr::null_mut::<libc::c_void>();
+        // SAFETY: the request reads and writes no memory of this process.
+        unsafe { libc::ptrace(libc::PTRACE_DETACH, self.0, none, none) };
+    }
+}
+
+/// Starts a daemon whose service manager listens at `socket`.
+fn start(rig: &Pair, namespace: &str, daemon: &str, socket: &Path, arguments: &[&str]) -> Outcome<Process> {
+    let mut command = Command::new(program(daemon)?);
+    command
+        .args(arguments)
+        .env("NOTIFY_SOCKET", socket)
+        .env("WATCHDOG_USEC", WATCHDOG.as_micros().to_string());
+    Process::log_to(&mut command, &rig.path(&format!("{daemon}.log")))?;
+    Ok(rig.lab.spawn(namespace, command)?)
+}
+
+/// From the first word of a daemon to its last, its thread `worker` held in between.
+fn life(supervisor: &Supervisor, mut daemon: Process, worker: &str, ready: &str, stuck: &str) -> Outcome {
+    let told = supervisor.until("READY=1")?;
+    let first = told.last().map_or("", String::as_str);
+    ensure(first.contains(&format!("STATUS={ready}")), first)?;
+    for _ in 0..2 {
+        let alive = supervisor.until("WATCHDOG=1")?;
+        ensure(alive.iter().all(|message| !message.contains("STOPPING")), format!("{alive:?}"))?;
+    }
+    let held = Held::thread(daemon.id(), worker)?;
+    supervisor.until(stuck)?;
+    // From now on nobody says that all is well, for as long as it is not.
+    for _ in 0..2 {
+        let told = supervisor.until(stuck)?;
+        ensure(told.iter().all(|message| !message.contains("WATCHDOG=1")), format!("{told:?}"))?;
+    }
+    drop(held);
+    supervisor.until("WATCHDOG=1")?;
+    daemon.signal(Signal::SIGTERM)?;
+    let told = supervisor.until("STOPPING=1")?;
+    ensure(told.last().is_some_and(|message| message.contains("STATUS=")), format!("{told:?}"))?;
+    let status = daemon.wait(LIMIT)?;
+    ensure(status.success(), format!("ended with {status}"))
+}
+
+pub fn the_manager_tells_its_supervisor() -> Outcome {
+    cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
+    let rig = Pair::bare()?;
+    let socket = rig.path("notify");
+    let supervisor = Supervisor::at(&socket)?;
+    let store = rig.path("gmm.redb").display().to_string();
+    let gmm = start(&rig, "mn", "gmm", &socket, &["serve", "--listen", "127.0.0.1:0", "--store", &store])?;
+    life(&supervisor, gmm, "gmm-core", "serving on 127.0.0.1:", "requests have not been answered")
+}
+
+pub fn the_memory_node_tells_its_supervisor() -> Outcome {
+    cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
+    let rig = Pair::bare()?;
+    rig.start_gmm()?;
+    let socket = rig.path("notify");
+    let supervisor = Supervisor::at(&socket)?;
+    let (manager, data) = (rig.manager_url(), rig.path("data").display().to_string());
+    let usual = ["-i", "mn0", "--link", "packet", "--workers", "2", "--pool-size", "32M"];
+    let places = ["--manager", &manager, "--data-dir", &data];
+    let mn = start(&rig, "mn", "mn-server", &socket, &[&usual[..], &places].concat())?;
+    life(&supervisor, mn, "worker-1", "serving 32", "worker 1 has not come by")
+}
+
+pub fn the_agent_tells_its_supervisor() -> Outcome {
+    cxloe_lab::expect_error("the watchdog of the service manager ends this daemon");
+    let rig = Pair::bare()?;
+    let socket = rig.path("notify");
+    let supervisor = Supervisor::at(&socket)?;
+    let arguments = rig.agent_arguments("agent", &["--wait", "sleep"]);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let agent = start(&rig, "cn", "cn-agent", &socket, &arguments)?;
+    eventually("the agent runs", || fs::read(rig.path("cn-agent.log")).ok())?;
+    life(&supervisor, agent, "worker", "serving on cn0", "the worker has not come by")
+}

@@ -1,0 +1,203 @@
+//! The Debian packages: built from the programs as they lie there, found free of errors by lintian, installed into a root
+//! of their own, used, removed, and purged until nothing is left. dpkg runs their scripts with DPKG_ROOT, so that this
+//! needs no more rights than to write in a folder, and the machine's own packages are not touched.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cxloe_lab::program;
+
+use super::unit::source;
+use cxloe_system::pair::{Outcome, ensure, succeeded};
+
+const PACKAGES: [&str; 7] =
+    ["cxloe-common", "cxloe-gmm", "cxloe-mn", "cxloe-cn", "libcxloe0", "libcxloe-dev", "cxloe-bench"];
+
+/// A root with nothing in it but a user.
+struct Root(PathBuf);
+
+impl Root {
+    fn new(path: PathBuf) -> Outcome<Root> {
+        for folder in ["etc", "var/lib/dpkg/updates", "var/lib/dpkg/info", "usr", "tmp"] {
+            fs::create_dir_all(path.join(folder))?;
+        }
+        for file in ["var/lib/dpkg/status", "var/lib/dpkg/available"] {
+            fs::write(path.join(file), "")?;
+        }
+        fs::write(path.join("etc/passwd"), "root:x:0:0:root:/root:/bin/sh\n")?;
+        fs::write(path.join("etc/group"), "root:x:0:\n")?;
+        Ok(Root(path))
+    }
+
+    fn dpkg(&self, arguments: &[&str], files: &[PathBuf]) -> Outcome<String> {
+        let mut dpkg = Command::new("dpkg");
+        let root = format!("--root={}", self.0.display());
+        dpkg.args([
+            &root,
+            "--force-script-chrootless",
+            "--force-not-root",
+            "--force-depends",
+            "--no-triggers",
+        ]);
+        dpkg.args(["--force-confdef", "--log=/dev/null"]).args(arguments).args(files);
+        let path = std::env::var("PATH").unwrap_or_default();
+        dpkg.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("LC_ALL", "C");
+        let output = dpkg.output()?;
+        let said =
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        ensure(output.status.success(), format!("dpkg {arguments:?}: {said}"))?;
+        Ok(said)
+    }
+
+    /// Every file and folder but those in which dpkg keeps its books.
+    fn content(&self) -> Outcome<BTreeSet<String>> {
+        let mut found = BTreeSet::new();
+        walk(&self.0, &self.0, &mut found)?;
+        found.retain(|path| !path.starts_with("var/lib/dpkg"));
+        Ok(found)
+    }
+
+    fn text(&self, path: &str) -> Outcome<String> {
+        Ok(fs::read_to_string(self.0.join(path)).map_err(|error| format!("{path}: {error}"))?)
+    }
+}
+
+fn walk(root: &Path, folder: &Path, found: &mut BTreeSet<String>) -> Outcome {
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        found.insert(entry.path().strip_prefix(root).unwrap_or(&entry.path()).display().to_string());
+        if entry.file_type()?.is_dir() {
+            walk(root, &entry.path(), found)?;
+        }
+    }
+    Ok(())
+}
+
+fn build(into: &Path) -> Outcome<Vec<PathBuf>> {
+    let programs = program("gmm")?;
+    let mut build = Command::new(source().join("deploy/debian/build"));
+    build.arg(programs.parent().ok_or("no folder")?).arg(into).env("COMPRESSION", "-Zgzip -z1");
+    succeeded(build.output()?)?;
+    let made = |package: &str| -> Outcome<PathBuf> {
+        let start = format!("{package}_{}_", env!("CARGO_PKG_VERSION"));
+        let entries = fs::read_dir(into)?.flatten().map(|entry| entry.path());
+        let of_package =
+            |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&start));
+        Ok(entries.into_iter().find(of_package).ok_or_else(|| format!("no package {package}"))?)
+    };
+    PACKAGES.iter().map(|package| made(package)).collect()
+}
+
+pub fn packages_come_and_go() -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let made = build(&dir.path().join("made"))?;
+    // It looks at every string of every object: for minutes, if they are those of a build for debugging. These two have
+    // one of everything, made by the same hand.
+    let looked_at = made.iter().filter(|path| {
+        ["cxloe-common_", "cxloe-mn_"].iter().any(|name| path.to_string_lossy().contains(name))
+    });
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on=error", "--tag-display-limit=0"]).args(looked_at);
+    let output = lintian.output()?;
+    ensure(output.status.success(), String::from_utf8_lossy(&output.stdout))?;
+
+    let root = Root::new(dir.path().join("root"))?;
+    let before = root.content()?;
+    root.dpkg(&["--install"], &made)?;
+    let installed = root.content()?;
+    for file in [
+        "usr/bin/gmm",
+        "usr/bin/mn-server",
+        "usr/bin/cn-agent",
+        "usr/bin/cxloe-bench",
+        "usr/lib/cxloe/libcxloe_preload.so",
+        "usr/lib/systemd/system/gmm.service",
+        "usr/lib/systemd/system/mn-server@.service",
+        "usr/lib/udev/rules.d/60-cxloe.rules",
+        "usr/lib/sysusers.d/cxloe.conf",
+        "usr/include/cxloe.h",
+        "usr/share/man/man1/mn-server-doctor.1.gz",
+        "usr/share/bash-completion/completions/cn-agent",
+        "usr/share/doc/cxloe-cn/changelog.gz",
+        "etc/cxloe/cn-agent.toml",
+    ] {
+        ensure(installed.contains(file), format!("{file} is not installed"))?;
+    }
+    ensure(root.text("etc/passwd")?.contains("\ncxloe:"), "the user of the nodes is missing")?;
+
+    // What is installed works: it is of this release, and finds what belongs to it.
+    for name in ["gmm", "mn-server", "cn-agent", "cxloe-bench"] {
+        let said = succeeded(Command::new(root.0.join("usr/bin").join(name)).arg("--version").output()?)?;
+        ensure(said.trim() == format!("{name} {}", env!("CARGO_PKG_VERSION")), said)?;
+    }
+    let mut options = Command::new(root.0.join("usr/bin/mn-server"));
+    options.arg("--config").arg(root.0.join("etc/cxloe/mn-server.toml"));
+    options.args(["-i", "enp3s0f0", "--manager", "http://10.0.0.1:7440", "--print-config"]);
+    ensure(succeeded(options.output()?)?.contains("pool-size = \"1GiB\""), "the configuration is not read")?;
+    a_program_in_c(&root)?;
+
+    // What the administrator has changed is theirs, through an upgrade and a removal.
+    let changed = format!("{}pool = \"memfd\"\n", root.text("etc/cxloe/mn-server.toml")?);
+    fs::write(root.0.join("etc/cxloe/mn-server.toml"), &changed)?;
+    root.dpkg(&["--install"], &made)?;
+    ensure(
+        root.text("etc/cxloe/mn-server.toml")? == changed,
+        "the administrator's options were overwritten",
+    )?;
+    fs::create_dir_all(root.0.join("var/lib/cxloe"))?;
+    fs::write(root.0.join("var/lib/cxloe/mn-mn0.state"), "kept")?;
+    fs::create_dir_all(root.0.join("var/lib/private/cxloe-gmm"))?;
+    root.dpkg(&[&["--remove"][..], &PACKAGES].concat(), &[])?;
+    let removed = root.content()?;
+    ensure(
+        !removed.iter().any(|path| path.starts_with("usr/bin") || path.ends_with(".service")),
+        "programs are left",
+    )?;
+    ensure(root.text("etc/cxloe/mn-server.toml")? == changed, "options go with a purge only")?;
+    ensure(removed.contains("var/lib/cxloe/mn-mn0.state"), "state goes with a purge only")?;
+
+    let packages: Vec<&str> =
+        PACKAGES.into_iter().filter(|package| !package.starts_with("libcxloe")).collect();
+    root.dpkg(&[&["--purge", "--force-remove-essential"][..], &packages].concat(), &[])?;
+    // The tools for users leave copies of what they changed.
+    let mut after = root.content()?;
+    after.retain(|path| {
+        !["etc/passwd-", "etc/group-", "etc/shadow-", "etc/gshadow-", "etc/.pwd.lock"]
+            .contains(&path.as_str())
+    });
+    let left: Vec<&String> = after
+        .difference(&before)
+        .filter(|path| !["etc/shadow", "etc/gshadow"].contains(&path.as_str()) && !is_shared(path))
+        .collect();
+    ensure(left.is_empty(), format!("left over: {left:?}"))?;
+    ensure(!root.text("etc/passwd")?.contains("cxloe"), "the user is left")
+}
+
+/// Folders that a system has anyway, and that packages do not remove.
+fn is_shared(path: &str) -> bool {
+    path == "var/lib/private"
+}
+
+/// A program is built with what is installed, and finds the library by the name it will have.
+fn a_program_in_c(root: &Root) -> Outcome {
+    let (usr, built) = (root.0.join("usr"), root.0.join("tmp/records"));
+    let library = fs::read_dir(usr.join("lib"))?
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|folder| folder.join("libcxloe.so").exists())
+        .ok_or("no libcxloe.so")?;
+    let mut cc = Command::new("cc");
+    cc.arg("-I").arg(usr.join("include")).arg("-o").arg(&built);
+    cc.arg(usr.join("share/doc/libcxloe-dev/examples/records.c")).arg("-L").arg(&library).arg("-lcxloe");
+    succeeded(cc.output()?)?;
+    // Without an agent it fails, but in its own words.
+    let output =
+        Command::new(&built).env("LD_LIBRARY_PATH", &library).env("CXLOE_AGENT", "/nonexistent").output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure(!said.contains("shared librar"), said.clone())?;
+    ensure(output.status.code().is_some_and(|code| code != 127), format!("{}: {said}", output.status))?;
+    fs::remove_file(&built)?;
+    Ok(())
+}

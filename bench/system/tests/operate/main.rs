@@ -1,0 +1,20 @@
+//! What people who run it are given: labs, units and packages, the settings of interfaces, roles for Ansible.
+
+mod deploy;
+mod lab;
+mod tools;
+
+use std::process::ExitCode;
+
+use cxloe_system::{Subject, run};
+
+fn main() -> ExitCode {
+    run(
+        &[
+            Subject::new("lab", lab::tests).also_as_nobody(&[]),
+            Subject::new("tools", tools::tests),
+            Subject::new("deploy", deploy::tests),
+        ],
+        lab::ROLES,
+    )
+}

@@ -1,0 +1,216 @@
+//! The Ansible role, run against three hosts on this machine. A host is a network namespace and a root of its own: this
+//! machine's files below an overlay that is gone with the host. Modules run there because the hosts' Python is a
+//! script that enters them.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cxloe_lab::{Lab, Process, program};
+use tempfile::TempDir;
+
+use cxloe_system::command::{printed, said};
+use cxloe_system::{LIMIT, Outcome, ensure};
+
+use super::deploy;
+
+const HOSTS: [(&str, &str); 3] = [("head", "10.77.0.1"), ("mem0", "10.77.0.2"), ("node0", "10.77.0.3")];
+
+/// What a host does before it waits: a root of its own, with this machine's below it.
+const ROOT: &str = r#"set -e
+mount -t tmpfs host "$1"
+mkdir "$1"/upper "$1"/work "$1"/root
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1"/root
+for shared in /proc /dev /tmp; do mount --rbind "$shared" "$1/root$shared"; done
+mount -t sysfs sys "$1"/root/sys
+mount -t tmpfs run "$1"/root/run
+echo "up"
+exec sleep 3600
+"#;
+
+struct Hosts {
+    lab: Lab,
+    dir: TempDir,
+    /// The processes that keep the hosts' roots.
+    _keepers: Vec<Process>,
+}
+
+impl Hosts {
+    fn new() -> Outcome<Hosts> {
+        let mut builder = Lab::builder().namespace("switch");
+        let ports = HOSTS.map(|(host, _)| format!("port-{host}"));
+        for ((host, address), port) in HOSTS.iter().zip(&ports) {
+            builder = builder
+                .namespace(host)
+                .veth(host, host, "switch", port)
+                .address(host, &format!("{address}/24"));
+        }
+        let lab = builder.bridge("switch", "br0", &ports.each_ref().map(String::as_str)).build()?;
+        let dir = tempfile::Builder::new().prefix("hosts").tempdir_in("/tmp")?;
+        let mut keepers = Vec::new();
+        for (host, _) in HOSTS {
+            let place = dir.path().join(host);
+            fs::create_dir(&place)?;
+            let mut keeper = Command::new("unshare");
+            keeper.args(["--mount", "--propagation", "private", "sh", "-c", ROOT, host]).arg(&place);
+            let log = dir.path().join(format!("{host}.log"));
+            Process::log_to(&mut keeper, &log)?;
+            let keeper = lab.spawn(host, keeper)?;
+            let deadline = Instant::now() + LIMIT;
+            while !fs::read_to_string(&log)?.contains("up") {
+                ensure(Instant::now() < deadline, format!("{host}: {}", fs::read_to_string(&log)?))?;
+                thread::sleep(Duration::from_millis(10));
+            }
+            let enter = dir.path().join(format!("enter-{host}"));
+            let root = place.join("root");
+            let script = format!(
+                "#!/bin/sh\nexec nsenter --target {} --mount --net -- chroot {} \"$@\"\n",
+                keeper.id(),
+                root.display()
+            );
+            let python = format!("#!/bin/sh\nexec {} /usr/bin/python3 \"$@\"\n", enter.display());
+            for (path, script) in
+                [(enter.clone(), script), (dir.path().join(format!("python-{host}")), python)]
+            {
+                fs::write(&path, script)?;
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
+            }
+            keepers.push(keeper);
+        }
+        let hosts = Hosts { lab, dir, _keepers: keepers };
+        hosts.inventory("[]")?;
+        Ok(hosts)
+    }
+
+    /// Writes the inventory, with these regions.
+    fn inventory(&self, regions: &str) -> Outcome {
+        let dir = self.dir.path().display();
+        let programs = program("gmm")?;
+        let host = |index: usize| {
+            let (host, address) = HOSTS[index];
+            format!(
+                "{{hosts: {{{host}: {{ansible_host: {address}, ansible_python_interpreter: {dir}/python-{host}}}}}}}"
+            )
+        };
+        let inventory = format!(
+            "cxloe:\n  vars:\n    ansible_connection: local\n    ansible_remote_tmp: {dir}/tmp\n    cxloe_become: false\n    \
+             cxloe_source: binaries\n    cxloe_programs_folder: {}\n    cxloe_services: false\n    cxloe_daemon::doctor: false\n    \
+             cxloe_interface: \"{{{{ inventory_hostname }}}}\"\n    cxloe_pool_size: 32MiB\n    \
+             cxloe_key: a key for this lab alone\n    cxloe_tune: true\n    cxloe_tune_options: --mtu 1400 --governor keep\n    \
+             cxloe_memory_node_options: {{link: packet, wait: sleep}}\n    \
+             cxloe_compute_node_options: {{link: packet, wait: sleep, cache-size: 64K}}\n    cxloe_regions: {regions}\n  \
+             children:\n    cxloe_manager: {}\n    cxloe_memory_nodes: {}\n    cxloe_compute_nodes: {}\n",
+            programs.parent().unwrap_or(Path::new("/")).display(),
+            host(0),
+            host(1),
+            host(2)
+        );
+        Ok(fs::write(self.dir.path().join("inventory.yml"), inventory)?)
+    }
+
+    /// Runs the playbook; how many tasks changed something on each host.
+    fn play(&self, options: &[&str]) -> Outcome<Vec<(String, u32)>> {
+        let mut command = Command::new("ansible-playbook");
+        command.current_dir(deploy("ansible")).arg("-i").arg(self.dir.path().join("inventory.yml"));
+        command.arg("site.yml").args(options).stdin(Stdio::null());
+        command
+            .env("ANSIBLE_NOCOLOR", "1")
+            .env("ANSIBLE_PIPELINING", "1")
+            .env("ANSIBLE_LOCAL_TEMP", self.dir.path().join("local"))
+            .env("HOME", self.dir.path());
+        let output = command.output()?;
+        ensure(output.status.success(), format!("{command:?}: {}", said(&output)))?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        let recap = text.split("PLAY RECAP").nth(1).ok_or_else(|| format!("no recap: {text}"))?;
+        let changed = |line: &str| -> Option<(String, u32)> {
+            let (host, counts) = line.split_once(" : ")?;
+            let count = counts.split_whitespace().find_map(|c| c.strip_prefix("changed="))?;
+            Some((host.trim().to_owned(), count.parse().ok()?))
+        };
+        Ok(recap.lines().filter_map(changed).collect())
+    }
+
+    /// A command in the root and network of a host.
+    fn on(&self, host: &str, command: &[&str]) -> Command {
+        let mut entered = Command::new(self.dir.path().join(format!("enter-{host}")));
+        entered.args(command).env("NO_COLOR", "1");
+        entered
+    }
+
+    /// Starts a daemon with the configuration that the role wrote.
+    fn start(&self, host: &str, command: &[&str]) -> Outcome<Process> {
+        let mut daemon = self.on(host, command);
+        Process::log_to(&mut daemon, &self.dir.path().join(format!("daemon-{host}.log")))?;
+        Ok(self.lab.spawn(host, daemon)?)
+    }
+
+    fn log(&self, host: &str) -> String {
+        fs::read_to_string(self.dir.path().join(format!("daemon-{host}.log"))).unwrap_or_default()
+    }
+
+    /// Waits until a command on a host succeeds; what it prints.
+    fn eventually(&self, host: &str, command: &[&str]) -> Outcome<String> {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let output = self.on(host, command).output()?;
+            if output.status.success() {
+                return Ok(String::from_utf8(output.stdout)?);
+            }
+            let logs = HOSTS.map(|(host, _)| self.log(host)).join("\n");
+            ensure(Instant::now() < deadline, format!("{command:?}: {}{logs}", said(&output)))?;
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+fn changes(counts: &[(String, u32)]) -> u32 {
+    counts.iter().map(|(_, count)| count).sum()
+}
+
+pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
+    let hosts = Hosts::new()?;
+    let would = hosts.play(&["--check", "--diff", "--limit", "cxloe_memory_nodes"])?;
+    ensure(would.len() == 1 && changes(&would) > 0, format!("{would:?}"))?;
+    ensure(
+        !hosts.on("mem0", &["test", "-e", "/usr/bin/mn-server"]).status()?.success(),
+        "check mode changes nothing",
+    )?;
+    hosts.play(&[])?;
+    let mode = printed(&mut hosts.on("node0", &["stat", "-c", "%a %U %G", "/etc/cxloe/key"]))?;
+    ensure(mode.trim() == "640 root cxloe", mode)?;
+    ensure(printed(&mut hosts.on("mem0", &["cat", "/sys/class/net/mem0/mtu"]))?.trim() == "1400", "tuned")?;
+
+    // What the role wrote is what the daemons run with.
+    let _gmm = hosts.start("head", &["gmm", "serve", "--config", "/etc/cxloe/gmm.toml"])?;
+    let manager = "http://10.77.0.1:7440";
+    hosts.eventually("head", &["gmm", "--manager", manager, "status"])?;
+    let _mn = hosts.start("mem0", &["mn-server", "run", "--config", "/etc/cxloe/mn-server.toml"])?;
+    let _cn = hosts.start("node0", &["cn-agent", "run", "--config", "/etc/cxloe/cn-agent.toml"])?;
+    let both = "gmm --manager http://10.77.0.1:7440 list -MC | grep -q node0 && gmm --manager http://10.77.0.1:7440 list -MC | grep -q mem0";
+    hosts.eventually("head", &["sh", "-c", both])?;
+
+    // A region more in the inventory is all there is to do, and then nothing.
+    hosts.inventory("[{name: heap, size: 4MiB, owner: node0}]")?;
+    let counts = hosts.play(&[])?;
+    ensure(changes(&counts) == 1 && counts.contains(&("head".into(), 1)), format!("{counts:?}"))?;
+    let counts = hosts.play(&["--limit", "cxloe_manager"])?;
+    ensure(counts.len() == 1 && changes(&counts) == 0, format!("{counts:?}"))?;
+    hosts.eventually("node0", &["cn-agent", "write", "heap", "--text", "hello", "--flush"])?;
+    let read = hosts.eventually("node0", &["cn-agent", "read", "heap"])?;
+    ensure(read.contains("|hello"), read)?;
+    ensure(
+        hosts.on("head", &["test", "-e", "/etc/cxloe/key"]).status()?.code() == Some(1),
+        "the manager has no key",
+    )
+}
+
+pub fn the_role_is_clean() -> Outcome {
+    let home = tempfile::tempdir()?;
+    let mut lint = Command::new("ansible-lint");
+    lint.args(["--offline", "--nocolor", "--profile", "production", "site.yml", "roles/cxloe"]);
+    lint.current_dir(deploy("ansible")).env("HOME", home.path());
+    printed(&mut lint).map(drop)
+}

@@ -1,0 +1,36 @@
+//! What people who run a lab are given: the lab on one machine (`deploy/lab`), the settings of interfaces (`deploy/tune`)
+//! and the Ansible role (`deploy/ansible`), each run for real in namespaces.
+//!
+//! Runs as root, or as an ordinary user inside a private user namespace, where the role is left out: it makes users. Every
+//! wait is bounded.
+
+mod ansible;
+mod nic;
+mod one_machine;
+
+use std::path::PathBuf;
+
+use cxloe_lab::Standing;
+use cxloe_system::{Test, source, tests};
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = tests![
+        one_machine::it_comes_up_serves_and_leaves_nothing,
+        one_machine::hints_name_the_lab,
+        one_machine::what_cannot_be_is_said,
+        one_machine::nothing_outlives_its_keeper,
+        nic::an_interface_is_changed_and_put_back,
+        nic::a_whole_nic_is_changed_and_put_back,
+        nic::what_cannot_be_is_said,
+    ];
+    if standing == Standing::Root {
+        tests.extend(tests![ansible::the_role_brings_up_a_lab_and_changes_nothing_twice]);
+    }
+    tests.extend(tests![ansible::the_role_is_clean]);
+    tests
+}
+
+/// A file below `deploy`.
+fn deploy(path: &str) -> PathBuf {
+    source("deploy").join(path)
+}

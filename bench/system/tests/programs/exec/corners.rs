@@ -1,0 +1,147 @@
+//! What programs rarely do, by small C programs: each checks itself, and says `ok`.
+
+use std::os::unix::fs::PermissionsExt;
+
+use cxloe_lab::expect_error;
+
+use super::run::{Ended, MIB, Sizes, compiled, nothing_is_left, rig, start, text};
+use cxloe_system::pair::{CN, Outcome, ensure};
+
+/// Runs a C program with remote memory; it has to find everything right.
+fn checked(name: &str, sizes: Sizes, arguments: &[&str]) -> Outcome<Ended> {
+    checked_with(name, sizes, &[], arguments)
+}
+
+fn checked_with(name: &str, sizes: Sizes, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
+    let rig = rig()?;
+    let program = compiled(&rig, name, &[])?;
+    let command: Vec<&str> = [text(&program)].into_iter().chain(arguments.iter().copied()).collect();
+    let ended = start(&rig, sizes, more, &command)?.wait()?.well()?;
+    ensure(ended.text().ends_with("ok\n"), format!("it said {:?}, {}", ended.text(), ended.err))?;
+    nothing_is_left(&rig)?;
+    Ok(ended)
+}
+
+/// Parent, child and grandchild write the same pages at the same time, under the tightest limit.
+pub fn forks_keep_their_meaning() -> Outcome {
+    let ended = checked("forks", Sizes(64, 1), &["3"])?.paged(8 * MIB)?;
+    let forks = ended.view.map_or(0, |view| view.counters.forks);
+    ensure(forks == 6, format!("{forks} forks"))
+}
+
+pub fn forks_beside_threads_that_allocate() -> Outcome {
+    checked("forks", Sizes(64, 2), &["3", "2"])?.paged(4 * MIB).map(drop)
+}
+
+pub fn parts_of_mappings_are_changed() -> Outcome {
+    checked("mappings", Sizes(96, 2), &[])?.paged(4 * MIB).map(drop)
+}
+
+pub fn the_kernel_reads_and_writes_the_heap() -> Outcome {
+    checked("kernel", Sizes(64, 1), &[])?.paged(4 * MIB).map(drop)
+}
+
+/// By vfork, posix_spawn and system; what is started joins as well, or does without, and all of it comes to its end.
+pub fn programs_start_programs() -> Outcome {
+    checked("starts", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
+}
+
+/// By each way past `fork(3)`; those that never ask for memory are served as well as those that do.
+pub fn children_of_other_makes_are_followed() -> Outcome {
+    for way in ["_Fork", "raw", "clone", "clone3"] {
+        checked("children", Sizes(64, 2), &[way])
+            .map_err(|error| format!("{way}: {error:?}"))?
+            .paged(4 * MIB)?;
+    }
+    Ok(())
+}
+
+/// The user that it becomes reaches the agent, for the sake of its children.
+pub fn helpers_give_up_rights_with_their_program() -> Outcome {
+    let rig = rig()?;
+    for (place, mode) in [(rig.dir.path().to_path_buf(), 0o755), (rig.socket(), 0o666)] {
+        std::fs::set_permissions(place, PermissionsExt::from_mode(mode))?;
+    }
+    let program = compiled(&rig, "rights", &[])?;
+    let ended = start(&rig, Sizes(64, 1), &[], &[text(&program), "user"])?.wait()?.well()?.paged(4 * MIB)?;
+    ensure(ended.text() == "ok\n", ended.err)?;
+    // With rights that the C library's threads keep, and ones of its own do not.
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "/usr/bin/id", "-u"];
+    let ended = start(&rig, Sizes(16, 1), &[], &user)?.wait()?.well()?;
+    ensure(ended.text() == "65534\n", ended.err)?;
+    nothing_is_left(&rig)
+}
+
+pub fn a_program_enters_a_user_namespace() -> Outcome {
+    checked("rights", Sizes(64, 1), &["namespace"])?.paged(4 * MIB)?;
+    let rig = rig()?;
+    let ended = start(&rig, Sizes(16, 1), &[], &["unshare", "-Ur", "/usr/bin/id", "-u"])?.wait()?.well()?;
+    ensure(ended.text() == "0\n", ended.err)?;
+    nothing_is_left(&rig)
+}
+
+/// Runs `copies` in a region for what one of two processes changes, on a compute node that may have `quota` MiB.
+fn copies(quota: u64, more: &[&str], arguments: &[&str]) -> Outcome<Ended> {
+    let rig = rig()?;
+    rig.gmm(&["set-quota", CN, &format!("{quota}M")])?;
+    let program = compiled(&rig, "copies", &[])?;
+    let command: Vec<&str> = [text(&program)].into_iter().chain(arguments.iter().copied()).collect();
+    let ended = start(&rig, Sizes(32, 2), more, &command)?.wait()?.well()?;
+    ensure(ended.text() == "ok\n", format!("it said {:?}, {}", ended.text(), ended.err))?;
+    nothing_is_left(&rig)?;
+    Ok(ended)
+}
+
+/// Which one ends is told, to it and to whoever looks; and why the region does not grow.
+pub fn a_full_region_ends_the_youngest() -> Outcome {
+    expect_error("the region has had no room for its pages for too long");
+    let ended = copies(32, &["--lost-wait", "3s"], &[])?;
+    let told = |words: &str| ended.err.lines().filter(|line| line.contains(words)).count();
+    let refused = told("is full and does not grow: ");
+    let why = told(": it has 32.00 MiB (33.55 MB), and 2.00 MiB (2.10 MB) more were asked for");
+    ensure((told("its remote memory is full"), refused, why) == (1, 1, 1), ended.err)
+}
+
+/// As far as the quota allows, which is less than half its size; both processes find their own bytes.
+pub fn a_full_region_grows_where_the_quota_allows() -> Outcome {
+    let ended = copies(46, &["--lost-wait", "20s"], &["both"])?;
+    let view = ended.view.ok_or("no figures")?;
+    let grown = (36 * MIB..=46 * MIB).contains(&view.bytes);
+    ensure(grown && view.counters.no_slot > 0, format!("{view:#?}"))?;
+    ensure(!ended.err.contains("is full"), ended.err)
+}
+
+/// What another program has left in a region of its own name is not seen in pages that are mostly zeros.
+pub fn a_region_used_before_is_as_a_new_one() -> Outcome {
+    let rig = rig()?;
+    rig.gmm(&["create-region", "used", "-s", "32M", "--owner", CN, "--wait"])?;
+    let run = |program: &str| -> Outcome<String> {
+        let command = ["exec", "--region", "used", "--local", "2M", "--", "python3", "-c", program];
+        cxloe_system::pair::succeeded(rig.cli(&command)?)
+    };
+    run("x = bytearray(b'x') * (20 << 20); print(x.count(b'x'))")?;
+    let said = run("x = bytearray(20 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint(sum(x))")?;
+    ensure(said == "5120\n", said)
+}
+
+pub fn descriptors_may_all_be_closed() -> Outcome {
+    checked("descriptors", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)
+}
+
+/// Heaps that are reserved first and committed later, as Java's, are remote, even if they are most of the region.
+pub fn reserved_addresses_become_remote_when_they_are_committed() -> Outcome {
+    let ended = checked("reserved", Sizes(64, 2), &["24"])?.paged(24 * MIB)?;
+    ensure(!ended.err.contains("local:"), ended.err)
+}
+
+/// What does not fit stays here, and that is told.
+pub fn what_stays_in_this_machine_is_told() -> Outcome {
+    let ended = checked("reserved", Sizes(48, 2), &["100"])?;
+    let told = ended.err.contains("cn-agent: local: ") && ended.err.contains("try a larger --size");
+    ensure(told, format!("nothing of local memory: {:?}", ended.err))
+}
+
+/// Debuggers get what is not resident, or an error.
+pub fn pages_that_are_away_are_not_seen_as_zeros() -> Outcome {
+    checked("looked_at", Sizes(64, 1), &[])?.paged(MIB / 4).map(drop)
+}

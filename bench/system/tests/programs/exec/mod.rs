@@ -1,0 +1,65 @@
+//! Unmodified programs with remote memory, from end to end: real daemons, real frames over a virtual cable, and programs
+//! as Debian has them. Each has to give the right result, and to have at least half of what it works on evicted and
+//! fetched again. Small C programs beside them do what such programs rarely do.
+//!
+//! Runs as root; an ordinary user's agent may not follow forks and has to say so. Every wait is bounded.
+
+mod corners;
+mod direct;
+mod figures;
+mod programs;
+mod redis;
+#[allow(dead_code)]
+mod run;
+mod supervision;
+
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = match standing {
+        Standing::Root => tests![
+            programs::python_sorts_a_list,
+            programs::sort_sorts_a_file_larger_than_its_memory,
+            programs::sqlite_keeps_a_database_in_memory,
+            programs::zstd_compresses_with_two_threads,
+            programs::memtester_tests_as_much_as_it_was_asked_to,
+            programs::programs_of_musl_run_as_children_with_local_memory,
+            programs::javas_heap_is_remote,
+            programs::python_sorts_a_list_in_a_container,
+            redis::a_snapshot_is_what_was_there_at_the_fork,
+            corners::forks_keep_their_meaning,
+            corners::forks_beside_threads_that_allocate,
+            corners::parts_of_mappings_are_changed,
+            corners::the_kernel_reads_and_writes_the_heap,
+            corners::programs_start_programs,
+            corners::children_of_other_makes_are_followed,
+            corners::helpers_give_up_rights_with_their_program,
+            corners::a_program_enters_a_user_namespace,
+            corners::a_full_region_ends_the_youngest,
+            corners::a_region_used_before_is_as_a_new_one,
+            corners::a_full_region_grows_where_the_quota_allows,
+            corners::descriptors_may_all_be_closed,
+            corners::reserved_addresses_become_remote_when_they_are_committed,
+            corners::what_stays_in_this_machine_is_told,
+            corners::pages_that_are_away_are_not_seen_as_zeros,
+            direct::registered_buffers_are_refused,
+            direct::registered_buffers_are_safe_when_allowed,
+            direct::what_only_looks_like_direct_io_goes_on,
+            supervision::what_cannot_be_served_is_refused,
+            supervision::exit_codes_and_signals_pass_through,
+            supervision::the_limit_changes_while_it_runs,
+            supervision::a_killed_agent_is_taken_over_from,
+            supervision::another_pid_namespace_is_named,
+            supervision::lost_data_is_explained_by_the_programs_last_line,
+            supervision::without_a_successor_programs_end,
+            supervision::a_child_that_only_a_dead_agent_knew_gets_no_zeros,
+        ],
+        _ => tests![supervision::an_ordinary_users_agent_says_what_it_lacks],
+    };
+    if standing == Standing::Root {
+        let figure = Test::new("redis_with_half_its_data_local", figures::redis_with_half_its_data_local);
+        tests.push(figure.long("a figure of several minutes"));
+    }
+    tests
+}

@@ -1,0 +1,144 @@
+//! Running a program under `cn-agent exec`, and what is to be learned from it.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use cxloe_client::client;
+use cxloe_client::message::PagingView;
+use cxloe_lab::{Process, program};
+
+use cxloe_system::pair::{Outcome, Pair, ensure, eventually};
+
+/// Bytes of a page.
+pub const PAGE: u64 = 4096;
+/// How long a program may take.
+pub const RUN_MAX: Duration = Duration::from_secs(120);
+pub const MIB: u64 = 1 << 20;
+
+/// All three daemons, with room for several programs.
+pub fn rig() -> Outcome<Pair> {
+    let mut rig = Pair::bare()?;
+    rig.pool_size = "256MiB";
+    rig.start_gmm()?;
+    rig.start_mn("anon")?;
+    rig.start_agent(&["--wait", "sleep"])?;
+    Ok(rig)
+}
+
+/// A program that runs with remote memory.
+pub struct Running {
+    pub process: Process,
+    out: PathBuf,
+    err: PathBuf,
+}
+
+/// How it ended.
+pub struct Ended {
+    pub status: ExitStatus,
+    pub out: Vec<u8>,
+    /// What it said on standard error, before the figures.
+    pub err: String,
+    pub view: Option<PagingView>,
+}
+
+/// Sizes in MiB: of the remote memory, and of the part that may be resident.
+#[derive(Clone, Copy)]
+pub struct Sizes(pub u64, pub u64);
+
+/// Starts a program with remote memory.
+pub fn start(rig: &Pair, sizes: Sizes, more: &[&str], command: &[&str]) -> Outcome<Running> {
+    let [size, local] = [sizes.0, sizes.1].map(|mib| (mib * MIB).to_string());
+    let mut exec = Command::new(program("cn-agent")?);
+    exec.args(["exec", "--size", &size, "--local", &local, "--stats=json"])
+        .args(more)
+        .arg("--")
+        .args(command);
+    exec.env("CXLOE_AGENT", rig.socket()).current_dir(rig.dir.path());
+    let number = std::fs::read_dir(rig.dir.path())?.count();
+    let (out, err) = (rig.path(&format!("{number}.out")), rig.path(&format!("{number}.err")));
+    exec.stdin(Stdio::null()).stdout(File::create(&out)?).stderr(File::create(&err)?);
+    Ok(Running { process: rig.lab.spawn("cn", exec)?, out, err })
+}
+
+impl Running {
+    /// What it has written so far.
+    pub fn out(&self) -> Vec<u8> {
+        std::fs::read(&self.out).unwrap_or_default()
+    }
+
+    /// What it has complained of so far.
+    pub fn err(&self) -> String {
+        std::fs::read_to_string(&self.err).unwrap_or_default()
+    }
+
+    /// Waits for a line of its output.
+    pub fn said(&self, words: &str) -> Outcome {
+        eventually(words, || String::from_utf8_lossy(&self.out()).contains(words).then_some(()))
+            .map_err(|error| format!("{error:?}; it said: {}", self.err()).into())
+    }
+
+    /// How it ends.
+    pub fn wait(mut self) -> Outcome<Ended> {
+        let waited = self.process.wait(RUN_MAX);
+        let status = waited.map_err(|error| format!("{error}; it said: {}", self.err()))?;
+        let said = self.err();
+        // The figures are the last thing that is said, and begin a line.
+        let figures = said.rfind("\n{\n").map(|at| at + 1).or_else(|| said.starts_with("{\n").then_some(0));
+        let view = figures.and_then(|at| serde_json::from_str(&said[at..]).ok());
+        let err = said[..figures.filter(|_| view.is_some()).unwrap_or(said.len())].to_string();
+        Ok(Ended { status, out: self.out(), err, view })
+    }
+}
+
+impl Ended {
+    /// It ended well.
+    pub fn well(self) -> Outcome<Ended> {
+        ensure(self.status.success(), format!("{}: {}", self.status, self.err))?;
+        Ok(self)
+    }
+
+    /// At least half of the bytes that it worked on have been evicted and fetched again.
+    pub fn paged(self, working_set: u64) -> Outcome<Ended> {
+        let view = self.view.as_ref().ok_or_else(|| format!("no figures; it said: {}", self.err))?;
+        let half = working_set / PAGE / 2;
+        let counters = &view.counters;
+        // What is fetched was evicted before: nothing else brings pages to memory nodes here.
+        let fetched = counters.fetched + counters.prefetch_hits;
+        let paged = counters.evicted.min(fetched) >= half;
+        ensure(paged, format!("less than {half} pages evicted and fetched again: {counters:#?}"))?;
+        ensure(counters.lost == 0 && counters.write_back_failures == 0, format!("{counters:#?}"))?;
+        Ok(self)
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+}
+
+/// Nothing of any program is left.
+pub fn nothing_is_left(rig: &Pair) -> Outcome {
+    eventually("no space is left", || client::paging(&rig.socket(), None).ok()?.is_empty().then_some(()))?;
+    eventually("no region is left", || {
+        let regions = rig.gmm(&["list", "-R"]).ok()?;
+        (!regions.contains("exec-")).then_some(())
+    })
+}
+
+/// Compiles one of the C programs beside this file.
+pub fn compiled(rig: &Pair, name: &str, options: &[&str]) -> Outcome<PathBuf> {
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/exec/c").join(format!("{name}.c"));
+    let program = rig.path(name);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-std=gnu11", "-O1", "-Wall", "-Werror", "-pthread", "-o"]);
+    let output = compiler.arg(&program).arg(source).args(options).output()?;
+    ensure(output.status.success(), String::from_utf8_lossy(&output.stderr))?;
+    Ok(program)
+}
+
+/// A path as an argument.
+pub fn text(path: &Path) -> &str {
+    path.to_str().expect("paths of tests are plain text")
+}

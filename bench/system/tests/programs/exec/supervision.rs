@@ -1,0 +1,190 @@
+//! Programs and their supervisor: what is refused, what passes through, and what happens when the agent ends.
+
+use cxloe_client::client;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::run::{MIB, Running, Sizes, compiled, nothing_is_left, rig, start, text};
+use cxloe_system::pair::{Outcome, Pair, ensure, eventually, failed_with, succeeded};
+
+/// A program that goes through its memory again and again, checking it, until there is a file `stop`.
+const WORKING: &str = "
+import os, sys
+blocks = [bytearray(4096) for _ in range(4000)]
+generation = 0
+while True:
+    for number, block in enumerate(blocks):
+        if generation and (block[0] != generation % 251 or block[4000] != number % 251):
+            sys.exit(f'block {number} is not as it was in generation {generation}')
+        block[0], block[4000] = (generation + 1) % 251, number % 251
+    generation += 1
+    print('generation', generation, flush=True)
+    if os.path.exists('stop'):
+        print('done', flush=True)
+        sys.exit(7)
+";
+
+fn working(rig: &Pair, more: &[&str]) -> Outcome<Running> {
+    let running = start(rig, Sizes(64, 4), more, &["/usr/bin/python3", "-c", WORKING])?;
+    running.said("generation 2\n")?;
+    Ok(running)
+}
+
+fn exec(rig: &Pair, command: &[&str]) -> Outcome<std::process::Output> {
+    rig.cli(&[&["exec", "--size", "8M", "--local", "1M", "--"], command].concat())
+}
+
+pub fn what_cannot_be_served_is_refused() -> Outcome {
+    let rig = Pair::bare()?;
+    failed_with(&exec(&rig, &["/bin/true"])?, 3, &["agent.sock", "cn-agent run"])?;
+    let fixed = compiled(&rig, "static", &["-static"])?;
+    failed_with(&exec(&rig, &[text(&fixed)])?, 5, &["linked statically"])?;
+    let script = rig.path("script");
+    std::fs::write(&script, format!("#!{}\n", fixed.display()))?;
+    failed_with(&exec(&rig, &[text(&script)])?, 1, &["cannot be run"])?;
+    failed_with(&exec(&rig, &["no-such-program"])?, 4, &["no-such-program", "PATH"])?;
+    failed_with(&rig.cli(&["set-local", "1", "1M"])?, 3, &["agent.sock"])?;
+
+    rig.start_gmm()?;
+    rig.start_agent(&[])?;
+    // No memory node: nobody has so much.
+    failed_with(&exec(&rig, &["/bin/true"])?, 5, &["refused"])?;
+    rig.start_mn("anon")?;
+    failed_with(&rig.cli(&["exec", "--size", "8M", "--local", "4K", "--", "/bin/true"])?, 5, &["too low"])?;
+    failed_with(&rig.cli(&["exec", "--region", "none", "--local", "1M", "--", "/bin/true"])?, 4, &["none"])?;
+    failed_with(&rig.cli(&["set-local", "1", "1M"])?, 4, &["cn-agent paging"])?;
+    nothing_is_left(&rig)?;
+
+    // A program that is linked statically and started by another one runs with memory of this machine.
+    let command = ["/bin/sh", "-c", &format!("{} && echo went on", fixed.display())];
+    let said = succeeded(exec(&rig, &command)?)?;
+    ensure(said == "static\nwent on\n", said)?;
+    nothing_is_left(&rig)
+}
+
+pub fn exit_codes_and_signals_pass_through() -> Outcome {
+    let rig = rig()?;
+    let failed = exec(&rig, &["/bin/sh", "-c", "echo out; echo err >&2; exit 42"])?;
+    failed_with(&failed, 42, &["err"])?;
+    ensure(failed.stdout == b"out\n", "standard output is the program's")?;
+    failed_with(&exec(&rig, &["/bin/sh", "-c", "kill -9 $$"])?, 137, &[])?;
+
+    let script = "trap 'echo asked to end; exit 3' TERM; echo ready; while :; do sleep 0.05; done";
+    let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", script])?;
+    running.said("ready")?;
+    nix::sys::signal::kill(Pid::from_raw(running.process.id() as i32), Signal::SIGTERM)?;
+    let ended = running.wait()?;
+    ensure(ended.status.code() == Some(3), format!("{}: {}", ended.status, ended.err))?;
+    ensure(ended.text() == "ready\nasked to end\n", ended.text())?;
+    nothing_is_left(&rig)?;
+
+    // The supervisor is killed: the program is asked to end.
+    let running = start(&rig, Sizes(8, 1), &[], &["/bin/sh", "-c", script])?;
+    running.said("ready")?;
+    nix::sys::signal::kill(Pid::from_raw(running.process.id() as i32), Signal::SIGKILL)?;
+    running.said("asked to end")?;
+    eventually("its memory is given up", || {
+        client::paging(&rig.socket(), None).ok()?.is_empty().then_some(())
+    })
+}
+
+pub fn the_limit_changes_while_it_runs() -> Outcome {
+    let rig = rig()?;
+    let running = working(&rig, &[])?;
+    let view = || client::paging(&rig.socket(), None).ok()?.pop();
+    let space = view().ok_or("its space is shown")?;
+    ensure(space.limit == 4 * MIB && space.resident <= 4 * MIB, format!("{space:?}"))?;
+    let pid = space.members.first().map_or(0, |member| member.pid).to_string();
+    succeeded(rig.cli(&["set-local", &pid, "40M"])?)?;
+    eventually("more is resident", || (view()?.resident > 12 * MIB).then_some(()))?;
+    succeeded(rig.cli(&["set-local", &space.space.to_string(), "2M"])?)?;
+    eventually("less is resident", || (view()?.resident <= 2 * MIB).then_some(()))?;
+    std::fs::write(rig.path("stop"), "")?;
+    let ended = running.wait()?;
+    ensure(ended.status.code() == Some(7), format!("{}: {}", ended.status, ended.err))?;
+    nothing_is_left(&rig)
+}
+
+pub fn a_killed_agent_is_taken_over_from() -> Outcome {
+    let rig = rig()?;
+    let running = working(&rig, &[])?;
+    for _ in 0..2 {
+        rig.kill("agent")?;
+        rig.start_agent(&["--wait", "sleep"])?;
+        let said = running.out().len();
+        eventually("the program goes on", || (running.out().len() > said + 40).then_some(()))
+            .map_err(|error| format!("{error:?}; it said: {}", running.err()))?;
+    }
+    std::fs::write(rig.path("stop"), "")?;
+    let ended = running.wait()?;
+    ensure(ended.status.code() == Some(7), format!("{}: {}", ended.status, ended.err))?;
+    nothing_is_left(&rig)
+}
+
+/// The memory node dies for good: the last thing the program says is which one, and what to do.
+pub fn lost_data_is_explained_by_the_programs_last_line() -> Outcome {
+    cxloe_lab::expect_error("has not answered within the limit");
+    cxloe_lab::expect_error("a page is given up");
+    let rig = rig()?;
+    let running = working(&rig, &["--lost-wait", "1s"])?;
+    rig.kill("mn")?;
+    let ended = running.wait()?;
+    ensure(ended.status.code() == Some(128 + 7), format!("{}: {}", ended.status, ended.err))?;
+    let last = ended.err.lines().rfind(|line| !line.starts_with("cn-agent: ")).unwrap_or_default();
+    for words in
+        ["cxloe: process ", "SIGBUS at address 0x", "region exec-", cxloe_system::pair::MN, "`gmm list -M`"]
+    {
+        ensure(last.contains(words), format!("no {words:?} in its last line: {}", ended.err))?;
+    }
+    Ok(())
+}
+
+pub fn without_a_successor_programs_end() -> Outcome {
+    let rig = rig()?;
+    let running = working(&rig, &["--wait", "1s"])?;
+    rig.kill("agent")?;
+    let ended = running.wait()?;
+    ensure(ended.status.code() == Some(75), format!("{}: {}", ended.status, ended.err))?;
+    ensure(ended.err.contains("the agent that has its memory has gone"), ended.err)
+}
+
+/// It is refused what it cannot have any more, and not given zeros.
+pub fn a_child_that_only_a_dead_agent_knew_gets_no_zeros() -> Outcome {
+    let rig = rig()?;
+    let program = compiled(&rig, "orphan", &[])?;
+    let running = start(&rig, Sizes(64, 1), &["--wait", "10s"], &[text(&program)])?;
+    running.said("waiting\n")?;
+    rig.kill("agent")?;
+    std::fs::write(rig.path("go"), "")?;
+    running.said("refused\n")?;
+    ensure(running.err().contains("the agent has gone"), running.err())?;
+    running.wait().map(drop)
+}
+
+/// It may not follow forks, and says so instead of serving half of what programs do.
+pub fn an_ordinary_users_agent_says_what_it_lacks() -> Outcome {
+    let rig = rig()?;
+    let refused = exec(&rig, &["/bin/true"])?;
+    ensure(!refused.status.success(), "it is refused")?;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    ensure(said.contains("CAP_SYS_PTRACE") || said.contains("userfaultfd"), said)?;
+    nothing_is_left(&rig)
+}
+
+/// An agent that cannot see the program says so, and what to do.
+pub fn another_pid_namespace_is_named() -> Outcome {
+    let rig = rig()?;
+    rig.stop("agent")?;
+    let mut apart = std::process::Command::new("unshare");
+    apart.args(["--pid", "--fork", "--kill-child"]).arg(cxloe_lab::program("cn-agent")?);
+    apart.args(rig.agent_arguments("agent", &["--wait", "sleep"]));
+    let log = rig.path("apart.log");
+    cxloe_lab::Process::log_to(&mut apart, &log)?;
+    let _agent = rig.lab.spawn("cn", apart)?;
+    eventually("the agent serves", || client::node(&rig.socket()).ok())?;
+    let refused = eventually("there is a session", || {
+        let output = exec(&rig, &["/bin/true"]).ok()?;
+        (output.status.code() == Some(5)).then_some(output)
+    })?;
+    failed_with(&refused, 5, &["another PID namespace", "--pid=host"])
+}

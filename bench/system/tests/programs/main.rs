@@ -1,0 +1,15 @@
+//! Programs whose memory is remote: regions that they map, and programs that know nothing of it.
+
+mod exec;
+mod paging;
+
+use std::process::ExitCode;
+
+use cxloe_system::{Subject, run};
+
+fn main() -> ExitCode {
+    run(
+        &[Subject::new("paging", paging::tests), Subject::new("exec", exec::tests)],
+        &[("work", paging::work::play)],
+    )
+}

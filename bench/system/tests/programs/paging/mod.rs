@@ -1,0 +1,38 @@
+//! Mapped regions from end to end: real daemons, real frames over a virtual cable, and programs that touch memory which
+//! is not there. Every line they read has to be the one they wrote last, whatever is evicted, lost, killed or unplugged
+//! meanwhile.
+//!
+//! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded. `CXLOE_PAGING_SECONDS`
+//! makes the programs work for so long instead of a second or two.
+
+mod mapped;
+mod program;
+#[allow(dead_code)]
+mod system_calls;
+pub mod work;
+
+use cxloe_lab::Standing;
+use cxloe_system::{Test, tests};
+use mapped::*;
+
+pub fn tests(_: Standing) -> Vec<Test> {
+    tests![
+        threads_under_the_tightest_limit,
+        what_was_written_is_there_for_the_next_program,
+        processes_share_a_region,
+        the_kernel_touches_pages_too,
+        parts_may_be_discarded_and_unmapped,
+        many_threads_fault_at_once,
+        frames_may_be_lost,
+        a_killed_agent_is_taken_over_from,
+        an_agent_that_ends_is_taken_over_from,
+        without_a_successor_the_program_ends,
+        lost_data_is_a_signal_and_never_zeros,
+        the_manager_may_be_gone,
+        the_cable_may_be_unplugged,
+        mapped_regions_are_not_read_line_by_line,
+        limits_change_and_mappings_end,
+        hostile_members_hurt_only_themselves,
+        an_idle_agent_sleeps_and_wakes,
+    ]
+}

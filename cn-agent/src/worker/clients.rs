@@ -1,0 +1,450 @@
+//! The clients of the port: their submissions go into the engine in turn, a bounded number each; completions
+//! go back to where they came from.
+//!
+//! An operation is known to the engine by a number made of the client's place, the place's generation and the
+//! client's own tag, so that nothing has to be looked up when it ends, and what ends after its client has gone
+//! is recognised and dropped. No client has more operations under way than its completion ring has room, so a
+//! completion always finds a place. Operations on more than a line, or on less, are [`bulk`](super::bulk)'s.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering, fence};
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::LINE_SIZE;
+use cxloe_wire::time::Time;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+
+use super::bulk::{BURST, Bulk, Owner, Sending, Step};
+use super::jobs::{Ended, Jobs};
+use cxloe_client::ring::{AgentEnd, Completion, Operation, RingBroken};
+use cxloe_client::status::Status;
+use cxloe_cn_core::cache::Line;
+use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, Sink, Write};
+
+/// Submissions taken from one client before the next has its turn.
+const TURN: usize = 64;
+/// Clients there can be at most, whatever the option says: places have 16 bits.
+pub const CLIENTS_LIMIT: usize = 4096;
+
+/// How many clients there are; each holds one and gives it back when dropped.
+#[derive(Debug)]
+pub struct ClientSlot(Arc<AtomicUsize>);
+
+impl ClientSlot {
+    /// A slot, if fewer than `limit` are taken.
+    pub fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<ClientSlot> {
+        let more = |count| (count < limit).then_some(count + 1);
+        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
+        Some(ClientSlot(Arc::clone(taken)))
+    }
+}
+
+impl Drop for ClientSlot {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A client: its rings, and the socket that wakes it and tells of its end.
+#[derive(Debug)]
+pub struct Client {
+    end: AgentEnd,
+    socket: UnixStream,
+    _seat: ClientSlot,
+    in_flight: usize,
+    jobs: Jobs,
+    /// Whether a completion was published since the client was last looked at for waking.
+    told: bool,
+}
+
+impl Client {
+    /// A client whose rings and socket these are.
+    pub fn new(end: AgentEnd, socket: UnixStream, slot: ClientSlot) -> Client {
+        Client { end, socket, _seat: slot, in_flight: 0, jobs: Jobs::default(), told: false }
+    }
+
+    fn complete(&mut self, tag: u32, status: Status, line: Option<&Line>) {
+        self.end.complete(Completion { tag, status }, line);
+        self.told = true;
+    }
+
+    fn end_job(&mut self, (tag, status): Ended) {
+        self.in_flight -= 1;
+        self.complete(tag, status, None);
+    }
+
+    /// Takes wake-ups off the socket; `false` once the client has gone.
+    fn listen(&self) -> bool {
+        let mut bytes = [0; 64];
+        match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => false,
+            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => true,
+            Err(_) => false,
+        }
+    }
+
+    fn wake(&self) {
+        // Full: it has wake-ups enough that it has not taken. Gone: `listen` will notice.
+        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+        let _ = send(self.socket.as_raw_fd(), &[1], flags);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    generation: u16,
+    client: Option<Box<Client>>,
+}
+
+/// What serving a round of submissions came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Served {
+    /// Submissions taken.
+    pub taken: usize,
+    /// Whether the engine was busy for one, which is tried again in the next round.
+    pub backpressured: bool,
+}
+
+/// All clients.
+#[derive(Debug)]
+pub struct Clients {
+    places: Vec<Place>,
+    /// The places in use.
+    active: Vec<u16>,
+    /// The place whose flush is under way, and the flush. Others' flushes wait for it.
+    flusher: Option<(u16, Flush)>,
+    bulk: Bulk,
+    /// Whose turn it is to be served first.
+    first: usize,
+    /// The CPU that clients were told the worker runs on.
+    cpu: Option<u32>,
+    /// Given up because of what they wrote into their rings.
+    broken: u64,
+    /// Whether [`active`](Self::active) has changed since it was asked last.
+    changed: bool,
+}
+
+#[inline]
+fn user(place: u16, generation: u16, tag: u32) -> u64 {
+    u64::from(place) << 48 | u64::from(generation) << 32 | u64::from(tag)
+}
+
+impl Clients {
+    /// With room for `most`.
+    pub fn new(most: usize) -> Clients {
+        Clients {
+            places: (0..most).map(|_| Place::default()).collect(),
+            active: Vec::with_capacity(most),
+            flusher: None,
+            bulk: Bulk::default(),
+            first: 0,
+            cpu: None,
+            broken: 0,
+            changed: false,
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.active.len()
+    }
+
+    /// How many were given up because they spoilt their rings.
+    pub fn broken(&self) -> u64 {
+        self.broken
+    }
+
+    /// Adds a client; a slot for it was taken, so there is a place.
+    pub fn add(&mut self, client: Box<Client>) {
+        let Some(at) = self.places.iter().position(|place| place.client.is_none()) else {
+            tracing::error!("a client has a slot but no place; closing its port");
+            return;
+        };
+        self.cpu.inspect(|cpu| client.end.set_cpu(*cpu));
+        self.places[at].client = Some(client);
+        self.active.push(at as u16);
+        self.changed = true;
+        tracing::debug!(place = at, clients = self.active.len(), "port opened");
+    }
+
+    fn remove(&mut self, at: u16, why: &str) {
+        let place = &mut self.places[usize::from(at)];
+        place.client = None;
+        self.bulk.forget(Owner { place: at, generation: place.generation });
+        place.generation = place.generation.wrapping_add(1);
+        self.active.retain(|active| *active != at);
+        self.flusher = self.flusher.take().filter(|(flusher, _)| *flusher != at);
+        self.changed = true;
+        tracing::debug!(place = at, clients = self.active.len(), why, "port closed");
+    }
+
+    /// The clients' sockets, by position, if they are others than when this was asked last.
+    pub fn changed_sockets(&mut self) -> Option<impl Iterator<Item = BorrowedFd<'_>>> {
+        if !std::mem::take(&mut self.changed) {
+            return None;
+        }
+        let client = |at: &u16| self.places[usize::from(*at)].client.as_ref();
+        Some(self.active.iter().filter_map(client).map(|client| client.socket.as_fd()))
+    }
+
+    /// Takes wake-ups off the sockets that `ready` names by position, and parts with clients that have gone.
+    pub fn listen(&mut self, ready: impl Fn(usize) -> bool) {
+        // From the end, because the places of those behind a removed one move up.
+        for position in (0..self.active.len()).rev().filter(|position| ready(*position)) {
+            let at = self.active[position];
+            let gone = self.places[usize::from(at)].client.as_ref().is_none_or(|client| !client.listen());
+            if gone {
+                self.remove(at, "the client closed it or ended");
+            }
+        }
+    }
+
+    /// Hands submissions to the engine, but for lines at `mapped` addresses.
+    #[inline]
+    pub fn serve(
+        &mut self,
+        engine: &mut Engine,
+        mapped: &[Range<u64>],
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) -> Served {
+        let mut served = Served::default();
+        let mut to = Sending { engine, now, tx, mapped };
+        if self.bulk.has_patches() {
+            self.write_patches(&mut to, &mut served);
+        }
+        let count = self.active.len();
+        self.first = if self.first + 1 < count { self.first + 1 } else { 0 };
+        for position in (self.first..count).chain(0..self.first.min(count)) {
+            let at = self.active[position];
+            if let Err(broken) = self.serve_one(at, &mut to, &mut served) {
+                self.broken += 1;
+                tracing::warn!(place = at, %broken, "a client has spoilt its rings; closing its port");
+                self.remove(at, "its rings are spoilt");
+                // Positions have moved; the others have their turn in the next round.
+                return served;
+            }
+        }
+        served
+    }
+
+    #[cold]
+    fn write_patches(&mut self, to: &mut Sending<'_, '_>, served: &mut Served) {
+        let Clients { bulk, places, .. } = self;
+        served.backpressured |= bulk.write_patches(
+            to,
+            |owner, end| {
+                let Some(client) = client_of(places, owner) else { return };
+                if let Some(ended) = end(&mut client.jobs) {
+                    client.end_job(ended);
+                }
+            },
+            &mut served.taken,
+        );
+    }
+
+    #[inline]
+    fn serve_one(
+        &mut self,
+        at: u16,
+        to: &mut Sending<'_, '_>,
+        served: &mut Served,
+    ) -> Result<(), RingBroken> {
+        let Place { generation, client: Some(client) } = &mut self.places[usize::from(at)] else {
+            return Ok(());
+        };
+        let pending = client.end.pending()?;
+        if pending == 0 {
+            return Ok(());
+        }
+        // Each one taken will need a place for its completion.
+        let free = client.end.room()?.saturating_sub(client.in_flight);
+        for _ in 0..pending.min(TURN).min(free) {
+            let submission = client.end.front();
+            let user = user(at, *generation, submission.tag);
+            let hpa = submission.hpa;
+            let Sending { engine, now, tx, mapped } = &mut *to;
+            let now = *now;
+            let is_mapped = || mapped.iter().any(|range| range.contains(&hpa));
+            let outcome = match submission.operation {
+                Operation::Read | Operation::Write if !mapped.is_empty() && is_mapped() => {
+                    Some((Status::Failed(EngineError::Mapped(hpa)), None))
+                }
+                Operation::ReadBytes(_)
+                | Operation::WriteBytes(_)
+                | Operation::Zero(_)
+                | Operation::Patch(_) => {
+                    let owner = Owner { place: at, generation: *generation };
+                    match self.bulk.go_on(owner, &mut client.jobs, &client.end, to, &mut served.taken) {
+                        Step::Through(None) => None,
+                        Step::Through(Some((_, status))) => Some((status, None)),
+                        Step::Later => {
+                            served.taken += 1;
+                            return Ok(());
+                        }
+                        Step::Busy => {
+                            served.backpressured = true;
+                            return Ok(());
+                        }
+                        Step::Full => return Ok(()),
+                    }
+                }
+                Operation::Write if self.bulk.is_locked(hpa, LINE_SIZE as u64) => {
+                    served.backpressured = true;
+                    return Ok(());
+                }
+                Operation::Read => match engine.read(submission.hpa, user, now, *tx) {
+                    Ok(Read::Hit(line)) => Some((Status::Done, Some(line))),
+                    Ok(Read::Sent) => None,
+                    Err(error) => Some((Status::Failed(error), None)),
+                },
+                Operation::Write => {
+                    match engine.write(submission.hpa, &client.end.front_line(), user, now, *tx) {
+                        Ok(Write::Done) => Some((Status::Done, None)),
+                        Ok(Write::Sent) => None,
+                        Err(error) => Some((Status::Failed(error), None)),
+                    }
+                }
+                Operation::Flush => {
+                    if client.in_flight > 0 {
+                        return Ok(());
+                    }
+                    let (flusher, flush) = self.flusher.get_or_insert_with(|| (at, Flush::default()));
+                    if *flusher != at {
+                        return Ok(());
+                    }
+                    let status = match engine.flush_on(flush, now, *tx) {
+                        Ok(true) => Status::Done,
+                        // What is sent counts as work: the link has to be kicked and looked at.
+                        Ok(false) => {
+                            served.backpressured = true;
+                            return Ok(());
+                        }
+                        Err(error) => Status::Failed(error),
+                    };
+                    self.flusher = None;
+                    Some((status, None))
+                }
+                Operation::Unknown(_) => Some((Status::BadOperation, None)),
+            };
+            match outcome {
+                Some((Status::Failed(EngineError::Busy), _)) => {
+                    served.backpressured = true;
+                    return Ok(());
+                }
+                Some((status, line)) => client.complete(submission.tag, status, line.as_ref()),
+                None => client.in_flight += 1,
+            }
+            client.end.release();
+            served.taken += 1;
+        }
+        Ok(())
+    }
+
+    /// Wakes the clients that sleep and have completions.
+    #[inline]
+    pub fn wake(&mut self) {
+        let mut fenced = false;
+        for at in &self.active {
+            let Some(client) = &mut self.places[usize::from(*at)].client else { continue };
+            if std::mem::take(&mut client.told) {
+                if !std::mem::replace(&mut fenced, true) {
+                    fence(Ordering::SeqCst);
+                }
+                if client.end.wake_wanted() {
+                    client.wake();
+                }
+            }
+        }
+    }
+
+    /// Says that the agent is about to sleep; whether something was submitted in the last moment, so that it
+    /// must not.
+    pub fn doze(&mut self) -> bool {
+        self.set_asleep(true);
+        fence(Ordering::SeqCst);
+        let news = |at: &u16| self.places[usize::from(*at)].client.as_ref().is_some_and(|c| c.end.news());
+        self.active.iter().any(news)
+    }
+
+    /// Says whether the agent sleeps.
+    pub fn set_asleep(&mut self, asleep: bool) {
+        for at in &self.active {
+            if let Some(client) = &self.places[usize::from(*at)].client {
+                client.end.set_asleep(asleep);
+            }
+        }
+    }
+
+    /// Says on which CPU the worker runs; whether a client that is awake runs on the same, so that spinning would only keep
+    /// it from going on.
+    pub fn share_cpu(&mut self, cpu: u32) -> bool {
+        let moved = self.cpu.replace(cpu) != Some(cpu);
+        let mut shared = false;
+        for at in &self.active {
+            let Some(client) = &self.places[usize::from(*at)].client else { continue };
+            if moved {
+                client.end.set_cpu(cpu);
+            }
+            shared |= client.end.is_client_on(cpu);
+        }
+        shared
+    }
+
+    #[inline]
+    fn end_burst(&mut self, user: u64, outcome: Result<&[u8], EngineError>) {
+        let Clients { bulk, places, .. } = self;
+        let Some(arrived) = bulk.arrived(user) else { return };
+        let Some(client) = client_of(places, arrived.owner) else { return };
+        if let Some(ended) = bulk.take(arrived, &mut client.jobs, &client.end, outcome) {
+            client.end_job(ended);
+        }
+    }
+
+    #[inline]
+    fn end(&mut self, user: u64, status: Status, line: Option<&Line>) {
+        let (at, generation, tag) = ((user >> 48) as usize, (user >> 32) as u16, user as u32);
+        let Some(place) = self.places.get_mut(at) else { return };
+        if let Some(client) = place.client.as_mut().filter(|_| place.generation == generation) {
+            client.in_flight -= 1;
+            client.complete(tag, status, line);
+        }
+    }
+}
+
+/// The client of this name, if it is still there.
+#[inline]
+fn client_of(places: &mut [Place], owner: Owner) -> Option<&mut Client> {
+    let place =
+        places.get_mut(usize::from(owner.place)).filter(|place| place.generation == owner.generation)?;
+    place.client.as_deref_mut()
+}
+
+impl Sink for Clients {
+    #[inline]
+    fn read(&mut self, user: u64, data: &[u8]) {
+        match user & BURST {
+            0 => self.end(user, Status::Done, data.first_chunk()),
+            _ => self.end_burst(user, Ok(data)),
+        }
+    }
+
+    #[inline]
+    fn written(&mut self, user: u64) {
+        match user & BURST {
+            0 => self.end(user, Status::Done, None),
+            _ => self.end_burst(user, Ok(&[])),
+        }
+    }
+
+    fn failed(&mut self, user: u64, error: EngineError) {
+        match user & BURST {
+            0 => self.end(user, Status::Failed(error), None),
+            _ => self.end_burst(user, Err(error)),
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! The worker: one thread that owns the link, the engine and the clients' rings, and goes round them.
+//!
+//! A round takes what has arrived from the link, then submissions of every client and the faults of programs that have
+//! regions mapped, does what time demands, kicks the link once and wakes who sleeps. Nothing on that path allocates or locks. Between rounds without
+//! work it spins or sleeps as [`WaitStyle`] says; asleep, it waits for the link, all clients and control at
+//! once. Orders of control are taken when the thread has looked in vain some times, and every few
+//! milliseconds under load.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crossbeam_channel::{Receiver, Sender};
+use cxloe_daemon::pin;
+use cxloe_link::Clock;
+use cxloe_link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_link::{Link, LinkError, LinkHealth};
+use cxloe_wire::session::SessionEvent;
+use cxloe_wire::time::Time;
+
+use super::clients::Clients;
+use super::order::{DrainedTickets, Order, Orders, PagingOrder, Report};
+use super::sleeper::{Sleeper, Waker};
+use cxloe_client::message::{Counters, Pace, Session};
+use cxloe_client::places::this_cpu;
+use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attachments::{Attachment, Change};
+use cxloe_cn_core::drain::{AttachOutcome, Drained, Drains};
+use cxloe_cn_core::engine::{Engine, EngineError, EngineEvent, Sink};
+use cxloe_cn_core::events;
+use cxloe_paging::{Spaces, is_paging};
+use cxloe_port::signals::Signals;
+
+/// Frames taken from the ring in one round.
+const BATCH: usize = 64;
+/// Looks at empty rings between two looks at the clock.
+const SPINS: u32 = 64;
+/// How often orders are looked for under load, and clients that end without a word while the thread spins.
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(5);
+/// The longest sleep while an operation waits for room in the engine.
+const BACKPRESSURE_SLEEP_MAX: Duration = Duration::from_micros(200);
+/// How long memory nodes have to confirm the end of their sessions.
+const CLOSE_MAX: Duration = Duration::from_millis(200);
+
+/// How a worker runs.
+#[derive(Clone, Debug)]
+pub struct WorkerOptions {
+    /// What its sessions have in common.
+    pub station: Station,
+    /// How its link is.
+    pub health: LinkHealth,
+    /// What it does when there is nothing to do.
+    pub wait: WaitStyle,
+    /// The CPU it is pinned to.
+    pub cpu: Option<usize>,
+    /// Clients at a time.
+    pub clients_max: usize,
+}
+
+/// A running worker.
+#[derive(Debug)]
+pub struct WorkerHandle {
+    stop: Arc<AtomicBool>,
+    orders: Orders,
+    drained: DrainedTickets,
+    thread: JoinHandle<Result<(), LinkError>>,
+}
+
+impl WorkerHandle {
+    /// Starts a worker over `link`, whose engine hears of pauses by `signals`. `on_end` is called when it has stopped, however it did.
+    ///
+    /// # Errors
+    /// No descriptor for its waker, or no thread.
+    pub fn start(
+        link: Box<dyn Link>,
+        engine: Engine,
+        signals: Signals,
+        options: WorkerOptions,
+        on_end: impl FnOnce() + Send + 'static,
+    ) -> io::Result<WorkerHandle> {
+        let waker = Waker::new()?;
+        let (orders, inbox) = Orders::channel(waker.clone());
+        let (tell, drained) = DrainedTickets::channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let spaces = Spaces::new()?;
+        let paging = Some(spaces.descriptor().as_raw_fd());
+        let mut worker = Worker {
+            sleeper: Sleeper::new(waker, link.readiness(), paging, options.clients_max),
+            parties: Parties { clients: Clients::new(options.clients_max), spaces },
+            waiter: Waiter::new(options.wait),
+            clock: Clock::new(),
+            stop: Arc::clone(&stop),
+            refusals: BTreeMap::new(),
+            drains: Drains::default(),
+            tell,
+            housekeeping_at: Time::ZERO,
+            backpressured: false,
+            reopened: link.reopened(),
+            link,
+            engine,
+            signals,
+            options,
+            inbox,
+        };
+        let thread = thread::Builder::new().name("worker".into()).spawn(move || {
+            if let Some(cpu) = worker.options.cpu {
+                pin(cpu);
+            }
+            // However it ends: an agent whose worker is gone must not linger.
+            let result = catch_unwind(AssertUnwindSafe(|| worker.run()));
+            drop(worker);
+            on_end();
+            result.unwrap_or_else(|panic| resume_unwind(panic))
+        })?;
+        Ok(WorkerHandle { stop, orders, drained, thread })
+    }
+
+    /// Where to give it orders.
+    pub fn orders(&self) -> Orders {
+        self.orders.clone()
+    }
+
+    /// What it has let go of, as ordered.
+    pub fn drained(&self) -> DrainedTickets {
+        self.drained.clone()
+    }
+
+    /// Asks the worker to write back what is modified, end its sessions and stop.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.orders.wake();
+    }
+
+    /// Waits for its end; the error that ended it, if one did.
+    ///
+    /// # Errors
+    /// The link's.
+    pub fn join(self) -> Result<(), LinkError> {
+        self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+    }
+}
+
+/// Those on whose behalf the engine is used.
+struct Parties {
+    clients: Clients,
+    spaces: Spaces,
+}
+
+impl Sink for Parties {
+    #[inline]
+    fn read(&mut self, user: u64, data: &[u8]) {
+        if is_paging(user) { self.spaces.read(user, data) } else { self.clients.read(user, data) }
+    }
+
+    #[inline]
+    fn written(&mut self, user: u64) {
+        if is_paging(user) { self.spaces.written(user) } else { self.clients.written(user) }
+    }
+
+    fn failed(&mut self, user: u64, error: EngineError) {
+        if is_paging(user) { self.spaces.failed(user, error) } else { self.clients.failed(user, error) }
+    }
+}
+
+struct Worker {
+    link: Box<dyn Link>,
+    engine: Engine,
+    signals: Signals,
+    parties: Parties,
+    options: WorkerOptions,
+    inbox: Receiver<Order>,
+    stop: Arc<AtomicBool>,
+    clock: Clock,
+    waiter: Waiter,
+    sleeper: Sleeper,
+    /// Why memory nodes refuse us, by their address as sessions show it.
+    refusals: BTreeMap<String, String>,
+    drains: Drains,
+    /// Where to say what has been let go of.
+    tell: Sender<u64>,
+    housekeeping_at: Time,
+    backpressured: bool,
+    /// How often the link had been opened again when this was last looked at.
+    reopened: u32,
+}
+
+impl Worker {
+    fn run(&mut self) -> Result<(), LinkError> {
+        let mut empty: u32 = 0;
+        let mut now = self.clock.now();
+        loop {
+            let work = self.round(now)?;
+            empty = if work > 0 { 0 } else { empty.wrapping_add(1) };
+            if work == 0 && !empty.is_multiple_of(SPINS) && self.waiter.style() != WaitStyle::Sleep {
+                std::hint::spin_loop();
+                continue;
+            }
+            if work == 0
+                && self.parties.clients.count() > 0
+                && this_cpu().is_some_and(|cpu| self.parties.clients.share_cpu(cpu))
+            {
+                // What is waited for comes from a client that only runs when this thread does not.
+                thread::yield_now();
+            }
+            now = self.clock.now();
+            if now >= self.housekeeping_at {
+                self.housekeeping(now);
+                if self.stop.load(Ordering::Acquire) {
+                    return self.finish();
+                }
+            }
+            let deadline = self.engine.deadline();
+            let deadline = self.parties.spaces.deadline().map_or(deadline, |due| due.min(deadline));
+            if let Idle::Sleep(most) = self.waiter.after(work, now, Some(deadline)) {
+                self.sleep(if self.backpressured { most.min(BACKPRESSURE_SLEEP_MAX) } else { most });
+                now = self.clock.now();
+            }
+        }
+    }
+
+    /// Takes what has arrived from the link and from clients; how much that was.
+    #[inline]
+    fn round(&mut self, now: Time) -> Result<usize, LinkError> {
+        self.signals.poll(&mut self.engine, || now);
+        let (engine, parties) = (&mut self.engine, &mut self.parties);
+        let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
+        let Parties { clients, spaces } = &mut self.parties;
+        let served = clients.serve(&mut self.engine, spaces.mapped(), now, self.link.transmit());
+        let paged = spaces.serve(&mut self.engine, now, self.link.transmit());
+        if now >= self.engine.deadline() {
+            self.engine.poll(now, self.link.transmit(), &mut self.parties);
+        }
+        if !self.drains.is_empty() {
+            self.depart(now);
+        }
+        self.backpressured = served.backpressured
+            || (!self.drains.is_empty() && self.drains.gets_on())
+            || self.parties.spaces.has_work();
+        self.link.flush()?;
+        self.parties.clients.wake();
+        Ok(received + served.taken + paged)
+    }
+
+    /// The link has been opened again: what depends on it is brought up to date.
+    #[cold]
+    fn follow_link(&mut self, now: Time) {
+        self.reopened = self.link.reopened();
+        let info = self.link.info();
+        self.options.station.max_frame = info.max_frame;
+        self.engine.set_max_frame(info.max_frame, now);
+        self.signals.reopen(&info.interface);
+    }
+
+    fn sleep(&mut self, most: Duration) {
+        self.sleeper.watch_link(self.link.readiness());
+        let clients = &mut self.parties.clients;
+        if let Some(sockets) = clients.changed_sockets() {
+            self.sleeper.watch(sockets);
+        }
+        if !clients.doze() && self.sleeper.sleep(most) {
+            let sleeper = &self.sleeper;
+            clients.listen(|position| sleeper.is_ready(position));
+        }
+        clients.set_asleep(false);
+        // Whoever rang the waker wants to be heard now.
+        self.housekeeping_at = Time::ZERO;
+    }
+
+    #[cold]
+    fn housekeeping(&mut self, now: Time) {
+        self.housekeeping_at = now + HOUSEKEEPING_INTERVAL;
+        if self.waiter.style() == WaitStyle::Busy {
+            self.parties.clients.listen(|_| true);
+        }
+        self.parties.spaces.housekeeping(now);
+        if self.link.reopened() != self.reopened {
+            self.follow_link(now);
+        }
+        while let Some(event) = self.engine.poll_event() {
+            self.note(&event);
+        }
+        while let Ok(order) = self.inbox.try_recv() {
+            self.obey(order);
+        }
+    }
+
+    fn note(&mut self, event: &EngineEvent) {
+        let refusal = events::refusal(event);
+        if let (EngineEvent::Session { mac, .. }, Some(why)) = (event, &refusal)
+            && self.refusals.get(&mac.to_string()) == Some(why)
+        {
+            // It goes on being refused, at every call: `cn-agent sessions` shows it, the log has it once.
+            return;
+        }
+        events::log(event);
+        if let EngineEvent::Session { mac, event: session } = event {
+            match (session, refusal) {
+                (_, Some(why)) => drop(self.refusals.insert(mac.to_string(), why)),
+                (SessionEvent::Opened { .. }, None) => drop(self.refusals.remove(&mac.to_string())),
+                _ => {}
+            }
+        }
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Follow(change) => self.follow(*change),
+            Order::Serve(client) => self.parties.clients.add(client),
+            // Who asked may have gone.
+            Order::Sign(sign) => drop(sign.try_send(())),
+            Order::Report(answer) => drop(answer.send(self.report())),
+            Order::Paging(PagingOrder(order)) => order(&mut self.parties.spaces),
+        }
+    }
+
+    /// Does what the manager's news demand.
+    fn follow(&mut self, change: Change) {
+        let now = self.clock.now();
+        let (engine, drains) = (&mut self.engine, &mut self.drains);
+        match change {
+            Change::Attach(region) => match drains.attach(engine, Box::new(region)) {
+                AttachOutcome::Now(region) => self.attach(&region, now),
+                AttachOutcome::Stays { region, from } => {
+                    tracing::info!(region = %region.region.name, "region stays attached");
+                    self.extend(&region, from, now);
+                }
+                AttachOutcome::Later => {}
+            },
+            Change::Extend { attachment, from } => {
+                if let Some(attachment) = drains.extend(engine, attachment) {
+                    self.extend(&attachment, from, now);
+                }
+            }
+            Change::Move(region) => drains.move_away(engine, region, now),
+            Change::Drain { attachment, ticket } => drains.drain(engine, attachment, ticket, now),
+            Change::Drop(region) => {
+                let Attachment { region: now, hpa, .. } = region;
+                engine.end_drain(hpa);
+                // On its way out, it is as it was before, and what it has grown by since.
+                for region in drains.forget(hpa).map(|before| before.region).iter().chain([&now]) {
+                    self.options.station.detach(engine, region, hpa);
+                }
+                self.parties.spaces.dropped(hpa);
+                let region = now;
+                tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
+            }
+            Change::Hold(held) => {
+                engine.set_in_reset(held);
+                if held {
+                    tracing::warn!("the manager holds this node in reset: everything is detached");
+                } else {
+                    tracing::info!("the manager has released this node from reset");
+                }
+            }
+        }
+    }
+
+    /// Makes reachable what a region has grown by since it had `from` bytes, if it has.
+    fn extend(&mut self, attachment: &Attachment, from: u64, now: Time) {
+        let Attachment { region, hpa, .. } = attachment;
+        if region.size == from {
+            return;
+        }
+        match self.options.station.extend(&mut self.engine, attachment, from, now) {
+            Ok(()) => {
+                self.parties.spaces.grown(*hpa, from, attachment.reach());
+                tracing::info!(
+                    region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
+                    "region has grown"
+                );
+            }
+            Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
+        }
+    }
+
+    fn attach(&mut self, attachment: &Attachment, now: Time) {
+        let Attachment { region, hpa, .. } = attachment;
+        self.engine.end_drain(*hpa);
+        self.parties.spaces.attached(*hpa);
+        match self.options.station.attach(&mut self.engine, attachment, now) {
+            Ok(()) => tracing::info!(
+                region = %region.name, hpa = format_args!("{hpa:#x}"), bytes = region.size,
+                state = %region.state, "region attached"
+            ),
+            Err(error) => tracing::error!(%error, "region not attached"),
+        }
+    }
+
+    /// Goes on with regions on their way out.
+    #[cold]
+    fn depart(&mut self, now: Time) {
+        let patience = self.options.station.timing.dead_after;
+        let (engine, station) = (&mut self.engine, &self.options.station);
+        match self.drains.go_on(engine, station, patience, now, self.link.transmit()) {
+            // Who gave the order may have ended.
+            Some(Drained::Tell(ticket)) => drop(self.tell.send(ticket)),
+            Some(Drained::Attach(region)) => self.attach(&region, now),
+            None => {}
+        }
+    }
+
+    fn report(&mut self) -> Report {
+        let paces = self.engine.paces(self.clock.now());
+        let sessions = self.engine.sessions().into_iter().zip(paces).map(|(status, pace)| {
+            let refusal = self.refusals.get(&status.peer).cloned();
+            Session { status, refusal, pace: pace.map(Pace::from) }
+        });
+        Report {
+            sessions: sessions.collect(),
+            counters: Counters {
+                engine: self.engine.counters(),
+                link: self.link.counters(),
+                backend: self.link.info().backend.to_owned(),
+                link_down: self.options.health.down(),
+                link_reopened: self.options.health.reopened(),
+                clients: self.parties.clients.count(),
+                in_flight: self.engine.in_flight(),
+                stranded: self.engine.stranded(),
+                broken_clients: self.parties.clients.broken(),
+                paging: self.parties.spaces.counters(),
+                fault_times: self.parties.spaces.fault_times().clone(),
+            },
+        }
+    }
+
+    /// Writes back everything modified, as far as memory nodes answer within the session's limit. Clients are
+    /// not served meanwhile, so that it ends.
+    fn write_back(&mut self) -> Result<(), LinkError> {
+        let until = self.clock.now() + self.options.station.timing.dead_after;
+        loop {
+            let now = self.clock.now();
+            let flushed = self.engine.flush(now, self.link.transmit());
+            match flushed {
+                Ok(true) => return Ok(()),
+                Ok(false) if now < until => {}
+                Ok(false) => {
+                    tracing::error!(
+                        "not everything modified could be written back within the session's limit"
+                    );
+                    return Ok(());
+                }
+                Err(error) => {
+                    tracing::error!(%error, stranded = self.engine.stranded(), "modified lines could not be written back");
+                    return Ok(());
+                }
+            }
+            self.pump(now)?;
+        }
+    }
+
+    /// A round without submissions.
+    fn pump(&mut self, now: Time) -> Result<(), LinkError> {
+        let (engine, parties) = (&mut self.engine, &mut self.parties);
+        self.link.flush()?;
+        self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
+        self.engine.poll(now, self.link.transmit(), &mut self.parties);
+        self.link.flush()?;
+        self.parties.clients.wake();
+        self.link.wait(Duration::from_millis(1))
+    }
+
+    /// Ends in order: modified lines, sessions, and with this value the clients' ports.
+    fn finish(&mut self) -> Result<(), LinkError> {
+        self.write_back()?;
+        // What programs have mapped stays in their memory, and in their shared states, until a successor comes.
+        self.parties.spaces.bye();
+        self.engine.close(self.clock.now(), &mut self.parties);
+        let until = self.clock.now() + CLOSE_MAX;
+        while !self.engine.is_closed() && self.clock.now() < until {
+            self.pump(self.clock.now())?;
+        }
+        while let Some(event) = self.engine.poll_event() {
+            self.note(&event);
+        }
+        self.parties.clients.wake();
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! A mapping and, behind it, the file, memfd or device it shows: what a pool lies in.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use cxloe_mn_core::pool::{Backing, PoolError, PoolSpec};
+use nix::errno::Errno;
+use nix::fcntl::{FallocateFlags, Flock, fallocate};
+use nix::sys::statvfs::fstatvfs;
+
+use super::mapping::Mapping;
+
+/// Memory of this process.
+#[derive(Debug)]
+pub(super) struct Mapped {
+    pub spec: PoolSpec,
+    pub mapping: Mapping,
+    /// The file, memfd or device behind the mapping, locked for as long as the pool is open.
+    pub file: Option<Flock<File>>,
+}
+
+impl Mapped {
+    /// `false` where there is no file, or its file system cannot.
+    fn allocate(&self, offset: u64, len: u64, how: FallocateFlags) -> Result<bool, PoolError> {
+        let (PoolSpec::File(path), Some(file)) = (&self.spec, &self.file) else { return Ok(false) };
+        match fallocate(file.as_fd(), how, offset as i64, len as i64) {
+            Ok(()) => Ok(true),
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => Ok(false),
+            Err(Errno::ENOSPC) => Err(disk_full(path, file, len)),
+            Err(errno) => Err(PoolError::Io {
+                what: "reserve disk blocks",
+                pool: self.spec.to_string(),
+                source: errno.into(),
+            }),
+        }
+    }
+}
+
+// SAFETY: the mapping is this process's own, from its first byte on as long as it says until it is dropped, and page
+// aligned; nothing but this hands out its address, and the lock on the file keeps other pools out.
+unsafe impl Backing for Mapped {
+    fn base(&self) -> NonNull<u8> {
+        self.mapping.base()
+    }
+
+    fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    fn sync(&self, len: usize) -> io::Result<()> {
+        match self.file {
+            Some(_) => self.mapping.sync(0, len),
+            None => Ok(()),
+        }
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> Result<(), PoolError> {
+        self.allocate(offset, len, FallocateFlags::empty()).map(drop)
+    }
+
+    fn zero(&self, offset: u64, len: u64) -> Result<bool, PoolError> {
+        if self.allocate(offset, len, FallocateFlags::FALLOC_FL_ZERO_RANGE)? {
+            return Ok(true);
+        }
+        self.reserve(offset, len)?;
+        Ok(false)
+    }
+
+    fn memory_fd(&self) -> Option<BorrowedFd<'_>> {
+        match (&self.spec, &self.file) {
+            (PoolSpec::Memfd, Some(file)) => Some(file.as_fd()),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes free on the file system of `file`.
+pub(super) fn free_disk(file: &File) -> Option<u64> {
+    let stat = fstatvfs(file.as_fd()).ok()?;
+    Some(stat.blocks_available() * stat.fragment_size())
+}
+
+/// The error for a file system without room for `needed` more bytes of `file`.
+pub(super) fn disk_full(path: &Path, file: &File, needed: u64) -> PoolError {
+    PoolError::Disk { path: path.into(), needed, available: free_disk(file).unwrap_or(0) }
+}

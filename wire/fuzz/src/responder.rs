@@ -1,0 +1,418 @@
+//! What must hold for a memory node's end whatever compute nodes send, in whatever order, and however time passes.
+//!
+//! The input is a list of steps. Some are raw bytes; most build a frame that is genuine but senseless: commands, streams,
+//! numbers, addresses and payloads as the input says, under the seal of a session that was really agreed, since no
+//! fuzzer finds a checksum. Checked after each step:
+//!
+//! * what the memory is asked for is whole lines of one page, by who has a session;
+//! * requests of a stream are executed in order, each once (R2): those that name their session, stream and number in
+//!   their address are counted where they arrive;
+//! * what is sent is a frame of the protocol, to whom it is for, under a seal of that CN's;
+//! * sessions and buffers stay within their limits.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::*;
+use cxloe_wire::session::{Memory, Responder, ResponderConfig, infer};
+use cxloe_wire::time::Time;
+
+const MN: Mac = Mac([2, 0, 0, 0, 0, 0xff]);
+const KEY: &[u8] = b"a key of sixteen bytes at least";
+const MAX_FRAME: usize = 1514;
+const SESSIONS_MAX: usize = 3;
+const EARLY_BUFFERS: usize = 4;
+const EARLY_BUFFERS_TOTAL: usize = 5;
+/// Compute nodes; the last has no memory, the one before may have no session.
+const CNS: u8 = 6;
+/// Marks addresses that say which request they are of.
+const NAMED: u64 = 1 << 47;
+
+fn mac(cn: u8) -> Mac {
+    Mac([2, 0, 0, 0, 0, cn])
+}
+
+/// Takes an input apart; what is missing at its end is 0.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn u8(&mut self) -> u8 {
+        self.0.split_off_first().copied().unwrap_or(0)
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_be_bytes([self.u8(), self.u8()])
+    }
+
+    fn bytes(&mut self, len: usize) -> &'a [u8] {
+        let (bytes, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        bytes
+    }
+}
+
+/// A transmit ring of few slots.
+#[derive(Default)]
+struct Ring {
+    frames: Vec<Vec<u8>>,
+    slot: Vec<u8>,
+    room: usize,
+}
+
+impl Transmit for Ring {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.frames.len() >= self.room || len > MAX_FRAME {
+            return None;
+        }
+        // What a slot held before is not to be sent.
+        self.slot = vec![0xee; len];
+        Some(&mut self.slot)
+    }
+
+    fn commit(&mut self) {
+        if !self.slot.is_empty() {
+            self.frames.push(std::mem::take(&mut self.slot));
+        }
+    }
+}
+
+/// The last number executed of each session's stream, by the names in the addresses.
+#[derive(Default)]
+struct Pages {
+    executed: HashMap<(u64, u64), u64>,
+    refuse: bool,
+}
+
+impl Memory for Pages {
+    fn read(&mut self, cn: u64, addr: u64, out: &mut [u8]) -> Result<(), FaultStatus> {
+        check_span(addr, out.len() / LINE_SIZE);
+        assert_eq!(out.len() % LINE_SIZE, 0);
+        assert!(self.admits(cn));
+        out.fill(7);
+        if self.refuse { Err(FaultStatus::Nxm) } else { Ok(()) }
+    }
+
+    fn write(&mut self, cn: u64, addr: u64, mask: u64, data: &[u8]) -> Result<(), FaultStatus> {
+        assert_ne!(mask, 0);
+        assert_eq!(data.len(), mask.count_ones() as usize * LINE_SIZE);
+        check_span(addr, 64 - mask.leading_zeros() as usize);
+        assert!(self.admits(cn));
+        if addr & NAMED != 0 {
+            let (stream, seq) = (addr >> 28, addr >> 12 & 0xffff);
+            let last = self.executed.insert((cn, stream), seq);
+            assert!(last.is_none_or(|last| last < seq), "request {seq} of {stream:#x} after {last:?}");
+        }
+        if self.refuse { Err(FaultStatus::Denied) } else { Ok(()) }
+    }
+
+    fn admits(&mut self, cn: u64) -> bool {
+        cn != mac(CNS - 2).to_u64()
+    }
+
+    fn has_memory(&mut self, cn: u64) -> bool {
+        cn != mac(CNS - 1).to_u64()
+    }
+}
+
+fn check_span(addr: u64, lines: usize) {
+    assert_eq!(addr % LINE_SIZE as u64, 0);
+    assert!((1..=BURST_LINES_MAX).contains(&lines));
+    assert!(burst_fits_page(addr, lines - 1), "{lines} lines from {addr:#x}");
+}
+
+/// A session as its CN sees it.
+struct Agreed {
+    session: u64,
+    seal: Seal,
+    /// Counts sessions of all CNs.
+    name: u64,
+    control: u64,
+    next: [u64; 4],
+}
+
+/// What a CN knows: the Hello it has sent and the sessions it was offered.
+#[derive(Default)]
+struct Cn {
+    hello: Option<Hello>,
+    agreed: Vec<Agreed>,
+}
+
+struct World {
+    responder: Responder,
+    memory: Pages,
+    ring: Ring,
+    now: Time,
+    sealed: bool,
+    cns: Vec<Cn>,
+    offers: u64,
+    /// The last frame that was sent to the memory node.
+    last: Vec<u8>,
+}
+
+/// Runs the steps of an input.
+pub fn responder(data: &[u8]) {
+    let mut input = Input(data);
+    let sealed = input.u8() & 1 == 1;
+    let config = ResponderConfig {
+        sessions_max: SESSIONS_MAX,
+        guests_max: 1,
+        streams_max: 4,
+        early_buffers: EARLY_BUFFERS,
+        early_buffers_total: EARLY_BUFFERS_TOTAL,
+        key: sealed.then(|| KEY.into()),
+        ..ResponderConfig::new(MN, MAX_FRAME, 1, 2)
+    };
+    let mut world = World {
+        responder: Responder::new(config),
+        memory: Pages::default(),
+        ring: Ring { room: 64, ..Ring::default() },
+        now: Time(1),
+        sealed,
+        cns: (0..CNS).map(|_| Cn::default()).collect(),
+        offers: 0,
+        last: Vec::new(),
+    };
+    while !input.0.is_empty() {
+        world.step(&mut input);
+        world.check();
+    }
+}
+
+impl World {
+    fn step(&mut self, input: &mut Input<'_>) {
+        let (step, cn) = (input.u8(), input.u8() % CNS);
+        match step % 12 {
+            0 => self.hello(cn, input),
+            1 => self.start(cn, input.u8()),
+            2 | 3 => self.write(cn, input),
+            4 | 5 => self.anything(cn, input),
+            6 => self.control(cn, input),
+            7 => {
+                let len = usize::from(input.u16()) % (MAX_FRAME + 1);
+                let frame = input.bytes(len).to_vec();
+                self.deliver(frame);
+            }
+            8 => {
+                // The last frame again, perhaps damaged.
+                let (at, change) = (usize::from(input.u16()), input.u8());
+                let mut frame = self.last.clone();
+                if let Some(byte) = frame.get_mut(at) {
+                    *byte ^= change;
+                }
+                self.deliver(frame);
+            }
+            9 => {
+                self.now = self.now + Duration::from_millis(input.u16().into());
+                self.responder.poll(self.now);
+            }
+            10 => {
+                self.ring.room = usize::from(input.u8() % 8);
+                self.memory.refuse = input.u8() & 1 == 1;
+            }
+            _ => self.command(input),
+        }
+        if step & 0x80 == 0 {
+            self.responder.finish_batch(&mut self.ring);
+        }
+    }
+
+    fn command(&mut self, input: &mut Input<'_>) {
+        let ring = &mut self.ring;
+        match input.u8() % 6 {
+            0 => self.responder.set_max_frame(usize::from(input.u16()).min(MAX_FRAME)),
+            1 => drop(self.responder.dismiss_outgrown(ring)),
+            2 => drop(self.responder.congested(&PfcVector::parse(&[1; PfcVector::LEN]), Time::ZERO, ring)),
+            3 => self.responder.drain(ring),
+            _ => self.ring.room = 64,
+        }
+    }
+
+    fn hello(&mut self, cn: u8, input: &mut Input<'_>) {
+        let hello = Hello {
+            version: if input.u8() < 200 { PROTOCOL_VERSION } else { input.u16() },
+            features: 0,
+            nonce: input.u8().into(),
+            instance: (input.u8() % 3).into(),
+            streams: input.u8() % 8,
+            max_frame: if input.u8() < 128 { MAX_FRAME as u16 } else { input.u16() },
+            integrity: if self.sealed { Integrity::Aead } else { Integrity::Plain },
+        };
+        self.cns[usize::from(cn)].hello = Some(hello);
+        let frame = frame(cn, 0, 0, 0, Some(&Message::Hello(hello)), 0, &[], &Seal::OUTSIDE, Space::Control);
+        self.deliver(frame);
+    }
+
+    /// Start in a session offered: the last, or one before.
+    fn start(&mut self, cn: u8, back: u8) {
+        let Some(agreed) = self.agreed(cn, back) else { return };
+        agreed.control += 1;
+        let frame =
+            frame(cn, agreed.control, 0, 0, Some(&Message::Start), 0, &[], &agreed.seal, Space::Control);
+        self.deliver(frame);
+    }
+
+    fn agreed(&mut self, cn: u8, back: u8) -> Option<&mut Agreed> {
+        self.cns[usize::from(cn)].agreed.iter_mut().rev().nth(usize::from(back % 3))
+    }
+
+    /// A write that names its session, stream and number; the same each time it is sent.
+    fn write(&mut self, cn: u8, input: &mut Input<'_>) {
+        let (stream, ahead) = (input.u8() % 4, input.u8());
+        let Some(agreed) = self.agreed(cn, 0) else { return };
+        let next = &mut agreed.next[usize::from(stream)];
+        // Mostly the next; some before it, some after.
+        let seq = match ahead {
+            0..128 => {
+                *next += 1;
+                *next
+            }
+            _ => (*next + 200).saturating_sub(ahead.into()).max(1),
+        };
+        if seq > 0xffff {
+            return;
+        }
+        let addr = NAMED | agreed.name % 0x1000 << 34 | u64::from(stream) << 28 | seq << 12;
+        let frame = frame(
+            cn,
+            seq,
+            stream,
+            addr,
+            Some(&Message::WriteReq { data: &[seq as u8; LINE_SIZE] }),
+            0,
+            &[],
+            &agreed.seal,
+            Space::Stream(stream),
+        );
+        self.deliver(frame);
+    }
+
+    /// Any command, with any payload, under a genuine seal.
+    fn anything(&mut self, cn: u8, input: &mut Input<'_>) {
+        let (code, stream, ahead) = (input.u8(), input.u8() % 5, input.u16());
+        let addr = u64::from(input.u16()) << 3;
+        let len = usize::from(input.u8()) * 8;
+        let payload = input.bytes(len);
+        let Some(agreed) = self.agreed(cn, 0) else { return };
+        let next = agreed.next.get(usize::from(stream)).copied().unwrap_or(0);
+        let seq = (next + u64::from(ahead)).saturating_sub(0x100);
+        let frame = frame(cn, seq, stream, addr, None, code, payload, &agreed.seal, Space::Stream(stream));
+        self.deliver(frame);
+    }
+
+    fn control(&mut self, cn: u8, input: &mut Input<'_>) {
+        let (which, back, ahead) = (input.u8(), input.u8(), input.u8());
+        let message = match which % 6 {
+            0 => Message::Ping,
+            1 => Message::Pong,
+            2 => Message::Bye,
+            3 => Message::ByeAck,
+            4 => Message::StartAck,
+            _ => Message::Echo { reply_len: 60, reply_count: 9 },
+        };
+        let Some(agreed) = self.agreed(cn, back) else { return };
+        agreed.control += u64::from(ahead % 4);
+        let frame = frame(cn, agreed.control, 0, 0, Some(&message), 0, &[], &agreed.seal, Space::Control);
+        self.deliver(frame);
+    }
+
+    fn deliver(&mut self, frame: Vec<u8>) {
+        self.last.clone_from(&frame);
+        let mut frame = frame;
+        self.responder.handle(&mut frame, self.now, &mut self.memory, &mut self.ring);
+    }
+
+    /// What holds at any time; takes what was sent.
+    fn check(&mut self) {
+        let statuses = self.responder.statuses(self.now);
+        assert_eq!(statuses.len(), self.responder.sessions());
+        assert!(statuses.len() <= SESSIONS_MAX);
+        assert!(!self.responder.has_session(mac(CNS - 2)), "it is not admitted");
+        assert!(statuses.iter().all(|session| session.buffered <= EARLY_BUFFERS));
+        assert!(statuses.iter().map(|session| session.buffered).sum::<usize>() <= EARLY_BUFFERS_TOTAL);
+        for event in std::iter::from_fn(|| self.responder.poll_event()) {
+            assert!(!format!("{event:?}").is_empty());
+        }
+        for mut frame in std::mem::take(&mut self.ring.frames) {
+            self.check_sent(&mut frame);
+        }
+    }
+
+    fn check_sent(&mut self, frame: &mut [u8]) {
+        let mut view = FrameView::new_checked(&mut *frame).expect("what is sent is delimited");
+        let command = view.command().expect("what is sent is of the protocol");
+        assert_eq!(view.src(), MN);
+        let cn = (0..CNS).find(|cn| mac(*cn) == view.dst()).expect("it is for a CN");
+        if command == Command::HelloAck {
+            assert!(view.open(&Seal::OUTSIDE, Direction::ToCn, Space::Control, 0));
+            let Ok(Message::HelloAck(ack)) = view.message() else { panic!("a HelloAck") };
+            self.offered(cn, &ack);
+            return;
+        }
+        let (space, low) = (view.space().expect("a frame of a session"), view.seq());
+        let opens = self.cns[usize::from(cn)].agreed.iter().any(|agreed| {
+            let near = match space {
+                Space::Stream(stream) => agreed.next.get(usize::from(stream)).copied().unwrap_or(0),
+                Space::Control => 0,
+            };
+            let mut copy = frame.to_vec();
+            let mut copy = FrameView::new_checked(&mut copy[..]).expect("as before");
+            copy.open(&agreed.seal, Direction::ToCn, space, infer(near, low)) && copy.message().is_ok()
+        });
+        assert!(opens, "no session of this CN opens {command:?} {low}");
+    }
+
+    fn offered(&mut self, cn: u8, ack: &HelloAck) {
+        let known = &mut self.cns[usize::from(cn)];
+        let Some(hello) = known.hello.filter(|_| ack.status == HelloStatus::Ok) else { return };
+        assert!(ack.streams <= hello.streams.min(4) && ack.max_frame <= hello.max_frame);
+        if ack.hello_nonce != hello.nonce || known.agreed.iter().any(|agreed| agreed.session == ack.session) {
+            return;
+        }
+        let seal = if self.sealed {
+            let aead = Aead::derive(KEY, mac(cn), MN, &hello, ack).expect("the key is long enough");
+            Seal::Aead(Box::new(aead))
+        } else {
+            Seal::Plain { session: ack.session }
+        };
+        self.offers += 1;
+        known.agreed.push(Agreed { session: ack.session, seal, name: self.offers, control: 0, next: [0; 4] });
+    }
+}
+
+/// A frame of a message, or of a code and payload, sealed.
+#[allow(clippy::too_many_arguments, reason = "the parts of a frame")]
+fn frame(
+    cn: u8,
+    seq: u64,
+    stream: u8,
+    addr: u64,
+    message: Option<&Message<'_>>,
+    code: u8,
+    payload: &[u8],
+    seal: &Seal,
+    space: Space,
+) -> Vec<u8> {
+    let header = Header {
+        dst: MN,
+        src: mac(cn),
+        ethertype: ETHERTYPE_DEFAULT,
+        command: code,
+        seq: seq as u16,
+        axi: Axi { stream, tag: seq as u8 },
+        addr,
+    };
+    let body = message.map_or(HEADER_LEN + payload.len(), Message::body_len).max(clear_len(code));
+    let mut bytes = vec![0; frame_len(body, seal.len())];
+    match message {
+        Some(message) => message.emit(&header, &mut bytes),
+        None => {
+            header.emit(&mut bytes);
+            bytes[HEADER_LEN..HEADER_LEN + payload.len()].copy_from_slice(payload);
+        }
+    }
+    // Where the responder will look for the trailer, if the command says.
+    let body = body_len(&bytes).map_or(body, |end| end.min(bytes.len() - seal.len()));
+    seal.seal(Direction::ToMn, space, &mut bytes, body, seq);
+    bytes
+}

@@ -1,0 +1,111 @@
+//! What every link is: the trait, what a link says of itself, and what has passed it.
+
+use std::os::fd::RawFd;
+use std::time::Duration;
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::Mac;
+
+use crate::LinkError;
+
+/// What a link is made of; does not change while it is open.
+#[derive(Clone, Debug)]
+pub struct LinkInfo {
+    /// Which implementation carries the frames: `packet`, `xdp`, `pnet` or `sim`.
+    pub backend: &'static str,
+    /// Particulars worth a log line, for example `native, copy, prefer-busy-poll, queue 0`.
+    pub detail: String,
+    /// The network interface's name, empty for a simulated link.
+    pub interface: String,
+    /// The address frames leave from: for a CN, its CN id.
+    pub mac: Mac,
+    /// The interface's MTU in bytes (without the 14-byte Ethernet header).
+    pub mtu: usize,
+    /// The largest untagged frame that both the MTU and this link's buffers carry, in bytes from the
+    /// destination MAC to the end of the integrity trailer.
+    pub max_frame: usize,
+}
+
+/// What has passed a link since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct LinkCounters {
+    /// Frames handed to the receiver.
+    pub rx_frames: u64,
+    /// Bytes of those frames.
+    pub rx_bytes: u64,
+    /// Frames queued for transmission.
+    pub tx_frames: u64,
+    /// Bytes of those frames.
+    pub tx_bytes: u64,
+    /// Frames the kernel dropped because the receive ring was full.
+    pub rx_dropped: u64,
+    /// Times a transmit slot was asked for and none was free.
+    pub tx_full: u64,
+    /// Frames the kernel refused to send.
+    pub tx_errors: u64,
+}
+
+impl LinkCounters {
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(&self, o: &LinkCounters) -> LinkCounters {
+        LinkCounters {
+            rx_frames: self.rx_frames + o.rx_frames,
+            rx_bytes: self.rx_bytes + o.rx_bytes,
+            tx_frames: self.tx_frames + o.tx_frames,
+            tx_bytes: self.tx_bytes + o.tx_bytes,
+            rx_dropped: self.rx_dropped + o.rx_dropped,
+            tx_full: self.tx_full + o.tx_full,
+            tx_errors: self.tx_errors + o.tx_errors,
+        }
+    }
+}
+
+/// What receives a frame: the frame, untagged, without preamble and FCS, to be read (and decrypted) in
+/// place, and the same link's transmit side.
+pub type OnFrame<'a> = dyn FnMut(&mut [u8], &mut dyn Transmit) + 'a;
+
+/// A way for frames in and out of this machine. One thread owns it.
+pub trait Link: Send {
+    /// What this link is.
+    fn info(&self) -> &LinkInfo;
+
+    /// Hands over at most `budget` frames that have arrived, in order, without waiting; returns how many.
+    /// A link that busy-polls asks the kernel for more before it says 0.
+    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError>;
+
+    /// Shows at most `budget` frames that have arrived, without taking them: a chance to fetch ahead what they
+    /// will ask for. A link may show fewer, or none, and a tagged frame is shown with its tag.
+    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+        let _ = (budget, look);
+    }
+
+    /// Whether at least `count` frames have arrived and wait to be received, as far as this link can see (a
+    /// ring's slots at most). One that cannot see says no.
+    fn holds(&mut self, count: usize) -> bool {
+        let _ = count;
+        false
+    }
+
+    /// The transmit side.
+    fn transmit(&mut self) -> &mut dyn Transmit;
+
+    /// Sends everything committed. Cheap when nothing is.
+    fn flush(&mut self) -> Result<(), LinkError>;
+
+    /// Sleeps in the kernel until a frame may have arrived or `timeout` is over (spurious returns allowed).
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
+
+    /// A descriptor that polls readable when [`receive`](Link::receive) may have something, to be waited
+    /// for together with others; `None` for a simulated link.
+    fn readiness(&self) -> Option<RawFd>;
+
+    /// What has passed so far.
+    fn counters(&mut self) -> LinkCounters;
+
+    /// How often it was opened again after its interface had been away or had changed. When the number has risen,
+    /// [`info`](Link::info) may say another MTU, and sockets opened beside the link are to be opened again.
+    fn reopened(&self) -> u32 {
+        0
+    }
+}

@@ -1,0 +1,304 @@
+//! The worker's side: a link that is there as long as its interface is, and that loses frames, as a wire would,
+//! while it is not.
+
+use std::io::Write;
+use std::os::fd::RawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::MAX_FRAME_LIMIT;
+
+/// The longest sleep of a worker without a link, so that it takes the new one soon.
+const NO_LINK_SLEEP: Duration = Duration::from_millis(10);
+
+/// The worker uses its link.
+const OPEN: u32 = 0;
+/// It is to let go of it.
+const CLOSE: u32 = 1;
+/// It has.
+const CLOSED: u32 = 2;
+/// A new one waits for it.
+const READY: u32 = 3;
+
+/// Where a link changes hands between its worker and the thread that opens it.
+#[derive(Default)]
+pub(super) struct Slot {
+    order: AtomicU32,
+    link: Mutex<Option<Box<dyn Link>>>,
+    /// Why the worker let go of its own accord.
+    failure: Mutex<Option<String>>,
+}
+
+impl Slot {
+    /// Has the worker let go.
+    pub fn close(&self) {
+        // A link that the worker has not taken yet is not taken any more. Held to the end: a worker that takes it now
+        // has it before it is asked, or not at all.
+        let mut waiting = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        *waiting = None;
+        // One that has let go already, of its own accord, need not be asked.
+        let _ = self.order.compare_exchange(OPEN, CLOSE, Ordering::AcqRel, Ordering::Acquire);
+        let _ = self.order.compare_exchange(READY, CLOSED, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Whether the worker has let go.
+    pub fn is_closed(&self) -> bool {
+        self.order.load(Ordering::Acquire) == CLOSED
+    }
+
+    /// Hands a new link to a worker that has let go of its last.
+    pub fn hand_over(&self, link: Box<dyn Link>) {
+        *self.link.lock().unwrap_or_else(PoisonError::into_inner) = Some(link);
+        self.order.store(READY, Ordering::Release);
+    }
+
+    /// Why the worker let go of its own accord, if it did since this was last asked.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// A link that outlives its interface.
+pub(super) struct PersistentLink {
+    slot: Arc<Slot>,
+    link: Option<Box<dyn Link>>,
+    info: LinkInfo,
+    nowhere: Nowhere,
+    /// What passed the links before this one.
+    before: LinkCounters,
+    reopened: u32,
+    /// Wakes the thread that opens links; it ends when the last of these is closed.
+    alarm: Arc<UnixStream>,
+}
+
+impl PersistentLink {
+    pub fn new(link: Box<dyn Link>, slot: Arc<Slot>, alarm: Arc<UnixStream>) -> PersistentLink {
+        let info = link.info().clone();
+        PersistentLink {
+            slot,
+            link: Some(link),
+            info,
+            nowhere: Nowhere { scratch: vec![0; MAX_FRAME_LIMIT].into_boxed_slice(), lent: 0, lost: 0 },
+            before: LinkCounters::default(),
+            reopened: 0,
+            alarm,
+        }
+    }
+
+    /// Does what the slot demands.
+    #[cold]
+    fn obey(&mut self, order: u32) {
+        match order {
+            CLOSE => {
+                self.let_go();
+                self.slot.order.store(CLOSED, Ordering::Release);
+            }
+            READY => {
+                let mut waiting = self.slot.link.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(link) = waiting.take() {
+                    self.info = link.info().clone();
+                    self.link = Some(link);
+                    self.reopened = self.reopened.wrapping_add(1);
+                    self.slot.order.store(OPEN, Ordering::Release);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn let_go(&mut self) {
+        if let Some(mut link) = self.link.take() {
+            self.before = self.before.plus(&link.counters());
+        }
+    }
+
+    /// The link has failed: it is opened again like one whose interface has gone.
+    #[cold]
+    fn failed(&mut self, error: &LinkError) {
+        self.let_go();
+        *self.slot.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error.to_string());
+        self.slot.order.store(CLOSED, Ordering::Release);
+        // A full pipe wakes as well as one more byte.
+        let _ = (&*self.alarm).write(&[0]);
+    }
+
+    fn check(&mut self, result: Result<usize, LinkError>) -> Result<usize, LinkError> {
+        result.or_else(|error| {
+            self.failed(&error);
+            Ok(0)
+        })
+    }
+}
+
+impl Link for PersistentLink {
+    fn info(&self) -> &LinkInfo {
+        &self.info
+    }
+
+    #[inline]
+    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
+        let order = self.slot.order.load(Ordering::Acquire);
+        if order != OPEN {
+            self.obey(order);
+        }
+        let Some(link) = &mut self.link else { return Ok(0) };
+        match link.receive(budget, on_frame) {
+            Err(error) => self.check(Err(error)),
+            received => received,
+        }
+    }
+
+    #[inline]
+    fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+        if let Some(link) = &mut self.link {
+            link.peek(budget, look);
+        }
+    }
+
+    #[inline]
+    fn holds(&mut self, count: usize) -> bool {
+        self.link.as_mut().is_some_and(|link| link.holds(count))
+    }
+
+    #[inline]
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        match &mut self.link {
+            Some(link) => link.transmit(),
+            None => {
+                self.nowhere.limit_to(self.info.max_frame);
+                &mut self.nowhere
+            }
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        let Some(link) = &mut self.link else { return Ok(()) };
+        match link.flush() {
+            Err(error) => self.check(Err(error)).map(drop),
+            sent => sent,
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        let Some(link) = &mut self.link else {
+            std::thread::sleep(timeout.min(NO_LINK_SLEEP));
+            return Ok(());
+        };
+        match link.wait(timeout) {
+            Err(error) => self.check(Err(error)).map(drop),
+            waited => waited,
+        }
+    }
+
+    fn readiness(&self) -> Option<RawFd> {
+        self.link.as_ref().and_then(|link| link.readiness())
+    }
+
+    fn counters(&mut self) -> LinkCounters {
+        let now = self.link.as_mut().map(|link| link.counters()).unwrap_or_default();
+        let mut sum = self.before.plus(&now);
+        sum.tx_errors += self.nowhere.lost;
+        sum
+    }
+
+    fn reopened(&self) -> u32 {
+        self.reopened
+    }
+}
+
+/// Where frames go while there is no link.
+struct Nowhere {
+    scratch: Box<[u8]>,
+    lent: usize,
+    lost: u64,
+}
+
+impl Nowhere {
+    /// What did not fit before does not fit now.
+    fn limit_to(&mut self, max_frame: usize) {
+        if max_frame > self.scratch.len() {
+            self.scratch = vec![0; max_frame].into_boxed_slice();
+        }
+    }
+}
+
+impl Transmit for Nowhere {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        if len == 0 {
+            return None;
+        }
+        self.lent = len;
+        self.scratch.get_mut(..len)
+    }
+
+    fn commit(&mut self) {
+        self.lost += u64::from(std::mem::take(&mut self.lent) > 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::{PortConfig, SimNetwork};
+    use cxloe_wire::frame::Mac;
+    use cxloe_wire::time::Time;
+
+    const A: Mac = Mac([2, 0, 0, 0, 0, 1]);
+    const B: Mac = Mac([2, 0, 0, 0, 0, 2]);
+
+    fn send(link: &mut dyn Link, mark: u8) {
+        let slot = link.transmit().slot(60).unwrap();
+        slot.fill(mark);
+        slot[..6].copy_from_slice(&B.0);
+        slot[6..12].copy_from_slice(&A.0);
+        link.transmit().commit();
+        link.flush().unwrap();
+    }
+
+    fn marks(link: &mut dyn Link) -> Vec<u8> {
+        let mut marks = Vec::new();
+        link.receive(64, &mut |frame, _| marks.push(frame[59])).unwrap();
+        marks
+    }
+
+    #[test]
+    fn frames_are_lost_while_there_is_no_link_and_pass_when_there_is_a_new_one() {
+        let net = SimNetwork::new(1);
+        let mut b = net.attach(B, PortConfig::default()).unwrap();
+        let slot = Arc::new(Slot::default());
+        let (alarm, _watch) = UnixStream::pair().unwrap();
+        let first = Box::new(net.attach(A, PortConfig::default()).unwrap());
+        let mut link = PersistentLink::new(first, Arc::clone(&slot), Arc::new(alarm));
+        send(&mut link, 1);
+        net.step(Time(1_000_000));
+        assert_eq!(marks(&mut b), [1]);
+
+        slot.close();
+        assert!(!slot.is_closed(), "the worker has it until it comes by");
+        assert_eq!(marks(&mut link), [] as [u8; 0]);
+        assert!(slot.is_closed() && link.readiness().is_none());
+        send(&mut link, 2);
+        link.wait(Duration::from_millis(1)).unwrap();
+        assert_eq!(link.transmit().slot(1 << 20), None, "no frame can be so long");
+        let lost = link.counters();
+        assert_eq!((lost.tx_frames, lost.tx_errors), (1, 1));
+
+        // One that is handed over and taken back before the worker comes by is never used.
+        slot.hand_over(Box::new(net.attach(Mac([2, 0, 0, 0, 0, 9]), PortConfig::default()).unwrap()));
+        slot.close();
+        assert!(slot.is_closed());
+        assert_eq!((marks(&mut link), link.reopened()), (vec![], 0));
+
+        slot.hand_over(Box::new(net.attach(Mac([2, 0, 0, 0, 0, 8]), PortConfig::default()).unwrap()));
+        assert_eq!((marks(&mut link), link.reopened()), (vec![], 1));
+        send(&mut link, 3);
+        net.step(Time(2_000_000));
+        assert_eq!(marks(&mut b), [3]);
+        assert_eq!(link.counters().tx_frames, 2, "what passed before is counted on");
+    }
+}

@@ -1,0 +1,293 @@
+//! Links that outlive their interface. An interface that is deleted and made again, taken down and up, or given
+//! another MTU takes the sockets on it along; sessions and pools must not go with them.
+//!
+//! A thread watches the interface ([`notices`]), decides ([`decide`]) and opens links; a worker only lets go of its
+//! link, and takes the new one ([`link`]), between two batches, as a flag tells it. While there is none, frames
+//! are lost, which is what sessions are made for: they go on as soon as frames pass again.
+//!
+//! ```text
+//!   the kernel -- notices --> watcher: look, decide, open      worker: receive(), flush(), ...
+//!                                 |                               |
+//!                                 +-------- Slot: close, closed, here is another --------+
+//! ```
+//!
+//! All links of a process on one interface are closed before the first is opened again, and opened in their order, so
+//! that a fan-out group is made anew with each worker in its old place.
+
+mod decide;
+mod link;
+mod notices;
+
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use decide::{Observation, Reopening, Step};
+use link::{PersistentLink, Slot};
+use notices::Notices;
+
+use super::interface::Interface;
+use super::{Link, LinkConfig, LinkError, open};
+use crate::Clock;
+
+/// Between two looks at an interface of which notices come one after the other.
+const CHECK_INTERVAL_MIN: Duration = Duration::from_millis(2);
+
+/// Why there is no link, and since when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkDown {
+    /// What is wrong with the interface, and what to do.
+    pub why: String,
+    /// For how long, in nanoseconds.
+    pub for_ns: u64,
+}
+
+/// How the links of an interface are, for everybody to ask.
+#[derive(Clone, Debug, Default)]
+pub struct LinkHealth(Arc<Mutex<Health>>);
+
+#[derive(Debug, Default)]
+struct Health {
+    down: Option<(String, Instant)>,
+    reopened: u64,
+}
+
+impl LinkHealth {
+    /// Why there is no link; `None` while there is one.
+    pub fn down(&self) -> Option<LinkDown> {
+        let health = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (why, since) = health.down.as_ref()?;
+        Some(LinkDown { why: why.clone(), for_ns: since.elapsed().as_nanos() as u64 })
+    }
+
+    /// How often the links have been opened again.
+    pub fn reopened(&self) -> u64 {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).reopened
+    }
+}
+
+/// Opens a link for each of `configs`, all on one interface, and opens them again whenever the interface has been away
+/// or has changed. Such a link never returns an error. It keeps its address: an interface that comes back with another
+/// one is not used until it has the old one again.
+///
+/// # Errors
+/// Those of [`open`], and no socket or thread for the watch.
+///
+/// # Panics
+/// If there is no configuration.
+pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, LinkHealth), LinkError> {
+    let name = configs.first().expect("at least one link is asked for").interface.clone();
+    let io = |what| move |source| LinkError::Io { what, interface: name.clone(), source };
+    let name = &configs[0].interface;
+    let interface = Interface::find(name)?;
+    let links = configs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let (alarm, wake) = UnixStream::pair().map_err(io.clone()("make a socket for the watch"))?;
+    let quiet = alarm.set_nonblocking(true).and_then(|()| wake.set_nonblocking(true));
+    quiet.map_err(io.clone()("set up the socket for the watch"))?;
+    let alarm = Arc::new(alarm);
+    let (clock, health) = (Clock::new(), LinkHealth::default());
+    let slots: Vec<Arc<Slot>> = links.iter().map(|_| Arc::default()).collect();
+    let notices = Notices::listen().inspect_err(
+        |error| tracing::info!(%error, "no notices of interfaces: they are looked at now and then"),
+    );
+    let state = Reopening::new(name, interface.mac, interface.index, interface.mtu, clock.now());
+    let watch = Watch {
+        configs: configs.to_vec(),
+        slots: slots.clone(),
+        state,
+        name: name.clone(),
+        notices: notices.ok(),
+        wake,
+        health: health.clone(),
+        clock,
+    };
+    thread::Builder::new()
+        .name("link-watch".into())
+        .spawn(move || watch.run())
+        .map_err(io("start a thread for the watch"))?;
+    let persistent = links.into_iter().zip(slots).map(|(link, slot)| -> Box<dyn Link> {
+        Box::new(PersistentLink::new(link, slot, Arc::clone(&alarm)))
+    });
+    Ok((persistent.collect(), health))
+}
+
+/// The thread that watches.
+struct Watch {
+    configs: Vec<LinkConfig>,
+    slots: Vec<Arc<Slot>>,
+    state: Reopening,
+    /// What the interface is called now.
+    name: String,
+    notices: Option<Notices>,
+    /// Its other end is the workers'.
+    wake: UnixStream,
+    health: LinkHealth,
+    clock: Clock,
+}
+
+impl Watch {
+    fn run(mut self) {
+        loop {
+            let observation = self.look();
+            let step = self.state.step(self.clock.now(), &observation);
+            self.carry_out(step, &observation);
+            if self.state.is_closing() && self.slots.iter().all(|slot| slot.is_closed()) {
+                self.state.closed(self.clock.now());
+                self.tell();
+                continue;
+            }
+            self.tell();
+            if !self.sleep() {
+                return;
+            }
+        }
+    }
+
+    /// What the interface looks like: the one of the configured name, else the one that had it.
+    fn look(&mut self) -> Observation {
+        let configured = &self.configs[0].interface;
+        let found = match Interface::find(configured) {
+            Err(LinkError::NoSuchInterface(_)) => self.renamed(),
+            found => found,
+        };
+        match found {
+            Ok(interface) => {
+                if interface.name != self.name {
+                    tracing::warn!(
+                        before = %self.name, now = %interface.name,
+                        "the interface has another name: the link stays, but the next start needs the right one"
+                    );
+                    self.name = interface.name;
+                }
+                Observation::Fit { index: interface.index, mac: interface.mac, mtu: interface.mtu }
+            }
+            Err(error) => Observation::Unfit(error.to_string()),
+        }
+    }
+
+    /// The interface used last, by what it is called now.
+    fn renamed(&self) -> Result<Interface, LinkError> {
+        let none = || LinkError::NoSuchInterface(self.configs[0].interface.clone());
+        let name = name_of(self.state.index()).ok_or_else(none)?;
+        match Interface::find(&name) {
+            // Another one may have been given the number of one that was deleted.
+            Ok(interface) if interface.mac != self.state.mac() => Err(none()),
+            found => found,
+        }
+    }
+
+    fn carry_out(&mut self, step: Step, observation: &Observation) {
+        match step {
+            Step::Rest => {}
+            Step::Close => self.slots.iter().for_each(|slot| slot.close()),
+            Step::Open => self.open(observation),
+        }
+    }
+
+    fn open(&mut self, observation: &Observation) {
+        let Observation::Fit { index, mac, mtu } = *observation else { return };
+        let links: Result<Vec<_>, _> = self
+            .configs
+            .iter()
+            .map(|config| open(&LinkConfig { interface: self.name.clone(), ..config.clone() }))
+            .collect();
+        let now = self.clock.now();
+        match links {
+            // It may have changed again meanwhile: what counts is what was opened.
+            Ok(links) if links.iter().any(|link| link.info().mac != mac) => {
+                self.state.not_opened("the interface changed while the link was opened".into(), now);
+            }
+            Ok(links) => {
+                self.state.opened(index, mtu, now);
+                self.health.0.lock().unwrap_or_else(PoisonError::into_inner).reopened += 1;
+                for (slot, link) in self.slots.iter().zip(links) {
+                    slot.hand_over(link);
+                }
+            }
+            Err(error) => self.state.not_opened(error.to_string(), now),
+        }
+    }
+
+    /// Says what has changed, in the log and to who asks.
+    fn tell(&mut self) {
+        let mut health = self.health.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let interface = &self.configs[0].interface;
+        match (self.state.why(), &mut health.down) {
+            (None, None) => {}
+            (None, down) => {
+                let after = down.take().map(|(_, since)| since.elapsed()).unwrap_or_default();
+                tracing::info!(%interface, ?after, "the link is open again");
+            }
+            (Some(why), Some((told, _))) if told == why => {}
+            (Some(why), down) => {
+                tracing::warn!(%interface, %why, "the link is closed; it is opened again when the interface is ready");
+                let since = down.take().map_or_else(Instant::now, |(_, since)| since);
+                *down = Some((why.to_owned(), since));
+            }
+        }
+    }
+
+    /// Waits for a notice, for a worker whose link has failed, or for the time of the next look; `false` when no worker
+    /// has a link any more.
+    fn sleep(&mut self) -> bool {
+        let pause = self.state.pause(self.clock.now());
+        let notices = self.notices.as_ref().map_or(-1, Notices::descriptor);
+        let watch = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut set = [watch(self.wake.as_raw_fd()), watch(notices)];
+        // Rounded up, lest it spin through the last fraction.
+        let millis = pause.as_millis().saturating_add(1).min(i32::MAX as u128) as libc::c_int;
+        // SAFETY: the set is a live array of as many entries as are named; the kernel skips a negative number.
+        let ready = unsafe { libc::poll(set.as_mut_ptr(), set.len() as libc::nfds_t, millis) };
+        if ready <= 0 {
+            return true;
+        }
+        if set[0].revents != 0 && !self.hear_workers() {
+            return false;
+        }
+        if set[1].revents != 0 {
+            let (mut deleted, state) = (false, &mut self.state);
+            // Bounded: what is left wakes again.
+            for _ in 0..64 {
+                let Some(notices) = &mut self.notices else { break };
+                if !notices.take(&mut |index| deleted |= state.deleted(index) == Step::Close) {
+                    break;
+                }
+            }
+            if deleted {
+                self.slots.iter().for_each(|slot| slot.close());
+            }
+            thread::sleep(CHECK_INTERVAL_MIN);
+        }
+        true
+    }
+
+    /// Takes the workers' alarms; `false` when there are no workers any more.
+    fn hear_workers(&mut self) -> bool {
+        let mut bytes = [0; 64];
+        match self.wake.read(&mut bytes) {
+            Ok(0) => return false,
+            Err(error) if error.kind() != io::ErrorKind::WouldBlock => return false,
+            _ => {}
+        }
+        for failure in self.slots.iter().filter_map(|slot| slot.failure()).collect::<Vec<_>>() {
+            if self.state.failed(failure) == Step::Close {
+                self.slots.iter().for_each(|slot| slot.close());
+            }
+        }
+        true
+    }
+}
+
+/// The name of the interface of this number.
+fn name_of(index: u32) -> Option<String> {
+    let mut name = [0_u8; libc::IFNAMSIZ];
+    // SAFETY: the kernel's name with its final zero fits IFNAMSIZ bytes, which is what the buffer has.
+    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
+    let len = name.iter().position(|byte| *byte == 0)?;
+    (!found.is_null()).then(|| String::from_utf8_lossy(&name[..len]).into_owned())
+}

@@ -1,0 +1,162 @@
+//! Randomness that repeats: a small generator with a fixed algorithm, so that a seed gives the same faults on
+//! every machine and in every version.
+//!
+//! [`Random`] is SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function, 8 bytes of state,
+//! about a nanosecond a number. It drives faults and simulations, and draws session ids; it is not for keys.
+
+use alloc::borrow::ToOwned;
+use alloc::string::{String, ToString};
+use core::fmt;
+use core::str::FromStr;
+
+/// A seeded sequence of numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Random(u64);
+
+impl Random {
+    /// The sequence of this seed.
+    pub const fn new(seed: u64) -> Self {
+        Random(seed)
+    }
+
+    /// A sequence of its own for part `label` of what runs under `seed`. Adding a part leaves the sequences
+    /// of the others as they are.
+    pub fn part(seed: u64, label: u64) -> Self {
+        Random(mix(seed ^ mix(label.wrapping_add(GAMMA))))
+    }
+
+    /// The next 64 bits.
+    #[inline]
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(GAMMA);
+        mix(self.0)
+    }
+
+    /// The next number in `0..bound` (0 if `bound` is 0), by multiply and shift: for the small bounds used
+    /// here the bias is far below anything observable.
+    #[inline]
+    pub fn below(&mut self, bound: u64) -> u64 {
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
+    }
+
+    /// Whether an event of this probability happens now. Takes exactly one number, also for 0 and 1.
+    #[inline]
+    pub fn chance(&mut self, probability: Probability) -> bool {
+        ((self.bits() >> 11) as f64) < probability.0 * (1u64 << 53) as f64
+    }
+}
+
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+const fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// A number from 0 (never) to 1 (always). Written `0.5%` or `0.005`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct Probability(f64);
+
+/// A number or text that is no probability.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a probability: write a number from 0 to 1, or from 0% to 100%")]
+pub struct ProbabilityError(String);
+
+impl Probability {
+    /// What does not happen.
+    pub const NEVER: Probability = Probability(0.0);
+    /// What happens every time.
+    pub const ALWAYS: Probability = Probability(1.0);
+
+    /// The probability `p`; an error outside `0.0..=1.0`.
+    pub fn new(p: f64) -> Result<Self, ProbabilityError> {
+        if (0.0..=1.0).contains(&p) { Ok(Probability(p)) } else { Err(ProbabilityError(p.to_string())) }
+    }
+
+    /// The number, 0 to 1.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+impl FromStr for Probability {
+    type Err = ProbabilityError;
+
+    fn from_str(text: &str) -> Result<Self, ProbabilityError> {
+        let number = |t: &str| t.trim().parse::<f64>().ok();
+        let p = match text.strip_suffix('%') {
+            Some(percent) => number(percent).map(|p| p / 100.0),
+            None => number(text),
+        };
+        p.and_then(|p| Self::new(p).ok()).ok_or_else(|| ProbabilityError(text.to_owned()))
+    }
+}
+
+/// As the plain number, which reads back exactly.
+impl fmt::Display for Probability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The published sequence of SplitMix64 for seed 1234567.
+    #[test]
+    fn known_sequence() {
+        let mut r = Random::new(1_234_567);
+        let first: Vec<u64> = (0..5).map(|_| r.bits()).collect();
+        assert_eq!(
+            first,
+            [
+                6_457_827_717_110_365_317,
+                3_203_168_211_198_807_973,
+                9_817_491_932_198_370_423,
+                4_593_380_528_125_082_431,
+                16_408_922_859_458_223_821
+            ]
+        );
+    }
+
+    #[test]
+    fn chances() {
+        let mut r = Random::new(1);
+        assert!((0..1000).all(|_| r.chance(Probability::ALWAYS)));
+        assert!((0..1000).all(|_| !r.chance(Probability::NEVER)));
+        let tenth = Probability::new(0.1).unwrap();
+        let hits = (0..100_000).filter(|_| r.chance(tenth)).count();
+        assert!((9_500..10_500).contains(&hits), "{hits}");
+    }
+
+    #[test]
+    fn bounds() {
+        let mut r = Random::new(2);
+        assert_eq!(r.below(0), 0);
+        let mut seen = [0usize; 7];
+        for _ in 0..7_000 {
+            seen[r.below(7) as usize] += 1;
+        }
+        assert!(seen.iter().all(|&n| (800..1_200).contains(&n)), "{seen:?}");
+    }
+
+    #[test]
+    fn parts_differ() {
+        assert_ne!(Random::part(1, 1).bits(), Random::part(1, 2).bits());
+        assert_ne!(Random::part(1, 1).bits(), Random::part(2, 1).bits());
+        assert_eq!(Random::part(1, 1), Random::part(1, 1));
+    }
+
+    #[test]
+    fn probability_texts() {
+        assert_eq!("1%".parse::<Probability>().unwrap().get(), 0.01);
+        assert_eq!("0.25".parse::<Probability>().unwrap().get(), 0.25);
+        assert_eq!("100%".parse::<Probability>().unwrap(), Probability::ALWAYS);
+        for wrong in ["", "%", "101%", "-1", "1.5", "NaN", "one"] {
+            assert!(wrong.parse::<Probability>().is_err(), "{wrong}");
+        }
+        assert!(Probability::new(f64::NAN).is_err());
+    }
+}

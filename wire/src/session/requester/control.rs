@@ -1,0 +1,196 @@
+//! Control frames from the memory node, turned into events of the connection.
+
+use alloc::boxed::Box;
+
+use super::connection::Session;
+use super::phase::{Action, Event, Phase};
+use super::{Completions, OpError, Requester, SessionEvent};
+use crate::Transmit;
+use crate::frame::{Aead, Command, HelloAck, HelloStatus, Message, Seal, Space};
+use crate::session::framer::{Framer, Received};
+use crate::session::infer;
+use crate::time::Time;
+
+impl Requester {
+    /// Takes a frame that is no answer to a request.
+    #[cold]
+    pub(super) fn handle_control(
+        &mut self,
+        command: Command,
+        mut frame: Received<'_>,
+        now: Time,
+        tx: &mut dyn Transmit,
+        out: &mut dyn Completions,
+    ) {
+        match command {
+            Command::HelloAck => {
+                let cn = Framer::at_cn(self.config.identity, Seal::OUTSIDE);
+                if !cn.open(&mut frame, Space::Control, 0) {
+                    self.shared.counters.dropped_trailer += 1;
+                } else if let Ok(Message::HelloAck(ack)) = frame.message() {
+                    self.hello_acked(ack, now);
+                }
+            }
+            Command::StartAck => self.start_acked(frame, now, out),
+            Command::Ping | Command::Pong | Command::Bye | Command::ByeAck | Command::Congestion => {
+                if !self.open_control(&mut frame, now) {
+                    return;
+                }
+                match command {
+                    Command::Ping => self.connection.send(tx, &Message::Pong),
+                    Command::Bye => {
+                        self.connection.send(tx, &Message::ByeAck);
+                        self.step(Event::PeerLeft, now);
+                    }
+                    Command::ByeAck => {
+                        self.step(Event::ByeAcked, now);
+                    }
+                    Command::Congestion => {
+                        self.shared.counters.congestion += 1;
+                        if let Ok(Message::Congestion(vector)) = frame.message() {
+                            out.congested(&vector);
+                        }
+                    }
+                    _ => {}
+                }
+                self.step(Event::Heard, now);
+            }
+            _ => self.shared.counters.dropped_foreign += 1,
+        }
+    }
+
+    /// Opens a control frame of the session; its number must be above all seen before (R11).
+    fn open_control(&mut self, frame: &mut Received<'_>, now: Time) -> bool {
+        let Some(session) = &mut self.connection.session else {
+            self.shared.counters.dropped_foreign += 1;
+            return false;
+        };
+        let seq = infer(session.heard, frame.seq());
+        if !session.framer.open(frame, Space::Control, seq) {
+            self.shared.counters.dropped_trailer += 1;
+            return false;
+        }
+        if seq <= session.heard {
+            self.shared.counters.duplicates += 1;
+            return false;
+        }
+        session.heard = seq;
+        self.last_heard = now;
+        true
+    }
+
+    fn hello_acked(&mut self, ack: HelloAck, now: Time) {
+        let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
+            return;
+        };
+        if ack.hello_nonce != hello.nonce {
+            self.shared.counters.dropped_foreign += 1;
+            return;
+        }
+        let newest = *self.connection.versions.end();
+        let common = self.connection.common_version(&ack);
+        match ack.status {
+            HelloStatus::Ok => {}
+            // Only once: a fallback that is refused too is a refusal.
+            HelloStatus::VersionMismatch if hello.version == newest => {
+                match common.filter(|version| *version != hello.version) {
+                    Some(version) => return self.ask_for(version, now),
+                    None => return self.refused(ack.status, &ack, now),
+                }
+            }
+            status => return self.refused(status, &ack, now),
+        }
+        if common != Some(hello.version) {
+            // An answer to a fallback from who speaks newer versions after all: upgraded meanwhile, or the refusal was
+            // forged. The session would be older than it need be.
+            return self.ask_for(newest, now);
+        }
+        if ack.integrity != hello.integrity {
+            return self.refused(HelloStatus::Integrity, &ack, now);
+        }
+        let sane = ack.session != 0
+            && ack.window > 0
+            && (1..=hello.streams).contains(&ack.streams)
+            && ack.max_frame <= hello.max_frame;
+        if !sane {
+            self.shared.counters.dropped_unmatched += 1;
+            return;
+        }
+        let seal = match &self.config.key {
+            None => Seal::Plain { session: ack.session },
+            Some(key) => {
+                let id = self.config.identity;
+                match Aead::derive(key, id.own, id.peer, &hello, &ack) {
+                    Ok(aead) => Seal::Aead(Box::new(aead)),
+                    // The key is too short to be one.
+                    Err(_) => return self.refused(HelloStatus::Integrity, &ack, now),
+                }
+            }
+        };
+        let framer = Framer::at_cn(self.config.identity, seal);
+        self.connection.offered = Some(Session { framer, ack, sent: 0, heard: 0 });
+        self.step(Event::Offered, now);
+    }
+
+    /// The memory node speaks other versions: asks for this one.
+    fn ask_for(&mut self, version: u16, now: Time) {
+        self.connection.fallback = version;
+        self.step(Event::OtherVersion, now);
+    }
+
+    /// Tells of a refusal, once.
+    pub(super) fn tell_refused(&mut self, status: HelloStatus, ack: &HelloAck) {
+        if self.connection.refused != Some(status) {
+            self.connection.refused = Some(status);
+            let (version_min, version_max) = (ack.version_min, ack.version_max);
+            self.event(SessionEvent::Refused { status, version_min, version_max });
+        }
+    }
+
+    /// Is refused, and asks again at leisure: versions are upgraded, other instances end.
+    fn refused(&mut self, status: HelloStatus, ack: &HelloAck, now: Time) {
+        self.tell_refused(status, ack);
+        if status == HelloStatus::VersionMismatch
+            && let Some(hello) = &mut self.connection.hello
+        {
+            // Begins again with the newest: the memory node may be another one by then.
+            hello.version = *self.connection.versions.end();
+            hello.nonce = self.connection.nonces.next();
+        }
+        self.step(Event::Refused, now);
+    }
+
+    fn start_acked(&mut self, mut frame: Received<'_>, now: Time, out: &mut dyn Completions) {
+        let Some(offered) = &mut self.connection.offered else {
+            self.shared.counters.dropped_foreign += 1;
+            return;
+        };
+        let seq = infer(0, frame.seq());
+        if !offered.framer.open(&mut frame, Space::Control, seq) {
+            self.shared.counters.dropped_trailer += 1;
+            return;
+        }
+        offered.heard = seq;
+        if self.step(Event::Started, now) == Action::Adopt {
+            self.adopted(now, out);
+        }
+    }
+
+    /// The session is another one now: what is unanswered goes over to it.
+    fn adopted(&mut self, now: Time, out: &mut dyn Completions) {
+        debug_assert_eq!(self.connection.phase(), Phase::Open);
+        let Some(incarnation) = self.connection.incarnation() else { return };
+        self.connection.refused = None;
+        self.connection.ping_since = None;
+        self.shared.counters.sessions += 1;
+        self.last_heard = now;
+        let before = self.connection.incarnation.replace(incarnation);
+        if let Some(before) = before.filter(|b| *b != incarnation) {
+            self.fail_all(OpError::DataLost, out);
+            self.event(SessionEvent::DataLost { before, now: incarnation });
+        }
+        self.adopt_session(now, out);
+        let resumed = self.unanswered() > 0;
+        self.event(SessionEvent::Opened { incarnation, resumed });
+    }
+}
