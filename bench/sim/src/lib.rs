@@ -1,31 +1,57 @@
-//! The simulation: engines of compute nodes and services of memory nodes, the ones that ship, in virtual time.
+//! # cxloe-sim: the whole system in virtual time
+//!
+//! The manager, memory nodes with their mappings, and compute nodes with their attachments and engines: the code that
+//! ships, in one thread, over two simulated networks.
 //!
 //! ```text
 //!   Scenario, seed, Overrides --> Plan --> World --> Tally: counts and latencies
-//!                                            |
-//!              compute nodes: engine, cache, |   memory nodes: service, page table, pool
-//!              and a program of operations   |
-//!                          \                 v                  /
-//!                           +------ simulated network --------+
-//!                            loss, reordering, cuts, late copies
+//!
+//!        operator: asks for regions, grows, binds, disables, destroys them
+//!            |
+//!   +--------v--------------- control network: loss, delay, repetition ----------------+
+//!   |   manager: state machine, committed state        killed before and after commits |
+//!   +--------^------------------------------------------------------^------------------+
+//!            | registrations, commands, results                     | registrations, regions, what was let go of
+//!   memory nodes: mappings, page table,                    compute nodes: attachments, engine, cache, and a program
+//!   pool, service                                          of operations; or a pager, and programs over a kernel
+//!            |                                                      |
+//!            +---------- network: loss, reordering, cuts, late copies ----------+
 //! ```
 //!
-//! A run is a function of its scenario, its seed and the overrides, down to the last frame, so that whatever a run
-//! shows can be looked at again. Nothing waits for a clock: hours of waiting for time-outs take milliseconds.
+//! A run is a function of its scenario, its seed and the overrides, down to the last frame and message, so that whatever a
+//! run shows can be looked at again. Nothing waits for a clock: hours of waiting for time-outs take milliseconds. Scenarios
+//! that are about the data path alone have no manager: there, static maps say who has what.
 //!
 //! What is checked in every run (and panics of the code under test count as well):
 //! * each line reads as a register must: as the last write that ended before the read was made, or one that overlaps
 //!   it ([`register`]), whatever is lost, repeated, delayed, cut, paused or restarted on the way;
 //! * every operation ends, and fails only with an error that can be true; where only frames go missing, none fails;
-//! * after a flush the pools hold what was written last; a killed compute node loses what it had not flushed, and
-//!   nothing else;
-//! * at the end everything is at rest, and no buffer holds anything.
+//! * after a flush, and after a region was let go of, the pools hold what was written last; a killed compute node loses
+//!   what it had not flushed, and nothing else;
+//! * when everything is at rest, what the manager has committed, what memory nodes serve and what compute nodes have
+//!   attached agree; what was promised is there; memory that nobody has is zero;
+//! * programs that have a region mapped read what they wrote last, across faults, forks, write-backs and killed agents, or
+//!   are told that a page is lost; who waits for a page is woken;
+//! * after all regions are destroyed nothing is left of them, and no buffer holds anything.
 //!
 //! That these checks can fail is shown with a [`Mistake`] planted into the nodes.
+//!
+//! | modules | what they are |
+//! |---|---|
+//! | `scenario`, `plan`, `overrides`, `trouble` | what befalls a run |
+//! | `world`, `fabric` | the run: who acts when, and what has to hold in the end |
+//! | `compute_node`, `operation`, `layout`, `region`, [`register`], `verdict` | programs, and what they may read |
+//! | `kernel` | programs' threads, page tables and events, below the pager |
+//! | `memory_node`, `mistake` | memory nodes, and mistakes |
+//! | [`control`] | the manager, its network, the operator |
+//! | `campaign`, `tally`, `trace`, `paces`, `broken` | many runs, and what is told of them |
 
 mod broken;
 mod campaign;
 mod compute_node;
+pub mod control;
+mod fabric;
+mod kernel;
 mod layout;
 mod memory_node;
 mod mistake;
@@ -36,6 +62,7 @@ mod plan;
 mod region;
 pub mod register;
 mod scenario;
+mod surroundings;
 mod tally;
 mod trace;
 mod trouble;
@@ -52,12 +79,12 @@ pub use memory_node::{EXTENT, MemoryNode};
 pub use mistake::Mistake;
 pub use overrides::Overrides;
 pub use paces::Paces;
-pub use plan::{CnPlan, MnPlan, Plan};
+pub use plan::{CnPlan, FabricPlan, MnPlan, PagingPlan, Plan, TIMING};
 pub use scenario::Scenario;
 pub use tally::{Class, Figures, Tally};
 pub use trace::{Listener, Name, Trace};
 pub use trouble::{Trouble, Troubles};
-pub use world::{TIMING, World};
+pub use world::World;
 
 /// Carries out a run.
 ///

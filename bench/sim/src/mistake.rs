@@ -27,6 +27,22 @@ pub enum Mistake {
     WrongGranularity,
     /// Compute nodes look for what the last memory node of a set has one page too far
     ShiftsTarget,
+    /// Carries out a command of the manager a second time, later
+    RepeatsCommands,
+    /// Reports memory as zeroed that is not
+    SkipsZeroing,
+    /// The manager commits a change without the command for the memory node, now and then
+    ForgetsCommits,
+    /// Compute nodes take any answer of the manager for the one to their last question
+    TakesOldAnswers,
+    /// The kernel says that it protects pages from writes, and does not
+    IgnoresProtection,
+    /// The kernel copies pages as they were when they were put in place
+    CopiesStalePages,
+    /// The kernel takes pages away later than it says
+    DropsLate,
+    /// Compute nodes let go of a region before they have written back what is modified
+    LetsGoEarly,
 }
 
 impl Mistake {

@@ -2,6 +2,8 @@
 //!
 //! The [`Scenario`] decides what is possible, the seed what becomes of it; what was set by hand has the last word.
 
+mod managed;
+
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
@@ -12,6 +14,7 @@ use cxloe_link::limit::Rate;
 use cxloe_link::sim::{Path, PortConfig};
 use cxloe_mn_core::congestion::CongestionConfig;
 use cxloe_wire::random::{Probability, Random};
+use cxloe_wire::session::Timing;
 
 use crate::layout::Interleave;
 use crate::mistake::Mistake;
@@ -19,12 +22,17 @@ use crate::register::Shape;
 use crate::scenario::Scenario;
 use crate::trouble::{self, Trouble, Troubles, pick};
 
+pub use managed::{FabricPlan, PAGES, PagingPlan};
+
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
 
 /// A run of the scenario that turns the sequence numbers over costs as much as a hundred others: one in this many of
 /// the mixed runs is one.
 const LATE_ONE_IN: u64 = 512;
+/// Of so many mixed runs, one each is one of these, of all parts of the system or of sessions alone.
+const SPECIAL_ONE_IN: u64 = 12;
+const SPECIAL: [Scenario; 4] = [Scenario::Control, Scenario::Managers, Scenario::Sessions, Scenario::Paging];
 /// Operations of such a run, more than there are sequence numbers.
 const LATE_OPERATIONS: u64 = 72_000;
 
@@ -49,12 +57,18 @@ pub struct Plan {
     pub max_frame: usize,
     /// Frames that a node takes in at once.
     pub batch: usize,
+    /// How long nodes wait for what.
+    pub timing: Timing,
+    /// Frames are sealed with a key.
+    pub sealed: bool,
     /// What befalls the nodes.
     pub troubles: Troubles,
     /// Nothing planned can make an operation fail, so none may.
     pub all_succeed: bool,
     /// A mistake planted into the nodes.
     pub mistake: Option<Mistake>,
+    /// The manager and what is asked of it; `None`: everybody has what a static map says.
+    pub fabric: Option<FabricPlan>,
 }
 
 /// A compute node.
@@ -74,6 +88,8 @@ pub struct CnPlan {
     pub depth: usize,
     /// Rate control, if it has any.
     pub pacing: Option<Pacing>,
+    /// Programs that have its region mapped.
+    pub paging: Option<PagingPlan>,
 }
 
 /// A memory node.
@@ -94,7 +110,10 @@ impl Plan {
     pub fn draw(scenario: Scenario, seed: u64) -> Plan {
         let mut random = Random::part(seed, 1);
         let r = &mut random;
+        // Of its own, so that what the others draw stays as it is.
+        let special = SPECIAL.get(Random::part(seed, 3).below(SPECIAL_ONE_IN) as usize);
         let (scenario, everything) = match scenario {
+            Scenario::Mixed if let Some(special) = special => (*special, false),
             Scenario::Mixed => match r.below(LATE_ONE_IN) {
                 0 => (Scenario::Late, false),
                 n if n % 2 == 0 => (Scenario::Mixed, true),
@@ -135,6 +154,7 @@ impl Plan {
                 pause: pick(r, &[2 * US, 20 * US, 200 * US]),
                 depth: 24,
                 pacing: pick(r, &[None, Some(paced())]),
+                paging: None,
             })
             .collect();
         Plan {
@@ -163,6 +183,7 @@ impl Plan {
             pause: pick(r, &[US, 2 * US, 20 * US]),
             depth: 24,
             pacing: None,
+            paging: None,
         };
         Plan {
             seed,
@@ -174,9 +195,12 @@ impl Plan {
             path: Path::default(),
             max_frame: FRAME_SMALL,
             batch: 64,
+            timing: TIMING,
+            sealed: false,
             troubles: Troubles::NONE,
             all_succeed: scenario.is_harmless(),
             mistake: None,
+            fabric: None,
         }
     }
 
@@ -231,6 +255,18 @@ impl Plan {
             }
             Scenario::Pauses => self.troubles = Troubles { kinds: &[Trouble::Pause], ..some(r) },
             Scenario::Congested => self.congest(r),
+            Scenario::Sessions => self.vary_sessions(r),
+            Scenario::Control => {
+                self.manage(r);
+                let kinds =
+                    &[Trouble::ManagerAway, Trouble::RestartKept, Trouble::Kill, Trouble::RestartLost];
+                self.troubles = Troubles { kinds, count: r.below(4) };
+            }
+            Scenario::Managers => {
+                self.manage(r);
+                self.troubles = Troubles { kinds: trouble::MANAGED, ..some(r) };
+            }
+            Scenario::Paging => self.page(r),
             Scenario::Late => {
                 self.path.late = chance(r, &[0.001, 0.003]);
                 faults.drop = chance(r, &[0.0, 0.0001]);
@@ -244,6 +280,44 @@ impl Plan {
                 }
             }
         }
+    }
+
+    /// Sessions without caches, as different from each other as sessions can be.
+    fn vary_sessions(&mut self, r: &mut Random) {
+        let mtu = pick(r, &[1500, 1500, 9000]);
+        let (tx_slots, fifo_capacity) = (pick(r, &[8, 64, 2048]), pick(r, &[16, 512]));
+        let port = PortConfig { mtu, tx_slots, fifo_capacity, ..PortConfig::default() };
+        // A rate makes the transmit ring fill up.
+        let slow = PortConfig { egress: Rate::bits_per_s(1_000_000_000), ..port };
+        self.max_frame = mtu + 14;
+        self.shape = Shape { pages: 6, page_lines: 12 };
+        self.path = storm(r);
+        self.batch = pick(r, &[1, 8, 64]);
+        self.sealed = r.below(6) == 0;
+        self.timing = pick(r, &[Timing::default(), TIMING, TIMING]);
+        for mn in &mut self.mns {
+            mn.port = pick(r, &[port, port, slow]);
+            mn.early_buffers = pick(r, &[2, 16, 128]);
+        }
+        let cn = self.cns[0].clone();
+        self.cns = vec![cn; 1 + r.below(3) as usize];
+        let operations = 1200 / self.cns.len() as u64;
+        for cn in &mut self.cns {
+            cn.port = pick(r, &[port, port, slow]);
+            cn.streams = 1 + r.below(4) as u8;
+            cn.cache = CacheConfig::OFF;
+            (cn.depth, cn.operations) = (pick(r, &[1, 4, 32, 150]), operations);
+        }
+        let kinds = &[
+            Trouble::Cut,
+            Trouble::CutOff,
+            Trouble::Kill,
+            Trouble::RestartKept,
+            Trouble::RestartLost,
+            Trouble::Goodbye,
+            Trouble::Storm,
+        ];
+        self.troubles = Troubles { kinds, count: r.below(5) };
     }
 
     /// A region over `ways` memory nodes, and perhaps one more memory node with a region of its own behind it.
@@ -292,6 +366,7 @@ impl Plan {
             pause: Duration::from_nanos(pick(r, &[50, 200])),
             depth: 64,
             pacing: Some(paced()),
+            paging: None,
         };
         self.cns = vec![cn; 4 + r.below(5) as usize];
         self.batch = 16;
@@ -302,6 +377,18 @@ impl Plan {
 pub(crate) const FRAME_MTU: usize = 1514;
 /// Large enough for a burst of all lines that are used of a page; smaller buffers make shorter runs.
 const FRAME_SMALL: usize = 512;
+
+/// Shorter than in service, so that sessions die and are opened anew within a run.
+pub const TIMING: Timing = Timing {
+    dead_after: Duration::from_millis(60),
+    suspect_after: Duration::from_millis(15),
+    ping_every: Duration::from_millis(15),
+    hello_first: MS,
+    hello_max: Duration::from_millis(10),
+    timeout_initial: Duration::from_millis(2),
+    timeout_min: Duration::from_micros(200),
+    timeout_max: Duration::from_millis(10),
+};
 
 /// The PFC class of all frames.
 const CLASS: u8 = 3;
@@ -352,6 +439,17 @@ const CACHES: [CacheConfig; 6] =
 
 fn chance(random: &mut Random, choices: &[f64]) -> Probability {
     Probability::new(pick(random, choices)).expect("these are probabilities")
+}
+
+/// A network in which anything goes wrong more often than any program could bear.
+pub(crate) fn storm(random: &mut Random) -> Path {
+    let mut p = |choices: &[f64]| chance(random, choices);
+    let (drop, corrupt) = (p(&[0.0, 0.001, 0.01, 0.05, 0.2]), p(&[0.0, 0.0, 0.01, 0.05]));
+    let (enter, leave) = (p(&[0.0, 0.0, 0.001, 0.01]), p(&[0.5, 0.1, 0.02]));
+    let mut path = weather(random);
+    path.faults.burst = Some(Burst { enter, leave, loss: Probability::ALWAYS });
+    (path.faults.drop, path.faults.corrupt, path.faults.gap) = (drop, corrupt, 1 + random.below(20) as u32);
+    path
 }
 
 /// A network in which anything may go wrong.

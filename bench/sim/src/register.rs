@@ -63,12 +63,17 @@ pub struct Origin {
     pub life: u64,
     /// How many times the memory node has lost its pool.
     pub losses: usize,
+    /// It is all zeros, as the memory of a region is that the manager has made.
+    pub zero: bool,
 }
 
 impl Origin {
     /// What a line is full of before anything was written to it.
     pub fn initial(self, line: usize) -> u64 {
-        let Origin { cn, mn, life, losses } = self;
+        let Origin { cn, mn, life, losses, zero } = self;
+        if zero {
+            return 0;
+        }
         1 << 62 | (losses as u64) << 48 | (cn as u64) << 40 | (mn as u64) << 32 | life << 16 | line as u64
     }
 }
@@ -266,7 +271,7 @@ impl Registers {
 mod tests {
     use super::*;
 
-    const ORIGIN: Origin = Origin { cn: 0, mn: 0, life: 0, losses: 0 };
+    const ORIGIN: Origin = Origin { cn: 0, mn: 0, life: 0, losses: 0, zero: false };
 
     fn one() -> Registers {
         Registers::new(ORIGIN, 1)

@@ -27,6 +27,17 @@ pub enum Scenario {
     Interleaved,
     /// Frames come once more after 65 536 others, when their sequence numbers are used again
     Late,
+    /// Sessions without caches: small and large frames, sealed or not, hundreds of requests at once, through storms and
+    /// long absences
+    Sessions,
+    /// Regions are made, grown, disabled, bound and destroyed under load, while messages of the manager and to it are lost,
+    /// repeated and delayed
+    Control,
+    /// The same, and the manager is killed at any point, cut off, and taken over from; nodes restart
+    Managers,
+    /// Programs have regions mapped: pages come and go by faults, forks and write-backs, while nodes restart and agents are
+    /// killed in the midst of it
+    Paging,
     /// One of the above, or everything at once, as the seed has it
     #[default]
     #[value(alias = "all")]

@@ -46,12 +46,16 @@ figures! {
     failed_data_lost,
     /// Operations that failed because the next session has other limits.
     failed_limits,
+    /// Operations that failed because the manager had taken their region away.
+    failed_taken_away,
     /// Operations not taken: no session.
     refused_not_connected,
     /// Operations not taken: the region's data was known to be lost.
     refused_data_lost,
     /// Operations not taken: larger than a frame of the session.
     refused_limits,
+    /// Operations not taken: the manager wants the region back.
+    refused_withdrawn,
     /// Times an operation was put off because a line, a window or a ring was busy.
     busy,
     /// Operations on their way when their compute node was killed.
@@ -96,6 +100,10 @@ figures! {
     restarts_kept,
     /// Memory nodes restarted without their pool.
     restarts_lost,
+    /// Memory nodes that said goodbye, and came back with their pool.
+    goodbyes,
+    /// Times a session told that the memory node's content was lost.
+    losses_told,
     /// Compute nodes killed and started anew.
     kills,
     /// Times a node stood still.
@@ -104,6 +112,50 @@ figures! {
     replaced,
     /// Times the network became another.
     weather,
+    /// Messages of the control plane.
+    messages,
+    /// Messages of the control plane that never arrived.
+    messages_lost,
+    /// Calls to the manager that arrived twice.
+    messages_repeated,
+    /// Managers killed, and taken over from.
+    managers_killed,
+    /// Times the manager could not be reached.
+    managers_away,
+    /// Regions made by the manager.
+    regions_made,
+    /// Regions grown under load.
+    regions_grown,
+    /// Regions that their owners were made to let go of.
+    regions_disabled,
+    /// Regions taken down.
+    regions_destroyed,
+    /// Lost regions given back empty.
+    regions_reset,
+    /// Logical devices bound.
+    bindings,
+    /// Logical devices unbound.
+    unbindings,
+    /// Parts of pages that went to a memory node or came from one, and ended.
+    page_parts,
+    /// Faults of programs on pages that were not in memory.
+    faults,
+    /// First writes of programs to pages in memory.
+    write_faults,
+    /// Pages fetched before anybody wanted them.
+    pages_ahead,
+    /// Pages taken out of memory.
+    pages_evicted,
+    /// Pages written back.
+    pages_written_back,
+    /// Pages whose data was lost, and whose programs were told.
+    pages_lost,
+    /// Processes forked.
+    forks,
+    /// Pages that programs discarded.
+    discards,
+    /// Pagers that went on where killed ones had left.
+    successions,
     /// Virtual time, in nanoseconds.
     virtual_ns,
 }
@@ -111,17 +163,17 @@ figures! {
 impl Figures {
     /// Operations that ended, wherever.
     pub fn ended(&self) -> u64 {
-        self.operations + self.at_once
+        self.operations + self.at_once + self.page_parts
     }
 
     /// Operations that failed on their way.
     pub fn failed(&self) -> u64 {
-        self.failed_session_dead + self.failed_data_lost + self.failed_limits
+        self.failed_session_dead + self.failed_data_lost + self.failed_limits + self.failed_taken_away
     }
 
     /// Operations that were not taken.
     pub fn refused(&self) -> u64 {
-        self.refused_not_connected + self.refused_data_lost + self.refused_limits
+        self.refused_not_connected + self.refused_data_lost + self.refused_limits + self.refused_withdrawn
     }
 
     /// The names of what never happened: runs in which nothing goes wrong prove nothing.

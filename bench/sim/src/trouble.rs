@@ -21,6 +21,16 @@ pub enum Trouble {
     Replace,
     /// The faults of the network change.
     Weather,
+    /// They change, to more than any program could bear.
+    Storm,
+    /// A compute node is cut off for a time, perhaps for longer than anybody waits.
+    CutOff,
+    /// A memory node tells its compute nodes that it goes away, and comes back as a new process with its pool.
+    Goodbye,
+    /// The manager is killed: at once, before its next commit, or between that and its answer; another takes over.
+    Manager,
+    /// A node, or everybody, cannot reach the manager for a time.
+    ManagerAway,
 }
 
 /// Everything, the more frequent ones several times.
@@ -36,6 +46,22 @@ pub(crate) const ALL: &[Trouble] = &[
     Trouble::Pause,
     Trouble::Replace,
     Trouble::Replace,
+    Trouble::Weather,
+];
+
+/// What can befall a run with a manager: all that can befall nodes, and the manager.
+pub(crate) const MANAGED: &[Trouble] = &[
+    Trouble::Manager,
+    Trouble::Manager,
+    Trouble::Manager,
+    Trouble::ManagerAway,
+    Trouble::ManagerAway,
+    Trouble::Cut,
+    Trouble::RestartKept,
+    Trouble::RestartKept,
+    Trouble::RestartLost,
+    Trouble::Kill,
+    Trouble::Pause,
     Trouble::Weather,
 ];
 

@@ -2,18 +2,26 @@
 
 use std::time::Duration;
 
+use cxloe_fabric::model::DeviceKind;
+use cxloe_gmm::manager::State;
 use cxloe_link::sim::{Path, SimNetwork};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::random::Random;
-use cxloe_wire::session::{Identity, RequesterConfig, ResponderConfig, Timing};
+use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, ResponderConfig};
 use cxloe_wire::time::Time;
 
 use crate::broken::Broken;
 use crate::compute_node::ComputeNode;
+use crate::control::manager::{Kill, ManagerNode};
+use crate::control::message::Caller;
+use crate::control::network::{Conditions, ControlNetwork};
+use crate::control::operator::Operator;
+use crate::fabric::Fabric;
 use crate::layout::Layout;
 use crate::memory_node::MemoryNode;
 use crate::paces::SAMPLE_EVERY;
 use crate::plan::{self, CnPlan, Plan};
+use crate::surroundings::Surroundings;
 use crate::tally::Tally;
 use crate::trace::{Name, Trace};
 use crate::trouble::{self, Trouble, Troubles, pick};
@@ -29,17 +37,8 @@ const ASK_EVERY: u64 = 1024;
 /// Steps without any time passing, at most: beyond that, somebody always finds something to do at once.
 const STEPS_AT_ONCE: u32 = 100_000;
 
-/// Shorter than in service, so that sessions die and are opened anew within a run.
-pub const TIMING: Timing = Timing {
-    dead_after: Duration::from_millis(60),
-    suspect_after: Duration::from_millis(15),
-    ping_every: Duration::from_millis(15),
-    hello_first: MS,
-    hello_max: Duration::from_millis(10),
-    timeout_initial: Duration::from_millis(2),
-    timeout_min: Duration::from_micros(200),
-    timeout_max: Duration::from_millis(10),
-};
+/// The key of those who seal their frames.
+const KEY: &[u8] = b"sixteen bytes or more";
 
 /// A run.
 pub struct World<'a> {
@@ -48,7 +47,13 @@ pub struct World<'a> {
     cns: Vec<ComputeNode>,
     mns: Vec<MemoryNode>,
     batch: usize,
+    /// To the manager and from it.
+    control: ControlNetwork,
+    /// Where the manager says which regions there are.
+    fabric: Option<Fabric>,
     troubles: Troubles,
+    /// How long everything may take to end once nothing goes wrong any more.
+    settle: Duration,
     trouble_at: Time,
     healed_at: Option<Time>,
     /// When pacers are looked at next; never where there are none.
@@ -76,14 +81,23 @@ impl<'a> World<'a> {
         }
         let mn_macs: Vec<Mac> = (0..plan.mns.len()).map(Name::mn).collect();
         let cn_macs: Vec<Mac> = (0..plan.cns.len()).map(Name::cn).collect();
+        let key: Option<PreSharedKey> = plan.sealed.then(|| KEY.into());
         let mut mns = Vec::new();
         for (i, (own, node)) in mn_macs.iter().zip(&plan.mns).enumerate() {
             let link = net.attach(*own, node.port).expect("a new address");
             let config = ResponderConfig {
                 early_buffers: node.early_buffers,
+                key: key.clone(),
                 ..ResponderConfig::new(*own, plan.max_frame, 0, seed ^ (0x100 + i as u64))
             };
-            let mut mn = MemoryNode::new(i, link, config, cn_macs.clone(), plan.shape);
+            let mut mn = match &plan.fabric {
+                None => MemoryNode::new(i, link, config, cn_macs.clone(), plan.shape),
+                Some(fabric) => {
+                    let kind = if fabric.is_whole(i, plan) { DeviceKind::Sld } else { DeviceKind::Mld };
+                    let random = Random::part(seed, 1000 + i as u64);
+                    MemoryNode::managed(i, link, config, fabric.extents, kind, random, trace.clone())
+                }
+            };
             mn.slow_down(node.service);
             mn.watch_queue(node.congestion);
             plan.mistake.into_iter().for_each(|mistake| mn.plant(mistake));
@@ -97,17 +111,26 @@ impl<'a> World<'a> {
                 max_frame: plan.max_frame,
                 streams: node.streams,
                 instance: 1 + i as u64,
-                key: None,
-                timing: TIMING,
+                key: key.clone(),
+                timing: plan.timing,
                 seed: seed ^ peer.to_u64().rotate_left(16),
             };
             let random = Random::part(seed, 10 + i as u64);
             let requesters = mn_macs.iter().map(requester).collect();
-            let layout = Layout::new(mn_macs.len(), plan.interleave, i);
+            let layout = match &plan.fabric {
+                None => Layout::new(mn_macs.len(), plan.interleave, i),
+                Some(_) => Layout::default(),
+            };
             let mut cn =
                 ComputeNode::new(i, link, node, requesters, layout, plan.shape, random, trace.clone());
             if plan.all_succeed {
                 cn.expect_success();
+            }
+            if plan.fabric.is_some() {
+                cn.follow_manager(Random::part(seed, 2000 + i as u64), trace.clone());
+            }
+            if let Some(paging) = node.paging {
+                cn.map(paging, Random::part(seed, 4000 + i as u64));
             }
             plan.mistake.into_iter().for_each(|mistake| cn.plant(mistake));
             cns.push(cn);
@@ -115,6 +138,16 @@ impl<'a> World<'a> {
         let making = |cn: &CnPlan| (cn.pause * 4).saturating_mul(cn.operations.min(u32::MAX.into()) as u32);
         let longest = plan.cns.iter().map(making).max().unwrap_or_default();
         let paced = plan.cns.iter().any(|cn| cn.pacing.is_some());
+        let conditions = plan.fabric.as_ref().map_or(Conditions::GOOD, |fabric| fabric.conditions);
+        let control = ControlNetwork::new(Random::part(seed, 3000), conditions, trace.clone());
+        let fabric = plan.fabric.as_ref().map(|fabric| {
+            let mut manager = ManagerNode::new(seed, fabric.node_timeout_ms, trace.clone());
+            plan.mistake.into_iter().for_each(|mistake| manager.plant(mistake));
+            let random = Random::part(seed, 3001);
+            let (orders, interval) = (fabric.orders, fabric.interval);
+            let operator = Operator::new(fabric.wanted(plan), orders, interval, random, trace.clone());
+            Fabric { manager, operator }
+        });
         let mut random = Random::part(seed, 2);
         let trouble_at = Time(random.below(5_000_000));
         World {
@@ -122,7 +155,10 @@ impl<'a> World<'a> {
             random,
             mns,
             batch: plan.batch,
+            control,
+            fabric,
             troubles: plan.troubles,
+            settle: SETTLE + plan.timing.dead_after * 2,
             trouble_at,
             healed_at: None,
             sample_at: if paced { Time::ZERO } else { Time(u64::MAX) },
@@ -154,7 +190,12 @@ impl<'a> World<'a> {
     }
 
     fn live(&mut self, goes_on: &dyn Fn() -> bool) -> Result<(), Broken> {
-        while self.troubles.count > 0 || self.healed_at.is_some() || self.cns.iter().any(|cn| cn.quota > 0) {
+        let ordering = |fabric: &Option<Fabric>| fabric.as_ref().is_some_and(|f| !f.operator.is_done());
+        while self.troubles.count > 0
+            || self.healed_at.is_some()
+            || self.cns.iter().any(ComputeNode::has_work)
+            || ordering(&self.fabric)
+        {
             if self.net.now() > self.end {
                 return Err(self.unrest());
             }
@@ -192,21 +233,36 @@ impl<'a> World<'a> {
         self.net.set_default_path(Path::default());
         self.cns.iter_mut().for_each(|cn| cn.paused_until = Time::ZERO);
         self.mns.iter_mut().for_each(|mn| mn.paused_until = Time::ZERO);
-        let end = self.net.now() + SETTLE;
+        self.control.heal();
+        if let Some(fabric) = &mut self.fabric {
+            fabric.manager.heal();
+            fabric.operator.calm_down();
+        }
+        let end = self.net.now() + self.settle;
         self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::is_idle)))?;
         self.until(end, |world| {
-            let (now, mns) = (world.net.now(), &world.mns);
+            let around = Surroundings { mns: &world.mns, state: state_of(&world.fabric) };
             let mut done = true;
             for cn in &mut world.cns {
-                done &= cn.flush(now, mns)?;
+                done &= cn.finish(around)?;
+            }
+            Ok(done)
+        })?;
+        self.agree(end)?;
+        self.until(end, |world| {
+            let now = world.net.now();
+            let around = Surroundings { mns: &world.mns, state: state_of(&world.fabric) };
+            let mut done = true;
+            for cn in &mut world.cns {
+                done &= cn.flush(now, around)?;
             }
             Ok(done)
         })?;
         // Write-backs of regions that are gone are nobody's, so that no flush waits for them; they end all the same.
-        let at_rest = |cn: &ComputeNode| cn.engine.in_flight() + cn.engine.stranded() == 0;
-        self.until(end, |world| Ok(world.cns.iter().all(at_rest)))?;
+        self.until(end, |world| Ok(world.cns.iter().all(ComputeNode::is_at_rest)))?;
         // Those that lost their session in the last moment need none, but get one.
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_connected())))?;
+        self.take_down(end)?;
         let now = self.net.now();
         self.cns.iter_mut().for_each(|cn| cn.close(now));
         self.until(end, |world| Ok(world.cns.iter().all(|cn| cn.engine.is_closed())))?;
@@ -217,8 +273,40 @@ impl<'a> World<'a> {
         }
     }
 
+    /// The control plane comes to rest, and agrees.
+    fn agree(&mut self, end: Time) -> Result<(), Broken> {
+        if self.fabric.is_none() {
+            return Ok(());
+        }
+        self.until(end, |world| {
+            Ok(world.fabric.as_ref().is_none_or(|f| f.unrest(&world.mns, &world.cns).is_none()))
+        })?;
+        let fabric = self.fabric.as_ref();
+        fabric.map_or(Ok(()), |fabric| fabric.check(&self.mns, &self.cns))
+    }
+
+    /// All regions are destroyed, and nothing is left of them.
+    fn take_down(&mut self, end: Time) -> Result<(), Broken> {
+        let Some(fabric) = &mut self.fabric else { return Ok(()) };
+        self.trace.say(self.net.now(), "*", || "everything is taken down".into());
+        fabric.operator.close();
+        self.until(end, |world| {
+            Ok(world.fabric.as_ref().is_none_or(|f| {
+                f.manager.state().regions.is_empty()
+                    && f.manager.state().logical_devices.is_empty()
+                    && f.unrest(&world.mns, &world.cns).is_none()
+            }))
+        })?;
+        let fabric = self.fabric.as_ref();
+        fabric.map_or(Ok(()), |fabric| fabric.check_gone(&self.mns, &self.cns))
+    }
+
     fn count_frames(&mut self) {
         let figures = &mut self.tally.figures;
+        let messages = self.control.counts();
+        figures.messages += messages.sent;
+        figures.messages_lost += messages.lost;
+        figures.messages_repeated += messages.repeated;
         let counters = self.net.counters();
         figures.frames += counters.sent;
         figures.lost += counters.lost;
@@ -237,7 +325,8 @@ impl<'a> World<'a> {
     }
 
     fn unrest(&self) -> Broken {
-        let states: Vec<_> = self.cns.iter().map(ComputeNode::state).collect();
+        let fabric = self.fabric.as_ref().and_then(|fabric| fabric.unrest(&self.mns, &self.cns));
+        let states: Vec<_> = fabric.into_iter().chain(self.cns.iter().map(ComputeNode::state)).collect();
         Broken::Unrest(states.join("; "))
     }
 
@@ -263,7 +352,8 @@ impl<'a> World<'a> {
         let mut next = end.unwrap_or(Time(u64::MAX)).min(before + MS);
         self.cns.iter().for_each(|cn| next = next.min(cn.deadline()));
         self.mns.iter().filter_map(|mn| mn.deadline(before)).for_each(|at| next = next.min(at));
-        self.net.next_event().into_iter().chain(trouble).for_each(|at| next = next.min(at));
+        let fabric = self.fabric.as_ref().and_then(|fabric| fabric.deadline(&self.control, &self.mns));
+        self.net.next_event().into_iter().chain(trouble).chain(fabric).for_each(|at| next = next.min(at));
         self.net.step(next);
         let now = self.net.now();
         self.standing = if now == before { self.standing + 1 } else { 0 };
@@ -279,8 +369,16 @@ impl<'a> World<'a> {
             for mn in &mut self.mns {
                 busy |= mn.work(now, self.batch);
             }
+            if let Some(fabric) = &mut self.fabric {
+                busy |= fabric.work(&mut self.control, &mut self.mns, &mut self.cns, now, self.tally)?;
+            }
+            let around = Surroundings { mns: &self.mns, state: state_of(&self.fabric) };
             for cn in &mut self.cns {
-                busy |= cn.work(now, self.batch, &self.mns, self.tally)?;
+                busy |= cn.work(now, self.batch, around, self.tally)?;
+                if cn.has_died() {
+                    cn.kill(now, &mut self.control, self.tally);
+                    busy = true;
+                }
             }
         }
         Ok(())
@@ -303,23 +401,44 @@ impl<'a> World<'a> {
         match self.troubles.draw(r) {
             None => {}
             Some(Trouble::Cut) => self.cut(now, cn, mn),
+            Some(Trouble::CutOff) => {
+                let mac = self.cns[cn].mac;
+                let until = now + Duration::from_micros(pick(r, &[500, 20_000, 200_000, 7_000_000]));
+                self.net.partition(&[mac]);
+                self.healed_at = Some(until);
+                self.tally.figures.cuts += 1;
+                self.say(|| format!("cn{cn} is cut off until {until}"));
+            }
+            Some(Trouble::Goodbye) => {
+                self.mns[mn].say_goodbye(now);
+                self.tally.figures.goodbyes += 1;
+                self.say(|| format!("mn{mn} says goodbye"));
+            }
+            Some(Trouble::Storm) => {
+                let path = plan::storm(r);
+                self.net.set_default_path(path);
+                self.tally.figures.weather += 1;
+                self.say(|| format!("from here on: {}, delay {:?}", path.faults, path.delay));
+            }
             Some(Trouble::RestartKept) => {
                 if r.below(2) == 0 {
                     // With other limits than before.
                     self.mns[mn].config.streams_max = 1 + r.below(3) as u8;
                     self.mns[mn].config.max_frame = pick(r, &[200, 700, plan::FRAME_MTU]);
                 }
+                self.mns[mn].hang_up(now, &mut self.control);
                 self.mns[mn].restart(true);
                 self.tally.figures.restarts_kept += 1;
                 self.say(|| format!("mn{mn} restarts with its pool"));
             }
             Some(Trouble::RestartLost) => {
+                self.mns[mn].hang_up(now, &mut self.control);
                 self.mns[mn].restart(false);
                 self.tally.figures.restarts_lost += 1;
                 self.say(|| format!("mn{mn} restarts without its pool"));
             }
             Some(Trouble::Kill) => {
-                self.cns[cn].kill(now, self.tally);
+                self.cns[cn].is_killed(now, &mut self.control, self.tally);
                 self.tally.figures.kills += 1;
                 self.say(|| format!("cn{cn} is killed and starts anew"));
             }
@@ -339,6 +458,27 @@ impl<'a> World<'a> {
                 let replaced = self.cns[cn].replace_region(mn, told, &self.mns);
                 self.tally.figures.replaced += u64::from(replaced);
                 self.say(|| format!("cn{cn} gets another region on mn{mn}"));
+            }
+            Some(Trouble::Manager) => {
+                let Some(fabric) = &mut self.fabric else { return };
+                let at = pick(r, &[Kill::Now, Kill::BeforeCommit, Kill::AfterCommit]);
+                fabric.manager.kill(now, at, trouble::duration(r));
+                self.tally.figures.managers_killed += 1;
+                self.say(|| format!("the manager is to be killed: {at:?}"));
+            }
+            Some(Trouble::ManagerAway) => {
+                let whose = match r.below(3) {
+                    0 => None,
+                    1 => Some(Caller::Cn(cn)),
+                    _ => Some(Caller::Mn(mn)),
+                };
+                let until = now + trouble::duration(r);
+                self.control.cut(whose, until);
+                self.tally.figures.managers_away += 1;
+                self.say(|| {
+                    let whose = whose.map_or_else(|| "everybody".to_owned(), |whose| whose.to_string());
+                    format!("the manager is out of reach of {whose} until {until}")
+                });
             }
             Some(Trouble::Weather) => {
                 let path = plan::weather(r);
@@ -371,4 +511,9 @@ impl<'a> World<'a> {
         self.tally.figures.cuts += 1;
         self.say(|| format!("{what} until {until}"));
     }
+}
+
+/// What the manager has committed, where there is one.
+fn state_of(fabric: &Option<Fabric>) -> Option<&State> {
+    fabric.as_ref().map(|fabric| fabric.manager.state())
 }

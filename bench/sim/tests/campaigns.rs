@@ -84,6 +84,21 @@ fn every_scenario_passes_and_is_what_it_says() {
     let interleaved = figures(Scenario::Interleaved);
     assert!(interleaved.shared_parts > 0 && interleaved.restarts_lost > 0 && interleaved.replaced > 0);
     assert!(figures(Scenario::Pauses).pauses > 0);
+    let paging = figures(Scenario::Paging);
+    assert!(
+        paging.faults > 0 && paging.write_faults > 0 && paging.pages_evicted > 0 && paging.pages_ahead > 0
+    );
+    assert!(
+        paging.pages_written_back > 0 && paging.forks > 0 && paging.discards > 0 && paging.successions > 0
+    );
+    let sessions = figures(Scenario::Sessions);
+    assert!(sessions.corrupted > 0 && sessions.overflowed > 0 && sessions.losses_told > 0);
+    let control = figures(Scenario::Control);
+    assert!(control.messages_lost > 0 && control.messages_repeated > 0 && control.regions_grown > 0);
+    assert!(control.regions_disabled > 0 && control.regions_destroyed > 0 && control.bindings > 0);
+    assert!(control.refused_withdrawn > 0 && control.unbindings > 0 && control.managers_killed == 0);
+    let managers = figures(Scenario::Managers);
+    assert!(managers.managers_killed > 0 && managers.managers_away > 0 && managers.regions_made > 0);
     let congested = passes(&campaign(Scenario::Congested, 1, 12)).tally;
     assert!(congested.figures.congestion > 0 && congested.figures.slowdowns > 0);
     assert!(
@@ -146,6 +161,16 @@ fn planted_mistakes_are_found() {
         (Mistake::SwapsTargets, Scenario::Interleaved),
         (Mistake::WrongGranularity, Scenario::Interleaved),
         (Mistake::ShiftsTarget, Scenario::Interleaved),
+        // The control plane's.
+        (Mistake::RepeatsCommands, Scenario::Control),
+        (Mistake::SkipsZeroing, Scenario::Control),
+        (Mistake::ForgetsCommits, Scenario::Managers),
+        (Mistake::TakesOldAnswers, Scenario::Control),
+        (Mistake::LetsGoEarly, Scenario::Control),
+        // The kernel's, below the pager.
+        (Mistake::IgnoresProtection, Scenario::Paging),
+        (Mistake::CopiesStalePages, Scenario::Paging),
+        (Mistake::DropsLate, Scenario::Paging),
     ] {
         let overrides = Overrides { plant: Some(mistake), ..Overrides::default() };
         let planted = Campaign { overrides, ..campaign(scenario, 1, 40) };

@@ -11,12 +11,13 @@ use cxloe_daemon::{to_stderr, to_stdout};
 use cxloe_lab::Interrupt;
 use cxloe_sim::{Campaign, Outcome, Overrides, Scenario, Trace};
 
-/// Run engines and services over a simulated network, and check everything they do
+/// Run the whole system over a simulated network, and check everything it does
 ///
-/// The engine of cn-agent and the service of mn-server, the code that ships, run in virtual time over a network that
-/// loses, repeats, reorders and damages frames, between nodes that stand still, restart and are killed. What befalls
-/// them follows from the seed, to the last frame. Every read is checked: it has to return what was written last; every
-/// operation has to end; and at the end the memory has to hold what was written. A seed that fails is named with the
+/// The engine and the attachments of cn-agent, the service and the mappings of mn-server, and the manager, the code that
+/// ships, run in virtual time over networks that lose, repeat, reorder and damage frames and messages, between nodes that
+/// stand still, restart and are killed. What befalls them follows from the seed, to the last frame. Every read is checked:
+/// it has to return what was written last; every operation has to end; at the end the memory has to hold what was
+/// written, and the manager and the nodes have to agree about who has what. A seed that fails is named with the
 /// command that runs it again and tells what happened, frame by frame.
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -78,6 +79,9 @@ Examples:
   What happened in one run, frame by frame, or its end only:
     cxloe-bench sim --seed 7 --scenario restarts --trace
     cxloe-bench sim --seed 7 --scenario restarts --trace-last 50
+
+  Regions made, grown, disabled and destroyed under load, and the manager killed at any point:
+    cxloe-bench sim --scenario managers --seeds 10000
 
   See the checks fail: memory nodes that lose a write now and then:
     cxloe-bench sim --scenario calm --plant loses-writes

@@ -39,6 +39,21 @@ pub enum Drained {
     Attach(Box<Attachment>),
 }
 
+/// What becomes of an order to attach a region.
+pub enum AttachOutcome {
+    /// It is to be attached now.
+    Now(Box<Attachment>),
+    /// It is attached when what is attached of it is out.
+    Later,
+    /// All that is attached of it stays; what is behind the first `from` bytes is to be added.
+    Stays {
+        /// As it is now.
+        region: Box<Attachment>,
+        /// Bytes that are reachable.
+        from: u64,
+    },
+}
+
 /// All regions on their way out.
 #[derive(Default)]
 pub struct Drains {
@@ -87,12 +102,37 @@ impl Drains {
         self.gets_on = true;
     }
 
-    /// An order to attach `region`: if it is on its way out, it is attached when it is out. Otherwise it is given back.
-    pub fn postpone(&mut self, engine: &mut Engine, region: Box<Attachment>) -> Option<Box<Attachment>> {
-        let Some(known) = self.find(region.hpa) else { return Some(region) };
+    /// An order to attach `region`: if it is on its way out, it is attached when it is out, unless all that is attached of
+    /// it may stay where it is: then it is open again, with everything modified.
+    pub fn attach(&mut self, engine: &mut Engine, region: Box<Attachment>) -> AttachOutcome {
+        let Some(at) = self.all.iter().position(|drain| drain.region.hpa == region.hpa) else {
+            return AttachOutcome::Now(region);
+        };
+        if let Some(from) = region.grown_from(&self.all[at].region) {
+            engine.end_drain(region.hpa);
+            self.all.swap_remove(at);
+            return AttachOutcome::Stays { region, from };
+        }
+        self.postpone(engine, at, region);
+        AttachOutcome::Later
+    }
+
+    /// An order to make reachable what `region` has grown by: if it is on its way out, it is attached with that when it is
+    /// out. Otherwise it is given back.
+    pub fn extend(&mut self, engine: &mut Engine, region: Attachment) -> Option<Attachment> {
+        match self.all.iter().position(|drain| drain.region.hpa == region.hpa) {
+            Some(at) => {
+                self.postpone(engine, at, Box::new(region));
+                None
+            }
+            None => Some(region),
+        }
+    }
+
+    fn postpone(&mut self, engine: &mut Engine, at: usize, region: Box<Attachment>) {
+        let known = &mut self.all[at];
         known.work = engine.begin_drain(range(&region), DrainReason::Moving);
         known.then = Then::Attach(Some(region));
-        None
     }
 
     /// The content of the region at `hpa` is gone: nothing is waited for. Returns what is still attached of it.

@@ -30,7 +30,7 @@ use cxloe_client::message::{Counters, Pace, Session};
 use cxloe_client::places::this_cpu;
 use cxloe_cn_core::attach::Station;
 use cxloe_cn_core::attachments::{Attachment, Change};
-use cxloe_cn_core::drain::{Drained, Drains};
+use cxloe_cn_core::drain::{AttachOutcome, Drained, Drains};
 use cxloe_cn_core::engine::{Engine, EngineError, EngineEvent, Sink};
 use cxloe_cn_core::events;
 use cxloe_paging::{Spaces, is_paging};
@@ -323,22 +323,17 @@ impl Worker {
         let now = self.clock.now();
         let (engine, drains) = (&mut self.engine, &mut self.drains);
         match change {
-            Change::Attach(region) => {
-                if let Some(region) = drains.postpone(engine, Box::new(region)) {
-                    self.attach(&region, now);
+            Change::Attach(region) => match drains.attach(engine, Box::new(region)) {
+                AttachOutcome::Now(region) => self.attach(&region, now),
+                AttachOutcome::Stays { region, from } => {
+                    tracing::info!(region = %region.region.name, "region stays attached");
+                    self.extend(&region, from, now);
                 }
-            }
+                AttachOutcome::Later => {}
+            },
             Change::Extend { attachment, from } => {
-                let Attachment { region, hpa, .. } = &attachment;
-                match self.options.station.extend(engine, &attachment, from, now) {
-                    Ok(()) => {
-                        self.parties.spaces.grown(*hpa, from, attachment.reach());
-                        tracing::info!(
-                            region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
-                            "region has grown"
-                        );
-                    }
-                    Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
+                if let Some(attachment) = drains.extend(engine, attachment) {
+                    self.extend(&attachment, from, now);
                 }
             }
             Change::Move(region) => drains.move_away(engine, region, now),
@@ -362,6 +357,24 @@ impl Worker {
                     tracing::info!("the manager has released this node from reset");
                 }
             }
+        }
+    }
+
+    /// Makes reachable what a region has grown by since it had `from` bytes, if it has.
+    fn extend(&mut self, attachment: &Attachment, from: u64, now: Time) {
+        let Attachment { region, hpa, .. } = attachment;
+        if region.size == from {
+            return;
+        }
+        match self.options.station.extend(&mut self.engine, attachment, from, now) {
+            Ok(()) => {
+                self.parties.spaces.grown(*hpa, from, attachment.reach());
+                tracing::info!(
+                    region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
+                    "region has grown"
+                );
+            }
+            Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
         }
     }
 

@@ -9,12 +9,12 @@ use cxloe_wire::time::Time;
 
 use super::ComputeNode;
 use crate::broken::Broken;
-use crate::memory_node::MemoryNode;
 use crate::operation::{Kind, Operation, Purpose};
 use crate::register::content;
+use crate::surroundings::Surroundings;
 use crate::tally::Tally;
 use crate::trace::Name;
-use crate::verdict::check_error;
+use crate::verdict::{Moment, check_error};
 
 /// The shortest time from one operation to the next.
 const PAUSE_MIN: Duration = Duration::from_nanos(200);
@@ -27,19 +27,28 @@ const AFTER_ERROR: Duration = Duration::from_micros(500);
 
 impl ComputeNode {
     /// Makes an operation, the one that was refused last time first.
-    pub(super) fn issue(&mut self, now: Time, mns: &[MemoryNode], tally: &mut Tally) -> Result<(), Broken> {
+    pub(super) fn issue(
+        &mut self,
+        now: Time,
+        around: Surroundings<'_>,
+        tally: &mut Tally,
+    ) -> Result<(), Broken> {
         let pause = self.random.below(self.pause.as_nanos() as u64);
         self.issue_at = now + PAUSE_MIN.min(self.pause).max(INSTANT) + Duration::from_nanos(pause);
         let mut op = match self.pending.take().or_else(|| self.parts.pop_front()) {
             Some(op) => op,
-            None if self.quota > 0 && self.under_way.len() < self.depth => {
+            None if self.quota > 0
+                && self.under_way.len() < self.depth
+                && !self.layout.parts().is_empty() =>
+            {
                 self.quota -= 1;
                 if self.layout.is_spread() {
                     self.draw_parts(now, tally)?
                 } else {
-                    let (regions, value) = (self.regions.len(), &mut self.next_value);
-                    let op = Operation::draw(&mut self.random, regions, self.shape, value, now);
-                    Operation { life: self.regions[op.region].life, ..op }
+                    let (parts, value) = (self.layout.parts(), &mut self.next_value);
+                    let op = Operation::draw(&mut self.random, parts.len(), self.shape, value, now);
+                    let region = parts[op.region];
+                    Operation { region, life: self.regions[region].life, ..op }
                 }
             }
             None => return Ok(()),
@@ -54,7 +63,7 @@ impl ComputeNode {
         op.lost = self.regions[op.region].is_lost();
         let user = self.next_user;
         self.next_user += 1;
-        match self.make(&op, user, now, mns, tally) {
+        match self.make(&op, user, now, around, tally) {
             Ok(None) => {
                 self.trace.say(now, Name(self.mac), || format!("{op}: sent"));
                 self.under_way.push((user, op));
@@ -89,7 +98,8 @@ impl ComputeNode {
                     self.issue_at = if due > now { again.min(due) } else { again };
                 } else {
                     self.trace.say(now, Name(self.mac), || format!("{op}: refused, {error}"));
-                    check_error(&op, error, mns, &mut tally.figures, false)
+                    let (region, moment) = (&self.regions[op.region], Moment { sent: false, ended: false });
+                    check_error(&op, error, region, around, &mut tally.figures, moment)
                         .map_err(|why| Broken::at(self.mac, &op, why))?;
                     let wait = AFTER_ERROR.as_nanos() as u64;
                     self.issue_at = now + AFTER_ERROR + Duration::from_nanos(self.random.below(9 * wait));
@@ -102,12 +112,12 @@ impl ComputeNode {
     /// Draws a range of HPA and what is done with it: an operation for each of the pieces that one frame carries. The
     /// first is the one to make now; the others wait in `parts`.
     fn draw_parts(&mut self, now: Time, tally: &mut Tally) -> Result<Operation, Broken> {
-        let lines = (self.regions.len() * self.shape.lines()) as u64;
+        let lines = (self.layout.parts().len() * self.shape.lines()) as u64;
         let (first, count, purpose) = Operation::draw_range(&mut self.random, lines, self.hot);
         let hpa = self.used(first);
         let op = |kind, region, line| Operation { kind, region, life: 0, line, at: now, lost: false };
         if purpose == Purpose::Flush {
-            return Ok(op(Kind::Flush, 0, 0));
+            return Ok(op(Kind::Flush, self.layout.parts()[0], 0));
         }
         // The end of what is used of a set is not the beginning of the next one.
         let count = (1..count).find(|n| self.used(first + n) != hpa + n * LINE_SIZE as u64).unwrap_or(count);
@@ -144,7 +154,7 @@ impl ComputeNode {
     fn used(&self, index: u64) -> u64 {
         let (mut index, each) = (index, self.shape.lines() as u64);
         for set in self.layout.sets() {
-            let lines = set.mns.len() as u64 * each;
+            let lines = set.parts.len() as u64 * each;
             if index < lines {
                 return set.base + index * LINE_SIZE as u64;
             }
@@ -177,7 +187,7 @@ impl ComputeNode {
         op: &Operation,
         user: u64,
         now: Time,
-        mns: &[MemoryNode],
+        around: Surroundings<'_>,
         tally: &mut Tally,
     ) -> Result<Option<[u8; LINE_SIZE]>, Refusal> {
         const NOTHING: [u8; LINE_SIZE] = [0; LINE_SIZE];
@@ -223,7 +233,7 @@ impl ComputeNode {
             }
             Kind::Flush => match self.engine.flush(now, tx)? {
                 true => {
-                    self.flushed(mns)?;
+                    self.flushed(around)?;
                     tally.figures.flushes += 1;
                     Ok(Some(NOTHING))
                 }

@@ -2,13 +2,17 @@
 //! memory node each or are spread over several, so that operations meet.
 //!
 //! * here: the process, its life and death, and its turns;
+//! * `following`, `attaching`: what the manager says of its regions, and what the engine is told of it;
 //! * `making`: the program's operations on their way into the engine;
 //! * `ending`: what has become of them, and what the memory nodes hold.
 
+mod attaching;
 mod ending;
+mod following;
 mod making;
+mod paged;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
@@ -22,17 +26,30 @@ use cxloe_wire::session::{RequesterConfig, SessionEvent};
 use cxloe_wire::time::Time;
 
 use crate::broken::Broken;
+use crate::control::network::ControlNetwork;
 use crate::layout::{Layout, Set};
 use crate::memory_node::{EXTENT, LIVES, MemoryNode};
 use crate::mistake::Mistake;
 use crate::operation::Operation;
-use crate::plan::CnPlan;
+use crate::plan::{CnPlan, PagingPlan};
 use crate::region::Region;
 use crate::register::{Origin, Shape};
+use crate::surroundings::Surroundings;
 use crate::tally::Tally;
 use crate::trace::{Name, Trace};
 use crate::verdict::check_write_back;
 use ending::Ended;
+use following::Managed;
+use paged::Paged;
+
+/// What the sessions of a process have told about a memory node.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    /// The incarnation of its content.
+    incarnation: Option<u64>,
+    /// That content is lost.
+    lost: bool,
+}
 
 /// A compute node.
 pub struct ComputeNode {
@@ -44,6 +61,8 @@ pub struct ComputeNode {
     pub quota: u64,
     /// It does nothing until then.
     pub paused_until: Time,
+    /// When it did something last.
+    now: Time,
     link: SimLink,
     index: usize,
     random: Random,
@@ -55,6 +74,7 @@ pub struct ComputeNode {
     regions: Vec<Region>,
     layout: Layout,
     mistake: Option<Mistake>,
+    told: BTreeMap<Mac, Told>,
     /// In the order in which they were made.
     under_way: Vec<(u64, Operation)>,
     ended: Ended,
@@ -75,6 +95,10 @@ pub struct ComputeNode {
     patience: Duration,
     all_succeed: bool,
     trace: Trace,
+    /// Where the manager says which regions there are.
+    managed: Option<Managed>,
+    /// Where programs have the region mapped.
+    paged: Option<Box<Paged>>,
 }
 
 impl ComputeNode {
@@ -92,8 +116,9 @@ impl ComputeNode {
         trace: Trace,
     ) -> ComputeNode {
         let (mac, dead_after) = (requesters[0].identity.own, requesters[0].timing.dead_after);
-        let origin = |mn| Origin { cn: index, mn, life: 0, losses: 0 };
-        let regions = (0..requesters.len()).map(|mn| Region::new(origin(mn), shape, None, None)).collect();
+        let origin = |mn| Origin { cn: index, mn, life: 0, losses: 0, zero: false };
+        let regions = |mn| Region::new(origin(mn), 0, shape, None, None);
+        let regions = layout.parts().iter().map(|mn| regions(*mn)).collect();
         let hot =
             if layout.is_spread() { random.below((requesters.len() * shape.lines()) as u64) } else { 0 };
         let mut node = ComputeNode {
@@ -101,6 +126,7 @@ impl ComputeNode {
             engine: Engine::new(CacheConfig::OFF),
             quota: plan.operations,
             paused_until: Time::ZERO,
+            now: Time::ZERO,
             link,
             index,
             random,
@@ -111,6 +137,7 @@ impl ComputeNode {
             regions,
             layout,
             mistake: None,
+            told: BTreeMap::new(),
             under_way: Vec::with_capacity(plan.depth),
             ended: Ended::default(),
             next_user: 0,
@@ -127,9 +154,18 @@ impl ComputeNode {
             patience: dead_after * 8 + Duration::from_secs(1),
             all_succeed: false,
             trace,
+            managed: None,
+            paged: None,
         };
         node.start(Time::ZERO);
         node
+    }
+
+    /// From now on the manager says which regions it has; the layout it was made with has none.
+    pub fn follow_manager(&mut self, random: Random, trace: Trace) {
+        self.next_value = (self.index as u64 + 1) << 40;
+        self.managed = Some(Managed::new(self.index, &self.requesters[0], random, trace));
+        self.start(Time::ZERO);
     }
 
     /// From now on no operation may fail.
@@ -137,16 +173,27 @@ impl ComputeNode {
         self.all_succeed = true;
     }
 
+    /// Programs have its region mapped, as soon as there is one.
+    pub fn map(&mut self, plan: PagingPlan, random: Random) {
+        self.paged = Some(Box::new(Paged::new(plan, random, self.mistake)));
+    }
+
     /// From now on it is told something wrong about its regions.
     pub fn plant(&mut self, mistake: Mistake) {
         self.mistake = Some(mistake);
+        self.managed.iter_mut().for_each(|managed| managed.plant(mistake));
+        self.paged.iter_mut().for_each(|paged| paged.plant(mistake));
         self.start(Time::ZERO);
     }
 
     /// A new process: an engine with an empty cache that calls its memory nodes.
     fn start(&mut self, now: Time) {
         self.engine = Engine::new(self.cache);
+        self.told.clear();
         self.engine.set_pacing(self.pacing, now);
+        if self.managed.is_some() {
+            return;
+        }
         for (mn, config) in self.requesters.iter().enumerate() {
             assert_eq!(
                 self.engine.add_peer(config.clone(), now),
@@ -162,13 +209,13 @@ impl ComputeNode {
 
     /// What the engine is told of a set of memory nodes.
     fn route(&self, set: &Set, incarnation: impl Fn(&Region) -> Option<u64>) -> Route {
-        let ways = Ways::try_from(set.mns.len() as u32).expect("a plan has possible ways");
+        let ways = Ways::try_from(set.parts.len() as u32).expect("a plan has possible ways");
         let Set { base, granularity, .. } = *set;
         let target = |mn: &usize| {
             let region = &self.regions[*mn];
-            Target { peer: *mn, cmem: region.life * EXTENT, incarnation: incarnation(region) }
+            Target { peer: *mn, cmem: region.cmem, incarnation: incarnation(region) }
         };
-        let targets = set.mns.iter().map(target).collect();
+        let targets = set.parts.iter().map(target).collect();
         let mut route = Route { decoder: Decoder { base, size: set.size(), ways, granularity }, targets };
         if let Some(mistake) = self.mistake {
             mistake.misroute(&mut route);
@@ -177,7 +224,7 @@ impl ComputeNode {
     }
 
     /// The process is killed with all that it has in its cache and its receive queue, and another one takes its place.
-    pub fn kill(&mut self, now: Time, tally: &mut Tally) {
+    pub fn kill(&mut self, now: Time, net: &mut ControlNetwork, tally: &mut Tally) {
         self.retire(tally);
         while self.link.receive(64, &mut |_, _| {}).expect("a simulated link") > 0 {}
         for config in &mut self.requesters {
@@ -194,10 +241,35 @@ impl ComputeNode {
         self.parts.clear();
         self.paused_until = Time::ZERO;
         self.start(now);
+        self.restart_managed(now, net);
+        if let Some(paged) = &mut self.paged {
+            paged.succeed(&mut tally.figures);
+        }
+    }
+
+    /// It is to be killed: at once, or in the midst of what its pager does next.
+    pub fn is_killed(&mut self, now: Time, net: &mut ControlNetwork, tally: &mut Tally) {
+        match self.paged.as_mut().filter(|paged| paged.hpa.is_some() && paged.has_work()) {
+            Some(paged) => paged.kill_soon(),
+            None => self.kill(now, net, tally),
+        }
+    }
+
+    /// Whether its process has died, and another one has to take its place.
+    pub fn has_died(&self) -> bool {
+        self.paged.as_ref().is_some_and(|paged| paged.has_died())
+    }
+
+    /// It has something to do of its own.
+    pub fn has_work(&self) -> bool {
+        self.quota > 0 || self.paged.as_ref().is_some_and(|paged| paged.has_work())
     }
 
     /// Takes over what the engine has counted: it has come to its end.
     pub fn retire(&self, tally: &mut Tally) {
+        if let Some(paged) = &self.paged {
+            paged.retire(&mut tally.figures);
+        }
         let counters = self.engine.counters();
         tally.figures.write_backs += counters.write_backs;
         tally.figures.slowdowns += counters.pauses_mn;
@@ -211,6 +283,8 @@ impl ComputeNode {
     pub fn deadline(&self) -> Time {
         let due =
             if self.has_more() { self.engine.deadline().min(self.issue_at) } else { self.engine.deadline() };
+        let due = self.managed.as_ref().and_then(Managed::deadline).map_or(due, |at| at.min(due));
+        let due = self.paged.as_ref().map_or(due, |paged| paged.deadline(self.now).min(due));
         due.max(self.paused_until)
     }
 
@@ -221,13 +295,18 @@ impl ComputeNode {
         }
     }
 
+    /// It has operations to make, and no region to make them on.
+    pub fn has_nothing(&self) -> bool {
+        self.managed.is_some() && self.has_work() && self.layout.parts().is_empty()
+    }
+
     /// All operations were made and have ended.
     pub fn is_idle(&self) -> bool {
-        !self.has_more() && self.under_way.is_empty()
+        !self.has_work() && !self.has_more() && self.under_way.is_empty()
     }
 
     fn has_more(&self) -> bool {
-        self.quota > 0 || self.pending.is_some() || !self.parts.is_empty()
+        self.pending.is_some() || !self.parts.is_empty() || self.quota > 0 && !self.layout.parts().is_empty()
     }
 
     /// Replaces the region on memory node `mn`, with all other memory nodes that it is spread over, by another at the
@@ -235,22 +314,28 @@ impl ComputeNode {
     /// there is no CMem left.
     pub fn replace_region(&mut self, mn: usize, told: bool, mns: &[MemoryNode]) -> bool {
         let set = self.layout.set_of(mn).clone();
-        if set.mns.iter().any(|mn| self.regions[*mn].life + 1 == LIVES) {
+        if set.parts.iter().any(|mn| self.regions[*mn].life + 1 == LIVES) {
             return false;
         }
         self.engine.remove_route(set.base).expect("the route of the last life");
-        for mn in set.mns.iter().copied() {
+        for mn in set.parts.iter().copied() {
             let Region { life, session, .. } = self.regions[mn];
             let told = told.then_some(mns[mn].config.incarnation);
             let born = told.or(self.engine.peer_incarnation(mn));
-            let origin = Origin { cn: self.index, mn, life: life + 1, losses: mns[mn].losses() };
-            self.regions[mn] = Region::new(origin, self.shape, born, session);
+            let (life, losses) = (life + 1, mns[mn].losses());
+            let origin = Origin { cn: self.index, mn, life, losses, zero: false };
+            self.regions[mn] = Region::new(origin, life * EXTENT, self.shape, born, session);
         }
         let route = self.route(&set, |region| told.then_some(mns[region.origin.mn].config.incarnation));
         self.engine.add_route(route).expect("its place is free");
-        self.pending = self.pending.filter(|op| !set.mns.contains(&op.region));
-        self.parts.retain(|op| !set.mns.contains(&op.region));
+        self.give_up(&set.parts);
         true
+    }
+
+    /// What was to be done with these parts is not done any more.
+    fn give_up(&mut self, parts: &[usize]) {
+        self.pending = self.pending.filter(|op| !parts.contains(&op.region));
+        self.parts.retain(|op| !parts.contains(&op.region));
     }
 
     /// Takes what has arrived, does what is due, makes new operations; whether there was anything.
@@ -258,20 +343,21 @@ impl ComputeNode {
         &mut self,
         now: Time,
         batch: usize,
-        mns: &[MemoryNode],
+        around: Surroundings<'_>,
         tally: &mut Tally,
     ) -> Result<bool, Broken> {
-        if now < self.paused_until {
+        if now < self.paused_until || self.has_died() {
             return Ok(false);
         }
+        self.now = now;
         let ComputeNode { link, engine, ended, .. } = self;
         let received = link
             .receive(batch, &mut |frame, tx| engine.handle(frame, now, tx, ended))
             .expect("a simulated link");
         if received > 0 {
             // A frame may have brought a loss; nothing may be made before that is known.
-            self.take_events(now, mns, tally)?;
-            self.take_ended(now, mns, tally)?;
+            self.take_events(now, around, tally)?;
+            self.take_ended(now, around, tally)?;
             if self.pending.is_some() || !self.parts.is_empty() {
                 // What it waited for may have come.
                 self.issue_at = self.issue_at.min(now);
@@ -279,32 +365,57 @@ impl ComputeNode {
         }
         let issues = now >= self.issue_at && self.has_more();
         if issues {
-            self.issue(now, mns, tally)?;
+            self.issue(now, around, tally)?;
         }
         let due = now >= self.engine.deadline();
         if due {
             self.engine.poll(now, self.link.transmit(), &mut self.ended);
         }
         if issues || due {
-            self.take_events(now, mns, tally)?;
-            self.take_ended(now, mns, tally)?;
+            self.take_events(now, around, tally)?;
+            self.take_ended(now, around, tally)?;
+        }
+        if self.managed.is_some() {
+            self.drain(now, around)?;
+        }
+        if self.paged.is_some() {
+            self.work_paged(now, around)?;
         }
         self.stranded = self.stranded.max(self.engine.stranded());
         self.link.flush().expect("a simulated link");
         Ok(received > 0)
     }
 
-    fn take_events(&mut self, now: Time, mns: &[MemoryNode], tally: &mut Tally) -> Result<(), Broken> {
+    fn take_events(&mut self, now: Time, around: Surroundings<'_>, tally: &mut Tally) -> Result<(), Broken> {
         while let Some(event) = self.engine.poll_event() {
             self.trace.say(now, Name(self.mac), || match &event {
                 EngineEvent::Session { mac, event } => format!("session with {}: {event:?}", Name(*mac)),
                 EngineEvent::WriteBackRefused { hpa, error } => format!("line at {hpa:#x} refused: {error}"),
             });
             match event {
+                EngineEvent::Session { mac, event: SessionEvent::DataLost { before, now } } => {
+                    let told = self.told.entry(mac).or_default();
+                    if told.incarnation != Some(before) || before == now {
+                        let known = told.incarnation;
+                        return Err(self.broken(mac, &format!("{before:#x} is lost, which had {known:x?}")));
+                    }
+                    told.lost = true;
+                    tally.figures.losses_told += 1;
+                }
                 EngineEvent::Session { mac, event: SessionEvent::Opened { incarnation, .. } } => {
-                    let at = mns.iter().position(|mn| mn.mac == mac).expect("a known node");
-                    let losses = mns[at].incarnations.iter().position(|i| *i == incarnation);
-                    self.regions[at].opened(incarnation, losses.expect("one of the node's"));
+                    let at = around.mns.iter().position(|mn| mn.mac == mac).expect("a known node");
+                    let told = self.told.insert(mac, Told { incarnation: Some(incarnation), lost: false });
+                    if let Some(Told { incarnation: Some(before), lost }) = told
+                        && lost != (before != incarnation)
+                    {
+                        let why =
+                            if lost { "said to be lost, and is not" } else { "lost, and nobody said so" };
+                        return Err(self.broken(mac, &format!("its content is {why}")));
+                    }
+                    let losses = around.mns[at].incarnations.iter().position(|i| *i == incarnation);
+                    let losses = losses.expect("one of the node's");
+                    let regions = self.regions.iter_mut().filter(|region| region.origin.mn == at);
+                    regions.for_each(|region| region.opened(incarnation, losses));
                     // What was refused for want of a session need not wait any longer.
                     self.issue_at = self.issue_at.min(now);
                 }
@@ -312,14 +423,25 @@ impl ComputeNode {
                 EngineEvent::Session { .. } => {}
                 EngineEvent::WriteBackRefused { hpa, error } => {
                     let place = self.layout.place(hpa);
-                    let (mn, _) =
+                    let (part, _) =
                         place.ok_or_else(|| Broken::Rule(format!("{hpa:#x} is no line of a region")))?;
-                    check_write_back(hpa, error, &mns[mn])?;
+                    check_write_back(hpa, error, &self.regions[part], around)?;
                     tally.figures.write_backs_refused += 1;
                 }
             }
         }
         Ok(())
+    }
+
+    fn broken(&self, mn: Mac, why: &str) -> Broken {
+        Broken::Rule(format!("{}, session with {}: {why}", Name(self.mac), Name(mn)))
+    }
+
+    /// Nothing is on its way, and nothing waits for it.
+    pub fn is_at_rest(&self) -> bool {
+        let sessions = self.engine.sessions();
+        self.engine.in_flight() + self.engine.stranded() == 0
+            && sessions.iter().all(|session| (session.unanswered, session.buffered) == (0, 0))
     }
 
     /// Ends all sessions.
@@ -332,6 +454,13 @@ impl ComputeNode {
         let sessions: Vec<_> = self.engine.sessions().into_iter().map(|s| (s.state, s.unanswered)).collect();
         let (in_flight, stranded) = (self.engine.in_flight(), self.engine.stranded());
         let waits = self.pending.map_or_else(String::new, |op| format!(", waits to {op}"));
-        format!("{}: {in_flight} in flight, {stranded} stranded{waits}, {sessions:?}", Name(self.mac))
+        let quota = self.quota;
+        let mapped = self.paged.as_ref().map_or_else(String::new, |paged| format!(", {}", paged.state()));
+        let managed =
+            self.managed.as_ref().map_or_else(String::new, |managed| format!(", {}", managed.state()));
+        format!(
+            "{}: {quota} to make, {in_flight} in flight, {stranded} stranded{waits}, {sessions:?}{managed}{mapped}",
+            Name(self.mac)
+        )
     }
 }

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use cxloe_fabric::api::ErrorCode;
+use cxloe_fabric::model::{CnId, Name};
 use cxloe_gmm::manager::liveness::NodeKey;
 use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
-use cxloe_fabric::model::{CnId, Name};
 use cxloe_wire::time::Time;
 
 use super::message::{Answer, Caller, Message, Request};
@@ -18,8 +18,8 @@ use crate::trace::Trace;
 
 /// The wall clock when virtual time begins, in milliseconds.
 const EPOCH_MS: u64 = 1_700_000_000_000;
-/// One commit in this many is forgotten by a manager that forgets some.
-const FORGETS_EVERY: u64 = 7;
+/// One command in this many is missing from what is committed by a manager that forgets some.
+const FORGETS_EVERY: u64 = 3;
 
 /// Where a manager is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +63,8 @@ pub struct ManagerNode {
     /// Where the process is to be killed, and for how long there is none then.
     kill: Option<(Kill, Duration)>,
     mistake: Option<Mistake>,
-    commits: u64,
+    /// Commands committed, and forgotten, by a manager that forgets some.
+    commands: u64,
     trace: Trace,
 }
 
@@ -86,7 +87,7 @@ impl ManagerNode {
             up_at: Time::ZERO,
             kill: None,
             mistake: None,
-            commits: 0,
+            commands: 0,
             trace,
         }
     }
@@ -279,13 +280,15 @@ impl ManagerNode {
     }
 
     fn commit(&mut self, changes: Vec<Change>) {
-        let matters = changes.iter().any(|change| matches!(change, Change::CommandIssued(..)));
-        self.commits += u64::from(matters);
-        let forgets = self.mistake == Some(Mistake::ForgetsCommits);
-        if forgets && matters && self.commits.is_multiple_of(FORGETS_EVERY) {
-            return;
+        for change in changes {
+            if self.mistake == Some(Mistake::ForgetsCommits) && matches!(change, Change::CommandIssued(..)) {
+                self.commands += 1;
+                if self.commands.is_multiple_of(FORGETS_EVERY) {
+                    continue;
+                }
+            }
+            self.committed.apply(change);
         }
-        changes.into_iter().for_each(|change| self.committed.apply(change));
     }
 
     /// Answers the calls for which there is something to say, or that have waited long enough.

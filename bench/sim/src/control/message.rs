@@ -6,9 +6,9 @@ use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, MemoryNodeRegistered,
     MemoryNodeSync, MemoryNodeSynced, NotFollowed, RegisterComputeNode, RegisterMemoryNode, ReportOrphans,
 };
+use cxloe_fabric::model::{CnId, Name};
 use cxloe_gmm::manager::Command;
 use cxloe_gmm::manager::liveness::NodeKey;
-use cxloe_fabric::model::{CnId, Name};
 
 /// Who talks to the manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,7 +97,9 @@ impl fmt::Display for Message {
         match self {
             Message::Call { caller, call, request } => write!(f, "{caller} > gmm  call {call}: {request}"),
             Message::Answer { caller, call, answer } => write!(f, "gmm > {caller}  call {call}: {answer}"),
-            Message::HungUp(node, registration) => write!(f, "{node:?} hangs up, registration {registration}"),
+            Message::HungUp(node, registration) => {
+                write!(f, "{node:?} hangs up, registration {registration}")
+            }
         }
     }
 }

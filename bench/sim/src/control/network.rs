@@ -20,7 +20,12 @@ pub struct Conditions {
     pub lose: Probability,
     /// Calls that arrive twice, one behind the other.
     pub repeat: Probability,
+    /// Messages that arrive when nobody waits for them any more.
+    pub late: Probability,
 }
+
+/// How late messages are that are, at most.
+const LATE: Duration = Duration::from_millis(80);
 
 impl Conditions {
     /// A network that does nothing wrong.
@@ -29,6 +34,7 @@ impl Conditions {
         jitter: Duration::ZERO,
         lose: Probability::NEVER,
         repeat: Probability::NEVER,
+        late: Probability::NEVER,
     };
 }
 
@@ -86,13 +92,20 @@ impl ControlNetwork {
     }
 
     fn arrival(&mut self, from: Time) -> Time {
-        let jitter = self.random.below(self.conditions.jitter.as_nanos() as u64 + 1);
+        let late = self.random.chance(self.conditions.late);
+        let jitter = if late { LATE } else { self.conditions.jitter };
+        let jitter = self.random.below(jitter.as_nanos() as u64 + 1);
         from + self.conditions.delay + Duration::from_nanos(jitter)
     }
 
     fn put(&mut self, at: Time, message: Message) {
         self.sent += 1;
         self.on_the_way.insert((at, self.sent), message);
+    }
+
+    /// A message that arrived waits until then.
+    pub fn put_off(&mut self, until: Time, message: Message) {
+        self.put(until, message);
     }
 
     /// When the next message arrives.

@@ -73,6 +73,13 @@ impl Attachment {
         reach(&self.region, self.window)
     }
 
+    /// How many bytes `before` had, if this is the same region with all of that where it was, and perhaps more behind it.
+    pub fn grown_from(&self, before: &Attachment) -> Option<u64> {
+        let same = (self.hpa, &self.backing) == (before.hpa, &before.backing);
+        let (old, new) = (ways(&before.region, &before.backing), ways(&self.region, &self.backing));
+        (same && new.starts_with(&old)).then_some(before.region.size)
+    }
+
     /// Bytes that lie beyond its window.
     pub fn beyond(&self) -> u64 {
         self.region.size.saturating_sub(self.window)

@@ -1,15 +1,18 @@
-//! A kernel and memory nodes for the pager, in one thread: processes with threads that read and write words, page
-//! tables with present and protected bits, userfaultfd's events, helpers that drop pages, and CMem.
+//! A kernel for the pager: processes with threads that read and write words, page tables with present and protected
+//! bits, userfaultfd's events, helpers that drop pages.
 //!
-//! Whatever the pager asks of its memory, threads go on running before and after it, as a seed decides. Every read is
-//! compared with what was written last, so that a write lost anywhere, at any moment, is found.
+//! Whatever the pager asks of its memory ([`memory`]), threads go on running before and after it, as a seed decides. Every
+//! read is compared with what was written last, so that a write lost anywhere, at any moment, is found.
+
+mod memory;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use cxloe_cn_core::pager::{Access, Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
-use rand::rngs::StdRng;
-use rand::{Rng, SeedableRng};
+use cxloe_cn_core::pager::{Access, MappingId, PAGE_BYTES, Page, ViewId};
+use cxloe_wire::random::Random;
+
+use crate::mistake::Mistake;
 
 /// Words that threads use of each page, spread over its lines.
 pub const WORDS: usize = 8;
@@ -17,20 +20,12 @@ pub const WORDS: usize = 8;
 /// Thrown out of the pager when the agent is to die.
 pub struct Crash;
 
-/// Something the kernel does wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Plant {
-    /// Pages are not protected, although it says so.
-    NoProtection,
-    /// A copy is one of the page as it was installed.
-    StaleSnapshot,
-    /// Dropped pages of which it said that they are gone stay until later.
-    LateDrop,
-}
-
+/// Whose the memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
+    /// All processes map the same pages.
     Shared,
+    /// Each process has its own, which a fork duplicates.
     Private,
 }
 
@@ -108,8 +103,8 @@ pub enum News {
     Dropped(usize, Range<u32>),
 }
 
-pub struct World {
-    pub random: StdRng,
+pub struct Kernel {
+    random: Random,
     pub kind: Kind,
     pub pages: u32,
     pub processes: Vec<Process>,
@@ -123,7 +118,7 @@ pub struct World {
     pub forks_left: u32,
     /// How often threads go on page by page, out of ten.
     pub scanning: u32,
-    pub plant: Option<Plant>,
+    pub mistake: Option<Mistake>,
     installed: std::collections::HashMap<(usize, u32), Page>,
     pub processes_max: usize,
     pub resident_max: usize,
@@ -134,7 +129,6 @@ pub struct World {
     /// Threads begin nothing new.
     pub quiet: bool,
     pub trouble: Option<String>,
-    traced: Option<u32>,
 }
 
 pub fn offset(word: usize) -> usize {
@@ -150,10 +144,10 @@ fn store(page: &mut Page, word: usize, value: u64) {
     page[offset(word)..offset(word) + 8].copy_from_slice(&value.to_le_bytes());
 }
 
-impl World {
-    pub fn new(seed: u64, kind: Kind, pages: u32) -> World {
-        World {
-            random: StdRng::seed_from_u64(seed),
+impl Kernel {
+    pub fn new(random: Random, kind: Kind, pages: u32) -> Kernel {
+        Kernel {
+            random,
             kind,
             pages,
             processes: Vec::new(),
@@ -165,7 +159,7 @@ impl World {
             crash_in: None,
             forks_left: 0,
             scanning: 0,
-            plant: None,
+            mistake: None,
             installed: Default::default(),
             processes_max: 8,
             resident_max: 0,
@@ -175,7 +169,6 @@ impl World {
             crashes: 0,
             quiet: false,
             trouble: None,
-            traced: std::env::var("CXLOE_PAGER_TRACE").ok().and_then(|page| page.parse().ok()),
         }
     }
 
@@ -199,11 +192,14 @@ impl World {
         process
     }
 
-    /// What happens to one page, if CXLOE_PAGER_TRACE names it.
-    pub fn trace(&self, page: u32, what: impl FnOnce() -> String) {
-        if self.traced == Some(page) {
-            eprintln!("page {page}: {}", what());
-        }
+    /// A number below `bound`.
+    pub fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    /// Whether something happens that does so many times in a thousand.
+    pub fn chance(&mut self, of_a_thousand: u64) -> bool {
+        self.random.below(1000) < of_a_thousand
     }
 
     fn wrong(&mut self, what: String) {
@@ -233,7 +229,7 @@ impl World {
 
     /// Lets threads and helpers run a little; and perhaps the agent dies.
     fn meanwhile(&mut self) {
-        for _ in 0..self.random.random_range(0..4) {
+        for _ in 0..self.below(4) {
             self.step();
         }
         if let Some(left) = &mut self.crash_in {
@@ -248,11 +244,11 @@ impl World {
     /// One step of some thread or helper.
     pub fn step(&mut self) {
         self.resident_max = self.resident_max.max(self.resident());
-        if self.random.random_bool(0.2) {
-            let process = self.random.random_range(0..self.processes.len());
+        if self.chance(200) {
+            let process = self.below(self.processes.len() as u64) as usize;
             return self.help(process);
         }
-        let thread = self.random.random_range(0..self.threads.len());
+        let thread = self.below(self.threads.len() as u64) as usize;
         let Thread { process, doing, .. } = self.threads[thread];
         if !self.processes[process].alive {
             return;
@@ -270,21 +266,21 @@ impl World {
 
     fn act(&mut self, thread: usize, process: usize) {
         // Some pages are used far more than others.
-        let page = match self.random.random_range(0..10) {
+        let page = match self.below(10) as u32 {
             roll if roll < self.scanning => {
                 let page = self.threads[thread].scan;
                 self.threads[thread].scan = (page + 1) % self.pages;
                 page
             }
-            roll if roll % 2 == 0 => self.random.random_range(0..self.pages / 4),
-            _ => self.random.random_range(0..self.pages),
+            roll if roll % 2 == 0 => self.below(u64::from(self.pages / 4)) as u32,
+            _ => self.below(self.pages.into()) as u32,
         };
         let discarding =
             |t: &Thread| matches!(t.doing, Doing::Discarding { page: other, .. } if other == page);
         if self.threads.iter().any(discarding) {
             return;
         }
-        match self.random.random_range(0..1000) {
+        match self.below(1000) {
             0..4 => {
                 // Nobody else uses the page meanwhile: what they would find is anybody's guess.
                 let uses =
@@ -293,7 +289,6 @@ impl World {
                 if !self.threads.iter().any(|t| shares(t) && uses(t)) {
                     *self.expected(process, page) = [0; WORDS];
                     self.threads[thread].doing = Doing::Discarding { page, answered: false };
-                    self.trace(page, || format!("process {process} discards"));
                     self.processes[process].events.push_back(Event::Discard { page, thread });
                 }
             }
@@ -301,7 +296,7 @@ impl World {
                 self.fork(thread, process);
             }
             roll => {
-                let word = self.random.random_range(0..WORDS);
+                let word = self.below(WORDS as u64) as usize;
                 let value = (roll % 2 == 0).then(|| {
                     self.values += 1;
                     self.values
@@ -352,13 +347,11 @@ impl World {
             }
         };
         self.threads[thread].doing = Doing::Stopped { page, word, value };
-        self.trace(page, || format!("process {process} stops: {access:?}, write {write}"));
         self.processes[process].events.push_back(Event::Fault { page, access, write });
     }
 
     fn touch(&mut self, process: usize, page: u32, word: usize, value: Option<u64>) {
         let expected = self.expected(process, page)[word];
-        self.trace(page, || format!("process {process} word {word} of {expected} becomes {value:?}"));
         if let Some(value) = value {
             self.expected(process, page)[word] = value;
         }
@@ -402,14 +395,13 @@ impl World {
             let Some((word, value)) = again else { continue };
             self.threads[thread].doing = Doing::Idle;
             // At once, or later and then perhaps elsewhere.
-            if self.random.random_bool(0.8) {
+            if self.chance(800) {
                 self.access(thread, page, word, value);
             }
         }
     }
 
     fn take_away(&mut self, process: usize, page: u32) {
-        self.trace(page, || format!("taken away from {process}"));
         match self.kind {
             Kind::Shared => {
                 self.cache[page as usize] = None;
@@ -470,13 +462,13 @@ impl World {
 
     /// What the agent hears next, if anything.
     pub fn news(&mut self) -> Option<News> {
-        if self.random.random_bool(0.3)
+        if self.chance(300)
             && let Some((process, range)) = self.dropped.pop_front()
         {
             return Some(News::Dropped(process, range));
         }
         let count = self.processes.len();
-        let from = self.random.random_range(0..count);
+        let from = self.below(count as u64) as usize;
         for process in (0..count).map(|i| (from + i) % count) {
             if let Some(event) = self.processes[process].events.pop_front() {
                 return Some(News::Event(process, event));
@@ -543,20 +535,6 @@ impl World {
         })
     }
 
-    /// Who is stopped where, for a run that does not end.
-    pub fn describe(&self) -> String {
-        let threads = self.threads.iter().map(|thread| format!("{thread:?}\n"));
-        let processes = self.processes.iter().enumerate().map(|(number, p)| {
-            let (events, orders) = (&p.events, &p.orders);
-            let present: Vec<_> = (0..p.ptes.len()).filter(|page| p.ptes[*page].present).collect();
-            format!(
-                "process {number} {:?} {:?} alive {} joined {} {events:?} {orders:?} changing {} present {present:?}\n",
-                p.view, p.mapping, p.alive, p.joined, p.changing
-            )
-        });
-        processes.chain(threads).collect()
-    }
-
     /// What every process would find, were all pages brought in: compared at the end by the caller, page by page.
     pub fn expectation(&self, process: usize, page: u32) -> [u64; WORDS] {
         match self.kind {
@@ -570,155 +548,9 @@ impl World {
         for thread in 0..self.threads.len() {
             let process = self.threads[thread].process;
             if self.processes[process].alive && self.threads[thread].doing == Doing::Idle {
-                let word = self.random.random_range(0..WORDS);
+                let word = self.below(WORDS as u64) as usize;
                 self.access(thread, page, word, None);
             }
         }
-    }
-}
-
-impl Memory for World {
-    fn install(
-        &mut self,
-        mapping: MappingId,
-        page: u32,
-        bytes: &Page,
-        protect: bool,
-    ) -> Result<(), MemoryError> {
-        self.meanwhile();
-        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
-        if self.processes[process].changing {
-            return Err(MemoryError::Again);
-        }
-        let index = page as usize;
-        self.trace(page, || format!("install in {process}, protect {protect}, word 0 {}", load(bytes, 0)));
-        let present = match self.kind {
-            Kind::Shared => self.cache[index].is_some(),
-            Kind::Private => self.processes[process].ptes[index].present,
-        };
-        if present {
-            return Err(MemoryError::Exists);
-        }
-        self.installed.insert((process, page), *bytes);
-        match self.kind {
-            Kind::Shared => self.cache[index] = Some(Box::new(*bytes)),
-            Kind::Private => self.processes[process].ptes[index].own = Some(Box::new(*bytes)),
-        }
-        let pte = &mut self.processes[process].ptes[index];
-        (pte.present, pte.protected) = (true, protect);
-        self.wake_threads(process, page);
-        self.meanwhile();
-        Ok(())
-    }
-
-    fn map(&mut self, mapping: MappingId, page: u32, protect: bool) -> Result<(), MemoryError> {
-        self.meanwhile();
-        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
-        if self.cache[page as usize].is_none() {
-            return Err(MemoryError::Absent);
-        }
-        let pte = &mut self.processes[process].ptes[page as usize];
-        if pte.present {
-            return Err(MemoryError::Exists);
-        }
-        (pte.present, pte.protected) = (true, protect);
-        self.wake_threads(process, page);
-        self.meanwhile();
-        Ok(())
-    }
-
-    fn protect(&mut self, mapping: MappingId, pages: Range<u32>) -> Result<(), MemoryError> {
-        self.meanwhile();
-        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
-        if self.processes[process].changing {
-            return Err(MemoryError::Again);
-        }
-        for page in pages {
-            self.trace(page, || format!("protect in {process}"));
-            let pte = &mut self.processes[process].ptes[page as usize];
-            pte.protected |= pte.present && self.plant != Some(Plant::NoProtection);
-        }
-        self.meanwhile();
-        Ok(())
-    }
-
-    fn unprotect(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError> {
-        self.meanwhile();
-        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
-        if self.processes[process].changing {
-            return Err(MemoryError::Again);
-        }
-        self.trace(page, || format!("unprotect in {process}"));
-        self.processes[process].ptes[page as usize].protected = false;
-        self.wake_threads(process, page);
-        self.meanwhile();
-        Ok(())
-    }
-
-    fn snapshot(&mut self, view: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
-        self.meanwhile();
-        let stale = self.installed.iter().find(|((_, of), _)| *of == page).map(|(_, page)| page);
-        if let Some(stale) = stale.filter(|_| self.plant == Some(Plant::StaleSnapshot)) {
-            *into = *stale;
-            return Ok(());
-        }
-        let content = match self.kind {
-            Kind::Shared => self.cache[page as usize].as_ref(),
-            Kind::Private => {
-                let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
-                let process = process.ok_or(MemoryError::Gone)?;
-                self.processes[process].ptes[page as usize].own.as_ref()
-            }
-        };
-        into.copy_from_slice(&**content.ok_or(MemoryError::Absent)?);
-        self.meanwhile();
-        Ok(())
-    }
-
-    fn drop_pages(&mut self, view: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
-        self.meanwhile();
-        if self.plant == Some(Plant::LateDrop) {
-            // Whoever writes in between writes to a page that is about to go.
-            let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
-            self.processes[process.unwrap_or(0)].orders.push_back(ranges.to_vec());
-            return Ok(Drop::Done);
-        }
-        match self.kind {
-            Kind::Shared => {
-                ranges.iter().cloned().flatten().for_each(|page| self.take_away(0, page));
-                self.meanwhile();
-                Ok(Drop::Done)
-            }
-            Kind::Private => {
-                let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
-                let process = process.ok_or(MemoryError::Gone)?;
-                self.processes[process].orders.push_back(ranges.to_vec());
-                Ok(Drop::Ordered)
-            }
-        }
-    }
-
-    fn is_present(&mut self, view: ViewId, page: u32) -> bool {
-        match self.kind {
-            Kind::Shared => self.cache[page as usize].is_some(),
-            Kind::Private => {
-                let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
-                process.is_some_and(|process| self.processes[process].ptes[page as usize].present)
-            }
-        }
-    }
-
-    fn wake(&mut self, mapping: MappingId, page: u32) {
-        if let Some(process) = self.of(mapping) {
-            self.wake_threads(process, page);
-        }
-        self.meanwhile();
-    }
-
-    fn poison(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError> {
-        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
-        self.processes[process].ptes[page as usize].poisoned = true;
-        self.wake_threads(process, page);
-        Ok(())
     }
 }

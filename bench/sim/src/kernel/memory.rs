@@ -1,0 +1,151 @@
+//! What the pager asks of the kernel.
+
+use std::ops::Range;
+
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
+
+use super::{Kernel, Kind};
+use crate::mistake::Mistake;
+
+impl Memory for Kernel {
+    fn install(
+        &mut self,
+        mapping: MappingId,
+        page: u32,
+        bytes: &Page,
+        protect: bool,
+    ) -> Result<(), MemoryError> {
+        self.meanwhile();
+        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
+        if self.processes[process].changing {
+            return Err(MemoryError::Again);
+        }
+        let index = page as usize;
+        let present = match self.kind {
+            Kind::Shared => self.cache[index].is_some(),
+            Kind::Private => self.processes[process].ptes[index].present,
+        };
+        if present {
+            return Err(MemoryError::Exists);
+        }
+        self.installed.insert((process, page), *bytes);
+        match self.kind {
+            Kind::Shared => self.cache[index] = Some(Box::new(*bytes)),
+            Kind::Private => self.processes[process].ptes[index].own = Some(Box::new(*bytes)),
+        }
+        let pte = &mut self.processes[process].ptes[index];
+        (pte.present, pte.protected) = (true, protect);
+        self.wake_threads(process, page);
+        self.meanwhile();
+        Ok(())
+    }
+
+    fn map(&mut self, mapping: MappingId, page: u32, protect: bool) -> Result<(), MemoryError> {
+        self.meanwhile();
+        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
+        if self.cache[page as usize].is_none() {
+            return Err(MemoryError::Absent);
+        }
+        let pte = &mut self.processes[process].ptes[page as usize];
+        if pte.present {
+            return Err(MemoryError::Exists);
+        }
+        (pte.present, pte.protected) = (true, protect);
+        self.wake_threads(process, page);
+        self.meanwhile();
+        Ok(())
+    }
+
+    fn protect(&mut self, mapping: MappingId, pages: Range<u32>) -> Result<(), MemoryError> {
+        self.meanwhile();
+        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
+        if self.processes[process].changing {
+            return Err(MemoryError::Again);
+        }
+        for page in pages {
+            let pte = &mut self.processes[process].ptes[page as usize];
+            pte.protected |= pte.present && self.mistake != Some(Mistake::IgnoresProtection);
+        }
+        self.meanwhile();
+        Ok(())
+    }
+
+    fn unprotect(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError> {
+        self.meanwhile();
+        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
+        if self.processes[process].changing {
+            return Err(MemoryError::Again);
+        }
+        self.processes[process].ptes[page as usize].protected = false;
+        self.wake_threads(process, page);
+        self.meanwhile();
+        Ok(())
+    }
+
+    fn snapshot(&mut self, view: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
+        self.meanwhile();
+        let stale = self.installed.iter().find(|((_, of), _)| *of == page).map(|(_, page)| page);
+        if let Some(stale) = stale.filter(|_| self.mistake == Some(Mistake::CopiesStalePages)) {
+            *into = *stale;
+            return Ok(());
+        }
+        let content = match self.kind {
+            Kind::Shared => self.cache[page as usize].as_ref(),
+            Kind::Private => {
+                let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
+                let process = process.ok_or(MemoryError::Gone)?;
+                self.processes[process].ptes[page as usize].own.as_ref()
+            }
+        };
+        into.copy_from_slice(&**content.ok_or(MemoryError::Absent)?);
+        self.meanwhile();
+        Ok(())
+    }
+
+    fn drop_pages(&mut self, view: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
+        self.meanwhile();
+        if self.mistake == Some(Mistake::DropsLate) {
+            // Whoever writes in between writes to a page that is about to go.
+            let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
+            self.processes[process.unwrap_or(0)].orders.push_back(ranges.to_vec());
+            return Ok(Drop::Done);
+        }
+        match self.kind {
+            Kind::Shared => {
+                ranges.iter().cloned().flatten().for_each(|page| self.take_away(0, page));
+                self.meanwhile();
+                Ok(Drop::Done)
+            }
+            Kind::Private => {
+                let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
+                let process = process.ok_or(MemoryError::Gone)?;
+                self.processes[process].orders.push_back(ranges.to_vec());
+                Ok(Drop::Ordered)
+            }
+        }
+    }
+
+    fn is_present(&mut self, view: ViewId, page: u32) -> bool {
+        match self.kind {
+            Kind::Shared => self.cache[page as usize].is_some(),
+            Kind::Private => {
+                let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
+                process.is_some_and(|process| self.processes[process].ptes[page as usize].present)
+            }
+        }
+    }
+
+    fn wake(&mut self, mapping: MappingId, page: u32) {
+        if let Some(process) = self.of(mapping) {
+            self.wake_threads(process, page);
+        }
+        self.meanwhile();
+    }
+
+    fn poison(&mut self, mapping: MappingId, page: u32) -> Result<(), MemoryError> {
+        let process = self.of(mapping).ok_or(MemoryError::Gone)?;
+        self.processes[process].ptes[page as usize].poisoned = true;
+        self.wake_threads(process, page);
+        Ok(())
+    }
+}

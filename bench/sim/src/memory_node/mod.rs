@@ -1,0 +1,360 @@
+//! A memory node: the service of `mn-server` over a pool, which survives restarts or does not. Who has what of it, the
+//! manager says, or a static map.
+
+mod following;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cxloe_fabric::model::{DeviceKind, Watermark};
+use cxloe_link::Link;
+use cxloe_link::sim::SimLink;
+use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
+use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
+use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn_core::service::Service;
+use cxloe_mn_core::translation::{PageTable, Translation};
+use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::random::Random;
+use cxloe_wire::session::ResponderConfig;
+use cxloe_wire::time::Time;
+
+use crate::control::message::Answer;
+use crate::control::network::ControlNetwork;
+use crate::mistake::{Lines, Meddler, Mistake};
+use crate::register::{Origin, Shape, content};
+use crate::trace::Trace;
+pub(crate) use following::name;
+use following::{Following, Introduction};
+
+/// Bytes of an extent: what one life of a region gets.
+pub const EXTENT: u64 = 64 << 10;
+/// Lives of each region.
+pub const LIVES: u64 = 8;
+
+/// Translations that a service keeps at hand.
+const TLB_ENTRIES: usize = 16;
+/// From its goodbye to a process's end.
+const GOODBYE: Duration = Duration::from_micros(200);
+/// How often a service looks for sessions that have gone silent.
+const POLL_EVERY: Duration = Duration::from_millis(100);
+
+/// A memory node.
+pub struct MemoryNode {
+    /// Its address.
+    pub mac: Mac,
+    /// What its service is told at the next restart.
+    pub config: ResponderConfig,
+    /// The incarnations of its pools, the present one last.
+    pub incarnations: Vec<u64>,
+    /// It does nothing until then.
+    pub paused_until: Time,
+    /// It has said goodbye, and ends then.
+    ends_at: Option<Time>,
+    link: SimLink,
+    index: usize,
+    cns: Vec<Mac>,
+    shape: Shape,
+    memory: Memory,
+    service: Service,
+    polled: Time,
+    /// How long a frame keeps it busy, and until when the last ones do.
+    service_time: Duration,
+    busy_until: Time,
+    meddler: Option<Meddler>,
+    /// `None`: a static map says who has what.
+    following: Option<Following>,
+    congestion: CongestionConfig,
+}
+
+/// The pool and who owns what of it.
+struct Memory {
+    pool: Arc<Pool>,
+    mappings: Mappings,
+}
+
+/// A new pool.
+fn pool(extents: u64) -> Arc<Pool> {
+    let options = PoolOptions {
+        bytes: Some(extents * EXTENT),
+        extent_bytes: Some(EXTENT),
+        prefault: Some(false),
+        ..PoolOptions::default()
+    };
+    Arc::new(cxloe_mn::pool::open(&options, &Host::default(), &|_, _| {}).expect("a small pool"))
+}
+
+impl Memory {
+    /// A new pool in which each CN has a range for every life of its region, filled with what it is to read first.
+    fn mapped(index: usize, cns: &[Mac], losses: usize, shape: Shape) -> Memory {
+        let pool = pool(cns.len() as u64 * LIVES);
+        let mut mappings = Mappings::open(Arc::clone(&pool), Watermark::default()).0;
+        let range = |cn: &Mac| StaticRange { cn: *cn, base: ByteSize(0), size: ByteSize(LIVES * EXTENT) };
+        StaticMap { ranges: cns.iter().map(range).collect() }.apply(&mut mappings).expect("it fits");
+        for t in mappings.table().iter() {
+            let cn = cns.iter().position(|mac| mac.to_u64() == t.cn).expect("only these were mapped");
+            let origin = Origin { cn, mn: index, life: t.cmem_extent, losses, zero: false };
+            let start = pool.extent_start(t.mp_extent);
+            for line in 0..shape.lines() {
+                pool.write_lines(MpAddr(start.0 + shape.offset(line)), &content(origin.initial(line)));
+            }
+        }
+        Memory { pool, mappings }
+    }
+
+    /// What is found in a pool, by a node that has heard of a manager so far.
+    fn found(pool: Arc<Pool>, seen: Watermark) -> Memory {
+        let mappings = Mappings::open(Arc::clone(&pool), seen).0;
+        Memory { pool, mappings }
+    }
+
+    fn table(&self) -> &Arc<PageTable> {
+        self.mappings.table()
+    }
+
+    fn find(&self, cn: Mac, cmem: u64) -> Option<MpAddr> {
+        let extent = self.table().lookup(cn.to_u64(), cmem / EXTENT)?;
+        Some(MpAddr(self.pool.extent_start(extent).0 + cmem % EXTENT))
+    }
+}
+
+impl Lines for Memory {
+    fn get(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]> {
+        let mut out = [0; LINE_SIZE];
+        self.pool.read_lines(self.find(cn, cmem)?, &mut out);
+        Some(out)
+    }
+
+    fn set(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]) {
+        if let Some(at) = self.find(cn, cmem) {
+            self.pool.write_lines(at, data);
+        }
+    }
+}
+
+impl MemoryNode {
+    /// The `index`-th memory node, with a static map that has memory for `cns`. Its incarnations follow from the config's
+    /// seed.
+    pub fn new(
+        index: usize,
+        link: SimLink,
+        config: ResponderConfig,
+        cns: Vec<Mac>,
+        shape: Shape,
+    ) -> MemoryNode {
+        let memory = Memory::mapped(index, &cns, 0, shape);
+        MemoryNode::over(memory, index, link, config, cns, shape, None)
+    }
+
+    /// The `index`-th memory node, `extents` large, which has what the manager says and is given away as `kind` has it.
+    pub fn managed(
+        index: usize,
+        link: SimLink,
+        config: ResponderConfig,
+        extents: u64,
+        kind: DeviceKind,
+        random: Random,
+        trace: Trace,
+    ) -> MemoryNode {
+        let following = Following::new(index, kind, random, trace);
+        let memory = Memory::found(pool(extents), Watermark::default());
+        let shape = Shape { pages: 0, page_lines: 1 };
+        MemoryNode::over(memory, index, link, config, Vec::new(), shape, Some(following))
+    }
+
+    fn over(
+        memory: Memory,
+        index: usize,
+        link: SimLink,
+        config: ResponderConfig,
+        cns: Vec<Mac>,
+        shape: Shape,
+        following: Option<Following>,
+    ) -> MemoryNode {
+        let config = ResponderConfig { incarnation: incarnation(config.seed, 0), ..config };
+        let service = Service::new(config.clone(), memory.table().clone(), TLB_ENTRIES);
+        MemoryNode {
+            mac: config.own,
+            incarnations: vec![config.incarnation],
+            config,
+            paused_until: Time::ZERO,
+            ends_at: None,
+            link,
+            index,
+            cns,
+            shape,
+            memory,
+            service,
+            polled: Time::ZERO,
+            service_time: Duration::ZERO,
+            busy_until: Time::ZERO,
+            meddler: None,
+            following,
+            congestion: CongestionConfig { threshold: 0, ..CongestionConfig::default() },
+        }
+    }
+
+    /// Makes it slow: busy for so long with each frame.
+    pub fn slow_down(&mut self, service_time: Duration) {
+        self.service_time = service_time;
+    }
+
+    /// Has it ask compute nodes for less when its receive queue is long.
+    pub fn watch_queue(&mut self, congestion: CongestionConfig) {
+        self.congestion = congestion;
+        self.service.set_congestion(congestion);
+    }
+
+    /// Makes it break a rule.
+    pub fn plant(&mut self, mistake: Mistake) {
+        self.meddler = Some(Meddler::new(mistake));
+        self.following.iter_mut().for_each(|following| following.plant(mistake));
+    }
+
+    /// Tells everybody that it goes away, and is gone soon.
+    pub fn say_goodbye(&mut self, now: Time) {
+        self.service.responder().drain(self.link.transmit());
+        self.link.flush().expect("a simulated link");
+        self.ends_at = Some(now + GOODBYE);
+    }
+
+    /// The process ends, and with it its connection to the manager.
+    pub fn hang_up(&mut self, now: Time, net: &mut ControlNetwork) {
+        if let Some(following) = &mut self.following {
+            following.restart(now, net);
+        }
+    }
+
+    /// Comes back as a new process, with its pool or without.
+    pub fn restart(&mut self, keeps_pool: bool) {
+        self.config.seed += 1;
+        if let Some(following) = &mut self.following {
+            let kept = Arc::clone(&self.memory.pool);
+            let extents = u64::from(kept.extents());
+            self.memory = Memory::found(if keeps_pool { kept } else { pool(extents) }, following.seen);
+        } else if !keeps_pool {
+            self.memory = Memory::mapped(self.index, &self.cns, self.incarnations.len(), self.shape);
+        }
+        if !keeps_pool {
+            self.config.incarnation = incarnation(self.config.seed, self.incarnations.len());
+            self.incarnations.push(self.config.incarnation);
+        }
+        self.service = Service::new(self.config.clone(), self.memory.table().clone(), TLB_ENTRIES);
+        self.service.set_congestion(self.congestion);
+        (self.busy_until, self.paused_until, self.ends_at) = (Time::ZERO, Time::ZERO, None);
+    }
+
+    /// How many times it has lost its pool.
+    pub fn losses(&self) -> usize {
+        self.incarnations.len() - 1
+    }
+
+    /// The line at `cmem` of CN `cn`, as the pool has it; `None` where it has nothing.
+    pub fn line(&self, cn: Mac, cmem: u64) -> Option<[u8; LINE_SIZE]> {
+        self.memory.get(cn, cmem)
+    }
+
+    /// Puts something into the line at `cmem` of CN `cn`, if there is one.
+    pub fn set_line(&self, cn: Mac, cmem: u64, data: &[u8; LINE_SIZE]) {
+        self.memory.set(cn, cmem, data);
+    }
+
+    /// What it serves.
+    pub fn mappings(&self) -> impl Iterator<Item = Translation> + use<'_> {
+        self.memory.table().iter()
+    }
+
+    /// Whether all of an extent reads as zeros.
+    pub fn is_zero(&self, extent: MpExtent) -> bool {
+        let (start, mut line) = (self.memory.pool.extent_start(extent), [0; LINE_SIZE]);
+        (0..EXTENT / LINE_SIZE as u64).all(|index| {
+            self.memory.pool.read_lines(MpAddr(start.0 + index * LINE_SIZE as u64), &mut line);
+            line == [0; LINE_SIZE]
+        })
+    }
+
+    /// Extents of its pool.
+    pub fn extents(&self) -> u32 {
+        self.memory.pool.extents()
+    }
+
+    /// Whether nothing is left to be done for the manager.
+    pub fn is_quiet(&self) -> bool {
+        self.following.as_ref().is_none_or(|following| following.is_quiet(&self.memory.mappings))
+    }
+
+    /// Does what is due for the manager.
+    pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
+        let Some(following) = self.following.as_mut().filter(|_| now >= self.paused_until) else { return };
+        // A batch without frames: whoever waits for the worker waits no longer.
+        self.service.begin_batch();
+        let introduction = Introduction { mac: self.mac, incarnation: self.config.incarnation };
+        following.work(&mut self.memory.mappings, introduction, now, net);
+    }
+
+    /// An answer of the manager has arrived.
+    pub fn hear(&mut self, call: u64, answer: Answer, now: Time, net: &mut ControlNetwork) {
+        if let Some(following) = &mut self.following {
+            following.hear(call, answer, &mut self.memory.mappings, now, net);
+        }
+    }
+
+    /// When it goes on with what the manager wants.
+    pub fn follows_at(&self) -> Option<Time> {
+        let at = self.following.as_ref().and_then(Following::deadline)?;
+        Some(at.max(self.paused_until))
+    }
+
+    /// When it goes on with what it has, if it waits for that.
+    pub fn deadline(&self, now: Time) -> Option<Time> {
+        let goes_on = Some(self.busy_until.max(self.paused_until)).filter(|at| *at > now);
+        goes_on.into_iter().chain(self.ends_at).min()
+    }
+
+    /// Takes what has arrived; whether there was anything.
+    pub fn work(&mut self, now: Time, batch: usize) -> bool {
+        if self.ends_at.is_some_and(|at| now >= at) {
+            self.restart(true);
+        }
+        if now < self.busy_until || now < self.paused_until {
+            return false;
+        }
+        let MemoryNode { link, service, meddler, memory, .. } = self;
+        service.begin_batch();
+        let received = match meddler {
+            None => link.receive(batch, &mut |frame, tx| service.handle(frame, now, tx)),
+            Some(meddler) => link.receive(batch, &mut |frame, tx| {
+                if meddler.before(frame, memory) {
+                    service.handle(frame, now, tx);
+                }
+                meddler.after(memory);
+            }),
+        };
+        let received = received.expect("a simulated link");
+        if received > 0 {
+            service.finish_batch(link.transmit());
+            // The cable's own pause needs somebody at its other end who hears it; nobody does here.
+            let verdict = service.look_at_queue(|count| link.holds(count), now);
+            if verdict != Verdict::Quiet {
+                service.tell(verdict, link.transmit());
+            }
+            self.busy_until = now + self.service_time * received as u32;
+        }
+        if now.since(self.polled) >= POLL_EVERY {
+            self.polled = now;
+            self.service.responder().poll(now);
+        }
+        self.link.flush().expect("a simulated link");
+        received > 0
+    }
+
+    /// Nothing waits in its sessions.
+    pub fn is_at_rest(&mut self, now: Time) -> bool {
+        self.service.responder().statuses(now).iter().all(|s| s.waiting == 0 && s.buffered == 0)
+    }
+}
+
+/// The incarnation of a node's pool after so many losses; pools draw theirs, here it has to follow from the seed.
+fn incarnation(seed: u64, losses: usize) -> u64 {
+    seed.rotate_left(17) ^ (losses as u64 + 1) << 56 | 1
+}
