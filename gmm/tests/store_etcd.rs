@@ -24,7 +24,7 @@ fn take_over(place: &EtcdPlace, port: u16) -> (Leadership, EtcdStore) {
     let leadership = lead(place);
     let through: EtcdPlace =
         place.to_string().replace(place.hosts()[0].as_str(), &format!("127.0.0.1:{port}")).parse().unwrap();
-    let store = EtcdStore::open(&through, leadership.seal()).unwrap();
+    let store = EtcdStore::open(&through, leadership.token()).unwrap();
     (leadership, store)
 }
 

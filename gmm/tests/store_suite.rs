@@ -107,7 +107,7 @@ impl InEtcd {
         }
         let prefix = format!("fabric-{}", self.fabrics);
         let leadership = lead(&self.etcd.place(&prefix));
-        let seal = leadership.seal();
+        let seal = leadership.token();
         self.leadership = Some(leadership);
         let port = self.proxy.as_ref().map_or(self.etcd.port(), Proxy::port);
         let place: EtcdPlace = format!("etcd://127.0.0.1:{port}/{prefix}").parse().unwrap();

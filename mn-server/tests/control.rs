@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cxloe_daemon::{Backoff, Connection};
 use cxloe_fabric::api::MemoryNodeRegistered;
-use cxloe_fabric::model::{CommandResult, Mapping, Name, NodeAction, NodeCommand, Reign, Watermark};
+use cxloe_fabric::model::{CommandResult, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark};
 use cxloe_mn::control::{
     JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
 };
@@ -242,7 +242,7 @@ fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
     let answer = MemoryNodeRegistered {
         registration: 2,
         watermark: Watermark { term: 1, revision: 9, run },
-        lineage: vec![Reign { term: 1, run, first: 1, adopted: Vec::new() }],
+        lineage: vec![LeaderTerm { term: 1, run, first: 1, adopted: Vec::new() }],
         heartbeat_ms: 1000,
         acked_seq: 5,
         mappings: vec![mapping(CN1, 0, &[0])],
@@ -297,7 +297,7 @@ fn a_manager_that_knows_no_orphans_may_use_their_memory() {
 fn a_manager_over_an_older_store_is_not_accepted_however_far_it_comes() {
     let mut m = mappings(4);
     let at = |term, revision, run| Watermark { term, revision, run };
-    let reign = |term, run, first| Reign { term, run, first, adopted: Vec::new() };
+    let reign = |term, run, first| LeaderTerm { term, run, first, adopted: Vec::new() };
     m.accept(at(2, 15, 22), &[reign(1, 11, 1), reign(2, 22, 10)]).unwrap();
     assert!(matches!(m.hear(at(3, 40, 33)), Err(Refusal::AnotherRun)), "it has to show its lineage first");
     assert!(matches!(m.hear(at(2, 14, 22)), Err(Refusal::Stale { .. })));

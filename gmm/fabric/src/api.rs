@@ -65,8 +65,8 @@ pub use overview::{
 pub use sessions::Session;
 
 use crate::model::{
-    ByteSize, CnId, CommandResult, DeviceKind, Extents, LogicalDevice, Mac, Mapping, MemoryNode, Name,
-    NodeCommand, Region, Reign, Unmapped, Watermark,
+    ByteSize, CnId, CommandResult, DeviceKind, Extents, LeaderTerm, LogicalDevice, Mac, Mapping, MemoryNode,
+    Name, NodeCommand, Region, Unmapped, Watermark,
 };
 
 /// A memory node says that it is there and what it lends.
@@ -104,7 +104,7 @@ pub struct MemoryNodeRegistered {
     pub watermark: Watermark,
     /// What shows that the store contains what the node has seen.
     #[serde(default)]
-    pub lineage: Vec<Reign>,
+    pub lineage: Vec<LeaderTerm>,
     /// A sync is due at least this often, in milliseconds.
     pub heartbeat_ms: u64,
     /// Number of the last command whose result the manager has. What comes next is `acked_seq + 1`.
@@ -207,7 +207,7 @@ pub struct ComputeNodeRegistered {
     pub watermark: Watermark,
     /// What shows that the store contains what the node has seen.
     #[serde(default)]
-    pub lineage: Vec<Reign>,
+    pub lineage: Vec<LeaderTerm>,
     /// A sync is due at least this often, in milliseconds.
     pub heartbeat_ms: u64,
     /// Number of the latest event contained in `regions`; the first sync goes on from it.

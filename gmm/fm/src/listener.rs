@@ -200,20 +200,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A connection's place among those there may be, given back when dropped.
-struct Seat {
+struct ClientSlot {
     number: u64,
     leave: Arc<Notify>,
     places: Arc<Mutex<Places>>,
 }
 
-impl Seat {
+impl ClientSlot {
     fn take(places: &Arc<Mutex<Places>>, peer: IpAddr) -> Option<Self> {
         let (number, leave) = lock(places).take(peer.to_canonical(), Instant::now())?;
         Some(Self { number, leave, places: Arc::clone(places) })
     }
 }
 
-impl Drop for Seat {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         lock(&self.places).leave(self.number);
     }
@@ -225,9 +225,9 @@ impl<A: Answerer> Door<A> {
         loop {
             while connections.try_join_next().is_some() {}
             match listener.accept().await {
-                Ok((stream, peer)) => match Seat::take(&self.places, peer.ip()) {
-                    Some(seat) => {
-                        let served = self.clone().connection(stream, peer.ip(), seat);
+                Ok((stream, peer)) => match ClientSlot::take(&self.places, peer.ip()) {
+                    Some(slot) => {
+                        let served = self.clone().connection(stream, peer.ip(), slot);
                         connections.spawn(async move {
                             if let Err(error) = served.await {
                                 tracing::info!(%peer, "FM API client closed: {error}");
@@ -245,18 +245,18 @@ impl<A: Answerer> Door<A> {
     }
 
     /// Serves one client until it leaves or has to be left.
-    async fn connection(self, stream: TcpStream, peer: IpAddr, seat: Seat) -> Result<(), Farewell> {
+    async fn connection(self, stream: TcpStream, peer: IpAddr, slot: ClientSlot) -> Result<(), Farewell> {
         prepare(&stream);
         let idle_within = self.config.idle_within;
         let mut client = Conversation::new(self, stream, peer);
         let mut buffer = vec![0; READ_BYTES];
         loop {
-            lock(&seat.places).silent(seat.number, Instant::now());
+            lock(&slot.places).silent(slot.number, Instant::now());
             let amid = client.reassembler.is_amid();
             let patience = if amid { MESSAGE_TIMEOUT.min(idle_within) } else { idle_within };
             let count = tokio::select! {
                 read = timeout(patience, client.stream.read(&mut buffer)) => read,
-                () = seat.leave.notified() => return Err(Farewell::MadeRoom),
+                () = slot.leave.notified() => return Err(Farewell::MadeRoom),
             };
             let count = count.map_err(|_| match amid {
                 true => Farewell::Unfinished(patience),
@@ -267,7 +267,7 @@ impl<A: Answerer> Door<A> {
             }
             let mut bytes = &buffer[..count];
             while let Some(received) = client.reassembler.receive(&mut bytes) {
-                lock(&seat.places).busy(seat.number);
+                lock(&slot.places).busy(slot.number);
                 if let Some(response) = client.respond(received).await? {
                     let packets = client.packetizer.packets(&response);
                     let read_within = client.door.config.read_within;

@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 
 use cxloe_fabric::api::{AdoptFabric, Held, NotFollowed, Party, RefusedNode};
-use cxloe_fabric::model::{CnId, EventKind, Name, Reign, Watermark, lineage};
+use cxloe_fabric::model::{CnId, EventKind, LeaderTerm, Name, Watermark, lineage};
 
 use super::{Change, Manager, ManagerError};
 
-/// Reigns that a store remembers; of older ones, the first.
+/// LeaderTerms that a store remembers; of older ones, the first.
 const REIGNS_MAX: usize = 4096;
 /// Histories given up under one manager.
 const ADOPTED_MAX: usize = 4096;
@@ -34,12 +34,12 @@ impl Manager {
     /// Begins a reign: to be told before anything else of a term is.
     pub(super) fn begin_reign(&mut self, watermark: Watermark) {
         let Watermark { term, revision, run } = watermark;
-        self.put(Change::Reign(Reign { term, run, first: revision + 1, adopted: Vec::new() }));
+        self.put(Change::LeaderTerm(LeaderTerm { term, run, first: revision + 1, adopted: Vec::new() }));
         if self.state.reigns.len() > REIGNS_MAX
             // The first one stays: its number is the fabric's.
             && let Some(term) = self.state.reigns.keys().nth(1).copied()
         {
-            self.put(Change::ReignForgotten(term));
+            self.put(Change::LeaderTermForgotten(term));
         }
     }
 
@@ -49,7 +49,7 @@ impl Manager {
     }
 
     /// As much of this store's history as a node has to know that has seen `seen`.
-    pub fn lineage_for(&self, seen: Watermark) -> Vec<Reign> {
+    pub fn lineage_for(&self, seen: Watermark) -> Vec<LeaderTerm> {
         lineage::excerpt(self.state.reigns.values(), seen)
     }
 
@@ -163,7 +163,7 @@ impl Manager {
         if reign.adopted.len() > ADOPTED_MAX {
             return Err(ManagerError::LimitReached { what: "histories given up", limit: ADOPTED_MAX as u64 });
         }
-        self.put(Change::Reign(reign));
+        self.put(Change::LeaderTerm(reign));
         for seen in &adopt.seen {
             self.event(EventKind::FabricAdopted { term: seen.term, revision: seen.revision, run: seen.run });
         }

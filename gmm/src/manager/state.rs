@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use cxloe_fabric::api::Orphans;
 use cxloe_fabric::model::{
-    CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LogicalDevice, MemoryNode, Name, NodeCommand,
-    Operation, Qos, Region, Reign, Watermark,
+    CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LeaderTerm, LogicalDevice, MemoryNode, Name,
+    NodeCommand, Operation, Qos, Region, Watermark,
 };
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +32,7 @@ pub struct State {
     /// Counters.
     pub meta: Meta,
     /// Who has led this fabric, by term.
-    pub reigns: BTreeMap<u64, Reign>,
+    pub reigns: BTreeMap<u64, LeaderTerm>,
     /// Memory that memory nodes hold although no region has it.
     pub orphans: BTreeMap<Name, Orphans>,
     /// Memory nodes by name.
@@ -89,9 +89,9 @@ pub enum Change {
     /// Events below this number are forgotten.
     EventsForgotten(u64),
     /// A manager began to lead, or gives up what this store does not have.
-    Reign(Reign),
+    LeaderTerm(LeaderTerm),
     /// The reign of this term is so long ago that it is forgotten.
-    ReignForgotten(u64),
+    LeaderTermForgotten(u64),
     /// A memory node holds this memory that no region has.
     Orphans(Orphans),
     /// A memory node holds no memory any more that no region has.
@@ -132,8 +132,8 @@ impl State {
                     self.events.pop_front();
                 }
             }
-            Change::Reign(reign) => drop(self.reigns.insert(reign.term, reign)),
-            Change::ReignForgotten(term) => drop(self.reigns.remove(&term)),
+            Change::LeaderTerm(reign) => drop(self.reigns.insert(reign.term, reign)),
+            Change::LeaderTermForgotten(term) => drop(self.reigns.remove(&term)),
             Change::Orphans(orphans) => drop(self.orphans.insert(orphans.memory_node.clone(), orphans)),
             Change::OrphansGone(name) => drop(self.orphans.remove(&name)),
         }

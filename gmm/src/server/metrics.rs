@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::core::Core;
-use super::seat::Seat;
+use super::leader_election::LeaderElection;
 use crate::manager::Manager;
 use cxloe_daemon::metrics::{Sample, Scrape};
 use cxloe_fabric::model::{ComputeNode, Health, RegionState};
@@ -71,13 +71,13 @@ cxloe_daemon::metrics_table! {
 }
 
 /// How the manager stands at this moment.
-pub async fn sample(seat: Seat) -> Sample {
+pub async fn sample(election: LeaderElection) -> Sample {
     let mut scrape = Scrape::new();
     scrape.set(&BUILD, &[env!("CARGO_PKG_VERSION")], true);
-    for (class, count) in seat.answered() {
+    for (class, count) in election.answered() {
         scrape.set(&REQUESTS, &[class], count);
     }
-    let unwell = match seat.core() {
+    let unwell = match election.core() {
         Some(core) => match look(&core).await {
             Ok((fill, unwell)) => {
                 scrape.set(&LEADER, &[], true);
@@ -92,7 +92,7 @@ pub async fn sample(seat: Seat) -> Sample {
         None => {
             scrape.set(&LEADER, &[], false);
             // Who follows does its work; who waits for a leader has none yet.
-            seat.waits_for()
+            election.waits_for()
         }
     };
     Sample { scrape, unwell }
@@ -276,11 +276,11 @@ mod tests {
 
     #[tokio::test]
     async fn who_does_not_lead_says_so_and_who_waits_is_unwell() {
-        let seat = Seat::new(Default::default());
-        let waiting = sample(seat.clone()).await;
+        let election = LeaderElection::new(Default::default());
+        let waiting = sample(election.clone()).await;
         assert!(waiting.unwell.is_some_and(|reason| reason.contains("just started")));
-        seat.follow("http://10.0.0.2:7440");
-        let following = sample(seat).await;
+        election.follow("http://10.0.0.2:7440");
+        let following = sample(election).await;
         assert_eq!(following.unwell, None);
         let text = following.scrape.encode().unwrap();
         assert!(text.contains("\ncxloe_gmm_leader 0\n") && !text.contains("cxloe_gmm_regions"), "{text}");

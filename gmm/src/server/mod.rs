@@ -2,8 +2,8 @@
 //! in order. Everything that decides is in [`crate::manager`].
 //!
 //! ```text
-//!   cxloe_daemon::http --> seat (who leads?) --> routes (requests) --> core (one thread: manager + store)
-//!                                |                   `------------ a reign: while this process leads ------------'
+//!   cxloe_daemon::http --> election (who leads?) --> routes (requests) --> core (one thread: manager + store)
+//!                                |                   `------------ a term: while this process leads ------------'
 //!                                `-> web (the page that shows the fabric, whoever leads)
 //! ```
 
@@ -13,11 +13,11 @@ mod config;
 mod core;
 mod error;
 mod fm;
+mod leader_election;
+mod leader_term;
 pub mod metrics;
 mod origin;
-mod reign;
 mod routes;
-mod seat;
 mod topics;
 mod web;
 
@@ -38,11 +38,11 @@ pub use fm::FmAddress;
 pub use routes::WAIT_MS_MAX;
 
 use cxloe_daemon::http::Listeners;
+use leader_election::LeaderElection;
+use leader_term::LeaderTerm;
 use origin::HostNames;
-use reign::Reign;
-use seat::Seat;
 
-use crate::store::{RedbStore, StoreError, StorePlace, Tenure};
+use crate::store::{Lease, RedbStore, StoreError, StorePlace};
 use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer};
 use cxloe_daemon::{Bound, SocketError};
 use cxloe_fm::listener::FmListenError;
@@ -143,29 +143,29 @@ impl Server {
         let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
 
         let url = config.advertise.clone().unwrap_or_else(|| format!("http://{address}"));
-        let seat = Seat::new(HostNames::new(&config.allow_hosts, config.advertise.as_deref()));
+        let election = LeaderElection::new(HostNames::new(&config.allow_hosts, config.advertise.as_deref()));
         let (abdicate, told) = watch::channel(false);
         let reigning = match &config.store {
             StorePlace::File(path) => {
-                let mut reign = Reign::begin(Box::new(RedbStore::open(path)?), &config)?;
-                if let Err(error) = reign.serve(&config).await {
-                    drop(reign.end().await);
+                let mut term = LeaderTerm::begin(Box::new(RedbStore::open(path)?), &config)?;
+                if let Err(error) = term.serve(&config).await {
+                    drop(term.end().await);
                     return Err(error);
                 }
-                seat.lead(reign.router(&url), Tenure::for_ever());
-                seat.show(reign.core());
-                tokio::spawn(reign::alone(reign, seat.clone(), told))
+                election.lead(term.router(&url), Lease::for_ever());
+                election.show(term.core());
+                tokio::spawn(leader_term::alone(term, election.clone(), told))
             }
             StorePlace::Etcd(place) if config.advertise.is_none() && address.ip().is_unspecified() => {
                 return Err(ServerError::Advertise { store: place.to_string(), address });
             }
             StorePlace::Etcd(place) => {
-                tokio::spawn(reign::among(config.clone(), place.clone(), seat.clone(), url, told))
+                tokio::spawn(leader_term::among(config.clone(), place.clone(), election.clone(), url, told))
             }
         };
-        let metrics = metrics.map(|listener| serve_metrics(listener, &seat)).transpose()?;
+        let metrics = metrics.map(|listener| serve_metrics(listener, &election)).transpose()?;
         let (stop, stopped) = watch::channel(false);
-        let router = seat.router();
+        let router = election.router();
         let serving = tokio::spawn(cxloe_daemon::http::serve(
             Listeners { tcp: Some(tcp), unix },
             router.clone(),
@@ -224,9 +224,12 @@ impl Server {
     }
 }
 
-fn serve_metrics(listener: MetricsListener, seat: &Seat) -> Result<MetricsServer, MetricsError> {
-    let seat = seat.clone();
-    listener.serve(move || metrics::sample(seat.clone()))
+fn serve_metrics(
+    listener: MetricsListener,
+    election: &LeaderElection,
+) -> Result<MetricsServer, MetricsError> {
+    let election = election.clone();
+    listener.serve(move || metrics::sample(election.clone()))
 }
 
 /// Writes the address under another name first, so that who waits for the file never reads half of it.

@@ -116,8 +116,8 @@ fn topic_of(change: &Change) -> Option<Topic> {
         | Change::Qos(_)
         | Change::LogCleared(_)
         | Change::CommandAnswered(..)
-        | Change::Reign(_)
-        | Change::ReignForgotten(_)
+        | Change::LeaderTerm(_)
+        | Change::LeaderTermForgotten(_)
         | Change::EventsForgotten(_) => return None,
     })
 }

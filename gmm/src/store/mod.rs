@@ -4,18 +4,18 @@
 //! There are three: in memory, in a file of redb's, and in etcd. What they keep is the same, and is said in [`record`].
 
 pub mod etcd;
+mod lease;
 mod memory;
 mod place;
 pub mod record;
 mod redb;
-mod tenure;
 
 pub use self::etcd::EtcdStore;
+pub use self::lease::Lease;
 pub use self::memory::MemoryStore;
 pub use self::place::{EtcdPlace, StorePlace};
 pub use self::record::{FORMAT, FORMAT_BEFORE};
 pub use self::redb::RedbStore;
-pub use self::tenure::Tenure;
 
 use std::path::PathBuf;
 

@@ -46,7 +46,7 @@ pub enum Table {
     /// The event log, by number.
     Events,
     /// Who has led the fabric, by term.
-    Reigns,
+    LeaderTerms,
     /// Memory that no region has, by memory node.
     Orphans,
 }
@@ -64,7 +64,7 @@ impl Table {
         Self::ClearedLogs,
         Self::Commands,
         Self::Events,
-        Self::Reigns,
+        Self::LeaderTerms,
         Self::Orphans,
     ];
 
@@ -81,7 +81,7 @@ impl Table {
             Self::ClearedLogs => "cleared_logs",
             Self::Commands => "commands",
             Self::Events => "events",
-            Self::Reigns => "reigns",
+            Self::LeaderTerms => "reigns",
             Self::Orphans => "orphans",
         }
     }
@@ -157,8 +157,8 @@ impl Record {
             }
             Change::CommandAnswered(node, seq) => Self::Delete(Table::Commands, numbered_key(node, *seq)),
             Change::Event(event) => put(Table::Events, number_key(event.seq), event)?,
-            Change::Reign(reign) => put(Table::Reigns, number_key(reign.term), reign)?,
-            Change::ReignForgotten(term) => Self::Delete(Table::Reigns, number_key(*term)),
+            Change::LeaderTerm(reign) => put(Table::LeaderTerms, number_key(reign.term), reign)?,
+            Change::LeaderTermForgotten(term) => Self::Delete(Table::LeaderTerms, number_key(*term)),
             Change::Orphans(orphans) => put(Table::Orphans, orphans.memory_node.to_string(), orphans)?,
             Change::OrphansGone(name) => Self::Delete(Table::Orphans, name.to_string()),
             Change::EventsForgotten(before) => Self::DeleteBelow(Table::Events, number_key(*before)),
@@ -189,7 +189,7 @@ fn change_of(table: Table, key: &str, value: &[u8]) -> Result<Change, RecordErro
             parse(value).map(|command| Change::CommandIssued(node, command))
         }
         Table::Events => parse(value).map(Change::Event),
-        Table::Reigns => parse(value).map(Change::Reign),
+        Table::LeaderTerms => parse(value).map(Change::LeaderTerm),
         Table::Orphans => parse(value).map(Change::Orphans),
     };
     change.map_err(wrong)

@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use cxloe_fabric::api::{Held, MemoryNodeRegistered};
 use cxloe_fabric::model::{
-    CnId as FabricCnId, CommandResult, ExtentRun, Extents, Mapping, Name, NodeAction, NodeCommand, Reign,
-    Watermark,
+    CnId as FabricCnId, CommandResult, ExtentRun, Extents, LeaderTerm, Mapping, Name, NodeAction,
+    NodeCommand, Watermark,
     lineage::{self, Lacking},
 };
 use cxloe_wire::frame::Mac;
@@ -126,7 +126,7 @@ impl Mappings {
     }
 
     /// Accepts a manager whose store contains all that this node has seen, which `reigns` have to show.
-    pub fn accept(&mut self, got: Watermark, reigns: &[Reign]) -> Result<(), Refusal> {
+    pub fn accept(&mut self, got: Watermark, reigns: &[LeaderTerm]) -> Result<(), Refusal> {
         lineage::check(reigns, got, self.seen)?;
         self.seen = got;
         Ok(())

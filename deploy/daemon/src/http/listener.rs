@@ -87,11 +87,11 @@ pub async fn serve<S, B>(
             }
             () = told_to_end(&mut stop) => break,
         };
-        let Some((seat, ended)) = connected.admit(peer) else { continue };
+        let Some((slot, ended)) = connected.admit(peer) else { continue };
         let (service, stop) = (service.clone(), stop.clone());
         match stream {
-            Stream::Tcp(stream) => connections.spawn(connection(stream, seat, ended, service, stop)),
-            Stream::Unix(stream) => connections.spawn(connection(stream, seat, ended, service, stop)),
+            Stream::Tcp(stream) => connections.spawn(connection(stream, slot, ended, service, stop)),
+            Stream::Unix(stream) => connections.spawn(connection(stream, slot, ended, service, stop)),
         };
     }
     let all_ended = async { while connections.join_next().await.is_some() {} };
@@ -180,12 +180,12 @@ impl Connected {
         drop(self.lock().expire(now_ms));
     }
 
-    /// A seat for a connection from `peer`, and what tells when it has to go.
-    fn admit(&self, peer: Option<IpAddr>) -> Option<(Seated, oneshot::Receiver<()>)> {
+    /// A slot for a connection from `peer`, and what tells when it has to go.
+    fn admit(&self, peer: Option<IpAddr>) -> Option<(ClientSlot, oneshot::Receiver<()>)> {
         let (end, ended) = oneshot::channel();
         let admission = self.lock().admit(peer, end, self.now_ms());
         match admission {
-            Admission::Stays(id, _) => Some((Seated { connected: self.clone(), id }, ended)),
+            Admission::Stays(id, _) => Some((ClientSlot { connected: self.clone(), id }, ended)),
             Admission::TooMany(_) => {
                 tracing::debug!(?peer, "a connection is closed: its peer has as many as one may have");
                 None
@@ -195,12 +195,12 @@ impl Connected {
 }
 
 /// A connection's place among the others; given back when this is dropped.
-struct Seated {
+struct ClientSlot {
     connected: Connected,
     id: u64,
 }
 
-impl Seated {
+impl ClientSlot {
     fn receives(&self) {
         self.connected.lock().receives(self.id, self.connected.now_ms());
     }
@@ -214,7 +214,7 @@ impl Seated {
     }
 }
 
-impl Drop for Seated {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
         drop(self.connected.lock().remove(self.id));
     }
@@ -223,7 +223,7 @@ impl Drop for Seated {
 /// The body of a request, whose end is told to the connection it comes on.
 pub struct Arriving {
     body: Incoming,
-    seat: Arc<Seated>,
+    slot: Arc<ClientSlot>,
 }
 
 impl hyper::body::Body for Arriving {
@@ -236,7 +236,7 @@ impl hyper::body::Body for Arriving {
     ) -> Poll<Option<Result<hyper::body::Frame<Self::Data>, Self::Error>>> {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         if matches!(polled, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.seat.works();
+            self.slot.works();
         }
         polled
     }
@@ -252,7 +252,7 @@ impl hyper::body::Body for Arriving {
 
 async fn connection<S, B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    seat: Seated,
+    slot: ClientSlot,
     ended: oneshot::Receiver<()>,
     service: S,
     mut stop: watch::Receiver<bool>,
@@ -263,17 +263,17 @@ async fn connection<S, B>(
 {
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(HEAD_BYTES_MAX);
-    let seat = Arc::new(seat);
+    let slot = Arc::new(slot);
     let requests = service_fn(|request: Request<Incoming>| {
-        let (mut service, seat) = (service.clone(), Arc::clone(&seat));
+        let (mut service, slot) = (service.clone(), Arc::clone(&slot));
         async move {
             match request.body().is_end_stream() {
-                true => seat.works(),
-                false => seat.receives(),
+                true => slot.works(),
+                false => slot.receives(),
             }
-            let arriving = Arc::clone(&seat);
-            let answer = service.call(request.map(|body| Arriving { body, seat: arriving })).await;
-            seat.rests();
+            let arriving = Arc::clone(&slot);
+            let answer = service.call(request.map(|body| Arriving { body, slot: arriving })).await;
+            slot.rests();
             answer
         }
     });

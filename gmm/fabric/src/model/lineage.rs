@@ -1,5 +1,5 @@
 //! Which managers have led a fabric, one after the other: what tells a store from an older copy of itself. Each start of a
-//! manager adds a [`Reign`] to its store, with a random number that no other start has. Nodes remember under which of them,
+//! manager adds a [`LeaderTerm`] to its store, with a random number that no other start has. Nodes remember under which of them,
 //! and how far, they followed; a store that was put back has either not got that reign or left it too early, and no number
 //! of further starts changes that.
 
@@ -10,7 +10,7 @@ use super::Watermark;
 
 /// One manager's time over a store: from its start to the next one's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Reign {
+pub struct LeaderTerm {
     /// Its term.
     pub term: u64,
     /// Random, chosen at its start; 0 where none was.
@@ -23,7 +23,7 @@ pub struct Reign {
     pub adopted: Vec<Watermark>,
 }
 
-impl Reign {
+impl LeaderTerm {
     fn is_of(&self, seen: Watermark) -> bool {
         (self.term, self.run) == (seen.term, seen.run)
     }
@@ -52,14 +52,14 @@ pub struct Lacking {
 ///
 /// # Errors
 /// [`Lacking`].
-pub fn check(reigns: &[Reign], own: Watermark, seen: Watermark) -> Result<(), Lacking> {
+pub fn check(reigns: &[LeaderTerm], own: Watermark, seen: Watermark) -> Result<(), Lacking> {
     if contains(reigns, own, seen) { Ok(()) } else { Err(Lacking { seen, own }) }
 }
 
 /// Whether a store at `own` with these reigns, by ascending term, contains everything that was seen up to `seen`.
 ///
 /// Who has seen a manager that chose no number for its run is told by term and revision alone.
-pub fn contains(reigns: &[Reign], own: Watermark, seen: Watermark) -> bool {
+pub fn contains(reigns: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
     if seen.run == 0 {
         return seen.term <= own.term && seen.revision <= own.revision;
     }
@@ -72,7 +72,7 @@ pub fn contains(reigns: &[Reign], own: Watermark, seen: Watermark) -> bool {
 }
 
 /// As much of `reigns` as [`contains`] needs to know about `seen`, and the latest.
-pub fn excerpt<'a>(reigns: impl Iterator<Item = &'a Reign>, seen: Watermark) -> Vec<Reign> {
+pub fn excerpt<'a>(reigns: impl Iterator<Item = &'a LeaderTerm>, seen: Watermark) -> Vec<LeaderTerm> {
     let (mut found, mut after) = (Vec::new(), false);
     let mut reigns = reigns.peekable();
     while let Some(reign) = reigns.next() {
@@ -80,7 +80,7 @@ pub fn excerpt<'a>(reigns: impl Iterator<Item = &'a Reign>, seen: Watermark) -> 
         after = reign.is_of(seen);
         if wanted {
             let adopted = reign.adopted.iter().copied().filter(|given_up| given_up.is_further_on_than(seen));
-            found.push(Reign { adopted: adopted.collect(), ..reign.clone() });
+            found.push(LeaderTerm { adopted: adopted.collect(), ..reign.clone() });
         }
     }
     found
@@ -94,12 +94,12 @@ mod tests {
         Watermark { term, revision, run }
     }
 
-    fn reign(term: u64, run: u64, first: u64) -> Reign {
-        Reign { term, run, first, adopted: Vec::new() }
+    fn reign(term: u64, run: u64, first: u64) -> LeaderTerm {
+        LeaderTerm { term, run, first, adopted: Vec::new() }
     }
 
     /// Says the same of the whole and of its excerpt.
-    fn holds(reigns: &[Reign], own: Watermark, seen: Watermark) -> bool {
+    fn holds(reigns: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
         let whole = contains(reigns, own, seen);
         assert_eq!(contains(&excerpt(reigns.iter(), seen), own, seen), whole, "{seen:?} in {reigns:?}");
         whole

@@ -24,7 +24,7 @@ pub use compute_node::ComputeNode;
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
 pub use health::Health;
-pub use lineage::Reign;
+pub use lineage::LeaderTerm;
 pub use logical_device::{
     Binding, DeviceKind, LD_UNIT, LDS_MAX, LogicalDevice, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
 };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Desk, Done};
+use super::{Done, RequestContext};
 use crate::bytes::{Payload, count_u32};
 use crate::dcd::{
     CAPACITY_UNIT, DcRegion, DcdInfo, EXTENT_BYTES, Extent, Extents, GetExtents, GetHostRegions, HostRegions,
@@ -19,7 +19,7 @@ const REGIONS: u8 = 1;
 /// Bit of [`DcRegion::sanitize`] and [`SetDcRegion::sanitize`]: memory is zeroed before anyone else gets it. It always is.
 const SANITIZE: u8 = 1;
 
-impl Desk<'_> {
+impl RequestContext<'_> {
     pub(super) fn dynamic_capacity_command(
         &mut self,
         device: &Device,

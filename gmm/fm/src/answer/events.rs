@@ -1,6 +1,6 @@
 //! Event logs: the oldest records that fit into a response, and clearing them.
 
-use super::{Desk, Done};
+use super::{Done, RequestContext};
 use crate::bytes::Payload;
 use crate::event_record::{
     ClearEvents, EventRecord, Events, GetEvents, Log, RECORD_BYTES, RECORDS_HEADER_BYTES,
@@ -11,7 +11,7 @@ use crate::header::ReturnCode;
 /// Most records in a response: Clear Event Records can name as many at once.
 const RECORDS_MAX: usize = 255;
 
-impl Desk<'_> {
+impl RequestContext<'_> {
     pub(super) fn get_events(&self, source: Source, payload: &[u8], room: usize) -> Result<Done, ReturnCode> {
         let request = GetEvents::from_bytes(payload)?;
         let log = Log::from_number(request.log).ok_or(ReturnCode::InvalidInput)?;

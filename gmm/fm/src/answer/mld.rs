@@ -1,6 +1,6 @@
 //! What a device in slices answers (54xxh): its LDs, the capacity set aside for them, quality of service.
 
-use super::{Desk, Done, within};
+use super::{Done, RequestContext, within};
 use crate::bytes::Payload;
 use crate::fabric::{Device, LDS_MAX, Qos};
 use crate::header::ReturnCode;
@@ -17,7 +17,7 @@ const QOS_ENABLES: u8 = 0b11;
 /// Sample and completion intervals there are: 0 is none.
 const PERCENT_MAX: u8 = 100;
 
-impl Desk<'_> {
+impl RequestContext<'_> {
     pub(super) fn mld_command(
         &mut self,
         device: &Device,

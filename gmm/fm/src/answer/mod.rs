@@ -87,7 +87,7 @@ impl Target {
 }
 
 /// Everything a command is carried out with.
-struct Desk<'a> {
+struct RequestContext<'a> {
     fabric: &'a mut dyn Fabric,
     session: &'a mut Session,
 }
@@ -95,7 +95,7 @@ struct Desk<'a> {
 /// The response to `message` (header and payload; more bytes behind them do not matter). `None`: it is no request.
 pub fn answer(fabric: &mut dyn Fabric, session: &mut Session, message: &[u8]) -> Option<Vec<u8>> {
     let room = 1 << session.response_limit;
-    Desk { fabric, session }.respond(&Target::Switch, message, room)
+    RequestContext { fabric, session }.respond(&Target::Switch, message, room)
 }
 
 /// The response to a request that is too long to be taken in, of which this is the beginning.
@@ -112,7 +112,7 @@ fn padded(message: &[u8]) -> Vec<u8> {
     message
 }
 
-impl Desk<'_> {
+impl RequestContext<'_> {
     /// The response, of at most `room` bytes if that is enough for a header.
     fn respond(&mut self, target: &Target, message: &[u8], room: usize) -> Option<Vec<u8>> {
         let dialect = self.session.dialect;

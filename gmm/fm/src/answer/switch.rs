@@ -1,6 +1,6 @@
 //! What a switch answers: ports (51xxh), virtual switches and bindings (52xxh), and what lies behind a port (53xxh).
 
-use super::{Desk, Done, Target};
+use super::{Done, RequestContext, Target};
 use crate::bytes::Payload;
 use crate::config_space::ConfigSpace;
 use crate::fabric::{
@@ -28,7 +28,7 @@ const TUNNEL_BYTES: usize = 5;
 /// The port number of a vPPB whose device is at another switch.
 const ELSEWHERE: u8 = 0xFF;
 
-impl Desk<'_> {
+impl RequestContext<'_> {
     pub(super) fn switch_command(
         &mut self,
         opcode: Opcode,

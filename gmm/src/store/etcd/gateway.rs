@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::wire::{
-    Failure, Ignored, Lease, LeaseGrant, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer,
+    Failure, Ignored, LeaseGranted, LeaseGrant, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer,
 };
 use crate::store::EtcdPlace;
 
@@ -96,7 +96,7 @@ impl Gateway {
     ///
     /// # Errors
     /// [`EtcdError`].
-    pub async fn grant(&self, ttl_s: u64, timeout: Duration) -> Result<Lease, EtcdError> {
+    pub async fn grant(&self, ttl_s: u64, timeout: Duration) -> Result<LeaseGranted, EtcdError> {
         let grant = LeaseGrant { ttl_s: Number(i64::try_from(ttl_s).unwrap_or(i64::MAX)) };
         self.ask("/v3/lease/grant", &grant, timeout).await.map_err(|(error, _)| error)
     }
@@ -105,8 +105,8 @@ impl Gateway {
     ///
     /// # Errors
     /// [`EtcdError`].
-    pub async fn renew(&self, id: Number, timeout: Duration) -> Result<Lease, EtcdError> {
-        let renewed: Result<Streamed<Lease>, _> =
+    pub async fn renew(&self, id: Number, timeout: Duration) -> Result<LeaseGranted, EtcdError> {
+        let renewed: Result<Streamed<LeaseGranted>, _> =
             self.ask("/v3/lease/keepalive", &LeaseId { id }, timeout).await;
         renewed.map(|answer| answer.result).map_err(|(error, _)| error)
     }

@@ -1,5 +1,5 @@
 //! Who leads, when several managers share one etcd: the one whose key `PREFIX/leader` is there. The key goes with a lease
-//! and names the leader's URL. The leader renews the lease three times in its duration; when it cannot, its [`Tenure`] ends
+//! and names the leader's URL. The leader renews the lease three times in its duration; when it cannot, its [`Lease`] ends
 //! before the lease does, so there is never a moment at which two speak for the store.
 //!
 //! ```text
@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::gateway::{EtcdError, Gateway};
 use super::wire::{Compare, Number, Put, Range, Step, Txn};
-use crate::store::tenure::boot_ms;
-use crate::store::{EtcdPlace, Tenure};
+use crate::store::lease::boot_ms;
+use crate::store::{EtcdPlace, Lease};
 
 /// Seconds a leader's lease lasts unless told otherwise.
 pub const LEASE_TTL_S_DEFAULT: u64 = 3;
@@ -97,10 +97,10 @@ impl Campaign {
                 gateway: Arc::clone(&self.gateway),
                 lease: lease.id,
                 ttl: Duration::from_secs(self.ttl_s),
-                seal: Seal {
+                token: FencingToken {
                     key: self.key.clone(),
                     created: answer.header.revision,
-                    tenure: Tenure::until(safe_end_ms(asked_ms, self.ttl_s)),
+                    lease: Lease::until(safe_end_ms(asked_ms, self.ttl_s)),
                 },
             })),
             other => {
@@ -129,16 +129,16 @@ fn safe_end_ms(asked_ms: u64, ttl_s: u64) -> u64 {
 
 /// What writes of a leader are checked by: its key must be the one that it created.
 #[derive(Debug, Clone)]
-pub struct Seal {
+pub struct FencingToken {
     pub(super) key: String,
     pub(super) created: Number,
-    pub(super) tenure: Tenure,
+    pub(super) lease: Lease,
 }
 
-impl Seal {
+impl FencingToken {
     /// How long writes have a chance.
-    pub fn tenure(&self) -> &Tenure {
-        &self.tenure
+    pub fn lease(&self) -> &Lease {
+        &self.lease
     }
 
     /// The comparison that fails once the leader was deposed.
@@ -153,38 +153,38 @@ pub struct Leadership {
     gateway: Arc<Gateway>,
     lease: Number,
     ttl: Duration,
-    seal: Seal,
+    token: FencingToken,
 }
 
 impl Leadership {
     /// What this leader's writes are checked by.
-    pub fn seal(&self) -> Seal {
-        self.seal.clone()
+    pub fn token(&self) -> FencingToken {
+        self.token.clone()
     }
 
     /// Renews the lease until it is over, and returns why.
     pub async fn keep(&self) -> String {
-        let tenure = &self.seal.tenure;
+        let lease = &self.token.lease;
         let (usual, mut pause, mut trouble) = (self.ttl / 3, self.ttl / 3, None);
         loop {
-            tokio::time::sleep(pause.min(tenure.remaining())).await;
+            tokio::time::sleep(pause.min(lease.remaining())).await;
             let asked_ms = boot_ms();
-            let remaining = tenure.remaining();
+            let remaining = lease.remaining();
             if remaining.is_zero() {
                 return trouble
                     .unwrap_or_else(|| "this process was stopped for longer than the lease".to_owned());
             }
             match self.gateway.renew(self.lease, usual.min(remaining)).await {
-                Ok(lease) if lease.ttl_s.0 > 0 => {
-                    let ttl_s = u64::try_from(lease.ttl_s.0).unwrap_or(0).min(self.ttl.as_secs());
-                    tenure.extend(safe_end_ms(asked_ms, ttl_s));
+                Ok(granted) if granted.ttl_s.0 > 0 => {
+                    let ttl_s = u64::try_from(granted.ttl_s.0).unwrap_or(0).min(self.ttl.as_secs());
+                    lease.extend(safe_end_ms(asked_ms, ttl_s));
                     if trouble.take().is_some() {
                         tracing::info!("etcd answers again; the lead is kept");
                     }
                     pause = usual;
                 }
                 Ok(_) => {
-                    tenure.end();
+                    lease.end();
                     return "etcd has ended the lease".to_owned();
                 }
                 Err(error) => {
@@ -205,7 +205,7 @@ impl Leadership {
     /// # Errors
     /// [`EtcdError`]; the lease then ends by itself.
     pub async fn give_back(self) -> Result<(), EtcdError> {
-        self.seal.tenure.end();
+        self.token.lease.end();
         self.gateway.revoke(self.lease, ANSWER_TIMEOUT).await
     }
 }

@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 
 pub use self::gateway::EtcdError;
 pub use self::leadership::{
-    Attempt, Campaign, LEASE_TTL_S_DEFAULT, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN, Leadership, Seal,
+    Attempt, Campaign, FencingToken, LEASE_TTL_S_DEFAULT, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN, Leadership,
 };
 
 use self::batch::{Batch, record_key};
@@ -47,7 +47,7 @@ pub struct EtcdStore {
     runtime: Runtime,
     gateway: Gateway,
     place: EtcdPlace,
-    seal: Seal,
+    token: FencingToken,
     /// Revision at which `commit` was last set.
     chain: Number,
     /// Writes so far.
@@ -55,18 +55,18 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// The store at `place`, for the leader whose seal this is. To be loaded before anything is committed.
+    /// The store at `place`, for the leader whose token this is. To be loaded before anything is committed.
     ///
     /// # Errors
     /// [`StoreError::Etcd`] when no client or runtime can be made; etcd is not asked yet.
-    pub fn open(place: &EtcdPlace, seal: Seal) -> Result<Self, StoreError> {
+    pub fn open(place: &EtcdPlace, token: FencingToken) -> Result<Self, StoreError> {
         let refused = |source| StoreError::Etcd { place: place.to_string(), source };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| {
             refused(EtcdError::Refused { host: "this machine".to_owned(), reason: error.to_string() })
         })?;
         let gateway = Gateway::new(place).map_err(refused)?;
-        Ok(Self { runtime, gateway, place: place.clone(), seal, chain: Number(0), writes: 0 })
+        Ok(Self { runtime, gateway, place: place.clone(), token, chain: Number(0), writes: 0 })
     }
 
     /// Asks again and again while there is somebody to ask and this manager leads.
@@ -74,7 +74,7 @@ impl EtcdStore {
         self.runtime.block_on(async {
             let mut said = false;
             loop {
-                let remaining = self.seal.tenure.remaining();
+                let remaining = self.token.lease.remaining();
                 if remaining.is_zero() {
                     return Err(self.deposed());
                 }
@@ -104,12 +104,12 @@ impl EtcdStore {
     fn write(&mut self, steps: Vec<Step>) -> Result<(), StoreError> {
         self.writes += 1;
         let commit = self.place.key("commit");
-        let stamp = format!("{}-{}", self.seal.created.0, self.writes);
+        let stamp = format!("{}-{}", self.token.created.0, self.writes);
         let chained = Compare::Mod { key: commit.as_str().into(), mod_revision: self.chain };
         let mut success = steps;
         success.push(Step::put(commit.as_str(), stamp.as_str()));
-        let failure = [&self.seal.key, &commit].map(|key| Step::Range(Range::one(key.as_str()))).into();
-        let txn = Txn { compare: vec![self.seal.compare(), chained], success, failure };
+        let failure = [&self.token.key, &commit].map(|key| Step::Range(Range::one(key.as_str()))).into();
+        let txn = Txn { compare: vec![self.token.compare(), chained], success, failure };
         let answer = self.insist(async |timeout| self.gateway.txn(&txn, timeout).await)?;
         if answer.succeeded {
             self.chain = answer.header.revision;
@@ -128,7 +128,7 @@ impl EtcdStore {
 
     /// Whether the leader's key, which is the first thing that `answer` found, is this manager's.
     fn check_lead(&self, answer: &TxnAnswer) -> Result<(), StoreError> {
-        let ours = answer.found(0).is_some_and(|leader| leader.create_revision == self.seal.created);
+        let ours = answer.found(0).is_some_and(|leader| leader.create_revision == self.token.created);
         if ours { Ok(()) } else { Err(self.deposed()) }
     }
 
@@ -153,7 +153,7 @@ impl EtcdStore {
     /// Returns the revision at which it is in order.
     fn tidy(&mut self) -> Result<Number, StoreError> {
         let keys = [
-            &self.seal.key,
+            &self.token.key,
             &self.place.key("format"),
             &self.place.key("commit"),
             &self.place.key("redo/head"),

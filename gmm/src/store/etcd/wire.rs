@@ -252,7 +252,7 @@ pub struct LeaseGrant {
 
 /// A lease, granted or renewed.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub struct Lease {
+pub struct LeaseGranted {
     /// Which.
     #[serde(rename = "ID", default)]
     pub id: Number,
@@ -320,7 +320,7 @@ mod tests {
         let found = answer.found(0).unwrap();
         assert_eq!((found.key.text().as_str(), found.mod_revision, found.value.0.len()), ("a", Number(3), 0));
         assert!(answer.found(1).is_none() && answer.found(2).is_none());
-        let over: Streamed<Lease> = serde_json::from_value(json!({"result": {"ID": "123"}})).unwrap();
+        let over: Streamed<LeaseGranted> = serde_json::from_value(json!({"result": {"ID": "123"}})).unwrap();
         assert_eq!(over.result.ttl_s, Number(0));
     }
 }

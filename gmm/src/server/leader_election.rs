@@ -19,7 +19,7 @@ use super::core::Core;
 use super::error::ApiError;
 use super::origin::{self, HostNames};
 use super::web;
-use crate::store::Tenure;
+use crate::store::Lease;
 use cxloe_fabric::api::ErrorCode;
 
 /// How long the body of a request that is sent elsewhere may take to arrive.
@@ -28,8 +28,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Who answers.
 #[derive(Clone)]
 enum Role {
-    /// This process, with these routes, while its tenure holds.
-    Leading(Router, Tenure),
+    /// This process, with these routes, while its lease holds.
+    Leading(Router, Lease),
     /// Another one, at this URL.
     Following(String),
     /// Nobody, for this reason.
@@ -38,7 +38,7 @@ enum Role {
 
 /// The role of this process, shared between those who set it and those who answer.
 #[derive(Clone)]
-pub struct Seat {
+pub struct LeaderElection {
     role: Arc<RwLock<Role>>,
     /// The core, while this process leads; for those who watch it.
     core: Arc<RwLock<Option<Core>>>,
@@ -49,7 +49,7 @@ pub struct Seat {
 /// Classes of statuses.
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-impl Seat {
+impl LeaderElection {
     /// Nobody leads yet. Browsers may change something under these names.
     pub fn new(names: HostNames) -> Self {
         let role = Role::Waiting("this manager has just started".to_owned());
@@ -61,9 +61,9 @@ impl Seat {
         }
     }
 
-    /// This process leads: `routes` answer while `tenure` holds.
-    pub fn lead(&self, routes: Router, tenure: Tenure) {
-        self.set(Role::Leading(routes, tenure));
+    /// This process leads: `routes` answer while `lease` holds.
+    pub fn lead(&self, routes: Router, lease: Lease) {
+        self.set(Role::Leading(routes, lease));
     }
 
     /// Lets those who watch look at the core of a process that leads.
@@ -124,25 +124,25 @@ impl Seat {
     }
 }
 
-async fn answer(State(seat): State<Seat>, request: Request) -> Response {
-    let answer = match origin::check(request.method(), request.headers(), &seat.names) {
-        Ok(()) => answer_as(seat.role(), request).await,
+async fn answer(State(election): State<LeaderElection>, request: Request) -> Response {
+    let answer = match origin::check(request.method(), request.headers(), &election.names) {
+        Ok(()) => answer_as(election.role(), request).await,
         Err(refused) => refused.into_response(),
     };
     let class = usize::from(answer.status().as_u16() / 100).saturating_sub(1);
-    seat.answered[class.min(CLASSES.len() - 1)].fetch_add(1, Ordering::Relaxed);
+    election.answered[class.min(CLASSES.len() - 1)].fetch_add(1, Ordering::Relaxed);
     answer
 }
 
 async fn answer_as(role: Role, request: Request) -> Response {
     match role {
-        Role::Leading(mut routes, tenure) if tenure.holds() => {
+        Role::Leading(mut routes, lease) if lease.holds() => {
             let answer = match routes.call(request).await {
                 Ok(answer) => answer,
                 Err(never) => match never {},
             };
             // Time has passed: what was true when it was looked up may be so no longer, and another one may know better.
-            if tenure.holds() { answer } else { nobody("this manager lost the lead while it answered") }
+            if lease.holds() { answer } else { nobody("this manager lost the lead while it answered") }
         }
         Role::Leading(..) => nobody("this manager has just lost the lead"),
         Role::Following(url) => elsewhere(&url, request).await,
@@ -151,8 +151,8 @@ async fn answer_as(role: Role, request: Request) -> Response {
 }
 
 /// The web view: at the leader, and at a manager that knows none, for it says so.
-async fn view(State(seat): State<Seat>, request: Request) -> Response {
-    match seat.role() {
+async fn view(State(election): State<LeaderElection>, request: Request) -> Response {
+    match election.role() {
         Role::Following(url) => elsewhere(&url, request).await,
         Role::Leading(..) | Role::Waiting(_) => web::page(),
     }
@@ -184,24 +184,24 @@ mod tests {
     use super::*;
     use cxloe_fabric::api::ErrorBody;
 
-    async fn ask(seat: &Seat, path: &str) -> (StatusCode, Option<String>, Vec<u8>) {
+    async fn ask(election: &LeaderElection, path: &str) -> (StatusCode, Option<String>, Vec<u8>) {
         let request = Request::post(path).header("content-type", "application/json");
         let request = request.body(Body::from("{}")).unwrap();
-        let answer = seat.router().call(request).await.unwrap();
+        let answer = election.router().call(request).await.unwrap();
         let location = answer.headers().get(LOCATION).map(|url| url.to_str().unwrap().to_owned());
         (answer.status(), location, to_bytes(answer.into_body(), 10_000).await.unwrap().to_vec())
     }
 
     #[tokio::test]
     async fn who_leads_answers_and_others_say_who_does() {
-        let seat = Seat::new(HostNames::default());
-        let (status, _, body) = ask(&seat, "/v1/x").await;
+        let election = LeaderElection::new(HostNames::default());
+        let (status, _, body) = ask(&election, "/v1/x").await;
         let body: ErrorBody = serde_json::from_slice(&body).unwrap();
         assert_eq!((status.as_u16(), body.code), (503, ErrorCode::Unavailable));
         assert!(body.error.contains("just started") && body.hint.contains("another manager"), "{body:?}");
 
-        assert!(seat.follow("http://10.0.0.2:7440") && !seat.follow("http://10.0.0.2:7440"));
-        let (status, location, body) = ask(&seat, "/v1/x?a=1&b=%20").await;
+        assert!(election.follow("http://10.0.0.2:7440") && !election.follow("http://10.0.0.2:7440"));
+        let (status, location, body) = ask(&election, "/v1/x?a=1&b=%20").await;
         assert_eq!(
             (status.as_u16(), location.as_deref()),
             (307, Some("http://10.0.0.2:7440/v1/x?a=1&b=%20"))
@@ -209,24 +209,24 @@ mod tests {
         assert_eq!(serde_json::from_slice::<ErrorBody>(&body).unwrap().code, ErrorCode::NotLeader);
 
         let routes = || Router::new().route("/v1/x", get(|| async { "" }).post(|| async { "led" }));
-        seat.lead(routes(), Tenure::for_ever());
-        assert_eq!(ask(&seat, "/v1/x").await.2, b"led");
-        assert!(seat.wait("etcd is away") && !seat.wait("etcd is away"));
-        assert_eq!(ask(&seat, "/v1/x").await.0.as_u16(), 503);
+        election.lead(routes(), Lease::for_ever());
+        assert_eq!(ask(&election, "/v1/x").await.2, b"led");
+        assert!(election.wait("etcd is away") && !election.wait("etcd is away"));
+        assert_eq!(ask(&election, "/v1/x").await.0.as_u16(), 503);
     }
 
     #[tokio::test]
     async fn an_answer_that_comes_when_the_tenure_is_over_is_held_back() {
-        let (seat, tenure) = (Seat::new(HostNames::default()), Tenure::until(u64::MAX));
-        let ended = tenure.clone();
+        let (election, lease) = (LeaderElection::new(HostNames::default()), Lease::until(u64::MAX));
+        let ended = lease.clone();
         let stale = move || async move {
             ended.end();
             "what was true"
         };
-        seat.lead(Router::new().route("/v1/x", axum::routing::post(stale)), tenure);
-        let (status, _, body) = ask(&seat, "/v1/x").await;
+        election.lead(Router::new().route("/v1/x", axum::routing::post(stale)), lease);
+        let (status, _, body) = ask(&election, "/v1/x").await;
         assert_eq!(status.as_u16(), 503);
         assert!(String::from_utf8(body).unwrap().contains("lost the lead while it answered"));
-        assert!(String::from_utf8(ask(&seat, "/v1/x").await.2).unwrap().contains("just lost the lead"));
+        assert!(String::from_utf8(ask(&election, "/v1/x").await.2).unwrap().contains("just lost the lead"));
     }
 }

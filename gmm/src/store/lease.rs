@@ -16,12 +16,12 @@ pub(crate) fn boot_ms() -> u64 {
 
 /// The right to speak for a store. Clones share it.
 #[derive(Debug, Clone, Default)]
-pub struct Tenure {
+pub struct Lease {
     /// Over at this time of [`boot_ms`]; `None`: never.
     until_ms: Option<Arc<AtomicU64>>,
 }
 
-impl Tenure {
+impl Lease {
     /// One that never ends.
     pub fn for_ever() -> Self {
         Self::default()
@@ -71,22 +71,22 @@ mod tests {
 
     #[test]
     fn what_is_over_stays_over() {
-        let tenure = Tenure::until(boot_ms() + 60_000);
-        let seen = tenure.clone();
-        assert!(seen.holds() && tenure.extend(boot_ms() + 120_000));
+        let lease = Lease::until(boot_ms() + 60_000);
+        let seen = lease.clone();
+        assert!(seen.holds() && lease.extend(boot_ms() + 120_000));
         assert!(seen.remaining() > Duration::from_secs(60));
         assert!(
-            tenure.extend(boot_ms() + 1000) && seen.remaining() > Duration::from_secs(60),
+            lease.extend(boot_ms() + 1000) && seen.remaining() > Duration::from_secs(60),
             "never shortened"
         );
-        tenure.end();
-        assert!(!seen.holds() && !tenure.extend(boot_ms() + 1000) && !seen.holds());
+        lease.end();
+        assert!(!seen.holds() && !lease.extend(boot_ms() + 1000) && !seen.holds());
     }
 
     #[test]
     fn without_a_lease_it_never_ends() {
-        let tenure = Tenure::for_ever();
-        tenure.end();
-        assert!(tenure.holds() && tenure.extend(0) && tenure.holds());
+        let lease = Lease::for_ever();
+        lease.end();
+        assert!(lease.holds() && lease.extend(0) && lease.holds());
     }
 }

@@ -16,7 +16,7 @@ use super::clock::Clock;
 use super::config::Config;
 use super::core::{Core, CoreThread};
 use super::fm::ManagerFm;
-use super::seat::Seat;
+use super::leader_election::LeaderElection;
 use super::{ServerError, routes};
 use crate::manager::{Manager, Options};
 use crate::store::etcd::{Attempt, Campaign, Leadership};
@@ -28,15 +28,15 @@ const LOOK_PAUSE: Duration = Duration::from_millis(250);
 /// How often a thread that may end by itself is looked at.
 const CORE_PAUSE: Duration = Duration::from_millis(100);
 
-/// A manager that leads. Dropping it without [`Reign::end`] breaks everything off.
-pub struct Reign {
+/// A manager that leads. Dropping it without [`LeaderTerm::end`] breaks everything off.
+pub struct LeaderTerm {
     core: Core,
     thread: CoreThread,
-    /// What only a leader runs; aborted when the reign ends.
+    /// What only a leader runs; aborted when the term ends.
     services: JoinSet<()>,
 }
 
-impl Reign {
+impl LeaderTerm {
     /// Loads the store and takes over its state. Blocks while it does.
     ///
     /// # Errors
@@ -65,7 +65,7 @@ impl Reign {
     }
 
     /// Starts what only a leader runs besides the REST interface: each a task of `services`, which is aborted when the
-    /// reign ends, and with it whatever the task has opened.
+    /// term ends, and with it whatever the task has opened.
     ///
     /// # Errors
     /// [`ServerError`] when one cannot be started.
@@ -118,13 +118,17 @@ impl Reign {
 ///
 /// # Errors
 /// [`ServerError::Store`] when the store failed.
-pub async fn alone(reign: Reign, seat: Seat, mut stop: watch::Receiver<bool>) -> Result<(), ServerError> {
+pub async fn alone(
+    term: LeaderTerm,
+    election: LeaderElection,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), ServerError> {
     tokio::select! {
         () = told_to_end(&mut stop) => {}
-        () = reign.failed() => {}
+        () = term.failed() => {}
     }
-    seat.wait("it is ending");
-    Ok(reign.end().await?)
+    election.wait("it is ending");
+    Ok(term.end().await?)
 }
 
 /// Takes part in the managers of `place` until told to end: leads or follows.
@@ -134,7 +138,7 @@ pub async fn alone(reign: Reign, seat: Seat, mut stop: watch::Receiver<bool>) ->
 pub async fn among(
     config: Config,
     place: EtcdPlace,
-    seat: Seat,
+    election: LeaderElection,
     url: String,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), ServerError> {
@@ -147,21 +151,21 @@ pub async fn among(
         };
         match attempt {
             Ok(Attempt::Won(leadership)) => {
-                let led = lead(&config, &place, &leadership, &seat, &url, &mut stop).await;
-                seat.wait("this manager has just given up the lead");
+                let led = lead(&config, &place, &leadership, &election, &url, &mut stop).await;
+                election.wait("this manager has just given up the lead");
                 if let Err(reason) = leadership.give_back().await {
                     tracing::info!(%reason, "the lead cannot be given back; it ends by itself");
                 }
                 led?;
             }
             Ok(Attempt::Led(leader)) => {
-                if seat.follow(&leader) {
+                if election.follow(&leader) {
                     tracing::info!(%leader, "another manager leads");
                 }
             }
             Err(error) => {
                 let reason = unusable(error).to_string();
-                if seat.wait(&reason) {
+                if election.wait(&reason) {
                     tracing::warn!(%reason, "cannot take part; trying again");
                 }
             }
@@ -173,17 +177,17 @@ pub async fn among(
     }
 }
 
-/// Leads until the lead is lost, the store fails, or this process is told to end. When this returns, nothing of the reign
+/// Leads until the lead is lost, the store fails, or this process is told to end. When this returns, nothing of the term
 /// runs any more.
 async fn lead(
     config: &Config,
     place: &EtcdPlace,
     leadership: &Leadership,
-    seat: &Seat,
+    election: &LeaderElection,
     url: &str,
     stop: &mut watch::Receiver<bool>,
 ) -> Result<(), ServerError> {
-    let tenure = leadership.seal().tenure().clone();
+    let lease = leadership.token().lease().clone();
     let over = async {
         tokio::select! {
             reason = leadership.keep() => tracing::warn!(%reason, "the lead is lost; stepping down"),
@@ -192,44 +196,44 @@ async fn lead(
     };
     tokio::pin!(over);
     let mut begun = {
-        let (config, place, seal) = (config.clone(), place.clone(), leadership.seal());
+        let (config, place, seal) = (config.clone(), place.clone(), leadership.token());
         tokio::task::spawn_blocking(move || {
             let store = EtcdStore::open(&place, seal)?;
-            Reign::begin(Box::new(store), &config)
+            LeaderTerm::begin(Box::new(store), &config)
         })
     };
-    let reign = tokio::select! {
+    let term = tokio::select! {
         begun = &mut begun => begun,
         () = &mut over => {
             // What loads the store gives up when it may not ask any more.
-            tenure.end();
+            lease.end();
             begun.await
         }
     };
-    let begun = reign.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-    let mut reign = match begun {
-        Ok(reign) => reign,
+    let begun = term.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+    let mut term = match begun {
+        Ok(term) => term,
         Err(ServerError::Store(reason)) if reason.is_passing() => {
             tracing::warn!(%reason, "cannot take over the store; trying again");
             return Ok(());
         }
         Err(error) => return Err(error),
     };
-    if tenure.holds() {
-        if let Err(error) = reign.serve(config).await {
-            drop(reign.end().await);
+    if lease.holds() {
+        if let Err(error) = term.serve(config).await {
+            drop(term.end().await);
             return Err(error);
         }
-        seat.lead(reign.router(url), tenure.clone());
-        seat.show(reign.core());
+        election.lead(term.router(url), lease.clone());
+        election.show(term.core());
         tracing::info!("this manager leads");
         tokio::select! {
             () = &mut over => {}
-            () = reign.failed() => {}
+            () = term.failed() => {}
         }
-        seat.wait("this manager has just given up the lead");
+        election.wait("this manager has just given up the lead");
     }
-    match reign.end().await {
+    match term.end().await {
         Err(reason) if reason.is_passing() => {
             tracing::warn!(%reason, "stepping down");
             Ok(())
