@@ -92,7 +92,7 @@ fn every_scenario_passes_and_is_what_it_says() {
         paging.pages_written_back > 0 && paging.forks > 0 && paging.discards > 0 && paging.successions > 0
     );
     let sessions = figures(Scenario::Sessions);
-    assert!(sessions.corrupted > 0 && sessions.overflowed > 0 && sessions.losses_told > 0);
+    assert!(sessions.corrupted > 0 && sessions.goodbyes > 0 && sessions.losses_told > 0);
     let control = figures(Scenario::Control);
     assert!(control.messages_lost > 0 && control.messages_repeated > 0 && control.regions_grown > 0);
     assert!(control.regions_disabled > 0 && control.regions_destroyed > 0 && control.bindings > 0);
