@@ -92,12 +92,12 @@ fn every_scenario_passes_and_is_what_it_says() {
         paging.pages_written_back > 0 && paging.forks > 0 && paging.discards > 0 && paging.successions > 0
     );
     let sessions = figures(Scenario::Sessions);
-    assert!(sessions.corrupted > 0 && sessions.overflowed > 0 && sessions.losses_told > 0);
-    let control = figures(Scenario::Control);
+    assert!(sessions.corrupted > 0 && sessions.goodbyes > 0 && sessions.losses_told > 0);
+    let control = passes(&campaign(Scenario::Control, 1, 60)).tally.figures;
     assert!(control.messages_lost > 0 && control.messages_repeated > 0 && control.regions_grown > 0);
     assert!(control.regions_disabled > 0 && control.regions_destroyed > 0 && control.bindings > 0);
     assert!(control.refused_withdrawn > 0 && control.unbindings > 0 && control.managers_killed == 0);
-    let managers = figures(Scenario::Managers);
+    let managers = passes(&campaign(Scenario::Managers, 1, 60)).tally.figures;
     assert!(managers.managers_killed > 0 && managers.managers_away > 0 && managers.regions_made > 0);
     let congested = passes(&campaign(Scenario::Congested, 1, 12)).tally;
     assert!(congested.figures.congestion > 0 && congested.figures.slowdowns > 0);

@@ -164,8 +164,10 @@ impl Managed {
     /// An answer has arrived; what is to be done about regions.
     fn hear(&mut self, call: u64, answer: Answer, now: Time, net: &mut ControlNetwork) -> Vec<Change> {
         // Whoever takes any answer for the one to its last call makes a mistake.
-        let stale = self.mistake == Some(Mistake::TakesOldAnswers);
-        if !self.port.takes(call) && !(stale && matches!(answer, Answer::ComputeNodeSynced(_))) {
+        let mistaken =
+            self.mistake == Some(Mistake::TakesOldAnswers) && matches!(answer, Answer::ComputeNodeSynced(_));
+        let takes = self.port.takes(call) || mistaken;
+        if !takes {
             return Vec::new();
         }
         let followed = match (self.doing, answer) {

@@ -81,11 +81,14 @@ impl ControlNetwork {
             self.trace.say(now, "control", || format!("{message}  LOST"));
             return;
         }
-        let at = self.arrival(now);
+        // What an operator asked for and gave up must not come about after what was asked for later: nothing in it says
+        // which of two regions of one name it is about, as registrations do for nodes.
+        let in_order = matches!(message, Message::Call { caller: Caller::Operator, .. });
+        let at = if in_order { now + self.conditions.delay } else { self.arrival(now) };
         if matches!(message, Message::Call { .. }) && self.random.chance(self.conditions.repeat) {
             self.counts.repeated += 1;
             self.trace.say(now, "control", || format!("{message}  sent TWICE"));
-            let again = self.arrival(at);
+            let again = if in_order { at } else { self.arrival(at) };
             self.put(again, message.clone());
         }
         self.put(at, message);
