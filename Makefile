@@ -74,13 +74,16 @@ endef
 fmt: ## Bring the source into the one form
 	cargo fmt --all
 	cargo fmt --manifest-path wire/fuzz/Cargo.toml
+	cargo fmt --manifest-path bench/fuzz/Cargo.toml
 
 lint: ## Form, clippy and the documentation's own checks, every warning an error
 	@$(NEED) rust cc
 	cargo fmt --all --check
 	cargo fmt --manifest-path wire/fuzz/Cargo.toml --check
+	cargo fmt --manifest-path bench/fuzz/Cargo.toml --check
 	cargo clippy --workspace --all-targets $(LOCKED) -- -D warnings
 	cargo clippy --manifest-path wire/fuzz/Cargo.toml --target-dir $(TARGET) --all-targets $(LOCKED) -- -D warnings
+	cargo clippy --manifest-path bench/fuzz/Cargo.toml --target-dir $(TARGET) --all-targets $(LOCKED) -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items $(LOCKED)
 
 doc: ## The documentation of the crates, in target/doc
@@ -101,9 +104,10 @@ deb: measured ## Debian packages of all programs, in target/deb
 	deploy/debian/build $(TARGET)/measured $(TARGET)/deb
 	@echo 'Install them with: apt-get install ./$(TARGET)/deb/cxloe-*.deb ./$(TARGET)/deb/libcxloe0_*.deb'
 
-fuzz: ## Random and mutated frames against every parser (SECONDS_EACH=20)
+fuzz: ## Random and mutated bytes against everything that reads from networks and sockets (SECONDS_EACH=20)
 	@$(NEED) rust cc
 	wire/fuzz/run.sh $(SECONDS_EACH)
+	FUZZ=bench/fuzz wire/fuzz/run.sh $(SECONDS_EACH)
 
 bench: measured ## The quickstart's figures from four times as many trials; others with RUN='latency --help'
 	@$(NEED) ip
@@ -115,3 +119,4 @@ licences: ## Licences, sources and known weaknesses of the dependencies (cargo-d
 clean: ## Remove everything that was built
 	cargo clean
 	cargo clean --manifest-path wire/fuzz/Cargo.toml
+	cargo clean --manifest-path bench/fuzz/Cargo.toml

@@ -32,7 +32,7 @@ mod blocks;
 mod client_slot;
 mod connection;
 pub mod conversation;
-mod output;
+pub mod output;
 pub mod port;
 mod requests;
 mod seldom;

@@ -20,6 +20,7 @@
 //! | [`tag`] | tags of dynamic capacity as names of regions |
 //! | [`listener`] | serves TCP, within the connections there may be (`places`) and with what clients have set (`settings`) |
 //! | [`client`] | asks over TCP |
+//! | `memory_fabric` | a fabric in memory, for tests; only with the feature of that name |
 
 // These end the process when nobody can be told.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -37,6 +38,8 @@ pub mod header;
 pub mod identity;
 pub mod listener;
 pub mod mctp;
+#[cfg(feature = "memory-fabric")]
+pub mod memory_fabric;
 pub mod mld_component;
 pub mod mld_port;
 pub mod opcode;

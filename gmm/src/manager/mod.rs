@@ -279,6 +279,7 @@ impl Manager {
     /// A [`ManagerError`] that says why not; the state is as before.
     pub fn apply(&mut self, command: Command, now_ms: u64) -> Result<Outcome, ManagerError> {
         self.now_ms = now_ms;
+        self.undo = UndoLog::new(self.state.meta);
         let result = self.carry_out(command);
         if let Err(error) = result {
             if !self.undo.is_empty(&self.state) {

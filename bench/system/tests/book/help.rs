@@ -33,6 +33,18 @@ pub fn of(words: &[&str]) -> Help {
 }
 
 fn ask(program: &Path, commands: &[&str]) -> Option<Help> {
+    let mut help = said(program, commands)?;
+    // One that says the same as the command above it has no commands of its own.
+    if let Some((_, above)) = commands.split_last()
+        && !help.commands.is_empty()
+        && said(program, above).is_some_and(|above| above.commands == help.commands)
+    {
+        help.commands.clear();
+    }
+    Some(help)
+}
+
+fn said(program: &Path, commands: &[&str]) -> Option<Help> {
     let asked = Command::new(program).args(commands).arg("--help").output();
     let output = asked.unwrap_or_else(|error| panic!("{}: {error}", program.display()));
     output.status.success().then(|| read(&String::from_utf8_lossy(&output.stdout)))

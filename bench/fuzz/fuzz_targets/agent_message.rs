@@ -1,0 +1,5 @@
+//! libFuzzer around [`cxloe_fuzz::agent_message`].
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| cxloe_fuzz::agent_message(data));

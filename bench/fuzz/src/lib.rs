@@ -1,0 +1,16 @@
+//! What must hold for any bytes that come over a socket or a ring, one function for each reader.
+//!
+//! | target | who reads | what comes |
+//! |---|---|---|
+//! | `fm_api` | the manager's FM API | MCTP packets over TCP |
+//! | `nbd` | `cn-agent nbd` | a client's side of an NBD connection |
+//! | `agent_message` | the agent's socket | requests of programs |
+//! | `client_ring` | the agent's worker | a ring that its client writes as it likes |
+
+mod fm;
+mod nbd;
+mod program;
+
+pub use fm::fm_api;
+pub use nbd::nbd;
+pub use program::{agent_message, client_ring};
