@@ -81,10 +81,10 @@ lint: ## Form, clippy and the documentation's own checks, every warning an error
 	cargo fmt --all --check
 	cargo fmt --manifest-path wire/fuzz/Cargo.toml --check
 	cargo fmt --manifest-path bench/fuzz/Cargo.toml --check
-	cargo clippy --workspace --all-targets $(LOCKED) -- -D warnings
+	cargo clippy --profile checked --workspace --all-targets $(LOCKED) -- -D warnings
 	cargo clippy --manifest-path wire/fuzz/Cargo.toml --target-dir $(TARGET) --all-targets $(LOCKED) -- -D warnings
 	cargo clippy --manifest-path bench/fuzz/Cargo.toml --target-dir $(TARGET) --all-targets $(LOCKED) -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps --document-private-items $(LOCKED)
+	RUSTDOCFLAGS='-D warnings' cargo doc --profile checked --workspace --no-deps --document-private-items $(LOCKED)
 
 doc: ## The documentation of the crates, in target/doc
 	cargo doc --workspace --no-deps $(LOCKED)
