@@ -176,8 +176,8 @@ struct UpArgs {
     #[arg(long, value_name = "STYLE", default_value = "sleep")]
     wait: String,
     /// Where the programs are
-    #[arg(long, value_name = "FOLDER", default_value = "")]
-    bin: PathBuf,
+    #[arg(long, value_name = "FOLDER")]
+    bin: Option<PathBuf>,
 }
 
 fn nodes(text: &str) -> Result<usize, String> {
@@ -215,7 +215,7 @@ fn work(args: Args) -> Result<(), NamedError> {
                 mtu: up.mtu,
                 link: up.link,
                 wait: up.wait,
-                programs: up.bin,
+                programs: up.bin.unwrap_or_default(),
             };
             lab.up(settings, &["lab", "keep"], &interrupt, &mut |line| say(&line))?;
         }

@@ -35,6 +35,12 @@ pub struct MemoryFabric {
     pub refusals: u32,
 }
 
+impl Default for MemoryFabric {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl MemoryFabric {
     /// As described above, with nothing bound.
     pub fn new() -> Self {

@@ -1,5 +1,5 @@
 //! A listener over a fabric in memory, and packets written and read byte by byte.
-#![allow(dead_code, reason = "each test uses its part of this")]
+#![allow(dead_code, unused_imports, reason = "each test uses its part of this")]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

@@ -117,7 +117,7 @@ impl Commands<'_> {
             PortOperation::Reset => PortControl::RESET_PPB,
         };
         let request = PortControl { port: self.device()?, operation };
-        Ok(self.client.ask(Recipient::Switch, Opcode::PhysicalPortControl, &request).await?)
+        self.client.ask(Recipient::Switch, Opcode::PhysicalPortControl, &request).await
     }
 
     async fn virtual_switches(&mut self, ids: Vec<u8>, all: bool) -> Result<(), Failure> {
@@ -136,7 +136,7 @@ impl Commands<'_> {
     async fn told(&mut self, request: &GetVirtualSwitches) -> Result<VirtualSwitches, Failure> {
         let read = |bytes: &[u8]| VirtualSwitches::from_bytes(bytes, request);
         let opcode = Opcode::GetVirtualSwitchInfo;
-        Ok(self.client.ask_with(Recipient::Switch, opcode, &request.to_bytes(), read).await?)
+        self.client.ask_with(Recipient::Switch, opcode, &request.to_bytes(), read).await
     }
 
     async fn bind(

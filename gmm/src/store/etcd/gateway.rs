@@ -8,7 +8,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::wire::{
-    Failure, Ignored, LeaseGranted, LeaseGrant, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer,
+    Failure, Ignored, LeaseGrant, LeaseGranted, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer,
 };
 use crate::store::EtcdPlace;
 
