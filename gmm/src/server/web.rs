@@ -1,6 +1,6 @@
 //! The web view of the fabric: a page that lies in the program itself and asks the REST interface of the manager it came
 //! from. The page is served by every manager at any time; whoever does not lead sends `/` on to the leader, as anything
-//! else (see [`super::election`]).
+//! else (see [`super::leader_election`]).
 //!
 //! The page may load, run and ask nothing but what comes from here, and cannot turn text into markup
 //! (`require-trusted-types-for`): what nodes and clients call things stays text.

@@ -1,6 +1,6 @@
 //! The nouns of the fabric, as the manager keeps them, as its store holds them and as its REST interface shows them:
 //! one type for all three, so that nothing is translated on the way. No logic beyond what a noun knows of itself;
-//! the rules that connect nouns are in [`crate::manager`].
+//! the rules that connect nouns are in the manager (`cxloe_gmm::manager`).
 
 mod cleared_log;
 mod command;
