@@ -44,7 +44,7 @@ quickstart: build ## Two nodes joined by a cable in this machine: what works, ho
 	$(TARGET)/release/cxloe-bench quickstart
 
 test test-all: export CXLOE_BUILT = 1
-test: test-build ## All tests but the long ones: the build, and about 8 minutes on two cores
+test: test-build ## All tests but the long ones: the build, and about 11 minutes on two cores
 	$(call run_tests,)
 
 test-all: export PROPTEST_CASES ?= 5000
