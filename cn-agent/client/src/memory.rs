@@ -77,10 +77,9 @@ impl SharedMemory {
     pub fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
         let all = self.map.len() / size_of::<AtomicU64>();
         assert!(first <= all && count <= all - first);
-        // SAFETY: the mapping begins at a page boundary, so every word is aligned; the words lie inside it (checked
-        // above); it stays mapped as long as `self` is borrowed, and its size is sealed. All accesses by code of this
-        // process are atomic, because this is the only way to it; those of the kernel and of other processes cannot
-        // break Rust's rules.
+        // SAFETY: the mapping begins at a page boundary, so words are aligned; they lie inside it (checked above); it stays
+        // mapped while `self` is borrowed, and its size is sealed. This process reaches it only by these atomics; what the
+        // kernel and other processes do to it cannot break Rust's rules.
         unsafe { std::slice::from_raw_parts(self.map.as_ptr().cast::<AtomicU64>().add(first), count) }
     }
 
