@@ -31,7 +31,7 @@ pub(super) struct Refused {
 }
 
 impl Manager {
-    /// Begins a reign: to be told before anything else of a term is.
+    /// Begins a term: to be told before anything else of a term is.
     pub(super) fn begin_reign(&mut self, watermark: Watermark) {
         let Watermark { term, revision, run } = watermark;
         self.put(Change::LeaderTerm(LeaderTerm { term, run, first: revision + 1, adopted: Vec::new() }));

@@ -1,6 +1,6 @@
 //! Which managers have led a fabric, one after the other: what tells a store from an older copy of itself. Each start of a
 //! manager adds a [`LeaderTerm`] to its store, with a random number that no other start has. Nodes remember under which of them,
-//! and how far, they followed; a store that was put back has either not got that reign or left it too early, and no number
+//! and how far, they followed; a store that was put back has either not got that term or left it too early, and no number
 //! of further starts changes that.
 
 use schemars::JsonSchema;
@@ -48,39 +48,39 @@ pub struct Lacking {
     pub own: Watermark,
 }
 
-/// Checks that a store at `own` with these reigns [`contains`] what was seen.
+/// Checks that a store at `own` with these terms [`contains`] what was seen.
 ///
 /// # Errors
 /// [`Lacking`].
-pub fn check(reigns: &[LeaderTerm], own: Watermark, seen: Watermark) -> Result<(), Lacking> {
-    if contains(reigns, own, seen) { Ok(()) } else { Err(Lacking { seen, own }) }
+pub fn check(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> Result<(), Lacking> {
+    if contains(terms, own, seen) { Ok(()) } else { Err(Lacking { seen, own }) }
 }
 
-/// Whether a store at `own` with these reigns, by ascending term, contains everything that was seen up to `seen`.
+/// Whether a store at `own` with these terms, by ascending term, contains everything that was seen up to `seen`.
 ///
 /// Who has seen a manager that chose no number for its run is told by term and revision alone.
-pub fn contains(reigns: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
+pub fn contains(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
     if seen.run == 0 {
         return seen.term <= own.term && seen.revision <= own.revision;
     }
-    let last = match reigns.iter().position(|reign| reign.is_of(seen)) {
+    let last = match terms.iter().position(|leader| leader.is_of(seen)) {
         // The next one's first revision is the end of this one.
-        Some(at) => reigns.get(at + 1).map_or(own.revision, |next| next.first.saturating_sub(1)),
+        Some(at) => terms.get(at + 1).map_or(own.revision, |next| next.first.saturating_sub(1)),
         None => 0,
     };
-    seen.revision <= last || reigns.iter().any(|reign| reign.adopts(seen))
+    seen.revision <= last || terms.iter().any(|leader| leader.adopts(seen))
 }
 
-/// As much of `reigns` as [`contains`] needs to know about `seen`, and the latest.
-pub fn excerpt<'a>(reigns: impl Iterator<Item = &'a LeaderTerm>, seen: Watermark) -> Vec<LeaderTerm> {
+/// As much of `terms` as [`contains`] needs to know about `seen`, and the latest.
+pub fn excerpt<'a>(terms: impl Iterator<Item = &'a LeaderTerm>, seen: Watermark) -> Vec<LeaderTerm> {
     let (mut found, mut after) = (Vec::new(), false);
-    let mut reigns = reigns.peekable();
-    while let Some(reign) = reigns.next() {
-        let wanted = reign.is_of(seen) || after || reign.adopts(seen) || reigns.peek().is_none();
-        after = reign.is_of(seen);
+    let mut terms = terms.peekable();
+    while let Some(leader) = terms.next() {
+        let wanted = leader.is_of(seen) || after || leader.adopts(seen) || terms.peek().is_none();
+        after = leader.is_of(seen);
         if wanted {
-            let adopted = reign.adopted.iter().copied().filter(|given_up| given_up.is_further_on_than(seen));
-            found.push(LeaderTerm { adopted: adopted.collect(), ..reign.clone() });
+            let adopted = leader.adopted.iter().copied().filter(|given_up| given_up.is_further_on_than(seen));
+            found.push(LeaderTerm { adopted: adopted.collect(), ..leader.clone() });
         }
     }
     found
@@ -94,26 +94,26 @@ mod tests {
         Watermark { term, revision, run }
     }
 
-    fn reign(term: u64, run: u64, first: u64) -> LeaderTerm {
+    fn leader(term: u64, run: u64, first: u64) -> LeaderTerm {
         LeaderTerm { term, run, first, adopted: Vec::new() }
     }
 
     /// Says the same of the whole and of its excerpt.
-    fn holds(reigns: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
-        let whole = contains(reigns, own, seen);
-        assert_eq!(contains(&excerpt(reigns.iter(), seen), own, seen), whole, "{seen:?} in {reigns:?}");
+    fn holds(terms: &[LeaderTerm], own: Watermark, seen: Watermark) -> bool {
+        let whole = contains(terms, own, seen);
+        assert_eq!(contains(&excerpt(terms.iter(), seen), own, seen), whole, "{seen:?} in {terms:?}");
         whole
     }
 
     #[test]
     fn a_store_contains_what_it_has_lived_through() {
-        let reigns = [reign(1, 11, 1), reign(2, 22, 10), reign(3, 33, 20)];
+        let terms = [leader(1, 11, 1), leader(2, 22, 10), leader(3, 33, 20)];
         let own = at(3, 33, 25);
         for seen in [at(1, 11, 9), at(2, 22, 10), at(2, 22, 19), at(3, 33, 25), at(0, 0, 0), at(2, 0, 12)] {
-            assert!(holds(&reigns, own, seen), "{seen:?}");
+            assert!(holds(&terms, own, seen), "{seen:?}");
         }
         for seen in [at(1, 11, 10), at(2, 22, 20), at(3, 33, 26), at(2, 23, 12), at(4, 44, 1), at(4, 0, 1)] {
-            assert!(!holds(&reigns, own, seen), "{seen:?}");
+            assert!(!holds(&terms, own, seen), "{seen:?}");
         }
     }
 
@@ -121,27 +121,27 @@ mod tests {
     fn a_store_that_was_put_back_never_grows_into_the_one_that_was_lost() {
         // A copy from revision 9; the lost one went on under run 22, up to revision 15.
         let seen = at(2, 22, 15);
-        let mut reigns = vec![reign(1, 11, 1)];
+        let mut terms = vec![leader(1, 11, 1)];
         for start in 0..40 {
             let term = 2 + start;
-            reigns.push(reign(term, 1000 + start, 10 + start * 7));
+            terms.push(leader(term, 1000 + start, 10 + start * 7));
             let own = at(term, 1000 + start, 16 + start * 7);
-            assert!(!holds(&reigns, own, seen), "after start {start}");
-            assert!(holds(&reigns, own, at(1, 11, 9)), "who has not seen what was lost goes on");
+            assert!(!holds(&terms, own, seen), "after start {start}");
+            assert!(holds(&terms, own, at(1, 11, 9)), "who has not seen what was lost goes on");
         }
         // Put back while the run that the node saw was under way.
-        let reigns = [reign(2, 22, 10), reign(3, 1000, 13), reign(4, 1001, 40)];
-        assert!(!holds(&reigns, at(4, 1001, 80), seen) && holds(&reigns, at(4, 1001, 80), at(2, 22, 12)));
+        let terms = [leader(2, 22, 10), leader(3, 1000, 13), leader(4, 1001, 40)];
+        assert!(!holds(&terms, at(4, 1001, 80), seen) && holds(&terms, at(4, 1001, 80), at(2, 22, 12)));
     }
 
     #[test]
     fn what_was_given_up_by_command_is_contained_so_far_and_no_further() {
-        let mut reigns = [reign(1, 11, 1), reign(2, 1000, 10), reign(3, 1001, 12)];
-        reigns[1].adopted = vec![at(9, 99, 500), at(2, 22, 15)];
+        let mut terms = [leader(1, 11, 1), leader(2, 1000, 10), leader(3, 1001, 12)];
+        terms[1].adopted = vec![at(9, 99, 500), at(2, 22, 15)];
         let own = at(3, 1001, 14);
-        assert!(holds(&reigns, own, at(2, 22, 15)) && holds(&reigns, own, at(2, 22, 3)));
-        assert!(holds(&reigns, own, at(9, 99, 500)));
-        assert!(!holds(&reigns, own, at(2, 22, 16)) && !holds(&reigns, own, at(9, 98, 1)));
+        assert!(holds(&terms, own, at(2, 22, 15)) && holds(&terms, own, at(2, 22, 3)));
+        assert!(holds(&terms, own, at(9, 99, 500)));
+        assert!(!holds(&terms, own, at(2, 22, 16)) && !holds(&terms, own, at(9, 98, 1)));
     }
 
     #[test]
