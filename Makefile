@@ -106,6 +106,8 @@ deb: measured ## Debian packages of all programs, in target/deb
 	deploy/debian/build $(TARGET)/measured $(TARGET)/deb
 	@echo 'Install them with: apt-get install ./$(TARGET)/deb/cxloe-*.deb ./$(TARGET)/deb/libcxloe0_*.deb'
 
+# One folder for both workspaces: what they have in common is built once.
+fuzz: export CARGO_TARGET_DIR := $(abspath $(TARGET))/fuzz
 fuzz: ## Random and mutated bytes against everything that reads from networks and sockets (SECONDS_EACH=20)
 	@$(NEED) rust cc
 	wire/fuzz/run.sh $(SECONDS_EACH)
@@ -120,5 +122,3 @@ licences: ## Licences, sources and known weaknesses of the dependencies (cargo-d
 
 clean: ## Remove everything that was built
 	cargo clean
-	cargo clean --manifest-path wire/fuzz/Cargo.toml
-	cargo clean --manifest-path bench/fuzz/Cargo.toml
