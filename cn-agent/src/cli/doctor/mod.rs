@@ -115,7 +115,7 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
 fn xdp(backend: Backend) -> Xdp {
     match backend {
         Backend::Xdp => Xdp::Must,
-        Backend::Auto => Xdp::May,
+        Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput => Xdp::May,
         Backend::Packet | Backend::Pnet => Xdp::Not,
     }
 }
