@@ -116,6 +116,12 @@ pub trait Link: Send {
     }
 }
 
+/// A link whose particulars can be added to while it is opened.
+pub(crate) trait Explain {
+    /// The text of [`LinkInfo::detail`].
+    fn detail(&mut self) -> &mut String;
+}
+
 /// Methods of [`Link`] that a link around another one passes on as they are: `pass_on!(self => self.inner; info wait)`.
 macro_rules! pass_on {
     ($self:ident => $inner:expr; $($method:ident)+) => {

@@ -1,5 +1,6 @@
 //! Opening a link: which implementation is tried first, and why another was taken.
 
+use crate::link::Explain;
 use crate::packet::PacketLink;
 use crate::pnet::PnetLink;
 use crate::xdp::{self, XdpLink};
@@ -34,12 +35,6 @@ fn one(config: &LinkConfig, backend: Backend, why: Option<&str>) -> Result<Box<d
         Backend::Pnet => boxed(PnetLink::open(config)?, why),
         _ => boxed(PacketLink::open(config)?, why),
     })
-}
-
-/// A link whose particulars can be added to while it is opened.
-pub(crate) trait Explain {
-    /// The text of [`LinkInfo::detail`](crate::LinkInfo::detail).
-    fn detail(&mut self) -> &mut String;
 }
 
 fn choose(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {

@@ -15,7 +15,7 @@ use std::time::Duration;
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface};
 
 use super::interface::{ETHERNET_HEADER, Interface};
-use super::open::Explain;
+use super::link::Explain;
 use super::socket::{get_option, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;

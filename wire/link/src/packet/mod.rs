@@ -20,7 +20,7 @@ pub(super) use receive::RxRing;
 use transmit::TxRing;
 
 use super::interface::{ETHERNET_HEADER, Interface};
-use super::open::Explain;
+use super::link::Explain;
 use super::socket::{self, get_option, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;

@@ -25,7 +25,7 @@ use ring::{Addresses, Descriptors, Ring, Umem};
 use transmit::TxSide;
 
 use super::interface::{ETHERNET_HEADER, Interface};
-use super::open::Explain;
+use super::link::Explain;
 use super::socket::{self, kick, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
