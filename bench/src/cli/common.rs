@@ -28,8 +28,9 @@ pub struct LinkArgs {
     #[arg(short, long, value_name = "NAME", help_heading = "Link")]
     pub interface: String,
 
-    /// auto takes the fastest that works: xdp, packet or pnet
-    #[arg(long, value_name = "auto|xdp|packet|pnet", default_value = "auto", help_heading = "Link")]
+    /// auto takes what suits the interface, auto:latency the quickest for single lines, auto:throughput the one with the
+    /// most frames a second
+    #[arg(long, value_name = Backend::VALUES, default_value = "auto", help_heading = "Link")]
     pub link: Backend,
 
     /// busy (spin), adaptive or adaptive:TIME (spin that long, then sleep) or sleep

@@ -38,8 +38,9 @@ use cxloe_lab::{Interrupt, Lab, Standing};
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The link: auto takes the fastest that works
-    #[arg(long, value_name = "auto|xdp|packet|pnet", default_value = "auto")]
+    /// The link: auto takes what suits the interface, auto:latency the quickest for single lines, auto:throughput the one
+    /// with the most frames a second
+    #[arg(long, value_name = Backend::VALUES, default_value = "auto")]
     link: Backend,
 
     /// What memory node and bench do while they wait: busy, adaptive or adaptive:TIME or sleep [default: busy with two

@@ -416,6 +416,7 @@ impl Worker {
                 engine: self.engine.counters(),
                 link: self.link.counters(),
                 backend: self.link.info().backend.to_owned(),
+                link_detail: self.link.info().detail.clone(),
                 link_down: self.options.health.down(),
                 link_reopened: self.options.health.reopened(),
                 clients: self.parties.clients.count(),

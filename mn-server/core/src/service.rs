@@ -102,10 +102,21 @@ impl<T: Trace> Service<T> {
         self.responder.handle(frame, now, &mut self.memory, tx);
     }
 
-    /// To be called after each batch: sends what waited for its end.
+    /// To be called after each batch, and while it [is stalled](Self::is_stalled): sends what waited for its end, or for
+    /// room.
     #[inline]
     pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
-        self.responder.finish_batch(tx);
+        if self.responder.is_stalled() {
+            self.responder.resume(&mut self.memory, tx);
+        } else {
+            self.responder.finish_batch(tx);
+        }
+    }
+
+    /// Whether requests wait for room for their answers only.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        self.responder.is_stalled()
     }
 
     /// To be called after each batch that did not empty the receive queue, and after each one while it

@@ -38,6 +38,8 @@ const TLB_ENTRIES: usize = 16;
 const GOODBYE: Duration = Duration::from_micros(200);
 /// How often a service looks for sessions that have gone silent.
 const POLL_EVERY: Duration = Duration::from_millis(100);
+/// How often it looks whether there is room for answers that wait for it.
+const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 
 /// A memory node.
 pub struct MemoryNode {
@@ -308,7 +310,9 @@ impl MemoryNode {
     /// When it goes on with what it has, if it waits for that.
     pub fn deadline(&self, now: Time) -> Option<Time> {
         let goes_on = Some(self.busy_until.max(self.paused_until)).filter(|at| *at > now);
-        goes_on.into_iter().chain(self.ends_at).min()
+        // While answers wait for room it looks again, busily.
+        let again = (goes_on.is_none() && self.service.is_stalled()).then(|| now + LOOK_INTERVAL);
+        goes_on.or(again).into_iter().chain(self.ends_at).min()
     }
 
     /// Takes what has arrived; whether there was anything.
@@ -331,7 +335,7 @@ impl MemoryNode {
             }),
         };
         let received = received.expect("a simulated link");
-        if received > 0 {
+        if received > 0 || service.is_stalled() {
             service.finish_batch(link.transmit());
             // The cable's own pause needs somebody at its other end who hears it; nobody does here.
             let verdict = service.look_at_queue(|count| link.holds(count), now);

@@ -115,7 +115,7 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
 fn xdp(backend: Backend) -> Xdp {
     match backend {
         Backend::Xdp => Xdp::Must,
-        Backend::Auto => Xdp::May,
+        Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput => Xdp::May,
         Backend::Packet | Backend::Pnet => Xdp::Not,
     }
 }
@@ -151,7 +151,10 @@ fn judge_daemon(sessions: &Result<Vec<Session>, ClientError>) -> Check {
 fn judge_link(counters: &Counters) -> Check {
     let (group, name) = (Group::Daemon, "link");
     match &counters.link_down {
-        None => Check::ok(group, name, format!("open, by {}", counters.backend)),
+        None if counters.link_detail.is_empty() => {
+            Check::ok(group, name, format!("open, by {}", counters.backend))
+        }
+        None => Check::ok(group, name, format!("open, by {}: {}", counters.backend, counters.link_detail)),
         Some(down) => Check::fail(
             group,
             name,

@@ -212,6 +212,8 @@ pub struct Responder {
     last: usize,
     /// Session and stream with an acknowledgement due.
     due: Option<(usize, u8)>,
+    /// Whether requests may wait, in any session, for room for their answers only.
+    stalled: bool,
     offers: Offers,
     /// When it was last looked at who is a guest.
     guests_at: Time,
@@ -239,6 +241,7 @@ impl Responder {
             by_cn: Directory::with_capacity(config.sessions_max),
             last: 0,
             due: None,
+            stalled: false,
             offers: Offers::new(),
             guests_at: Time::ZERO,
             early: 0,
@@ -363,6 +366,7 @@ impl Responder {
         if stream.due.is_some() {
             self.due = Some((index, id));
         }
+        self.stalled |= stream.is_stalled();
     }
 
     #[inline]
@@ -382,6 +386,37 @@ impl Responder {
     pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
         if self.due.is_some() {
             self.flush_due(tx);
+        }
+    }
+
+    /// Whether requests whose turn has come wait for room for their answers: [`resume`](Self::resume) when there may be
+    /// some, be it that no other frame comes.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// Answers what [waits](Self::is_stalled) for room, as far as there is some.
+    #[cold]
+    pub fn resume<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
+        self.finish_batch(tx);
+        self.stalled = false;
+        for session in self.sessions.iter_mut().flatten() {
+            for stream in session.streams.iter_mut().filter(|stream| stream.is_stalled()) {
+                let before = session.buffers.used();
+                let mut cx = Context {
+                    cn: session.cn.to_u64(),
+                    framer: &session.framer,
+                    max_frame: session.max_frame,
+                    counters: &mut session.counters,
+                    room: false,
+                    memory,
+                    tx,
+                };
+                stream.resume(&mut session.buffers, &mut cx);
+                self.early = self.early + session.buffers.used() - before;
+                self.stalled |= stream.is_stalled();
+            }
         }
     }
 

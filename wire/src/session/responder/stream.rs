@@ -127,6 +127,19 @@ impl Stream {
         self.early_count
     }
 
+    /// Whether the request whose turn it is has come, and there was no room for its answer.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        self.early_count > 0 && self.early[self.expected as usize % SLOTS].is_some()
+    }
+
+    /// Goes on with what is [stalled](Self::is_stalled), as far as there is room.
+    #[cold]
+    pub fn resume<M: Memory>(&mut self, buffers: &mut Slab, cx: &mut Context<'_, M>) {
+        self.drain_early(buffers, cx);
+        self.flush_due(cx.framer, cx.tx);
+    }
+
     /// Takes genuine request `seq`.
     #[inline]
     pub fn take<M: Memory>(

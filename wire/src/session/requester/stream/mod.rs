@@ -171,9 +171,9 @@ impl Stream {
             return;
         }
         // R8: no sample from a request sent more than once, as the answer may belong to either
-        // transmission; nor from one that waited for others at the memory node.
-        let (sends, sent) = (entry.sends, entry.last_sent);
-        if sends == 1 && !entry.sacked {
+        // transmission; nor from one that waited for others at the memory node, or in a silence.
+        let (sends, sent, sacked) = (entry.sends, entry.last_sent, entry.sacked);
+        if sends == 1 && !sacked && self.recovery.counts(sent) {
             shared.rtt.sample(now.0.saturating_sub(sent.0));
         }
         self.complete(answer, shared, out);
