@@ -32,7 +32,7 @@ use crate::machine;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
 use crate::measure::{MeasureError, Target, fault_step};
-use crate::report::{Report, Samples};
+use crate::report::{Report, Samples, Statistic};
 use cxloe_lab::{Interrupt, Lab, Standing};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
@@ -161,6 +161,18 @@ fn in_lab(
     };
     let (mut report, samples) = measure(args, &mut target, &info, wait)?;
     verify(&mut target)?;
+    for samples in &agent.measure(&mut target, args.trials)?.all() {
+        report.add(samples);
+    }
+    report.add_throughput(agent.bulk(&target, args.trials)?);
+    let (blocks, rate) = agent.nbd(&lab, state, &target, args.trials)?;
+    report.add(&blocks);
+    report.add_throughput(rate);
+    super::latency::add_agent_ratios(&mut report)?;
+    report.add_ratio("nbd_read4k/read4k", Statistic::P50, None)?;
+    for name in ["agent_bulk_read/burst_read", "nbd_bulk_read/burst_read"] {
+        report.add_ratio(name, Statistic::BytesPerS, Some(0.8))?;
+    }
     let (target, inline) = fault_step::in_place(target)?;
     report.add(&inline);
     let pages = |samples: &Samples| samples.summary().map_or(0, |summary| summary.count);
@@ -168,9 +180,6 @@ fn in_lab(
         "page faults: {} fetched by the thread that touched them (inline), every byte right",
         pages(&inline)
     );
-    for samples in &agent.measure(interrupt)? {
-        report.add(samples);
-    }
     match agent.faults(&target) {
         Ok(faults) => {
             report.add(&faults);

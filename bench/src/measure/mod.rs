@@ -5,6 +5,7 @@
 //! ([`cxloe_link::echo`]): this side drives it over the port's own link, and the memory node's worker
 //! answers it from a loop of its own.
 
+pub mod agent_port;
 pub mod bare;
 pub mod fault;
 mod fault_inline;
@@ -16,6 +17,7 @@ pub mod floor_fault;
 mod floor_mapping;
 pub mod hits;
 pub mod latency;
+pub mod nbd;
 pub mod streams;
 pub mod verify;
 
