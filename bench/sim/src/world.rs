@@ -100,6 +100,7 @@ impl<'a> World<'a> {
             };
             mn.slow_down(node.service);
             mn.watch_queue(node.congestion);
+            mn.know_multi(node.multi);
             plan.mistake.into_iter().for_each(|mistake| mn.plant(mistake));
             mns.push(mn);
         }

@@ -249,6 +249,8 @@ impl Worker {
     #[inline]
     fn round(&mut self, now: Time) -> Result<usize, LinkError> {
         self.signals.poll(&mut self.engine, || now);
+        // What all clients want in this round travels together.
+        self.engine.hold();
         let (engine, parties) = (&mut self.engine, &mut self.parties);
         let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
         let Parties { clients, spaces } = &mut self.parties;
@@ -263,6 +265,7 @@ impl Worker {
         self.backpressured = served.backpressured
             || (!self.drains.is_empty() && self.drains.gets_on())
             || self.parties.spaces.has_work();
+        self.engine.release(now, self.link.transmit());
         self.link.flush()?;
         self.told = self.parties.clients.wake();
         Ok(received + served.taken + paged)

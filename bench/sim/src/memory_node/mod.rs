@@ -14,7 +14,7 @@ use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
 use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
 use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::{PageTable, Translation};
-use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::frame::{FEATURE_MULTI, FEATURES, LINE_SIZE, Mac};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::ResponderConfig;
 use cxloe_wire::time::Time;
@@ -67,6 +67,8 @@ pub struct MemoryNode {
     /// `None`: a static map says who has what.
     following: Option<Following>,
     congestion: CongestionConfig,
+    /// Whether it takes frames of many lines, before its first restart and after.
+    multi: [bool; 2],
 }
 
 /// The pool and who owns what of it.
@@ -193,7 +195,14 @@ impl MemoryNode {
             meddler: None,
             following,
             congestion: CongestionConfig { threshold: 0, ..CongestionConfig::default() },
+            multi: [true; 2],
         }
+    }
+
+    /// Makes it a release that takes frames of many lines or does not, before its first restart and after.
+    pub fn know_multi(&mut self, multi: [bool; 2]) {
+        self.multi = multi;
+        self.service.responder().set_features(features(multi[0]));
     }
 
     /// Makes it slow: busy for so long with each frame.
@@ -243,6 +252,7 @@ impl MemoryNode {
         }
         self.service = Service::new(self.config.clone(), self.memory.table().clone(), TLB_ENTRIES);
         self.service.set_congestion(self.congestion);
+        self.service.responder().set_features(features(self.multi[1]));
         (self.busy_until, self.paused_until, self.ends_at) = (Time::ZERO, Time::ZERO, None);
     }
 
@@ -356,6 +366,11 @@ impl MemoryNode {
     pub fn is_at_rest(&mut self, now: Time) -> bool {
         self.service.responder().statuses(now).iter().all(|s| s.waiting == 0 && s.buffered == 0)
     }
+}
+
+/// What a release can do that takes frames of many lines, or does not.
+pub(crate) fn features(multi: bool) -> u32 {
+    if multi { FEATURES } else { FEATURES & !FEATURE_MULTI }
 }
 
 /// The incarnation of a node's pool after so many losses; pools draw theirs, here it has to follow from the seed.

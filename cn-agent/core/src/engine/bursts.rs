@@ -15,10 +15,6 @@ use super::segment::Spread;
 use super::{BurstRead, Engine, EngineError, Segment, Write, page_and_mask, stream_of};
 use crate::cache::State;
 
-/// What stands before the lines of a burst: their number in a response, their mask in a request.
-const BURST_READ_HEAD: usize = 1;
-const BURST_WRITE_HEAD: usize = 8;
-
 impl Engine {
     /// The `lines` lines from `hpa` on that lie one behind the other on its memory node. Whether a frame carries them is
     /// another matter: a [`SegmentIter`](super::SegmentIter) asks.
@@ -75,7 +71,7 @@ impl Engine {
         }
         self.core.inflight.start(page, mask);
         self.core.counters.burst_reads += 1;
-        self.sent(peer, BURST_READ_HEAD + lines * LINE_SIZE);
+        self.sent(peer);
         Ok(BurstRead::Sent)
     }
 
@@ -122,7 +118,7 @@ impl Engine {
             }
         }
         self.core.counters.burst_writes += 1;
-        self.sent(peer, BURST_WRITE_HEAD + data.len());
+        self.sent(peer);
         Ok(Write::Sent)
     }
 

@@ -135,7 +135,7 @@ impl Stream {
     /// R5: request `seq` has arrived, and everything up to `last_in_order` has been executed.
     #[cold]
     pub fn sacked(&mut self, seq: u64, last_in_order: u64) {
-        if seq < self.oldest || seq >= self.next {
+        if seq < self.oldest || seq >= self.unsent {
             return;
         }
         if self.scheme == Retransmission::GoBackN {
@@ -155,7 +155,7 @@ impl Stream {
 
     /// Go-Back-N: everything from request `from` on is to be sent again.
     fn go_back(&mut self, from: u64) {
-        let sweep = Sweep { at: from, until: self.next, began: Time(u64::MAX), allowance: ALL };
+        let sweep = Sweep { at: from, until: self.unsent, began: Time(u64::MAX), allowance: ALL };
         self.recovery.sweep = Some(sweep);
         self.recovery.check_at = Some(Time::ZERO);
     }
@@ -184,6 +184,11 @@ impl Stream {
     pub fn poll(&mut self, now: Time, framer: &Framer, shared: &mut Shared, tx: &mut dyn Transmit) {
         if self.is_idle() {
             self.recovery.check_at = None;
+            return;
+        }
+        if !self.send_waiting(now, framer, shared, tx) {
+            // The transmit ring is full: go on when there may be room.
+            self.recovery.check_at = Some(now);
             return;
         }
         if now >= self.recovery.silent_at {
