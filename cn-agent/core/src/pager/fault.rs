@@ -133,7 +133,7 @@ impl Pager {
                 Ok(())
             }
             State::Fetching => {
-                self.join(view, entry, fault);
+                self.join(view, entry, fault, io);
                 Err(Wait::Event)
             }
             State::Staged => self.install_staged(view, entry, fault, io),
@@ -160,6 +160,7 @@ impl Pager {
                 Ok(())
             }
             State::Dropping => {
+                self.wanted_back = true;
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
             }
@@ -203,7 +204,7 @@ impl Pager {
     }
 
     /// Another thread wants a page that is on its way.
-    pub(super) fn join(&mut self, view: ViewId, entry: Entry, fault: Fault) {
+    pub(super) fn join(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) {
         let Some(buffer) = entry.buffer() else { return };
         if let Use::Fetch { view: of, page, mapping, write } = self.buffers.purpose(buffer) {
             let (mapping, write) = match mapping {
@@ -216,6 +217,7 @@ impl Pager {
         if !entry.is(Flags::WANTED) {
             self.counters.faults += 1;
             self.look_ahead_proved(view, fault.page);
+            io.store.hurry(buffer);
         }
         self.set(view, fault.page, entry.with(Flags::WANTED));
     }
@@ -261,29 +263,7 @@ impl Pager {
                 self.hold(view, page, entry);
                 self.wake(view, page, io);
             }
-            None => self.place_ahead(view, page, entry, buffer, io),
-        }
-    }
-
-    /// Pages fetched ahead are put in place, but for markers, which show how far a reader has got.
-    pub(super) fn place_ahead(
-        &mut self,
-        view: ViewId,
-        page: u32,
-        entry: Entry,
-        buffer: BufferId,
-        io: &mut Io<'_>,
-    ) {
-        let mapping = self.mappings_of(view).next();
-        // A marker was requested as a write nobody makes: see `read_ahead`.
-        let marker = matches!(self.buffers.purpose(buffer), Use::Fetch { write: true, .. });
-        match mapping {
-            Some(mapping) if !marker && self.bounded() < self.options.limit => {
-                if let Err(Wait::Turn) = self.install_buffer(view, entry, mapping, buffer, false, io) {
-                    self.hold(view, page, self.entry(view, page));
-                }
-            }
-            _ => self.hold(view, page, entry),
+            None => self.arrived_ahead(view, page, entry, buffer),
         }
     }
 

@@ -25,6 +25,7 @@
 //! begun ahead of need (`evict`), so that a fault finds room.
 
 mod ahead;
+mod clean;
 mod counters;
 pub mod entry;
 mod evict;
@@ -41,7 +42,9 @@ pub mod store;
 mod table;
 mod takeover;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -132,6 +135,14 @@ pub struct Pager {
     to_drop: Vec<PageRef>,
     ranges: Vec<Range<u32>>,
     staged: VecDeque<PageRef>,
+    /// Whether somebody waits for a page that is about to be taken away.
+    wanted_back: bool,
+    /// Pages that came ahead and are not in place yet.
+    arrived: Vec<PageRef>,
+    /// Dirty pages about to be sent, within a turn.
+    victims: Vec<PageRef>,
+    /// Neighbours on their way into memory in one step.
+    landing: Box<[Page]>,
     /// Mappings found to have ended.
     ended: Vec<MappingId>,
     /// Whether pages have been found that cannot leave for want of a slot, and none that can.
@@ -162,6 +173,10 @@ impl Pager {
             to_drop: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             ranges: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             staged: VecDeque::with_capacity(BUFFERS_IN_FLIGHT as usize),
+            wanted_back: false,
+            arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
+            victims: Vec::with_capacity(evict::STEP),
+            landing: vec![[0; PAGE_BYTES]; ahead::RUN].into_boxed_slice(),
             ended: Vec::with_capacity(MAPPINGS_MAX),
             full: false,
             fruitless: 0,
@@ -379,6 +394,7 @@ impl Pager {
         self.counters.prefetch_wasted += u64::from(wasted);
         self.to_drop.retain(|page| page.view != id);
         self.staged.retain(|page| page.view != id);
+        self.arrived.retain(|page| page.view != id);
     }
 
     /// The program discards pages, and has said so before it does: they are zeros from here on. Not for pages that leave by

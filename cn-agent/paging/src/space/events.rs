@@ -13,7 +13,7 @@ use super::{ONLY, Space};
 use crate::member::Kept;
 use crate::memory::{KernelMemory, Mapped, access};
 use crate::shared_state::Record;
-use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
+use crate::uffd::{Access, EVENTS_MAX, Event, EventBuffer, Uffd, UffdError};
 
 /// Reads of one userfaultfd in one round.
 const READS_MAX: usize = 8;
@@ -59,7 +59,8 @@ impl Space {
                     return count;
                 }
             }
-            if count == before {
+            // A read that was not full has left nothing: another one would keep the fault waiting that it brought.
+            if count - before < EVENTS_MAX {
                 return count;
             }
         }
