@@ -427,6 +427,7 @@ fn sum(a: PagerCounters, b: PagerCounters) -> PagerCounters {
         faults,
         zero_fills,
         held_hits,
+        second_chances,
         write_faults,
         waits_for_room,
         fetched,

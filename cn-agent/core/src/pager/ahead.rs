@@ -44,6 +44,7 @@ impl Pager {
                 break;
             };
             self.coming += 1;
+            self.trim_kept();
             begun += 1;
             self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)));
             io.store.fetch(slot, buffer, Urgency::Ahead);
@@ -132,7 +133,7 @@ impl Pager {
         let entry = self.entry(view, page);
         entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
         self.set(view, page, entry.to(State::Clean).with_buffer(None).without(Flags::RECENT));
-        self.entered(view, page, entry.is(Flags::RECENT));
+        self.entered(view, page, Known::of(entry));
     }
 
     /// A page that was fetched ahead cannot be put in place.

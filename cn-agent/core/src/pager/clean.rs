@@ -45,8 +45,9 @@ impl Pager {
         Begun::Yes
     }
 
-    /// Begins to send what has changed of a dirty page that is [protected](Self::protect).
-    pub(super) fn send(&mut self, view: ViewId, page: u32, leaving: bool, io: &mut Io<'_>) -> Begun {
+    /// Begins to send what has changed of a dirty page that is [protected](Self::protect); `leaving`, and how hot it is, if it
+    /// is to be taken away then.
+    pub(super) fn send(&mut self, view: ViewId, page: u32, leaving: Option<Heat>, io: &mut Io<'_>) -> Begun {
         let entry = self.entry(view, page);
         let own = entry.slot().filter(|slot| !self.slots.is_shared(*slot));
         let Some(buffer) = self.buffers.take(Use::Twin) else { return Begun::Later };
@@ -76,13 +77,14 @@ impl Pager {
         };
         let old = if own.is_some() { None } else { entry.slot() };
         let cleaning = entry.to(State::Cleaning);
-        self.set(view, page, if leaving { cleaning.with(Flags::LEAVING) } else { cleaning });
-        self.leaving += u32::from(leaving);
+        self.set(view, page, if leaving.is_some() { cleaning.with(Flags::LEAVING) } else { cleaning });
+        self.leaving += u32::from(leaving.is_some());
         if let Some(view) = self.view_mut(view) {
             view.cleaning += 1;
         }
         let slot = slot.unwrap_or(NO_SLOT);
-        self.buffers.set_purpose(buffer, Use::Write { view: Some(view), page, slot, old });
+        let heat = leaving.unwrap_or_default();
+        self.buffers.set_purpose(buffer, Use::Write { view: Some(view), page, slot, old, heat });
         if lines == 0 {
             self.written(buffer, Ok(()), io);
         } else {
@@ -95,7 +97,7 @@ impl Pager {
 
     /// A page has arrived in its slot.
     pub fn written(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
-        let Use::Write { view, page, slot, old } = self.buffers.purpose(buffer) else { return };
+        let Use::Write { view, page, slot, old, heat } = self.buffers.purpose(buffer) else { return };
         let slot = Some(slot).filter(|slot| *slot != NO_SLOT);
         let Some(id) = view else {
             // Its view has ended; what it referred to is given up now that nothing is on its way there.
@@ -120,7 +122,7 @@ impl Pager {
             self.buffers.give(buffer);
             self.counters.write_back_failures += 1;
             self.set(id, page, place.to(State::Dirty));
-            self.come_again(id, page, leaving);
+            self.come_again(id, page, leaving.then_some(heat));
             if entry.is(Flags::ZAPPED) {
                 self.discarded(id, page..page + 1);
             }
@@ -139,12 +141,15 @@ impl Pager {
             self.counters.cancelled += u64::from(leaving);
             self.buffers.set_purpose(buffer, Use::Twin);
             self.set(id, page, place.to(State::Dirty).with_buffer(Some(buffer)));
-            self.come_again(id, page, leaving);
+            self.come_again(id, page, leaving.then_some(heat));
             self.let_all_write(id, page, io);
+        } else if leaving && slot.is_some() {
+            self.buffers.set_purpose(buffer, Use::Kept { page, heat });
+            self.leave(id, page, place, Some(buffer));
         } else {
             self.buffers.give(buffer);
             if leaving {
-                self.leave(id, page, place);
+                self.leave(id, page, place, None);
             } else {
                 self.set(id, page, place.to(State::Clean));
             }
@@ -224,7 +229,7 @@ impl Pager {
         }
         for page in pages {
             // What was sent before it may have made room scarce.
-            if !self.may_clean(view, 0, io) || self.send(view, page, false, io) == Begun::Later {
+            if !self.may_clean(view, 0, io) || self.send(view, page, None, io) == Begun::Later {
                 return Some(page);
             }
         }
@@ -237,7 +242,7 @@ impl Pager {
             return Begun::Later;
         }
         // Nobody's: the page may come back and be written meanwhile, which goes out behind it.
-        let purpose = Use::Write { view: None, page, slot: page, old: None };
+        let purpose = Use::Write { view: None, page, slot: page, old: None, heat: Heat::default() };
         let Some(buffer) = self.buffers.take(purpose) else { return Begun::Later };
         self.buffers.page_mut(buffer).fill(0);
         self.set(view, page, entry.with_slot(Some(page)));

@@ -17,7 +17,7 @@ const ORDER: usize = 16;
 impl Pager {
     /// Pages kept free, so that a fault finds room, and what is read ahead.
     pub(super) fn reserve_pages(&self) -> u32 {
-        (self.options.limit / 16).clamp(4, 1024)
+        (self.options.limit / 16).max(4)
     }
 
     /// Goes on with what nobody waits for in particular: faults that found no room, pages that have to leave, pages that came
@@ -25,6 +25,7 @@ impl Pager {
     /// completions and events bring news.
     pub fn turn(&mut self, io: &mut Io<'_>) -> usize {
         let mut work = self.place_arrived(io);
+        work += self.follow_hints(io);
         work += self.evict(io);
         self.drop_pages(io);
         if !self.waiting.is_empty() {
@@ -39,6 +40,7 @@ impl Pager {
         (!self.waiting.is_empty() && !stuck)
             || !self.to_drop.is_empty()
             || !self.arrived.is_empty()
+            || !self.hints.is_empty()
             || self.surplus() > 0
     }
 
@@ -61,7 +63,8 @@ impl Pager {
             return 0;
         }
         let wanted = self.options.limit - self.reserve_pages();
-        (self.bounded() + self.coming).saturating_sub(wanted).saturating_sub(self.leaving)
+        let surplus = (self.bounded() + self.coming).saturating_sub(wanted).saturating_sub(self.leaving);
+        surplus.max(self.order.to_page_out())
     }
 
     /// Whether somebody waits for a page that is on its way, and nobody for room.
@@ -81,23 +84,26 @@ impl Pager {
             if begun + dirty.len() >= most {
                 break;
             }
-            let Some(PageRef { view, page }) = self.order.next() else { break };
+            let Some(candidate) = self.order.next() else { break };
+            let (PageRef { view, page }, heat) = (candidate.page, candidate.heat);
             let Some(of) = self.view(view) else { continue };
             let (entry, droppable) = (of.table.get(page), of.droppable);
-            let of = PageRef { view, page };
+            let of = candidate.page;
             match entry.state() {
-                State::Clean | State::Dirty if !droppable => self.order.spared(of, true),
+                State::Clean | State::Dirty if !droppable => self.order.spared(of, heat),
                 State::Clean => {
-                    self.leave(view, page, entry);
-                    begun += 1;
+                    if let Ok(kept) = self.copy_to_keep(of, heat, entry, io) {
+                        self.leave(view, page, entry, kept);
+                        begun += 1;
+                    }
                 }
-                State::Dirty if self.may_clean(view, dirty.len(), io) => dirty.push(of),
+                State::Dirty if self.may_clean(view, dirty.len(), io) => dirty.push(candidate),
                 State::Dirty => {
-                    self.order.spared(of, true);
+                    self.order.spared(of, heat);
                     break;
                 }
                 // It is being written back without leaving: its turn comes again.
-                State::Cleaning if !entry.is(Flags::LEAVING) => self.order.spared(of, true),
+                State::Cleaning if !entry.is(Flags::LEAVING) => self.order.spared(of, heat),
                 _ => {}
             }
         }
@@ -112,41 +118,42 @@ impl Pager {
     }
 
     /// Begins to send these pages, neighbours protected in one step; how many are on their way. The others' turns come again.
-    fn evict_dirty(&mut self, dirty: &mut [PageRef], io: &mut Io<'_>) -> usize {
-        dirty.sort_unstable_by_key(|page| (page.view, page.page));
+    fn evict_dirty(&mut self, dirty: &mut [Candidate], io: &mut Io<'_>) -> usize {
+        dirty.sort_unstable_by_key(|candidate| (candidate.page.view, candidate.page.page));
         let mut begun = 0;
-        for run in dirty.chunk_by(|a, b| a.view == b.view && a.page + 1 == b.page) {
-            let PageRef { view, page: first } = run[0];
+        let follows = |a: PageRef, b: PageRef| a.view == b.view && a.page + 1 == b.page;
+        for run in dirty.chunk_by(|a, b| follows(a.page, b.page)) {
+            let PageRef { view, page: first } = run[0].page;
             let protected = self.protect(view, first..first + run.len() as u32, io);
-            for of in run {
+            for Candidate { page: of, heat, .. } in run {
                 if self.entry(view, of.page).state() != State::Dirty {
                     // It stands in the queues twice, and was sent already.
                     continue;
                 }
                 let outcome = match protected {
-                    Begun::Yes => self.send(view, of.page, true, io),
+                    Begun::Yes => self.send(view, of.page, Some(*heat), io),
                     other => other,
                 };
                 match outcome {
                     Begun::Yes => begun += 1,
-                    Begun::Later | Begun::NotThis => self.order.spared(*of, true),
+                    Begun::Later | Begun::NotThis => self.order.spared(*of, *heat),
                 }
             }
         }
         begun
     }
 
-    /// A clean page leaves: nothing but taking it away is left to do.
-    pub(super) fn leave(&mut self, view: ViewId, page: u32, entry: Entry) {
+    /// A clean page leaves: nothing but taking it away is left to do. `kept` is a copy of it.
+    pub(super) fn leave(&mut self, view: ViewId, page: u32, entry: Entry, kept: Option<BufferId>) {
         self.leaving += 1;
-        self.set(view, page, entry.to(State::Dropping).with_buffer(None));
+        self.set(view, page, entry.to(State::Dropping).with_buffer(kept));
         self.to_drop.push(PageRef { view, page });
     }
 
-    /// A page that was to leave stays after all.
-    pub(super) fn come_again(&mut self, view: ViewId, page: u32, leaving: bool) {
-        if leaving {
-            self.order.spared(PageRef { view, page }, true);
+    /// A page that was to leave, if it was and was so hot, stays after all.
+    pub(super) fn come_again(&mut self, view: ViewId, page: u32, leaving: Option<Heat>) {
+        if let Some(heat) = leaving {
+            self.order.spared(PageRef { view, page }, heat);
         }
     }
 
@@ -198,8 +205,9 @@ impl Pager {
     fn stay(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
         let entry = self.entry(view, page);
         self.leaving -= 1;
-        self.set(view, page, entry.to(State::Clean));
-        self.order.spared(PageRef { view, page }, true);
+        entry.buffer().into_iter().for_each(|kept| self.buffers.give(kept));
+        self.set(view, page, entry.to(State::Clean).with_buffer(None));
+        self.order.spared(PageRef { view, page }, Heat::default());
         self.wake(view, page, io);
     }
 
@@ -214,23 +222,21 @@ impl Pager {
             self.leaving -= 1;
             self.left(view);
             self.counters.evicted += 1;
-            if entry.is(Flags::ZAPPED) {
-                self.release(view, page, entry);
-            } else {
-                self.set(view, page, entry.to(State::Absent).with(Flags::RECENT));
-                if let Forget::Page(old) = self.order.left(PageRef { view, page }) {
-                    self.forget(old);
+            match entry.buffer() {
+                Some(kept) if entry.is(Flags::ZAPPED) => {
+                    self.buffers.give(kept);
+                    self.release(view, page, entry.with_buffer(None));
                 }
+                None if entry.is(Flags::ZAPPED) => self.release(view, page, entry),
+                Some(_) => {
+                    self.set(view, page, entry.to(State::Staged));
+                    self.keep_for_a_while(PageRef { view, page });
+                }
+                None => self.remember(PageRef { view, page }, entry),
             }
             if entry.is(Flags::WANTED) {
                 self.wake(view, page, io);
             }
-        }
-    }
-
-    fn forget(&mut self, PageRef { view, page }: PageRef) {
-        if let Some(view) = self.view(view).filter(|view| page < view.table.len()) {
-            view.table.set(page, view.table.get(page).without(Flags::RECENT));
         }
     }
 }

@@ -125,7 +125,7 @@ impl Pager {
                 // There all the same: installed by a predecessor in its last moment, or a fault from before it left, or it
                 // was about to leave when its process was forked. Where pages cannot leave, the fault itself shows it.
                 if !self.is_droppable(view) || io.memory.is_present(view, page) {
-                    self.entered(view, page, false);
+                    self.entered(view, page, Known::New);
                     self.set(view, page, entry.to(State::Clean));
                     return self.serve(fault, io);
                 }
@@ -195,6 +195,7 @@ impl Pager {
         let purpose = Use::Fetch { view: Some(view), page, mapping: Some(mapping), write };
         let Some(buffer) = self.buffers.take(purpose) else { return Err(Wait::Turn) };
         self.coming += 1;
+        self.trim_kept();
         self.counters.faults += 1;
         self.counters.fetched += 1;
         self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)).with(Flags::WANTED));
@@ -274,7 +275,9 @@ impl Pager {
         while self.staged.len() > STAGED_MAX {
             let Some(PageRef { view, page }) = self.staged.pop_front() else { break };
             let entry = self.entry(view, page);
-            if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer()) {
+            if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer())
+                && matches!(self.buffers.purpose(buffer), Use::Fetch { .. })
+            {
                 self.buffers.give(buffer);
                 self.set(view, page, entry.to(State::Absent).with_buffer(None));
             }

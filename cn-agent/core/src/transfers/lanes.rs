@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn memory_nodes_have_lanes_of_their_own_as_long_as_there_are_some() {
-        let mut seen: Vec<u8> = (0..LANES - 2).map(|peer| lane_of(Some(peer))).chain([lane_of(None)]).collect();
+        let mut seen: Vec<u8> =
+            (0..LANES - 2).map(|peer| lane_of(Some(peer))).chain([lane_of(None)]).collect();
         assert!(!seen.contains(&NEW) && seen.iter().all(|lane| usize::from(*lane) < LANES));
         seen.sort_unstable();
         seen.dedup();

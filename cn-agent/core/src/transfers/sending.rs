@@ -7,19 +7,20 @@ use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
 use super::lanes::{Class, NEW, lane_of};
-use super::{Burst, BufferSource, Ended, PAGING, Transfers, Way};
+use super::{BufferSource, Burst, Ended, PAGING, Transfers, Way};
 use crate::engine::{BurstRead, Direction, Engine, EngineError, Segment, Write};
 use crate::pager::PAGE_BYTES;
 
-/// Bursts of write-backs on their way to one memory node at most: more than its round trip takes, and little for a fault to
-/// wait behind.
-const WRITES_MAX: u16 = 32;
-/// The same of pages read ahead, whose reader must not run dry either.
-const AHEAD_MAX: u16 = 64;
+/// Bursts of write-backs, and of pages read ahead, on their way to one memory node at most: more than its round trip takes,
+/// and little for a fault to wait behind.
+const ON_THEIR_WAY_MAX: u16 = 64;
+/// The same of write-backs while somebody waits for a page.
+const WRITES_BESIDE_DEMAND: u16 = 24;
 /// Bursts that nobody waits for sent in one go, before the link is looked at again.
-const BACKGROUND: usize = 24;
+const BACKGROUND: usize = 64;
 /// The same while somebody waits for a page.
 const BACKGROUND_BESIDE_DEMAND: usize = 6;
+
 /// What has come of a transfer's turn.
 enum Next {
     /// A segment was sent, or needed not be.
@@ -96,8 +97,8 @@ impl Transfers {
     ) -> (usize, u64) {
         let on_their_way = match class {
             Class::Demand => u16::MAX,
-            Class::Write => WRITES_MAX,
-            Class::Ahead => AHEAD_MAX,
+            Class::Write if self.demands > 0 => WRITES_BESIDE_DEMAND,
+            Class::Write | Class::Ahead => ON_THEIR_WAY_MAX,
         };
         let mut sent = 0;
         while sent < most {
@@ -182,7 +183,8 @@ impl Transfers {
                 let (mask, bytes) =
                     gather(&segment, from, lines, buffers.page(transfer.buffer), &mut self.room);
                 mask != 0
-                    && engine.burst_write(&segment, mask, &self.room[..bytes], user, *now, *tx)? == Write::Sent
+                    && engine.burst_write(&segment, mask, &self.room[..bytes], user, *now, *tx)?
+                        == Write::Sent
             }
         };
         transfer.segment_iter.advance(&segment);

@@ -85,7 +85,7 @@ impl Space {
                 let (since, before) = (transfers.watch.now(), self.pager.counters());
                 self.with_io(transfers, |pager, io| pager.fault(fault, io));
                 let after = self.pager.counters();
-                if after.zero_fills + after.held_hits > before.zero_fills + before.held_hits {
+                if after.local_faults() > before.local_faults() {
                     transfers.watch.served(since);
                 } else if after.waits_for_room > before.waits_for_room {
                     transfers.watch.stalled(self.place, mapping, page, since);

@@ -1,5 +1,6 @@
 //! What a mapping is served with, by whoever has its lock: link, engine, transfers, pager, memory.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use cxloe_link::Link;
@@ -9,7 +10,7 @@ use super::counter::{Counter, End, Outcome, Wish};
 use super::lock::SpinLock;
 use crate::port::{Parts, Port};
 use cxloe_cn_core::engine::{EngineError, EngineEvent, Sink};
-use cxloe_cn_core::pager::{self, Access, Fault, Io, MappingId, Memory, PageBuffers, Pager, ViewId};
+use cxloe_cn_core::pager::{self, Access, Fault, Hint, Io, MappingId, Memory, PageBuffers, Pager, ViewId};
 use cxloe_cn_core::transfers::{BufferSource, Ended, PAGING, PageIo, Transfers};
 use cxloe_paging::memory::Anonymous;
 
@@ -325,6 +326,12 @@ impl State {
         let done = pager.clean_all(*view, &mut Io { memory, store: &mut page_io });
         self.round_of_keeper();
         done
+    }
+
+    /// What the program will do with pages.
+    pub fn hint(&mut self, pages: Range<u32>, hint: Hint) {
+        self.pager.hint(self.view, pages, hint);
+        self.round_of_keeper();
     }
 
     /// Gives the port back, at the end.

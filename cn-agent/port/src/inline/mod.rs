@@ -36,7 +36,7 @@ mod lock;
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -47,7 +47,7 @@ use memmap2::{Advice, MmapOptions, MmapRaw};
 use self::core::{Core, State};
 use crate::port::{Port, PortError};
 use cxloe_cn_core::pager::{
-    Entry, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots,
+    Entry, Hint, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots,
 };
 use cxloe_paging::memory::{Anonymous, Mapped};
 use cxloe_paging::uffd::{Features, Modes, OpenError, Uffd, UffdError};
@@ -213,6 +213,16 @@ impl InlineRegion {
     /// Bytes resident at this moment.
     pub fn resident(&self) -> u64 {
         self.core.with(|state| u64::from(state.pager.resident())) * PAGE_BYTES as u64
+    }
+
+    /// Says what will be done with `bytes`, all pages that they touch. Advice: it changes when pages come and go, never what
+    /// they hold. A range that is not the mapping's is cut to what is.
+    pub fn hint(&self, bytes: Range<usize>, hint: Hint) {
+        if self.slot.is_ours() {
+            let pages =
+                (bytes.start / PAGE_BYTES) as u32..bytes.end.min(self.len()).div_ceil(PAGE_BYTES) as u32;
+            self.core.with(|state| state.hint(pages.clone(), hint));
+        }
     }
 
     /// Waits until everything written before is at the memory nodes.
