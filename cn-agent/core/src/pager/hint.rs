@@ -61,6 +61,17 @@ impl Pager {
                         Brought::Nothing => {}
                     }
                 }
+                // It left a moment ago, and is kept.
+                (Hint::WillRead | Hint::WillWrite, State::Staged) => {
+                    if self.arrived.len() == self.arrived.capacity() {
+                        break;
+                    }
+                    go_on = self.has_room_for_hint();
+                    if go_on {
+                        self.arrived.push(PageRef { view, page });
+                        work += 1;
+                    }
+                }
                 (Hint::Cold | Hint::PageOut, State::Clean | State::Dirty) => {
                     self.order.cold(PageRef { view, page }, hint == Hint::PageOut);
                     work += 1;
@@ -75,11 +86,15 @@ impl Pager {
         work
     }
 
+    /// Whether one more page may be resident for a hint's sake: no other one is to leave for it.
+    fn has_room_for_hint(&self) -> bool {
+        let wanted = self.options.limit - self.reserve_pages();
+        !self.options.evict || self.bounded() + self.coming < wanted
+    }
+
     /// Begins to fetch a page that will be used, or puts zeros in place of one that was never written.
     fn bring(&mut self, view: ViewId, page: u32, entry: Entry, write: bool, io: &mut Io<'_>) -> Brought {
-        let wanted = self.options.limit - self.reserve_pages();
-        if self.options.evict && self.bounded() + self.coming >= wanted {
-            // No hint is worth another page's leaving.
+        if !self.has_room_for_hint() {
             return Brought::NoRoom;
         }
         let Some(slot) = entry.slot() else {

@@ -271,12 +271,19 @@ fn what_is_not_needed_leaves() {
     rig.pager.hint(VIEW, 20..24, Hint::PageOut);
     rig.turn();
     assert_eq!(rig.kernel.dropped, [20..24]);
+    // Needed after all.
+    rig.pager.hint(VIEW, 20..24, Hint::WillRead);
+    rig.turn();
+    rig.turn();
+    assert!(rig.nodes.fetches.is_empty() && rig.kernel.installed.last() == Some(&(20..24)));
+    rig.pager.hint(VIEW, 20..24, Hint::PageOut);
+    rig.turn();
     rig.pager.hint(VIEW, 8..12, Hint::Cold);
     rig.turn();
-    assert_eq!(rig.kernel.dropped.len(), 1, "there is room");
+    assert_eq!(rig.kernel.dropped.len(), 2, "there is room");
     rig.touch(32..LIMIT + 4, false);
     rig.turn();
-    assert_eq!(rig.kernel.dropped[1], 8..12);
+    assert_eq!(rig.kernel.dropped[2], 8..12);
     // More than are remembered: the oldest are forgotten.
     (0..1000).for_each(|_| rig.pager.hint(VIEW, 0..1, Hint::Cold));
     rig.pager.hint(VIEW, PAGES..PAGES + 1, Hint::PageOut);
