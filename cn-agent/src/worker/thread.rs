@@ -255,7 +255,12 @@ impl Worker {
         let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
         let Parties { clients, spaces } = &mut self.parties;
         let served = clients.serve(&mut self.engine, spaces.mapped(), now, self.link.transmit());
-        let paged = spaces.serve(&mut self.engine, now, self.link.transmit());
+        let mut paged = spaces.serve(&mut self.engine, now, self.link.transmit());
+        if paged > 0 {
+            // What faults wait for leaves before pages are made ready that nobody waits for.
+            self.link.flush()?;
+        }
+        paged += spaces.turn(&mut self.engine, now, self.link.transmit());
         if now >= self.engine.deadline() {
             self.engine.poll(now, self.link.transmit(), &mut self.parties);
         }

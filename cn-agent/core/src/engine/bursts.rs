@@ -23,6 +23,12 @@ impl Engine {
         spread.map_or(Segment::straight(hpa, lines), |spread| Segment::new(hpa, lines, spread))
     }
 
+    /// The peer that has the line at `hpa`, if a route leads there: for queues of its own.
+    #[inline]
+    pub fn peer_of(&mut self, hpa: u64) -> Option<usize> {
+        self.routes.find(hpa).map(|route| route.locate(hpa).0.peer)
+    }
+
     /// Most lines of a burst read at `hpa` in one frame; 0 without a session. Where there is no route, and so no frame,
     /// as many as a page has.
     pub fn burst_read_lines_max(&mut self, hpa: u64) -> usize {

@@ -44,7 +44,7 @@ impl Pager {
             };
             self.set(child, page, inherited);
             if inherited.state().is_resident() {
-                self.entered(child, page, entry.is(Flags::RECENT));
+                self.entered(child, page, Known::of(entry));
             }
         }
         Ok(child)

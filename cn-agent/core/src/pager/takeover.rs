@@ -49,7 +49,7 @@ impl Pager {
             };
             self.set(view, page, settled);
             if settled.state().is_resident() {
-                self.entered(view, page, false);
+                self.entered(view, page, Known::New);
             }
         }
     }
