@@ -361,7 +361,9 @@ mod tests {
         assert!(ring.is_empty());
         // Room for two of four: the other two move to where the kernel looks next, slot 1.
         let mut frame = [0; SLOT];
-        (0..2).for_each(|_| drop(out.recv(&mut frame).unwrap()));
+        for _ in 0..2 {
+            out.recv(&mut frame).unwrap();
+        }
         (0..4).for_each(|i| write(&mut ring, 61 + i, 100 + i as u8));
         ring.send(&plain).unwrap();
         assert_eq!((ring.next, marked(&ring, 1)), (3, vec![(63, 102), (64, 103)]));
