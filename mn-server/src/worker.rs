@@ -235,6 +235,10 @@ impl Worker {
                 std::hint::spin_loop();
                 continue;
             }
+            if matches!(self.options.wait, WaitStyle::Adaptive { .. }) {
+                // On a small machine it may be the compute node that wants this CPU, to ask for something.
+                thread::yield_now();
+            }
             now = self.clock.now();
             if now >= self.housekeeping_at || self.shared.report_wanted.load(Ordering::Relaxed) {
                 self.housekeeping(now);

@@ -1,7 +1,7 @@
 //! The least that it takes to read from an NBD server: one connection, one request at a time, as the worst case of a block
 //! device is.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSliceMut, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -67,13 +67,17 @@ impl NbdClient {
         request[16..24].copy_from_slice(&offset.to_be_bytes());
         request[24..].copy_from_slice(&(out.len() as u32).to_be_bytes());
         self.stream.write_all(&request)?;
+        // Header and data by one system call, if they come as one.
         let mut reply = [0; 16];
-        self.stream.read_exact(&mut reply)?;
+        let mut parts = [IoSliceMut::new(&mut reply), IoSliceMut::new(out)];
+        let came = self.stream.read_vectored(&mut parts)?;
+        let (header, data) = (came.min(reply.len()), came.saturating_sub(reply.len()));
+        self.stream.read_exact(&mut reply[header..])?;
         let expected = [&REPLY.to_be_bytes()[..], &[0; 4], &self.cookie.to_be_bytes()].concat();
         if reply[..] != expected {
             return Err(odd(format!("the NBD server answered a read by {reply:02x?}")));
         }
-        self.stream.read_exact(out)
+        self.stream.read_exact(&mut out[data..])
     }
 }
 

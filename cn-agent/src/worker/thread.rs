@@ -43,9 +43,9 @@ mod ending;
 const BATCH: usize = 64;
 /// Looks at empty rings between two looks at the clock.
 const SPINS: u32 = 64;
-/// The same while something is under way and a client waits on this CPU: more than a round trip, for to let the client
-/// look as well costs two switches.
-const SPINS_BESIDE: u32 = 256;
+/// The same while something is under way: more than a round trip. Then whoever else wants this CPU has it, for what is
+/// waited for may come from there: on a small machine from the memory node itself.
+const SPINS_UNDER_WAY: u32 = 128;
 /// Who was away for so long between two looks at the clock did not have the CPU.
 const ABSENCE: Duration = Duration::from_micros(500);
 /// How often orders are looked for under load, and clients that end without a word while the thread spins.
@@ -216,17 +216,18 @@ impl Worker {
             empty = if work > 0 { 0 } else { empty.wrapping_add(1) };
             let rests = self.engine.in_flight() == 0 && !self.backpressured;
             if work == 0 {
-                let looks = if self.beside && !rests { SPINS_BESIDE } else { SPINS };
+                let looks = if rests { SPINS } else { SPINS_UNDER_WAY };
                 let yields_at_once = self.beside && rests;
-                if !yields_at_once && !empty.is_multiple_of(looks) && self.waiter.style() != WaitStyle::Sleep
-                {
+                if !yields_at_once && !empty.is_multiple_of(looks) && self.waiter.style() != WaitStyle::Sleep {
                     std::hint::spin_loop();
                     continue;
                 }
                 self.look_around();
             }
-            // What is waited for comes from a client that only runs when this thread does not.
-            if self.beside && (work == 0 || (rests && self.told)) {
+            // What is waited for comes from a client that only runs when this thread does not, or from nobody knows where.
+            let elsewhere = !rests && matches!(self.waiter.style(), WaitStyle::Adaptive { .. });
+            let yields = if work == 0 { self.beside || elsewhere } else { self.beside && rests && self.told };
+            if yields {
                 thread::yield_now();
             }
             let before = std::mem::replace(&mut now, self.clock.now());
