@@ -238,6 +238,8 @@ fn take_line(memory: &SharedMemory, entry: usize) -> Line {
 pub struct AgentEnd {
     memory: SharedMemory,
     sq_head: u64,
+    /// The first submission that was not looked at, at or behind the head.
+    sq_seen: u64,
     cq_tail: u64,
     /// The client's head when it was looked at last.
     cq_seen: u64,
@@ -252,7 +254,7 @@ impl AgentEnd {
     pub fn new(memory: SharedMemory) -> AgentEnd {
         memory.word(1).store(ENTRIES as u64, Relaxed);
         memory.word(0).store(MAGIC, Release);
-        AgentEnd { memory, sq_head: 0, cq_tail: 0, cq_seen: 0, unseen: 0, state: 0 }
+        AgentEnd { memory, sq_head: 0, sq_seen: 0, cq_tail: 0, cq_seen: 0, unseen: 0, state: 0 }
     }
 
     /// The memory, to be sent to the client.
@@ -263,8 +265,9 @@ impl AgentEnd {
 
     /// The oldest submission that was not [released](Self::release), if there is one.
     #[inline]
-    pub fn front(&self) -> Option<Submission> {
+    pub fn front(&mut self) -> Option<Submission> {
         let what = arrived(&self.memory, SUBMISSIONS, self.sq_head)?;
+        self.sq_seen = self.sq_seen.max(self.sq_head + 1);
         let entry = place(SUBMISSIONS, self.sq_head);
         let more = self.memory.word(entry + 2).load(Relaxed);
         Some(Submission {
@@ -283,7 +286,8 @@ impl AgentEnd {
     /// Goes on to the next submission.
     #[inline]
     pub fn release(&mut self) {
-        self.sq_head = self.sq_head.wrapping_add(1);
+        self.sq_head += 1;
+        self.sq_seen = self.sq_seen.max(self.sq_head);
     }
 
     /// Whether there is a place for the completion of another operation, beside those of `in_flight`.
@@ -357,10 +361,17 @@ impl AgentEnd {
         self.memory.word(AGENT).store(self.state, Relaxed);
     }
 
-    /// Whether there is a submission. After a full fence, if the client is to see that the agent sleeps.
+    /// Whether there are submissions that were not looked at, by this either: those that wait for something else are no
+    /// reason to stay awake. After a full fence, if the client is to see that the agent sleeps.
     #[inline]
-    pub fn news(&self) -> bool {
-        arrived(&self.memory, SUBMISSIONS, self.sq_head).is_some()
+    pub fn news(&mut self) -> bool {
+        let before = self.sq_seen;
+        while self.sq_seen - self.sq_head < ENTRIES as u64
+            && arrived(&self.memory, SUBMISSIONS, self.sq_seen).is_some()
+        {
+            self.sq_seen += 1;
+        }
+        self.sq_seen != before
     }
 
     /// Whether the client sleeps and has to be woken; asked once after completions were published, behind a

@@ -369,8 +369,8 @@ impl Clients {
     pub fn doze(&mut self) -> bool {
         self.set_asleep(true);
         fence(Ordering::SeqCst);
-        let news = |at: &u16| self.places[usize::from(*at)].client.as_ref().is_some_and(|c| c.end.news());
-        self.active.iter().any(news)
+        let Clients { active, places, .. } = self;
+        active.iter().any(|at| places[usize::from(*at)].client.as_mut().is_some_and(|c| c.end.news()))
     }
 
     /// Says whether the agent sleeps.

@@ -218,7 +218,8 @@ impl Worker {
             if work == 0 {
                 let looks = if rests { SPINS } else { SPINS_UNDER_WAY };
                 let yields_at_once = self.beside && rests;
-                if !yields_at_once && !empty.is_multiple_of(looks) && self.waiter.style() != WaitStyle::Sleep {
+                if !yields_at_once && !empty.is_multiple_of(looks) && self.waiter.style() != WaitStyle::Sleep
+                {
                     std::hint::spin_loop();
                     continue;
                 }

@@ -263,3 +263,26 @@ fn a_sleeper_is_woken_once() {
     agent.complete(Completion { tag: 1, status: Status::Done }, None);
     assert!(client.news() && agent.wake_wanted() && !agent.wake_wanted());
 }
+
+/// What waits at the front keeps the agent from sleeping once, and what is submitted behind it once more.
+#[test]
+fn what_was_looked_at_is_no_news() {
+    let (mut agent, mut client) = pair();
+    let mut submit = |count: usize| {
+        let submission = Submission { tag: 1, operation: Operation::Flush, hpa: 0 };
+        (0..count).for_each(|_| client.submit(submission, None));
+    };
+    assert!(!agent.news());
+    submit(1);
+    assert!(agent.front().is_some() && !agent.news() && agent.front().is_some());
+    submit(2);
+    assert!(agent.news() && !agent.news());
+    agent.release();
+    assert!(agent.front().is_some() && !agent.news(), "the second was looked at");
+    submit(ENTRIES - 2);
+    assert!(agent.news() && !agent.news(), "a full ring");
+    (0..ENTRIES).for_each(|_| agent.release());
+    assert!(agent.front().is_none() && !agent.news());
+    submit(1);
+    assert!(agent.news() && agent.front().is_some());
+}
