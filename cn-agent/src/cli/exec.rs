@@ -242,7 +242,7 @@ fn in_words(view: &PagingView) -> String {
         ("faults", count.faults),
         ("  of pages never written", count.zero_fills),
         ("  served from what was fetched ahead", count.held_hits),
-        ("  served from what had just been taken away", count.second_chances),
+        ("  served from what had just left", count.second_chances),
         ("first writes to clean pages", count.write_faults),
         ("pages fetched on demand", count.fetched),
         ("pages fetched ahead", count.prefetched),
