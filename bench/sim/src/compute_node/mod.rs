@@ -178,9 +178,10 @@ impl ComputeNode {
         self.all_succeed = true;
     }
 
-    /// Programs have its region mapped, as soon as there is one.
-    pub fn map(&mut self, plan: PagingPlan, random: Random) {
-        self.paged = Some(Box::new(Paged::new(plan, random, self.mistake)));
+    /// Programs have its region mapped, as soon as there is one; `savings` says whether and when they have all of it written
+    /// back.
+    pub fn map(&mut self, plan: PagingPlan, random: Random, savings: Random) {
+        self.paged = Some(Box::new(Paged::new(plan, random, savings, self.mistake)));
     }
 
     /// From now on it is told something wrong about its regions.

@@ -105,10 +105,13 @@ impl Pager {
             self.buffers.give(buffer);
             return;
         };
+        let entry = self.entry(id, page);
+        if entry.state() == State::Zeroing {
+            return self.zeros_written(id, page, buffer, outcome, io);
+        }
         if let Some(view) = self.view_mut(id) {
             view.cleaning -= 1;
         }
-        let entry = self.entry(id, page);
         let leaving = entry.is(Flags::LEAVING);
         self.leaving -= u32::from(leaving);
         // The twin that was, or will not be.
@@ -187,8 +190,9 @@ impl Pager {
     /// `None` at the end. What was begun has arrived when the store says so.
     pub fn clean_from(&mut self, view: ViewId, from: u32, io: &mut Io<'_>) -> Option<u32> {
         let pages = self.view(view).map(|view| view.table.len())?;
+        let own = self.slots.is_own();
         // What was discarded is zeros here and not yet there.
-        let zeros_due = self.slots.is_own() && !self.slots.is_fresh();
+        let zeros_due = own && !self.slots.is_fresh();
         let end = pages.min(from.saturating_add(CLEAN_LOOKS));
         let mut page = from;
         while page < end {
@@ -207,6 +211,8 @@ impl Pager {
                 (State::Absent, None) if zeros_due => {
                     (self.write_zeros(view, page, entry, io) == Begun::Later).then_some(page)
                 }
+                // Discarded while it was on its way: zeros are due once that has ended.
+                _ if own && entry.is(Flags::ZAPPED) => Some(page),
                 _ => None,
             };
             if begun.is_some() {
@@ -241,12 +247,31 @@ impl Pager {
         if io.store.room() <= ahead::ROOM_FOR_DEMAND {
             return Begun::Later;
         }
-        // Nobody's: the page may come back and be written meanwhile, which goes out behind it.
-        let purpose = Use::Write { view: None, page, slot: page, old: None, heat: Heat::default() };
+        let purpose = Use::Write { view: Some(view), page, slot: page, old: None, heat: Heat::default() };
         let Some(buffer) = self.buffers.take(purpose) else { return Begun::Later };
         self.buffers.page_mut(buffer).fill(0);
-        self.set(view, page, entry.with_slot(Some(page)));
+        self.set(view, page, entry.to(State::Zeroing).with_buffer(Some(buffer)));
         io.store.write(page, u64::MAX, buffer);
         Begun::Yes
+    }
+
+    /// The zeros of a page that is nowhere have arrived in its slot, or not all of them.
+    fn zeros_written(
+        &mut self,
+        view: ViewId,
+        page: u32,
+        buffer: BufferId,
+        outcome: Result<(), Lost>,
+        io: &mut Io<'_>,
+    ) {
+        let entry = self.entry(view, page);
+        self.buffers.give(buffer);
+        self.counters.write_back_failures += u64::from(outcome.is_err());
+        // Until they have, whatever is there is not the page's content.
+        let slot = outcome.ok().map(|()| page);
+        self.set(view, page, entry.to(State::Absent).with_slot(slot).with_buffer(None));
+        if entry.is(Flags::WANTED) {
+            self.wake(view, page, io);
+        }
     }
 }

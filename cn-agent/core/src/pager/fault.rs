@@ -159,6 +159,11 @@ impl Pager {
                 io.memory.wake(mapping, page);
                 Ok(())
             }
+            // A fetch could overtake the zeros, and these overwrite what is written next.
+            State::Zeroing => {
+                self.set(view, page, entry.with(Flags::WANTED));
+                Err(Wait::Event)
+            }
             State::Dropping => {
                 self.wanted_back = true;
                 self.set(view, page, entry.with(Flags::WANTED));

@@ -18,6 +18,8 @@
 //!   write again. That happens only when the page is [`State::Dirty`], and a page leaves only when it is not.
 //! * The twin of a dirty page is what the memory node has acknowledged. A page without one is sent whole.
 //! * A writer that comes while its page is being sent waits for the acknowledgement, and the page stays.
+//! * What was discarded is zeros, whatever CMem has, until CMem has acknowledged zeros ([`State::Zeroing`]); nobody reads or
+//!   writes the page there meanwhile.
 //! * Entries are written before what they promise is done ([`entry`]), so that a successor loses nothing either.
 //!
 //! A *view* is one table of pages: that of a region which processes share, or of one process whose memory is its own
@@ -436,6 +438,8 @@ impl Pager {
                     self.set(view, page, entry.with(Flags::ZAPPED));
                 }
                 State::Installing | State::Lost => self.release(view, page, entry),
+                // It is zeros already.
+                State::Zeroing => {}
             }
             self.counters.discarded += 1;
         }
@@ -491,7 +495,8 @@ impl Pager {
     #[inline]
     pub fn owes(&self, mapping: MappingId, page: u32) -> bool {
         let Some(entry) = self.view_of(mapping).and_then(|view| self.look(view, page)) else { return false };
-        let under_way = matches!(entry.state(), State::Fetching | State::Cleaning | State::Dropping);
+        let under_way =
+            matches!(entry.state(), State::Fetching | State::Cleaning | State::Dropping | State::Zeroing);
         (under_way && entry.is(Flags::WANTED))
             || self.waiting.iter().any(|fault| (fault.mapping, fault.page) == (mapping, page))
     }

@@ -303,7 +303,7 @@ impl State {
                 let waits = self.pager.owes(mapping, page);
                 return if waits { Outcome::Told } else { Outcome::Ended(End::Served) };
             }
-            Absent | Fetching | Staged | Installing | Dropping => Access::Missing,
+            Absent | Fetching | Staged | Installing | Dropping | Zeroing => Access::Missing,
             Clean | Cleaning if write => Access::Protected,
             // It came while the thread was on its way here, or the program has given it back.
             Clean | Cleaning | Dirty if !self.memory.is_present(view, page) => Access::Missing,
