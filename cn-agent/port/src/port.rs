@@ -464,7 +464,9 @@ pub struct Parts {
 
 impl Port {
     /// Takes the port apart.
-    pub fn into_parts(self) -> Parts {
+    pub fn into_parts(mut self) -> Parts {
+        // Whoever drives them does not know that something was begun.
+        self.engine.release(self.clock.now(), self.link.transmit());
         Parts { link: self.link, engine: self.engine, clock: self.clock, signals: self.signals }
     }
 
