@@ -2,18 +2,14 @@
 
 mod fm_fabric;
 
-use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
 use cxloe_fm::answer::{MESSAGE_MAX, Session, answer, refuse};
 use cxloe_fm::bytes::Payload;
-use cxloe_fm::event_record::{Events, Happening, Log, Overflow};
 use cxloe_fm::fabric::*;
 use cxloe_fm::header::{Dialect, ReturnCode};
 use cxloe_fm::opcode::{CommandEffect, Component, Effects, Opcode};
-use cxloe_fm::physical_switch::PortState;
 use cxloe_fm::virtual_switch::{GetVirtualSwitches, VirtualSwitches};
-use fm_fabric::{GIB, MIB, MemoryFabric, Serving, Shared, hex, receive, send};
+use fm_fabric::*;
 use proptest::prelude::*;
-use std::net::TcpStream;
 
 #[test]
 fn every_component_says_what_it_is() {

@@ -3,17 +3,12 @@
 mod fm_fabric;
 
 use cxloe_fabric::hdm::{Decoder, Granularity, Ways};
-use cxloe_fm::answer::{MESSAGE_MAX, Session, answer, refuse};
 use cxloe_fm::bytes::Payload;
 use cxloe_fm::event_record::{Events, Happening, Log, Overflow};
 use cxloe_fm::fabric::*;
-use cxloe_fm::header::{Dialect, ReturnCode};
-use cxloe_fm::opcode::{CommandEffect, Component, Effects, Opcode};
+use cxloe_fm::header::ReturnCode;
 use cxloe_fm::physical_switch::PortState;
-use cxloe_fm::virtual_switch::{GetVirtualSwitches, VirtualSwitches};
-use fm_fabric::{GIB, MIB, MemoryFabric, Serving, Shared, hex, receive, send};
-use proptest::prelude::*;
-use std::net::TcpStream;
+use fm_fabric::*;
 
 #[test]
 fn aer_events_are_for_bound_lds() {

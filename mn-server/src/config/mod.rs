@@ -18,7 +18,7 @@ use cxloe_fabric::model::DeviceKind;
 use cxloe_link::Backend;
 use cxloe_link::fault::FaultPlan;
 use cxloe_link::wait::WaitStyle;
-use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 
 use crate::pool::{ByteSize, PoolOptions};
 use crate::worker::EchoFor;

@@ -54,7 +54,9 @@ impl Memory for Kernel {
     }
 
     fn drop_pages(&mut self, _: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
-        ranges.iter().cloned().flatten().for_each(|page| drop(self.pages.remove(&page)));
+        ranges.iter().cloned().flatten().for_each(|page| {
+            self.pages.remove(&page);
+        });
         self.dropped.extend_from_slice(ranges);
         Ok(Drop::Done)
     }

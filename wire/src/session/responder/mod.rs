@@ -433,7 +433,7 @@ impl Responder {
                     framer: &session.framer,
                     max_frame: session.max_frame,
                     counters: &mut session.counters,
-                    room: false,
+                    room: 0,
                     memory,
                     tx,
                 };
