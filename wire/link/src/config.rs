@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 
+use crate::outer::{Peers, UdpAddress};
+
 /// An implementation of [`Link`](crate::Link) on a real interface.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// The fastest that works here: AF_XDP, else AF_PACKET rings, else pnet.
+    /// The fastest raw link that works here: AF_XDP, else AF_PACKET rings, else pnet.
     #[default]
     Auto,
     /// AF_XDP: needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace.
@@ -20,6 +22,8 @@ pub enum Backend {
     Packet,
     /// pnet: portable, slow, for kernels without packet rings.
     Pnet,
+    /// UDP sockets: no rights needed, any network that carries IP. Never chosen by itself: both ends have to use it.
+    Udp,
 }
 
 impl fmt::Display for Backend {
@@ -29,6 +33,7 @@ impl fmt::Display for Backend {
             Backend::Xdp => "xdp",
             Backend::Packet => "packet",
             Backend::Pnet => "pnet",
+            Backend::Udp => "udp",
         })
     }
 }
@@ -41,7 +46,8 @@ impl FromStr for Backend {
             "xdp" => Backend::Xdp,
             "packet" => Backend::Packet,
             "pnet" => Backend::Pnet,
-            _ => return Err(format!("no link named `{s}`: choose auto, xdp, packet or pnet")),
+            "udp" => Backend::Udp,
+            _ => return Err(format!("no link named `{s}`: choose auto, xdp, packet, pnet or udp")),
         })
     }
 }
@@ -68,6 +74,17 @@ pub struct LinkConfig {
     /// AF_XDP: the receiving thread runs the driver's receive path itself (SO_PREFER_BUSY_POLL). Fastest
     /// for a thread that spins, pointless for one that sleeps.
     pub busy_poll: bool,
+    /// What a `udp` link needs to know besides.
+    pub udp: UdpConfig,
+}
+
+/// Where a `udp` link listens, and whom it knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UdpConfig {
+    /// The outer address; by default the interface's first at the usual port.
+    pub address: UdpAddress,
+    /// Which outer address speaks for which MAC. Shared with those who learn of nodes.
+    pub peers: Peers,
 }
 
 impl LinkConfig {
@@ -82,6 +99,7 @@ impl LinkConfig {
             queues: 1,
             qdisc_bypass: true,
             busy_poll: true,
+            udp: UdpConfig::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::packet::PacketLink;
 use crate::pnet::PnetLink;
+use crate::udp::UdpLink;
 use crate::xdp::XdpLink;
 use crate::{Backend, Link, LinkConfig, LinkError};
 
@@ -12,6 +13,7 @@ pub fn open(config: &LinkConfig) -> Result<Box<dyn Link>, LinkError> {
         Ok(match backend {
             Backend::Xdp => Box::new(XdpLink::open(config)?),
             Backend::Pnet => Box::new(PnetLink::open(config)?),
+            Backend::Udp => Box::new(UdpLink::open(config)?),
             _ => Box::new(PacketLink::open(config)?),
         })
     };

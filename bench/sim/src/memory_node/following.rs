@@ -165,6 +165,7 @@ impl Following {
             name: self.name.clone(),
             kind: self.kind,
             macs: vec![cxloe_fabric::model::Mac(introduction.mac.0)],
+            udp: None,
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
             incarnation: introduction.incarnation,

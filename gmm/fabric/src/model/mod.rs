@@ -20,7 +20,7 @@ mod size;
 
 pub use cleared_log::ClearedLog;
 pub use command::{CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
-pub use compute_node::ComputeNode;
+pub use compute_node::{ComputeNode, UdpPeer};
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
 pub use health::Health;
