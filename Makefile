@@ -9,6 +9,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 LOCKED := $(if $(CI),--locked)
 NEED := deploy/install/need.sh
 PROGRAMS := -p cxloe-gmm -p cxloe-mn -p cxloe-cn -p cxloe-bench --bins -p cxloe-preload -p cxloe-vm-preload -p cxloe-c --lib
+# Tests wait for daemons most of the time: one more runs than there are cores.
+AT_ONCE := $(shell expr $$(nproc) + 1)
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # How long each fuzz target runs (make fuzz).
@@ -44,7 +46,7 @@ quickstart: build ## Two nodes joined by a cable in this machine: what works, ho
 	$(TARGET)/release/cxloe-bench quickstart
 
 test test-all: export CXLOE_BUILT = 1
-test: test-build ## All tests but the long ones: the build, and about 11 minutes on two cores
+test: test-build ## All tests but the long ones: the build, and about 8 minutes on two cores
 	$(call run_tests,)
 
 test-all: export PROPTEST_CASES ?= 5000
@@ -64,7 +66,7 @@ test-build:
 # others, one by one. Examples in the documentation are tests as well. Argument: `all` adds those marked as long.
 define run_tests
 $(if $(NEXTEST),\
-cargo nextest run --cargo-profile checked --workspace $(LOCKED) $(if $(1),--profile all --run-ignored all,$(if $(CI),--profile ci)) || \
+cargo nextest run --cargo-profile checked --workspace --test-threads $(AT_ONCE) $(LOCKED) $(if $(1),--profile all --run-ignored all,$(if $(CI),--profile ci)) || \
 { .ci/failed $(TARGET)/nextest/$(or $(if $(1),all),$(if $(CI),ci),default)/junit.xml; exit 1; },\
 cargo test --profile checked --workspace --exclude cxloe-system --all-targets --no-fail-fast $(LOCKED) -- $(if $(1),--include-ignored) && \
 cargo test --profile checked -p cxloe-system --all-targets --no-fail-fast $(LOCKED) -- --test-threads=1 $(if $(1),--include-ignored))
@@ -104,6 +106,8 @@ deb: measured ## Debian packages of all programs, in target/deb
 	deploy/debian/build $(TARGET)/measured $(TARGET)/deb
 	@echo 'Install them with: apt-get install ./$(TARGET)/deb/cxloe-*.deb ./$(TARGET)/deb/libcxloe0_*.deb'
 
+# One folder for both workspaces: what they have in common is built once.
+fuzz: export CARGO_TARGET_DIR := $(abspath $(TARGET))/fuzz
 fuzz: ## Random and mutated bytes against everything that reads from networks and sockets (SECONDS_EACH=20)
 	@$(NEED) rust cc
 	wire/fuzz/run.sh $(SECONDS_EACH)
@@ -118,5 +122,3 @@ licences: ## Licences, sources and known weaknesses of the dependencies (cargo-d
 
 clean: ## Remove everything that was built
 	cargo clean
-	cargo clean --manifest-path wire/fuzz/Cargo.toml
-	cargo clean --manifest-path bench/fuzz/Cargo.toml

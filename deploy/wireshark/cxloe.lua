@@ -16,14 +16,18 @@ local HEADER = 11 -- the base header behind the EtherType, which is where this d
 local ETHERNET = 14 -- addresses and EtherType, which the offsets of the protocol's description count too
 local LINE = 64
 local PAGE_LINES = 64
+local ADDRESS = 6 -- of a line behind the first, in frames of many
 local CRC_LEN, TAG_LEN = 4, 16
 
--- Commands: name, kind. A kind says which counter a frame's number comes from and how it is answered.
+-- Commands: name, kind. A kind says which counter a frame's number comes from and how it is answered. One of `many` stands
+-- for requests, or answers, of as many numbers as it has lines.
 local COMMANDS = {
     [0x01] = { "ReadReq", "request" },
     [0x02] = { "WriteReq", "request" },
     [0x03] = { "BurstReadReq", "request" },
     [0x04] = { "BurstWriteReq", "request" },
+    [0x05] = { "MultiReadReq", "request", many = true },
+    [0x06] = { "MultiWriteReq", "request", many = true },
     [0x10] = { "Hello", "handshake" },
     [0x11] = { "Ping", "control", answer = 0x91 },
     [0x12] = { "Bye", "control", answer = 0x92 },
@@ -36,6 +40,8 @@ local COMMANDS = {
     [0x85] = { "Congestion", "control" },
     [0x86] = { "BurstReadResp", "response" },
     [0x87] = { "Fault", "response" },
+    [0x88] = { "MultiReadResp", "response", many = true },
+    [0x89] = { "MultiWriteResp", "response", many = true },
     [0x90] = { "HelloAck", "handshake" },
     [0x91] = { "Pong", "control", question = 0x11 },
     [0x92] = { "ByeAck", "control", question = 0x12 },
@@ -83,6 +89,7 @@ field("tag", u8, "Tag", base.DEC)
 field("address", u64, "CMem address", base.HEX)
 field("line", ProtoField.bytes, "Line")
 field("lines", u8, "Lines", base.DEC)
+field("other_address", u64, "CMem address of another line", base.HEX)
 field("mask", u64, "Mask of lines", base.HEX)
 field("fault.status", u8, "Why", base.DEC, FAULT_STATUS)
 field("sack.last_in_order", u16, "Nothing is missing up to", base.DEC)
@@ -144,6 +151,7 @@ notice("undelimited", "Unknown command: where it ends cannot be told", expert.gr
 notice("unknown_request", "Unknown request", expert.group.MALFORMED, expert.severity.ERROR)
 notice("unaligned", "The address is not that of a line", expert.group.MALFORMED, expert.severity.ERROR)
 notice("line_count", "A burst has 1 to 64 lines", expert.group.MALFORMED, expert.severity.ERROR)
+notice("multi_count", "A frame of lines of any addresses has 2 to 64", expert.group.MALFORMED, expert.severity.ERROR)
 notice("empty_mask", "A burst write names at least one line", expert.group.MALFORMED, expert.severity.ERROR)
 notice("leaves_page", "A burst stays in its 4 KiB page", expert.group.MALFORMED, expert.severity.ERROR)
 notice("bad_trailer", "The trailer is wrong: the frame is dropped (R9)", expert.group.CHECKSUM, expert.severity.ERROR)
@@ -295,17 +303,19 @@ local function ends_of(pinfo, code)
     return to, 1
 end
 
--- A request: the first time, or again.
-local function follow_request(record, stream, number, time)
-    local known = stream.requests[record.full]
-    if known == nil then
-        stream.requests[record.full] = { first = number, time = time, record = record }
-        stream.requests[record.full - 4096] = nil
-        if stream.highest == nil or record.full > stream.highest then
-            stream.highest = record.full
+-- A request, or `count` of them in one frame: the first time, or again. What the frame shows is the first one's.
+local function follow_request(record, stream, count, number, time)
+    for full = record.full, record.full + count - 1 do
+        local known = stream.requests[full]
+        if known == nil then
+            stream.requests[full] = { first = number, time = time, record = record }
+            stream.requests[full - 4096] = nil
+            if stream.highest == nil or full > stream.highest then
+                stream.highest = full
+            end
+        elseif full == record.full then
+            record.first_in = known.first
         end
-    else
-        record.first_in = known.first
     end
 end
 
@@ -395,6 +405,17 @@ local function passes(pinfo, ethertype, place, tvb, body_end)
     return right == tvb(body_end, CRC_LEN):uint()
 end
 
+-- How many numbers a frame stands for: one, unless it is of many and makes sense.
+local function numbers_of(tvb, command)
+    if command and command.many then
+        local count = tvb(HEADER, 1):uint()
+        if count >= 2 and count <= PAGE_LINES then
+            return count
+        end
+    end
+    return 1
+end
+
 -- Gives a frame that is met for the first time its place among the others.
 local function follow(tvb, pinfo, code, body_end)
     local command, number, time = COMMANDS[code], pinfo.number, pinfo.rel_ts
@@ -477,9 +498,13 @@ local function follow(tvb, pinfo, code, body_end)
     end
     local stream = stream_of(session, stream_number)
     if kind == "request" then
-        follow_request(record, stream, number, time)
+        follow_request(record, stream, numbers_of(tvb, command), number, time)
     elseif kind == "response" then
         answer(record, stream, record.full, number, time)
+        -- What the frame shows is the first one's.
+        for full = record.full + 1, record.full + numbers_of(tvb, command) - 1 do
+            answer({}, stream, full, number, time)
+        end
     else
         local early = stream.requests[record.full]
         record.sack_of = early and early.first
@@ -503,9 +528,12 @@ local function payload_length(tvb, code)
         return 0
     elseif code == 0x02 or code == 0x81 then
         return LINE
-    elseif code == 0x03 or code == 0x87 then
+    elseif code == 0x03 or code == 0x87 or code == 0x89 then
         return 1
-    elseif code == 0x86 then
+    elseif code == 0x05 or code == 0x06 then
+        local count = have < 1 and 0 or tvb(HEADER, 1):uint()
+        return 1 + ADDRESS * math.max(count - 1, 0) + (code == 0x06 and LINE * count or 0)
+    elseif code == 0x86 or code == 0x88 then
         return have < 1 and 1 or 1 + LINE * tvb(HEADER, 1):uint()
     elseif code == 0x04 then
         if have < 8 then
@@ -531,7 +559,7 @@ end
 
 -- How much of the payload stays readable when a frame is sealed.
 local function clear_length(code)
-    if code == 0x03 or code == 0x86 then
+    if code == 0x03 or code == 0x86 or COMMANDS[code] and COMMANDS[code].many then
         return 1
     elseif code == 0x04 then
         return 8
@@ -589,6 +617,35 @@ show[0x86] = function(tree, tvb, info, address)
         show_line(tree, tvb, 1 + LINE * index, address + LINE * index)
     end
 end
+
+-- Lines of any addresses: all but the first, which the header has, and what is to be written.
+show[0x05] = function(tree, tvb, info, address)
+    local count = tvb(0, 1):uint()
+    show[0x03](tree, tvb, info)
+    if tvb:len() == 1 then
+        return
+    end
+    local addresses = { address }
+    for index = 1, count - 1 do
+        local at = tvb(1 + ADDRESS * (index - 1), ADDRESS)
+        tree:add(F.other_address, at)
+        addresses[#addresses + 1] = at:uint64():tonumber()
+    end
+    local lines = 1 + ADDRESS * math.max(count - 1, 0)
+    for index = 0, (tvb:len() - lines) / LINE - 1 do
+        show_line(tree, tvb, lines + LINE * index, addresses[index + 1])
+    end
+end
+show[0x06] = show[0x05]
+
+-- Which lines these are, the requests say.
+show[0x88] = function(tree, tvb, info)
+    show[0x03](tree, tvb, info)
+    for index = 0, (tvb:len() - 1) / LINE - 1 do
+        tree:add(F.line, tvb(1 + LINE * index, LINE)):prepend_text(string.format("Line %d - ", index))
+    end
+end
+show[0x89] = show[0x03]
 
 show[0x04] = function(tree, tvb, info, address)
     local set = set_bits(tvb(0, 8):tvb())
@@ -678,6 +735,11 @@ local function malformed(tvb, code)
         return X.unknown_request
     end
     local burst = code == 0x03 or code == 0x04
+    if COMMANDS[code].many then
+        -- Addresses are each request's own affair.
+        local count = tvb(HEADER, 1):uint()
+        return (count < 2 or count > PAGE_LINES) and X.multi_count or nil
+    end
     if COMMANDS[code][2] == "request" and tvb(10, 1):uint() % LINE ~= 0 then
         return X.unaligned
     end

@@ -22,6 +22,10 @@ cxloe_daemon::metrics_table! {
     AGE: Gauge "cxloe_mn_worker_report_age_seconds" ["worker"];
     /// Requests executed.
     EXECUTED: Counter "cxloe_mn_requests_executed_total" ["worker"];
+    /// Frames that were many requests, executed and answered as one.
+    MULTI_FRAMES: Counter "cxloe_mn_multi_frames_total" ["worker"];
+    /// Requests in them.
+    MULTI_REQUESTS: Counter "cxloe_mn_multi_requests_total" ["worker"];
     /// Requests refused with a Fault frame.
     REFUSED: Counter "cxloe_mn_requests_refused_total" ["worker"];
     /// Requests that came before one that precedes them, and waited for it.
@@ -106,6 +110,8 @@ fn fill(scrape: &mut Scrape, status: &WorkerStatus) {
     scrape.set(&AGE, worker, age);
     for (metric, count) in [
         (&EXECUTED, requests.executed),
+        (&MULTI_FRAMES, requests.multi_frames),
+        (&MULTI_REQUESTS, requests.multi_requests),
         (&REFUSED, requests.faults),
         (&EARLY, requests.early),
         (&DUPLICATE, requests.duplicates),

@@ -26,6 +26,8 @@ use cxloe_mn_core::service::Service;
 const BATCH: usize = 64;
 /// Looks at an empty ring between two looks at the clock and the flags.
 const SPINS: u32 = 64;
+/// The longest sleep while answers wait for room in the transmit ring, or frames in it for the device.
+const FULL_RING_SLEEP: Duration = Duration::from_micros(100);
 /// How often a session's silence is looked at.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// How often peers are told of the end, and for how long.
@@ -126,6 +128,7 @@ impl WorkerHandle {
         on_end: impl FnOnce() + Send + 'static,
     ) -> std::io::Result<WorkerHandle> {
         let shared = Arc::new(Shared::default());
+        let own = link.info().mac;
         let mut worker = Worker {
             link,
             service,
@@ -134,6 +137,7 @@ impl WorkerHandle {
             shared: Arc::clone(&shared),
             clock: Clock::new(),
             echo: options.echo.anyone(),
+            own,
             waiter: Waiter::new(options.wait),
             housekeeping_at: Time::ZERO,
             reopened: 0,
@@ -200,8 +204,9 @@ struct Worker {
     service: Service,
     pfc: Option<PfcSocket>,
     options: WorkerOptions,
-    /// Whether any Echo frames are answered.
+    /// Whether any Echo frames are answered, and from which address.
     echo: bool,
+    own: Mac,
     shared: Arc<Shared>,
     clock: Clock,
     waiter: Waiter,
@@ -230,6 +235,10 @@ impl Worker {
                 std::hint::spin_loop();
                 continue;
             }
+            if matches!(self.options.wait, WaitStyle::Adaptive { .. }) {
+                // On a small machine it may be the compute node that wants this CPU, to ask for something.
+                thread::yield_now();
+            }
             now = self.clock.now();
             if now >= self.housekeeping_at || self.shared.report_wanted.load(Ordering::Relaxed) {
                 self.housekeeping(now);
@@ -237,7 +246,9 @@ impl Worker {
             if self.shared.stop.load(Ordering::Acquire) {
                 return self.drain();
             }
-            if let Idle::Sleep(most) = self.waiter.after(0, now, None) {
+            self.link.flush()?;
+            let waiting = self.service.is_stalled() || self.link.has_unsent();
+            if let Idle::Sleep(most) = self.waiter.after(0, now, waiting.then(|| now + FULL_RING_SLEEP)) {
                 self.service.park();
                 self.link.wait(most)?;
             }
@@ -249,9 +260,12 @@ impl Worker {
     fn batch(&mut self, now: Time) -> Result<usize, LinkError> {
         let (service, echo) = (&mut self.service, self.echo);
         let (whom, mut replies_left) = (&self.options.echo, ECHO_REPLIES_MAX);
-        let own = if echo { self.link.info().mac } else { Default::default() };
+        let own = self.own;
         service.begin_batch();
-        self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
+        // A single frame is handled at once: what it asks for would not be there sooner.
+        if self.link.holds(2) {
+            self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
+        }
         let received = self.link.receive(BATCH, &mut |frame, tx| {
             if echo && echo::is_echo(frame) && whom.includes(frame, service) {
                 replies_left -= echo::answer(frame, own, replies_left, tx);
@@ -259,7 +273,7 @@ impl Worker {
                 service.handle(frame, now, tx);
             }
         })?;
-        if received > 0 {
+        if received > 0 || self.service.is_stalled() {
             self.service.finish_batch(self.link.transmit());
             if received == BATCH || self.service.is_congested() {
                 self.watch_queue(now);
@@ -289,6 +303,7 @@ impl Worker {
     fn follow_link(&mut self) {
         self.reopened = self.link.reopened();
         let info = self.link.info();
+        self.own = info.mac;
         self.service.responder().set_max_frame(info.max_frame);
         if let Some(Err(error)) = self.pfc.as_mut().map(|pfc| pfc.reopen(&info.interface)) {
             tracing::warn!(worker = self.options.index, %error, "no PFC frames are sent until the link is opened again");

@@ -37,7 +37,7 @@ fn mappings(extents: u64) -> Mappings {
 
 fn mapping(cn: u64, base_extent: u64, extents: &[u64]) -> Mapping {
     Mapping {
-        cn: Mac::from_u64(cn).to_string().parse().unwrap(),
+        cn: Mac::from_u64(cn).try_into().unwrap(),
         region: Name::new("r").unwrap(),
         cmem_base: base_extent * EXTENT,
         extent_bytes: EXTENT,
@@ -299,17 +299,17 @@ fn a_manager_that_knows_no_orphans_may_use_their_memory() {
 fn a_manager_over_an_older_store_is_not_accepted_however_far_it_comes() {
     let mut m = mappings(4);
     let at = |term, revision, run| Watermark { term, revision, run };
-    let reign = |term, run, first| LeaderTerm { term, run, first, adopted: Vec::new() };
-    m.accept(at(2, 15, 22), &[reign(1, 11, 1), reign(2, 22, 10)]).unwrap();
+    let leader = |term, run, first| LeaderTerm { term, run, first, adopted: Vec::new() };
+    m.accept(at(2, 15, 22), &[leader(1, 11, 1), leader(2, 22, 10)]).unwrap();
     assert!(matches!(m.hear(at(3, 40, 33)), Err(Refusal::AnotherRun)), "it has to show its lineage first");
     assert!(matches!(m.hear(at(2, 14, 22)), Err(Refusal::Stale { .. })));
-    for lineage in [vec![], vec![reign(90, 99, 1)], vec![reign(2, 22, 10), reign(3, 99, 15)]] {
+    for lineage in [vec![], vec![leader(90, 99, 1)], vec![leader(2, 22, 10), leader(3, 99, 15)]] {
         let refusal = m.accept(at(90, 900, 99), &lineage).unwrap_err();
         assert!(matches!(refusal, Refusal::Lacking(_)), "{lineage:?}");
         assert!(refusal.to_string().contains("gmm adopt-fabric"), "{refusal}");
         assert_eq!(m.seen(), at(2, 15, 22));
     }
-    m.accept(at(3, 20, 33), &[reign(2, 22, 10), reign(3, 33, 16)]).unwrap();
+    m.accept(at(3, 20, 33), &[leader(2, 22, 10), leader(3, 33, 16)]).unwrap();
     m.hear(at(3, 21, 33)).unwrap();
 }
 

@@ -119,6 +119,22 @@ fn bursts() {
 }
 
 #[test]
+fn many_lines_of_any_addresses() {
+    let others = [[0x0a, 0x0b, 0x0c, 0x0d, 0x0e, 0x40], [0, 0, 0, 0, 0x10, 0]];
+    assert_eq!(others.map(|bytes| address_of(&bytes)), [0x0a0b_0c0d_0e40, 0x1000]);
+    assert_eq!(others.map(|bytes| address_bytes(address_of(&bytes))), others);
+    check(&to_mn("05", "03 0a0b0c0d0e40 000000001000"), Message::MultiReadReq { others: &others });
+    let three = [LINE, [0xff; 64], LINE];
+    let three_hex = format!("{LINE_HEX} {} {LINE_HEX}", "ff".repeat(64));
+    check(
+        &to_mn("06", &format!("03 0a0b0c0d0e40 000000001000 {three_hex}")),
+        Message::MultiWriteReq { others: &others, data: &three },
+    );
+    check(&to_cn("88", &format!("03 {three_hex}")), Message::MultiReadResp { data: &three });
+    check(&to_cn("89", "03"), Message::MultiWriteResp { lines: 3 });
+}
+
+#[test]
 fn faults() {
     for (code, status) in [
         ("00", FaultStatus::Unknown(0)),
@@ -275,6 +291,23 @@ fn r9_impossible_bursts() {
 }
 
 #[test]
+fn r9_impossible_counts_of_many() {
+    for lines in [0, 1, 65, 255] {
+        let addresses = "000000000040".repeat(usize::from(lines).saturating_sub(1));
+        let data = LINE_HEX.repeat(lines.into());
+        let error = FrameError::MultiCount { lines };
+        check_malformed(&to_mn("05", &format!("{lines:02x} {addresses}")), error);
+        check_malformed(&to_mn("06", &format!("{lines:02x} {addresses} {data}")), error);
+        check_malformed(&to_cn("88", &format!("{lines:02x} {data}")), error);
+        check_malformed(&to_cn("89", &format!("{lines:02x}")), error);
+    }
+    // Each address is a request's own affair, the header's too.
+    let mut bytes = to_mn("05", "02 000000000041");
+    bytes[24] = 0x41;
+    assert!(Message::parse(&bytes).is_ok());
+}
+
+#[test]
 fn r9_unknown_requests_have_no_payload() {
     for code in (0x00..=0x0f).chain(0x20..0x70).filter(|code| Command::from_u8(*code).is_none()) {
         check_malformed(&to_mn(&format!("{code:02x}"), ""), FrameError::UnknownRequest { code });
@@ -286,7 +319,7 @@ fn r9_unknown_requests_have_no_payload() {
 
 #[test]
 fn what_cannot_be_delimited() {
-    for code in (0x14..=0x1f).chain(0x71..=0x80).chain(0x88..=0x8f).chain(0x94..=0xef).chain(0xf1..=0xff) {
+    for code in (0x14..=0x1f).chain(0x71..=0x80).chain(0x8a..=0x8f).chain(0x94..=0xef).chain(0xf1..=0xff) {
         let bytes = to_mn(&format!("{code:02x}"), LINE_HEX);
         let error = FrameError::Undelimited { code };
         assert_eq!(body_len(&bytes), Err(error));
@@ -299,7 +332,7 @@ fn what_cannot_be_delimited() {
 fn the_readable_part_of_a_sealed_frame_holds_what_its_length_needs() {
     for code in 0..=255 {
         let expected = match code {
-            0x03 | 0x86 => 26,
+            0x03 | 0x86 | 0x05 | 0x06 | 0x88 | 0x89 => 26,
             0x04 => 33,
             _ => 25,
         };

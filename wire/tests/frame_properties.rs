@@ -11,6 +11,7 @@ struct Owned {
     message: Message<'static>,
     lines: Vec<u8>,
     line: [u8; 64],
+    others: Vec<[u8; ADDRESS_LEN]>,
 }
 
 impl Owned {
@@ -20,6 +21,11 @@ impl Owned {
             Message::ReadResp { .. } => Message::ReadResp { data: &self.line },
             Message::BurstWriteReq { mask, .. } => Message::BurstWriteReq { mask, data: &self.lines },
             Message::BurstReadResp { lines, .. } => Message::BurstReadResp { lines, data: &self.lines },
+            Message::MultiReadReq { .. } => Message::MultiReadReq { others: &self.others },
+            Message::MultiWriteReq { .. } => {
+                Message::MultiWriteReq { others: &self.others, data: self.lines.as_chunks().0 }
+            }
+            Message::MultiReadResp { .. } => Message::MultiReadResp { data: self.lines.as_chunks().0 },
             other => other,
         }
     }
@@ -101,12 +107,22 @@ fn message() -> impl Strategy<Value = (Owned, u64)> {
         let mask = (bits | 1 << (lines - 1)) & (u64::MAX >> (64 - lines));
         (Message::BurstWriteReq { mask, data: &[] }, mask.count_ones() as usize, line)
     });
-    prop_oneof![4 => fixed, 1 => burst_read, 1 => burst_response, 1 => burst_write].prop_flat_map(
-        |(message, lines, line)| {
-            let data = (vec(any::<u8>(), lines * 64), any::<[u8; 64]>());
-            data.prop_map(move |(lines, single)| (Owned { message, lines, line: single }, line * 64))
-        },
-    )
+    let multi = prop_oneof![
+        Just(Message::MultiReadReq { others: &[] }),
+        Just(Message::MultiWriteReq { others: &[], data: &[] }),
+        Just(Message::MultiReadResp { data: &[] }),
+    ];
+    let multi = (multi, MULTI_LINES_MIN..=MULTI_LINES_MAX, 0u64..1 << 42);
+    let acknowledged = (MULTI_LINES_MIN..=MULTI_LINES_MAX, 0u64..1 << 42)
+        .prop_map(|(lines, line)| (Message::MultiWriteResp { lines: lines as u8 }, 0, line));
+    prop_oneof![4 => fixed, 1 => burst_read, 1 => burst_response, 1 => burst_write, 3 => multi, 1 => acknowledged]
+        .prop_flat_map(|(message, lines, line)| {
+            let others = vec(any::<[u8; ADDRESS_LEN]>(), lines.saturating_sub(1));
+            let data = (vec(any::<u8>(), lines * 64), any::<[u8; 64]>(), others);
+            data.prop_map(move |(lines, single, others)| {
+                (Owned { message, lines, line: single, others }, line * 64)
+            })
+        })
 }
 
 prop_compose! {
@@ -238,6 +254,23 @@ proptest! {
         let first = addr / 64;
         let same = first.checked_add(last as u64).is_some_and(|line| line / 64 == first / 64);
         prop_assert_eq!(burst_fits_page(addr, last), same);
+    }
+
+    #[test]
+    fn the_largest_frame_of_many_fits_and_the_next_does_not(
+        max_frame in 0usize..10_000,
+        trailer in prop_oneof![Just(4usize), Just(16)],
+    ) {
+        for (lines, overhead, each) in [
+            (multi_read_lines_max(max_frame, trailer), 26 + trailer, 64),
+            // The header has the first address.
+            (multi_write_lines_max(max_frame, trailer), 20 + trailer, 70),
+        ] {
+            prop_assert!(lines == 0 || (MULTI_LINES_MIN..=MULTI_LINES_MAX).contains(&lines));
+            prop_assert!(lines == 0 || overhead + lines * each <= max_frame);
+            let next = (lines + 1).max(MULTI_LINES_MIN);
+            prop_assert!(lines == MULTI_LINES_MAX || overhead + next * each > max_frame);
+        }
     }
 
     #[test]

@@ -168,6 +168,28 @@ impl Ends {
             }
             self.step(lose);
         }
+        self.finish(lose);
+    }
+
+    /// Lots of reads and of writes, many in a frame, until all are done.
+    fn work_many(&mut self, lose: usize) {
+        let line = [7; LINE_SIZE];
+        for round in 0..500_u64 {
+            let (r, now, tx) = (&mut self.requester, self.now, &mut self.up);
+            r.hold();
+            for i in 0..30 {
+                let _ = r.read((round % 4) as u8, i * 4096, 0, now, tx);
+            }
+            for i in 0..30 {
+                let _ = r.write((round % 4) as u8, (1 << 20) + i * 4096, &line, 0, now, tx);
+            }
+            r.release(now, tx);
+            self.step(lose);
+        }
+        self.finish(lose);
+    }
+
+    fn finish(&mut self, lose: usize) {
         for _ in 0..1_000_000 {
             if self.requester.unanswered() == 0 {
                 return;
@@ -215,6 +237,11 @@ fn an_open_session_does_not_allocate() {
             "the reads of what is not there, where the window had room"
         );
         assert!(ends.count.done > 15_000, "{}", ends.count.done);
+        for lose in [0, 50, 7, 3] {
+            ends.work_many(lose);
+            assert_eq!(ALLOCATIONS.load(Ordering::Relaxed), before, "many in a frame, one in {lose} lost");
+        }
+        assert!(ends.requester.counters().multi_frames > 1_000, "{:?}", ends.requester.counters());
         let c = ends.requester.counters();
         assert!(c.retransmitted > 0 && c.sacks > 0 && c.early > 0, "{c:?}");
         assert!(c.probes > 0 && c.timeouts > 0, "{c:?}");

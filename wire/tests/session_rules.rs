@@ -407,6 +407,33 @@ fn r10_no_room_for_answers_while_a_gap_closes() {
     p.assert_at_rest();
 }
 
+/// Requests that wait for room only are answered as soon as there is some, though nothing more arrives.
+#[test]
+fn r10_what_waits_for_room_waits_for_no_other_frame() {
+    let mut p = Pair::open();
+    (1..=4).for_each(|i| p.write(0, i * 64, i as u8, i));
+    (5..=6).for_each(|i| p.read(1, i * 64, i));
+    let frames = p.take_up();
+    p.deliver_up(frames[1..4].iter().chain(&frames[5..]));
+    p.take_down();
+    assert!(!p.responder.is_stalled(), "these wait for another request");
+    p.down.room = Some(2);
+    p.deliver_up([&frames[0], &frames[4]]);
+    assert_eq!(list(&p.take_down()), [(WriteResp, 1), (WriteResp, 2)]);
+    assert!(p.responder.is_stalled());
+    p.responder.resume(&mut p.memory, &mut p.down);
+    assert!(p.responder.is_stalled() && p.take_down().is_empty());
+    p.down.room = Some(1);
+    p.responder.resume(&mut p.memory, &mut p.down);
+    assert_eq!(list(&p.take_down()), [(WriteResp, 3)]);
+    p.down.room = None;
+    p.responder.resume(&mut p.memory, &mut p.down);
+    assert_eq!(list(&p.take_down()), [(WriteResp, 4)]);
+    assert!(!p.responder.is_stalled());
+    let writes = p.memory.log.iter().filter(|e| matches!(e, Executed::Write(..))).count();
+    assert_eq!(writes, 4);
+}
+
 /// A peer that sends two different requests under one number gets the one that can be answered; the other
 /// is forgotten and not executed in its place when that comes round.
 #[test]

@@ -196,6 +196,26 @@ fn r8_no_sample_from_a_request_sent_twice_nor_from_one_that_waited_for_others() 
     assert_eq!(p.requester.status().rtt_ns, before.rtt_ns);
 }
 
+/// What waited in a silence says how long that was, not how long the way is; only when it goes on is it the way.
+#[test]
+fn r8_no_sample_from_requests_sent_before_a_probe_unless_that_goes_on() {
+    let mut p = Pair::open();
+    p.measure();
+    let before = p.requester.status().rtt_ns;
+    (0..12).for_each(|i| p.read(0, i * 64, i));
+    let frames = p.take_up();
+    p.pass(250 * US);
+    p.poll();
+    assert_eq!((p.requester.counters().probes, p.take_up().len()), (1, 1));
+    p.pass(250 * US);
+    p.deliver_up(&frames[..8]);
+    p.carry_down();
+    assert_eq!((p.done.0.len(), p.requester.status().rtt_ns), (8, before));
+    p.deliver_up(&frames[8..10]);
+    p.carry_down();
+    assert!(p.requester.status().rtt_ns > before, "the way has become slow");
+}
+
 #[test]
 fn r8_time_outs_of_several_streams_do_not_add_up() {
     let mut p = Pair::open();

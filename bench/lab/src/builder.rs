@@ -18,6 +18,8 @@ use crate::{Lab, LabError, Namespace, ip};
 const RUNNING_MAX: Duration = Duration::from_secs(3);
 /// How often it is looked whether they do.
 const RUNNING_POLL: Duration = Duration::from_millis(2);
+/// The number of the first cable's near end, far from those that the kernel counts from 1 in each namespace.
+const FIRST_NUMBER: usize = 1000;
 
 /// Describes a [`Lab`]. Interface names are unique in the whole lab, so that an interface can be named alone; an
 /// interface is described before what refers to it.
@@ -196,7 +198,10 @@ impl Builder {
                 let peer = lab.home_of(&b.1)?.path();
                 let queues = self.queues.unwrap_or(1).to_string();
                 let queues = ["numtxqueues", &queues, "numrxqueues", &queues];
-                let near = ["link", "add", "name", &a.1];
+                // An interface with the number of its peer in another namespace looks like no half of a pair to the
+                // kernel, which then tells of its carrier once a second instead of at once.
+                let number = (FIRST_NUMBER + lab.interfaces.len()).to_string();
+                let near = ["link", "add", "name", &a.1, "index", &number];
                 let far = ["type", "veth", "peer", "name", &b.1, "netns", &peer];
                 ip::run(lab.home_of(&a.1)?, &[&near[..], &queues, &far, &queues].concat())?;
             }

@@ -70,7 +70,7 @@ impl Fabric {
         self.manager.work(now, net);
         mns.iter_mut().for_each(|mn| mn.follow(now, net));
         cns.iter_mut().for_each(|cn| cn.follow(now, net));
-        let idle = cns.iter().find(|cn| cn.has_nothing()).and_then(|cn| CnId::new(cn.mac.0).ok());
+        let idle = cns.iter().find(|cn| cn.has_nothing()).and_then(|cn| CnId::new(cn.mac).ok());
         self.operator.work(self.manager.state(), idle, now, net);
         Ok(busy)
     }
@@ -170,7 +170,7 @@ fn mapped(state: &State, index: usize, mn: &MemoryNode) -> BTreeSet<(u64, u64, u
     for region in state.regions.values() {
         let legs = region.legs.iter().filter(|leg| leg.memory_node == name && leg.state == LegState::Mapped);
         for leg in legs.filter(|leg| leg.incarnation == Some(mn.config.incarnation)) {
-            let cn = cxloe_wire::frame::Mac(region.owner.octets()).to_u64();
+            let cn = region.owner.mac().to_u64();
             let cmem = leg.cmem_base / EXTENT..;
             mapped.extend(cmem.zip(leg.extents.iter()).map(|(cmem, extent)| (cn, cmem, extent as u32)));
         }

@@ -8,7 +8,7 @@ use std::collections::{HashMap, VecDeque};
 use clap::ValueEnum;
 use cxloe_cn_core::engine::Route;
 use cxloe_fabric::hdm::Granularity;
-use cxloe_wire::frame::{Command, HEADER_LEN, Header, LINE_SIZE, Mac};
+use cxloe_wire::frame::{Command, Header, LINE_SIZE, Mac, Message};
 
 /// What goes wrong, at a memory node unless said otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -102,20 +102,24 @@ impl Meddler {
         let Some(header) = Header::parse(frame) else { return true };
         let again = self.seen.iter().any(|seen| seen == frame);
         let request = Command::from_u8(header.command);
-        let write = request == Some(Command::WriteReq);
+        // Of many in one frame, the first.
+        let write = match Message::parse(frame) {
+            Ok((_, Message::WriteReq { data })) => Some(*data),
+            Ok((_, Message::MultiWriteReq { data, .. })) => Some(data[0]),
+            _ => None,
+        };
         match self.mistake {
-            Mistake::LosesWrites if write => {
+            Mistake::LosesWrites if write.is_some() => {
                 self.writes += u64::from(!again);
                 if !again && self.writes.is_multiple_of(LOSES_EVERY) {
                     self.undo = lines.get(header.src, header.addr).map(|old| (header.src, header.addr, old));
                 }
             }
-            Mistake::RepeatsWrites if write && again => {
-                let data = frame[HEADER_LEN..].first_chunk();
-                self.undo = data.map(|data| (header.src, header.addr, *data));
+            Mistake::RepeatsWrites if again => {
+                self.undo = write.map(|data| (header.src, header.addr, data));
             }
             Mistake::ForgetsAnswers if again && request < Some(Command::Hello) => return false,
-            Mistake::RollsBack if write && !again => {
+            Mistake::RollsBack if write.is_some() && !again => {
                 if let Some(before) = lines.get(header.src, header.addr) {
                     self.last.insert(header.src, (header.addr, before));
                 }

@@ -90,6 +90,10 @@ pub struct CnPlan {
     pub pacing: Option<Pacing>,
     /// Programs that have its region mapped.
     pub paging: Option<PagingPlan>,
+    /// Asks for frames of many lines.
+    pub multi: bool,
+    /// Operations that its program makes at one moment, at most.
+    pub together: usize,
 }
 
 /// A memory node.
@@ -103,6 +107,8 @@ pub struct MnPlan {
     pub service: Duration,
     /// When it asks compute nodes for less.
     pub congestion: CongestionConfig,
+    /// Takes frames of many lines: at first, and after its first restart.
+    pub multi: [bool; 2],
 }
 
 impl Plan {
@@ -123,7 +129,24 @@ impl Plan {
         };
         let mut plan = if everything { Plan::everything(seed, r) } else { Plan::plain(seed, scenario, r) };
         plan.specialise(r);
+        // Of its own as well.
+        plan.pack(&mut Random::part(seed, 4));
         plan
+    }
+
+    /// Who speaks of many lines in one frame, and who has many to speak of: releases side by side.
+    fn pack(&mut self, r: &mut Random) {
+        let mut knows = || r.below(4) > 0;
+        for cn in &mut self.cns {
+            cn.multi = knows();
+        }
+        for mn in &mut self.mns {
+            mn.multi = [knows(), knows()];
+        }
+        for cn in &mut self.cns {
+            // What the manager takes away is to meet operations one by one.
+            cn.together = if self.scenario == Scenario::Control { 1 } else { pick(r, &[1, 1, 4, 40]) };
+        }
     }
 
     /// Nodes and network as varied as they can be.
@@ -143,6 +166,7 @@ impl Plan {
                     class: CLASS,
                     ..CongestionConfig::default()
                 },
+                multi: [true; 2],
             })
             .collect();
         let cns = (0..1 + r.below(2))
@@ -155,6 +179,8 @@ impl Plan {
                 depth: 24,
                 pacing: pick(r, &[None, Some(paced())]),
                 paging: None,
+                multi: true,
+                together: 1,
             })
             .collect();
         Plan {
@@ -173,7 +199,8 @@ impl Plan {
     fn plain(seed: u64, scenario: Scenario, r: &mut Random) -> Plan {
         let port = PortConfig::default();
         let congestion = CongestionConfig { threshold: 0, class: CLASS, ..CongestionConfig::default() };
-        let mn = |_| MnPlan { port, early_buffers: 128, service: Duration::ZERO, congestion };
+        let mn =
+            |_| MnPlan { port, early_buffers: 128, service: Duration::ZERO, congestion, multi: [true; 2] };
         let mns = (0..1 + r.below(2)).map(mn).collect();
         let cn = |_| CnPlan {
             port,
@@ -184,6 +211,8 @@ impl Plan {
             depth: 24,
             pacing: None,
             paging: None,
+            multi: true,
+            together: 1,
         };
         Plan {
             seed,
@@ -355,7 +384,7 @@ impl Plan {
         let mn = PortConfig { fifo_capacity, fifo_threshold, ..port };
         let congestion =
             CongestionConfig { threshold: fifo_threshold, class: CLASS, ..CongestionConfig::default() };
-        self.mns = vec![MnPlan { port: mn, early_buffers: 128, service, congestion }];
+        self.mns = vec![MnPlan { port: mn, early_buffers: 128, service, congestion, multi: [true; 2] }];
         self.shape = Shape { pages: 4, page_lines: 16 };
         self.max_frame = FRAME_MTU;
         let cn = CnPlan {
@@ -367,6 +396,8 @@ impl Plan {
             depth: 64,
             pacing: Some(paced()),
             paging: None,
+            multi: true,
+            together: 1,
         };
         self.cns = vec![cn; 4 + r.below(5) as usize];
         self.batch = 16;

@@ -80,6 +80,10 @@ figures! {
     reordered,
     /// Frames damaged.
     corrupted,
+    /// Frames that were sent as many requests.
+    multi_frames,
+    /// Requests in them.
+    multi_requests,
     /// Requests sent again.
     retransmitted,
     /// Selective acknowledgements received.
@@ -183,6 +187,8 @@ impl Figures {
 
     /// Adds what a requester has counted.
     pub(crate) fn add_requester(&mut self, counters: &RequesterCounters) {
+        self.multi_frames += counters.multi_frames;
+        self.multi_requests += counters.multi_requests;
         self.retransmitted += counters.retransmitted;
         self.sacks += counters.sacks;
         self.timeouts += counters.timeouts;

@@ -7,20 +7,50 @@ use std::time::{Duration, Instant};
 use cxloe_client::client::{Client, regions};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
-use cxloe_wire::frame::LINE_SIZE;
 
 use super::Failure;
 use super::daemons::{self, Ground, READY};
+use crate::measure::agent_port::{AgentPort, AgentResults};
+use crate::measure::latency::LatencyPlan;
+use crate::measure::nbd::NbdClient;
 use crate::measure::{MeasureError, Target, fault, fault_step};
-use crate::report::Samples;
+use crate::report::{Samples, Throughput, ThroughputTrial};
 use cxloe_lab::{Interrupt, Process};
 
 /// Name of the agent's region.
 const NAME: &str = "quickstart";
 /// Its size.
 const SIZE: u64 = 32 << 20;
-/// Operations of each kind.
+/// Operations on lines of each kind.
 const OPERATIONS: u64 = 5_000;
+/// Reads of a block, and its size in bytes.
+const BLOCKS: u64 = 1_000;
+const BLOCK: usize = 4096;
+
+/// Bytes of a stretch.
+const STRETCH: usize = 1 << 20;
+
+/// The rate of reading all of the region by stretches, one at a time.
+fn stretches(
+    name: &str,
+    target: &Target,
+    trials: u32,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), Failure>,
+) -> Result<Throughput, Failure> {
+    let mut room = vec![0; STRETCH];
+    let mut rates = Vec::new();
+    for _ in 0..trials {
+        let bounce_ns = target.bounce();
+        target.check()?;
+        let start = Instant::now();
+        for at in (0..SIZE).step_by(STRETCH) {
+            read(at, &mut room)?;
+        }
+        let ops_per_s = (SIZE / STRETCH as u64) as f64 / start.elapsed().as_secs_f64();
+        rates.push(ThroughputTrial { bounce_ns, ops_per_s, bytes_per_s: ops_per_s * STRETCH as f64 });
+    }
+    Ok(Throughput::from_trials(name, rates).ok_or("no trials")?)
+}
 
 /// A running agent with a region of its own.
 pub struct Agent {
@@ -79,29 +109,58 @@ pub fn start(
 }
 
 impl Agent {
-    /// Line operations through the agent's port: shared-memory rings to it, its own link from there.
-    pub fn measure(&self, interrupt: &Interrupt) -> Result<Vec<Samples>, Failure> {
+    /// Lines and pages through the agent's port: shared-memory rings to it, its own link from there; pages by the port of
+    /// `target` beside them.
+    pub fn measure(&self, target: &mut Target, trials: u32) -> Result<AgentResults, Failure> {
+        let mut port = AgentPort { client: Client::connect(&self.socket)?, hpa: self.hpa, bytes: SIZE };
+        let plan = LatencyPlan { trials, operations: OPERATIONS / u64::from(trials.max(1)) };
+        Ok(port.latency(target, plan, &mut |_| {})?)
+    }
+
+    /// Stretches of the agent's region, by its port.
+    pub fn bulk(&self, target: &Target, trials: u32) -> Result<Throughput, Failure> {
         let mut client = Client::connect(&self.socket)?;
-        let mut all = Vec::new();
-        for (name, writes) in [("agent_read64", false), ("agent_write64", true)] {
-            interrupt.check()?;
-            let mut samples = Samples::new(name);
-            let mut addresses = Random::new(1);
-            for i in 0..OPERATIONS {
-                let at = self.hpa + addresses.below(SIZE / LINE_SIZE as u64) * LINE_SIZE as u64;
-                let start = Instant::now();
-                if writes {
-                    client.write(at, &[i as u8; LINE_SIZE])?;
-                } else {
-                    std::hint::black_box(client.read(at)?);
+        stretches("agent_bulk_read", target, trials, |at, out| Ok(client.read_bytes(self.hpa + at, out)?))
+    }
+
+    /// The agent's region as a block device: pages and stretches of it, one read at a time.
+    pub fn nbd(
+        &self,
+        lab: &Lab,
+        state: &Path,
+        target: &Target,
+        trials: u32,
+    ) -> Result<(Samples, Throughput), Failure> {
+        let socket = state.join("nbd.sock");
+        let _server = daemons::start(lab, "cn", state, "cn-agent nbd", |c| {
+            c.args(["nbd", "--region", NAME, "--socket"]).arg(&socket).arg("--agent").arg(&self.socket);
+        })?;
+        let started = Instant::now();
+        let mut client = loop {
+            target.check()?;
+            match NbdClient::connect(&socket) {
+                Ok(client) => break client,
+                Err(error) if started.elapsed() > READY => {
+                    return Err(format!("the block device has not come up: {error}").into());
                 }
+                Err(_) => std::thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        let mut samples = Samples::new("nbd_read4k");
+        let (mut addresses, mut block) = (Random::new(2), [0; BLOCK]);
+        for _ in 0..trials {
+            let bounce = target.bounce();
+            target.check()?;
+            for _ in 0..BLOCKS / u64::from(trials.max(1)) {
+                let at = addresses.below(client.size() / BLOCK as u64) * BLOCK as u64;
+                let start = Instant::now();
+                client.read(at, &mut block)?;
                 samples.record_ns(start.elapsed().as_nanos() as u64);
             }
-            samples.end_trial(None);
-            all.push(samples);
+            samples.end_trial(bounce);
         }
-        client.flush()?;
-        Ok(all)
+        let rate = stretches("nbd_bulk_read", target, trials, |at, out| Ok(client.read(at, out)?))?;
+        Ok((samples, rate))
     }
 
     /// Page faults of this process in the agent's region.

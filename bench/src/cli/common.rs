@@ -29,8 +29,9 @@ pub struct LinkArgs {
     #[arg(short, long, value_name = "NAME", help_heading = "Link")]
     pub interface: String,
 
-    /// auto takes the fastest raw link that works: xdp, packet or pnet; udp puts frames into UDP, which both ends have to do
-    #[arg(long, value_name = "auto|xdp|packet|pnet|udp", default_value = "auto", help_heading = "Link")]
+    /// auto takes what suits the interface, auto:latency the quickest for single lines, auto:throughput the one with the
+    /// most frames a second; udp puts frames into UDP, which both ends have to do
+    #[arg(long, value_name = Backend::VALUES, default_value = "auto", help_heading = "Link")]
     pub link: Backend,
 
     /// Over UDP: where this node listens, as ADDRESS, ADDRESS:PORT or :PORT [default: the interface's first address, port

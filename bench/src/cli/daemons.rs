@@ -1,6 +1,6 @@
 //! The daemons of a lab that a measurement makes for itself: starting them, waiting for them, showing their logs.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,8 @@ impl Ground for Host {
     }
 }
 
-/// Starts one of our programs, which lies beside this one; its output goes to a log in `state`.
+/// Starts one of our programs, which lies beside this one; its output goes to a log in `state`. What follows the program's
+/// name tells its log from those of others.
 pub(super) fn start(
     ground: &dyn Ground,
     namespace: &str,
@@ -41,14 +42,19 @@ pub(super) fn start(
     program: &str,
     arguments: impl FnOnce(&mut Command),
 ) -> Result<Process, Failure> {
-    let beside = std::env::current_exe()?.with_file_name(program);
+    let file = program.split_whitespace().next().unwrap_or(program);
+    let beside = std::env::current_exe()?.with_file_name(file);
     if !beside.exists() {
         return Err(format!("{} is missing; build it with `cargo build --release`", beside.display()).into());
     }
     let mut command = Command::new(beside);
     arguments(&mut command);
-    Process::log_to(&mut command, &state.join(format!("{program}.log")))?;
+    Process::log_to(&mut command, &log(state, program))?;
     Ok(ground.spawn(namespace, command)?)
+}
+
+fn log(state: &Path, program: &str) -> PathBuf {
+    state.join(format!("{}.log", program.replace(' ', "-")))
 }
 
 /// Waits until the memory node has registered with the manager at `url`.
@@ -74,8 +80,8 @@ pub(super) fn wait_for_nodes(url: &str, interrupt: &Interrupt) -> Result<(), Fai
 
 /// After a failure: the last words of each daemon.
 pub(super) fn show_logs(state: &Path) {
-    for program in ["gmm", "mn-server", "cn-agent"] {
-        let Ok(log) = std::fs::read_to_string(state.join(format!("{program}.log"))) else { continue };
+    for program in ["gmm", "mn-server", "cn-agent", "cn-agent nbd"] {
+        let Ok(log) = std::fs::read_to_string(log(state, program)) else { continue };
         let lines: Vec<&str> = log.lines().collect();
         to_stderr!("--- the last lines of {program}'s log");
         for line in &lines[lines.len().saturating_sub(12)..] {

@@ -47,7 +47,7 @@ Options of up:
   -r, --region <SIZE>      a region for each compute node, called scratch0, scratch1, …; 0: none   [default: 16M]
       --kept               pools are files: what is lent outlives a restart of its memory node
       --mtu <BYTES>        of all interfaces                                [default: 1500]
-      --link <KIND>        how daemons exchange frames: auto, xdp, packet   [default: packet]
+      --link <KIND>        how daemons exchange frames, as their --link     [default: packet]
       --wait <STYLE>       what idle daemons do: sleep, adaptive, busy      [default: sleep]
       --bin <FOLDER>       where gmm, mn-server and cn-agent are            [default: beside this program, else the PATH]
 

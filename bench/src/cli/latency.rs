@@ -1,7 +1,13 @@
 //! `cxloe-bench latency`: single line operations and cache hits.
 
+use std::path::PathBuf;
+
+use cxloe_client::client::{Client, regions};
+
 use super::Failure;
 use super::common::{LinkArgs, OutputArgs, RegionArgs, Session, Unit, bar, report};
+use crate::measure::MeasureError;
+use crate::measure::agent_port::{AgentPort, AgentResults};
 use crate::measure::latency::LatencyPlan;
 use crate::report::{Report, Samples, Statistic};
 use cxloe_lab::Interrupt;
@@ -25,29 +31,53 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     operations: u64,
 
+    /// Also measure a region through the running agent with this socket
+    #[arg(long, value_name = "PATH", requires = "agent_region", help_heading = "Memory")]
+    agent: Option<PathBuf>,
+
+    /// The agent's region to measure, whose lines are overwritten
+    #[arg(long, value_name = "NAME", requires = "agent", help_heading = "Memory")]
+    agent_region: Option<String>,
+
     #[command(flatten)]
     output: OutputArgs,
 }
 
+/// The region that is to be measured through an agent.
+fn agent(args: &Args) -> Result<Option<AgentPort>, Failure> {
+    let (Some(socket), Some(name)) = (&args.agent, &args.agent_region) else { return Ok(None) };
+    let found = regions(socket)?.into_iter().find(|region| region.region == *name);
+    let region = found.ok_or_else(|| MeasureError::NotAttached(name.clone()))?;
+    let bytes = region.size.saturating_sub(region.beyond_window);
+    Ok(Some(AgentPort { client: Client::connect(socket)?, hpa: region.hpa, bytes }))
+}
+
 pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
+    let agent = agent(args)?;
     let mut session = Session::open(&args.link, &args.region, interrupt)?;
-    let steps = if session.target.echo { 4 } else { 3 };
+    let steps = if session.target.echo { 4 } else { 3 } + if agent.is_some() { 4 } else { 0 };
     let progress = bar(u64::from(args.trials) * steps, Unit::Steps);
     let plan = LatencyPlan { trials: args.trials, operations: args.operations };
-    let results = session.target.latency(plan, &mut |what| {
+    let mut step = |what: &str| {
         progress.set_message(what.to_owned());
         progress.inc(1);
-    })?;
+    };
+    let results = session.target.latency(plan, &mut step)?;
+    let through = agent.map(|mut agent| agent.latency(&mut session.target, plan, &mut step)).transpose()?;
     let (reads, writes) = session.target.hits(args.trials, 100)?;
     progress.finish_and_clear();
     let mut report = report(&session.link, vec![session.link.interface.clone()], args.link.wait, None);
-    let all = [&results.echo64, &results.read64, &results.write64, &results.mixed64, &reads, &writes];
+    let mut all = vec![results.echo64, results.read64, results.write64, results.mixed64, reads, writes];
+    all.extend(through.map(AgentResults::all).into_iter().flatten());
     all.iter().for_each(|samples| report.add(samples));
     if session.target.echo {
         add_ratios(&mut report)?;
     }
+    if args.agent.is_some() {
+        add_agent_ratios(&mut report)?;
+    }
     session.close()?;
-    let all: Vec<&Samples> = all.into_iter().collect();
+    let all: Vec<&Samples> = all.iter().collect();
     args.output.write(&report, &all)
 }
 
@@ -56,6 +86,14 @@ pub fn add_ratios(report: &mut Report) -> Result<(), Failure> {
     for name in ["read64/echo64", "write64/echo64", "mixed64/echo64"] {
         report.add_ratio(name, Statistic::P50, Some(1.2))?;
         report.add_ratio(name, Statistic::P99, Some(1.5))?;
+    }
+    Ok(())
+}
+
+/// What it costs to ask an agent, over doing it oneself.
+pub fn add_agent_ratios(report: &mut Report) -> Result<(), Failure> {
+    for name in ["agent_read64/read64", "agent_write64/write64", "agent_read4k/read4k"] {
+        report.add_ratio(name, Statistic::P50, None)?;
     }
     Ok(())
 }

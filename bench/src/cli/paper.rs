@@ -40,8 +40,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR", default_value = "target/paper")]
     output: PathBuf,
 
-    /// The lab's link [default: auto, the fastest; Fig. 7 then takes packet rings beside AF_XDP]
-    #[arg(long, value_name = "auto|xdp|packet|pnet", value_parser = raw_link, conflicts_with = "interface")]
+    /// The lab's link [default: auto; Fig. 7 then takes packet rings beside AF_XDP]
+    #[arg(long, value_name = Backend::RAW_VALUES, value_parser = raw_link, conflicts_with = "interface")]
     lab_link: Option<Backend>,
 
     /// MTU of the lab's cables

@@ -36,14 +36,15 @@ use crate::machine;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
 use crate::measure::{MeasureError, Target, fault_step};
-use crate::report::{Report, Samples};
+use crate::report::{Report, Samples, Statistic};
 use cxloe_lab::{Interrupt, Standing};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The link: auto takes the fastest that works, and UDP where namespaces or raw sockets cannot be had
-    #[arg(long, value_name = "auto|xdp|packet|pnet|udp", default_value = "auto")]
+    /// The link: auto takes what suits the interface, and UDP where namespaces or raw sockets cannot be had; auto:latency
+    /// the quickest for single lines, auto:throughput the one with the most frames a second
+    #[arg(long, value_name = Backend::VALUES, default_value = "auto")]
     link: Backend,
 
     /// What memory node and bench do while they wait: busy, adaptive or adaptive:TIME or sleep [default: busy with two
@@ -181,6 +182,18 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     interfaces.dedup();
     let (mut report, samples) = measure(args, &mut target, &info, interfaces, wait)?;
     verify(&mut target)?;
+    for samples in &agent.measure(&mut target, args.trials)?.all() {
+        report.add(samples);
+    }
+    report.add_throughput(agent.bulk(&target, args.trials)?);
+    let (blocks, rate) = agent.nbd(&lab, state, &target, args.trials)?;
+    report.add(&blocks);
+    report.add_throughput(rate);
+    super::latency::add_agent_ratios(&mut report)?;
+    report.add_ratio("nbd_read4k/read4k", Statistic::P50, None)?;
+    for name in ["agent_bulk_read/burst_read", "nbd_bulk_read/burst_read"] {
+        report.add_ratio(name, Statistic::BytesPerS, Some(0.8))?;
+    }
     let (target, inline) = fault_step::in_place(target)?;
     report.add(&inline);
     let pages = |samples: &Samples| samples.summary().map_or(0, |summary| summary.count);
@@ -188,9 +201,6 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         "page faults: {} fetched by the thread that touched them (inline), every byte right",
         pages(&inline)
     );
-    for samples in &agent.measure(interrupt)? {
-        report.add(samples);
-    }
     match agent.faults(&target) {
         Ok(faults) => {
             report.add(&faults);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cxloe_link::echo::{Echo, is_reply};
+use cxloe_link::echo::{ECHO_BODY, Echo, is_reply};
 use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::Mac;
 
@@ -46,15 +46,23 @@ impl<'a> Bare<'a> {
     /// One exchange: the time until all replies are there, or `None` if one was lost.
     #[inline]
     pub fn once(&mut self, echo: Echo) -> Result<Option<u64>, LinkError> {
+        self.exchange(echo, &mut |_| {})
+    }
+
+    #[inline]
+    fn exchange(&mut self, echo: Echo, on_reply: &mut impl FnMut(&[u8])) -> Result<Option<u64>, LinkError> {
         let start = Instant::now();
         echo.send(self.own, self.peer, self.ethertype, self.link.transmit());
         self.link.flush()?;
         let (mut left, mut spins) = (echo.replies, 0_u32);
         while left > 0 {
             // More replies than asked for are those of an earlier exchange that was given up.
-            let received = self
-                .link
-                .receive(BATCH, &mut |frame, _| left = left.saturating_sub(u16::from(is_reply(frame))))?;
+            let received = self.link.receive(BATCH, &mut |frame, _| {
+                if is_reply(frame) {
+                    left = left.saturating_sub(1);
+                    on_reply(frame);
+                }
+            })?;
             if received == 0 {
                 spins += 1;
                 if spins.is_multiple_of(SPINS) && start.elapsed() > LOST_AFTER {
@@ -64,6 +72,19 @@ impl<'a> Bare<'a> {
             }
         }
         Ok(Some(start.elapsed().as_nanos() as u64))
+    }
+
+    /// One exchange whose replies are read, as who fetches a page has to: what they carry goes into `page`, one behind the
+    /// other. The time until all of it is there, or `None` if a reply was lost.
+    #[inline]
+    pub fn fetch(&mut self, echo: Echo, page: &mut [u8]) -> Result<Option<u64>, LinkError> {
+        let mut filled = 0;
+        self.exchange(echo, &mut |frame| {
+            let payload = frame.get(ECHO_BODY..).unwrap_or_default();
+            let len = payload.len().min(page.len() - filled);
+            page[filled..filled + len].copy_from_slice(&payload[..len]);
+            filled += len;
+        })
     }
 
     /// `count` exchanges, `depth` of them in flight, cycling through `shapes`. Returns frames answered and
@@ -111,10 +132,20 @@ impl<'a> Bare<'a> {
 impl Target {
     /// One trial of single exchanges of `echo`, recorded in `samples`.
     pub fn echo_trial(&mut self, echo: Echo, count: u64, samples: &mut Samples) -> Result<(), MeasureError> {
+        self.bare_trial(count, samples, |bare| bare.once(echo))
+    }
+
+    /// One trial of exchanges, made by `exchange` one at a time and recorded in `samples`.
+    pub(super) fn bare_trial(
+        &mut self,
+        count: u64,
+        samples: &mut Samples,
+        mut exchange: impl FnMut(&mut Bare<'_>) -> Result<Option<u64>, LinkError>,
+    ) -> Result<(), MeasureError> {
         let mut bare = Bare::new(self.port.link(), self.peer, self.ethertype);
         bare.wake()?;
         for _ in 0..count {
-            match bare.once(echo)? {
+            match exchange(&mut bare)? {
                 Some(ns) => samples.record_ns(ns),
                 // What comes late must not answer for the next.
                 None => bare.wake()?,

@@ -79,10 +79,15 @@ pub fn page_shape(lines_max: usize) -> Echo {
 }
 
 impl Target {
-    /// `fetch4k`: a page's frames over the bare link. One trial.
+    /// `fetch4k`: a page's frames over the bare link, and what they carry put together. One trial.
     pub fn fetch_trial(&mut self, count: u64, samples: &mut Samples) -> Result<(), MeasureError> {
-        let lines_max = self.port.engine().burst_read_lines_max(self.hpa);
-        self.echo_trial(page_shape(lines_max), count, samples)
+        let shape = page_shape(self.port.engine().burst_read_lines_max(self.hpa));
+        let mut page = vec![0; PAGE_BYTES];
+        self.bare_trial(count, samples, |bare| {
+            let took = bare.fetch(shape, &mut page);
+            black_box(&mut page);
+            took
+        })
     }
 }
 

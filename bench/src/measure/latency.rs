@@ -13,9 +13,9 @@ use crate::report::Samples;
 /// How much of it.
 #[derive(Clone, Copy, Debug)]
 pub struct LatencyPlan {
-    /// Trials; each measures the limit and the operations in turn.
+    /// Rounds; each measures the limit and the operations in turn.
     pub trials: u32,
-    /// Operations of each kind in a trial.
+    /// Operations of each kind in a round.
     pub operations: u64,
 }
 
@@ -49,8 +49,27 @@ pub fn read_shape() -> Echo {
     Echo { request_len: MIN_FRAME, reply_len: frame_len(HEADER_LEN + LINE_SIZE, Seal::PLAIN_LEN), replies: 1 }
 }
 
+/// Operations of one kind between two looks at how far apart the cores are. Together they take a few milliseconds: cores
+/// of a virtual machine change places within a second.
+const BATCH_OPERATIONS: u64 = 500;
+
+/// What is done by turns: its name, and for line operations how many of eight are reads.
+const KINDS: [(&str, Option<u64>); 4] =
+    [("bare echo", None), ("line reads", Some(8)), ("line writes", Some(0)), ("reads and writes", Some(4))];
+
+impl LatencyResults {
+    /// What is done, its place among [`KINDS`], and where its times go.
+    fn kinds(&mut self) -> [((&'static str, Option<u64>), &mut Samples); 4] {
+        let LatencyResults { echo64, read64, write64, mixed64 } = self;
+        let [echo, reads, writes, mixed] = KINDS;
+        [(echo, echo64), (reads, read64), (writes, write64), (mixed, mixed64)]
+    }
+}
+
 impl Target {
-    /// Measures single operations. `progress` hears of each step of `trials * 4`.
+    /// Measures single operations, limit and operations by turns in batches of some milliseconds; a batch during which the
+    /// cores moved is thrown away, and each of the others is a trial of its own. `progress` hears of each step of
+    /// `trials * 4`.
     pub fn latency(
         &mut self,
         plan: LatencyPlan,
@@ -59,8 +78,20 @@ impl Target {
         let mut results = LatencyResults::of("");
         let mut addresses = Random::new(64);
         for _ in 0..plan.trials {
-            let bounce = self.bounce();
-            self.latency_trial((plan.operations, bounce), &mut addresses, &mut results, progress)?;
+            let mut left = plan.operations;
+            let mut bounce = self.bounce_glance();
+            while left > 0 {
+                let count = left.min(BATCH_OPERATIONS);
+                for ((name, reads_of_8), samples) in results.kinds() {
+                    if left == plan.operations && (reads_of_8.is_some() || self.echo) {
+                        progress(name);
+                    }
+                    self.operations(count, reads_of_8, &mut addresses, samples)?;
+                    let before = std::mem::replace(&mut bounce, self.bounce_glance());
+                    samples.end_steady_trial(before, bounce);
+                }
+                left -= count;
+            }
         }
         Ok(results)
     }
@@ -73,21 +104,29 @@ impl Target {
         results: &mut LatencyResults,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(), MeasureError> {
-        if self.echo {
-            progress("bare echo");
-            self.echo_trial(read_shape(), operations, &mut results.echo64)?;
-            results.echo64.end_trial(bounce);
-        }
-        for (name, reads_of_8, samples) in [
-            ("line reads", 8, &mut results.read64),
-            ("line writes", 0, &mut results.write64),
-            ("reads and writes", 4, &mut results.mixed64),
-        ] {
-            progress(name);
-            self.line_operations(operations, reads_of_8, addresses, samples)?;
+        for ((name, reads_of_8), samples) in results.kinds() {
+            if reads_of_8.is_some() || self.echo {
+                progress(name);
+            }
+            self.operations(operations, reads_of_8, addresses, samples)?;
             samples.end_trial(bounce);
         }
         Ok(())
+    }
+
+    /// Operations of one of [`KINDS`]; no bare echoes if the memory node answers none.
+    fn operations(
+        &mut self,
+        count: u64,
+        reads_of_8: Option<u64>,
+        addresses: &mut Random,
+        samples: &mut Samples,
+    ) -> Result<(), MeasureError> {
+        match reads_of_8 {
+            Some(reads_of_8) => self.line_operations(count, reads_of_8, addresses, samples),
+            None if self.echo => self.echo_trial(read_shape(), count, samples),
+            None => Ok(()),
+        }
     }
 
     fn line_operations(

@@ -5,6 +5,7 @@
 //! ([`cxloe_link::echo`]): this side drives it over the port's own link, and the memory node's worker
 //! answers it from a loop of its own.
 
+pub mod agent_port;
 pub mod bare;
 pub mod fault;
 mod fault_inline;
@@ -16,6 +17,7 @@ pub mod floor_fault;
 mod floor_mapping;
 pub mod hits;
 pub mod latency;
+pub mod nbd;
 pub mod streams;
 pub mod verify;
 
@@ -137,10 +139,19 @@ impl Target {
     /// How far apart the two cores are just now, in nanoseconds for a cache line there and back. The memory
     /// node is paused meanwhile, if it can be.
     pub fn bounce(&self) -> Option<f64> {
+        self.bounce_by(machine::bounce_ns)
+    }
+
+    /// The same in a fraction of a millisecond, to be asked for between batches of a few milliseconds.
+    pub fn bounce_glance(&self) -> Option<f64> {
+        self.bounce_by(machine::bounce_glance_ns)
+    }
+
+    fn bounce_by(&self, time: impl FnOnce(usize, usize) -> Result<f64, MachineError>) -> Option<f64> {
         let (ours, theirs) = self.cores?;
         let pause = |signal| self.memory_node.map(|pid| kill(pid, signal));
         pause(Signal::SIGSTOP);
-        let bounce = machine::bounce_ns(ours, theirs).ok();
+        let bounce = time(ours, theirs).ok();
         pause(Signal::SIGCONT);
         bounce
     }

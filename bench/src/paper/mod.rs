@@ -152,7 +152,7 @@ impl Plan {
     /// The links of Fig. 7.
     fn backends(&self) -> Vec<Backend> {
         match self.link {
-            Backend::Auto => vec![Backend::Xdp, Backend::Packet],
+            any if any.is_auto() => vec![Backend::Xdp, Backend::Packet],
             one => vec![one],
         }
     }

@@ -90,9 +90,9 @@ impl Report {
                 None => "",
             };
             let (name, of) = (escape(&ratio.name), ratio.statistic.name());
-            let (target, trials) = (ratio.target_text(), ratio.trials_text());
+            let (over, target, trials) = (ratio.over_text(), ratio.target_text(), ratio.trials_text());
             format!(
-                "<tr><td>{name}</td><td>{of}</td><td>{:.2}</td><td{class}>{target}</td><td>{trials}</td></tr>\n",
+                "<tr><td>{name}</td><td>{of}</td><td>{:.2}</td><td>{over}</td><td{class}>{target}</td><td>{trials}</td></tr>\n",
                 ratio.value
             )
         });
@@ -103,7 +103,7 @@ impl Report {
              cores were equally far apart, where that changed: <q>8 near</q> are eight trials in which a cache line went \
              from one core to the other and back fast, <q>far</q> are those in which it took at least {near} and clearly \
              longer than in the near ones.</p>\n"
-        ) + &table(&["ratio", "of", "value", "target", "trials"], rows)
+        ) + &table(&["ratio", "of", "value", "over the limit", "target", "trials"], rows)
     }
 
     fn time_section(&self) -> Result<String, ReportError> {

@@ -25,6 +25,9 @@ pub struct Ratio {
     pub statistic: Statistic,
     /// The quotient.
     pub value: f64,
+    /// What the result has above the limit, in the result's unit: nanoseconds of a time. Absent for rates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub over: Option<f64>,
     /// The class of trials it was taken from; absent when the machine stayed the same.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
@@ -159,9 +162,10 @@ impl Report {
         if limit <= 0.0 {
             return Err(ReportError::ZeroLimit { ratio: name.into(), statistic: statistic.name() });
         }
-        let value = middle(&above) / limit;
-        let trials = Some(trials(class));
-        self.ratios.push(Ratio { name: name.into(), statistic, value, class, trials, target });
+        let (result, trials) = (middle(&above), Some(trials(class)));
+        let over = matches!(statistic, Statistic::P50 | Statistic::P99).then_some(result - limit);
+        let value = result / limit;
+        self.ratios.push(Ratio { name: name.into(), statistic, value, over, class, trials, target });
         Ok(self.ratios.last().expect("one was just pushed"))
     }
 
@@ -206,6 +210,12 @@ impl Report {
     }
 }
 
+/// Whether cores between which a line took so long before, and so long after, have moved near or far meanwhile.
+pub(super) fn moved(before_ns: f64, after_ns: f64) -> bool {
+    let (short, long) = (before_ns.min(after_ns), before_ns.max(after_ns));
+    long >= NEAR_MAX_NS && long >= GAP * short
+}
+
 fn class_of(bounce_ns: Option<f64>, boundary: Option<f64>) -> Option<Class> {
     Some(if bounce_ns? < boundary? { Class::Near } else { Class::Far })
 }
@@ -229,6 +239,7 @@ mod tests {
         let ratio = report.add_ratio("read64/echo64", Statistic::P50, Some(1.25)).unwrap().clone();
         assert_eq!((ratio.class, ratio.trials, ratio.reached()), (Some(Class::Near), Some(3), Some(true)));
         assert!((ratio.value - 1.2).abs() < 1e-3, "{}", ratio.value);
+        assert!((ratio.over.unwrap() - 400.0).abs() < 3.0, "{:?}", ratio.over);
         let p99 = report.add_ratio("read64/echo64", Statistic::P99, Some(1.1)).unwrap();
         assert!((p99.value - 1.2).abs() < 1e-3, "{}", p99.value);
         assert_eq!(p99.reached(), Some(false));
@@ -251,7 +262,7 @@ mod tests {
         let mut report = report();
         report.throughput = vec![rate("stream64", &[(None, 8e5)]), rate("echo_pipelined", &[(None, 1e6)])];
         let ratio = report.add_ratio("stream64/echo_pipelined", Statistic::OpsPerS, Some(0.8)).unwrap();
-        assert_eq!((ratio.value, ratio.reached()), (0.8, Some(true)));
+        assert_eq!((ratio.value, ratio.over, ratio.reached()), (0.8, None, Some(true)));
         let ratio = report.add_ratio("stream64/echo_pipelined", Statistic::BytesPerS, Some(0.81)).unwrap();
         assert_eq!(ratio.reached(), Some(false));
     }

@@ -6,6 +6,8 @@
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use super::ratio::moved;
+
 /// The largest recorded value, in the histogram's own unit; longer ones count as this one (100 s in nanoseconds).
 const LARGEST: u64 = 100_000_000_000;
 /// Significant decimal digits kept of each value.
@@ -110,6 +112,16 @@ impl Samples {
         self.trials.extend(self.as_trial(&self.trial, bounce_ns));
         self.whole.add(&self.trial).expect("both histograms have the same bounds");
         self.trial.reset();
+    }
+
+    /// Ends a trial before and after which a cache line took so long between the cores. If they moved in between, what was
+    /// recorded is of no one state of the machine, and thrown away.
+    pub fn end_steady_trial(&mut self, before_ns: Option<f64>, after_ns: Option<f64>) {
+        match (before_ns, after_ns) {
+            (Some(before), Some(after)) if moved(before, after) => self.trial.reset(),
+            (Some(before), Some(after)) => self.end_trial(Some((before + after) / 2.0)),
+            _ => self.end_trial(None),
+        }
     }
 
     /// The summary of everything recorded, or `None` when that is nothing. Samples after the last ended trial count as
@@ -230,6 +242,21 @@ mod tests {
         let medians: Vec<_> = summary.trials.iter().map(|t| (t.bounce_ns, t.count, t.p50)).collect();
         assert_eq!(medians, [(Some(125.0), 10, 100.0), (Some(460.0), 10, 300.0), (None, 1, 900.0)]);
         assert_eq!((summary.count, summary.min, summary.max), (21, 100.0, 900.0));
+    }
+
+    #[test]
+    fn a_trial_in_which_the_cores_moved_is_thrown_away() {
+        let mut samples = Samples::new("unsteady");
+        for (before, after, time) in
+            [(125.0, 460.0, 1), (460.0, 500.0, 2), (550.0, 130.0, 3), (60.0, 150.0, 4)]
+        {
+            samples.record_ns(time);
+            samples.end_steady_trial(Some(before), Some(after));
+        }
+        samples.record_ns(5);
+        samples.end_steady_trial(None, Some(130.0));
+        let trials: Vec<_> = samples.summary().unwrap().trials.iter().map(|t| (t.bounce_ns, t.p50)).collect();
+        assert_eq!(trials, [(Some(480.0), 2.0), (Some(105.0), 4.0), (None, 5.0)]);
     }
 
     #[test]

@@ -33,13 +33,14 @@ impl Report {
             parts.push(table.to_string());
         }
         if !self.ratios.is_empty() {
-            let mut table = new_table(["ratio", "of", "value", "target", "trials"]);
+            let mut table = new_table(["ratio", "of", "value", "over the limit", "target", "trials"]);
             for ratio in &self.ratios {
                 let (target, trials) = (ratio.target_text(), ratio.trials_text());
                 table.add_row([
                     ratio.name.clone(),
                     ratio.statistic.name().into(),
                     format!("{:.2}", ratio.value),
+                    ratio.over_text(),
                     target,
                     trials,
                 ]);
@@ -78,6 +79,11 @@ impl Report {
 }
 
 impl Ratio {
+    /// By how much a time is above its limit, in nanoseconds: ratios of short times hide what they cost. Empty for rates.
+    pub(super) fn over_text(&self) -> String {
+        self.over.map_or_else(String::new, |ns| format!("{ns:+.0} ns"))
+    }
+
     /// The target and whether it is reached, empty without one.
     pub(super) fn target_text(&self) -> String {
         let Some(target) = self.target else { return String::new() };
@@ -161,7 +167,10 @@ mod tests {
             ["read64", "10", "2.40 µs", "2.40 µs", "2.40 µs", "2.40 µs", "1.20"]
         );
         assert_eq!(row(&text, "burst_read"), ["burst_read", "2.00 M/s", "122 MiB/s"]);
-        assert_eq!(row(&text, "read64/echo64"), ["read64/echo64", "p50", "1.20", "≤ 1.20 missed", "1"]);
+        assert_eq!(
+            row(&text, "read64/echo64"),
+            ["read64/echo64", "p50", "1.20", "+401 ns", "≤ 1.20 missed", "1"]
+        );
         assert!(measured(2390).tables().contains("≤ 1.20 reached"));
         assert_eq!(report().tables().lines().count(), 1, "no empty tables");
     }

@@ -102,6 +102,16 @@ int cxloe_set_local(cxloe_region *region, uint64_t local, struct cxloe_error *er
 /* Discards whole pages: they are zeros afterwards. Not for inline mappings. */
 int cxloe_discard(cxloe_region *region, size_t offset, size_t bytes, struct cxloe_error *error);
 
+/* What will be done with some bytes, all pages that they touch. Advice: it changes when pages come and go, never what they
+ * hold. */
+enum cxloe_hint {
+    CXLOE_WILL_READ = 0,  /* read soon: fetched ahead, as far as there is room */
+    CXLOE_WILL_WRITE = 1, /* written soon: the same, and pages never written are there as zeros */
+    CXLOE_COLD = 2,       /* not needed soon: they leave before others */
+    CXLOE_PAGE_OUT = 3    /* not needed for long: they leave now */
+};
+int cxloe_hint(cxloe_region *region, size_t offset, size_t bytes, enum cxloe_hint hint, struct cxloe_error *error);
+
 /* What was counted. */
 int cxloe_count(cxloe_region *region, struct cxloe_counters *counters, struct cxloe_error *error);
 

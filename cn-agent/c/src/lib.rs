@@ -236,6 +236,22 @@ pub unsafe extern "C" fn cxloe_discard(
     unsafe { with(region, error, |region| region.discard(offset, bytes)) }
 }
 
+/// Says what will be done with some bytes.
+///
+/// # Safety
+/// That of [`cxloe_flush`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cxloe_hint(
+    region: *mut Region,
+    offset: usize,
+    bytes: usize,
+    hint: c_int,
+    error: *mut Message,
+) -> c_int {
+    // SAFETY: the caller ensures what `with` asks for.
+    unsafe { with(region, error, |region| region.hint(offset, bytes, hint)) }
+}
+
 /// Tells what was counted.
 ///
 /// # Safety

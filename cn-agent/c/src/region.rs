@@ -1,9 +1,10 @@
 //! A region as C programs have it: mapped by the agent, or over a link of the program's own.
 
+use std::ffi::c_int;
 use std::path::Path;
 use std::time::Duration;
 
-use cxloe_client::mapping::Mapping;
+use cxloe_client::mapping::{Hint, Mapping};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig};
@@ -32,6 +33,7 @@ fn words(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
+const BEYOND: &str = "the range goes beyond the region";
 const NOT_INLINE: &str = "not for a region that was mapped inline";
 
 /// The link of this name: one of the [`Backend`]s, `udp` with an address behind a colon if it is not the interface's.
@@ -111,6 +113,26 @@ impl Region {
         match self {
             Region::ByAgent(mapping) => mapping.discard(offset..end).map_err(words),
             Region::Inline { .. } => Err(NOT_INLINE.into()),
+        }
+    }
+
+    pub fn hint(&self, offset: usize, bytes: usize, hint: c_int) -> Result<(), String> {
+        let end = offset.checked_add(bytes).filter(|end| *end <= self.len()).ok_or(BEYOND)?;
+        let hint = match hint {
+            0 => Hint::WillRead,
+            1 => Hint::WillWrite,
+            2 => Hint::Cold,
+            3 => Hint::PageOut,
+            other => {
+                return Err(format!("there is no hint of number {other}; cxloe.h names those there are"));
+            }
+        };
+        match self {
+            Region::ByAgent(mapping) => mapping.hint(offset..end, hint).map_err(words),
+            Region::Inline { region, .. } => {
+                region.hint(offset..end, hint);
+                Ok(())
+            }
         }
     }
 

@@ -5,7 +5,9 @@
 //!
 //! A [`Client`] has rings of its own in memory shared with the agent. While both sides are awake an operation
 //! is a few writes to memory and back, without a system call. Who waits spins a bounded time, then sleeps until
-//! the other side wakes it. The death of the agent, at any moment, ends every wait with
+//! the other side wakes it. On the agent's own CPU it yields instead of spinning, for the agent cannot run meanwhile. A hand-over
+//! and back takes, on one CPU of a small virtual machine: 2.9 us by yielding, 4.7 by a futex, 5.6 by an eventfd, 9.3 by a
+//! socket and poll; between two CPUs 0.1 us spinning and 25 to 32 us sleeping. The death of the agent, at any moment, ends every wait with
 //! [`ClientError::AgentGone`]; a client never hangs.
 //!
 //! ```no_run
@@ -38,7 +40,7 @@ use crate::message::{
     VERSION,
 };
 use crate::places::this_cpu;
-use crate::ring::{ClientEnd, Completion, ENTRIES, Operation, RingBroken, Submission};
+use crate::ring::{ClientEnd, Completion, ENTRIES, Operation, Submission};
 use crate::status::Status;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::EngineError;
@@ -341,7 +343,7 @@ impl Client {
                 self.wake_agent()?;
             }
             self.wait()?;
-            while let Some(Completion { tag, status }) = self.take_line(&mut line)? {
+            while let Some(Completion { tag, status }) = self.end.take(&mut line) {
                 let index = tag.wrapping_sub(first) as usize;
                 if index >= begun {
                     return Err(
@@ -358,10 +360,6 @@ impl Client {
             }
         }
         error.map_or(Ok(()), |error| Err(error.into()))
-    }
-
-    fn take_line(&mut self, line: &mut Line) -> Result<Option<Completion>, ClientError> {
-        self.end.take(line).map_err(|error: RingBroken| self.broken(error.to_string()))
     }
 
     fn broken(&mut self, reason: impl Into<String>) -> ClientError {
@@ -386,42 +384,41 @@ impl Client {
     /// Waits until a completion is there.
     #[inline]
     fn wait(&mut self) -> Result<(), ClientError> {
-        for _ in 0..SPINS {
-            if self.end.news() {
-                return Ok(());
-            }
-            std::hint::spin_loop();
-        }
-        self.wait_longer()
+        if self.spin() { Ok(()) } else { self.wait_longer() }
     }
 
     /// Looks for a completion for as long as that is likely to be quicker than sleeping; whether one is there.
     #[inline]
     pub fn spin(&mut self) -> bool {
-        let started = Instant::now();
-        let found = loop {
-            if (0..SPINS).any(|_| {
-                std::hint::spin_loop();
-                self.end.news()
-            }) {
-                break true;
-            }
+        let mut started = None;
+        loop {
             // An agent on this very CPU does nothing as long as this thread spins.
             if this_cpu().is_some_and(|cpu| self.end.shares_cpu(cpu)) {
                 std::thread::yield_now();
+            } else if self.look() {
+                return true;
             }
-            if started.elapsed() >= SPIN_TIME {
-                break self.end.news();
+            if self.end.news() {
+                return true;
             }
-        };
-        self.end.leave_cpu();
-        found
+            if started.get_or_insert_with(Instant::now).elapsed() >= SPIN_TIME {
+                return false;
+            }
+        }
     }
 
+    /// Looks for a completion some times.
+    #[inline]
+    fn look(&self) -> bool {
+        (0..SPINS).any(|_| {
+            std::hint::spin_loop();
+            self.end.news()
+        })
+    }
+
+    /// Sleeps until a completion is there.
+    #[cold]
     fn wait_longer(&mut self) -> Result<(), ClientError> {
-        if self.spin() {
-            return Ok(());
-        }
         let started = Instant::now();
         loop {
             self.end.set_asleep(true);

@@ -277,6 +277,9 @@ pub struct Counters {
     pub link: LinkCounters,
     /// What carries the frames: `xdp`, `packet` or `pnet`.
     pub backend: String,
+    /// Particulars of it, and if there was a choice, why it was taken.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub link_detail: String,
     /// Why there is no link, when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<LinkDown>,

@@ -7,7 +7,8 @@ use nix::unistd::geteuid;
 /// The name of the agent's socket in its folder.
 const SOCKET: &str = "cn-agent.sock";
 
-/// The CPU this thread runs on, if the kernel says so.
+/// The CPU this thread runs on, if the kernel says so; without a system call. The C library reads it from its rseq area,
+/// where it has one (glibc from 2.35 on), and asks the vDSO else. An rseq area of our own cannot be: a thread has one.
 #[inline]
 pub fn this_cpu() -> Option<u32> {
     nix::sched::sched_getcpu().ok().map(|cpu| cpu as u32)

@@ -2,30 +2,32 @@
 //! reader; and behind them the data of operations on more than a line.
 //!
 //! ```text
-//!   word 0    16       32       48       64       80           96            512             512 + 16 N
-//!   | magic | SQ tail | SQ head | CQ tail | CQ head | agent    | client   | N submissions | N completions | data |
-//!   |       | client  | agent   | agent   | client  | sleeps   | sleeps   | 128 bytes     | 128 bytes     |      |
+//!   word 0    16       32       48        512             512 + 16 N
+//!   | magic | agent  | client | CQ head | N submissions | N completions | data |
+//!   |       |        |        | client  | 128 bytes     | 128 bytes     |      |
 //! ```
-//!
-//! Words 112 and 128 say on which CPU each end ran last when it looked for work: who finds itself on the other's yields
-//! instead of spinning, for nothing can come before the other runs.
 //!
 //! A line travels in its entry. The data of [`Operation::ReadBytes`] and [`Operation::WriteBytes`] is a stretch of lines
 //! of the data area that the submission names: the client says which are whose, the agent checks only that they are
 //! there. Nobody but the client depends on what is in them when.
 //!
-//! Each index stands alone in its pair of cache lines and counts up for ever; its low bits are the place. A
-//! writer fills a place, then stores its tail (release); a reader loads the tail (acquire), reads, then stores
-//! its head. Each end keeps its own indices in private memory and only publishes them, so that the other end
-//! can spoil nothing but what it is told; the index of the other end is checked when it is read
-//! ([`RingBroken`]), and entries are copied out before they are looked at.
+//! The first word of an entry has a *phase* bit, which changes with each lap of the ring: a writer fills an entry, then
+//! stores that word (release); a reader that finds the phase of its lap there has all of the entry (acquire). So an
+//! entry crosses from one CPU's cache to the other's once, and no index has to follow it. Each end keeps its own indices
+//! in private memory; entries are copied out before they are looked at.
 //!
-//! Who runs out of work says so in its `sleeps` word, looks once more, and sleeps; who gives it work clears the
-//! word and wakes it ([`AgentEnd::wake_wanted`], [`ClientEnd::wake_wanted`]). Both sides put a full fence
-//! between their write and their look, so that one of the two sees the other.
+//! A client has no more operations under way than the rings have entries, so that it never writes an entry that was not
+//! taken. That it takes completions too it says in "CQ head", which the agent looks at now and then, and checks
+//! ([`RingBroken`]).
+//!
+//! Each end says in its word on which CPU it was last ("agent", "client"), and whether it sleeps. Who waits on the other's
+//! CPU yields instead of spinning, for nothing can come before the other runs. Who runs out of work says that it sleeps,
+//! looks once more, and sleeps; who gives it work clears the bit and wakes it ([`AgentEnd::wake_wanted`],
+//! [`ClientEnd::wake_wanted`]). Both sides put a full fence between their write and their look, so that one of the two
+//! sees the other.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::fence;
+use std::sync::atomic::{AtomicU64, fence};
 
 use cxloe_wire::frame::LINE_SIZE;
 
@@ -45,15 +47,10 @@ pub const ZERO_LINES_MAX: u32 = 256 << 10;
 /// Bytes of the shared memory of a port.
 pub const PORT_BYTES: usize = DATA + DATA_BYTES;
 
-const MAGIC: u64 = 0x4358_4C6F_4550_0002;
-const SQ_TAIL: usize = 16;
-const SQ_HEAD: usize = 32;
-const CQ_TAIL: usize = 48;
-const CQ_HEAD: usize = 64;
-const AGENT_SLEEPS: usize = 80;
-const CLIENT_SLEEPS: usize = 96;
-const AGENT_CPU: usize = 112;
-const CLIENT_CPU: usize = 128;
+const MAGIC: u64 = 0x4358_4C6F_4550_0003;
+const AGENT: usize = 16;
+const CLIENT: usize = 32;
+const CQ_HEAD: usize = 48;
 const SUBMISSIONS: usize = 512;
 const COMPLETIONS: usize = SUBMISSIONS + ENTRIES * ENTRY;
 /// The first byte of the data area, the beginning of a page.
@@ -61,6 +58,12 @@ const DATA: usize = ((SUBMISSIONS + 2 * ENTRIES * ENTRY) * 8).next_multiple_of(4
 /// Words of an entry: three of description at its start, the line in its second half.
 const ENTRY: usize = 16;
 const LINE: usize = 8;
+/// The phase in the first word of an entry, whose lower bits are a number and whose upper half is the tag.
+const PHASE: u64 = 1 << 31;
+/// In the word of an end: it sleeps, and has to be woken.
+const ASLEEP: u64 = 1 << 63;
+/// Completions after which the agent looks where the client's head is.
+const HEAD_INTERVAL: u64 = ENTRIES as u64 / 4;
 
 /// What a client asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +183,37 @@ fn distance(to: u64, from: u64) -> Result<usize, RingBroken> {
     }
 }
 
+/// The phase of entry `index`: that of memory that was never written is the one before.
+#[inline]
+fn phase(index: u64) -> u64 {
+    if index & ENTRIES as u64 == 0 { PHASE } else { 0 }
+}
+
+/// The first word of an entry.
+#[inline]
+fn first_word(tag: u32, number: u32, index: u64) -> u64 {
+    u64::from(tag) << 32 | u64::from(number) & (PHASE - 1) | phase(index)
+}
+
+/// The number in the first word of an entry.
+#[inline]
+fn number(what: u64) -> u32 {
+    (what & (PHASE - 1)) as u32
+}
+
+/// The first word of the entry `index` of the ring at `base`, if it was written in this lap.
+#[inline]
+fn arrived(memory: &SharedMemory, base: usize, index: u64) -> Option<u64> {
+    let what = memory.word(place(base, index)).load(Acquire);
+    (what & PHASE == phase(index)).then_some(what)
+}
+
+/// Clears that an end sleeps; whether it did.
+#[inline]
+fn rouse(state: &AtomicU64) -> bool {
+    state.load(Relaxed) & ASLEEP != 0 && state.fetch_and(!ASLEEP, Relaxed) & ASLEEP != 0
+}
+
 #[inline]
 fn place(base: usize, index: u64) -> usize {
     base + (index as usize & (ENTRIES - 1)) * ENTRY
@@ -204,9 +238,15 @@ fn take_line(memory: &SharedMemory, entry: usize) -> Line {
 pub struct AgentEnd {
     memory: SharedMemory,
     sq_head: u64,
-    /// The client's tail when it was looked at last.
+    /// The first submission that was not looked at, at or behind the head.
     sq_seen: u64,
     cq_tail: u64,
+    /// The client's head when it was looked at last.
+    cq_seen: u64,
+    /// Completions published until it is looked at again.
+    unseen: u64,
+    /// The CPU that was last said, and whether the agent sleeps.
+    state: u64,
 }
 
 impl AgentEnd {
@@ -214,7 +254,7 @@ impl AgentEnd {
     pub fn new(memory: SharedMemory) -> AgentEnd {
         memory.word(1).store(ENTRIES as u64, Relaxed);
         memory.word(0).store(MAGIC, Release);
-        AgentEnd { memory, sq_head: 0, sq_seen: 0, cq_tail: 0 }
+        AgentEnd { memory, sq_head: 0, sq_seen: 0, cq_tail: 0, cq_seen: 0, unseen: 0, state: 0 }
     }
 
     /// The memory, to be sent to the client.
@@ -223,27 +263,18 @@ impl AgentEnd {
         &self.memory
     }
 
-    /// Submissions not yet taken.
-    ///
-    /// # Errors
-    /// [`RingBroken`]; give the client up.
+    /// The oldest submission that was not [released](Self::release), if there is one.
     #[inline]
-    pub fn pending(&mut self) -> Result<usize, RingBroken> {
-        self.sq_seen = self.memory.word(SQ_TAIL).load(Acquire);
-        distance(self.sq_seen, self.sq_head)
-    }
-
-    /// The oldest submission; valid if [`pending`](Self::pending) is not 0.
-    #[inline]
-    pub fn front(&self) -> Submission {
+    pub fn front(&mut self) -> Option<Submission> {
+        let what = arrived(&self.memory, SUBMISSIONS, self.sq_head)?;
+        self.sq_seen = self.sq_seen.max(self.sq_head + 1);
         let entry = place(SUBMISSIONS, self.sq_head);
-        let what = self.memory.word(entry).load(Relaxed);
         let more = self.memory.word(entry + 2).load(Relaxed);
-        Submission {
+        Some(Submission {
             tag: (what >> 32) as u32,
-            operation: Operation::decode(what as u32, more),
+            operation: Operation::decode(number(what), more),
             hpa: self.memory.word(entry + 1).load(Relaxed),
-        }
+        })
     }
 
     /// The line that the oldest submission brings.
@@ -252,21 +283,26 @@ impl AgentEnd {
         take_line(&self.memory, place(SUBMISSIONS, self.sq_head))
     }
 
-    /// Gives the place of the oldest submission back.
+    /// Goes on to the next submission.
     #[inline]
     pub fn release(&mut self) {
-        self.sq_head = self.sq_head.wrapping_add(1);
-        self.memory.word(SQ_HEAD).store(self.sq_head, Release);
+        self.sq_head += 1;
+        self.sq_seen = self.sq_seen.max(self.sq_head);
     }
 
-    /// Free places for completions.
+    /// Whether there is a place for the completion of another operation, beside those of `in_flight`.
     ///
     /// # Errors
     /// [`RingBroken`]; give the client up.
     #[inline]
-    pub fn room(&self) -> Result<usize, RingBroken> {
-        let head = self.memory.word(CQ_HEAD).load(Acquire);
-        Ok(ENTRIES - distance(self.cq_tail, head)?)
+    pub fn has_room(&mut self, in_flight: usize) -> Result<bool, RingBroken> {
+        let is_full = |seen| Ok(distance(self.cq_tail, seen)? + in_flight >= ENTRIES);
+        if self.unseen >= HEAD_INTERVAL || is_full(self.cq_seen)? {
+            self.cq_seen = self.memory.word(CQ_HEAD).load(Acquire);
+            self.unseen = 0;
+            return is_full(self.cq_seen).map(|full| !full);
+        }
+        Ok(true)
     }
 
     /// Publishes a completion; whoever takes submissions has seen to it that there is room.
@@ -277,10 +313,10 @@ impl AgentEnd {
         if let Some(line) = line {
             put_line(&self.memory, entry, line);
         }
-        self.memory.word(entry).store(u64::from(completion.tag) << 32 | u64::from(code), Relaxed);
         self.memory.word(entry + 1).store(detail, Relaxed);
+        self.memory.word(entry).store(first_word(completion.tag, code, self.cq_tail), Release);
         self.cq_tail = self.cq_tail.wrapping_add(1);
-        self.memory.word(CQ_TAIL).store(self.cq_tail, Release);
+        self.unseen += 1;
     }
 
     /// Puts `bytes` into the data area, from its byte `at` on.
@@ -303,35 +339,46 @@ impl AgentEnd {
 
     /// Says on which CPU the agent runs.
     #[inline]
-    pub fn set_cpu(&self, cpu: u32) {
-        self.memory.word(AGENT_CPU).store(said(cpu), Relaxed);
+    pub fn set_cpu(&mut self, cpu: u32) {
+        self.state = said(cpu) | self.state & ASLEEP;
+        self.memory.word(AGENT).store(self.state, Relaxed);
     }
 
-    /// Whether the client waits, or worked last, on this CPU, and is awake.
+    /// The CPU on which the client waited last, if it has, and is awake.
     #[inline]
-    pub fn is_client_on(&self, cpu: u32) -> bool {
-        self.memory.word(CLIENT_CPU).load(Relaxed) == said(cpu)
-            && self.memory.word(CLIENT_SLEEPS).load(Relaxed) == 0
+    pub fn client_cpu(&self) -> Option<u32> {
+        match self.memory.word(CLIENT).load(Relaxed) {
+            0 => None,
+            // A client may have written anything.
+            cpu => u32::try_from(cpu - 1).ok(),
+        }
     }
 
     /// Says that the agent is about to sleep, or is awake again. Look at [`news`](Self::news) in between.
     #[inline]
-    pub fn set_asleep(&self, asleep: bool) {
-        self.memory.word(AGENT_SLEEPS).store(u64::from(asleep), Relaxed);
+    pub fn set_asleep(&mut self, asleep: bool) {
+        self.state = self.state & !ASLEEP | if asleep { ASLEEP } else { 0 };
+        self.memory.word(AGENT).store(self.state, Relaxed);
     }
 
-    /// Whether something was submitted since [`pending`](Self::pending). After a full fence.
+    /// Whether there are submissions that were not looked at, by this either: those that wait for something else are no
+    /// reason to stay awake. After a full fence, if the client is to see that the agent sleeps.
     #[inline]
-    pub fn news(&self) -> bool {
-        self.memory.word(SQ_TAIL).load(Acquire) != self.sq_seen
+    pub fn news(&mut self) -> bool {
+        let before = self.sq_seen;
+        while self.sq_seen - self.sq_head < ENTRIES as u64
+            && arrived(&self.memory, SUBMISSIONS, self.sq_seen).is_some()
+        {
+            self.sq_seen += 1;
+        }
+        self.sq_seen != before
     }
 
     /// Whether the client sleeps and has to be woken; asked once after completions were published, behind a
     /// full fence.
     #[inline]
     pub fn wake_wanted(&self) -> bool {
-        let asleep = self.memory.word(CLIENT_SLEEPS);
-        asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0
+        rouse(self.memory.word(CLIENT))
     }
 }
 
@@ -341,13 +388,15 @@ pub struct ClientEnd {
     memory: SharedMemory,
     sq_tail: u64,
     cq_head: u64,
+    /// The CPU that was last said, and whether the client sleeps.
+    state: u64,
 }
 
 impl ClientEnd {
     /// Over memory that an agent made; `None` if it is none of this version's.
     pub fn new(memory: SharedMemory) -> Option<ClientEnd> {
         let known = memory.word(0).load(Acquire) == MAGIC && memory.word(1).load(Relaxed) == ENTRIES as u64;
-        known.then_some(ClientEnd { memory, sq_tail: 0, cq_head: 0 })
+        known.then_some(ClientEnd { memory, sq_tail: 0, cq_head: 0, state: 0 })
     }
 
     /// Submits; the caller never has more than [`ENTRIES`] operations without a completion taken.
@@ -356,48 +405,38 @@ impl ClientEnd {
         let entry = place(SUBMISSIONS, self.sq_tail);
         let Submission { tag, operation, hpa } = submission;
         let (code, more) = operation.encode();
-        self.memory.word(entry).store(u64::from(tag) << 32 | u64::from(code), Relaxed);
         self.memory.word(entry + 1).store(hpa, Relaxed);
         self.memory.word(entry + 2).store(more, Relaxed);
         if let Some(line) = line {
             put_line(&self.memory, entry, line);
         }
+        self.memory.word(entry).store(first_word(tag, code, self.sq_tail), Release);
         self.sq_tail = self.sq_tail.wrapping_add(1);
-        self.memory.word(SQ_TAIL).store(self.sq_tail, Release);
     }
 
     /// Takes the oldest completion; `line` gets the line of a read that is done.
-    ///
-    /// # Errors
-    /// [`RingBroken`]; give the agent up.
     #[inline]
-    pub fn take(&mut self, line: &mut Line) -> Result<Option<Completion>, RingBroken> {
-        if distance(self.memory.word(CQ_TAIL).load(Acquire), self.cq_head)? == 0 {
-            return Ok(None);
-        }
+    pub fn take(&mut self, line: &mut Line) -> Option<Completion> {
+        let what = arrived(&self.memory, COMPLETIONS, self.cq_head)?;
         let entry = place(COMPLETIONS, self.cq_head);
-        let what = self.memory.word(entry).load(Relaxed);
-        let status = Status::decode(what as u32, self.memory.word(entry + 1).load(Relaxed));
+        let status = Status::decode(number(what), self.memory.word(entry + 1).load(Relaxed));
         if status == Status::Done {
             *line = take_line(&self.memory, entry);
         }
         self.cq_head = self.cq_head.wrapping_add(1);
         self.memory.word(CQ_HEAD).store(self.cq_head, Release);
-        Ok(Some(Completion { tag: (what >> 32) as u32, status }))
+        Some(Completion { tag: (what >> 32) as u32, status })
     }
 
-    /// Says on which CPU the client looks for completions; whether the agent is on the same and awake.
+    /// Says on which CPU the client waits; whether the agent is on the same and awake.
     #[inline]
-    pub fn shares_cpu(&self, cpu: u32) -> bool {
-        self.memory.word(CLIENT_CPU).store(said(cpu), Relaxed);
-        self.memory.word(AGENT_CPU).load(Relaxed) == said(cpu)
-            && self.memory.word(AGENT_SLEEPS).load(Relaxed) == 0
-    }
-
-    /// Says that the client is busy elsewhere.
-    #[inline]
-    pub fn leave_cpu(&self) {
-        self.memory.word(CLIENT_CPU).store(0, Relaxed);
+    pub fn shares_cpu(&mut self, cpu: u32) -> bool {
+        let state = said(cpu) | self.state & ASLEEP;
+        if self.state != state {
+            self.state = state;
+            self.memory.word(CLIENT).store(state, Relaxed);
+        }
+        self.memory.word(AGENT).load(Relaxed) == said(cpu)
     }
 
     /// The shared memory, and the byte of it that is the data area's first.
@@ -409,13 +448,14 @@ impl ClientEnd {
     /// Whether a completion is there.
     #[inline]
     pub fn news(&self) -> bool {
-        self.memory.word(CQ_TAIL).load(Acquire) != self.cq_head
+        arrived(&self.memory, COMPLETIONS, self.cq_head).is_some()
     }
 
     /// Says that the client is about to sleep, or is awake again; a fence, then look at [`news`](Self::news).
     #[inline]
-    pub fn set_asleep(&self, asleep: bool) {
-        self.memory.word(CLIENT_SLEEPS).store(u64::from(asleep), Relaxed);
+    pub fn set_asleep(&mut self, asleep: bool) {
+        self.state = self.state & !ASLEEP | if asleep { ASLEEP } else { 0 };
+        self.memory.word(CLIENT).store(self.state, Relaxed);
         fence(std::sync::atomic::Ordering::SeqCst);
     }
 
@@ -423,8 +463,7 @@ impl ClientEnd {
     #[inline]
     pub fn wake_wanted(&self) -> bool {
         fence(std::sync::atomic::Ordering::SeqCst);
-        let asleep = self.memory.word(AGENT_SLEEPS);
-        asleep.load(Relaxed) != 0 && asleep.swap(0, Relaxed) != 0
+        rouse(self.memory.word(AGENT))
     }
 
     /// The memory, for tests that play a hostile client.

@@ -192,27 +192,33 @@ impl LineCache {
     }
 
     /// Looks for `line`, and for the place that it should take if it is not here: a free one of its set, else the least
-    /// recently used that is not being filled. One pass over the set.
+    /// recently used that is not being filled. A hit compares lines and nothing else.
     #[inline]
     pub fn look_up(&self, line: u64) -> Lookup {
+        match self.find(line) {
+            Some(place) => Lookup::Here(place),
+            None => Lookup::Absent(self.victim(line)),
+        }
+    }
+
+    /// The place that `line`, which is not here, should take; its set was read a moment ago. Out of line, so that a hit stays
+    /// short where it is inlined.
+    #[inline(never)]
+    fn victim(&self, line: u64) -> Option<Place> {
         let set = self.set(line);
         let start = set.start;
         let (mut best, mut found) = (u64::MAX, None);
         for (index, way) in self.ways[set].iter().enumerate() {
-            let place = Place((start + index) as u32);
-            if way.line == line {
-                return Lookup::Here(place);
-            }
             let age = match way {
                 Way { line: u64::MAX, .. } => 0,
                 way if way.stamp & STATE_MASK == State::Filling as u64 => u64::MAX,
                 way => way.stamp,
             };
             if age < best {
-                (best, found) = (age, Some(place));
+                (best, found) = (age, Some(Place((start + index) as u32)));
             }
         }
-        Lookup::Absent(found)
+        found
     }
 
     /// Which use this is: another one each time that a place is given to a line, read or written.

@@ -203,7 +203,15 @@ impl<'a> Member<'a> {
             Kind::Discarded => self.line.discarded(),
             Kind::Full => host.full(),
             // It hangs up next.
-            Kind::Bye | Kind::Dropped | Kind::Discard | Kind::Leave => {}
+            Kind::Bye => {}
+            // A member's own words.
+            Kind::Dropped
+            | Kind::Discard
+            | Kind::Leave
+            | Kind::WillRead
+            | Kind::WillWrite
+            | Kind::Cold
+            | Kind::PageOut => {}
         }
     }
 

@@ -67,6 +67,12 @@ impl Line {
         outcome.map(drop).map_err(|_| Over)
     }
 
+    /// Tells the agent what this process will do with pages: [`Kind::WillRead`] and the kinds behind it. Waits for nothing,
+    /// and nothing depends on whether it is heard.
+    pub fn hint(&self, kind: Kind, pages: Pages) {
+        self.send(kind, &[pages], libc::MSG_DONTWAIT);
+    }
+
     /// Tells the agent that this process leaves; the helper thread ends when the agent has hung up.
     pub fn leave(&self) {
         self.leaving.store(1, Ordering::Release);
@@ -120,13 +126,17 @@ impl Line {
     }
 
     fn say(&self, kind: Kind, pages: &[Pages]) {
+        self.send(kind, pages, 0);
+    }
+
+    fn send(&self, kind: Kind, pages: &[Pages], flags: libc::c_int) {
         let socket = self.socket.load(Ordering::SeqCst);
         if socket > 0 {
             let mut bytes = [0; MESSAGE_MAX];
             let length = Message::new(kind, pages).encode(&mut bytes);
             // SAFETY: the kernel reads `length` bytes of a live buffer. The number is the helper's connection, or, if
             // that has just been closed, most likely none; on anything but a socket `send` does nothing.
-            unsafe { libc::send(socket, bytes.as_ptr().cast(), length, libc::MSG_NOSIGNAL) };
+            unsafe { libc::send(socket, bytes.as_ptr().cast(), length, libc::MSG_NOSIGNAL | flags) };
         }
     }
 

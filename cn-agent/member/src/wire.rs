@@ -2,7 +2,7 @@
 //! every number; what is no message ends the connection and nothing else.
 
 /// Version of the agent's local protocol that these messages belong to.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
 /// What a [`Welcome`] begins with.
@@ -107,12 +107,23 @@ pub enum Kind {
     Discard = 0x102,
     /// Member: I leave.
     Leave = 0x105,
+    /// Member: I will read these pages soon.
+    WillRead = 0x106,
+    /// Member: I will write these pages soon.
+    WillWrite = 0x107,
+    /// Member: I do not need these pages soon.
+    Cold = 0x108,
+    /// Member: I do not need these pages for long.
+    PageOut = 0x109,
 }
 
 impl Kind {
     fn of(number: u32) -> Option<Kind> {
         use Kind::*;
-        let all = [Drop, Lost, Bye, Discarded, Why, Full, Dropped, Discard, Leave];
+        let all = [
+            Drop, Lost, Bye, Discarded, Why, Full, Dropped, Discard, Leave, WillRead, WillWrite, Cold,
+            PageOut,
+        ];
         all.into_iter().find(|kind| *kind as u32 == number)
     }
 }
@@ -243,7 +254,7 @@ mod tests {
     #[test]
     fn messages_come_whole_however_they_are_cut() {
         let ranges = [Pages { first: 7, count: 3 }, Pages { first: u32::MAX, count: 1 }];
-        let sent = [Message::new(Kind::Drop, &ranges), Message::new(Kind::Bye, &[])];
+        let sent = [Message::new(Kind::PageOut, &ranges), Message::new(Kind::Bye, &[])];
         let mut stream = [0; 2 * MESSAGE_MAX];
         let mut length = 0;
         for message in &sent {

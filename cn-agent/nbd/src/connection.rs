@@ -78,6 +78,8 @@ struct Connection<'a> {
     asked: Instant,
     since: Instant,
     wants: Wants,
+    /// Whether all was taken that had come when this was last looked at, and nothing has been waited for since.
+    dry: bool,
     leaving: bool,
     /// Nobody takes what is to be sent.
     gone: bool,
@@ -112,6 +114,7 @@ pub fn serve(stream: UnixStream, slot: &ClientSlot, shared: &Shared) -> Result<(
         asked: now,
         since: now,
         wants: Wants::Bytes,
+        dry: false,
         leaving: false,
         gone: false,
         headers: vec![0; HEADERS],
@@ -141,7 +144,7 @@ impl Connection<'_> {
     /// Takes what the client says; whether it said something.
     fn listen(&mut self) -> Result<bool, Left> {
         let mut work = self.parse()?;
-        if self.wants == Wants::Bytes && !self.leaving {
+        if self.wants == Wants::Bytes && !self.dry && !self.leaving {
             work |= self.receive()?;
         }
         Ok(work)
@@ -227,12 +230,17 @@ impl Connection<'_> {
                 Ok(true)
             }
             Ok((received, paid)) => {
+                // Where there was room for more, no more had come.
+                self.dry = received - paid < HEADERS;
                 self.conversation.paid(paid);
                 self.requests.fill(paid, &mut self.output);
                 self.conversation.receive(&self.headers[..received - paid]);
                 Ok(true)
             }
-            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                self.dry = e.kind() == io::ErrorKind::WouldBlock;
+                Ok(false)
+            }
             Err(error) => Err(error.into()),
         }
     }
@@ -390,6 +398,7 @@ impl Connection<'_> {
 
     /// Sleeps until the client or the agent says something, or something is due.
     fn wait(&mut self) -> Result<(), Left> {
+        self.dry = false;
         let soon = (1..=SPIN_BYTES_MAX).contains(&self.requests.given_bytes());
         let client = self.port.as_mut().and_then(Port::client);
         let mut agent = None;

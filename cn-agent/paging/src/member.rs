@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use cxloe_member::socket::Socket;
 use cxloe_member::wire::{Inbox, Kind, MESSAGE_MAX, Message, Pages, RANGES_MAX, Welcome};
 
-use cxloe_cn_core::pager::PagerOptions;
+use cxloe_cn_core::pager::{Hint, PagerOptions};
 
 /// Orders to drop pages that a member may have unanswered.
 const ORDERS_MAX: usize = 64;
@@ -66,6 +66,8 @@ pub enum Said {
     Dropped(Message),
     /// It is about to discard these.
     Discard(Message),
+    /// What it will do with these.
+    Hint(Hint, Message),
     /// It leaves.
     Leave,
     /// Nothing at present.
@@ -187,6 +189,10 @@ impl Link {
             Kind::Dropped => self.ordered.pop_front().map_or(Said::Gone, Said::Dropped),
             Kind::Discard => Said::Discard(message),
             Kind::Leave => Said::Leave,
+            Kind::WillRead => Said::Hint(Hint::WillRead, message),
+            Kind::WillWrite => Said::Hint(Hint::WillWrite, message),
+            Kind::Cold => Said::Hint(Hint::Cold, message),
+            Kind::PageOut => Said::Hint(Hint::PageOut, message),
             Kind::Drop | Kind::Lost | Kind::Bye | Kind::Discarded | Kind::Why | Kind::Full => Said::Gone,
         }
     }
@@ -234,6 +240,9 @@ mod tests {
         let Said::Discard(message) = link.hear() else { panic!() };
         let options = PagerOptions { pages: 9, limit: 16, prefetch: false, evict: true };
         assert_eq!(ranges(&message, &options).collect::<Vec<_>>(), [5..9]);
+        there.write_all(&bytes(Kind::Cold, &[Pages { first: u32::MAX, count: 2 }])).unwrap();
+        let Said::Hint(Hint::Cold, message) = link.hear() else { panic!() };
+        assert_eq!(ranges(&message, &options).collect::<Vec<_>>(), [9..9]);
         drop(there);
         assert!(matches!(link.hear(), Said::Gone) && !link.order_drop(&[1..2]));
     }

@@ -2,6 +2,9 @@
 //!
 //! Faults of a few processes are looked for directly, since that is fastest; those of many, and what members say, by one
 //! epoll descriptor, which is also what an idle thread sleeps on.
+//!
+//! A round has two halves. The first hears of faults and has what they need leave: the link is flushed behind it. The second
+//! does what nobody waits for, a few microseconds of it at a time, while those pages are on their way.
 
 use std::io;
 use std::ops::Range;
@@ -24,6 +27,9 @@ use cxloe_cn_core::transfers::{self, BufferSource, Ended, PAGING, Transfers};
 const DIRECT_MAX: usize = 4;
 /// Rounds between two looks at what members say.
 const ROUNDS: u32 = 32;
+/// While a page is on its way, one look at userfaultfds in this many rounds: its own thread does not fault meanwhile, and the
+/// link is what brings it.
+const LOOKS_BESIDE_DEMAND: u32 = 4;
 /// Descriptors that one look brings.
 const READY_MAX: usize = 64;
 
@@ -66,8 +72,8 @@ impl BufferSource for List {
 #[derive(Debug)]
 pub struct Spaces {
     pub(super) list: List,
-    /// How many there are.
-    active: usize,
+    /// The places of those there are.
+    active: Vec<u16>,
     transfers: Transfers,
     ended: Vec<Ended>,
     epoll: Epoll,
@@ -96,7 +102,7 @@ impl Spaces {
         let clock = Clock::new();
         Ok(Spaces {
             list: List((0..SPACES_MAX).map(|_| None).collect()),
-            active: 0,
+            active: Vec::with_capacity(SPACES_MAX),
             transfers: Transfers::new(move || clock.now()),
             ended: Vec::with_capacity(transfers::TRANSFERS_MAX),
             epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
@@ -123,14 +129,20 @@ impl Spaces {
     /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.active == 0
+        self.active.is_empty()
     }
 
     /// Whether it is worth coming back soon, though nothing happens.
     #[inline]
     pub fn has_work(&self) -> bool {
-        self.active > 0
-            && (self.transfers.is_waiting() || self.list.0.iter().flatten().any(|space| space.has_work()))
+        !self.active.is_empty() && (self.transfers.is_waiting() || self.any(Space::has_work))
+    }
+
+    /// Whether this is so of any space.
+    #[inline]
+    fn any(&self, is_so: impl Fn(&Space) -> bool) -> bool {
+        let spaces = self.active.iter().filter_map(|place| self.list.0[usize::from(*place)].as_deref());
+        spaces.into_iter().any(is_so)
     }
 
     /// When something is due by time alone.
@@ -175,7 +187,7 @@ impl Spaces {
                 );
                 self.mapped.push(options.hpa..options.hpa + u64::from(options.pages) * PAGE_BYTES as u64);
                 self.list.0[at] = Some(space);
-                self.active += 1;
+                self.active.push(at as u16);
                 Ok(())
             }
             _ => Err(space),
@@ -197,7 +209,7 @@ impl Spaces {
 
     /// Watches the descriptors of spaces that have others than before.
     pub(super) fn watch(&mut self) {
-        if !self.list.0.iter().flatten().any(|space| space.changed) {
+        if !self.any(|space| space.changed) {
             return;
         }
         // The members have duplicates, so that closing ours would not end it.
@@ -233,10 +245,11 @@ impl Spaces {
         }
     }
 
-    /// One round: what has happened, what is due, and what has to be sent. How much was done.
+    /// The first half of a round: what has happened, and what has to leave before anything else is done. How much was done;
+    /// the link is to be flushed if anything was.
     #[inline]
     pub fn serve(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
-        if self.active == 0 {
+        if self.active.is_empty() {
             return 0;
         }
         self.serve_some(engine, now, tx)
@@ -244,26 +257,44 @@ impl Spaces {
 
     fn serve_some(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
         self.transfers.set_now(now);
+        self.round = self.round.wrapping_add(1);
         let mut work = 0;
-        for index in 0..self.direct.len() {
-            let (place, mapping) = self.direct[index];
-            if let Some(space) = &mut self.list.0[usize::from(place)] {
-                work += space.read_events(mapping, &mut self.buffer, &mut self.transfers);
+        if self.transfers.demands() == 0 || self.round.is_multiple_of(LOOKS_BESIDE_DEMAND) {
+            for index in 0..self.direct.len() {
+                let (place, mapping) = self.direct[index];
+                if let Some(space) = &mut self.list.0[usize::from(place)] {
+                    work += space.read_events(mapping, &mut self.buffer, &mut self.transfers);
+                }
+            }
+            if self.direct.is_empty() {
+                work += self.look();
             }
         }
-        self.round = self.round.wrapping_add(1);
-        let asks = self.direct.is_empty()
-            || self.round.is_multiple_of(ROUNDS)
-            || self.list.0.iter().flatten().any(|space| space.waits_for_members());
-        if asks {
+        work += self.transfers.go_on_with_demand(engine, now, tx, &mut self.list, &mut self.ended);
+        self.settle();
+        work
+    }
+
+    /// The second half: what is due, and what nobody waits for. How much was done.
+    #[inline]
+    pub fn turn(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        if self.active.is_empty() {
+            return 0;
+        }
+        self.turn_some(engine, now, tx)
+    }
+
+    fn turn_some(&mut self, engine: &mut Engine, now: Time, tx: &mut dyn Transmit) -> usize {
+        let mut work = 0;
+        let asks = self.round.is_multiple_of(ROUNDS) || self.any(Space::waits_for_members);
+        if asks && !self.direct.is_empty() {
             work += self.look();
         }
-        for space in self.list.0.iter_mut().flatten() {
-            work += space.turn(&mut self.transfers);
+        for index in 0..self.active.len() {
+            if let Some(space) = &mut self.list.0[usize::from(self.active[index])] {
+                work += space.turn(&mut self.transfers);
+            }
         }
-        work += self.transfers.go_on(engine, now, tx, &mut self.list, &mut self.ended);
-        self.settle();
-        // What has just been begun need not wait for the next round.
         work += self.transfers.go_on(engine, now, tx, &mut self.list, &mut self.ended);
         self.settle();
         if self.transfers.watch.has_stalled() {
@@ -316,7 +347,7 @@ impl Spaces {
     /// Takes time into account, every few milliseconds.
     #[cold]
     pub fn housekeeping(&mut self, now: Time) {
-        if self.active == 0 {
+        if self.active.is_empty() {
             return;
         }
         self.look();
@@ -337,7 +368,7 @@ impl Spaces {
         self.transfers.abandon(at as u16);
         let hpa = space.options().hpa;
         self.mapped.retain(|range| range.start != hpa);
-        self.active -= 1;
+        self.active.retain(|place| usize::from(*place) != at);
         self.over = sum(self.over, space.pager.counters());
         tracing::info!(region = space.options().region, "region no longer mapped");
     }
@@ -396,6 +427,7 @@ fn sum(a: PagerCounters, b: PagerCounters) -> PagerCounters {
         faults,
         zero_fills,
         held_hits,
+        second_chances,
         write_faults,
         waits_for_room,
         fetched,

@@ -5,7 +5,7 @@
 //! on the way. What the cache has is answered in nanoseconds without touching either ring.
 //!
 //! A call for many lines becomes as many requests as it takes, in flight at once, on every memory node that the range is
-//! spread over; what each answer brings is put where it belongs.
+//! spread over, many in a frame where the memory node takes such frames; what each answer brings is put where it belongs.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -33,6 +33,9 @@ const SPINS: u32 = 32;
 /// Requests in flight of one batched call, unless changed: enough to keep both ends busy, few enough for
 /// the smallest ring on the way (256 frames in a veth).
 pub const DEPTH_DEFAULT: usize = 128;
+
+/// Parts into which a batched call of lines divides what it has in flight, where many lines travel in a frame.
+const LOTS: usize = 4;
 
 /// Why an operation of the port failed.
 #[derive(Debug, thiserror::Error)]
@@ -143,6 +146,7 @@ impl Port {
         if now >= self.engine.deadline() {
             self.engine.poll(now, self.link.transmit(), sink);
         }
+        self.engine.release(now, self.link.transmit());
         self.link.flush()?;
         if let Idle::Sleep(most) = self.waiter.after(received, now, Some(self.engine.deadline())) {
             self.link.wait(most)?;
@@ -246,14 +250,15 @@ impl Port {
     }
 
     /// Begins reading the line at `hpa`, for callers that keep many requests under way themselves: the sink of a later
-    /// [`turn`](Self::turn) hears of it under `user`, which is below 2^32 so that it is none of a call's. What is sent
-    /// leaves with the next flush of the [`link`](Self::link).
+    /// [`turn`](Self::turn) hears of it under `user`, which is below 2^32 so that it is none of a call's. It leaves, with
+    /// others begun before or after it, when [`send`](Self::send) is called, or with the next turn.
     ///
     /// # Errors
     /// As [`Engine::read`]: [`EngineError::Busy`] to try again after a turn.
     #[inline]
     pub fn start_read(&mut self, hpa: u64, user: u64) -> Result<Read, EngineError> {
         debug_assert!(user >> REQUEST_BITS == 0, "user values from 2^32 on are the port's own");
+        self.engine.hold();
         self.engine.read(hpa, user, self.clock.now(), self.link.transmit())
     }
 
@@ -264,7 +269,15 @@ impl Port {
     #[inline]
     pub fn start_write(&mut self, hpa: u64, line: &Line, user: u64) -> Result<Write, EngineError> {
         debug_assert!(user >> REQUEST_BITS == 0, "user values from 2^32 on are the port's own");
+        self.engine.hold();
         self.engine.write(hpa, line, user, self.clock.now(), self.link.transmit())
+    }
+
+    /// Sends what was begun.
+    #[inline]
+    pub fn send(&mut self) -> Result<(), LinkError> {
+        self.engine.release(self.clock.now(), self.link.transmit());
+        self.link.flush()
     }
 
     /// Reads the lines at `hpas` into `out`, as many in flight as [`set_depth`](Self::set_depth) allows.
@@ -275,7 +288,7 @@ impl Port {
     pub fn read_batch(&mut self, hpas: &[u64], out: &mut [Line]) -> Result<(), PortError> {
         assert_eq!(hpas.len(), out.len(), "a place for each line");
         let mut left = hpas.iter().enumerate();
-        self.many(out.as_flattened_mut(), |engine, user, now, tx, out| {
+        self.many(self.lot(), out.as_flattened_mut(), |engine, user, now, tx, out| {
             let mut rest = left.clone();
             let Some((index, hpa)) = rest.next() else { return Ok(Next::End) };
             let at = index * LINE_SIZE;
@@ -295,7 +308,7 @@ impl Port {
     /// error is returned once all have ended.
     pub fn write_batch(&mut self, lines: &[(u64, Line)]) -> Result<(), PortError> {
         let mut left = lines.iter();
-        self.many(&mut [], |engine, user, now, tx, _| {
+        self.many(self.lot(), &mut [], |engine, user, now, tx, _| {
             let mut rest = left.clone();
             let Some((hpa, line)) = rest.next() else { return Ok(Next::End) };
             let written = engine.write(*hpa, line, user, now, tx)?;
@@ -311,7 +324,7 @@ impl Port {
     /// nodes that have a part of them at once.
     pub fn read_bytes(&mut self, hpa: u64, out: &mut [u8]) -> Result<(), PortError> {
         let mut segment_iter = SegmentIter::new(whole_lines(hpa, out.len())?);
-        self.many(out, |engine, user, now, tx, out| {
+        self.many(1, out, |engine, user, now, tx, out| {
             let Some(segment) = segment_iter.segment(engine, Direction::Read) else { return Ok(Next::End) };
             let at = (segment.hpa - hpa) as usize;
             let read = engine.burst_read(&segment, user, now, tx)?;
@@ -332,7 +345,7 @@ impl Port {
     pub fn write_bytes(&mut self, hpa: u64, data: &[u8]) -> Result<(), PortError> {
         let mut segment_iter = SegmentIter::new(whole_lines(hpa, data.len())?);
         let mut room = [0; BURST_LINES_MAX * LINE_SIZE];
-        self.many(&mut [], |engine, user, now, tx, _| {
+        self.many(1, &mut [], |engine, user, now, tx, _| {
             let Some(segment) = segment_iter.segment(engine, Direction::Write) else { return Ok(Next::End) };
             let at = (segment.hpa - hpa) as usize;
             let mask = u64::MAX >> (BURST_LINES_MAX - segment.lines);
@@ -346,10 +359,17 @@ impl Port {
         })
     }
 
-    /// Makes requests with `submit` until all are done. `submit` gets the engine, the user value for the next request
+    /// How many requests for lines are made at once, after the first: one, or where many of them travel in a frame so many
+    /// that it is worth a frame, few enough that the others are on their way meanwhile.
+    fn lot(&self) -> usize {
+        if self.engine.has_multi() { self.depth.div_ceil(LOTS) } else { 1 }
+    }
+
+    /// Makes requests with `submit` until all are done, `lot` of them at a time. `submit` gets the engine, the user value for the next request
     /// and the buffer, for what is there at once; after an error of being busy it is asked for the same request again.
     fn many(
         &mut self,
+        lot: usize,
         out: &mut [u8],
         mut submit: impl FnMut(
             &mut Engine,
@@ -366,7 +386,12 @@ impl Port {
         let mut more = true;
         let outcome = loop {
             let now = self.clock.now();
-            while more && let Some(slot) = many.requests.free.last().copied() {
+            self.engine.hold();
+            let refill = many.requests.free.len() >= lot;
+            while more
+                && refill
+                && let Some(slot) = many.requests.free.last().copied()
+            {
                 let user = call + u64::from(slot);
                 match submit(&mut self.engine, user, now, self.link.transmit(), many.out) {
                     Ok(Next::Sent(request)) => {
@@ -381,8 +406,14 @@ impl Port {
             }
             more &= many.error.is_none();
             if !more && many.requests.in_flight() == 0 {
+                // Victims may have been written back to make room.
+                self.engine.release(now, self.link.transmit());
+                if let Err(e) = self.link.flush() {
+                    break Err(e.into());
+                }
                 break many.error.map_or(Ok(()), |e| Err(PortError::from(e)));
             }
+            self.engine.release(now, self.link.transmit());
             if let Err(e) = self.link.flush().and_then(|()| self.turn(&mut many)) {
                 break Err(e.into());
             }
@@ -395,8 +426,11 @@ impl Port {
     pub fn flush(&mut self) -> Result<(), PortError> {
         loop {
             let now = self.clock.now();
-            let done = self.engine.flush(now, self.link.transmit())?;
+            self.engine.hold();
+            let done = self.engine.flush(now, self.link.transmit());
+            self.engine.release(now, self.link.transmit());
             self.link.flush()?;
+            let done = done?;
             if done {
                 return Ok(());
             }

@@ -4,6 +4,7 @@
 //!   program's threads            speaker                  listener                     agent
 //!     announce: free, munmap --> Line::discard ------------------- DISCARD ----------->
 //!     <------------------------- answered <-- Line -------------- DISCARDED -----------
+//!     hint: madvise -----------> Line::hint ---------------- WILLREAD, COLD, PAGEOUT -->
 //!                                                          <------- DROP --------------
 //!                                                  madvise -------- DROPPED ---------->
 //!     follow: setuid ... ------> takes on, rings ----> takes on
@@ -27,7 +28,7 @@ use cxloe_member::helper::{Ended, Host, Member};
 use cxloe_member::join::{Joined, Place};
 use cxloe_member::line::Line;
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
-use cxloe_member::wire::{Pages, RANGE};
+use cxloe_member::wire::{Kind, Pages, RANGE};
 
 use crate::credentials;
 use crate::last_words;
@@ -84,7 +85,9 @@ const DISCARD: u32 = 1;
 const FOLLOW: u32 = 2;
 const RETIRE: u32 = 3;
 const ANSWERED: u32 = 4;
-/// Pages that are discarded.
+/// What is behind it is a message's kind ([`hint`]).
+const HINT: u32 = 0x100;
+/// Pages that are discarded, or that something is said of.
 static PAGES: AtomicU64 = AtomicU64::new(0);
 /// A descriptor of the program's to give the helpers' back through.
 static RETURN: AtomicI32 = AtomicI32::new(-1);
@@ -184,6 +187,17 @@ pub fn announce(pages: Range<usize>) -> bool {
     PAGES.store((pages.start as u64) << 32 | pages.len() as u64, Relaxed);
     ask(DISCARD);
     true
+}
+
+/// Tells the agent what the program will do with pages, if there are helpers.
+pub fn hint(kind: Kind, pages: Range<usize>) {
+    if LISTENER.load(Relaxed) == 0 {
+        return;
+    }
+    let _errno = Errno::keep();
+    let _turn = TURN.lock();
+    PAGES.store((pages.start as u64) << 32 | pages.len() as u64, Relaxed);
+    ask(kind as u32);
 }
 
 /// The calling thread has changed its rights: the helpers take them on.
@@ -300,6 +314,13 @@ extern "C" fn speak(_: *mut c_void) -> ! {
                 let pages = PAGES.load(Relaxed);
                 // Over: the listener is about to end the process.
                 let _ = LINE.discard(Pages { first: (pages >> 32) as u32, count: pages as u32 });
+            }
+            hint if hint > HINT => {
+                let pages = PAGES.load(Relaxed);
+                let kinds = [Kind::WillRead, Kind::WillWrite, Kind::Cold, Kind::PageOut];
+                if let Some(kind) = kinds.into_iter().find(|kind| *kind as u32 == hint) {
+                    LINE.hint(kind, Pages { first: (pages >> 32) as u32, count: pages as u32 });
+                }
             }
             FOLLOW => {
                 // SAFETY: whoever asked has noted it.

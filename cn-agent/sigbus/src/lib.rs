@@ -20,6 +20,9 @@
 //! * **Other handlers.** What is not ours goes to the handler that was there before, called on the stack that the kernel
 //!   chose, with the signals blocked that it asked for: it may use `siglongjmp`, look where its stack is (Go does), or
 //!   fault again. The stack of the pool is free by then.
+//! * **A stack too small for the kernel.** Where what the kernel itself puts on the thread's signal stack does not fit, no
+//!   handler runs: the kernel ends the process with SIGSEGV. `sigaltstack(2)` refuses such stacks (`AT_MINSIGSTKSZ` says how
+//!   much the registers of this CPU take), so a thread that has one of the least size allowed is served.
 //! * **More threads than stacks.** They wait for one, letting others run. Threads that have one wait for none that has not,
 //!   and serve each other's faults, so this ends.
 //! * **Fork.** A child has none of the threads that were inside, so the pool is wiped there: all stacks are free. Mappings

@@ -238,10 +238,11 @@ fn in_words(view: &PagingView) -> String {
     let PagingView { counters: count, bytes, limit, .. } = view;
     let mut text =
         format!("remote memory: {}, at most {} resident\n", human_bytes(*bytes), human_bytes(*limit));
-    let lines: [(&str, u64); 12] = [
+    let lines: [(&str, u64); 13] = [
         ("faults", count.faults),
         ("  of pages never written", count.zero_fills),
         ("  served from what was fetched ahead", count.held_hits),
+        ("  served from what had just left", count.second_chances),
         ("first writes to clean pages", count.write_faults),
         ("pages fetched on demand", count.fetched),
         ("pages fetched ahead", count.prefetched),

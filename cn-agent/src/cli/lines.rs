@@ -18,7 +18,7 @@ use super::target::Target;
 
 const LINE: usize = size_of::<Line>();
 /// Lines read in one go.
-const CHUNK: u64 = 4096;
+const CHUNK: u64 = 64 << 10;
 
 /// Arguments of `cn-agent read`.
 #[derive(Debug, Args)]
@@ -112,16 +112,17 @@ pub fn read(args: &ReadArgs) -> Result<(), Failure> {
     if args.lines > 0 {
         first_of_all(&args.target, &path, patience, || port.read(first))?;
     }
+    let mut room = vec![0; CHUNK.min(args.lines) as usize * LINE];
     let mut done = 0;
     while done < args.lines {
         let count = CHUNK.min(args.lines - done);
-        let hpas: Vec<u64> = (0..count).map(|i| first + (done + i) * LINE as u64).collect();
-        let mut lines = vec![[0; LINE]; hpas.len()];
-        port.read_batch(&hpas, &mut lines).map_err(|e| of_operation(e, &path))?;
+        let hpa = first + done * LINE as u64;
+        let bytes = &mut room[..count as usize * LINE];
+        port.read_bytes(hpa, bytes).map_err(|e| of_operation(e, &path))?;
         if args.raw {
-            output::write(lines.as_flattened())?;
+            output::write(bytes)?;
         } else {
-            output::write(hexdump(hpas[0], lines.as_flattened()).as_bytes())?;
+            output::write(hexdump(hpa, bytes).as_bytes())?;
         }
         done += count;
     }
@@ -146,10 +147,10 @@ pub fn write(args: &WriteArgs) -> Result<(), Failure> {
         first_of_all(&args.target, &path, patience, || port.read(first))?;
     }
     let (whole, rest) = bytes.as_chunks::<LINE>();
-    for (chunk, lines) in whole.chunks(CHUNK as usize).enumerate() {
-        let base = first + chunk as u64 * CHUNK * LINE as u64;
-        let placed: Vec<(u64, Line)> = (base..).step_by(LINE).zip(lines.iter().copied()).collect();
-        port.write_batch(&placed).map_err(failed)?;
+    if let [line] = whole {
+        port.write(first, line).map_err(failed)?;
+    } else {
+        port.write_bytes(first, whole.as_flattened()).map_err(failed)?;
     }
     if !rest.is_empty() {
         let last = first + (whole.len() * LINE) as u64;

@@ -125,6 +125,7 @@ mod tests {
                 peer: "02:00:00:00:00:02".into(),
                 state: "open".into(),
                 streams: 4,
+                multi: true,
                 window: 256,
                 max_frame: 1514,
                 integrity: "plain".into(),

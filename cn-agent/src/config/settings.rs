@@ -63,9 +63,10 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interface: Option<String>,
 
-    /// How frames are exchanged with the kernel: auto takes the fastest raw link that works and logs why; udp puts frames
-    /// into UDP, which both ends have to do, and needs no rights
-    #[arg(long, value_name = "auto|xdp|packet|pnet|udp", help_heading = "Link")]
+    /// How frames are exchanged with the kernel: auto takes what suits the interface and logs why; auto:latency the
+    /// quickest for single lines, auto:throughput the one with the most frames a second; udp puts frames into UDP, which
+    /// both ends have to do, and needs no rights
+    #[arg(long, value_name = Backend::VALUES, help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Backend>,
 

@@ -112,9 +112,11 @@ fn of_session(scrape: &mut Scrape, session: &Session) {
     scrape.set(&PACE_WAITS, peer, pace.delayed);
 }
 
-fn session_counters(c: &RequesterCounters) -> [(&'static Definition, u64); 12] {
+fn session_counters(c: &RequesterCounters) -> [(&'static Definition, u64); 14] {
     [
         (&REQUESTS, c.requests),
+        (&MULTI_FRAMES, c.multi_frames),
+        (&MULTI_REQUESTS, c.multi_requests),
         (&ANSWERED, c.answered),
         (&RETRANSMITTED, c.retransmitted),
         (&RETRANSMITTED_BYTES, c.retransmitted_bytes),

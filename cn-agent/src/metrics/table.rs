@@ -76,8 +76,12 @@ cxloe_daemon::metrics_table! {
     TIMEOUT: Gauge "cxloe_cn_session_timeout_seconds" ["peer"];
     /// Requests that are not answered yet.
     SESSION_IN_FLIGHT: Gauge "cxloe_cn_session_requests_in_flight" ["peer"];
-    /// Requests sent, each counted once.
+    /// Requests sent, each counted once, alone or with others in a frame.
     REQUESTS: Counter "cxloe_cn_session_requests_total" ["peer"];
+    /// Frames that were sent as many requests.
+    MULTI_FRAMES: Counter "cxloe_cn_session_multi_frames_total" ["peer"];
+    /// Requests in them.
+    MULTI_REQUESTS: Counter "cxloe_cn_session_multi_requests_total" ["peer"];
     /// Requests completed by an answer.
     ANSWERED: Counter "cxloe_cn_session_answers_total" ["peer"];
     /// Requests sent again.

@@ -210,7 +210,7 @@ impl Figures {
             ports: now.counters.clients,
             faults: Faults {
                 per_s: rates.per_s(p.faults, q.faults),
-                hits: share((p.zero_fills + p.held_hits, p.faults), (q.zero_fills + q.held_hits, q.faults)),
+                hits: share((p.local_faults(), p.faults), (q.local_faults(), q.faults)),
                 p50_ns: ns(0.5),
                 p99_ns: ns(0.99),
                 ahead_per_s: rates.per_s(p.prefetched, q.prefetched),
@@ -265,8 +265,8 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
             processes: view.map_or(0, |view| view.members.len()),
             faults_per_s: rates.per_s(known.faults, counters.faults),
             fault_hits: share(
-                (known.zero_fills + known.held_hits, known.faults),
-                (counters.zero_fills + counters.held_hits, counters.faults),
+                (known.local_faults(), known.faults),
+                (counters.local_faults(), counters.faults),
             ),
         }
     };

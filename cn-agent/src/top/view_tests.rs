@@ -59,6 +59,7 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
         peer: peer.into(),
         state: "open".into(),
         streams: 4,
+        multi: true,
         window: 256,
         max_frame: 1514,
         integrity: "plain".into(),

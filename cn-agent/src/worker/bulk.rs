@@ -24,7 +24,7 @@ use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
 use super::jobs::{Ended, Job, Jobs, Way};
-use cxloe_client::ring::{AgentEnd, Lines, Operation};
+use cxloe_client::ring::{AgentEnd, Lines, Operation, Submission};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::{BurstRead, Direction, Engine, EngineError, Segment, SegmentIter, Span, Write};
@@ -149,18 +149,20 @@ impl Bulk {
         self.patches.retain(|patch| patch.owner != owner);
     }
 
-    /// Goes on with the submission at the front of a client's ring, which is none for a single line. `sent` counts frames.
+    /// Goes on with the submission at the front of a client's ring, which is none for a single line, and a copy: what the
+    /// client makes of its entry later is not looked at. `sent` counts frames.
     #[inline]
     pub fn go_on(
         &mut self,
         owner: Owner,
+        submission: &Submission,
         jobs: &mut Jobs,
         end: &AgentEnd,
         to: &mut Sending<'_, '_>,
         sent: &mut usize,
     ) -> Step {
         if jobs.current.is_none() {
-            match self.begin(owner, jobs, end, to, sent) {
+            match self.begin(owner, submission, jobs, end, to, sent) {
                 Begun::SegmentIter(job, segment_iter) => jobs.current = Some((job, segment_iter)),
                 Begun::Step(step) => return step,
             }
@@ -199,13 +201,12 @@ impl Bulk {
     fn begin(
         &mut self,
         owner: Owner,
+        submission: &Submission,
         jobs: &mut Jobs,
         end: &AgentEnd,
         to: &mut Sending<'_, '_>,
         sent: &mut usize,
     ) -> Begun {
-        // Copied once; what the client makes of its entry later is not looked at.
-        let submission = end.front();
         let hpa = submission.hpa;
         let refused = |status| Begun::Step(Step::Through(Some((submission.tag, status))));
         let byte = |lines: Lines| lines.at as usize * LINE_SIZE;

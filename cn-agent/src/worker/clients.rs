@@ -159,7 +159,7 @@ impl Clients {
     }
 
     /// Adds a client; a slot for it was taken, so there is a place.
-    pub fn add(&mut self, client: Box<Client>) {
+    pub fn add(&mut self, mut client: Box<Client>) {
         let Some(at) = self.places.iter().position(|place| place.client.is_none()) else {
             tracing::error!("a client has a slot but no place; closing its port");
             return;
@@ -257,14 +257,12 @@ impl Clients {
         let Place { generation, client: Some(client) } = &mut self.places[usize::from(at)] else {
             return Ok(());
         };
-        let pending = client.end.pending()?;
-        if pending == 0 {
-            return Ok(());
-        }
-        // Each one taken will need a place for its completion.
-        let free = client.end.room()?.saturating_sub(client.in_flight);
-        for _ in 0..pending.min(TURN).min(free) {
-            let submission = client.end.front();
+        for _ in 0..TURN {
+            let Some(submission) = client.end.front() else { return Ok(()) };
+            // Each one taken will need a place for its completion.
+            if !client.end.has_room(client.in_flight)? {
+                return Ok(());
+            }
             let user = user(at, *generation, submission.tag);
             let hpa = submission.hpa;
             let Sending { engine, now, tx, mapped } = &mut *to;
@@ -279,7 +277,8 @@ impl Clients {
                 | Operation::Zero(_)
                 | Operation::Patch(_) => {
                     let owner = Owner { place: at, generation: *generation };
-                    match self.bulk.go_on(owner, &mut client.jobs, &client.end, to, &mut served.taken) {
+                    let Client { jobs, end, .. } = &mut **client;
+                    match self.bulk.go_on(owner, &submission, jobs, end, to, &mut served.taken) {
                         Step::Through(None) => None,
                         Step::Through(Some((_, status))) => Some((status, None)),
                         Step::Later => {
@@ -345,10 +344,11 @@ impl Clients {
         Ok(())
     }
 
-    /// Wakes the clients that sleep and have completions.
+    /// Wakes the clients that sleep and have completions; whether one that has runs on the worker's CPU, so that it only
+    /// sees them when the worker makes room.
     #[inline]
-    pub fn wake(&mut self) {
-        let mut fenced = false;
+    pub fn wake(&mut self) -> bool {
+        let (mut fenced, mut beside) = (false, false);
         for at in &self.active {
             let Some(client) = &mut self.places[usize::from(*at)].client else { continue };
             if std::mem::take(&mut client.told) {
@@ -358,8 +358,10 @@ impl Clients {
                 if client.end.wake_wanted() {
                     client.wake();
                 }
+                beside |= client.end.client_cpu().is_some_and(|cpu| Some(cpu) == self.cpu);
             }
         }
+        beside
     }
 
     /// Says that the agent is about to sleep; whether something was submitted in the last moment, so that it
@@ -367,32 +369,35 @@ impl Clients {
     pub fn doze(&mut self) -> bool {
         self.set_asleep(true);
         fence(Ordering::SeqCst);
-        let news = |at: &u16| self.places[usize::from(*at)].client.as_ref().is_some_and(|c| c.end.news());
-        self.active.iter().any(news)
+        let Clients { active, places, .. } = self;
+        active.iter().any(|at| places[usize::from(*at)].client.as_mut().is_some_and(|c| c.end.news()))
     }
 
     /// Says whether the agent sleeps.
     pub fn set_asleep(&mut self, asleep: bool) {
         for at in &self.active {
-            if let Some(client) = &self.places[usize::from(*at)].client {
+            if let Some(client) = &mut self.places[usize::from(*at)].client {
                 client.end.set_asleep(asleep);
             }
         }
     }
 
-    /// Says on which CPU the worker runs; whether a client that is awake runs on the same, so that spinning would only keep
-    /// it from going on.
-    pub fn share_cpu(&mut self, cpu: u32) -> bool {
-        let moved = self.cpu.replace(cpu) != Some(cpu);
-        let mut shared = false;
+    /// Says on which CPU the worker runs.
+    pub fn set_cpu(&mut self, cpu: u32) {
+        if self.cpu.replace(cpu) == Some(cpu) {
+            return;
+        }
         for at in &self.active {
-            let Some(client) = &self.places[usize::from(*at)].client else { continue };
-            if moved {
+            if let Some(client) = &mut self.places[usize::from(*at)].client {
                 client.end.set_cpu(cpu);
             }
-            shared |= client.end.is_client_on(cpu);
         }
-        shared
+    }
+
+    /// The CPUs on which clients that are awake were last.
+    pub fn cpus(&self) -> impl Iterator<Item = u32> {
+        let client = |at: &u16| self.places[usize::from(*at)].client.as_ref();
+        self.active.iter().filter_map(client).filter_map(|client| client.end.client_cpu())
     }
 
     #[inline]

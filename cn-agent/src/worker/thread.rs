@@ -25,6 +25,7 @@ use cxloe_wire::time::Time;
 
 use super::clients::Clients;
 use super::order::{DrainedTickets, Order, Orders, PagingOrder, Report};
+use super::placement::{Placement, Thread};
 use super::sleeper::{Sleeper, Waker};
 use cxloe_client::message::{Counters, Pace, Session};
 use cxloe_client::places::this_cpu;
@@ -36,16 +37,21 @@ use cxloe_cn_core::events;
 use cxloe_paging::{Spaces, is_paging};
 use cxloe_port::signals::Signals;
 
+mod ending;
+
 /// Frames taken from the ring in one round.
 const BATCH: usize = 64;
 /// Looks at empty rings between two looks at the clock.
 const SPINS: u32 = 64;
+/// The same while something is under way: more than a round trip. Then whoever else wants this CPU has it, for what is
+/// waited for may come from there: on a small machine from the memory node itself.
+const SPINS_UNDER_WAY: u32 = 128;
+/// Who was away for so long between two looks at the clock did not have the CPU.
+const ABSENCE: Duration = Duration::from_micros(500);
 /// How often orders are looked for under load, and clients that end without a word while the thread spins.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest sleep while an operation waits for room in the engine.
 const BACKPRESSURE_SLEEP_MAX: Duration = Duration::from_micros(200);
-/// How long memory nodes have to confirm the end of their sessions.
-const CLOSE_MAX: Duration = Duration::from_millis(200);
 
 /// How a worker runs.
 #[derive(Clone, Debug)]
@@ -100,6 +106,10 @@ impl WorkerHandle {
             tell,
             housekeeping_at: Time::ZERO,
             backpressured: false,
+            beside: false,
+            told: false,
+            placement: Placement::default(),
+            seat: None,
             reopened: link.reopened(),
             link,
             engine,
@@ -108,8 +118,9 @@ impl WorkerHandle {
             inbox,
         };
         let thread = thread::Builder::new().name("worker".into()).spawn(move || {
-            if let Some(cpu) = worker.options.cpu {
-                pin(cpu);
+            match worker.options.cpu {
+                Some(cpu) => pin(cpu),
+                None => worker.seat = Thread::this(),
             }
             // However it ends: an agent whose worker is gone must not linger.
             let result = catch_unwind(AssertUnwindSafe(|| worker.run()));
@@ -185,6 +196,13 @@ struct Worker {
     tell: Sender<u64>,
     housekeeping_at: Time,
     backpressured: bool,
+    /// Whether a client that is awake was on this thread's CPU when this was last looked at.
+    beside: bool,
+    /// Whether such a one got completions in the last round.
+    told: bool,
+    /// Where it runs, if that is its own affair.
+    placement: Placement,
+    seat: Option<Thread>,
     /// How often the link had been opened again when this was last looked at.
     reopened: u32,
 }
@@ -196,19 +214,25 @@ impl Worker {
         loop {
             let work = self.round(now)?;
             empty = if work > 0 { 0 } else { empty.wrapping_add(1) };
-            if work == 0 && !empty.is_multiple_of(SPINS) && self.waiter.style() != WaitStyle::Sleep {
-                std::hint::spin_loop();
-                continue;
+            let rests = self.engine.in_flight() == 0 && !self.backpressured;
+            if work == 0 {
+                let looks = if rests { SPINS } else { SPINS_UNDER_WAY };
+                let yields_at_once = self.beside && rests;
+                if !yields_at_once && !empty.is_multiple_of(looks) && self.waiter.style() != WaitStyle::Sleep
+                {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                self.look_around();
             }
-            if work == 0
-                && self.parties.clients.count() > 0
-                && this_cpu().is_some_and(|cpu| self.parties.clients.share_cpu(cpu))
-            {
-                // What is waited for comes from a client that only runs when this thread does not.
+            // What is waited for comes from a client that only runs when this thread does not, or from nobody knows where.
+            let elsewhere = !rests && matches!(self.waiter.style(), WaitStyle::Adaptive { .. });
+            let yields = if work == 0 { self.beside || elsewhere } else { self.beside && rests && self.told };
+            if yields {
                 thread::yield_now();
             }
-            now = self.clock.now();
-            if now >= self.housekeeping_at {
+            let before = std::mem::replace(&mut now, self.clock.now());
+            if now >= self.housekeeping_at || now.since(before) > ABSENCE {
                 self.housekeeping(now);
                 if self.stop.load(Ordering::Acquire) {
                     return self.finish();
@@ -227,11 +251,18 @@ impl Worker {
     #[inline]
     fn round(&mut self, now: Time) -> Result<usize, LinkError> {
         self.signals.poll(&mut self.engine, || now);
+        // What all clients want in this round travels together.
+        self.engine.hold();
         let (engine, parties) = (&mut self.engine, &mut self.parties);
         let received = self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
         let Parties { clients, spaces } = &mut self.parties;
         let served = clients.serve(&mut self.engine, spaces.mapped(), now, self.link.transmit());
-        let paged = spaces.serve(&mut self.engine, now, self.link.transmit());
+        let mut paged = spaces.serve(&mut self.engine, now, self.link.transmit());
+        if paged > 0 {
+            // What faults wait for leaves before pages are made ready that nobody waits for.
+            self.link.flush()?;
+        }
+        paged += spaces.turn(&mut self.engine, now, self.link.transmit());
         if now >= self.engine.deadline() {
             self.engine.poll(now, self.link.transmit(), &mut self.parties);
         }
@@ -241,9 +272,17 @@ impl Worker {
         self.backpressured = served.backpressured
             || (!self.drains.is_empty() && self.drains.gets_on())
             || self.parties.spaces.has_work();
+        self.engine.release(now, self.link.transmit());
         self.link.flush()?;
-        self.parties.clients.wake();
+        self.told = self.parties.clients.wake();
         Ok(received + served.taken + paged)
+    }
+
+    /// Looks on which CPU this thread runs, and whether a client is on the same.
+    fn look_around(&mut self) {
+        let Some(cpu) = this_cpu() else { return };
+        self.parties.clients.set_cpu(cpu);
+        self.beside = self.parties.clients.cpus().any(|client| client == cpu);
     }
 
     /// The link has been opened again: what depends on it is brought up to date.
@@ -266,6 +305,9 @@ impl Worker {
             let sleeper = &self.sleeper;
             clients.listen(|position| sleeper.is_ready(position));
         }
+        if let Some(cpu) = this_cpu() {
+            clients.set_cpu(cpu);
+        }
         clients.set_asleep(false);
         // Whoever rang the waker wants to be heard now.
         self.housekeeping_at = Time::ZERO;
@@ -278,6 +320,9 @@ impl Worker {
             self.parties.clients.listen(|_| true);
         }
         self.parties.spaces.housekeeping(now);
+        if self.placement.is_due(now) {
+            self.place(now);
+        }
         if self.link.reopened() != self.reopened {
             self.follow_link(now);
         }
@@ -286,6 +331,17 @@ impl Worker {
         }
         while let Ok(order) = self.inbox.try_recv() {
             self.obey(order);
+        }
+    }
+
+    /// Goes to another CPU, if that is better.
+    fn place(&mut self, now: Time) {
+        let Some(seat) = &self.seat else { return };
+        let (Some(waited), Some(own)) = (seat.waited(), this_cpu()) else { return };
+        let client = self.parties.clients.cpus().next();
+        if let Some(to) = self.placement.decide(now, waited, own, client) {
+            seat.go(to);
+            self.look_around();
         }
     }
 
@@ -416,6 +472,7 @@ impl Worker {
                 engine: self.engine.counters(),
                 link: self.link.counters(),
                 backend: self.link.info().backend.to_owned(),
+                link_detail: self.link.info().detail.clone(),
                 link_down: self.options.health.down(),
                 link_reopened: self.options.health.reopened(),
                 clients: self.parties.clients.count(),
@@ -426,58 +483,5 @@ impl Worker {
                 fault_times: self.parties.spaces.fault_times().clone(),
             },
         }
-    }
-
-    /// Writes back everything modified, as far as memory nodes answer within the session's limit. Clients are
-    /// not served meanwhile, so that it ends.
-    fn write_back(&mut self) -> Result<(), LinkError> {
-        let until = self.clock.now() + self.options.station.timing.dead_after;
-        loop {
-            let now = self.clock.now();
-            let flushed = self.engine.flush(now, self.link.transmit());
-            match flushed {
-                Ok(true) => return Ok(()),
-                Ok(false) if now < until => {}
-                Ok(false) => {
-                    tracing::error!(
-                        "not everything modified could be written back within the session's limit"
-                    );
-                    return Ok(());
-                }
-                Err(error) => {
-                    tracing::error!(%error, stranded = self.engine.stranded(), "modified lines could not be written back");
-                    return Ok(());
-                }
-            }
-            self.pump(now)?;
-        }
-    }
-
-    /// A round without submissions.
-    fn pump(&mut self, now: Time) -> Result<(), LinkError> {
-        let (engine, parties) = (&mut self.engine, &mut self.parties);
-        self.link.flush()?;
-        self.link.receive(BATCH, &mut |frame, tx| engine.handle(frame, now, tx, parties))?;
-        self.engine.poll(now, self.link.transmit(), &mut self.parties);
-        self.link.flush()?;
-        self.parties.clients.wake();
-        self.link.wait(Duration::from_millis(1))
-    }
-
-    /// Ends in order: modified lines, sessions, and with this value the clients' ports.
-    fn finish(&mut self) -> Result<(), LinkError> {
-        self.write_back()?;
-        // What programs have mapped stays in their memory, and in their shared states, until a successor comes.
-        self.parties.spaces.bye();
-        self.engine.close(self.clock.now(), &mut self.parties);
-        let until = self.clock.now() + CLOSE_MAX;
-        while !self.engine.is_closed() && self.clock.now() < until {
-            self.pump(self.clock.now())?;
-        }
-        while let Some(event) = self.engine.poll_event() {
-            self.note(&event);
-        }
-        self.parties.clients.wake();
-        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use cxloe_fabric::model::{CnId, EventKind, LeaderTerm, Name, Watermark, lineage}
 use super::{Change, Manager, ManagerError};
 
 /// LeaderTerms that a store remembers; of older ones, the first.
-const REIGNS_MAX: usize = 4096;
+const LEADER_TERMS_MAX: usize = 4096;
 /// Histories given up under one manager.
 const ADOPTED_MAX: usize = 4096;
 /// Nodes shown as refused. Whoever says one may say many.
@@ -32,12 +32,12 @@ pub(super) struct Refused {
 
 impl Manager {
     /// Begins a term: to be told before anything else of a term is.
-    pub(super) fn begin_reign(&mut self, watermark: Watermark) {
+    pub(super) fn begin_term(&mut self, watermark: Watermark) {
         let Watermark { term, revision, run } = watermark;
         self.put(Change::LeaderTerm(LeaderTerm { term, run, first: revision + 1, adopted: Vec::new() }));
-        if self.state.reigns.len() > REIGNS_MAX
+        if self.state.leader_terms.len() > LEADER_TERMS_MAX
             // The first one stays: its number is the fabric's.
-            && let Some(term) = self.state.reigns.keys().nth(1).copied()
+            && let Some(term) = self.state.leader_terms.keys().nth(1).copied()
         {
             self.put(Change::LeaderTermForgotten(term));
         }
@@ -45,18 +45,18 @@ impl Manager {
 
     /// The number of the fabric: that of its first manager's run.
     pub fn fabric(&self) -> Option<u64> {
-        self.state.reigns.values().next().map(|reign| reign.run)
+        self.state.leader_terms.values().next().map(|leader| leader.run)
     }
 
     /// As much of this store's history as a node has to know that has seen `seen`.
     pub fn lineage_for(&self, seen: Watermark) -> Vec<LeaderTerm> {
-        lineage::excerpt(self.state.reigns.values(), seen)
+        lineage::excerpt(self.state.leader_terms.values(), seen)
     }
 
     /// Refuses a node that has seen what this store does not have.
     pub(super) fn check_seen(&mut self, node: &Party, seen: Watermark) -> Result<(), ManagerError> {
-        let (own, reigns) = (self.watermark(), self.lineage_for(seen));
-        if lineage::contains(&reigns, own, seen) {
+        let (own, terms) = (self.watermark(), self.lineage_for(seen));
+        if lineage::contains(&terms, own, seen) {
             self.refused.remove(node);
             return Ok(());
         }
@@ -153,17 +153,17 @@ impl Manager {
         if adopt.seen.is_empty() || !adopt.seen.iter().all(known) {
             return Err(ManagerError::NobodyRefused);
         }
-        let Some(mut reign) = self.state.reigns.values().next_back().cloned() else { return Ok(()) };
+        let Some(mut leader) = self.state.leader_terms.values().next_back().cloned() else { return Ok(()) };
         for seen in &adopt.seen {
-            reign.adopted.retain(|given_up| !seen.is_further_on_than(*given_up));
-            if !reign.adopted.iter().any(|given_up| given_up.is_further_on_than(*seen)) {
-                reign.adopted.push(*seen);
+            leader.adopted.retain(|given_up| !seen.is_further_on_than(*given_up));
+            if !leader.adopted.iter().any(|given_up| given_up.is_further_on_than(*seen)) {
+                leader.adopted.push(*seen);
             }
         }
-        if reign.adopted.len() > ADOPTED_MAX {
+        if leader.adopted.len() > ADOPTED_MAX {
             return Err(ManagerError::LimitReached { what: "histories given up", limit: ADOPTED_MAX as u64 });
         }
-        self.put(Change::LeaderTerm(reign));
+        self.put(Change::LeaderTerm(leader));
         for seen in &adopt.seen {
             self.event(EventKind::FabricAdopted { term: seen.term, revision: seen.revision, run: seen.run });
         }

@@ -265,7 +265,7 @@ impl Manager {
             meta.fabric = manager.options.new_fabric;
         }
         manager.put(Change::Meta(meta));
-        manager.begin_reign(meta.watermark);
+        manager.begin_term(meta.watermark);
         manager.event(EventKind::ManagerStarted { term: meta.watermark.term });
         manager.end_what_waits();
         manager.realise_declared();

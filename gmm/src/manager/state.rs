@@ -32,7 +32,7 @@ pub struct State {
     /// Counters.
     pub meta: Meta,
     /// Who has led this fabric, by term.
-    pub reigns: BTreeMap<u64, LeaderTerm>,
+    pub leader_terms: BTreeMap<u64, LeaderTerm>,
     /// Memory that memory nodes hold although no region has it.
     pub orphans: BTreeMap<Name, Orphans>,
     /// Memory nodes by name.
@@ -90,7 +90,7 @@ pub enum Change {
     EventsForgotten(u64),
     /// A manager began to lead, or gives up what this store does not have.
     LeaderTerm(LeaderTerm),
-    /// The reign of this term is so long ago that it is forgotten.
+    /// The leader of this term is so long ago that it is forgotten.
     LeaderTermForgotten(u64),
     /// A memory node holds this memory that no region has.
     Orphans(Orphans),
@@ -132,8 +132,8 @@ impl State {
                     self.events.pop_front();
                 }
             }
-            Change::LeaderTerm(reign) => drop(self.reigns.insert(reign.term, reign)),
-            Change::LeaderTermForgotten(term) => drop(self.reigns.remove(&term)),
+            Change::LeaderTerm(leader) => drop(self.leader_terms.insert(leader.term, leader)),
+            Change::LeaderTermForgotten(term) => drop(self.leader_terms.remove(&term)),
             Change::Orphans(orphans) => drop(self.orphans.insert(orphans.memory_node.clone(), orphans)),
             Change::OrphansGone(name) => drop(self.orphans.remove(&name)),
         }
@@ -206,11 +206,11 @@ impl State {
         }
         self.free_extents()?;
         let (term, revision) = (self.meta.watermark.term, self.meta.watermark.revision);
-        let mut reigns = self.reigns.values().map(|reign| (reign.term, reign.first));
-        check(self.reigns.values().is_sorted_by_key(|reign| reign.first), &|| {
+        let mut terms = self.leader_terms.values().map(|leader| (leader.term, leader.first));
+        check(self.leader_terms.values().is_sorted_by_key(|leader| leader.first), &|| {
             "the managers that led it are out of order".to_owned()
         })?;
-        check(reigns.all(|(led, first)| led <= term && first <= revision), &|| {
+        check(terms.all(|(led, first)| led <= term && first <= revision), &|| {
             "managers led it that are yet to come".to_owned()
         })?;
         for name in self.orphans.keys() {

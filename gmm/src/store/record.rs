@@ -157,7 +157,7 @@ impl Record {
             }
             Change::CommandAnswered(node, seq) => Self::Delete(Table::Commands, numbered_key(node, *seq)),
             Change::Event(event) => put(Table::Events, number_key(event.seq), event)?,
-            Change::LeaderTerm(reign) => put(Table::LeaderTerms, number_key(reign.term), reign)?,
+            Change::LeaderTerm(leader) => put(Table::LeaderTerms, number_key(leader.term), leader)?,
             Change::LeaderTermForgotten(term) => Self::Delete(Table::LeaderTerms, number_key(*term)),
             Change::Orphans(orphans) => put(Table::Orphans, orphans.memory_node.to_string(), orphans)?,
             Change::OrphansGone(name) => Self::Delete(Table::Orphans, name.to_string()),

@@ -7,7 +7,9 @@
 use std::sync::Arc;
 
 use cxloe_wire::Transmit;
-use cxloe_wire::frame::{Command, FaultStatus, Header, LINE_SIZE, Mac, PfcVector};
+use cxloe_wire::frame::{
+    Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, MULTI_LINES_MAX, Mac, PfcVector, address_of,
+};
 use cxloe_wire::session::{Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 
@@ -77,6 +79,8 @@ impl<T: Trace> Service<T> {
         const WRITE: u8 = Command::WriteReq as u8;
         const BURST_READ: u8 = Command::BurstReadReq as u8;
         const BURST_WRITE: u8 = Command::BurstWriteReq as u8;
+        const MULTI_READ: u8 = Command::MultiReadReq as u8;
+        const MULTI_WRITE: u8 = Command::MultiWriteReq as u8;
         let lines = match header.command {
             READ | WRITE => 1,
             // The processor sees by itself where this is going.
@@ -86,10 +90,38 @@ impl<T: Trace> Service<T> {
                 prefetch_bytes(frame);
                 4
             }
+            MULTI_READ => {
+                self.prefetch_others(&header, frame);
+                1
+            }
+            MULTI_WRITE => {
+                prefetch_bytes(frame);
+                self.prefetch_others(&header, frame);
+                1
+            }
             _ => return,
         };
+        self.prefetch_lines(header.src, header.addr, lines);
+    }
+
+    /// The same for the lines that a frame of many names behind its first. In a sealed session those are anywhere, and so
+    /// is what is fetched.
+    #[inline]
+    fn prefetch_others(&self, header: &Header, frame: &[u8]) {
+        let Some((count, addresses)) = frame.get(HEADER_LEN..).and_then(|payload| payload.split_first())
+        else {
+            return;
+        };
+        let others = usize::from(*count).min(MULTI_LINES_MAX).saturating_sub(1);
+        for addr in addresses.as_chunks().0.iter().take(others) {
+            self.prefetch_lines(header.src, address_of(addr), 1);
+        }
+    }
+
+    #[inline]
+    fn prefetch_lines(&self, cn: Mac, addr: u64, lines: u64) {
         let memory = &self.memory;
-        if let Some(mp) = memory.tlb.probe(&memory.table, header.src.to_u64(), header.addr) {
+        if let Some(mp) = memory.tlb.probe(&memory.table, cn.to_u64(), addr) {
             for line in 0..lines {
                 memory.table.pool().prefetch(MpAddr(mp.0 + line * LINE_SIZE as u64));
             }
@@ -102,10 +134,21 @@ impl<T: Trace> Service<T> {
         self.responder.handle(frame, now, &mut self.memory, tx);
     }
 
-    /// To be called after each batch: sends what waited for its end.
+    /// To be called after each batch, and while it [is stalled](Self::is_stalled): sends what waited for its end, or for
+    /// room.
     #[inline]
     pub fn finish_batch(&mut self, tx: &mut dyn Transmit) {
-        self.responder.finish_batch(tx);
+        if self.responder.is_stalled() {
+            self.responder.resume(&mut self.memory, tx);
+        } else {
+            self.responder.finish_batch(tx);
+        }
+    }
+
+    /// Whether requests wait for room for their answers only.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        self.responder.is_stalled()
     }
 
     /// To be called after each batch that did not empty the receive queue, and after each one while it

@@ -281,7 +281,7 @@ impl Config {
             log_format: s.log_format.unwrap_or_default(),
             echo: EchoFor {
                 sessions: s.echo.unwrap_or(false),
-                named: s.echo_for.unwrap_or_default().into_iter().map(|mac| Mac(mac.octets())).collect(),
+                named: s.echo_for.unwrap_or_default().into_iter().collect(),
             },
             faults: s.faults,
             pcap: s.pcap,

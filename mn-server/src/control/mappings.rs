@@ -125,9 +125,9 @@ impl Mappings {
         Ok(())
     }
 
-    /// Accepts a manager whose store contains all that this node has seen, which `reigns` have to show.
-    pub fn accept(&mut self, got: Watermark, reigns: &[LeaderTerm]) -> Result<(), Refusal> {
-        lineage::check(reigns, got, self.seen)?;
+    /// Accepts a manager whose store contains all that this node has seen, which `terms` have to show.
+    pub fn accept(&mut self, got: Watermark, terms: &[LeaderTerm]) -> Result<(), Refusal> {
+        lineage::check(terms, got, self.seen)?;
         self.seen = got;
         Ok(())
     }
@@ -429,11 +429,10 @@ fn kept(orphan: &Translation) -> String {
 
 /// The data path's number as the manager's CN id.
 fn fabric_cn(cn: cxloe_mn_core::translation::CnId) -> Option<FabricCnId> {
-    let [_, _, octets @ ..] = cn.to_be_bytes();
-    FabricCnId::new(octets).ok()
+    FabricCnId::new(Mac::from_u64(cn)).ok()
 }
 
 /// The manager's CN id as the data path's number.
 pub(super) fn cn_id(cn: FabricCnId) -> cxloe_mn_core::translation::CnId {
-    Mac(cn.octets()).to_u64()
+    cn.mac().to_u64()
 }

@@ -229,9 +229,10 @@ impl World {
     }
 
     fn hello(&mut self, cn: u8, input: &mut Input<'_>) {
+        let release = input.u8();
         let hello = Hello {
-            version: if input.u8() < 200 { PROTOCOL_VERSION } else { input.u16() },
-            features: 0,
+            version: if release < 200 { PROTOCOL_VERSION } else { input.u16() },
+            features: if release < 150 { FEATURES } else { 0 },
             nonce: input.u8().into(),
             instance: (input.u8() % 3).into(),
             streams: input.u8() % 8,
@@ -256,9 +257,13 @@ impl World {
         self.cns[usize::from(cn)].agreed.iter_mut().rev().nth(usize::from(back % 3))
     }
 
-    /// A write that names its session, stream and number; the same each time it is sent.
+    /// A write that names its session, stream and number; the same each time it is sent. Or many of them.
     fn write(&mut self, cn: u8, input: &mut Input<'_>) {
-        let (stream, ahead) = (input.u8() % 4, input.u8());
+        let (stream, ahead) = (input.u8(), input.u8());
+        if stream >= 128 {
+            return self.write_many(cn, stream % 4, ahead, 2 + u64::from(input.u8()) % 24);
+        }
+        let stream = stream % 4;
         let Some(agreed) = self.agreed(cn, 0) else { return };
         let next = &mut agreed.next[usize::from(stream)];
         // Mostly the next; some before it, some after.
@@ -279,6 +284,37 @@ impl World {
             stream,
             addr,
             Some(&Message::WriteReq { data: &[seq as u8; LINE_SIZE] }),
+            0,
+            &[],
+            &agreed.seal,
+            Space::Stream(stream),
+        );
+        self.deliver(frame);
+    }
+
+    /// Writes in one frame that name their session, stream and numbers; the numbers mostly the next.
+    fn write_many(&mut self, cn: u8, stream: u8, ahead: u8, lines: u64) {
+        let Some(agreed) = self.agreed(cn, 0) else { return };
+        let next = &mut agreed.next[usize::from(stream)];
+        let first = match ahead {
+            0..128 => *next + 1,
+            _ => (*next + 200).saturating_sub(ahead.into()).max(1),
+        };
+        if first + lines > 0xffff {
+            return;
+        }
+        if ahead < 128 {
+            *next += lines;
+        }
+        let name = NAMED | (agreed.name % 0x1000) << 34 | u64::from(stream) << 28;
+        let others: Vec<_> = (first + 1..first + lines).map(|seq| address_bytes(name | seq << 12)).collect();
+        let data: Vec<_> = (first..first + lines).map(|seq| [seq as u8; LINE_SIZE]).collect();
+        let frame = frame(
+            cn,
+            first,
+            stream,
+            name | first << 12,
+            Some(&Message::MultiWriteReq { others: &others, data: &data }),
             0,
             &[],
             &agreed.seal,

@@ -9,13 +9,18 @@ use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 
 use crate::outer::{Peers, UdpAddress};
 
-/// An implementation of [`Link`](crate::Link) on a real interface.
+/// An implementation of [`Link`](crate::Link) on a real interface, or what one is to be chosen for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(try_from = "String", into = "String")]
 pub enum Backend {
-    /// The fastest raw link that works here: AF_XDP, else AF_PACKET rings, else pnet.
+    /// The raw link that works here, with what is known of the interface, and serves both single lines and streams: AF_XDP where the
+    /// driver hands frames over without a copy, else AF_PACKET rings, else pnet.
     #[default]
     Auto,
+    /// The same for the shortest round trip of a line.
+    AutoLatency,
+    /// The same for the most frames a second.
+    AutoThroughput,
     /// AF_XDP: needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace.
     Xdp,
     /// AF_PACKET rings: needs CAP_NET_RAW.
@@ -26,10 +31,25 @@ pub enum Backend {
     Udp,
 }
 
+impl Backend {
+    /// What options show as their values.
+    pub const VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet|udp";
+
+    /// The same where frames cannot be inside UDP.
+    pub const RAW_VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet";
+
+    /// Whether the implementation is chosen when the link is opened.
+    pub fn is_auto(self) -> bool {
+        matches!(self, Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput)
+    }
+}
+
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Backend::Auto => "auto",
+            Backend::AutoLatency => "auto:latency",
+            Backend::AutoThroughput => "auto:throughput",
             Backend::Xdp => "xdp",
             Backend::Packet => "packet",
             Backend::Pnet => "pnet",
@@ -43,12 +63,31 @@ impl FromStr for Backend {
     fn from_str(s: &str) -> Result<Self, String> {
         Ok(match s {
             "auto" => Backend::Auto,
+            "auto:latency" => Backend::AutoLatency,
+            "auto:throughput" => Backend::AutoThroughput,
             "xdp" => Backend::Xdp,
             "packet" => Backend::Packet,
             "pnet" => Backend::Pnet,
             "udp" => Backend::Udp,
-            _ => return Err(format!("no link named `{s}`: choose auto, xdp, packet, pnet or udp")),
+            _ => {
+                return Err(format!(
+                    "no link named `{s}`: choose auto, auto:latency, auto:throughput, xdp, packet, pnet or udp"
+                ));
+            }
         })
+    }
+}
+
+impl TryFrom<String> for Backend {
+    type Error = String;
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Backend> for String {
+    fn from(backend: Backend) -> String {
+        backend.to_string()
     }
 }
 

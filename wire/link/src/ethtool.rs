@@ -7,8 +7,9 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::LinkError;
-use super::interface::{Interface, owned};
+use super::interface::Interface;
 use super::rate::Rate;
+use super::socket::owned;
 
 const SIOCETHTOOL: libc::Ioctl = 0x8946;
 const ETHTOOL_GSET: u32 = 0x01;

@@ -15,14 +15,14 @@
 mod delay_queue;
 
 use std::fmt;
-use std::os::fd::RawFd;
 use std::str::FromStr;
 use std::time::Duration;
 
 use self::delay_queue::DelayQueue;
 pub use super::impairment::{Burst, FaultCounters, Faults, FaultsError};
 use super::impairment::{Impairments, pairs};
-use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use super::link::pass_on;
+use super::{Link, LinkCounters, LinkError, OnFrame};
 use crate::Clock;
 use cxloe_wire::Transmit;
 use cxloe_wire::random::Random;
@@ -308,9 +308,7 @@ fn hand_over_due(
 }
 
 impl<L: Link> Link for FaultInjector<L> {
-    fn info(&self) -> &LinkInfo {
-        self.inner.info()
-    }
+    pass_on!(self => self.inner; info holds has_unsent readiness reopened);
 
     /// Takes at most `budget` frames from the link beneath: fewer are handed over than there were when some
     /// are lost or held back, none if all are.
@@ -355,10 +353,6 @@ impl<L: Link> Link for FaultInjector<L> {
         Ok(handed)
     }
 
-    fn holds(&mut self, count: usize) -> bool {
-        self.inner.holds(count)
-    }
-
     fn transmit(&mut self) -> &mut dyn Transmit {
         self
     }
@@ -382,17 +376,9 @@ impl<L: Link> Link for FaultInjector<L> {
         self.release()
     }
 
-    fn readiness(&self) -> Option<RawFd> {
-        self.inner.readiness()
-    }
-
     /// What has passed the link beneath: before the faults of receiving, after those of sending.
     fn counters(&mut self) -> LinkCounters {
         self.inner.counters()
-    }
-
-    fn reopened(&self) -> u32 {
-        self.inner.reopened()
     }
 }
 

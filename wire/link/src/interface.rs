@@ -1,10 +1,11 @@
-//! What the kernel knows about a network interface, and opening sockets on it: the checks every link starts
-//! with, so that they all fail with the same words.
+//! What the kernel knows about a network interface: the checks every link starts with, so that they all fail with the
+//! same words.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 
 use super::LinkError;
+use super::socket::owned;
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, Mac};
 
 /// Ethernet header bytes that an MTU does not count.
@@ -109,75 +110,4 @@ impl Interface {
             _ => LinkError::Io { what, interface: self.name.clone(), source },
         }
     }
-}
-
-/// Takes ownership of a descriptor a system call has just returned, or of its error.
-pub(crate) fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just returned this descriptor and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Sets one socket option.
-pub(crate) fn set_option<T: Copy>(
-    fd: &impl AsRawFd,
-    level: libc::c_int,
-    name: libc::c_int,
-    value: &T,
-) -> io::Result<()> {
-    // SAFETY: the pointer and the length describe `value`, which outlives the call.
-    let rc = unsafe {
-        libc::setsockopt(
-            fd.as_raw_fd(),
-            level,
-            name,
-            std::ptr::from_ref(value).cast(),
-            size_of::<T>() as libc::socklen_t,
-        )
-    };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Sleeps until `fd` is readable or `timeout` is over.
-pub(crate) fn poll_in(fd: &impl AsRawFd, timeout: std::time::Duration) -> io::Result<()> {
-    poll(fd, libc::POLLIN, timeout)
-}
-
-/// Sleeps until one of `events` comes about at `fd` or `timeout` is over.
-pub(crate) fn poll(fd: &impl AsRawFd, events: libc::c_short, timeout: std::time::Duration) -> io::Result<()> {
-    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
-    let ts = libc::timespec {
-        tv_sec: timeout.as_secs() as libc::time_t,
-        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
-    };
-    // SAFETY: one pollfd and one timespec, both alive; no signal mask.
-    let rc = unsafe { libc::ppoll(&mut p, 1, &ts, std::ptr::null()) };
-    if rc >= 0 {
-        if p.revents & libc::POLLERR != 0 {
-            take_error(fd);
-        }
-        return Ok(());
-    }
-    match io::Error::last_os_error() {
-        e if e.kind() == io::ErrorKind::Interrupted => Ok(()),
-        e => Err(e),
-    }
-}
-
-/// Takes the error that waits on a socket. One is left there when its interface goes down; until it is taken,
-/// polls return at once instead of sleeping, also when the interface is long up again.
-fn take_error(fd: &impl AsRawFd) {
-    let (mut error, mut len) = (0, size_of::<libc::c_int>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `len` bytes into `error`; both outlive the call.
-    unsafe {
-        libc::getsockopt(
-            fd.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ERROR,
-            std::ptr::from_mut::<libc::c_int>(&mut error).cast(),
-            &mut len,
-        )
-    };
 }

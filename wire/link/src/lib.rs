@@ -35,6 +35,7 @@
 //! | [`impairment`], `rate` | what [`fault`] and [`sim`] share: losses and damage by a seed, time on a wire |
 //! | [`pfc`] | 802.1Qbb frames, over a socket of their own |
 //! | [`ethtool`], `interface` | what the driver and the kernel say of an interface |
+//! | `socket` | calls on sockets, as links make them |
 //! | [`wait`], `clock` | what a polling thread does when nothing comes; the clock it reads |
 //! | [`echo`] | bare echo, to measure a link without the protocol |
 
@@ -51,6 +52,7 @@ mod link;
 mod open;
 mod persistent;
 mod rate;
+mod socket;
 
 pub mod echo;
 pub mod ethtool;

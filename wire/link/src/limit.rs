@@ -7,12 +7,12 @@
 //! it does not delay single frames, and a burst as long as the queue passes undiminished. Receiving is not
 //! limited.
 
-use std::os::fd::RawFd;
 use std::time::Duration;
 
+use super::link::pass_on;
 use super::rate::Line;
 pub use super::rate::{Rate, RateError};
-use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use super::{Link, LinkCounters, LinkError, OnFrame};
 use crate::Clock;
 use cxloe_wire::Transmit;
 use cxloe_wire::time::Time;
@@ -112,9 +112,7 @@ impl<L: Link> Transmit for RateLimit<L> {
 }
 
 impl<L: Link> Link for RateLimit<L> {
-    fn info(&self) -> &LinkInfo {
-        self.inner.info()
-    }
+    pass_on!(self => self.inner; info holds has_unsent flush readiness reopened);
 
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let gate = &mut self.gate;
@@ -122,16 +120,8 @@ impl<L: Link> Link for RateLimit<L> {
             .receive(budget, &mut |frame, transmit| on_frame(frame, &mut Answers { gate, inner: transmit }))
     }
 
-    fn holds(&mut self, count: usize) -> bool {
-        self.inner.holds(count)
-    }
-
     fn transmit(&mut self) -> &mut dyn Transmit {
         self
-    }
-
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.inner.flush()
     }
 
     /// Ends early when a slot was refused and can be had again.
@@ -145,19 +135,11 @@ impl<L: Link> Link for RateLimit<L> {
         if timeout.is_zero() { Ok(()) } else { self.inner.wait(timeout) }
     }
 
-    fn readiness(&self) -> Option<RawFd> {
-        self.inner.readiness()
-    }
-
     /// As the link beneath, with the slots refused for the rate among [`LinkCounters::tx_full`].
     fn counters(&mut self) -> LinkCounters {
         let mut counters = self.inner.counters();
         counters.tx_full += self.gate.refused;
         counters
-    }
-
-    fn reopened(&self) -> u32 {
-        self.inner.reopened()
     }
 }
 

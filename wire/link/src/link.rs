@@ -106,6 +106,12 @@ pub trait Link: Send {
     /// Sends everything committed. Cheap when nothing is.
     fn flush(&mut self) -> Result<(), LinkError>;
 
+    /// Whether something committed and flushed could not leave yet, because a queue beneath was full: the next
+    /// [`flush`](Link::flush) tries again.
+    fn has_unsent(&mut self) -> bool {
+        false
+    }
+
     /// Sleeps in the kernel until a frame may have arrived or `timeout` is over (spurious returns allowed).
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError>;
 
@@ -122,3 +128,82 @@ pub trait Link: Send {
         0
     }
 }
+
+/// A link whose particulars can be added to while it is opened.
+pub(crate) trait Explain {
+    /// The text of [`LinkInfo::detail`].
+    fn detail(&mut self) -> &mut String;
+}
+
+/// Methods of [`Link`] that a link around another one passes on as they are: `pass_on!(self => self.inner; info wait)`.
+macro_rules! pass_on {
+    ($self:ident => $inner:expr; $($method:ident)+) => {
+        $($crate::link::pass_on!(@$method $self $inner);)+
+    };
+    (@info $self:ident $inner:expr) => {
+        #[inline]
+        fn info(&$self) -> &$crate::LinkInfo {
+            $inner.info()
+        }
+    };
+    (@receive $self:ident $inner:expr) => {
+        #[inline]
+        fn receive(
+            &mut $self,
+            budget: usize,
+            on_frame: &mut $crate::OnFrame<'_>,
+        ) -> Result<usize, $crate::LinkError> {
+            $inner.receive(budget, on_frame)
+        }
+    };
+    (@peek $self:ident $inner:expr) => {
+        #[inline]
+        fn peek(&mut $self, budget: usize, look: &mut dyn FnMut(&[u8])) {
+            $inner.peek(budget, look);
+        }
+    };
+    (@holds $self:ident $inner:expr) => {
+        #[inline]
+        fn holds(&mut $self, count: usize) -> bool {
+            $inner.holds(count)
+        }
+    };
+    (@transmit $self:ident $inner:expr) => {
+        #[inline]
+        fn transmit(&mut $self) -> &mut dyn ::cxloe_wire::Transmit {
+            $inner.transmit()
+        }
+    };
+    (@flush $self:ident $inner:expr) => {
+        #[inline]
+        fn flush(&mut $self) -> Result<(), $crate::LinkError> {
+            $inner.flush()
+        }
+    };
+    (@has_unsent $self:ident $inner:expr) => {
+        fn has_unsent(&mut $self) -> bool {
+            $inner.has_unsent()
+        }
+    };
+    (@wait $self:ident $inner:expr) => {
+        fn wait(&mut $self, timeout: ::std::time::Duration) -> Result<(), $crate::LinkError> {
+            $inner.wait(timeout)
+        }
+    };
+    (@readiness $self:ident $inner:expr) => {
+        fn readiness(&$self) -> Option<::std::os::fd::RawFd> {
+            $inner.readiness()
+        }
+    };
+    (@counters $self:ident $inner:expr) => {
+        fn counters(&mut $self) -> $crate::LinkCounters {
+            $inner.counters()
+        }
+    };
+    (@reopened $self:ident $inner:expr) => {
+        fn reopened(&$self) -> u32 {
+            $inner.reopened()
+        }
+    };
+}
+pub(crate) use pass_on;

@@ -6,10 +6,10 @@
 //! buffered and stops, with the link going on, at a size limit or at the first error.
 
 use std::io::{self, BufWriter, Write};
-use std::os::fd::RawFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use super::link::pass_on;
+use super::{Link, LinkError, OnFrame};
 use cxloe_wire::Transmit;
 
 /// LINKTYPE_ETHERNET: a frame from its destination MAC on, without FCS.
@@ -206,9 +206,7 @@ impl<L: Link> Transmit for PcapWriter<L> {
 }
 
 impl<L: Link> Link for PcapWriter<L> {
-    fn info(&self) -> &LinkInfo {
-        self.inner.info()
-    }
+    pass_on!(self => self.inner; info holds has_unsent flush wait readiness counters reopened);
 
     fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
         let recorder = &mut self.recorder;
@@ -218,32 +216,8 @@ impl<L: Link> Link for PcapWriter<L> {
         })
     }
 
-    fn holds(&mut self, count: usize) -> bool {
-        self.inner.holds(count)
-    }
-
     fn transmit(&mut self) -> &mut dyn Transmit {
         self
-    }
-
-    fn flush(&mut self) -> Result<(), LinkError> {
-        self.inner.flush()
-    }
-
-    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
-        self.inner.wait(timeout)
-    }
-
-    fn readiness(&self) -> Option<RawFd> {
-        self.inner.readiness()
-    }
-
-    fn counters(&mut self) -> LinkCounters {
-        self.inner.counters()
-    }
-
-    fn reopened(&self) -> u32 {
-        self.inner.reopened()
     }
 }
 

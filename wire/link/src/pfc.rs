@@ -7,13 +7,14 @@
 //! ([`ethtool`](super::ethtool)); where they do, this socket stays silent.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use memmap2::MmapOptions;
 
 use super::LinkError;
 use super::interface::Interface;
 use super::packet::{NEEDS, RxRing, bind, open_socket, receive_ring};
+use super::socket::{send, set_option};
 use cxloe_wire::frame::{ETHERTYPE_MAC_CONTROL, Mac, PFC_DESTINATION, PfcVector};
 
 /// Slots of the ring, and their size: the header the kernel needs and a frame of 60 bytes. One page.
@@ -85,15 +86,10 @@ impl PfcSocket {
     /// [`LinkError`] for everything but a full queue and an interface that is down for now.
     pub fn send(&mut self, vector: &PfcVector) -> Result<(), LinkError> {
         let frame = vector.frame(self.interface.mac);
-        // SAFETY: the pointer and length describe `frame`, which outlives the call.
-        let rc = unsafe {
-            libc::send(self.socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT)
-        };
-        if rc >= 0 {
+        let Err(error) = send(&self.socket, &frame) else {
             self.sent += 1;
             return Ok(());
-        }
-        let error = io::Error::last_os_error();
+        };
         match error.raw_os_error() {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR | libc::ENETDOWN | libc::ENXIO) => Ok(()),
             _ => Err(self.interface.error("send a PFC frame", NEEDS, error)),
@@ -116,5 +112,5 @@ fn join_group(socket: &OwnedFd, index: u32) -> io::Result<()> {
         mr_alen: 6,
         mr_address: address,
     };
-    super::interface::set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
 }

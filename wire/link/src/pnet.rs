@@ -9,12 +9,14 @@
 //! stays in its slot until it has.
 
 use std::io;
-use std::os::fd::{AsRawFd, IntoRawFd, RawFd};
+use std::os::fd::{IntoRawFd, RawFd};
 use std::time::Duration;
 
 use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, MacAddr, NetworkInterface};
 
-use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
+use super::interface::{ETHERNET_HEADER, Interface};
+use super::link::Explain;
+use super::socket::{get_option, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Mac, vlan};
@@ -163,7 +165,7 @@ impl PnetLink {
         }
         let error = match error.raw_os_error() {
             Some(_) => error,
-            None => match option::<libc::c_int>(self.socket, libc::SOL_SOCKET, libc::SO_ERROR) {
+            None => match get_option::<libc::c_int>(&self.socket, libc::SOL_SOCKET, libc::SO_ERROR) {
                 Ok(0) => return None,
                 Ok(code) => io::Error::from_raw_os_error(code),
                 Err(e) => e,
@@ -183,18 +185,6 @@ fn is_transient(error: &io::Error) -> bool {
     use io::ErrorKind::{Interrupted, TimedOut, WouldBlock};
     matches!(error.kind(), TimedOut | WouldBlock | Interrupted)
         || matches!(error.raw_os_error(), Some(libc::ENOBUFS | libc::ENETDOWN))
-}
-
-/// Reads one socket option.
-fn option<T: Copy + Default>(fd: RawFd, level: libc::c_int, name: libc::c_int) -> io::Result<T> {
-    let mut value = T::default();
-    let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call. T is one of the
-    // plain integer types used in this module, for which every bit pattern is valid.
-    let rc = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), level, name, std::ptr::from_mut(&mut value).cast(), &mut len)
-    };
-    if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
 impl Sender {
@@ -246,6 +236,12 @@ impl Transmit for Sender {
     }
 }
 
+impl Explain for PnetLink {
+    fn detail(&mut self) -> &mut String {
+        &mut self.info.detail
+    }
+}
+
 impl Link for PnetLink {
     fn info(&self) -> &LinkInfo {
         &self.info
@@ -288,6 +284,10 @@ impl Link for PnetLink {
         }
     }
 
+    fn has_unsent(&mut self) -> bool {
+        self.sender.waiting.is_some()
+    }
+
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         poll_in(&self.socket, timeout).map_err(|e| self.interface.error("wait for frames", NEEDS, e))
     }
@@ -298,7 +298,9 @@ impl Link for PnetLink {
 
     fn counters(&mut self) -> LinkCounters {
         // tpacket_stats: frames seen, frames dropped, since the last time it was asked.
-        if let Ok([_, dropped]) = option::<[u32; 2]>(self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS) {
+        if let Ok([_, dropped]) =
+            get_option::<[u32; 2]>(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS)
+        {
             self.rx_dropped += u64::from(dropped);
         }
         LinkCounters {

@@ -12,6 +12,10 @@ pub enum Command {
     BurstReadReq = 0x03,
     /// Write some lines of one page.
     BurstWriteReq = 0x04,
+    /// Read lines of any addresses: a request for each. Only where both ends have agreed on it.
+    MultiReadReq = 0x05,
+    /// Write lines of any addresses: a request for each. Only where both ends have agreed on it.
+    MultiWriteReq = 0x06,
     /// Opens a session; outside any session itself.
     Hello = 0x10,
     /// Asks whether the other end of an idle session is there.
@@ -37,6 +41,10 @@ pub enum Command {
     BurstReadResp = 0x86,
     /// The request was not carried out, and why.
     Fault = 0x87,
+    /// The lines that requests of consecutive numbers have read.
+    MultiReadResp = 0x88,
+    /// The writes of consecutive numbers were executed.
+    MultiWriteResp = 0x89,
     /// Answer to [`Hello`](Command::Hello); outside any session itself.
     HelloAck = 0x90,
     /// Answer to [`Ping`](Command::Ping).
@@ -79,11 +87,13 @@ impl Direction {
 
 impl Command {
     /// Every command of the protocol, in order of the codes.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 25] = [
         Self::ReadReq,
         Self::WriteReq,
         Self::BurstReadReq,
         Self::BurstWriteReq,
+        Self::MultiReadReq,
+        Self::MultiWriteReq,
         Self::Hello,
         Self::Ping,
         Self::Bye,
@@ -96,6 +106,8 @@ impl Command {
         Self::Congestion,
         Self::BurstReadResp,
         Self::Fault,
+        Self::MultiReadResp,
+        Self::MultiWriteResp,
         Self::HelloAck,
         Self::Pong,
         Self::ByeAck,
@@ -111,6 +123,8 @@ impl Command {
             0x02 => Self::WriteReq,
             0x03 => Self::BurstReadReq,
             0x04 => Self::BurstWriteReq,
+            0x05 => Self::MultiReadReq,
+            0x06 => Self::MultiWriteReq,
             0x10 => Self::Hello,
             0x11 => Self::Ping,
             0x12 => Self::Bye,
@@ -123,6 +137,8 @@ impl Command {
             0x85 => Self::Congestion,
             0x86 => Self::BurstReadResp,
             0x87 => Self::Fault,
+            0x88 => Self::MultiReadResp,
+            0x89 => Self::MultiWriteResp,
             0x90 => Self::HelloAck,
             0x91 => Self::Pong,
             0x92 => Self::ByeAck,
@@ -138,10 +154,18 @@ impl Command {
         self as u8 & 0x80 != 0
     }
 
-    /// Whether it is a request of a stream: it takes a sequence number and gets exactly one response (R1).
+    /// Whether it is a request of a stream: it takes a sequence number and gets exactly one response (R1). One that
+    /// [names many lines](Self::is_multi_request) is a request for each.
     #[inline]
     pub const fn is_request(self) -> bool {
         matches!(self, Self::ReadReq | Self::WriteReq | Self::BurstReadReq | Self::BurstWriteReq)
+            || self.is_multi_request()
+    }
+
+    /// Whether it stands for as many requests as it names lines, of consecutive numbers.
+    #[inline]
+    pub const fn is_multi_request(self) -> bool {
+        matches!(self, Self::MultiReadReq | Self::MultiWriteReq)
     }
 
     /// Which way it travels.
@@ -208,7 +232,9 @@ mod tests {
                 assert_eq!(command.direction(), Direction::ToMn);
             }
         }
-        for command in [ReadResp, WriteResp, SackNak, SackNakAck, BurstReadResp, Fault] {
+        let answers =
+            [ReadResp, WriteResp, SackNak, SackNakAck, BurstReadResp, Fault, MultiReadResp, MultiWriteResp];
+        for command in answers {
             assert_eq!(command.space(7), Some(Space::Stream(7)));
             assert_eq!(command.direction(), Direction::ToCn);
         }
@@ -220,10 +246,10 @@ mod tests {
 
     #[test]
     fn unknown_requests() {
-        for code in [0x00, 0x05, 0x0F, 0x20, 0x6F] {
+        for code in [0x00, 0x07, 0x0F, 0x20, 0x6F] {
             assert!(Command::is_unknown_request(code));
         }
-        for code in [0x01, 0x10, 0x14, 0x1F, 0x70, 0x71, 0x7F, 0x80, 0x88, 0xFF] {
+        for code in [0x01, 0x10, 0x14, 0x1F, 0x70, 0x71, 0x7F, 0x80, 0x8A, 0xFF] {
             assert!(!Command::is_unknown_request(code));
         }
     }

@@ -39,6 +39,12 @@ pub enum FrameError {
         /// The count received.
         lines: u8,
     },
+    /// A frame of many lines that has one, none, or more than a page has.
+    #[error("frame of {lines} lines of any addresses: 2 to 64 are possible")]
+    MultiCount {
+        /// The count received.
+        lines: u8,
+    },
     /// A burst write that names no line.
     #[error("burst write with an empty mask: name at least one line")]
     EmptyMask,

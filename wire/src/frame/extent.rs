@@ -5,6 +5,7 @@
 //! functions here take any bytes at all and never panic.
 
 use super::header::field;
+use super::multi::{read_req_len, write_req_len};
 use super::{Command, FrameError, HEADER_LEN, Hello, HelloAck, LINE_SIZE, Mac, PfcVector};
 
 /// Bytes from the destination MAC to the end of the data, where the trailer begins; never more than
@@ -13,7 +14,8 @@ use super::{Command, FrameError, HEADER_LEN, Hello, HelloAck, LINE_SIZE, Mac, Pf
 /// For frames that make no sense the length is defined all the same, so that the trailer can be found and R9
 /// applied: an unknown request ([`Command::is_unknown_request`]) has no payload, a burst read request one
 /// byte whatever the count in it, a burst read response as many lines as its count says even if that is 0 or
-/// above 64, a burst write with an empty mask the mask and no data.
+/// above 64, a burst write with an empty mask the mask and no data; a frame that names many lines is as long as its
+/// count says, even if that is 0 or above 64.
 ///
 /// # Errors
 /// [`FrameError::Truncated`] and [`FrameError::Undelimited`]: there is no telling; drop the frame.
@@ -44,14 +46,20 @@ pub(super) fn delimit(frame: &[u8]) -> Result<(Option<Command>, usize), FrameErr
             | Command::ByeAck,
         ) => 0,
         Some(Command::WriteReq | Command::ReadResp) => LINE_SIZE,
-        Some(Command::BurstReadReq | Command::Fault) => 1,
-        Some(Command::BurstReadResp) => {
+        Some(Command::BurstReadReq | Command::Fault | Command::MultiWriteResp) => 1,
+        Some(Command::BurstReadResp | Command::MultiReadResp) => {
             let lines = *payload.first().ok_or(truncated(HEADER_LEN + 1))?;
             1 + usize::from(lines) * LINE_SIZE
         }
         Some(Command::BurstWriteReq) => {
             let mask = payload.first_chunk().ok_or(truncated(HEADER_LEN + 8))?;
             8 + u64::from_be_bytes(*mask).count_ones() as usize * LINE_SIZE
+        }
+        Some(Command::MultiReadReq) => {
+            read_req_len(usize::from(*payload.first().ok_or(truncated(HEADER_LEN + 1))?))
+        }
+        Some(Command::MultiWriteReq) => {
+            write_req_len(usize::from(*payload.first().ok_or(truncated(HEADER_LEN + 1))?))
         }
         Some(Command::SackNak | Command::EchoReply) => 2,
         Some(Command::SackNakAck) => 6,
@@ -68,8 +76,8 @@ pub(super) fn delimit(frame: &[u8]) -> Result<(Option<Command>, usize), FrameErr
     Ok((command, HEADER_LEN + payload_len))
 }
 
-/// How many bytes a sealed session leaves readable: the base header and, for bursts, the count or mask that
-/// [`body_len`] needs. They are authenticated, the rest is encrypted too.
+/// How many bytes a sealed session leaves readable: the base header and, where there are several lines, the count or
+/// mask that [`body_len`] needs. They are authenticated, the rest is encrypted too.
 #[inline]
 pub const fn clear_len(code: u8) -> usize {
     clear_len_of(Command::from_u8(code))
@@ -79,7 +87,14 @@ pub const fn clear_len(code: u8) -> usize {
 #[inline]
 pub(super) const fn clear_len_of(command: Option<Command>) -> usize {
     match command {
-        Some(Command::BurstReadReq | Command::BurstReadResp) => HEADER_LEN + 1,
+        Some(
+            Command::BurstReadReq
+            | Command::BurstReadResp
+            | Command::MultiReadReq
+            | Command::MultiWriteReq
+            | Command::MultiReadResp
+            | Command::MultiWriteResp,
+        ) => HEADER_LEN + 1,
         Some(Command::BurstWriteReq) => HEADER_LEN + 8,
         _ => HEADER_LEN,
     }

@@ -38,7 +38,7 @@ pub enum HelloStatus {
 pub struct Hello {
     /// Protocol version the CN wants to speak.
     pub version: u16,
-    /// Optional features the CN can use, one bit each; none is defined in version 1.
+    /// Optional features the CN can use, one bit each ([`FEATURES`](super::FEATURES)).
     pub features: u32,
     /// Random, new in every attempt.
     pub nonce: u64,
@@ -61,7 +61,7 @@ pub struct HelloAck {
     pub version_min: u16,
     /// The newest.
     pub version_max: u16,
-    /// The features both sides will use.
+    /// The features both sides will use: of those that the CN can use, those that the memory node can.
     pub features: u32,
     /// The new session's id: random, never 0 when the status is Ok.
     pub session: u64,

@@ -38,10 +38,29 @@ impl Mac {
         Self([a, b, c, d, e, f])
     }
 
+    /// The six octets, first on the wire first.
+    #[inline]
+    pub const fn octets(self) -> [u8; 6] {
+        self.0
+    }
+
+    /// Whether a station can own this address: neither all zeros nor a group address (IEEE 802: lowest bit of the first
+    /// octet).
+    #[inline]
+    pub const fn is_unicast(self) -> bool {
+        self.to_u64() != 0 && !self.is_multicast()
+    }
+
     /// Whether frames to this address go to a group of stations (the broadcast address included).
     #[inline]
     pub const fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
+    }
+}
+
+impl From<[u8; 6]> for Mac {
+    fn from(octets: [u8; 6]) -> Self {
+        Self(octets)
     }
 }
 
@@ -92,6 +111,21 @@ impl From<Mac> for String {
     }
 }
 
+#[cfg(feature = "schema")]
+impl schemars::JsonSchema for Mac {
+    fn schema_name() -> alloc::borrow::Cow<'static, str> {
+        "Mac".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({
+            "description": "An Ethernet address: six hexadecimal octets, the first on the wire first.",
+            "type": "string",
+            "pattern": "^[0-9A-Fa-f]{2}([:-][0-9A-Fa-f]{2}){5}$",
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,5 +162,7 @@ mod tests {
         assert!(!MAC.is_multicast());
         assert!(Mac::BROADCAST.is_multicast());
         assert!(Mac([1, 0x80, 0xc2, 0, 0, 1]).is_multicast());
+        assert!(MAC.is_unicast());
+        assert!(!Mac::BROADCAST.is_unicast() && !Mac::default().is_unicast());
     }
 }

@@ -2,9 +2,10 @@
 //! the frame it was read from.
 
 use super::extent::delimit;
+use super::multi::{check_multi, read_req_len, write_req_len};
 use super::{
-    Axi, BURST_LINES_MAX, Command, FaultStatus, FrameError, HEADER_LEN, Header, Hello, HelloAck, LINE_SIZE,
-    PfcVector, burst_fits_page,
+    ADDRESS_LEN, Axi, BURST_LINES_MAX, Command, FaultStatus, FrameError, HEADER_LEN, Header, Hello, HelloAck,
+    LINE_SIZE, PfcVector, burst_fits_page,
 };
 
 /// What a frame says. Line data stays where the frame lies.
@@ -28,6 +29,18 @@ pub enum Message<'a> {
         mask: u64,
         /// The lines, in order of their addresses, 64 bytes for each bit set.
         data: &'a [u8],
+    },
+    /// Read lines of any addresses, the first at the header's: a request for each, of consecutive numbers.
+    MultiReadReq {
+        /// Where the others are, 1 to 63 ([`address_of`](super::address_of)).
+        others: &'a [[u8; ADDRESS_LEN]],
+    },
+    /// Write lines of any addresses, the first at the header's: a request for each, of consecutive numbers.
+    MultiWriteReq {
+        /// Where the others are, 1 to 63 ([`address_of`](super::address_of)).
+        others: &'a [[u8; ADDRESS_LEN]],
+        /// The lines, in order of their numbers, one more than `others`.
+        data: &'a [[u8; LINE_SIZE]],
     },
     /// Opens a session.
     Hello(Hello),
@@ -74,6 +87,16 @@ pub enum Message<'a> {
         /// The lines in order, 64 bytes each.
         data: &'a [u8],
     },
+    /// The lines that requests of consecutive numbers have read, the header's the first.
+    MultiReadResp {
+        /// The lines in order of the numbers, 2 to 64.
+        data: &'a [[u8; LINE_SIZE]],
+    },
+    /// Writes of consecutive numbers, the header's the first, were executed.
+    MultiWriteResp {
+        /// How many, 2 to 64.
+        lines: u8,
+    },
     /// The request was not carried out.
     Fault {
         /// Why.
@@ -98,8 +121,9 @@ impl<'a> Message<'a> {
     /// Reads a frame, which may carry a trailer and padding; both are passed over. Verify the trailer first.
     ///
     /// Checks what R9 calls malformed: a request's address is a multiple of 64, a burst has 1 to 64 lines,
-    /// at least one bit in its mask, and stays inside one 4 KiB page. The addresses in responses and control
-    /// frames are not looked at.
+    /// at least one bit in its mask, and stays inside one 4 KiB page; a frame of lines of any addresses has 2 to 64 of
+    /// them. Those addresses are not looked at, as each is a request by itself, and neither are those in responses and
+    /// control frames.
     ///
     /// # Errors
     /// See [`FrameError`]. Where [`FrameError::is_malformed`] holds, [`Header::parse`] still gives the header
@@ -119,7 +143,7 @@ impl<'a> Message<'a> {
     /// look at the answer at once: then nothing is copied.
     #[inline(always)]
     pub(super) fn of(command: Command, addr: u64, payload: &'a [u8]) -> Result<Self, FrameError> {
-        if command.is_request() && !addr.is_multiple_of(LINE_SIZE as u64) {
+        if command.is_request() && !command.is_multi_request() && !addr.is_multiple_of(LINE_SIZE as u64) {
             return Err(FrameError::Unaligned { addr });
         }
         Ok(match command {
@@ -137,6 +161,23 @@ impl<'a> Message<'a> {
                 }
                 check_burst(addr, 64 - mask.leading_zeros() as u8)?;
                 Self::BurstWriteReq { mask, data: &payload[8..] }
+            }
+            Command::MultiReadReq => {
+                check_multi(payload[0])?;
+                Self::MultiReadReq { others: payload[1..].as_chunks().0 }
+            }
+            Command::MultiWriteReq => {
+                let lines = check_multi(payload[0])?;
+                let (others, data) = payload[1..].split_at((lines - 1) * ADDRESS_LEN);
+                Self::MultiWriteReq { others: others.as_chunks().0, data: data.as_chunks().0 }
+            }
+            Command::MultiReadResp => {
+                check_multi(payload[0])?;
+                Self::MultiReadResp { data: payload[1..].as_chunks().0 }
+            }
+            Command::MultiWriteResp => {
+                check_multi(payload[0])?;
+                Self::MultiWriteResp { lines: payload[0] }
             }
             Command::ReadResp => Self::ReadResp { data: chunk(payload, 0)? },
             Command::WriteResp => Self::WriteResp,
@@ -174,6 +215,10 @@ impl<'a> Message<'a> {
             Self::WriteReq { .. } => Command::WriteReq,
             Self::BurstReadReq { .. } => Command::BurstReadReq,
             Self::BurstWriteReq { .. } => Command::BurstWriteReq,
+            Self::MultiReadReq { .. } => Command::MultiReadReq,
+            Self::MultiWriteReq { .. } => Command::MultiWriteReq,
+            Self::MultiReadResp { .. } => Command::MultiReadResp,
+            Self::MultiWriteResp { .. } => Command::MultiWriteResp,
             Self::Hello(_) => Command::Hello,
             Self::Ping => Command::Ping,
             Self::Bye => Command::Bye,
@@ -207,9 +252,12 @@ impl<'a> Message<'a> {
             | Self::Bye
             | Self::ByeAck => 0,
             Self::WriteReq { .. } | Self::ReadResp { .. } => LINE_SIZE,
-            Self::BurstReadReq { .. } | Self::Fault { .. } => 1,
+            Self::BurstReadReq { .. } | Self::Fault { .. } | Self::MultiWriteResp { .. } => 1,
             Self::BurstReadResp { data, .. } => 1 + data.len(),
             Self::BurstWriteReq { data, .. } => 8 + data.len(),
+            Self::MultiReadReq { others } => read_req_len(others.len() + 1),
+            Self::MultiWriteReq { data, .. } => write_req_len(data.len()),
+            Self::MultiReadResp { data } => 1 + data.len() * LINE_SIZE,
             Self::SackNak { .. } | Self::EchoReply { .. } => 2,
             Self::SackNakAck { .. } => 6,
             Self::Echo { .. } => 4,
@@ -229,7 +277,7 @@ impl<'a> Message<'a> {
     /// from the message; `header.command` is not looked at.
     ///
     /// # Panics
-    /// If `frame` is shorter than that, or a burst's data does not have 64 bytes for each of its lines.
+    /// If `frame` is shorter than that, or there is not a line of data for each line named.
     #[inline]
     pub fn emit(&self, header: &Header, frame: &mut [u8]) {
         Header { command: self.command() as u8, ..*header }.emit(frame);
@@ -259,6 +307,22 @@ impl<'a> Message<'a> {
                 out[..8].copy_from_slice(&mask.to_be_bytes());
                 out[8..].copy_from_slice(data);
             }
+            Self::MultiReadReq { others } => {
+                out[0] = others.len() as u8 + 1;
+                out[1..].copy_from_slice(others.as_flattened());
+            }
+            Self::MultiWriteReq { others, data } => {
+                assert_eq!(data.len(), others.len() + 1, "a line for each address");
+                out[0] = data.len() as u8;
+                let (addresses, lines) = out[1..].split_at_mut(others.len() * ADDRESS_LEN);
+                addresses.copy_from_slice(others.as_flattened());
+                lines.copy_from_slice(data.as_flattened());
+            }
+            Self::MultiReadResp { data } => {
+                out[0] = data.len() as u8;
+                out[1..].copy_from_slice(data.as_flattened());
+            }
+            Self::MultiWriteResp { lines } => out[0] = lines,
             Self::Fault { status } => out[0] = status.into(),
             Self::SackNak { last_in_order } => out.copy_from_slice(&last_in_order.to_be_bytes()),
             Self::SackNakAck { last_in_order, acked_seq, acked_axi } => {

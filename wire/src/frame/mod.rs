@@ -26,6 +26,7 @@ mod header;
 mod limits;
 mod mac;
 mod message;
+mod multi;
 mod pfc;
 mod trailer;
 mod view;
@@ -43,9 +44,18 @@ pub use limits::{
 };
 pub use mac::{Mac, ParseMacError};
 pub use message::Message;
+pub use multi::{
+    ADDRESS_LEN, MULTI_LINES_MAX, MULTI_LINES_MIN, address_bytes, address_of, multi_read_lines_max,
+    multi_write_lines_max,
+};
 pub use pfc::{ETHERTYPE_MAC_CONTROL, PFC_DESTINATION, PFC_FRAME_LEN, PFC_OPCODE, PfcVector};
 pub use trailer::Seal;
 pub use view::FrameView;
+
+/// Feature of a session, a bit of Hello and HelloAck: frames that name many lines of any addresses.
+pub const FEATURE_MULTI: u32 = 1;
+/// The features this crate knows.
+pub const FEATURES: u32 = FEATURE_MULTI;
 
 /// The newest version of the protocol this crate speaks, and the one it speaks with who speaks it too.
 pub const PROTOCOL_VERSION: u16 = 1;

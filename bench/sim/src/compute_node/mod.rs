@@ -28,7 +28,7 @@ use cxloe_wire::time::Time;
 use crate::broken::Broken;
 use crate::control::network::ControlNetwork;
 use crate::layout::{Layout, Set};
-use crate::memory_node::{EXTENT, LIVES, MemoryNode};
+use crate::memory_node::{EXTENT, LIVES, MemoryNode, features};
 use crate::mistake::Mistake;
 use crate::operation::Operation;
 use crate::plan::{CnPlan, PagingPlan};
@@ -92,6 +92,9 @@ pub struct ComputeNode {
     /// The most lines that were stranded at once.
     stranded: usize,
     depth: usize,
+    /// Operations made at one moment, at most.
+    together: usize,
+    multi: bool,
     patience: Duration,
     all_succeed: bool,
     trace: Trace,
@@ -150,6 +153,8 @@ impl ComputeNode {
             put_off: Duration::ZERO,
             stranded: 0,
             depth: plan.depth,
+            together: plan.together,
+            multi: plan.multi,
             // A memory node may be dead, come back and be dead again while an operation waits.
             patience: dead_after * 8 + Duration::from_secs(1),
             all_succeed: false,
@@ -173,9 +178,10 @@ impl ComputeNode {
         self.all_succeed = true;
     }
 
-    /// Programs have its region mapped, as soon as there is one.
-    pub fn map(&mut self, plan: PagingPlan, random: Random) {
-        self.paged = Some(Box::new(Paged::new(plan, random, self.mistake)));
+    /// Programs have its region mapped, as soon as there is one; `savings` says whether and when they have all of it written
+    /// back.
+    pub fn map(&mut self, plan: PagingPlan, random: Random, savings: Random) {
+        self.paged = Some(Box::new(Paged::new(plan, random, savings, self.mistake)));
     }
 
     /// From now on it is told something wrong about its regions.
@@ -191,6 +197,7 @@ impl ComputeNode {
         self.engine = Engine::new(self.cache);
         self.told.clear();
         self.engine.set_pacing(self.pacing, now);
+        self.engine.set_features(features(self.multi));
         if self.managed.is_some() {
             return;
         }
@@ -350,6 +357,9 @@ impl ComputeNode {
             return Ok(false);
         }
         self.now = now;
+        if self.together > 1 {
+            self.engine.hold();
+        }
         let ComputeNode { link, engine, ended, .. } = self;
         let received = link
             .receive(batch, &mut |frame, tx| engine.handle(frame, now, tx, ended))
@@ -365,7 +375,18 @@ impl ComputeNode {
         }
         let issues = now >= self.issue_at && self.has_more();
         if issues {
-            self.issue(now, around, tally)?;
+            // As many pauses follow as operations, so that a program lasts as long as one that makes them one by one.
+            let mut pauses = Duration::ZERO;
+            for made in 1..=self.together {
+                self.issue(now, around, tally)?;
+                if self.pending.is_some() || !self.has_more() {
+                    break;
+                }
+                pauses += self.issue_at.since(now);
+                if made == self.together {
+                    self.issue_at = now + pauses;
+                }
+            }
         }
         let due = now >= self.engine.deadline();
         if due {
@@ -382,6 +403,7 @@ impl ComputeNode {
             self.work_paged(now, around)?;
         }
         self.stranded = self.stranded.max(self.engine.stranded());
+        self.engine.release(now, self.link.transmit());
         self.link.flush().expect("a simulated link");
         Ok(received > 0)
     }

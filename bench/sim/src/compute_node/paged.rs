@@ -34,6 +34,14 @@ const SPACE: u16 = 0;
 
 type Table = Arc<[AtomicU64]>;
 
+/// Programs that have everything written back in the midst of all, beside others that go on: of half of the seeds.
+struct Saving {
+    random: Random,
+    wanted: bool,
+    /// The page to go on with, while somebody waits for it.
+    from: Option<u32>,
+}
+
 /// How far a run has come to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finish {
@@ -58,6 +66,7 @@ pub(super) struct Paged {
     steps: u64,
     next_at: Time,
     finish: Finish,
+    saving: Saving,
     /// It was killed in the midst of something.
     died: bool,
     /// What does not hold.
@@ -93,7 +102,8 @@ pub(super) fn is_paging(user: u64) -> bool {
 }
 
 impl Paged {
-    pub fn new(plan: PagingPlan, random: Random, mistake: Option<Mistake>) -> Paged {
+    pub fn new(plan: PagingPlan, random: Random, mut savings: Random, mistake: Option<Mistake>) -> Paged {
+        let wanted = plan.kind == Kind::Shared && savings.below(2) == 0;
         let mut kernel = Kernel::new(random, plan.kind, PAGES);
         (kernel.forks_left, kernel.scanning, kernel.mistake) = (plan.forks, plan.scanning, mistake);
         let mut pager = Pager::new(options(plan.limit), slots(plan.kind, !plan.filled));
@@ -115,6 +125,7 @@ impl Paged {
             steps: plan.steps,
             next_at: Time::ZERO,
             finish: Finish::Settle(0),
+            saving: Saving { random: savings, wanted, from: None },
             died: false,
             broken: None,
         }
@@ -189,6 +200,7 @@ impl Paged {
                 self.kernel.step();
             }
             self.agent();
+            self.save();
             self.join_and_exit();
             self.check();
         }
@@ -237,6 +249,18 @@ impl Paged {
             if let (Kind::Private, Some(view)) = (self.plan.kind, view) {
                 self.end_view(view);
             }
+        }
+    }
+
+    /// Goes on with writing everything back, if somebody wants it.
+    fn save(&mut self) {
+        let Saving { random, wanted, from } = &mut self.saving;
+        if *wanted && !self.kernel.quiet && from.is_none() && random.below(100) == 0 {
+            *from = Some(0);
+        }
+        if let Some(page) = *from {
+            let view = self.tables[0].0;
+            self.saving.from = self.with_io(|pager, io| pager.clean_from(view, page, io));
         }
     }
 
@@ -323,6 +347,7 @@ impl Paged {
         self.died = false;
         self.kernel.agent_dies();
         self.ended.clear();
+        self.saving.from = None;
         self.transfers = Transfers::new(|| Time::ZERO);
         let kind = self.plan.kind;
         self.pager = Pager::new(options(self.plan.limit), slots(kind, false));

@@ -164,7 +164,7 @@ impl Following {
         RegisterMemoryNode {
             name: self.name.clone(),
             kind: self.kind,
-            macs: vec![cxloe_fabric::model::Mac(introduction.mac.0)],
+            macs: vec![introduction.mac],
             udp: None,
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),

@@ -14,7 +14,7 @@ use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
 use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
 use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::{PageTable, Translation};
-use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::frame::{FEATURE_MULTI, FEATURES, LINE_SIZE, Mac};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::ResponderConfig;
 use cxloe_wire::time::Time;
@@ -38,6 +38,8 @@ const TLB_ENTRIES: usize = 16;
 const GOODBYE: Duration = Duration::from_micros(200);
 /// How often a service looks for sessions that have gone silent.
 const POLL_EVERY: Duration = Duration::from_millis(100);
+/// How often it looks whether there is room for answers that wait for it.
+const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 
 /// A memory node.
 pub struct MemoryNode {
@@ -65,6 +67,8 @@ pub struct MemoryNode {
     /// `None`: a static map says who has what.
     following: Option<Following>,
     congestion: CongestionConfig,
+    /// Whether it takes frames of many lines, before its first restart and after.
+    multi: [bool; 2],
 }
 
 /// The pool and who owns what of it.
@@ -191,7 +195,14 @@ impl MemoryNode {
             meddler: None,
             following,
             congestion: CongestionConfig { threshold: 0, ..CongestionConfig::default() },
+            multi: [true; 2],
         }
+    }
+
+    /// Makes it a release that takes frames of many lines or does not, before its first restart and after.
+    pub fn know_multi(&mut self, multi: [bool; 2]) {
+        self.multi = multi;
+        self.service.responder().set_features(features(multi[0]));
     }
 
     /// Makes it slow: busy for so long with each frame.
@@ -241,6 +252,7 @@ impl MemoryNode {
         }
         self.service = Service::new(self.config.clone(), self.memory.table().clone(), TLB_ENTRIES);
         self.service.set_congestion(self.congestion);
+        self.service.responder().set_features(features(self.multi[1]));
         (self.busy_until, self.paused_until, self.ends_at) = (Time::ZERO, Time::ZERO, None);
     }
 
@@ -308,7 +320,9 @@ impl MemoryNode {
     /// When it goes on with what it has, if it waits for that.
     pub fn deadline(&self, now: Time) -> Option<Time> {
         let goes_on = Some(self.busy_until.max(self.paused_until)).filter(|at| *at > now);
-        goes_on.into_iter().chain(self.ends_at).min()
+        // While answers wait for room it looks again, busily.
+        let again = (goes_on.is_none() && self.service.is_stalled()).then(|| now + LOOK_INTERVAL);
+        goes_on.or(again).into_iter().chain(self.ends_at).min()
     }
 
     /// Takes what has arrived; whether there was anything.
@@ -331,7 +345,7 @@ impl MemoryNode {
             }),
         };
         let received = received.expect("a simulated link");
-        if received > 0 {
+        if received > 0 || service.is_stalled() {
             service.finish_batch(link.transmit());
             // The cable's own pause needs somebody at its other end who hears it; nobody does here.
             let verdict = service.look_at_queue(|count| link.holds(count), now);
@@ -352,6 +366,11 @@ impl MemoryNode {
     pub fn is_at_rest(&mut self, now: Time) -> bool {
         self.service.responder().statuses(now).iter().all(|s| s.waiting == 0 && s.buffered == 0)
     }
+}
+
+/// What a release can do that takes frames of many lines, or does not.
+pub(crate) fn features(multi: bool) -> u32 {
+    if multi { FEATURES } else { FEATURES & !FEATURE_MULTI }
 }
 
 /// The incarnation of a node's pool after so many losses; pools draw theirs, here it has to follow from the seed.

@@ -137,7 +137,7 @@ impl Memory for PortMemory<'_> {
             if !more && served.free.len() == served.under_way.len() {
                 return served.failed.map_or(Ok(()), |error| Err(PortError::from(error).into()));
             }
-            self.target.port.link().flush()?;
+            self.target.port.send().map_err(PortError::from)?;
             self.target.port.turn(&mut served)?;
         }
     }

@@ -30,9 +30,12 @@ const RESULTS: &[&str] = &[
     "hit_write64",
     "agent_read64",
     "agent_write64",
+    "read4k",
+    "agent_read4k",
+    "nbd_read4k",
     "fault4k_inline",
 ];
-const THROUGHPUTS: &[&str] = &["stream64", "burst_read", "burst_write"];
+const THROUGHPUTS: &[&str] = &["stream64", "burst_read", "burst_write", "agent_bulk_read", "nbd_bulk_read"];
 const RATIOS: &[&str] = &[
     "read64/echo64",
     "write64/echo64",
@@ -40,6 +43,10 @@ const RATIOS: &[&str] = &[
     "stream64/echo_pipelined",
     "burst_read/echo_pipelined",
     "burst_write/echo_pipelined",
+    "agent_read64/read64",
+    "agent_write64/write64",
+    "agent_read4k/read4k",
+    "nbd_read4k/read4k",
 ];
 
 pub fn tests(standing: Standing) -> Vec<Test> {

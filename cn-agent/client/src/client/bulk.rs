@@ -128,7 +128,7 @@ impl Client {
     /// The oldest completion: the operation's tag, and how it ended.
     pub fn take(&mut self) -> Result<Option<Ended>, ClientError> {
         let mut line = [0; LINE_SIZE];
-        let Some(Completion { tag, status }) = self.take_line(&mut line)? else { return Ok(None) };
+        let Some(Completion { tag, status }) = self.end.take(&mut line) else { return Ok(None) };
         match status {
             Status::Done => Ok(Some((tag, Ok(())))),
             Status::Failed(error) => Ok(Some((tag, Err(error)))),
@@ -149,7 +149,7 @@ impl Client {
 
     /// Says that the client is about to sleep on its descriptor, or is awake again. Look at [`news`](Self::news) in
     /// between.
-    pub fn set_asleep(&self, asleep: bool) {
+    pub fn set_asleep(&mut self, asleep: bool) {
         self.end.set_asleep(asleep);
     }
 

@@ -33,7 +33,7 @@ use cxloe_member::join::{As, JoinError, Place, join};
 use cxloe_member::line::Line;
 use cxloe_member::socket::SocketPath;
 use cxloe_member::uffd;
-use cxloe_member::wire::{Pages, RANGE};
+use cxloe_member::wire::{self, Pages, RANGE};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use crate::client::ClientError;
@@ -41,6 +41,7 @@ use crate::message::{MapRequest, PagingView};
 use cxloe_cn_core::mapped::{Kind, LOST_WAIT_DEFAULT};
 use cxloe_cn_core::pager::PAGE_BYTES;
 
+pub use cxloe_cn_core::pager::Hint;
 pub use owner::Owner;
 
 /// How long to wait for a successor of an agent that has died, unless told otherwise.
@@ -279,6 +280,28 @@ impl Mapping {
     /// [`MapError::Agent`].
     pub fn flush(&self) -> Result<(), MapError> {
         self.ask(Owner::clean_all)
+    }
+
+    /// Says what will be done with `bytes`, all pages that they touch. Advice: it changes when pages come and go, never what
+    /// they hold, and returns at once.
+    ///
+    /// # Errors
+    /// [`MapError::Range`] where the range is not the mapping's.
+    pub fn hint(&self, bytes: Range<usize>, hint: Hint) -> Result<(), MapError> {
+        if bytes.start > bytes.end || bytes.end > self.len() {
+            return Err(MapError::Range(bytes));
+        }
+        let (first, end) = (bytes.start / PAGE_BYTES, bytes.end.div_ceil(PAGE_BYTES));
+        if !bytes.is_empty() {
+            let kind = match hint {
+                Hint::WillRead => wire::Kind::WillRead,
+                Hint::WillWrite => wire::Kind::WillWrite,
+                Hint::Cold => wire::Kind::Cold,
+                Hint::PageOut => wire::Kind::PageOut,
+            };
+            self.line.hint(kind, Pages { first: first as u32, count: (end - first) as u32 });
+        }
+        Ok(())
     }
 
     /// Gives up the content of `bytes`, whole pages, for all who have the region mapped: it is zeros.

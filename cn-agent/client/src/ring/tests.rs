@@ -34,7 +34,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (1..=DATA_LINES as u32).prop_map(|count| Operation::WriteBytes(Lines { at: 0, count })),
         (1..=ZERO_LINES_MAX).prop_map(Operation::Zero),
         any::<u64>().prop_map(Operation::Patch),
-        (8..u32::MAX).prop_map(Operation::Unknown)
+        (8..1_u32 << 31).prop_map(Operation::Unknown)
     ];
     let status = prop_oneof![
         Just(Status::Done),
@@ -72,9 +72,8 @@ proptest! {
                     unfinished += 1;
                 }
                 Step::Serve => {
-                    prop_assert_eq!(agent.pending().unwrap(), submitted.len());
+                    prop_assert_eq!(agent.front(), submitted.front().map(|(submission, _)| *submission));
                     if let Some((submission, byte)) = submitted.pop_front() {
-                        prop_assert_eq!(agent.front(), submission);
                         prop_assert_eq!(agent.front_line(), [byte; LINE_SIZE]);
                         agent.release();
                         served.push_back((submission.tag, byte));
@@ -82,7 +81,7 @@ proptest! {
                 }
                 Step::Complete(status) => {
                     if let Some((tag, byte)) = served.pop_front() {
-                        prop_assert!(agent.room().unwrap() > 0);
+                        prop_assert!(agent.has_room(served.len()).unwrap());
                         agent.complete(Completion { tag, status }, Some(&[!byte; LINE_SIZE]));
                         completed.push_back((Completion { tag, status }, !byte));
                     }
@@ -90,7 +89,7 @@ proptest! {
                 Step::Take => {
                     let mut line = [0; LINE_SIZE];
                     prop_assert_eq!(client.news(), !completed.is_empty());
-                    let taken = client.take(&mut line).unwrap();
+                    let taken = client.take(&mut line);
                     let expected = completed.pop_front();
                     prop_assert_eq!(taken, expected.map(|(completion, _)| completion));
                     if let Some((Completion { status: Status::Done, .. }, byte)) = expected {
@@ -103,34 +102,70 @@ proptest! {
         }
     }
 
-    /// A client may write what it likes: the agent says "broken" or finds entries to copy, never more
-    /// than the ring has.
+    /// A client may write what it likes: the agent finds entries to copy, and says "broken" before more completions wait
+    /// than the ring has places.
     #[test]
     fn a_hostile_client_is_only_ever_wrong(
         writes in proptest::collection::vec((0..PORT_BYTES / 8, any::<u64>()), 0..200),
-        tail: u64,
-        head: u64,
+        heads in proptest::collection::vec(any::<u64>(), 1..8),
+        honest in any::<bool>(),
     ) {
         let (mut agent, client) = pair();
         for (word, value) in writes {
             client.memory().word(word).store(value, Relaxed);
         }
-        client.memory().word(SQ_TAIL).store(tail, Relaxed);
-        client.memory().word(CQ_HEAD).store(head, Relaxed);
-        match agent.pending() {
-            Ok(pending) => {
-                prop_assert!(pending <= ENTRIES && pending as u64 == tail);
-                for _ in 0..pending {
-                    let _ = (agent.front(), agent.front_line());
-                    agent.release();
+        let (mut told, mut highest) = (0_u64, 0);
+        'heads: for head in heads {
+            // What it says may have been so.
+            let head = if honest { told.saturating_sub(head % 300).max(highest) } else { head };
+            highest = head;
+            client.memory().word(CQ_HEAD).store(head, Relaxed);
+            for _ in 0..2 * ENTRIES {
+                let _ = (agent.front(), agent.front_line(), agent.client_cpu(), agent.wake_wanted(), agent.news());
+                match agent.has_room(0) {
+                    Ok(false) => break,
+                    Ok(true) => {}
+                    Err(RingBroken { ahead }) => {
+                        prop_assert!(!honest && ahead == told.wrapping_sub(head) && ahead > ENTRIES as u64);
+                        break 'heads;
+                    }
                 }
-                prop_assert_eq!(agent.pending(), Ok(0));
+                agent.release();
+                agent.complete(Completion { tag: 1, status: Status::Done }, None);
+                told += 1;
+                prop_assert!(!honest || told - highest <= ENTRIES as u64);
             }
-            Err(RingBroken { ahead }) => prop_assert_eq!(ahead, tail),
         }
-        let consistent = 0_u64.wrapping_sub(head) <= ENTRIES as u64;
-        prop_assert_eq!(agent.room().is_ok(), consistent);
     }
+}
+
+/// A client that takes nothing gets no more completions than there are places, and one whose head cannot be is given up
+/// soon.
+#[test]
+fn completions_have_a_place_or_are_not_begun() {
+    let (mut agent, mut client) = pair();
+    let mut line = [0; LINE_SIZE];
+    let tell = |agent: &mut AgentEnd| agent.complete(Completion { tag: 3, status: Status::Done }, None);
+    let mut told = 0;
+    while agent.has_room(6).unwrap() {
+        tell(&mut agent);
+        told += 1;
+    }
+    assert_eq!(told, ENTRIES - 6, "six are under way");
+    (0..6).for_each(|_| tell(&mut agent));
+    assert_eq!(agent.has_room(0), Ok(false));
+    for _ in 0..ENTRIES {
+        assert!(client.take(&mut line).is_some());
+    }
+    assert_eq!(client.take(&mut line), None, "an old lap's are no completions");
+    assert_eq!((agent.has_room(ENTRIES - 1), agent.has_room(ENTRIES)), (Ok(true), Ok(false)));
+
+    client.memory().word(CQ_HEAD).store(ENTRIES as u64 + 1000, Relaxed);
+    let broken = (0..ENTRIES).find_map(|_| {
+        tell(&mut agent);
+        agent.has_room(0).err()
+    });
+    assert!(broken.is_some());
 }
 
 #[test]
@@ -140,11 +175,11 @@ fn two_threads_lose_nothing() {
     let echo = thread::spawn(move || {
         let mut done = 0;
         while done < COUNT {
-            if agent.pending().unwrap() == 0 {
+            let Some(Submission { tag, .. }) = agent.front() else {
                 thread::yield_now();
                 continue;
-            }
-            let (tag, line) = (agent.front().tag, agent.front_line());
+            };
+            let line = agent.front_line();
             agent.release();
             agent.complete(Completion { tag, status: Status::Done }, Some(&line));
             done += 1;
@@ -158,7 +193,7 @@ fn two_threads_lose_nothing() {
             client.submit(submission, Some(&[sent as u8; LINE_SIZE]));
             sent += 1;
         }
-        match client.take(&mut line).unwrap() {
+        match client.take(&mut line) {
             Some(Completion { tag, .. }) => {
                 assert_eq!((tag, line), (got, [got as u8; LINE_SIZE]));
                 got += 1;
@@ -184,41 +219,42 @@ fn lines_that_are_not_there_are_nobodys() {
             [(Operation::ReadBytes(Lines { at, count }), 4), (Operation::WriteBytes(Lines { at, count }), 5)]
         {
             client.submit(Submission { tag: 1, operation, hpa: 0 }, None);
-            assert_eq!(agent.pending(), Ok(1));
-            assert_eq!(agent.front().operation, Operation::Unknown(code), "{count} lines from {at} on");
+            let operation = agent.front().map(|submission| submission.operation);
+            assert_eq!(operation, Some(Operation::Unknown(code)), "{count} lines from {at} on");
             agent.release();
         }
     }
     for count in [0, ZERO_LINES_MAX + 1] {
         client.submit(Submission { tag: 1, operation: Operation::Zero(count), hpa: 0 }, None);
-        assert_eq!(agent.pending(), Ok(1));
-        assert_eq!(agent.front().operation, Operation::Unknown(6), "{count} lines");
+        let operation = agent.front().map(|submission| submission.operation);
+        assert_eq!(operation, Some(Operation::Unknown(6)), "{count} lines");
         agent.release();
     }
 }
 
 #[test]
 fn each_end_knows_whether_the_other_is_on_its_cpu() {
-    let (agent, client) = pair();
-    assert!(!agent.is_client_on(0) && !client.shares_cpu(0));
+    let (mut agent, mut client) = pair();
+    assert!(agent.client_cpu().is_none() && !client.shares_cpu(0));
     agent.set_cpu(3);
     assert!(client.shares_cpu(3) && !client.shares_cpu(4));
-    assert!(agent.is_client_on(4) && !agent.is_client_on(3));
+    assert_eq!(agent.client_cpu(), Some(4));
     client.set_asleep(true);
-    assert!(!agent.is_client_on(4), "who sleeps is in nobody's way");
+    assert_eq!(agent.client_cpu(), None, "who sleeps is in nobody's way");
     client.set_asleep(false);
-    client.leave_cpu();
-    assert!(!agent.is_client_on(4));
-    client.shares_cpu(3);
+    assert_eq!(agent.client_cpu(), Some(4));
+    assert!(client.shares_cpu(3));
     agent.set_asleep(true);
     assert!(!client.shares_cpu(3));
+    agent.set_asleep(false);
+    assert!(client.shares_cpu(3));
 }
 
 #[test]
 fn a_sleeper_is_woken_once() {
     let (mut agent, mut client) = pair();
     assert!(!client.wake_wanted() && !agent.wake_wanted());
-    assert_eq!(agent.pending(), Ok(0));
+    assert_eq!(agent.front(), None);
     agent.set_asleep(true);
     assert!(!agent.news());
     client.submit(Submission { tag: 1, operation: Operation::Flush, hpa: 0 }, None);
@@ -226,4 +262,27 @@ fn a_sleeper_is_woken_once() {
     client.set_asleep(true);
     agent.complete(Completion { tag: 1, status: Status::Done }, None);
     assert!(client.news() && agent.wake_wanted() && !agent.wake_wanted());
+}
+
+/// What waits at the front keeps the agent from sleeping once, and what is submitted behind it once more.
+#[test]
+fn what_was_looked_at_is_no_news() {
+    let (mut agent, mut client) = pair();
+    let mut submit = |count: usize| {
+        let submission = Submission { tag: 1, operation: Operation::Flush, hpa: 0 };
+        (0..count).for_each(|_| client.submit(submission, None));
+    };
+    assert!(!agent.news());
+    submit(1);
+    assert!(agent.front().is_some() && !agent.news() && agent.front().is_some());
+    submit(2);
+    assert!(agent.news() && !agent.news());
+    agent.release();
+    assert!(agent.front().is_some() && !agent.news(), "the second was looked at");
+    submit(ENTRIES - 2);
+    assert!(agent.news() && !agent.news(), "a full ring");
+    (0..ENTRIES).for_each(|_| agent.release());
+    assert!(agent.front().is_none() && !agent.news());
+    submit(1);
+    assert!(agent.news() && agent.front().is_some());
 }

@@ -15,16 +15,18 @@ use super::segment::Spread;
 use super::{BurstRead, Engine, EngineError, Segment, Write, page_and_mask, stream_of};
 use crate::cache::State;
 
-/// What stands before the lines of a burst: their number in a response, their mask in a request.
-const BURST_READ_HEAD: usize = 1;
-const BURST_WRITE_HEAD: usize = 8;
-
 impl Engine {
     /// The `lines` lines from `hpa` on that lie one behind the other on its memory node. Whether a frame carries them is
     /// another matter: a [`SegmentIter`](super::SegmentIter) asks.
     pub fn segment(&mut self, hpa: u64, lines: usize) -> Segment {
         let spread = self.routes.find(hpa).map(|route| Spread::of(&route.decoder, hpa));
         spread.map_or(Segment::straight(hpa, lines), |spread| Segment::new(hpa, lines, spread))
+    }
+
+    /// The peer that has the line at `hpa`, if a route leads there: for queues of its own.
+    #[inline]
+    pub fn peer_of(&mut self, hpa: u64) -> Option<usize> {
+        self.routes.find(hpa).map(|route| route.locate(hpa).0.peer)
     }
 
     /// Most lines of a burst read at `hpa` in one frame; 0 without a session. Where there is no route, and so no frame,
@@ -75,7 +77,7 @@ impl Engine {
         }
         self.core.inflight.start(page, mask);
         self.core.counters.burst_reads += 1;
-        self.sent(peer, BURST_READ_HEAD + lines * LINE_SIZE);
+        self.sent(peer);
         Ok(BurstRead::Sent)
     }
 
@@ -122,7 +124,7 @@ impl Engine {
             }
         }
         self.core.counters.burst_writes += 1;
-        self.sent(peer, BURST_WRITE_HEAD + data.len());
+        self.sent(peer);
         Ok(Write::Sent)
     }
 

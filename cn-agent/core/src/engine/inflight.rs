@@ -2,7 +2,8 @@
 //! line waits (R7 lets the memory node read again), and a second read waits for the first one's data.
 //!
 //! An open-addressing table from page of CMem to a mask of its 64 lines. Its size follows from the windows, so it
-//! never grows.
+//! never grows. Before it stands a small one: pages are as good as random, so each would be looked for in a place of the
+//! large table that no cache has, which a single read has to wait for.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -17,22 +18,61 @@ struct Slot {
     mask: u64,
 }
 
-/// The table.
+/// Slots of the small table: a few cache lines.
+const SMALL_SLOTS: usize = 32;
+
+/// The lines that are being read.
 pub(super) struct InFlight {
-    slots: Box<[Slot]>,
-    mask: usize,
-    used: usize,
+    /// Pages whose reads began when few were on their way.
+    small: Table,
+    /// All others.
+    large: Table,
 }
 
 impl InFlight {
     /// With room for reads on `pages` pages at once.
     pub fn new(pages: usize) -> InFlight {
-        let size = (pages * 2).next_power_of_two().max(16);
-        InFlight {
-            slots: vec![Slot { page: FREE, mask: 0 }; size].into_boxed_slice(),
-            mask: size - 1,
-            used: 0,
+        InFlight { small: Table::new(SMALL_SLOTS / 2), large: Table::new(pages) }
+    }
+
+    /// Whether any of `lines` of `page` is being read.
+    #[inline]
+    pub fn overlaps(&self, page: u64, lines: u64) -> bool {
+        self.small.overlaps(page, lines) || self.large.overlaps(page, lines)
+    }
+
+    /// Notes a read of `lines`. `false` if the table is full.
+    #[inline]
+    pub fn start(&mut self, page: u64, lines: u64) -> bool {
+        let is_in_large = self.large.used > 0 && self.large.find(page).is_ok();
+        (!is_in_large && self.small.start(page, lines)) || self.large.start(page, lines)
+    }
+
+    /// Notes the end of a read of `lines`.
+    #[inline]
+    pub fn finish(&mut self, page: u64, lines: u64) {
+        if !self.small.finish(page, lines) {
+            self.large.finish(page, lines);
         }
+    }
+
+    /// Pages with a read on its way.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.small.used + self.large.used
+    }
+}
+
+struct Table {
+    slots: Box<[Slot]>,
+    mask: usize,
+    used: usize,
+}
+
+impl Table {
+    fn new(pages: usize) -> Table {
+        let size = (pages * 2).next_power_of_two().max(16);
+        Table { slots: vec![Slot { page: FREE, mask: 0 }; size].into_boxed_slice(), mask: size - 1, used: 0 }
     }
 
     #[inline]
@@ -52,15 +92,14 @@ impl InFlight {
         }
     }
 
-    /// Whether any of `lines` of `page` is being read.
     #[inline]
-    pub fn overlaps(&self, page: u64, lines: u64) -> bool {
+    fn overlaps(&self, page: u64, lines: u64) -> bool {
         self.used > 0 && self.find(page).is_ok_and(|at| self.slots[at].mask & lines != 0)
     }
 
-    /// Notes a read of `lines`. `false` if the table is full.
+    /// `false` if the table is full.
     #[inline]
-    pub fn start(&mut self, page: u64, lines: u64) -> bool {
+    fn start(&mut self, page: u64, lines: u64) -> bool {
         match self.find(page) {
             Ok(at) => self.slots[at].mask |= lines,
             Err(_) if self.used * 2 >= self.slots.len() => return false,
@@ -72,13 +111,13 @@ impl InFlight {
         true
     }
 
-    /// Notes the end of a read of `lines`.
+    /// `false` if nothing is known of the page.
     #[inline]
-    pub fn finish(&mut self, page: u64, lines: u64) {
-        let Ok(mut hole) = self.find(page) else { return };
+    fn finish(&mut self, page: u64, lines: u64) -> bool {
+        let Ok(mut hole) = self.find(page) else { return false };
         self.slots[hole].mask &= !lines;
         if self.slots[hole].mask != 0 {
-            return;
+            return true;
         }
         self.used -= 1;
         // Close the gap, so that searches still find what lies behind it.
@@ -96,12 +135,7 @@ impl InFlight {
             }
         }
         self.slots[hole] = Slot { page: FREE, mask: 0 };
-    }
-
-    /// Pages with a read on its way.
-    #[cfg(test)]
-    fn len(&self) -> usize {
-        self.used
+        true
     }
 }
 

@@ -138,7 +138,7 @@ impl Engine {
         }
         self.core.inflight.start(page, mask);
         self.core.counters.read_misses += 1;
-        self.sent(peer, LINE_SIZE);
+        self.sent(peer);
         Ok(Read::Sent)
     }
 

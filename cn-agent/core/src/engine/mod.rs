@@ -34,6 +34,7 @@ mod lines;
 mod local;
 mod miss_policy;
 mod pacing;
+mod packing;
 mod routes;
 mod segment;
 mod segment_iter;
@@ -44,7 +45,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use cxloe_fabric::hdm::Decoder;
-use cxloe_wire::frame::{LINE_SIZE, Mac};
+use cxloe_wire::frame::{FEATURES, LINE_SIZE, Mac};
 use cxloe_wire::session::{Rejected, Requester, RequesterConfig, RequesterStatus, SessionEvent};
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
@@ -204,6 +205,10 @@ pub struct Engine {
     pacing: Option<Pacing>,
     /// When there may be tokens for what was refused for want of them.
     resume_at: Time,
+    /// Requests of single lines wait for others.
+    held: bool,
+    /// What is asked for of memory nodes to come.
+    features: u32,
 }
 
 /// What completions change: everything but the requesters they come from.
@@ -264,6 +269,8 @@ impl Engine {
             deadline: Time(u64::MAX),
             pacing: None,
             resume_at: Time(u64::MAX),
+            held: false,
+            features: FEATURES,
         }
     }
 
@@ -284,9 +291,13 @@ impl Engine {
         }
         let sealed = config.key.is_some();
         let mut requester = Requester::new(config);
+        requester.set_features(self.features);
+        if self.held {
+            requester.hold();
+        }
         requester.connect(now);
         self.deadline = self.deadline.min(requester.deadline());
-        let pacer = self.pacing.map(|p| PeerPacer::new(&p, sealed, now));
+        let pacer = self.pacing.map(|p| PeerPacer::new(&p, sealed, 0, now));
         self.peers.push(Peer { mac, requester, incarnation: None, sealed, pacer });
         self.peers.len() - 1
     }

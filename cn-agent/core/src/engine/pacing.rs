@@ -10,8 +10,8 @@
 //! ```
 //!
 //! A request without tokens is refused with [`EngineError::Busy`], and the engine's deadline says when to try
-//! again. What it costs is the larger of its own frame and its response's (R13), as it is on the wire. Repeated
-//! requests are never held back, as others wait for them, but they cost the same.
+//! again. What it costs is the larger of its own frame and its response's (R13), as it is on the wire; a frame of many
+//! requests costs what it is when it leaves. Repeated requests are never held back, as others wait for them, but they cost the same.
 
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -51,6 +51,8 @@ pub(super) struct PeerPacer {
     pacer: Pacer,
     /// What every frame takes beyond its payload.
     overhead: usize,
+    /// Bytes of the wire already paid for.
+    paid: u64,
     /// Bytes of repeated lines already paid for.
     repeated: u64,
 }
@@ -60,19 +62,23 @@ fn since_start(now: Time) -> Duration {
 }
 
 impl PeerPacer {
-    pub fn new(pacing: &Pacing, sealed: bool, now: Time) -> PeerPacer {
+    /// Pays for what leaves from now on, `wire_bytes` having left before.
+    pub fn new(pacing: &Pacing, sealed: bool, wire_bytes: u64, now: Time) -> PeerPacer {
         let trailer = if sealed { Aead::TAG_LEN } else { Seal::PLAIN_LEN };
         PeerPacer {
             pacer: Pacer::new(pacing.control, pacing.bucket, since_start(now)),
             overhead: HEADER_LEN + trailer + WIRE_OVERHEAD,
+            paid: wire_bytes,
             repeated: 0,
         }
     }
 
-    /// Pays for a request whose larger frame, its own or its response, has so many bytes after the header.
+    /// Pays for what has left, of which `wire_bytes` are known in all.
     #[inline]
-    fn charge(&mut self, payload: usize) {
-        self.pacer.charge((self.overhead + payload) as u64);
+    pub fn charge_sent(&mut self, wire_bytes: u64) {
+        let bytes = wire_bytes - self.paid;
+        self.paid = wire_bytes;
+        self.pacer.charge(bytes);
     }
 
     /// Pays for what was repeated, of which `bytes` of lines are known in all.
@@ -93,7 +99,8 @@ impl Engine {
         self.pacing = pacing;
         self.core.class = pacing.map(|p| p.class);
         for peer in &mut self.peers {
-            peer.pacer = pacing.map(|p| PeerPacer::new(&p, peer.sealed, now));
+            let wire_bytes = peer.requester.wire_bytes();
+            peer.pacer = pacing.map(|p| PeerPacer::new(&p, peer.sealed, wire_bytes, now));
         }
     }
 
@@ -154,12 +161,12 @@ impl Engine {
         }
     }
 
-    /// A request was sent to `peer`, whose larger frame, its own or its response, has so many bytes after the header.
+    /// A request was made of `peer`.
     #[inline]
-    pub(super) fn sent(&mut self, peer: usize, payload: usize) {
+    pub(super) fn sent(&mut self, peer: usize) {
         let peer = &mut self.peers[peer];
         if let Some(pacer) = &mut peer.pacer {
-            pacer.charge(payload);
+            pacer.charge_sent(peer.requester.wire_bytes());
         }
         self.deadline = self.deadline.min(peer.requester.deadline());
     }

@@ -45,6 +45,8 @@ impl Engine {
                 let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
                 peer.requester.poll(now, tx, &mut completer);
                 if let Some(pacer) = &mut peer.pacer {
+                    // What had waited for others may have been sent.
+                    pacer.charge_sent(peer.requester.wire_bytes());
                     pacer.charge_repeated(peer.requester.counters().retransmitted_bytes);
                 }
             }

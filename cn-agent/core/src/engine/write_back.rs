@@ -123,7 +123,7 @@ impl Engine {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }
-        self.sent(peer, LINE_SIZE);
+        self.sent(peer);
         Ok(())
     }
 

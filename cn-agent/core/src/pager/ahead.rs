@@ -1,9 +1,12 @@
 //! Pages that are brought before anybody touches them: read ahead of steps that a prefetcher sees, and zeros beside zeros.
 
+use super::page_buffers::Use;
 use super::*;
 
-/// Transfers kept free for faults while pages are read ahead.
-const ROOM_FOR_DEMAND: usize = 16;
+/// Transfers and buffers kept free for faults while pages are read ahead, or leave.
+pub(super) const ROOM_FOR_DEMAND: usize = 16;
+/// Neighbours put in place in one step.
+pub(super) const RUN: usize = 16;
 /// The part of the reserve that faults have to themselves while pages are read ahead: one in this many.
 const RESERVE_FOR_DEMAND: u32 = 4;
 
@@ -41,6 +44,7 @@ impl Pager {
                 break;
             };
             self.coming += 1;
+            self.trim_kept();
             begun += 1;
             self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)));
             io.store.fetch(slot, buffer, Urgency::Ahead);
@@ -48,6 +52,95 @@ impl Pager {
         self.counters.prefetched += u64::from(begun);
         if let Some(view) = self.view_mut(view) {
             view.prefetch.began(covered, begun);
+        }
+    }
+
+    /// A page fetched ahead is here. In the next turn it is put in place, with its neighbours; but markers are kept, which
+    /// show how far a reader has got.
+    pub(super) fn arrived_ahead(&mut self, view: ViewId, page: u32, entry: Entry, buffer: BufferId) {
+        // A marker was requested as a write nobody makes: see `read_ahead`.
+        let marker = matches!(self.buffers.purpose(buffer), Use::Fetch { write: true, .. });
+        if marker || self.arrived.len() == self.arrived.capacity() {
+            self.hold(view, page, entry);
+        } else {
+            self.set(view, page, entry.to(State::Staged));
+            self.arrived.push(PageRef { view, page });
+        }
+    }
+
+    /// Puts in place what was fetched ahead, neighbours in one step; how many steps.
+    pub(super) fn place_arrived(&mut self, io: &mut Io<'_>) -> usize {
+        if self.arrived.is_empty() {
+            return 0;
+        }
+        let mut arrived = core::mem::take(&mut self.arrived);
+        arrived.sort_unstable_by_key(|page| (page.view, page.page));
+        let (mut steps, mut left) = (0, &arrived[..]);
+        while let Some((&PageRef { view, page }, rest)) = left.split_first() {
+            let run = self.gather(left);
+            let Some(mapping) = self.mappings_of(view).next().filter(|_| run > 0) else {
+                // Wanted or discarded meanwhile, or there is no room: it stays in its buffer as long as may be.
+                self.keep(view, page);
+                left = rest;
+                continue;
+            };
+            steps += 1;
+            match io.memory.install_run(mapping, page, &self.landing[..run], true) {
+                Ok(done) if done > 0 => {
+                    (page..page + done as u32).for_each(|page| self.landed(view, page));
+                    left = &left[done..];
+                }
+                Err(MemoryError::Exists) => {
+                    // Whoever put it there knows better; see `install_zeros`.
+                    let entry = self.entry(view, page);
+                    entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
+                    self.set(view, page, entry.to(State::Absent).with_buffer(None));
+                    io.memory.wake(mapping, page);
+                    left = rest;
+                }
+                other => {
+                    if other == Err(MemoryError::Gone) {
+                        self.gone(mapping);
+                    }
+                    self.keep(view, page);
+                    left = rest;
+                }
+            }
+        }
+        arrived.clear();
+        self.arrived = arrived;
+        steps
+    }
+
+    /// Copies the pages at the head of `arrived` that are neighbours, and for which there is room, to where one step takes them
+    /// from; how many.
+    fn gather(&mut self, arrived: &[PageRef]) -> usize {
+        let mut run = 0;
+        let room = (self.options.limit as usize).saturating_sub(self.bounded() as usize).min(RUN);
+        for (index, of) in arrived.iter().take(room).enumerate() {
+            let entry = self.entry(of.view, of.page);
+            let first = arrived[0];
+            let follows = of.view == first.view && of.page == first.page + index as u32;
+            let (State::Staged, Some(buffer), true) = (entry.state(), entry.buffer(), follows) else { break };
+            self.landing[index].copy_from_slice(self.buffers.page(buffer));
+            run += 1;
+        }
+        run
+    }
+
+    /// A page that was fetched ahead is in memory.
+    fn landed(&mut self, view: ViewId, page: u32) {
+        let entry = self.entry(view, page);
+        entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
+        self.set(view, page, entry.to(State::Clean).with_buffer(None).without(Flags::RECENT));
+        self.entered(view, page, Known::of(entry));
+    }
+
+    /// A page that was fetched ahead cannot be put in place.
+    fn keep(&mut self, view: ViewId, page: u32) {
+        let entry = self.entry(view, page);
+        if entry.state() == State::Staged {
+            self.hold(view, page, entry);
         }
     }
 

@@ -11,6 +11,9 @@ pub struct PagerCounters {
     pub zero_fills: u64,
     /// Of these, served from what was read ahead.
     pub held_hits: u64,
+    /// Of these, pages that were taken away a moment before: served from where they were kept.
+    #[serde(default)]
+    pub second_chances: u64,
     /// First writes to pages in memory.
     pub write_faults: u64,
     /// Faults that had to wait because no more may be resident.
@@ -43,4 +46,11 @@ pub struct PagerCounters {
     pub write_back_failures: u64,
     /// Forks.
     pub forks: u64,
+}
+
+impl PagerCounters {
+    /// Faults on pages that were not in memory and needed no fetch.
+    pub fn local_faults(&self) -> u64 {
+        self.zero_fills + self.held_hits + self.second_chances
+    }
 }

@@ -35,10 +35,12 @@ pub enum State {
     Dropping = 7,
     /// Its data is lost.
     Lost = 8,
+    /// Nowhere in memory and all zeros, which are on their way to CMem from its buffer; it has no slot until they are there.
+    Zeroing = 9,
 }
 
 impl State {
-    const ALL: [State; 9] = [
+    const ALL: [State; 10] = [
         State::Absent,
         State::Fetching,
         State::Staged,
@@ -48,6 +50,7 @@ impl State {
         State::Cleaning,
         State::Dropping,
         State::Lost,
+        State::Zeroing,
     ];
 
     /// Whether the page takes up memory of its process.

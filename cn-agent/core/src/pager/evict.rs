@@ -1,38 +1,32 @@
-//! How a page leaves: protected, copied, compared with its twin, sent, acknowledged, taken away; each in that order.
+//! Which pages leave, and how many at a time: so many that there is room before a fault asks for it, so few at once that a
+//! fault's own page is not kept waiting. How one leaves is `clean.rs`: protected, copied, compared with its twin, sent,
+//! acknowledged, taken away; each in that order.
 
-use super::page_buffers::Use;
+use super::clean::Begun;
 use super::*;
 
-/// Pages begun to be sent in one turn.
-const BATCH: usize = 32;
-/// Pages being sent at once.
-const CLEANING_MAX: u32 = 128;
-/// Entries looked at in one turn when everything is to be sent.
-const CLEAN_LOOKS: u32 = 8192;
+/// Pages begun to leave in one turn.
+pub(super) const STEP: usize = 16;
+/// The same while somebody waits for a page that is on its way: the link is to be looked at between two of them.
+const STEP_BESIDE_DEMAND: usize = 2;
 /// Places of the queues looked at in one turn.
 const LOOKS: usize = 128;
-
-/// What has become of an attempt to send a page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Begun {
-    /// It is on its way, or was already as CMem has it.
-    Yes,
-    /// Not now: something is in short supply.
-    Later,
-    /// Not this page now.
-    NotThis,
-}
+/// Pages of one process taken away at its helper's hands in one order, if that can wait.
+const ORDER: usize = 16;
 
 impl Pager {
     /// Pages kept free, so that a fault finds room, and what is read ahead.
     pub(super) fn reserve_pages(&self) -> u32 {
-        (self.options.limit / 16).clamp(4, 1024)
+        (self.options.limit / 16).max(4)
     }
 
-    /// Goes on with what nobody waits for in particular: faults that found no room, pages that have to leave. Call it
-    /// after events have been read. How much was done; 0 means that only completions and events bring news.
+    /// Goes on with what nobody waits for in particular: faults that found no room, pages that have to leave, pages that came
+    /// ahead. Call it after events have been read and what they ask for has been sent. How much was done; 0 means that only
+    /// completions and events bring news.
     pub fn turn(&mut self, io: &mut Io<'_>) -> usize {
-        let mut work = self.evict(io);
+        let mut work = self.place_arrived(io);
+        work += self.follow_hints(io);
+        work += self.evict(io);
         self.drop_pages(io);
         if !self.waiting.is_empty() {
             work += self.serve_waiting(io);
@@ -43,7 +37,11 @@ impl Pager {
     /// Whether a turn may have something to do.
     pub fn has_work(&self) -> bool {
         let stuck = self.is_full() && self.bounded() + self.coming >= self.options.limit;
-        (!self.waiting.is_empty() && !stuck) || !self.to_drop.is_empty() || self.surplus() > 0
+        (!self.waiting.is_empty() && !stuck)
+            || !self.to_drop.is_empty()
+            || !self.arrived.is_empty()
+            || !self.hints.is_empty()
+            || self.surplus() > 0
     }
 
     /// Whether pages would have to leave for which the region has no slot.
@@ -65,41 +63,53 @@ impl Pager {
             return 0;
         }
         let wanted = self.options.limit - self.reserve_pages();
-        (self.bounded() + self.coming).saturating_sub(wanted).saturating_sub(self.leaving)
+        let surplus = (self.bounded() + self.coming).saturating_sub(wanted).saturating_sub(self.leaving);
+        surplus.max(self.order.to_page_out())
+    }
+
+    /// Whether somebody waits for a page that is on its way, and nobody for room.
+    fn is_beside_demand(&self, io: &Io<'_>) -> bool {
+        self.waiting.is_empty() && io.store.demands() > 0
     }
 
     fn evict(&mut self, io: &mut Io<'_>) -> usize {
         if self.is_full() {
             return 0;
         }
+        let most = if self.is_beside_demand(io) { STEP_BESIDE_DEMAND } else { STEP };
+        let most = most.min(self.surplus() as usize);
         let (mut begun, no_slot) = (0, self.counters.no_slot);
+        let mut dirty = core::mem::take(&mut self.victims);
         for _ in 0..LOOKS {
-            if begun >= BATCH || self.surplus() == 0 {
+            if begun + dirty.len() >= most {
                 break;
             }
-            let Some(PageRef { view, page }) = self.order.next() else { break };
+            let Some(candidate) = self.order.next() else { break };
+            let (PageRef { view, page }, heat) = (candidate.page, candidate.heat);
             let Some(of) = self.view(view) else { continue };
-            let entry = of.table.get(page);
-            let spare = |pager: &mut Pager| pager.order.spared(PageRef { view, page }, true);
+            let (entry, droppable) = (of.table.get(page), of.droppable);
+            let of = candidate.page;
             match entry.state() {
-                State::Clean | State::Dirty if !of.droppable => spare(self),
+                State::Clean | State::Dirty if !droppable => self.order.spared(of, heat),
                 State::Clean => {
-                    self.leave(view, page, entry);
-                    begun += 1;
-                }
-                State::Dirty => match self.clean(view, page, true, io) {
-                    Begun::Yes => begun += 1,
-                    Begun::NotThis => spare(self),
-                    Begun::Later => {
-                        spare(self);
-                        break;
+                    if let Ok(kept) = self.copy_to_keep(of, heat, entry, io) {
+                        self.leave(view, page, entry, kept);
+                        begun += 1;
                     }
-                },
+                }
+                State::Dirty if self.may_clean(view, dirty.len(), io) => dirty.push(candidate),
+                State::Dirty => {
+                    self.order.spared(of, heat);
+                    break;
+                }
                 // It is being written back without leaving: its turn comes again.
-                State::Cleaning if !entry.is(Flags::LEAVING) => spare(self),
+                State::Cleaning if !entry.is(Flags::LEAVING) => self.order.spared(of, heat),
                 _ => {}
             }
         }
+        begun += self.evict_dirty(&mut dirty, io);
+        dirty.clear();
+        self.victims = dirty;
         // Of all pages none could go, and nothing is on its way.
         let some_go = begun > 0 || self.leaving > 0 || self.counters.no_slot == no_slot;
         self.fruitless = if some_go { 0 } else { self.fruitless + LOOKS };
@@ -107,158 +117,43 @@ impl Pager {
         begun
     }
 
-    /// A clean page leaves: nothing but taking it away is left to do.
-    fn leave(&mut self, view: ViewId, page: u32, entry: Entry) {
+    /// Begins to send these pages, neighbours protected in one step; how many are on their way. The others' turns come again.
+    fn evict_dirty(&mut self, dirty: &mut [Candidate], io: &mut Io<'_>) -> usize {
+        dirty.sort_unstable_by_key(|candidate| (candidate.page.view, candidate.page.page));
+        let mut begun = 0;
+        let follows = |a: PageRef, b: PageRef| a.view == b.view && a.page + 1 == b.page;
+        for run in dirty.chunk_by(|a, b| follows(a.page, b.page)) {
+            let PageRef { view, page: first } = run[0].page;
+            let protected = self.protect(view, first..first + run.len() as u32, io);
+            for Candidate { page: of, heat, .. } in run {
+                if self.entry(view, of.page).state() != State::Dirty {
+                    // It stands in the queues twice, and was sent already.
+                    continue;
+                }
+                let outcome = match protected {
+                    Begun::Yes => self.send(view, of.page, Some(*heat), io),
+                    other => other,
+                };
+                match outcome {
+                    Begun::Yes => begun += 1,
+                    Begun::Later | Begun::NotThis => self.order.spared(*of, *heat),
+                }
+            }
+        }
+        begun
+    }
+
+    /// A clean page leaves: nothing but taking it away is left to do. `kept` is a copy of it.
+    pub(super) fn leave(&mut self, view: ViewId, page: u32, entry: Entry, kept: Option<BufferId>) {
         self.leaving += 1;
-        self.set(view, page, entry.to(State::Dropping).with_buffer(None));
+        self.set(view, page, entry.to(State::Dropping).with_buffer(kept));
         self.to_drop.push(PageRef { view, page });
     }
 
-    /// Begins to send what has changed of a dirty page.
-    fn clean(&mut self, view: ViewId, page: u32, leaving: bool, io: &mut Io<'_>) -> Begun {
-        if io.store.room() == 0 || !self.complete {
-            return Begun::Later;
-        }
-        let Some(cleaning) = self.view(view).map(|view| view.cleaning) else { return Begun::NotThis };
-        if cleaning >= CLEANING_MAX {
-            return Begun::Later;
-        }
-        let entry = self.entry(view, page);
-        let own = entry.slot().filter(|slot| !self.slots.is_shared(*slot));
-        let Some(buffer) = self.buffers.take(Use::Twin) else { return Begun::Later };
-        let mut mappings = self.mappings_of(view);
-        if let Err(error) =
-            mappings.try_for_each(|mapping| match io.memory.protect(mapping, page..page + 1) {
-                // Who has gone writes no more.
-                Err(MemoryError::Gone) => {
-                    self.gone(mapping);
-                    Ok(())
-                }
-                other => other,
-            })
-        {
-            self.buffers.give(buffer);
-            return if error == MemoryError::Again { Begun::Later } else { Begun::NotThis };
-        }
-        if let Err(error) = io.memory.snapshot(view, page, self.buffers.page_mut(buffer)) {
-            self.buffers.give(buffer);
-            if error == MemoryError::Absent {
-                self.discarded(view, page..page + 1);
-            }
-            return Begun::NotThis;
-        }
-        let now = self.buffers.page(buffer);
-        let (slot, lines) = match (own, entry.buffer()) {
-            (Some(slot), Some(twin)) => (Some(slot), lines::changed(now, self.buffers.page(twin))),
-            (Some(slot), None) => (Some(slot), u64::MAX),
-            // Zeros need no slot.
-            (None, _) if lines::written(now) == 0 && !self.slots.is_own() => (None, 0),
-            (None, _) => match self.slots.take(page) {
-                Some(taken) if taken.zeroed => (Some(taken.slot), lines::written(now)),
-                Some(taken) => (Some(taken.slot), u64::MAX),
-                None => {
-                    self.buffers.give(buffer);
-                    self.counters.no_slot += 1;
-                    // It stays, and may be written.
-                    return Begun::NotThis;
-                }
-            },
-        };
-        let old = if own.is_some() { None } else { entry.slot() };
-        let cleaning = entry.to(State::Cleaning);
-        self.set(view, page, if leaving { cleaning.with(Flags::LEAVING) } else { cleaning });
-        self.leaving += u32::from(leaving);
-        if let Some(view) = self.view_mut(view) {
-            view.cleaning += 1;
-        }
-        let slot = slot.unwrap_or(NO_SLOT);
-        self.buffers.set_purpose(buffer, Use::Write { view: Some(view), page, slot, old });
-        if lines == 0 {
-            self.written(buffer, Ok(()), io);
-        } else {
-            self.counters.written_back += 1;
-            self.counters.lines_written_back += u64::from(lines.count_ones());
-            io.store.write(slot, lines, buffer);
-        }
-        Begun::Yes
-    }
-
-    /// A page has arrived in its slot.
-    pub fn written(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
-        let Use::Write { view, page, slot, old } = self.buffers.purpose(buffer) else { return };
-        let slot = Some(slot).filter(|slot| *slot != NO_SLOT);
-        let Some(id) = view else {
-            // Its view has ended; what it referred to is given up now that nothing is on its way there.
-            slot.into_iter().chain(old).for_each(|slot| self.slots.give(slot));
-            self.buffers.give(buffer);
-            return;
-        };
-        if let Some(view) = self.view_mut(id) {
-            view.cleaning -= 1;
-        }
-        let entry = self.entry(id, page);
-        let leaving = entry.is(Flags::LEAVING);
-        self.leaving -= u32::from(leaving);
-        // The twin that was, or will not be.
-        entry.buffer().into_iter().for_each(|twin| self.buffers.give(twin));
-        let place = entry.with_buffer(None);
-        if outcome.is_err() {
-            // What arrived of it is not known: it is dirty as a whole, and stays.
-            if old.is_some() || entry.slot().is_none() {
-                slot.into_iter().for_each(|slot| self.slots.give(slot));
-            }
-            self.buffers.give(buffer);
-            self.counters.write_back_failures += 1;
-            self.set(id, page, place.to(State::Dirty));
-            self.come_again(id, page, leaving);
-            if entry.is(Flags::ZAPPED) {
-                self.discarded(id, page..page + 1);
-            }
-            self.let_all_write(id, page, io);
-            self.give_up_waiting(io);
-            return;
-        }
-        old.into_iter().for_each(|slot| self.slots.give(slot));
-        let place = place.with_slot(slot);
-        if entry.is(Flags::ZAPPED) {
-            self.buffers.give(buffer);
-            self.left(id);
-            self.release(id, page, place);
-            self.wake(id, page, io);
-        } else if entry.is(Flags::WANTED) {
-            self.counters.cancelled += u64::from(leaving);
-            self.buffers.set_purpose(buffer, Use::Twin);
-            self.set(id, page, place.to(State::Dirty).with_buffer(Some(buffer)));
-            self.come_again(id, page, leaving);
-            self.let_all_write(id, page, io);
-        } else {
-            self.buffers.give(buffer);
-            if leaving {
-                self.leave(id, page, place);
-            } else {
-                self.set(id, page, place.to(State::Clean));
-            }
-        }
-    }
-
-    /// A page that was to leave stays after all.
-    fn come_again(&mut self, view: ViewId, page: u32, leaving: bool) {
-        if leaving {
-            self.order.spared(PageRef { view, page }, true);
-        }
-    }
-
-    /// Lets whoever waits to write to a dirty page go on.
-    fn let_all_write(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
-        for mapping in self.mappings_of(view) {
-            match io.memory.unprotect(mapping, page) {
-                Ok(()) => {}
-                Err(MemoryError::Gone) => self.gone(mapping),
-                Err(_) => {
-                    let access = Access::Protected;
-                    self.waiting.push_back(Fault { mapping, page, access, write: true });
-                }
-            }
+    /// A page that was to leave, if it was and was so hot, stays after all.
+    pub(super) fn come_again(&mut self, view: ViewId, page: u32, leaving: Option<Heat>) {
+        if let Some(heat) = leaving {
+            self.order.spared(PageRef { view, page }, heat);
         }
     }
 
@@ -267,10 +162,21 @@ impl Pager {
         if self.to_drop.is_empty() {
             return;
         }
+        // Beside a fault one step of it, or, where each is a message to the process, all of them once it is worth it.
+        let beside_demand = self.is_beside_demand(io) && !core::mem::take(&mut self.wanted_back);
+        if beside_demand && io.memory.drops_by_order() && self.to_drop.len() < ORDER {
+            return;
+        }
+        let rest = if beside_demand && !io.memory.drops_by_order() {
+            self.to_drop.len().saturating_sub(STEP_BESIDE_DEMAND)
+        } else {
+            0
+        };
         let mut pages = core::mem::take(&mut self.to_drop);
         let mut ranges = core::mem::take(&mut self.ranges);
-        pages.sort_unstable_by_key(|page| (page.view, page.page));
-        for of_view in pages.chunk_by(|a, b| a.view == b.view) {
+        let now = pages.len() - rest;
+        pages[..now].sort_unstable_by_key(|page| (page.view, page.page));
+        for of_view in pages[..now].chunk_by(|a, b| a.view == b.view) {
             let view = of_view[0].view;
             ranges.clear();
             for PageRef { page, .. } in of_view {
@@ -290,7 +196,7 @@ impl Pager {
                 }
             }
         }
-        pages.clear();
+        pages.drain(..now);
         (self.to_drop, self.ranges) = (pages, ranges);
     }
 
@@ -299,8 +205,9 @@ impl Pager {
     fn stay(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
         let entry = self.entry(view, page);
         self.leaving -= 1;
-        self.set(view, page, entry.to(State::Clean));
-        self.order.spared(PageRef { view, page }, true);
+        entry.buffer().into_iter().for_each(|kept| self.buffers.give(kept));
+        self.set(view, page, entry.to(State::Clean).with_buffer(None));
+        self.order.spared(PageRef { view, page }, Heat::default());
         self.wake(view, page, io);
     }
 
@@ -315,75 +222,21 @@ impl Pager {
             self.leaving -= 1;
             self.left(view);
             self.counters.evicted += 1;
-            if entry.is(Flags::ZAPPED) {
-                self.release(view, page, entry);
-            } else {
-                self.set(view, page, entry.to(State::Absent).with(Flags::RECENT));
-                if let Forget::Page(old) = self.order.left(PageRef { view, page }) {
-                    self.forget(old);
+            match entry.buffer() {
+                Some(kept) if entry.is(Flags::ZAPPED) => {
+                    self.buffers.give(kept);
+                    self.release(view, page, entry.with_buffer(None));
                 }
+                None if entry.is(Flags::ZAPPED) => self.release(view, page, entry),
+                Some(_) => {
+                    self.set(view, page, entry.to(State::Staged));
+                    self.keep_for_a_while(PageRef { view, page });
+                }
+                None => self.remember(PageRef { view, page }, entry),
             }
             if entry.is(Flags::WANTED) {
                 self.wake(view, page, io);
             }
         }
-    }
-
-    fn forget(&mut self, PageRef { view, page }: PageRef) {
-        if let Some(view) = self.view(view).filter(|view| page < view.table.len()) {
-            view.table.set(page, view.table.get(page).without(Flags::RECENT));
-        }
-    }
-
-    /// Begins to send everything of a view that is dirty, without its leaving; `true` once nothing is. Call it again
-    /// after a turn.
-    pub fn clean_all(&mut self, view: ViewId, io: &mut Io<'_>) -> bool {
-        let mut from = Some(0);
-        while let Some(page) = from {
-            from = self.clean_from(view, page, io);
-            if from.is_some_and(|next| next < page.saturating_add(CLEAN_LOOKS)) {
-                return false;
-            }
-        }
-        self.buffers.uses_mut().all(|purpose| !matches!(purpose, Use::Write { .. }))
-    }
-
-    /// Begins to send what is dirty of a view, from page `from` on, without its leaving. Where to go on in the next turn;
-    /// `None` at the end. What was begun has arrived when the store says so.
-    pub fn clean_from(&mut self, view: ViewId, from: u32, io: &mut Io<'_>) -> Option<u32> {
-        let pages = self.view(view).map(|view| view.table.len())?;
-        // What was discarded is zeros here and not yet there.
-        let zeros_due = self.slots.is_own() && !self.slots.is_fresh();
-        let end = pages.min(from.saturating_add(CLEAN_LOOKS));
-        for page in from..end {
-            let entry = self.entry(view, page);
-            let begun = match (entry.state(), entry.slot()) {
-                (State::Dirty, _) => self.clean(view, page, false, io),
-                (State::Clean, None) if zeros_due => {
-                    self.set(view, page, entry.to(State::Dirty));
-                    self.clean(view, page, false, io)
-                }
-                (State::Absent, None) if zeros_due => self.write_zeros(view, page, entry, io),
-                _ => continue,
-            };
-            if begun == Begun::Later {
-                return Some(page);
-            }
-        }
-        Some(end).filter(|next| *next < pages)
-    }
-
-    /// Sends zeros for a page that is nowhere.
-    fn write_zeros(&mut self, view: ViewId, page: u32, entry: Entry, io: &mut Io<'_>) -> Begun {
-        if io.store.room() == 0 {
-            return Begun::Later;
-        }
-        // Nobody's: the page may come back and be written meanwhile, which goes out behind it.
-        let purpose = Use::Write { view: None, page, slot: page, old: None };
-        let Some(buffer) = self.buffers.take(purpose) else { return Begun::Later };
-        self.buffers.page_mut(buffer).fill(0);
-        self.set(view, page, entry.with_slot(Some(page)));
-        io.store.write(page, u64::MAX, buffer);
-        Begun::Yes
     }
 }

@@ -125,7 +125,7 @@ impl Pager {
                 // There all the same: installed by a predecessor in its last moment, or a fault from before it left, or it
                 // was about to leave when its process was forked. Where pages cannot leave, the fault itself shows it.
                 if !self.is_droppable(view) || io.memory.is_present(view, page) {
-                    self.entered(view, page, false);
+                    self.entered(view, page, Known::New);
                     self.set(view, page, entry.to(State::Clean));
                     return self.serve(fault, io);
                 }
@@ -133,7 +133,7 @@ impl Pager {
                 Ok(())
             }
             State::Fetching => {
-                self.join(view, entry, fault);
+                self.join(view, entry, fault, io);
                 Err(Wait::Event)
             }
             State::Staged => self.install_staged(view, entry, fault, io),
@@ -159,7 +159,13 @@ impl Pager {
                 io.memory.wake(mapping, page);
                 Ok(())
             }
+            // A fetch could overtake the zeros, and these overwrite what is written next.
+            State::Zeroing => {
+                self.set(view, page, entry.with(Flags::WANTED));
+                Err(Wait::Event)
+            }
             State::Dropping => {
+                self.wanted_back = true;
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
             }
@@ -194,6 +200,7 @@ impl Pager {
         let purpose = Use::Fetch { view: Some(view), page, mapping: Some(mapping), write };
         let Some(buffer) = self.buffers.take(purpose) else { return Err(Wait::Turn) };
         self.coming += 1;
+        self.trim_kept();
         self.counters.faults += 1;
         self.counters.fetched += 1;
         self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)).with(Flags::WANTED));
@@ -203,7 +210,7 @@ impl Pager {
     }
 
     /// Another thread wants a page that is on its way.
-    pub(super) fn join(&mut self, view: ViewId, entry: Entry, fault: Fault) {
+    pub(super) fn join(&mut self, view: ViewId, entry: Entry, fault: Fault, io: &mut Io<'_>) {
         let Some(buffer) = entry.buffer() else { return };
         if let Use::Fetch { view: of, page, mapping, write } = self.buffers.purpose(buffer) {
             let (mapping, write) = match mapping {
@@ -216,6 +223,7 @@ impl Pager {
         if !entry.is(Flags::WANTED) {
             self.counters.faults += 1;
             self.look_ahead_proved(view, fault.page);
+            io.store.hurry(buffer);
         }
         self.set(view, fault.page, entry.with(Flags::WANTED));
     }
@@ -261,29 +269,7 @@ impl Pager {
                 self.hold(view, page, entry);
                 self.wake(view, page, io);
             }
-            None => self.place_ahead(view, page, entry, buffer, io),
-        }
-    }
-
-    /// Pages fetched ahead are put in place, but for markers, which show how far a reader has got.
-    pub(super) fn place_ahead(
-        &mut self,
-        view: ViewId,
-        page: u32,
-        entry: Entry,
-        buffer: BufferId,
-        io: &mut Io<'_>,
-    ) {
-        let mapping = self.mappings_of(view).next();
-        // A marker was requested as a write nobody makes: see `read_ahead`.
-        let marker = matches!(self.buffers.purpose(buffer), Use::Fetch { write: true, .. });
-        match mapping {
-            Some(mapping) if !marker && self.bounded() < self.options.limit => {
-                if let Err(Wait::Turn) = self.install_buffer(view, entry, mapping, buffer, false, io) {
-                    self.hold(view, page, self.entry(view, page));
-                }
-            }
-            _ => self.hold(view, page, entry),
+            None => self.arrived_ahead(view, page, entry, buffer),
         }
     }
 
@@ -294,7 +280,9 @@ impl Pager {
         while self.staged.len() > STAGED_MAX {
             let Some(PageRef { view, page }) = self.staged.pop_front() else { break };
             let entry = self.entry(view, page);
-            if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer()) {
+            if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer())
+                && matches!(self.buffers.purpose(buffer), Use::Fetch { .. })
+            {
                 self.buffers.give(buffer);
                 self.set(view, page, entry.to(State::Absent).with_buffer(None));
             }

@@ -30,6 +30,7 @@ impl Pager {
                     let none = Entry::absent(NO_SLOT);
                     if entry.state() == State::Dropping { none.to(State::Dirty) } else { none }
                 }
+                State::Zeroing => inherited,
                 State::Absent | State::Fetching | State::Staged | State::Dropping if shared => inherited,
                 State::Clean if shared => inherited.to(State::Clean),
                 State::Lost => inherited.to(State::Lost),
@@ -44,7 +45,7 @@ impl Pager {
             };
             self.set(child, page, inherited);
             if inherited.state().is_resident() {
-                self.entered(child, page, entry.is(Flags::RECENT));
+                self.entered(child, page, Known::of(entry));
             }
         }
         Ok(child)

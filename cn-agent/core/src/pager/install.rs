@@ -18,9 +18,14 @@ impl Pager {
             self.counters.waits_for_room += 1;
             return Err(Wait::Turn);
         }
+        let kept = matches!(self.buffers.purpose(buffer), Use::Kept { .. });
         self.install_buffer(view, entry, mapping, buffer, write, io)?;
         self.counters.faults += 1;
-        self.counters.held_hits += 1;
+        if kept {
+            self.counters.second_chances += 1;
+        } else {
+            self.counters.held_hits += 1;
+        }
         self.read_ahead(view, page, io);
         Ok(())
     }
@@ -35,8 +40,11 @@ impl Pager {
         write: bool,
         io: &mut Io<'_>,
     ) -> Result<(), Wait> {
-        let Use::Fetch { page, .. } = self.buffers.purpose(buffer) else { return Ok(()) };
-        let recent = entry.is(Flags::RECENT);
+        let (page, known) = match self.buffers.purpose(buffer) {
+            Use::Fetch { page, .. } => (page, Known::of(entry)),
+            Use::Kept { page, heat } => (page, Known::WantedAgain(heat)),
+            _ => return Ok(()),
+        };
         let place = entry.with_buffer(None).without(Flags::RECENT);
         self.set(view, page, if write { place.to(State::Installing) } else { entry });
         match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
@@ -64,7 +72,7 @@ impl Pager {
                 return self.refused(error, mapping);
             }
         }
-        self.entered(view, page, recent);
+        self.entered(view, page, known);
         Ok(())
     }
 
@@ -79,7 +87,7 @@ impl Pager {
     ) -> Result<(), Wait> {
         const ZEROS: Page = [0; PAGE_BYTES];
         let entry = self.entry(view, page);
-        let recent = entry.is(Flags::RECENT);
+        let known = Known::of(entry);
         let place = entry.without(Flags::RECENT);
         if write {
             self.set(view, page, place.to(State::Installing));
@@ -99,7 +107,7 @@ impl Pager {
                 return self.refused(error, mapping);
             }
         }
-        self.entered(view, page, recent);
+        self.entered(view, page, known);
         Ok(())
     }
 

@@ -61,6 +61,27 @@ pub trait Memory {
         protect: bool,
     ) -> Result<(), MemoryError>;
 
+    /// Puts neighbours, the first of them at `page`, where none are; how many, fewer if something stopped it between two.
+    ///
+    /// # Errors
+    /// Those of [`install`](Self::install), when not even the first could be.
+    fn install_run(
+        &mut self,
+        mapping: MappingId,
+        page: u32,
+        bytes: &[Page],
+        protect: bool,
+    ) -> Result<usize, MemoryError> {
+        for (index, bytes) in bytes.iter().enumerate() {
+            match self.install(mapping, page + index as u32, bytes, protect) {
+                Ok(()) => {}
+                Err(error) if index == 0 => return Err(error),
+                Err(_) => return Ok(index),
+            }
+        }
+        Ok(bytes.len())
+    }
+
     /// Lets this mapping have a page that the shared memory has, write-protected or not, and wakes who waits for it.
     ///
     /// # Errors
@@ -90,6 +111,12 @@ pub trait Memory {
     /// # Errors
     /// Nothing was taken away then.
     fn drop_pages(&mut self, view: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError>;
+
+    /// Whether pages are taken away by messages to their process ([`Drop::Ordered`]), each of which costs about the same
+    /// whatever it says.
+    fn drops_by_order(&self) -> bool {
+        false
+    }
 
     /// Whether the page is there: in the shared memory, or in the process's own.
     fn is_present(&mut self, view: ViewId, page: u32) -> bool;

@@ -18,6 +18,8 @@
 //!   write again. That happens only when the page is [`State::Dirty`], and a page leaves only when it is not.
 //! * The twin of a dirty page is what the memory node has acknowledged. A page without one is sent whole.
 //! * A writer that comes while its page is being sent waits for the acknowledgement, and the page stays.
+//! * What was discarded is zeros, whatever CMem has, until CMem has acknowledged zeros ([`State::Zeroing`]); nobody reads or
+//!   writes the page there meanwhile.
 //! * Entries are written before what they promise is done ([`entry`]), so that a successor loses nothing either.
 //!
 //! A *view* is one table of pages: that of a region which processes share, or of one process whose memory is its own
@@ -25,12 +27,15 @@
 //! begun ahead of need (`evict`), so that a fault finds room.
 
 mod ahead;
+mod clean;
 mod counters;
 pub mod entry;
 mod evict;
 mod fault;
 mod fork;
+mod hint;
 mod install;
+mod kept;
 mod lines;
 pub mod memory;
 pub mod page_buffers;
@@ -40,22 +45,29 @@ pub mod slots;
 pub mod store;
 mod table;
 mod takeover;
+#[cfg(test)]
+mod tests;
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 pub use counters::PagerCounters;
 pub use entry::{Entry, Flags, NO_SLOT, State};
 pub use fault::{Access, Fault};
+pub use hint::Hint;
 pub use memory::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 pub use page_buffers::{BufferId, PageBuffers, Use};
 pub use slots::Slots;
 pub use store::{Lost, Store, Urgency};
 pub use table::{Entries, PageTable};
 
+use hint::Hinted;
 use prefetch::{Prefetch, Proved};
-use replacement::{Forget, PageRef, Replacement};
+pub use replacement::Heat;
+use replacement::{Candidate, Forget, Known, PageRef, Replacement};
 
 /// Views of a region at a time.
 pub const VIEWS_MAX: usize = 256;
@@ -132,6 +144,18 @@ pub struct Pager {
     to_drop: Vec<PageRef>,
     ranges: Vec<Range<u32>>,
     staged: VecDeque<PageRef>,
+    /// Whether somebody waits for a page that is about to be taken away.
+    wanted_back: bool,
+    /// Pages that came ahead and are not in place yet.
+    arrived: Vec<PageRef>,
+    /// Dirty pages about to be sent, within a turn.
+    victims: Vec<Candidate>,
+    /// Pages that have left memory and are kept, those that left first at the front.
+    kept: VecDeque<PageRef>,
+    /// What programs have said of their pages.
+    hints: VecDeque<Hinted>,
+    /// Neighbours on their way into memory in one step.
+    landing: Box<[Page]>,
     /// Mappings found to have ended.
     ended: Vec<MappingId>,
     /// Whether pages have been found that cannot leave for want of a slot, and none that can.
@@ -162,6 +186,12 @@ impl Pager {
             to_drop: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             ranges: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             staged: VecDeque::with_capacity(BUFFERS_IN_FLIGHT as usize),
+            wanted_back: false,
+            arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
+            victims: Vec::with_capacity(evict::STEP),
+            kept: VecDeque::new(),
+            hints: VecDeque::with_capacity(hint::HINTS_MAX),
+            landing: vec![[0; PAGE_BYTES]; ahead::RUN].into_boxed_slice(),
             ended: Vec::with_capacity(MAPPINGS_MAX),
             full: false,
             fruitless: 0,
@@ -174,6 +204,7 @@ impl Pager {
     pub fn reserve(&mut self) {
         self.buffers.reserve();
         self.order.reserve();
+        self.kept.reserve(self.kept_entries_max() + 1);
     }
 
     /// How it pages.
@@ -363,7 +394,9 @@ impl Pager {
             match (state, entry.buffer()) {
                 // The transfer ends as nobody's.
                 (State::Fetching, Some(_)) => self.coming -= 1,
-                (State::Staged | State::Dirty | State::Cleaning, Some(buffer)) => self.buffers.give(buffer),
+                (State::Staged | State::Dirty | State::Cleaning | State::Dropping, Some(buffer)) => {
+                    self.buffers.give(buffer);
+                }
                 _ => {}
             }
             self.leaving -=
@@ -379,6 +412,9 @@ impl Pager {
         self.counters.prefetch_wasted += u64::from(wasted);
         self.to_drop.retain(|page| page.view != id);
         self.staged.retain(|page| page.view != id);
+        self.arrived.retain(|page| page.view != id);
+        self.kept.retain(|page| page.view != id);
+        self.hints.retain(|hinted| hinted.view != id);
     }
 
     /// The program discards pages, and has said so before it does: they are zeros from here on. Not for pages that leave by
@@ -402,6 +438,8 @@ impl Pager {
                     self.set(view, page, entry.with(Flags::ZAPPED));
                 }
                 State::Installing | State::Lost => self.release(view, page, entry),
+                // It is zeros already.
+                State::Zeroing => {}
             }
             self.counters.discarded += 1;
         }
@@ -457,7 +495,8 @@ impl Pager {
     #[inline]
     pub fn owes(&self, mapping: MappingId, page: u32) -> bool {
         let Some(entry) = self.view_of(mapping).and_then(|view| self.look(view, page)) else { return false };
-        let under_way = matches!(entry.state(), State::Fetching | State::Cleaning | State::Dropping);
+        let under_way =
+            matches!(entry.state(), State::Fetching | State::Cleaning | State::Dropping | State::Zeroing);
         (under_way && entry.is(Flags::WANTED))
             || self.waiting.iter().any(|fault| (fault.mapping, fault.page) == (mapping, page))
     }
@@ -468,7 +507,7 @@ impl Pager {
     }
 
     /// A page has come into memory.
-    fn entered(&mut self, view: ViewId, page: u32, recent: bool) {
+    fn entered(&mut self, view: ViewId, page: u32, known: Known) {
         self.resident += 1;
         let mut fixed = false;
         if let Some(view) = self.view_mut(view) {
@@ -476,11 +515,12 @@ impl Pager {
             fixed = !view.droppable;
         }
         self.fixed += u32::from(fixed);
-        self.counters.refaulted += u64::from(recent);
+        self.counters.refaulted += u64::from(known == Known::Remembered);
         if !self.options.evict {
             return;
         }
-        self.order.entered(PageRef { view, page }, recent);
+        self.order.entered(PageRef { view, page }, known);
+        self.trim_kept();
         if self.order.entries() > 2 * self.options.limit as usize + 32 {
             let views = &self.views;
             self.order.clean(|page| {

@@ -5,6 +5,7 @@
 //! before it is needed for the first time and nothing is allocated afterwards.
 
 use super::memory::{MappingId, PAGE_BYTES, Page, ViewId};
+use super::replacement::Heat;
 use alloc::boxed::Box;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -42,6 +43,15 @@ pub enum Use {
         slot: u32,
         /// The slot to give up when it is done, or when it is not.
         old: Option<u32>,
+        /// How hot the page is, if it is to leave memory.
+        heat: Heat,
+    },
+    /// A page as CMem has it that has left memory, or is about to: kept for whoever wants it again soon.
+    Kept {
+        /// The page.
+        page: u32,
+        /// How hot it was.
+        heat: Heat,
     },
     /// What CMem has of a dirty page.
     Twin,
@@ -57,12 +67,20 @@ pub struct PageBuffers {
     uses: Vec<Use>,
     free: Vec<BufferId>,
     limit: u32,
+    /// Those that are [`Use::Kept`].
+    kept: usize,
 }
 
 impl PageBuffers {
     /// Up to `limit` buffers.
     pub fn new(limit: u32) -> PageBuffers {
-        PageBuffers { chunks: Vec::new(), uses: Vec::new(), free: Vec::new(), limit: limit.min(FRAMES_MAX) }
+        PageBuffers {
+            chunks: Vec::new(),
+            uses: Vec::new(),
+            free: Vec::new(),
+            limit: limit.min(FRAMES_MAX),
+            kept: 0,
+        }
     }
 
     /// Changes how many there may be; those in use stay.
@@ -115,16 +133,15 @@ impl PageBuffers {
             self.grow();
         }
         let buffer = self.free.pop()?;
-        self.uses[buffer.0 as usize] = purpose;
+        self.set_purpose(buffer, purpose);
         Some(buffer)
     }
 
     /// Gives a buffer back.
     #[inline]
     pub fn give(&mut self, buffer: BufferId) {
-        let purpose = &mut self.uses[buffer.0 as usize];
-        debug_assert_ne!(*purpose, Use::Free);
-        *purpose = Use::Free;
+        debug_assert_ne!(self.purpose(buffer), Use::Free);
+        self.set_purpose(buffer, Use::Free);
         self.free.push(buffer);
     }
 
@@ -137,7 +154,15 @@ impl PageBuffers {
     /// Changes what a buffer is for.
     #[inline]
     pub fn set_purpose(&mut self, buffer: BufferId, purpose: Use) {
-        self.uses[buffer.0 as usize] = purpose;
+        let is_kept = |purpose: &Use| usize::from(matches!(purpose, Use::Kept { .. }));
+        let before = core::mem::replace(&mut self.uses[buffer.0 as usize], purpose);
+        self.kept = self.kept + is_kept(&purpose) - is_kept(&before);
+    }
+
+    /// Page buffers that keep pages for whoever wants them again.
+    #[inline]
+    pub fn kept(&self) -> usize {
+        self.kept
     }
 
     /// Each buffer's use, to change it.

@@ -25,6 +25,12 @@ pub trait Store {
     /// Transfers that may be begun now.
     fn room(&self) -> usize;
 
+    /// Transfers under way that somebody waits for.
+    fn demands(&self) -> usize;
+
+    /// Somebody waits now for what is being fetched ahead into this buffer.
+    fn hurry(&mut self, buffer: BufferId);
+
     /// Begins to fetch a slot into a buffer.
     fn fetch(&mut self, slot: u32, buffer: BufferId, urgency: Urgency);
 

@@ -42,6 +42,8 @@ impl Pager {
                     settled.to(State::Clean)
                 }
                 State::Fetching | State::Staged | State::Dropping => settled.to(State::Absent),
+                // Without a slot: whether they have arrived is not known.
+                State::Zeroing => settled.with_slot(None).to(State::Absent),
                 State::Lost => settled.to(State::Lost),
                 State::Installing if !memory.is_present(view, page) => settled.to(State::Absent),
                 State::Clean => settled.to(State::Clean),
@@ -49,7 +51,7 @@ impl Pager {
             };
             self.set(view, page, settled);
             if settled.state().is_resident() {
-                self.entered(view, page, false);
+                self.entered(view, page, Known::New);
             }
         }
     }

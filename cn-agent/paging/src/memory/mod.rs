@@ -1,9 +1,11 @@
 //! The kernel's side of mapped memory: [`Memory`] over userfaultfds.
 //!
+//! * [`anonymous`]: memory of this process alone, which serves its own faults.
 //! * [`shared`]: memory of several processes.
 //! * [`private`]: anonymous memory of a process, and of its children.
 //! * [`foreign`]: memory of a virtual machine.
 
+pub mod anonymous;
 pub mod foreign;
 pub mod private;
 pub mod shared;
@@ -16,6 +18,7 @@ use crate::uffd::{Access as Pages, Features, Modes, Uffd, UffdError};
 use cxloe_cn_core::mapped::Kind;
 use cxloe_cn_core::pager::{Access, MappingId, Memory, MemoryError, PAGE_BYTES, Page};
 
+pub use anonymous::Anonymous;
 pub use foreign::Foreign;
 pub use private::Private;
 pub use shared::Shared;
@@ -108,6 +111,15 @@ impl Mapped {
         let range = self.one(page)?;
         let access = if protect { Pages::Protected } else { Pages::Writable };
         self.uffd.copy(range.start, bytes, access).map(drop).map_err(|error| self.error(error))
+    }
+
+    /// Puts neighbours where none are, in one step; how many.
+    #[inline]
+    pub fn install_run(&self, page: u32, bytes: &[Page], protect: bool) -> Result<usize, MemoryError> {
+        let range = self.range(&(page..page + bytes.len() as u32)).ok_or(MemoryError::Gone)?;
+        let access = if protect { Pages::Protected } else { Pages::Writable };
+        let copied = self.uffd.copy(range.start, bytes.as_flattened(), access);
+        copied.map(|copied| copied / PAGE_BYTES).map_err(|error| self.error(error))
     }
 
     /// Maps a page that the file has.

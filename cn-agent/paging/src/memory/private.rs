@@ -139,6 +139,17 @@ impl Memory for Private {
         self.mappings.of(mapping)?.install(page, bytes, protect)
     }
 
+    #[inline]
+    fn install_run(
+        &mut self,
+        mapping: MappingId,
+        page: u32,
+        bytes: &[Page],
+        protect: bool,
+    ) -> Result<usize, MemoryError> {
+        self.mappings.of(mapping)?.install_run(page, bytes, protect)
+    }
+
     fn map(&mut self, _mapping: MappingId, _page: u32, _protect: bool) -> Result<(), MemoryError> {
         Err(MemoryError::Exists)
     }
@@ -197,6 +208,10 @@ impl Memory for Private {
         }
         let link = mapped.link.as_mut().ok_or(MemoryError::Again)?;
         if link.order_drop(ranges) { Ok(Drop::Ordered) } else { Err(MemoryError::Again) }
+    }
+
+    fn drops_by_order(&self) -> bool {
+        true
     }
 
     fn is_present(&mut self, view: ViewId, page: u32) -> bool {

@@ -85,6 +85,17 @@ impl Memory for Shared {
     }
 
     #[inline]
+    fn install_run(
+        &mut self,
+        mapping: MappingId,
+        page: u32,
+        bytes: &[Page],
+        protect: bool,
+    ) -> Result<usize, MemoryError> {
+        self.mappings.of(mapping)?.install_run(page, bytes, protect)
+    }
+
+    #[inline]
     fn map(&mut self, mapping: MappingId, page: u32, protect: bool) -> Result<(), MemoryError> {
         self.mappings.of(mapping)?.map(page, protect)
     }

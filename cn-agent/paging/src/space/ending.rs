@@ -108,7 +108,8 @@ impl Space {
         let dirty = |page: &u32| {
             let entry = self.pager.look(ONLY, *page);
             entry.is_some_and(|entry| {
-                matches!(entry.state(), State::Dirty | State::Cleaning) && !entry.is(Flags::ZAPPED)
+                let due = matches!(entry.state(), State::Dirty | State::Cleaning | State::Zeroing);
+                due && !entry.is(Flags::ZAPPED)
             })
         };
         if self.options.kind == Kind::Shared { (0..self.options.pages).filter(dirty).count() } else { 0 }

@@ -13,7 +13,7 @@ use super::{ONLY, Space};
 use crate::member::Kept;
 use crate::memory::{KernelMemory, Mapped, access};
 use crate::shared_state::Record;
-use crate::uffd::{Access, Event, EventBuffer, Uffd, UffdError};
+use crate::uffd::{Access, EVENTS_MAX, Event, EventBuffer, Uffd, UffdError};
 
 /// Reads of one userfaultfd in one round.
 const READS_MAX: usize = 8;
@@ -59,7 +59,8 @@ impl Space {
                     return count;
                 }
             }
-            if count == before {
+            // A read that was not full has left nothing: another one would keep the fault waiting that it brought.
+            if count - before < EVENTS_MAX {
                 return count;
             }
         }
@@ -84,7 +85,7 @@ impl Space {
                 let (since, before) = (transfers.watch.now(), self.pager.counters());
                 self.with_io(transfers, |pager, io| pager.fault(fault, io));
                 let after = self.pager.counters();
-                if after.zero_fills + after.held_hits > before.zero_fills + before.held_hits {
+                if after.local_faults() > before.local_faults() {
                     transfers.watch.served(since);
                 } else if after.waits_for_room > before.waits_for_room {
                     transfers.watch.stalled(self.place, mapping, page, since);

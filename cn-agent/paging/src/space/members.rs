@@ -52,6 +52,13 @@ impl Space {
                         link.discarded();
                     }
                 }
+                Said::Hint(hint, message) => {
+                    let options = *self.pager.options();
+                    let first = u32::from(self.options.kind == Kind::Private);
+                    for pages in ranges(&message, &options) {
+                        self.pager.hint(view, pages.start.max(first)..pages.end.max(first), hint);
+                    }
+                }
                 Said::Leave => {
                     self.end(id);
                     return count;

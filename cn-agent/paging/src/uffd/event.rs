@@ -12,8 +12,8 @@ use nix::errno::Errno;
 use super::abi::{self, Message};
 use super::{Uffd, UffdError};
 
-/// Events that one read brings at most.
-const EVENTS_MAX: usize = 32;
+/// Events that one read brings at most; one that brings fewer has brought all there were.
+pub const EVENTS_MAX: usize = 32;
 
 /// One event.
 #[derive(Debug)]

@@ -36,7 +36,7 @@ mod tests;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 pub use error::{OpenError, UffdError};
-pub use event::{Event, EventBuffer, Events};
+pub use event::{EVENTS_MAX, Event, EventBuffer, Events};
 pub use features::{Features, Ioctls, Modes};
 pub use pages::Access;
 pub use probe::{Probe, Way, probe};

@@ -1,5 +1,6 @@
 //! What a mapping is served with, by whoever has its lock: link, engine, transfers, pager, memory.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use cxloe_link::Link;
@@ -9,9 +10,9 @@ use super::counter::{Counter, End, Outcome, Wish};
 use super::lock::SpinLock;
 use crate::port::{Parts, Port};
 use cxloe_cn_core::engine::{EngineError, EngineEvent, Sink};
-use cxloe_cn_core::pager::{self, Access, Fault, Io, MappingId, Memory, PageBuffers, Pager, ViewId};
+use cxloe_cn_core::pager::{self, Access, Fault, Hint, Io, MappingId, Memory, PageBuffers, Pager, ViewId};
 use cxloe_cn_core::transfers::{BufferSource, Ended, PAGING, PageIo, Transfers};
-use cxloe_paging::memory::Shared;
+use cxloe_paging::memory::Anonymous;
 
 /// PageBuffers taken from the ring in one round.
 const BATCH: usize = 64;
@@ -43,6 +44,12 @@ impl Core {
             }
             relax(&mut spins);
         }
+    }
+
+    /// Whether a thread waits for its fault, and so looks after everything.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.counter.is_wanted()
     }
 
     /// Serves the fault of the calling thread, within a signal handler; whether it can be.
@@ -96,7 +103,7 @@ fn relax(spins: &mut u32) {
 pub struct State {
     port: Option<Parts>,
     pub pager: Pager,
-    memory: Shared,
+    memory: Anonymous,
     view: ViewId,
     mapping: MappingId,
     hpa: u64,
@@ -159,7 +166,7 @@ impl State {
     pub fn new(
         port: Port,
         pager: Pager,
-        memory: Shared,
+        memory: Anonymous,
         view: ViewId,
         mapping: MappingId,
         hpa: u64,
@@ -182,17 +189,49 @@ impl State {
         }
     }
 
-    /// One round: wishes, turn of the pager, what is to be sent, what has arrived. Whether anything happened.
+    /// One round: wishes, what they need to leave, what has arrived, and if nothing has, what nobody waits for. Whether
+    /// anything happened.
     #[inline]
     pub fn round(&mut self, counter: &Counter) -> bool {
         counter.each(|wish| self.consider(wish));
+        let sent = self.send(true);
+        let received = self.receive();
+        if received > 0 {
+            self.finish();
+            // Who has his page goes on.
+            counter.each(|wish| self.consider(wish));
+            return true;
+        }
+        self.finish();
         let work = self.turn();
+        let sent_besides = self.send(false);
+        self.finish();
+        work + sent + sent_besides > 0
+    }
+
+    /// Has transfers go on, all of them or those that somebody waits for, and what they send leave.
+    #[inline]
+    fn send(&mut self, demand_alone: bool) -> usize {
         let State { port, transfers, pager, ended, .. } = self;
-        let Some(Parts { link, engine, clock, signals }) = port else { return false };
-        let sent = transfers.go_on(engine, self.now, link.transmit(), &mut Source(pager.buffers()), ended);
-        // A link that fails is one that is down: transfers wait for it, as long as they may.
-        let _ = link.flush();
-        let now = &mut self.now;
+        let Some(Parts { link, engine, .. }) = port else { return 0 };
+        let (now, tx, source) = (self.now, link.transmit(), &mut Source(pager.buffers()));
+        let sent = if demand_alone {
+            transfers.go_on_with_demand(engine, now, tx, source, ended)
+        } else {
+            transfers.go_on(engine, now, tx, source, ended)
+        };
+        if sent > 0 {
+            // A link that fails is one that is down: transfers wait for it, as long as they may.
+            let _ = link.flush();
+        }
+        sent
+    }
+
+    /// Takes what has arrived, and does what time demands.
+    #[inline]
+    fn receive(&mut self) -> usize {
+        let State { port, transfers, pager, ended, now, .. } = self;
+        let Some(Parts { link, engine, clock, signals }) = port else { return 0 };
         let mut receiver = Receiver { transfers, buffers: Source(pager.buffers()), ended };
         let received = link.receive(BATCH, &mut |buffer, tx| engine.handle(buffer, *now, tx, &mut receiver));
         let received = received.unwrap_or(0);
@@ -201,12 +240,15 @@ impl State {
             *now = clock.now();
             signals.poll(engine, || *now);
         }
-        if *now >= engine.deadline() {
+        let due = *now >= engine.deadline();
+        if due {
             engine.poll(*now, link.transmit(), &mut receiver);
+        }
+        // What was written in answer.
+        if received > 0 || due {
             let _ = link.flush();
         }
-        self.finish();
-        work + sent + received > 0
+        received
     }
 
     /// A round between faults; whether another may be worth while.
@@ -216,7 +258,8 @@ impl State {
             self.now = clock.now();
         }
         let worked = self.round(&nobody);
-        worked || self.transfers.count() > 0
+        // Acknowledgements can wait for the next round; a reader may come for what is read ahead.
+        worked || self.transfers.is_reading_ahead()
     }
 
     /// What happened to the sessions, to be logged without the lock: whoever has it may not allocate, because a thread
@@ -260,17 +303,13 @@ impl State {
                 let waits = self.pager.owes(mapping, page);
                 return if waits { Outcome::Told } else { Outcome::Ended(End::Served) };
             }
-            Absent | Fetching | Staged | Installing | Dropping => Access::Missing,
-            // There, but perhaps not in the page table.
-            Clean if !write && self.memory.map(mapping, page, true).is_ok() => {
-                return Outcome::Ended(End::Served);
-            }
+            Absent | Fetching | Staged | Installing | Dropping | Zeroing => Access::Missing,
             Clean | Cleaning if write => Access::Protected,
+            // It came while the thread was on its way here, or the program has given it back.
+            Clean | Cleaning | Dirty if !self.memory.is_present(view, page) => Access::Missing,
             Clean | Cleaning => return Outcome::Ended(End::Served),
             Dirty => {
-                if self.memory.map(mapping, page, false).is_err() {
-                    let _ = self.memory.unprotect(mapping, page);
-                }
+                let _ = self.memory.unprotect(mapping, page);
                 return Outcome::Ended(End::Served);
             }
         };
@@ -287,6 +326,12 @@ impl State {
         let done = pager.clean_all(*view, &mut Io { memory, store: &mut page_io });
         self.round_of_keeper();
         done
+    }
+
+    /// What the program will do with pages.
+    pub fn hint(&mut self, pages: Range<u32>, hint: Hint) {
+        self.pager.hint(self.view, pages, hint);
+        self.round_of_keeper();
     }
 
     /// Gives the port back, at the end.

@@ -51,6 +51,13 @@ impl Counter {
         Some(taken)
     }
 
+    /// Whether anybody waits.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        let places = &self.places[..self.end.load(Ordering::Acquire)];
+        places.iter().any(|place| place.load(Ordering::Relaxed) & WANTED != 0)
+    }
+
     /// What became of the wish, once that is known; the place is free then.
     #[inline]
     pub fn take(&self, place: usize) -> Option<End> {
@@ -116,13 +123,17 @@ mod tests {
             Outcome::Told
         });
         assert_eq!(told, 2);
+        assert!(counter.is_wanted());
         assert_eq!(seen[0], Wish { page: 7, write: false, told: false });
         assert_eq!(seen[1], Wish { page: u32::MAX - 1, write: true, told: false });
         let end = |wish: Wish| if wish.told { Outcome::Ended(End::Served) } else { Outcome::Told };
         counter.each(|wish| if wish.page == 7 { end(wish) } else { Outcome::Told });
         assert_eq!((counter.take(a), counter.take(b)), (Some(End::Served), None));
         assert_eq!(counter.each(|_| Outcome::Told), 1);
+        counter.each(|_| Outcome::Ended(End::Lost));
+        assert!(!counter.is_wanted());
+        assert_eq!(counter.take(b), Some(End::Lost));
         let taken: Vec<_> = std::iter::from_fn(|| counter.ask(1, false)).collect();
-        assert_eq!(taken.len(), PLACES - 1);
+        assert_eq!(taken.len(), PLACES);
     }
 }

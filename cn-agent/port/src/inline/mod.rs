@@ -7,7 +7,7 @@
 //! ```text
 //!   thread --SIGBUS--> handler: counter.ask --+                    +--> pager --> transfers --> engine --> link
 //!   thread --SIGBUS--> handler: counter.ask --+--> whoever has     |
-//!   keeper (eviction, sessions) --------------+    the lock: Core -+--> UFFDIO_COPY, CONTINUE, WRITEPROTECT
+//!   keeper (eviction, sessions) --------------+    the lock: Core -+--> UFFDIO_COPY, WRITEPROTECT
 //! ```
 //!
 //! Threads that fault at once leave their wishes at the counter (`counter.rs`); one of them has the lock and serves all.
@@ -19,7 +19,7 @@
 //!   other handler comes between, and on a stack of its own ([`sigbus`](cxloe_sigbus)), however small the thread's is.
 //! * It does not allocate. The test `inline_faults` runs under an allocator that ends the program if it is called
 //!   within the handler, and faults while a thread holds the allocator's own lock.
-//! * Its system calls are ioctls on the userfaultfd, and what the link needs to send and to look: each safe in a signal
+//! * Its system calls are ioctls on the userfaultfd, the copy of a page that leaves, and what the link needs to send and to look: each safe in a signal
 //!   handler, and none waits for long. `errno` is put back.
 //!
 //! # What it cannot serve
@@ -36,20 +36,20 @@ mod lock;
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 use self::core::{Core, State};
 use crate::port::{Port, PortError};
 use cxloe_cn_core::pager::{
-    Entry, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots,
+    Entry, Hint, NO_SLOT, PAGE_BYTES, PageTable, Pager, PagerCounters, PagerOptions, Slots,
 };
-use cxloe_paging::memory::{Mapped, Shared};
+use cxloe_paging::memory::{Anonymous, Mapped};
 use cxloe_paging::uffd::{Features, Modes, OpenError, Uffd, UffdError};
 
 /// How a region is mapped.
@@ -117,7 +117,7 @@ fn system(what: &'static str) -> impl Fn(io::Error) -> InlineError {
 /// A region in this process's memory, its faults served by whoever has them.
 ///
 /// The memory is shared by all threads, and remote pages come and go in it; what is written is at the memory nodes after
-/// [`flush`](Self::flush), or [`close`](Self::close).
+/// [`flush`](Self::flush), or [`close`](Self::close). Pages that the program gives back (`MADV_DONTNEED`) are zeros.
 #[derive(Debug)]
 pub struct InlineRegion {
     /// Unmapped by the process that mapped it.
@@ -147,25 +147,20 @@ impl InlineRegion {
         let pages =
             pages.filter(|_| bytes.is_multiple_of(PAGE_BYTES as u64)).ok_or(InlineError::Size(bytes))?;
         let limit = u32::try_from(options.local / PAGE_BYTES as u64).unwrap_or(u32::MAX).min(pages.max(16));
-        let mut shared = Shared::create(pages).map_err(system("make the memory"))?;
-        let memory = MmapOptions::new()
-            .len(bytes as usize)
-            .map_raw(&shared.descriptor().try_clone_to_owned().map_err(system("map the memory"))?);
-        let memory = memory.map_err(system("map the memory"))?;
+        let memory = MmapOptions::new().len(bytes as usize).no_reserve_swap().map_anon();
+        let memory = MmapRaw::from(memory.map_err(system("map the memory"))?);
+        // Pages come and go one by one.
+        if let Err(error) = memory.advise(Advice::NoHugePage) {
+            tracing::debug!(%error, "the kernel has no huge pages");
+        }
         // What the kernel itself touches is not served in any case, so the lesser right does.
         let uffd = Uffd::create().or_else(|error| Uffd::create_user_only().map_err(|_| error))?;
-        uffd.handshake(
-            Features::SIGBUS
-                | Features::WRITE_PROTECT
-                | Features::MISSING_SHMEM
-                | Features::MINOR_SHMEM
-                | Features::WRITE_PROTECT_SHMEM,
-        )?;
+        uffd.handshake(Features::SIGBUS | Features::WRITE_PROTECT)?;
         let start = memory.as_ptr() as u64;
         handler::alone(start, bytes).map_err(system("keep the memory from children"))?;
         // SAFETY: the memory was made a moment ago, and nobody but this mapping knows of it. Absent pages of it hold what
         // the region has.
-        unsafe { uffd.register(start..start + bytes, Modes::MISSING | Modes::MINOR | Modes::WRITE_PROTECT) }?;
+        unsafe { uffd.register(start..start + bytes, Modes::MISSING | Modes::WRITE_PROTECT) }?;
 
         let slots = Slots::own(pages, options.fresh);
         let prefetch = options.prefetch;
@@ -179,10 +174,11 @@ impl InlineRegion {
         let view = pager.add_view(table, true).map_err(full)?;
         let mapping = pager.add_mapping(view).map_err(full)?;
         pager.reserve();
-        shared.mappings.add(mapping, Mapped::new(uffd, start, 0, pages, 0, None));
+        let anonymous = Anonymous::new(Mapped::new(uffd, start, 0, pages, 0, None));
+        let anonymous = anonymous.map_err(system("make room for copies"))?;
 
         let core =
-            Arc::new(Core::new(State::new(port, pager, shared, view, mapping, hpa, options.lost_wait)));
+            Arc::new(Core::new(State::new(port, pager, anonymous, view, mapping, hpa, options.lost_wait)));
         let slot = handler::HandlerSlot::take(start..start + bytes, &core)?;
         let stop = Arc::new(AtomicBool::new(false));
         let keeper = {
@@ -217,6 +213,16 @@ impl InlineRegion {
     /// Bytes resident at this moment.
     pub fn resident(&self) -> u64 {
         self.core.with(|state| u64::from(state.pager.resident())) * PAGE_BYTES as u64
+    }
+
+    /// Says what will be done with `bytes`, all pages that they touch. Advice: it changes when pages come and go, never what
+    /// they hold. A range that is not the mapping's is cut to what is.
+    pub fn hint(&self, bytes: Range<usize>, hint: Hint) {
+        if self.slot.is_ours() {
+            let pages =
+                (bytes.start / PAGE_BYTES) as u32..bytes.end.min(self.len()).div_ceil(PAGE_BYTES) as u32;
+            self.core.with(|state| state.hint(pages.clone(), hint));
+        }
     }
 
     /// Waits until everything written before is at the memory nodes.
@@ -295,7 +301,8 @@ fn keep(core: &Core, stop: &AtomicBool) {
     handler::block_signals();
     let mut idle = 0_u32;
     while !stop.load(Ordering::Acquire) {
-        let worked = core.with(State::round_of_keeper);
+        // Beside a thread that waits for its fault there is nothing to do, and a core to be had.
+        let worked = !core.is_wanted() && core.with(State::round_of_keeper);
         while let Some(event) = core.with(State::event) {
             cxloe_cn_core::events::log(&event);
         }

@@ -3,12 +3,14 @@
 
 use std::ffi::{c_int, c_void};
 
+use cxloe_member::wire::Kind;
 use libc::{
     MAP_32BIT, MAP_ANONYMOUS, MAP_FAILED, MAP_FIXED, MAP_FIXED_NOREPLACE, MAP_GROWSDOWN, MAP_HUGETLB,
     MAP_NORESERVE, MAP_PRIVATE, MAP_STACK, MAP_TYPE, MREMAP_FIXED, MREMAP_MAYMOVE, PROT_EXEC, PROT_NONE,
     PROT_READ, PROT_WRITE,
 };
 
+use crate::helpers;
 use crate::process::{NO_MEMORY, Process, Source, source};
 use crate::sys::{self, Errno, PAGE};
 use crate::window::Claim;
@@ -241,13 +243,15 @@ pub unsafe extern "C" fn madvise(address: *mut c_void, bytes: usize, advice: c_i
         sys::MADV_GUARD_INSTALL if sys::knows(advice) => {
             return process.window.guard(part, || kernel(address, bytes));
         }
+        // Of their content nothing changes, only when they come and go.
+        libc::MADV_WILLNEED => helpers::hint(Kind::WillRead, part),
+        libc::MADV_COLD => helpers::hint(Kind::Cold, part),
+        libc::MADV_PAGEOUT => helpers::hint(Kind::PageOut, part),
         // What the window's pages cannot be, or become on their own account only.
         libc::MADV_HUGEPAGE
         | libc::MADV_NOHUGEPAGE
         | libc::MADV_MERGEABLE
         | libc::MADV_UNMERGEABLE
-        | libc::MADV_COLD
-        | libc::MADV_PAGEOUT
         | libc::MADV_DONTFORK
         | libc::MADV_DOFORK => {}
         libc::MADV_REMOVE | libc::MADV_WIPEONFORK => {

@@ -144,7 +144,7 @@ fn judge_address(address: &Result<SocketAddr, LinkError>) -> Check {
 fn xdp(backend: Backend) -> Xdp {
     match backend {
         Backend::Xdp => Xdp::Must,
-        Backend::Auto => Xdp::May,
+        Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput => Xdp::May,
         Backend::Packet | Backend::Pnet | Backend::Udp => Xdp::Not,
     }
 }
@@ -180,7 +180,10 @@ fn judge_daemon(sessions: &Result<Vec<Session>, ClientError>) -> Check {
 fn judge_link(counters: &Counters) -> Check {
     let (group, name) = (Group::Daemon, "link");
     match &counters.link_down {
-        None => Check::ok(group, name, format!("open, by {}", counters.backend)),
+        None if counters.link_detail.is_empty() => {
+            Check::ok(group, name, format!("open, by {}", counters.backend))
+        }
+        None => Check::ok(group, name, format!("open, by {}: {}", counters.backend, counters.link_detail)),
         Some(down) => Check::fail(
             group,
             name,

@@ -3,6 +3,7 @@
 //! the rules that connect nouns are in the manager (`cxloe_gmm::manager`).
 
 mod cleared_log;
+mod cn_id;
 mod command;
 mod compute_node;
 mod event;
@@ -10,7 +11,6 @@ mod extents;
 mod health;
 pub mod lineage;
 mod logical_device;
-mod mac;
 mod memory_node;
 mod name;
 mod operation;
@@ -18,7 +18,10 @@ mod qos;
 mod region;
 mod size;
 
+pub use cxloe_wire::frame::Mac;
+
 pub use cleared_log::ClearedLog;
+pub use cn_id::{CnId, MacError};
 pub use command::{CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
 pub use compute_node::{ComputeNode, UdpPeer};
 pub use event::{Event, EventKind};
@@ -28,7 +31,6 @@ pub use lineage::LeaderTerm;
 pub use logical_device::{
     Binding, DeviceKind, LD_UNIT, LDS_MAX, LogicalDevice, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
 };
-pub use mac::{CnId, Mac, MacError};
 pub use memory_node::MemoryNode;
 pub use name::{NAME_LEN_MAX, Name, NameError};
 pub use operation::{Operation, OperationKind, OperationOutcome};

@@ -1,11 +1,14 @@
 //! A listener over a fabric in memory, and packets written and read byte by byte.
 #![allow(dead_code, unused_imports, reason = "each test uses its part of this")]
 
+mod conversation;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+pub use conversation::*;
 use cxloe_fm::answer::{Session, answer};
 use cxloe_fm::header::ReturnCode;
 use cxloe_fm::listener::{Answerer, FmConfig, FmListener};

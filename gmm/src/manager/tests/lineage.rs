@@ -112,8 +112,8 @@ fn a_lineage_is_bounded_and_keeps_its_beginning() {
         start(&mut store, run);
     }
     let state = store.load().unwrap();
-    assert_eq!((state.reigns.len(), state.reigns.keys().next()), (4096, Some(&1)));
-    assert_eq!(state.reigns.keys().next_back(), Some(&4999));
+    assert_eq!((state.leader_terms.len(), state.leader_terms.keys().next()), (4096, Some(&1)));
+    assert_eq!(state.leader_terms.keys().next_back(), Some(&4999));
 }
 
 fn orphan(owner: CnId, first: u64, count: u64) -> Mapping {

@@ -152,7 +152,7 @@ fn judge_address(address: &Result<SocketAddr, LinkError>) -> Check {
 fn xdp(backend: Backend) -> Xdp {
     match backend {
         Backend::Xdp => Xdp::Must,
-        Backend::Auto => Xdp::May,
+        Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput => Xdp::May,
         Backend::Packet | Backend::Pnet | Backend::Udp => Xdp::Not,
     }
 }
@@ -182,11 +182,11 @@ fn judge_link(wanted: Backend, opened: Result<LinkInfo, LinkError>) -> Check {
             format!("xdp: {}", info.detail),
             "the driver runs no XDP programs itself, the kernel does so late: another NIC, or `link = packet`, is as fast",
         ),
-        Ok(info) if info.backend != "xdp" && wanted == Backend::Auto => Check::warn(
+        Ok(info) if info.backend == "pnet" && wanted.is_auto() => Check::warn(
             group,
             name,
             format!("{}: {}", info.backend, info.detail),
-            "AF_XDP is a microsecond faster; the checks above tell what it takes",
+            "packet rings are several times faster; the checks above tell what they take",
         ),
         Ok(info) => Check::ok(group, name, format!("{}: {}", info.backend, info.detail)),
     }
@@ -333,7 +333,8 @@ mod tests {
         let level = |wanted, opened| judge_link(wanted, opened).level;
         assert_eq!(level(Backend::Auto, info("xdp", "native, zero copy")), Level::Ok);
         assert_eq!(level(Backend::Auto, info("xdp", "generic, copy")), Level::Warn);
-        assert_eq!(level(Backend::Auto, info("packet", "")), Level::Warn);
+        assert_eq!(level(Backend::Auto, info("packet", "taken because AF_XDP would copy")), Level::Ok);
+        assert_eq!(level(Backend::AutoLatency, info("pnet", "")), Level::Warn);
         assert_eq!(level(Backend::Packet, info("packet", "")), Level::Ok);
         assert_eq!(level(Backend::Auto, Err(LinkError::Down("x".into()))), Level::Fail);
     }

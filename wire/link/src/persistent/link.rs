@@ -184,6 +184,10 @@ impl Link for PersistentLink {
         }
     }
 
+    fn has_unsent(&mut self) -> bool {
+        self.link.as_mut().is_some_and(|link| link.has_unsent())
+    }
+
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         let Some(link) = &mut self.link else {
             std::thread::sleep(timeout.min(NO_LINK_SLEEP));

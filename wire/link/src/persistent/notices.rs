@@ -6,7 +6,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
-use crate::interface::owned;
+use crate::socket::{bind, owned};
 
 /// `struct nlmsghdr`: length, type, and more of no use here.
 const HEADER: usize = 16;
@@ -34,17 +34,7 @@ impl Notices {
         let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
         address.nl_family = libc::AF_NETLINK as u16;
         address.nl_groups = libc::RTMGRP_LINK as u32;
-        // SAFETY: the pointer and length describe `address`, which outlives the call.
-        let rc = unsafe {
-            libc::bind(
-                socket.as_raw_fd(),
-                std::ptr::from_ref(&address).cast(),
-                size_of::<libc::sockaddr_nl>() as libc::socklen_t,
-            )
-        };
-        if rc != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        bind(&socket, &address)?;
         Ok(Notices { socket, buffer: vec![0; BUFFER].into_boxed_slice() })
     }
 

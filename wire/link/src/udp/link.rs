@@ -13,8 +13,10 @@ use super::receive::{MESSAGES, Receiver};
 use super::routes::{Route, Routes};
 use super::socket;
 use super::transmit::{Sent, Transmitter};
-use crate::interface::{Interface, poll};
+use crate::interface::Interface;
+use crate::socket::poll;
 use crate::outer::UdpAddress;
+use crate::link::Explain;
 use crate::{ETHERNET_HEADER, Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 
 const NEEDS: &str =
@@ -152,6 +154,12 @@ impl UdpLink {
     }
 }
 
+impl Explain for UdpLink {
+    fn detail(&mut self) -> &mut String {
+        &mut self.info.detail
+    }
+}
+
 impl Link for UdpLink {
     fn info(&self) -> &LinkInfo {
         &self.info
@@ -217,6 +225,10 @@ impl Link for UdpLink {
                 Ok(())
             }
         }
+    }
+
+    fn has_unsent(&mut self) -> bool {
+        !self.tx.is_empty()
     }
 
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::OwnedFd;
 
-use crate::interface::{owned, set_option};
+use crate::socket::{owned, set_option};
 
 /// From `linux/udp.h`; not in the libc crate for every C library.
 pub(super) const UDP_SEGMENT: libc::c_int = 103;

@@ -9,7 +9,7 @@ use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use crate::interface::set_option;
+use crate::socket::{get_option, set_option};
 
 const SO_PREFER_BUSY_POLL: libc::c_int = 69;
 const SO_BUSY_POLL_BUDGET: libc::c_int = 70;
@@ -90,18 +90,7 @@ impl fmt::Display for BusyPoll {
 
 /// The NAPI instance the kernel has tied the socket to, 0 if none.
 fn napi_id(socket: &OwnedFd) -> u32 {
-    let (mut id, mut len) = (0_u32, size_of::<u32>() as libc::socklen_t);
-    // SAFETY: the kernel writes at most `len` bytes into `id`; both outlive the call.
-    let rc = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_INCOMING_NAPI_ID,
-            std::ptr::from_mut(&mut id).cast(),
-            &mut len,
-        )
-    };
-    if rc == 0 { id } else { 0 }
+    get_option(socket, libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID).unwrap_or(0)
 }
 
 /// Interface settings that leave the receive path to whoever polls; what they were is put back on drop.

@@ -8,8 +8,10 @@
 //! however the process ends.
 
 mod busy;
+mod parts;
 mod program;
 mod ring;
+mod transmit;
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -17,10 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use busy::BusyPoll;
+use parts::{HAS_MORE, frame_at};
 use program::Program;
 use ring::{Addresses, Descriptors, Ring, Umem};
+use transmit::TxSide;
 
-use super::interface::{ETHERNET_HEADER, Interface, owned, poll_in, set_option};
+use super::interface::{ETHERNET_HEADER, Interface};
+use super::link::Explain;
+use super::socket::{self, kick, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
@@ -28,10 +34,13 @@ use cxloe_wire::frame::vlan;
 const NEEDS: &str = "AF_XDP needs CAP_NET_ADMIN, CAP_NET_RAW and CAP_BPF in the initial user namespace: \
     run as root, or take `--link packet`";
 
-/// Receive chunks, and entries of the fill and the receive ring.
-const RX_CHUNKS: u32 = 1024;
-/// Transmit chunks, and entries of the transmit and the completion ring.
-const TX_CHUNKS: u32 = 512;
+/// Frames that can have arrived: for each there are as many chunks as the longest needs, and as many entries of the fill
+/// and the receive ring.
+const RX_FRAMES: u32 = 1024;
+/// Frames that can be on their way out, likewise.
+const TX_FRAMES: u32 = 512;
+/// Chunks of the longest frame: a page with header and trailer needs two, and no frame of the protocol is longer.
+const PARTS_MAX: u32 = 2;
 /// What the kernel keeps free before a received frame.
 const XDP_HEADROOM: usize = 256;
 /// How often, and after which pause, a queue is asked for that its last owner may have just left.
@@ -48,28 +57,16 @@ pub struct XdpLink {
     fill: Ring<Addresses>,
     tx: TxSide,
     busy: BusyPoll,
+    /// Chunks of the longest frame.
+    parts: u32,
+    /// Where a frame is put together whose chunks do not lie side by side.
+    scratch: Box<[u8]>,
     kicks_max: u32,
     counters: LinkCounters,
     // Dropped in this order: the program lets go of the socket, the socket closes, the memory goes.
     _program: Arc<Program>,
     socket: OwnedFd,
     umem: Arc<Umem>,
-}
-
-struct TxSide {
-    ring: Ring<Descriptors>,
-    completion: Ring<Addresses>,
-    /// Transmit chunks that are ours.
-    free: Vec<u64>,
-    umem: Arc<Umem>,
-    lent: usize,
-    tag: usize,
-    priority: u8,
-    max_frame: usize,
-    queued: u32,
-    frames: u64,
-    bytes: u64,
-    full: u64,
 }
 
 impl XdpLink {
@@ -98,33 +95,36 @@ impl XdpLink {
         // SAFETY: plain socket creation; the result is checked.
         let socket = unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
         let socket = owned(socket).map_err(fail("open an AF_XDP socket"))?;
-        let tag = if config.priority.is_some() { vlan::TAG_LEN } else { 0 };
         let wanted = interface.mtu + ETHERNET_HEADER;
         // A chunk is a power of two of at most a page.
         let chunk = if wanted + vlan::TAG_LEN + XDP_HEADROOM <= 2048 { 2048 } else { 4096 };
-        let max_frame = wanted.min(chunk - XDP_HEADROOM - vlan::TAG_LEN);
+        let payload = chunk - XDP_HEADROOM;
+        let parts = ((wanted + vlan::TAG_LEN).div_ceil(payload) as u32).min(PARTS_MAX);
+        let (rx_chunks, tx_chunks) = (RX_FRAMES * parts, TX_FRAMES * parts);
 
-        let umem = Umem::register(&socket, chunk, RX_CHUNKS + TX_CHUNKS)
+        let umem = Umem::register(&socket, chunk, rx_chunks + tx_chunks)
             .map_err(fail("register the frame memory"))?;
         let umem = Arc::new(umem);
         let offsets =
-            ring::sizes_and_offsets(&socket, RX_CHUNKS, TX_CHUNKS).map_err(fail("size the rings"))?;
-        let mut fill = Ring::map(&socket, &offsets.fr, RX_CHUNKS, libc::XDP_UMEM_PGOFF_FILL_RING)
+            ring::sizes_and_offsets(&socket, rx_chunks, tx_chunks).map_err(fail("size the rings"))?;
+        let mut fill = Ring::map(&socket, &offsets.fr, rx_chunks, libc::XDP_UMEM_PGOFF_FILL_RING)
             .map_err(fail("map the fill ring"))?;
-        let completion = Ring::map(&socket, &offsets.cr, TX_CHUNKS, libc::XDP_UMEM_PGOFF_COMPLETION_RING)
+        let completion = Ring::map(&socket, &offsets.cr, tx_chunks, libc::XDP_UMEM_PGOFF_COMPLETION_RING)
             .map_err(fail("map the completion ring"))?;
-        let rx = Ring::map(&socket, &offsets.rx, RX_CHUNKS, libc::XDP_PGOFF_RX_RING as u64)
+        let rx = Ring::map(&socket, &offsets.rx, rx_chunks, libc::XDP_PGOFF_RX_RING as u64)
             .map_err(fail("map the receive ring"))?;
-        let tx = Ring::map(&socket, &offsets.tx, TX_CHUNKS, libc::XDP_PGOFF_TX_RING as u64)
+        let tx = Ring::map(&socket, &offsets.tx, tx_chunks, libc::XDP_PGOFF_TX_RING as u64)
             .map_err(fail("map the transmit ring"))?;
-        for i in 0..RX_CHUNKS {
+        for i in 0..rx_chunks {
             fill.push(u64::from(i) * chunk as u64);
         }
         fill.publish();
 
         let program =
             Program::attach(&interface, config.ethertype).map_err(fail("attach the XDP program"))?;
-        let zero_copy = bind(&socket, interface.index, config.queue).map_err(fail("bind to the queue"))?;
+        let Bound { zero_copy, parts: carried } =
+            bind(&socket, interface.index, config.queue, parts).map_err(fail("bind to the queue"))?;
+        let max_frame = wanted.min(carried as usize * payload - vlan::TAG_LEN);
         let busy = BusyPoll::start(config.busy_poll, &socket, &interface.name);
         // Room for a full ring of frames the peer has not taken yet.
         let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, &(64 << 20));
@@ -133,30 +133,23 @@ impl XdpLink {
         let info = LinkInfo {
             backend: "xdp",
             detail: format!(
-                "{}, {}, {busy}, queue {}, {chunk}-byte chunks",
+                "{}, {}, {busy}, queue {}, {chunk}-byte chunks{}",
                 if program.native() { "native" } else { "generic" },
                 if zero_copy { "zero copy" } else { "copy" },
-                config.queue
+                config.queue,
+                match (carried, parts) {
+                    (1, 1) => "",
+                    (1, _) => ", one per frame: this kernel or driver has no more",
+                    _ => ", two per frame",
+                }
             ),
             interface: interface.name.clone(),
             mac: interface.mac,
             mtu: interface.mtu,
             max_frame,
         };
-        let tx = TxSide {
-            ring: tx,
-            completion,
-            free: (0..TX_CHUNKS).map(|i| u64::from(RX_CHUNKS + i) * chunk as u64).collect(),
-            umem: Arc::clone(&umem),
-            lent: 0,
-            tag,
-            priority: config.priority.unwrap_or(0),
-            max_frame,
-            queued: 0,
-            frames: 0,
-            bytes: 0,
-            full: 0,
-        };
+        let tx =
+            TxSide::new((tx, completion), Arc::clone(&umem), (rx_chunks, parts), max_frame, config.priority);
         Ok(XdpLink {
             info,
             interface,
@@ -164,12 +157,20 @@ impl XdpLink {
             fill,
             tx,
             busy,
-            kicks_max: TX_CHUNKS / KICK_BATCH + 1,
+            parts,
+            scratch: vec![0; PARTS_MAX as usize * chunk].into_boxed_slice(),
+            kicks_max: tx_chunks / KICK_BATCH + 1,
             counters: LinkCounters::default(),
             _program: program,
             socket,
             umem,
         })
+    }
+}
+
+impl Explain for XdpLink {
+    fn detail(&mut self) -> &mut String {
+        &mut self.info.detail
     }
 }
 
@@ -184,33 +185,61 @@ impl Link for XdpLink {
         if ready == 0 && self.busy.poll(&self.socket) {
             ready = self.rx.readable();
         }
-        let count = (ready as usize).min(budget);
-        for _ in 0..count {
-            let d = self.rx.pop();
-            if let Some(frame) = self.umem.slice(d.addr, d.len as usize) {
-                // SAFETY: the receive ring has just handed us this chunk, and it goes back to the kernel
-                // only by the push below: nobody else touches it meanwhile.
-                let frame = unsafe { &mut *frame };
-                self.counters.rx_frames += 1;
-                self.counters.rx_bytes += frame.len() as u64;
-                on_frame(vlan::strip(frame), &mut self.tx);
+        let mut received = 0;
+        while received < budget && ready > 0 {
+            let taken = match self.rx.at(0) {
+                d if d.options & HAS_MORE == 0 => {
+                    if let Some(frame) = self.umem.slice(d.addr, d.len as usize) {
+                        // SAFETY: the receive ring has just handed us this chunk, and it goes back to the kernel
+                        // only by the push below: nobody else touches it meanwhile.
+                        let frame = unsafe { &mut *frame };
+                        self.counters.rx_frames += 1;
+                        self.counters.rx_bytes += frame.len() as u64;
+                        on_frame(vlan::strip(frame), &mut self.tx);
+                    }
+                    1
+                }
+                _ => {
+                    let (taken, frame) = frame_at(&self.rx, ready, &self.umem, &mut self.scratch);
+                    if let Some(frame) = frame {
+                        self.counters.rx_frames += 1;
+                        self.counters.rx_bytes += frame.len() as u64;
+                        on_frame(vlan::strip(frame), &mut self.tx);
+                    } else if taken > 0 {
+                        self.counters.rx_dropped += 1;
+                    }
+                    taken
+                }
+            };
+            if taken == 0 {
+                // The rest of this frame is still to come.
+                break;
             }
-            self.fill.push(d.addr & !(self.umem.chunk() as u64 - 1));
+            for _ in 0..taken {
+                let d = self.rx.pop();
+                self.fill.push(d.addr & !(self.umem.chunk() as u64 - 1));
+            }
+            ready -= taken;
+            received += 1;
         }
-        if count != 0 {
+        if received != 0 {
             self.rx.consume();
             self.fill.publish();
             self.busy.received(&self.socket);
         }
-        Ok(count)
+        Ok(received)
     }
 
     #[inline]
     fn peek(&mut self, budget: usize, look: &mut dyn FnMut(&[u8])) {
         let ready = self.rx.readable().min(budget as u32);
+        let mut within = false;
         for ahead in 0..ready {
             let d = self.rx.at(ahead);
-            if let Some(frame) = self.umem.slice(d.addr, d.len as usize) {
+            // Of a frame of several parts the first is shown.
+            if !std::mem::replace(&mut within, d.options & HAS_MORE != 0)
+                && let Some(frame) = self.umem.slice(d.addr, d.len as usize)
+            {
                 // SAFETY: the receive ring has handed us this chunk; nobody writes it until it is given back.
                 look(unsafe { &*frame });
             }
@@ -219,7 +248,8 @@ impl Link for XdpLink {
 
     #[inline]
     fn holds(&mut self, count: usize) -> bool {
-        self.rx.readable() as usize >= count.min(RX_CHUNKS as usize)
+        // Each may have as many parts as a frame can have.
+        self.rx.readable() as usize >= count.min(RX_FRAMES as usize) * self.parts as usize
     }
 
     fn transmit(&mut self) -> &mut dyn Transmit {
@@ -234,21 +264,7 @@ impl Link for XdpLink {
         self.tx.ring.publish();
         self.tx.queued = 0;
         for _ in 0..self.kicks_max {
-            // SAFETY: no buffer: the kernel takes what the transmit ring describes.
-            let rc = unsafe {
-                libc::sendto(
-                    self.socket.as_raw_fd(),
-                    std::ptr::null(),
-                    0,
-                    libc::MSG_DONTWAIT,
-                    std::ptr::null(),
-                    0,
-                )
-            };
-            if rc >= 0 {
-                return Ok(());
-            }
-            let error = io::Error::last_os_error();
+            let Err(error) = kick(&self.socket) else { return Ok(()) };
             match error.raw_os_error() {
                 // More than one batch was queued: again, for the rest.
                 Some(libc::EAGAIN) if !self.tx.ring.is_drained() => {}
@@ -264,6 +280,10 @@ impl Link for XdpLink {
         Ok(())
     }
 
+    fn has_unsent(&mut self) -> bool {
+        self.tx.queued > 0
+    }
+
     fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
         poll_in(&self.socket, timeout).map_err(|e| self.interface.error("wait for frames", NEEDS, e))
     }
@@ -277,89 +297,71 @@ impl Link for XdpLink {
             tx_frames: self.tx.frames,
             tx_bytes: self.tx.bytes,
             tx_full: self.tx.full,
-            rx_dropped: ring::dropped(&self.socket),
+            rx_dropped: self.counters.rx_dropped + ring::dropped(&self.socket),
             ..self.counters
         }
     }
 }
 
-impl Transmit for TxSide {
-    #[inline]
-    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
-        if len > self.max_frame || len == 0 {
-            return None;
-        }
-        if self.free.is_empty() {
-            let done = self.completion.readable();
-            for _ in 0..done {
-                let chunk = self.completion.pop();
-                self.free.push(chunk);
-            }
-            self.completion.consume();
-        }
-        let Some(&chunk) = self.free.last() else {
-            self.full += 1;
-            return None;
-        };
-        self.lent = len;
-        let slot = self.umem.slice(chunk + self.tag as u64, len)?;
-        // SAFETY: the chunk is on our free list: the kernel does not touch it until commit() hands it over.
-        Some(unsafe { &mut *slot })
-    }
+/// How a socket was bound.
+struct Bound {
+    /// Whether the driver reads and writes the chunks itself.
+    zero_copy: bool,
+    /// Chunks a frame may have.
+    parts: u32,
+}
 
-    #[inline]
-    fn commit(&mut self) {
-        if self.lent == 0 {
-            return;
+/// Binds to a queue for frames of so many parts: zero copy where the driver has it, and in several parts, if they are
+/// wanted, where the kernel has that (since 6.6).
+fn bind(socket: &OwnedFd, index: u32, queue: u32, parts: u32) -> io::Result<Bound> {
+    let several_or_one = [parts, 1];
+    let choices = if parts > 1 { &several_or_one[..] } else { &several_or_one[1..] };
+    let mut tries = 0;
+    let mut last = io::Error::from_raw_os_error(libc::EINVAL);
+    loop {
+        for zero_copy in [true, false] {
+            for parts in choices {
+                let mode = if zero_copy { libc::XDP_ZEROCOPY } else { libc::XDP_COPY };
+                let several = if *parts > 1 { USE_SEVERAL } else { 0 };
+                match bind_as(socket, index, queue, mode | several | libc::XDP_USE_NEED_WAKEUP) {
+                    Ok(()) => return Ok(Bound { zero_copy, parts: *parts }),
+                    Err(error) => last = error,
+                }
+            }
         }
-        let len = self.lent + self.tag;
-        self.lent = 0;
-        let Some(chunk) = self.free.pop() else { return };
-        if self.tag != 0
-            && let Some(frame) = self.umem.slice(chunk, len)
-        {
-            // SAFETY: as in slot(): the chunk is still ours.
-            vlan::insert(unsafe { &mut *frame }, self.priority);
+        // The kernel lets go of a closed socket's queue some time after the socket is gone.
+        if last.raw_os_error() != Some(libc::EBUSY) || tries == RELEASE_TRIES {
+            return Err(last);
         }
-        self.ring.push(libc::xdp_desc { addr: chunk, len: len as u32, options: 0 });
-        self.queued += 1;
-        self.frames += 1;
-        self.bytes += len as u64;
+        tries += 1;
+        std::thread::sleep(RELEASE_RETRY_INTERVAL);
     }
 }
 
-/// Binds to a queue, zero copy where the driver has it; returns whether it does.
-fn bind(socket: &OwnedFd, index: u32, queue: u32) -> io::Result<bool> {
-    let try_bind = |flags: u16| {
-        // SAFETY: sockaddr_xdp is plain data for which all zeros is valid.
-        let mut address: libc::sockaddr_xdp = unsafe { std::mem::zeroed() };
-        address.sxdp_family = libc::AF_XDP as u16;
-        address.sxdp_flags = flags;
-        address.sxdp_ifindex = index;
-        address.sxdp_queue_id = queue;
-        // SAFETY: the pointer and length describe `address`, which outlives the call.
-        let rc = unsafe {
-            libc::bind(
-                socket.as_raw_fd(),
-                std::ptr::from_ref(&address).cast(),
-                size_of::<libc::sockaddr_xdp>() as libc::socklen_t,
-            )
-        };
-        if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+/// XDP_USE_SG: a frame may have several chunks.
+const USE_SEVERAL: u16 = 1 << 4;
+
+fn bind_as(socket: &OwnedFd, index: u32, queue: u32, flags: u16) -> io::Result<()> {
+    // SAFETY: sockaddr_xdp is plain data for which all zeros is valid.
+    let mut address: libc::sockaddr_xdp = unsafe { std::mem::zeroed() };
+    address.sxdp_family = libc::AF_XDP as u16;
+    address.sxdp_flags = flags;
+    address.sxdp_ifindex = index;
+    address.sxdp_queue_id = queue;
+    socket::bind(socket, &address)
+}
+
+/// Whether the driver of `config`'s interface gives an AF_XDP socket its frames without a copy: bound to the queue for a
+/// moment, without a program, so that no frame takes another way.
+pub(super) fn is_zero_copy(config: &LinkConfig) -> bool {
+    const ENTRIES: u32 = 64;
+    let probe = || -> io::Result<()> {
+        let interface = Interface::find(&config.interface).map_err(|_| io::ErrorKind::NotFound)?;
+        // SAFETY: plain socket creation; the result is checked.
+        let socket = owned(unsafe { libc::socket(libc::AF_XDP, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) })?;
+        let _umem = Umem::register(&socket, 4096, 2 * ENTRIES)?;
+        ring::sizes_and_offsets(&socket, ENTRIES, ENTRIES)?;
+        bind_as(&socket, interface.index, config.queue, libc::XDP_ZEROCOPY | libc::XDP_USE_NEED_WAKEUP)
     };
-    let mut tries = 0;
-    loop {
-        let bound = match try_bind(libc::XDP_ZEROCOPY | libc::XDP_USE_NEED_WAKEUP) {
-            Ok(()) => Ok(true),
-            Err(_) => try_bind(libc::XDP_COPY | libc::XDP_USE_NEED_WAKEUP).map(|()| false),
-        };
-        match bound {
-            // The kernel lets go of a closed socket's queue some time after the socket is gone.
-            Err(e) if e.raw_os_error() == Some(libc::EBUSY) && tries < RELEASE_TRIES => {
-                tries += 1;
-                std::thread::sleep(RELEASE_RETRY_INTERVAL);
-            }
-            bound => return bound,
-        }
-    }
+    probe().is_ok()
 }

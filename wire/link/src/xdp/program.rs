@@ -11,7 +11,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::interface::{Interface, owned};
+use crate::interface::Interface;
+use crate::socket::owned;
 
 /// Queues an interface's map has room for.
 const QUEUES_MAX: u32 = 64;

@@ -2,13 +2,13 @@
 //! single-producer single-consumer rings that pass them back and forth ([`Ring`]).
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::interface::set_option;
+use crate::socket::{get_option, set_option};
 
 /// Memory for frames, in chunks of equal size.
 pub(super) struct Umem {
@@ -31,6 +31,13 @@ impl Umem {
         Ok(umem)
     }
 
+    /// Memory of no socket.
+    #[cfg(test)]
+    pub fn of(chunk: usize, chunks: usize) -> Umem {
+        let map = MmapOptions::new().len(chunk * chunks).map_anon().expect("memory").into();
+        Umem { map, chunk }
+    }
+
     /// Size of a chunk in bytes.
     pub fn chunk(&self) -> usize {
         self.chunk
@@ -43,6 +50,19 @@ impl Umem {
         let start = addr as usize;
         let within = start & (self.chunk - 1);
         if start >= self.map.len() || within + len > self.chunk {
+            return None;
+        }
+        // SAFETY: start was checked to lie inside the mapping.
+        let at = unsafe { self.map.as_mut_ptr().add(start) };
+        Some(std::ptr::slice_from_raw_parts_mut(at, len))
+    }
+
+    /// The bytes at `addr`, or `None` if they do not lie within the memory: those of several chunks side by side.
+    /// Dereferencing needs ownership of all of them.
+    #[inline]
+    pub fn span(&self, addr: u64, len: usize) -> Option<*mut [u8]> {
+        let start = addr as usize;
+        if start.checked_add(len)? > self.map.len() {
             return None;
         }
         // SAFETY: start was checked to lie inside the mapping.
@@ -115,6 +135,11 @@ impl<T: Copy> Ring<T> {
         unsafe { self.consumer.as_ref() }
     }
 
+    /// How many entries it has room for.
+    pub fn entries(&self) -> u32 {
+        self.mask + 1
+    }
+
     /// Consumer: how many entries can be popped.
     #[inline]
     pub fn readable(&mut self) -> u32 {
@@ -181,28 +206,12 @@ pub(super) fn sizes_and_offsets(
     ] {
         set_option(socket, libc::SOL_XDP, name, &entries)?;
     }
-    // SAFETY: xdp_mmap_offsets is plain data for which all zeros is valid.
-    let mut offsets: libc::xdp_mmap_offsets = unsafe { std::mem::zeroed() };
-    get_option(socket, libc::XDP_MMAP_OFFSETS, &mut offsets)?;
-    Ok(offsets)
+    get_option(socket, libc::SOL_XDP, libc::XDP_MMAP_OFFSETS)
 }
 
 /// Frames dropped because a ring or the memory was full. An empty fill ring is counted by the kernel twice, by itself
 /// and as the loss it causes; here once.
 pub(super) fn dropped(socket: &OwnedFd) -> u64 {
-    // SAFETY: xdp_statistics is plain data for which all zeros is valid.
-    let mut s: libc::xdp_statistics = unsafe { std::mem::zeroed() };
-    match get_option(socket, libc::XDP_STATISTICS, &mut s) {
-        Ok(()) => s.rx_dropped + s.rx_ring_full,
-        Err(_) => 0,
-    }
-}
-
-fn get_option<T>(socket: &OwnedFd, name: libc::c_int, value: &mut T) -> io::Result<()> {
-    let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call.
-    let rc = unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_XDP, name, std::ptr::from_mut(value).cast(), &mut len)
-    };
-    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let statistics = get_option::<libc::xdp_statistics>(socket, libc::SOL_XDP, libc::XDP_STATISTICS);
+    statistics.map_or(0, |s| s.rx_dropped + s.rx_ring_full)
 }

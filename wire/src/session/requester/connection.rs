@@ -5,7 +5,9 @@ use core::time::Duration;
 
 use super::phase::{Phase, Standing};
 use crate::Transmit;
-use crate::frame::{Hello, HelloAck, HelloStatus, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST};
+use crate::frame::{
+    FEATURES, Hello, HelloAck, HelloStatus, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
+};
 use crate::session::Nonces;
 use crate::session::framer::Framer;
 use crate::time::Time;
@@ -52,6 +54,8 @@ pub(super) struct Connection {
     pub refused: Option<HelloStatus>,
     /// The versions spoken. A Hello asks for the newest, and for an older one when the memory node does not speak it.
     pub versions: RangeInclusive<u16>,
+    /// The features a Hello asks for.
+    pub features: u32,
 }
 
 impl Connection {
@@ -70,6 +74,7 @@ impl Connection {
             nonces,
             refused: None,
             versions: PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION,
+            features: FEATURES,
         }
     }
 
@@ -123,6 +128,10 @@ impl Connection {
 
     pub fn max_frame(&self) -> usize {
         self.session.as_ref().map_or(0, |s| usize::from(s.ack.max_frame))
+    }
+
+    pub fn has(&self, feature: u32) -> bool {
+        self.session.as_ref().is_some_and(|s| s.ack.features & feature != 0)
     }
 
     pub fn streams(&self) -> usize {

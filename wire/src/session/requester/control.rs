@@ -111,7 +111,8 @@ impl Requester {
         let sane = ack.session != 0
             && ack.window > 0
             && (1..=hello.streams).contains(&ack.streams)
-            && ack.max_frame <= hello.max_frame;
+            && ack.max_frame <= hello.max_frame
+            && ack.features & !hello.features == 0;
         if !sane {
             self.shared.counters.dropped_unmatched += 1;
             return;

@@ -103,7 +103,7 @@ impl Requester {
     fn call(&mut self, version: u16, now: Time) {
         self.connection.hello = Some(Hello {
             version,
-            features: 0,
+            features: self.connection.features,
             nonce: self.connection.nonces.next(),
             instance: self.config.instance,
             streams: self.config.streams,

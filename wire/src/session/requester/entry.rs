@@ -29,6 +29,27 @@ impl Op {
                 Op::BurstWrite { mask } => mask.count_ones() as usize,
             }
     }
+
+    /// Whether `answer` is one to it.
+    #[inline]
+    pub fn fits(self, answer: Answer<'_>) -> bool {
+        match answer {
+            Answer::Data(data) => self.is_read() && data.len() == self.data_len(),
+            Answer::Done => !self.is_read(),
+            Answer::Fault(_) => true,
+        }
+    }
+
+    /// Bytes behind the header of its frame or of its answer's, whichever has more (R13).
+    #[inline]
+    pub fn payload_len(self) -> usize {
+        self.data_len()
+            + match self {
+                Op::Read | Op::Write => 0,
+                Op::BurstRead { .. } => 1,
+                Op::BurstWrite { .. } => 8,
+            }
+    }
 }
 
 /// What has come back for an entry.

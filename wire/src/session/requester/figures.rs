@@ -7,8 +7,14 @@ use serde::{Deserialize, Serialize};
 /// What a requester has counted since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RequesterCounters {
-    /// Requests sent for the first time.
+    /// Requests made: sent for the first time, alone or with others.
     pub requests: u64,
+    /// Frames that were sent as many requests.
+    #[serde(default)]
+    pub multi_frames: u64,
+    /// Requests in them.
+    #[serde(default)]
+    pub multi_requests: u64,
     /// Requests completed by an answer.
     pub answered: u64,
     /// Requests sent again.
@@ -58,6 +64,9 @@ pub struct RequesterStatus {
     pub window: usize,
     /// The largest frame, in bytes.
     pub max_frame: usize,
+    /// Whether frames of many lines were agreed on.
+    #[serde(default)]
+    pub multi: bool,
     /// `plain` or `sealed`.
     pub integrity: String,
     /// Requests in flight.

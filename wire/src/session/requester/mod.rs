@@ -1,7 +1,7 @@
 //! The compute node's end of a session: requests in, completions out, everything between them its business.
 //!
-//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::recovery`: what is sent again
-//!   when (R5, R6, R8).
+//! * `stream`, `entry`: numbering, the window and the retry buffer (R1, R2); `stream::pack`: many requests in one frame;
+//!   `stream::recovery`: what is sent again when (R5, R6, R8).
 //! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: what it is about;
 //!   `control`, `drive`: what turns frames, commands and time into its events and does what it says; `timers`: what
 //!   waits for a time.
@@ -31,17 +31,17 @@ pub use outcome::{Completions, OpError, Rejected, SessionEvent};
 use connection::Connection;
 use entry::{Answer, Buffers, Op};
 use phase::Event;
-use stream::Stream;
+use stream::{Packing, Stream};
 use timers::{Timer, Timers};
 
-use super::framer::{Identity, Received};
+use super::framer::{Framer, Identity, Received};
 use super::rtt::RoundTrip;
 use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, WINDOW, infer};
 use crate::Transmit;
 use crate::frame::{
-    BURST_LINES_MAX, Command, FrameView, HEADER_LEN, LINE_SIZE, Message, Space, burst_read_lines_max,
-    burst_write_lines_max,
+    BURST_LINES_MAX, Command, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE, Message, Space,
+    WIRE_OVERHEAD, burst_read_lines_max, burst_write_lines_max, multi_read_lines_max, multi_write_lines_max,
 };
 use crate::time::Time;
 
@@ -56,6 +56,17 @@ struct Shared {
     buffers: Buffers,
     rtt: RoundTrip,
     counters: RequesterCounters,
+    packing: Packing,
+    /// Bytes of the wire that requests took when they were sent first, or their answers where those are larger (R13).
+    wire_bytes: u64,
+}
+
+impl Shared {
+    /// Notes a frame sent first, which, or whose answer if that is larger, has so many bytes between header and trailer.
+    #[inline]
+    fn charge(&mut self, payload: usize, framer: &Framer) {
+        self.wire_bytes += (HEADER_LEN + payload + framer.seal.len() + WIRE_OVERHEAD) as u64;
+    }
 }
 
 /// The compute node's end of the session with one memory node.
@@ -98,6 +109,8 @@ impl Requester {
                 },
                 rtt: RoundTrip::new(timing.timeout_initial, timing.timeout_min, timing.timeout_max),
                 counters: RequesterCounters::default(),
+                packing: Packing::default(),
+                wire_bytes: 0,
             },
             events: VecDeque::with_capacity(EVENTS_MAX),
             last_heard: Time::ZERO,
@@ -122,6 +135,44 @@ impl Requester {
     pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
         assert!(!versions.is_empty(), "a version to speak");
         self.connection.versions = versions;
+    }
+
+    /// Asks for these features at most, of those there are ([`FEATURES`]), in sessions yet to be agreed on.
+    pub fn set_features(&mut self, features: u32) {
+        self.connection.features = features & FEATURES;
+    }
+
+    /// More requests follow at once: single lines wait for each other from now on, to be sent many in a frame where the
+    /// session has such frames. [`release`](Self::release) is to follow soon; what waits after that is sent by the next
+    /// [`poll`](Self::poll).
+    #[inline]
+    pub fn hold(&mut self) {
+        self.shared.packing.held = true;
+    }
+
+    /// No more requests follow at this moment: sends those that wait.
+    #[inline]
+    pub fn release(&mut self, now: Time, tx: &mut dyn Transmit) {
+        self.shared.packing.held = false;
+        let Some(framer) = self.connection.framer() else { return };
+        for stream in &mut self.streams[..self.granted] {
+            if stream.waiting() > 0 && !stream.send_waiting(now, framer, &mut self.shared, tx) {
+                self.timers.arm_by(Timer::Streams, now);
+            }
+        }
+    }
+
+    /// Whether the session has frames of many lines.
+    #[inline]
+    pub fn has_multi(&self) -> bool {
+        self.shared.packing.reads > 0
+    }
+
+    /// Bytes of the wire that requests have taken so far, frame by frame, repetitions aside; or their answers where those
+    /// are larger (R13).
+    #[inline]
+    pub fn wire_bytes(&self) -> u64 {
+        self.shared.wire_bytes
     }
 
     /// The link carries frames of another length from now on: agrees on a new session, to which everything unanswered
@@ -179,7 +230,7 @@ impl Requester {
 
     /// The session in figures. The time-out is that of the stream with the longest.
     pub fn status(&self) -> RequesterStatus {
-        let Shared { buffers, rtt, counters } = &self.shared;
+        let Shared { buffers, rtt, counters, .. } = &self.shared;
         let timeout = |stream: &Stream| stream.timeout_ns(rtt);
         RequesterStatus {
             peer: self.config.identity.peer.to_string(),
@@ -187,6 +238,7 @@ impl Requester {
             streams: self.granted as u8,
             window: self.connection.window(),
             max_frame: self.connection.max_frame(),
+            multi: self.connection.has(FEATURE_MULTI),
             integrity: if self.config.key.is_some() { "sealed" } else { "plain" }.to_owned(),
             unanswered: self.unanswered(),
             buffered: buffers.writes.used() + buffers.early.used(),
@@ -310,10 +362,15 @@ impl Requester {
             return;
         };
         match frame.command() {
+            Some(Command::MultiReadResp | Command::MultiWriteResp) if !self.connection.has(FEATURE_MULTI) => {
+                self.shared.counters.dropped_foreign += 1;
+            }
             Some(
                 Command::ReadResp
                 | Command::WriteResp
                 | Command::BurstReadResp
+                | Command::MultiReadResp
+                | Command::MultiWriteResp
                 | Command::SackNak
                 | Command::SackNakAck
                 | Command::Fault,
@@ -349,6 +406,13 @@ impl Requester {
             Message::ReadResp { data } => stream.answered(seq, Answer::Data(data), now, shared, out),
             Message::BurstReadResp { data, .. } => {
                 stream.answered(seq, Answer::Data(data), now, shared, out);
+            }
+            Message::MultiReadResp { data } => {
+                stream.answered_all(seq, data.iter().map(|line| Answer::Data(line)), now, shared, out);
+            }
+            Message::MultiWriteResp { lines } => {
+                let answers = core::iter::repeat_n(Answer::Done, lines.into());
+                stream.answered_all(seq, answers, now, shared, out);
             }
             Message::WriteResp => stream.answered(seq, Answer::Done, now, shared, out),
             Message::Fault { status } => stream.answered(seq, Answer::Fault(status), now, shared, out),
@@ -394,6 +458,9 @@ impl Requester {
         let max_frame = self.connection.max_frame();
         self.read_lines_max = burst_read_lines_max(max_frame, trailer);
         self.write_lines_max = burst_write_lines_max(max_frame, trailer);
+        let multi = self.connection.has(FEATURE_MULTI);
+        self.shared.packing.reads = if multi { multi_read_lines_max(max_frame, trailer) } else { 0 };
+        self.shared.packing.writes = if multi { multi_write_lines_max(max_frame, trailer) } else { 0 };
         if self.connection.streams() != self.granted {
             // R12: with another number of streams, lines belong to other streams.
             self.fail_all(OpError::FrameTooLarge, out);

@@ -12,8 +12,8 @@ use super::phase::{Action, Event, Liveness, Phase, next};
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
 use crate::frame::{
-    Aead, Axi, Command, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac,
-    Message, PfcVector, Seal, Space,
+    Aead, Axi, Command, FEATURE_MULTI, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE,
+    MAX_FRAME_LIMIT, Mac, Message, PfcVector, Seal, Space,
 };
 use crate::session::framer::{Framer, Identity, Received};
 use crate::session::slab::Slab;
@@ -138,7 +138,7 @@ impl Responder {
             hello_nonce: hello.nonce,
             version_min: *self.versions.start(),
             version_max: *self.versions.end(),
-            features: 0,
+            features: hello.features & self.features,
             session: 0,
             nonce: 0,
             window: WINDOW as u16,
@@ -336,6 +336,7 @@ impl Responder {
             instance: offer.hello.instance,
             framer: offer.framer,
             max_frame,
+            multi: offer.ack.features & FEATURE_MULTI != 0,
             streams: (0..offer.ack.streams).map(|id| Stream::new(id, self.scheme)).collect(),
             buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
             counters: ResponderCounters::default(),

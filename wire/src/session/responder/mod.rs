@@ -1,12 +1,13 @@
 //! The memory node's end: the sessions of all compute nodes that one worker serves.
 //!
-//! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7).
+//! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7); `multi`: frames that are many requests.
 //! * `phase`: what becomes of a session, as one table; `admission`: Hello, Start, Ping, Bye, and who may have one.
 //! * `directory`: which session is whose.
 //! * `offers`: Hellos answered and not yet followed by a Start.
 
 mod admission;
 mod directory;
+mod multi;
 mod offers;
 mod phase;
 mod stream;
@@ -20,6 +21,7 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use directory::Directory;
+use multi::Multi;
 use offers::Offers;
 use phase::Phase;
 use stream::{Context, Op, Request, Stream};
@@ -29,8 +31,8 @@ use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, infer};
 use crate::Transmit;
 use crate::frame::{
-    BURST_LINES_MAX, FaultStatus, FrameView, HEADER_LEN, LINE_SIZE, Mac, Message, PROTOCOL_VERSION,
-    PROTOCOL_VERSION_OLDEST, Space,
+    BURST_LINES_MAX, Command, FEATURES, FaultStatus, FrameView, HEADER_LEN, LINE_SIZE, Mac, Message,
+    PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST, Space,
 };
 use crate::time::Time;
 
@@ -111,6 +113,12 @@ pub struct ResponderCounters {
     pub executed: u64,
     /// Requests answered with a Fault.
     pub faults: u64,
+    /// Frames that were many requests, executed and answered as one.
+    #[serde(default)]
+    pub multi_frames: u64,
+    /// Requests in them.
+    #[serde(default)]
+    pub multi_requests: u64,
     /// Requests that had been answered before, or waited already.
     pub duplicates: u64,
     /// Requests that came early and waited.
@@ -189,6 +197,8 @@ struct Session {
     instance: u64,
     framer: Framer,
     max_frame: usize,
+    /// Whether frames that are many requests were agreed on.
+    multi: bool,
     streams: Vec<Stream>,
     buffers: Slab,
     counters: ResponderCounters,
@@ -212,6 +222,8 @@ pub struct Responder {
     last: usize,
     /// Session and stream with an acknowledgement due.
     due: Option<(usize, u8)>,
+    /// Whether requests may wait, in any session, for room for their answers only.
+    stalled: bool,
     offers: Offers,
     /// When it was last looked at who is a guest.
     guests_at: Time,
@@ -223,6 +235,7 @@ pub struct Responder {
     draining: bool,
     scheme: Retransmission,
     versions: RangeInclusive<u16>,
+    features: u32,
 }
 
 impl Responder {
@@ -239,6 +252,7 @@ impl Responder {
             by_cn: Directory::with_capacity(config.sessions_max),
             last: 0,
             due: None,
+            stalled: false,
             offers: Offers::new(),
             guests_at: Time::ZERO,
             early: 0,
@@ -248,6 +262,7 @@ impl Responder {
             draining: false,
             scheme: Retransmission::Selective,
             versions: PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION,
+            features: FEATURES,
             config,
         }
     }
@@ -264,6 +279,11 @@ impl Responder {
     pub fn set_versions(&mut self, versions: RangeInclusive<u16>) {
         assert!(!versions.is_empty(), "a version to speak");
         self.versions = versions;
+    }
+
+    /// Grants these features at most, of those there are ([`FEATURES`]), in sessions yet to be offered.
+    pub fn set_features(&mut self, features: u32) {
+        self.features = features & FEATURES;
     }
 
     /// What was counted outside sessions and in those that have ended.
@@ -354,15 +374,23 @@ impl Responder {
             framer: &session.framer,
             max_frame: session.max_frame,
             counters: &mut session.counters,
-            room: self.early < self.config.early_buffers_total,
+            room: self.config.early_buffers_total.saturating_sub(self.early),
             memory,
             tx,
         };
-        stream.take(seq, request(&frame), &mut session.buffers, &mut cx);
+        if session.multi && frame.command().is_some_and(Command::is_multi_request) {
+            match Multi::of(&frame) {
+                Some(multi) => stream.take_multi(seq, &multi, &mut session.buffers, &mut cx),
+                None => stream.take(seq, request(&frame), &mut session.buffers, &mut cx),
+            }
+        } else {
+            stream.take(seq, request(&frame), &mut session.buffers, &mut cx);
+        }
         self.early = self.early + session.buffers.used() - before;
         if stream.due.is_some() {
             self.due = Some((index, id));
         }
+        self.stalled |= stream.is_stalled();
     }
 
     #[inline]
@@ -385,6 +413,37 @@ impl Responder {
         }
     }
 
+    /// Whether requests whose turn has come wait for room for their answers: [`resume`](Self::resume) when there may be
+    /// some, be it that no other frame comes.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled
+    }
+
+    /// Answers what [waits](Self::is_stalled) for room, as far as there is some.
+    #[cold]
+    pub fn resume<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
+        self.finish_batch(tx);
+        self.stalled = false;
+        for session in self.sessions.iter_mut().flatten() {
+            for stream in session.streams.iter_mut().filter(|stream| stream.is_stalled()) {
+                let before = session.buffers.used();
+                let mut cx = Context {
+                    cn: session.cn.to_u64(),
+                    framer: &session.framer,
+                    max_frame: session.max_frame,
+                    counters: &mut session.counters,
+                    room: false,
+                    memory,
+                    tx,
+                };
+                stream.resume(&mut session.buffers, &mut cx);
+                self.early = self.early + session.buffers.used() - before;
+                self.stalled |= stream.is_stalled();
+            }
+        }
+    }
+
     #[inline]
     fn flush_due(&mut self, tx: &mut dyn Transmit) {
         if let Some((index, id)) = self.due.take()
@@ -396,7 +455,7 @@ impl Responder {
     }
 }
 
-/// Reads a genuine request; what makes no sense becomes [`Op::Malformed`] (R9).
+/// Reads a genuine request; what makes no sense, or was not agreed on, becomes [`Op::Malformed`] (R9).
 #[inline]
 fn request<'a>(frame: &'a Received<'_>) -> Request<'a> {
     let (op, data) = match frame.message() {
@@ -415,6 +474,8 @@ impl ResponderCounters {
         ResponderCounters {
             executed: self.executed + o.executed,
             faults: self.faults + o.faults,
+            multi_frames: self.multi_frames + o.multi_frames,
+            multi_requests: self.multi_requests + o.multi_requests,
             duplicates: self.duplicates + o.duplicates,
             early: self.early + o.early,
             sacks: self.sacks + o.sacks,

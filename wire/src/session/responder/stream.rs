@@ -45,7 +45,7 @@ pub(super) struct Request<'a> {
 /// How a request was answered: enough to answer again (R7). Reads are read again, which saves keeping
 /// their data; the engine at the CN never has a later write of the same line in flight beside a read.
 #[derive(Clone, Copy, Debug)]
-enum Answered {
+pub(super) enum Answered {
     Read,
     BurstRead { lines: u8 },
     Write,
@@ -77,11 +77,11 @@ pub(super) struct DueAck {
 }
 
 pub(super) struct Stream {
-    id: u8,
-    expected: u64,
+    pub(super) id: u8,
+    pub(super) expected: u64,
     retry: Box<[Retry; SLOTS]>,
     early: Box<[Option<Early>; SLOTS]>,
-    early_count: usize,
+    pub(super) early_count: usize,
     pub due: Option<DueAck>,
     scheme: Retransmission,
     /// The number expected when a NAK was last sent (Go-Back-N).
@@ -94,8 +94,8 @@ pub(super) struct Context<'a, M> {
     pub framer: &'a Framer,
     pub max_frame: usize,
     pub counters: &'a mut ResponderCounters,
-    /// Whether all sessions together may keep one more early write.
-    pub room: bool,
+    /// How many more early writes all sessions together may keep.
+    pub room: usize,
     pub memory: &'a mut M,
     pub tx: &'a mut dyn Transmit,
 }
@@ -125,6 +125,19 @@ impl Stream {
     /// Requests waiting for earlier ones.
     pub fn waiting(&self) -> usize {
         self.early_count
+    }
+
+    /// Whether the request whose turn it is has come, and there was no room for its answer.
+    #[inline]
+    pub fn is_stalled(&self) -> bool {
+        self.early_count > 0 && self.early[self.expected as usize % SLOTS].is_some()
+    }
+
+    /// Goes on with what is [stalled](Self::is_stalled), as far as there is room.
+    #[cold]
+    pub fn resume<M: Memory>(&mut self, buffers: &mut Slab, cx: &mut Context<'_, M>) {
+        self.drain_early(buffers, cx);
+        self.flush_due(cx.framer, cx.tx);
     }
 
     /// Takes genuine request `seq`.
@@ -171,10 +184,16 @@ impl Stream {
             cx.counters.dropped_full += 1;
             return false;
         };
-        self.retry[seq as usize % SLOTS] = Retry { answered, addr, axi };
-        self.expected = seq + 1;
+        self.executed(seq, answered, addr, axi);
         cx.counters.executed += 1;
         true
+    }
+
+    /// Notes how the request whose turn it was has been answered.
+    #[inline]
+    pub(super) fn executed(&mut self, seq: u64, answered: Answered, addr: u64, axi: Axi) {
+        self.retry[seq as usize % SLOTS] = Retry { answered, addr, axi };
+        self.expected = seq + 1;
     }
 
     #[inline]
@@ -256,11 +275,12 @@ impl Stream {
                 NONE
             } else {
                 // R10: no room, no SACK; it is as if lost.
-                let handle = if cx.room { buffers.store(request.data) } else { None };
+                let handle = if cx.room > 0 { buffers.store(request.data) } else { None };
                 let Some(handle) = handle else {
                     cx.counters.dropped_full += 1;
                     return;
                 };
+                cx.room -= 1;
                 handle
             };
             let Request { op, addr, axi, .. } = *request;
@@ -344,7 +364,7 @@ fn read<M: Memory>(
     Some(answered)
 }
 
-fn fault<M>(
+pub(super) fn fault<M>(
     cx: &mut Context<'_, M>,
     stream: u8,
     seq: u64,

@@ -1,13 +1,14 @@
 //! What one frame has to show, in tshark's words, according to the decoder of `cxloe_wire`.
 
 use cxloe_wire::frame::{
-    FrameError, HEADER_LEN, Header, Hello, HelloAck, LINE_SIZE, Message, PfcVector, Seal, body_len, clear_len,
+    ADDRESS_LEN, FrameError, HEADER_LEN, Header, Hello, HelloAck, LINE_SIZE, Message, PfcVector, Seal,
+    address_of, body_len, clear_len,
 };
 
 use super::tshark::Row;
 
 /// Fields that follow from the bytes of the frame alone.
-pub const FIELDS: [&str; 44] = [
+pub const FIELDS: [&str; 45] = [
     "cxloe.command",
     "cxloe.seq",
     "cxloe.stream",
@@ -15,6 +16,7 @@ pub const FIELDS: [&str; 44] = [
     "cxloe.address",
     "cxloe.line",
     "cxloe.lines",
+    "cxloe.other_address",
     "cxloe.mask",
     "cxloe.fault.status",
     "cxloe.sack.last_in_order",
@@ -55,12 +57,13 @@ pub const FIELDS: [&str; 44] = [
 ];
 
 /// What says that a frame is malformed, one for each case of [`FrameError`].
-pub const MALFORMED: [&str; 7] = [
+pub const MALFORMED: [&str; 8] = [
     "cxloe.truncated",
     "cxloe.undelimited",
     "cxloe.unknown_request",
     "cxloe.unaligned",
     "cxloe.line_count",
+    "cxloe.multi_count",
     "cxloe.empty_mask",
     "cxloe.leaves_page",
 ];
@@ -136,7 +139,19 @@ fn describe_clear(put: &mut dyn FnMut(&str, String), command: u8, payload: &[u8]
     };
     match command {
         0x02 | 0x81 => lines(put, 0),
-        0x03 | 0x86 => {
+        0x05 | 0x06 => {
+            put("lines", payload[0].to_string());
+            // Of a sealed frame, no more than the count.
+            let others = usize::from(payload[0]).saturating_sub(1) * ADDRESS_LEN;
+            let others = payload[1..].get(..others).unwrap_or_default();
+            let shown: Vec<String> =
+                others.as_chunks().0.iter().map(|bytes| format!("{:#018x}", address_of(bytes))).collect();
+            if !shown.is_empty() {
+                put("other_address", shown.join("|"));
+            }
+            lines(put, 1 + others.len());
+        }
+        0x03 | 0x86 | 0x88 | 0x89 => {
             put("lines", payload[0].to_string());
             lines(put, 1);
         }
@@ -201,6 +216,7 @@ fn name_of(error: &FrameError) -> &'static str {
         FrameError::UnknownRequest { .. } => "unknown_request",
         FrameError::Unaligned { .. } => "unaligned",
         FrameError::LineCount { .. } => "line_count",
+        FrameError::MultiCount { .. } => "multi_count",
         FrameError::EmptyMask => "empty_mask",
         FrameError::LeavesPage { .. } => "leaves_page",
     }

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cxloe_wire::frame::{
-    Command, Direction, Header, HelloStatus, Integrity, Mac, Message, Seal, Space, body_len,
+    Command, Direction, HEADER_LEN, Header, HelloStatus, Integrity, MULTI_LINES_MAX, MULTI_LINES_MIN, Mac,
+    Message, Seal, Space, body_len,
 };
 
 use super::decoder;
@@ -198,11 +199,14 @@ impl Follower {
             return Some(out);
         }
         let stream = session.stream(header.axi.stream);
+        // What a frame of many shows is the first one's.
+        let others = full + 1..full + numbers(command, frame);
         if code < 0x80 {
             if let Some(known) = stream.requests.get(&full) {
                 out.again(known.number);
-            } else {
-                stream.requests.insert(full, Asked { number, time, answered: None });
+            }
+            for full in (full..full + 1).chain(others) {
+                stream.requests.entry(full).or_insert(Asked { number, time, answered: None });
                 stream.highest = stream.highest.max(Some(full));
             }
         } else if is_sack {
@@ -223,13 +227,21 @@ impl Follower {
                     }
                 }
             }
-        } else if let Some(asked) = stream.requests.get_mut(&full) {
-            out.put("response_to", asked.number);
-            match asked.answered {
-                Some(before) => out.again(before),
-                None => {
+        } else {
+            if let Some(asked) = stream.requests.get_mut(&full) {
+                out.put("response_to", asked.number);
+                match asked.answered {
+                    Some(before) => out.again(before),
+                    None => {
+                        asked.answered = Some(number);
+                        out.put("response_time", seconds(time - asked.time));
+                        self.answered.insert(asked.number, number);
+                    }
+                }
+            }
+            for full in others {
+                if let Some(asked) = stream.requests.get_mut(&full).filter(|asked| asked.answered.is_none()) {
                     asked.answered = Some(number);
-                    out.put("response_time", seconds(time - asked.time));
                     self.answered.insert(asked.number, number);
                 }
             }
@@ -256,6 +268,18 @@ impl Follower {
         for (asked, answer) in &self.answered {
             rows[asked - 1].insert("cxloe.response_in".into(), answer.to_string());
         }
+    }
+}
+
+/// How many numbers a frame stands for: one, unless it is of many and makes sense.
+fn numbers(command: Option<Command>, frame: &[u8]) -> u64 {
+    use Command::{MultiReadReq, MultiReadResp, MultiWriteReq, MultiWriteResp};
+    match command {
+        Some(MultiReadReq | MultiWriteReq | MultiReadResp | MultiWriteResp) => {
+            let count = usize::from(frame[HEADER_LEN]);
+            if (MULTI_LINES_MIN..=MULTI_LINES_MAX).contains(&count) { count as u64 } else { 1 }
+        }
+        _ => 1,
     }
 }
 

@@ -82,6 +82,10 @@ const SESSION: [Command; 14] = [
     Command::BurstReadResp,
 ];
 
+/// Frames of many lines.
+const MANY: [Command; 4] =
+    [Command::MultiReadReq, Command::MultiReadResp, Command::MultiWriteReq, Command::MultiWriteResp];
+
 /// Every kind of frame that a session has when nothing goes wrong, and a Fault; each request with its answer and time.
 fn a_quiet_session_is_followed_from_hello_to_bye() -> Outcome {
     let captured = Traffic { echo: true, priority: Some(3), ..Traffic::quiet() }.capture()?;
@@ -89,6 +93,7 @@ fn a_quiet_session_is_followed_from_hello_to_bye() -> Outcome {
     let seen = compare(&captured, &rows, true)?;
     has(&seen, &SESSION)?;
     has(&seen, &[Command::BurstWriteReq, Command::Fault, Command::Echo, Command::EchoReply])?;
+    has(&seen, &MANY)?;
     for row in rows.iter().filter(|row| row.contains_key("cxloe.command")) {
         let status = row.get("cxloe.trailer.status").map(String::as_str);
         ensure(matches!(status, None | Some("1")), format!("a trailer is not good: {row:?}"))?;
@@ -127,6 +132,7 @@ fn sealed_payloads_are_named_as_such() -> Outcome {
     let rows = captured.read(&[])?;
     let seen = compare(&captured, &rows, false)?;
     has(&seen, &SESSION)?;
+    has(&seen, &MANY)?;
     let sealed = |row: &&Row| row.contains_key("cxloe.sealed");
     ensure(rows.iter().filter(sealed).count() > 500, "hardly anything is sealed")?;
     ensure(

@@ -31,7 +31,7 @@ use cxloe_system::{LIMIT, ensure, eventually};
 const CN: Mac = Mac([2, 0, 0, 0, 1, 0]);
 const MN: Mac = Mac([2, 0, 0, 0, 2, 0]);
 const BYTES: u64 = 2 << 20;
-/// Lines written and read one by one.
+/// Lines written and read, one by one and then many at once.
 const LINES: u64 = 600;
 const KEY: &str = "a key for captures, long enough";
 /// Bytes of a pcap file's header, and of the header of each frame in it.
@@ -173,6 +173,10 @@ impl Traffic {
         };
         let wait = WaitStyle::Adaptive { spin: Duration::from_micros(50) };
         let mut port = Port::new(link, Engine::new(CacheConfig::OFF), wait);
+        if self.congestion {
+            // Frames of many lines would leave no queue.
+            port.engine().set_features(0);
+        }
         let now = port.clock().now();
         let peer = port.engine().add_peer(station.requester(MN), now);
         // Twice what the memory node gives: what lies beyond is a Fault.
@@ -193,6 +197,10 @@ impl Traffic {
                 let vector = PfcVector { enabled: 8, quanta: [0, 0, 0, 77, 0, 0, 0, 0] };
                 Ok(PfcSocket::open("cn0")?.send(&vector)?)
             })??;
+        }
+        for (hpa, line) in &lines {
+            port.write(*hpa, line)?;
+            ensure(port.read(*hpa)? == *line, "another line than was written")?;
         }
         let mut read = vec![[0; 64]; lines.len()];
         // Until a queue was long, which takes some tries where the memory node is quick.

@@ -12,7 +12,12 @@ pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
     if backend != Backend::Xdp {
         ensure(at_a.max_frame == at_a.mtu + 14, "less than the MTU carries")?;
     }
-    let lengths = [60, 93, 256, 1514, at_a.max_frame - 1, at_a.max_frame];
+    // A page in one frame, wherever the MTU has room for it.
+    ensure(at_a.max_frame >= (at_a.mtu + 14).min(MAX_FRAME_LIMIT), format!("{at_a:?}"))?;
+    // Around what one chunk of AF_XDP holds, and a page.
+    let edges = [3835, 3836, 3837, 3840, 3841, 4096, 4097, MAX_FRAME_LIMIT];
+    let mut lengths = vec![60, 93, 256, 1514, at_a.max_frame - 1, at_a.max_frame];
+    lengths.extend(edges.into_iter().filter(|edge| *edge < at_a.max_frame - 1));
     let frames = |to, from| -> Vec<_> {
         lengths
             .iter()
@@ -25,10 +30,24 @@ pub fn frames_pass_whole(backend: Backend, mtu: u32) -> Outcome {
         pass(&mut *b, &mut *a, &frames(at_a.mac, at_b.mac))?;
     }
     let (sent, got) = (a.counters(), b.counters());
-    let bytes: usize = 3 * lengths.iter().sum::<usize>();
-    ensure((sent.tx_frames, sent.tx_bytes) == (18, bytes as u64), format!("{sent:?}"))?;
-    ensure((got.rx_frames, got.rx_bytes) == (18, bytes as u64), format!("{got:?}"))?;
+    let (count, bytes) = (3 * lengths.len() as u64, 3 * lengths.iter().sum::<usize>() as u64);
+    ensure((sent.tx_frames, sent.tx_bytes) == (count, bytes), format!("{sent:?}"))?;
+    ensure((got.rx_frames, got.rx_bytes) == (count, bytes), format!("{got:?}"))?;
     ensure((got.rx_dropped, sent.tx_errors) == (0, 0), format!("{sent:?} {got:?}"))
+}
+
+/// Short frames and pages by turns, many times around all rings, so that chunks come in every order.
+pub fn pages_and_lines_take_turns(backend: Backend) -> Outcome {
+    let lab = cable().mtu(9000).build()?;
+    let [mut a, mut b] = ends(&lab, backend)?;
+    let (from, to) = (a.info().mac, b.info().mac);
+    for batch in 0..120_u64 {
+        let len = |i: u64| if (i * i + batch).is_multiple_of(3) { MAX_FRAME_LIMIT } else { 60 + i as usize };
+        let frames: Vec<_> = (0..40).map(|i| ours(to, from, len(i), batch * 40 + i)).collect();
+        pass(&mut *a, &mut *b, &frames)?;
+    }
+    let (sent, got) = (a.counters(), b.counters());
+    ensure((got.rx_frames, got.rx_dropped, sent.tx_errors) == (4800, 0, 0), format!("{sent:?} {got:?}"))
 }
 
 pub fn batches_keep_their_order(backend: Backend) -> Outcome {

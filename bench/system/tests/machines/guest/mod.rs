@@ -11,14 +11,16 @@ use cxloe_system::{Outcome, ensure};
 use cxloe_system::{Test, tests};
 
 pub fn tests(_: Standing) -> Vec<Test> {
-    tests![
+    let mut tests = tests![
         command_ends_as_it_does,
         time_is_bounded,
         death_is_told,
         nbd::kernel_swaps_and_mounts,
         cxl::device_serves_what_fits,
-        rdma::soft_roce_beside_this_system,
-    ]
+    ];
+    let peer = Test::new("rdma::soft_roce_beside_this_system", rdma::soft_roce_beside_this_system);
+    tests.push(peer.long("a comparison in an emulated machine"));
+    tests
 }
 
 fn command_ends_as_it_does() -> Outcome {

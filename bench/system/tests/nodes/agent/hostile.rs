@@ -35,7 +35,8 @@ pub fn hostile_clients_hurt_only_themselves() -> Outcome {
         _ => {}
     }
     match liar.read_to_end(&mut Vec::new()) {
-        Ok(0) => {}
+        // It said that it sleeps as well, so it may have been woken.
+        Ok(_) => {}
         Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => {}
         other => return Err(format!("its port was not closed: {other:?}").into()),
     }
@@ -43,17 +44,21 @@ pub fn hostile_clients_hurt_only_themselves() -> Outcome {
 
     // Full rings, over and over, and completions that nobody takes.
     let (mut sluggard, memory) = raw_port(&rig)?;
-    for entry in 0..256 {
-        memory.word(512 + entry * 16).store(3, Relaxed);
-    }
-    memory.word(16).store(256, Release);
+    // Flushes, of the first lap and then of the second: the phase is in bit 31.
+    const PHASE: u64 = 1 << 31;
+    let submission = |entry: usize| 512 + entry * 16;
+    let completion = |entry: usize| 512 + (256 + entry) * 16;
+    let submit =
+        |phase: u64| (0..256).for_each(|entry| memory.word(submission(entry)).store(3 | phase, Release));
+    submit(PHASE);
     sluggard.write_all(&[1])?;
-    eventually("its flushes are answered", || (memory.word(48).load(Acquire) == 256).then_some(()))?;
-    memory.word(16).store(512, Release);
+    let is_told = |entry: usize| memory.word(completion(entry)).load(Acquire) & PHASE != 0;
+    eventually("its flushes are answered", || is_told(255).then_some(()))?;
+    submit(0);
     sluggard.write_all(&[1])?;
     good.write_batch(&written_lines(hpa, 14))?;
     verify(&mut good, hpa, 14)?;
-    ensure(memory.word(48).load(Relaxed) == 256, "no completion goes where there is no room")?;
+    ensure((0..256).all(is_told), "no completion goes where there is no room")?;
     drop(sluggard);
 
     // Requests that are none.

@@ -3,6 +3,7 @@
 //!
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded.
 
+mod cpus;
 mod hostile;
 mod interface;
 
@@ -36,6 +37,10 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         cable_may_be_unplugged,
         sigterm_writes_back_and_leaves_nothing,
         hostile::hostile_clients_hurt_only_themselves,
+        cpus::clients_work_on_the_agents_cpu_and_on_others,
+        cpus::a_crowded_agent_serves_all,
+        cpus::killed_agent_ends_a_wait_on_any_cpu,
+        cpus::killed_client_leaves_its_operations,
         idle_agent_sleeps,
         measurements_follow_each_other,
     ];

@@ -41,6 +41,17 @@ pub fn the_kernel_reads_and_writes_the_heap() -> Outcome {
     checked("kernel", Sizes(64, 1), &[])?.paged(4 * MIB).map(drop)
 }
 
+/// New memory is zeros without a frame; what is said to be needed comes before anybody waits for it.
+pub fn programs_say_what_they_will_need() -> Outcome {
+    let ended = checked("hints", Sizes(64, 32), &[])?;
+    let counted = ended.view.ok_or("no figures")?.counters;
+    ensure(
+        counted.zero_fills > 0 && counted.fetched == 0,
+        format!("somebody waited for frames: {counted:#?}"),
+    )?;
+    ensure(counted.evicted >= 2048 && counted.prefetched >= 1024, format!("{counted:#?}"))
+}
+
 /// By vfork, posix_spawn and system; what is started joins as well, or does without, and all of it comes to its end.
 pub fn programs_start_programs() -> Outcome {
     checked("starts", Sizes(64, 1), &[])?.paged(3 * MIB).map(drop)

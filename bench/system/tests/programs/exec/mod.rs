@@ -32,6 +32,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
             corners::forks_beside_threads_that_allocate,
             corners::parts_of_mappings_are_changed,
             corners::the_kernel_reads_and_writes_the_heap,
+            corners::programs_say_what_they_will_need,
             corners::programs_start_programs,
             corners::children_of_other_makes_are_followed,
             corners::helpers_give_up_rights_with_their_program,

@@ -1,13 +1,16 @@
 //! One stream of requests: its numbers, its window, and its retry buffer.
 //!
 //! ```text
-//!  answered |  oldest ....................... next | not yet sent
-//!           |  [retry buffer: at most SLOTS entries]|
+//!  answered |  oldest ........... unsent ......... next | not yet made
+//!           |  [retry buffer: at most SLOTS entries    ]|
 //! ```
 //!
-//! A request enters at `next` when it is sent (R1) and leaves at `oldest`, completed, when its answer and
-//! those of all before it are there (R2). What happens in between if frames are lost is in `recovery`.
+//! A request enters at `next` when it is made (R1) and leaves at `oldest`, completed, when its answer and
+//! those of all before it are there (R2). It is sent at once, or, where the caller has said that others follow, as part of
+//! a frame of many (`pack`); from `unsent` on are those that wait for that. What happens in between if frames are lost is
+//! in `recovery`.
 
+mod pack;
 mod recovery;
 
 use alloc::boxed::Box;
@@ -21,6 +24,7 @@ use crate::session::framer::Framer;
 use crate::session::slab::NONE;
 use crate::session::{FIRST, Retransmission, SLOTS, WINDOW};
 use crate::time::Time;
+pub(super) use pack::Packing;
 use recovery::Recovery;
 
 /// One stream.
@@ -29,6 +33,8 @@ pub(super) struct Stream {
     window: usize,
     /// The number the next answer in order bears.
     oldest: u64,
+    /// The first number that has not been sent in this session; `next` where none waits.
+    unsent: u64,
     next: u64,
     reads: usize,
     writes: usize,
@@ -46,6 +52,7 @@ impl Stream {
             id,
             window: WINDOW,
             oldest: FIRST,
+            unsent: FIRST,
             next: FIRST,
             reads: 0,
             writes: 0,
@@ -105,8 +112,9 @@ impl Stream {
         if op.is_read() { &mut self.reads } else { &mut self.writes }
     }
 
-    /// Sends a request under the next number and keeps it (R1). The caller has checked
-    /// [`has_room`](Self::has_room). `false`, with nothing changed, when the transmit ring is full.
+    /// Sends a request under the next number and keeps it (R1), or keeps it to be sent with others. The caller has
+    /// checked [`has_room`](Self::has_room). `false`, with nothing changed but that those which waited may have been sent,
+    /// when the transmit ring is full.
     #[inline]
     #[allow(clippy::too_many_arguments, reason = "the parts of one request, all from one caller")]
     pub fn send(
@@ -120,10 +128,15 @@ impl Stream {
         shared: &mut Shared,
         tx: &mut dyn Transmit,
     ) -> bool {
+        let waits = shared.packing.lines_max(op);
+        if self.unsent != self.next && !self.makes_room(op, waits, now, framer, shared, tx) {
+            return false;
+        }
         let seq = self.next;
         // There are as many buffers as writes in all windows together, so one is free.
         let payload = if op.is_read() { NONE } else { shared.buffers.writes.store(data).unwrap_or(NONE) };
-        if (payload == NONE && !op.is_read()) || !transmit(framer, tx, self.id, seq, op, addr, data) {
+        let stored = payload != NONE || op.is_read();
+        if !stored || (waits == 0 && !transmit(framer, tx, self.id, seq, op, addr, data)) {
             shared.buffers.writes.release(payload);
             return false;
         }
@@ -131,10 +144,18 @@ impl Stream {
             self.since = now;
             self.recovery.expect(now, &shared.rtt);
         }
+        let sends = u32::from(waits == 0);
         *self.at_mut(seq) =
-            Entry { op, addr, token, payload, last_sent: now, sends: 1, sacked: false, early: Early::None };
+            Entry { op, addr, token, payload, last_sent: now, sends, sacked: false, early: Early::None };
         self.next += 1;
         *self.count_mut(op) += 1;
+        if waits == 0 {
+            self.unsent = self.next;
+            shared.charge(op.payload_len(), framer);
+        } else if self.waiting() >= waits {
+            // If the ring is full, they go on waiting.
+            self.send_waiting(now, framer, shared, tx);
+        }
         true
     }
 
@@ -152,17 +173,11 @@ impl Stream {
             shared.counters.duplicates += 1;
             return;
         }
-        if seq >= self.next {
+        if seq >= self.unsent {
             shared.counters.dropped_window += 1;
             return;
         }
-        let entry = self.at(seq);
-        let fits = match answer {
-            Answer::Data(data) => entry.op.is_read() && data.len() == entry.op.data_len(),
-            Answer::Done => !entry.op.is_read(),
-            Answer::Fault(_) => true,
-        };
-        if !fits {
+        if !self.at(seq).op.fits(answer) {
             shared.counters.dropped_unmatched += 1;
             return;
         }
@@ -171,17 +186,68 @@ impl Stream {
             return;
         }
         // R8: no sample from a request sent more than once, as the answer may belong to either
-        // transmission; nor from one that waited for others at the memory node.
-        let (sends, sent) = (entry.sends, entry.last_sent);
-        if sends == 1 && !entry.sacked {
+        // transmission; nor from one that waited for others at the memory node, or in a silence.
+        let Entry { sends, last_sent: sent, sacked, .. } = *self.at(seq);
+        if sends == 1 && !sacked && self.recovery.counts(sent) {
             shared.rtt.sample(now.0.saturating_sub(sent.0));
         }
         self.complete(answer, shared, out);
+        self.progressed(sends, sent, now, shared, out);
+    }
+
+    /// Takes genuine answers to requests from `seq` on, which came in one frame.
+    #[inline]
+    pub fn answered_all<'a>(
+        &mut self,
+        seq: u64,
+        answers: impl ExactSizeIterator<Item = Answer<'a>>,
+        now: Time,
+        shared: &mut Shared,
+        out: &mut dyn Completions,
+    ) {
+        let (oldest, end) = (self.oldest, seq + answers.len() as u64);
+        let in_order = seq == oldest && end <= self.unsent;
+        let Entry { sends, last_sent: sent, sacked, .. } = *self.at(seq);
+        if in_order && sends == 1 && !sacked {
+            // The usual case: what was sent in one frame, once. One look at the clock for all of them.
+            shared.rtt.sample(now.0.saturating_sub(sent.0));
+        }
+        for (number, answer) in (seq..).zip(answers) {
+            let entry = self.at(number);
+            if in_order && number == self.oldest && entry.early.is_none() && entry.op.fits(answer) {
+                self.complete(answer, shared, out);
+            } else {
+                // Whose answer came early before is completed with that.
+                self.complete_all_early(shared, out);
+                self.answered(number, answer, now, shared, out);
+            }
+        }
+        if in_order && self.oldest > oldest {
+            self.progressed(sends, sent, now, shared, out);
+        }
+    }
+
+    /// The oldest was answered, which had been sent `sends` times, the last time at `sent`: completes what is in order now.
+    #[inline]
+    fn progressed(
+        &mut self,
+        sends: u32,
+        sent: Time,
+        now: Time,
+        shared: &mut Shared,
+        out: &mut dyn Completions,
+    ) {
+        self.complete_all_early(shared, out);
+        self.since = now;
+        self.recovery.progressed(sends, sent, now, &shared.rtt);
+    }
+
+    /// Completes those whose turn it is and whose answers are there.
+    #[inline]
+    fn complete_all_early(&mut self, shared: &mut Shared, out: &mut dyn Completions) {
         while self.oldest < self.next && !self.at(self.oldest).early.is_none() {
             self.complete_early(shared, out);
         }
-        self.since = now;
-        self.recovery.progressed(sends, sent, now, &shared.rtt);
     }
 
     /// R2: an answer that came early waits for those before it.
@@ -269,7 +335,7 @@ impl Stream {
             self.forget_early(self.oldest, &mut shared.buffers);
             self.fail_oldest(error, shared, out);
         }
-        (self.oldest, self.next) = (FIRST, FIRST);
+        (self.oldest, self.unsent, self.next) = (FIRST, FIRST, FIRST);
         self.recovery = Recovery::default();
     }
 
@@ -306,6 +372,8 @@ impl Stream {
         self.entries.rotate_left(first as usize % SLOTS);
         self.entries.rotate_right(FIRST as usize);
         (self.oldest, self.next) = (FIRST, FIRST + (kept - first));
+        // Also what waited to be sent with others.
+        self.unsent = self.next;
         self.since = now;
         self.recovery = Recovery::of_everything(self.next, now, &shared.rtt);
     }

@@ -22,6 +22,8 @@ use crate::time::Time;
 
 /// Entries a sweep repeats for each answer that arrives.
 const SWEEP_STEP: u32 = 2;
+/// Round trips in a row that a probe keeps from being counted, at most.
+const UNCOUNTED_MAX: u8 = 8;
 /// What a sweep that waits for no answers may repeat.
 const ALL: u32 = u32::MAX;
 
@@ -51,6 +53,10 @@ pub(super) struct Recovery {
     silent_at: Time,
     /// Whether the silence since the last progress has been probed.
     probed: bool,
+    /// When a probe was last sent.
+    probed_at: Time,
+    /// Round trips in a row that were not counted because of it.
+    uncounted: u8,
     /// Time-outs since the last progress.
     expiries: u32,
     /// When there may be something to repeat.
@@ -74,6 +80,16 @@ impl Recovery {
     pub fn expect(&mut self, now: Time, rtt: &RoundTrip) {
         self.probed = false;
         self.silent_at = later_by(now, rtt.probe_ns());
+    }
+
+    /// Whether the round trip of a request that was sent at `sent`, once, and is answered, tells how long the way is. One
+    /// sent before the last probe waited in the silence that the probe ended, and counted, it would make the next silence
+    /// longer. If that goes on, it is the way that has become slow.
+    #[inline]
+    pub fn counts(&mut self, sent: Time) -> bool {
+        let counts = sent >= self.probed_at || self.uncounted >= UNCOUNTED_MAX;
+        self.uncounted = if counts { 0 } else { self.uncounted + 1 };
+        counts
     }
 
     /// R8: the oldest was answered, which had been sent `sends` times, the last time at `sent`.
@@ -119,7 +135,7 @@ impl Stream {
     /// R5: request `seq` has arrived, and everything up to `last_in_order` has been executed.
     #[cold]
     pub fn sacked(&mut self, seq: u64, last_in_order: u64) {
-        if seq < self.oldest || seq >= self.next {
+        if seq < self.oldest || seq >= self.unsent {
             return;
         }
         if self.scheme == Retransmission::GoBackN {
@@ -139,7 +155,7 @@ impl Stream {
 
     /// Go-Back-N: everything from request `from` on is to be sent again.
     fn go_back(&mut self, from: u64) {
-        let sweep = Sweep { at: from, until: self.next, began: Time(u64::MAX), allowance: ALL };
+        let sweep = Sweep { at: from, until: self.unsent, began: Time(u64::MAX), allowance: ALL };
         self.recovery.sweep = Some(sweep);
         self.recovery.check_at = Some(Time::ZERO);
     }
@@ -170,6 +186,11 @@ impl Stream {
             self.recovery.check_at = None;
             return;
         }
+        if !self.send_waiting(now, framer, shared, tx) {
+            // The transmit ring is full: go on when there may be room.
+            self.recovery.check_at = Some(now);
+            return;
+        }
         if now >= self.recovery.silent_at {
             if self.recovery.probed {
                 self.expire(now, framer, shared, tx);
@@ -198,7 +219,7 @@ impl Stream {
             self.recovery.probed = timeout_at <= overdue_at;
             return;
         }
-        self.recovery.probed = true;
+        (self.recovery.probed, self.recovery.probed_at) = (true, now);
         // Looked at late, because this thread was not running: the probe has its time all the same.
         self.recovery.silent_at = timeout_at.max(later_by(now, patience));
         shared.counters.probes += 1;

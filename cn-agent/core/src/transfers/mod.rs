@@ -1,15 +1,21 @@
 //! Pages on their way between page buffers and memory nodes: the [`Store`] of every pager, over one engine.
 //!
 //! ```text
-//!   Pager --fetch, write--> demand, ahead --go_on--> Engine: bursts, as many as a page takes, of many pages at once
-//!                              ^                        |
-//!                              |  later                 v answers (by burst)
+//!   Pager --fetch, write--> lanes: demand, write, ahead --go_on--> Engine: bursts, as many as a page takes, of many pages
+//!                              ^                                       |
+//!                              |  later                                v answers (by burst)
 //!                           waiting_to_retry <--- failed --- PageTransfer --- all its segments are there ---> Pager::fetched, written
 //! ```
+//!
+//! Each memory node has queues of its own (`lanes.rs`). What somebody waits for is sent first and at once; of write-backs and
+//! of what is read ahead only so many bursts are on their way to a memory node that a fault behind them hardly notices.
 //!
 //! A page may be spread over several memory nodes and takes several frames, so it travels in *bursts*, one frame each.
 //! If one fails the whole page is sent for again, after a pause, until its region's patience is over. Everything has a
 //! place from the start: nothing is allocated later.
+
+mod lanes;
+mod sending;
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -17,14 +23,14 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use cxloe_wire::Transmit;
-use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::session::OpError;
 use cxloe_wire::time::Time;
 
-use crate::engine::{BurstRead, Direction, Engine, EngineError, Segment, SegmentIter, Write};
+use crate::engine::{EngineError, Segment, SegmentIter};
 use crate::fault_times::FaultWatch;
 use crate::pager::{BufferId, Lost, PAGE_BYTES, PageBuffers, Store, Urgency};
+
+use lanes::{Class, LANES, Lanes, NEW};
 
 /// What tells user values of paging from those of ports.
 pub const PAGING: u64 = 1 << 63;
@@ -58,7 +64,7 @@ struct PageTransfer {
     since: Option<Time>,
     patience: Duration,
     serial: u64,
-    ahead: bool,
+    class: Class,
     /// When it was begun, if somebody waits for what it fetches.
     began: Option<Time>,
 }
@@ -67,6 +73,8 @@ struct PageTransfer {
 struct Burst {
     transfer: u16,
     segment: Segment,
+    lane: u8,
+    class: Class,
 }
 
 /// A transfer that has ended.
@@ -99,8 +107,13 @@ pub struct Transfers {
     free: Vec<u16>,
     bursts: Vec<Option<Burst>>,
     free_bursts: Vec<u16>,
-    demand: VecDeque<u16>,
-    ahead: VecDeque<u16>,
+    lanes: Lanes,
+    /// Bursts on their way, by class and lane.
+    on_their_way: [[u16; LANES]; 3],
+    /// Transfers that somebody waits for.
+    demands: usize,
+    /// Those that fetch what nobody waits for yet.
+    ahead: usize,
     waiting_to_retry: VecDeque<(Time, u16)>,
     now: Time,
     serial: u64,
@@ -129,16 +142,25 @@ impl Store for PageIo<'_> {
     }
 
     fn fetch(&mut self, slot: u32, buffer: BufferId, urgency: Urgency) {
-        self.begin(slot, buffer, Way::Fetch, urgency == Urgency::Ahead);
+        let class = if urgency == Urgency::Ahead { Class::Ahead } else { Class::Demand };
+        self.begin(slot, buffer, Way::Fetch, class);
     }
 
     fn write(&mut self, slot: u32, lines: u64, buffer: BufferId) {
-        self.begin(slot, buffer, Way::Write(lines), false);
+        self.begin(slot, buffer, Way::Write(lines), Class::Write);
+    }
+
+    fn hurry(&mut self, buffer: BufferId) {
+        self.transfers.hurry(self.space, buffer);
+    }
+
+    fn demands(&self) -> usize {
+        self.transfers.demands
     }
 }
 
 impl PageIo<'_> {
-    fn begin(&mut self, slot: u32, buffer: BufferId, way: Way, ahead: bool) {
+    fn begin(&mut self, slot: u32, buffer: BufferId, way: Way, class: Class) {
         let PageIo { space, hpa, patience, .. } = *self;
         let hpa = hpa + u64::from(slot) * PAGE_BYTES as u64;
         let transfers = &mut *self.transfers;
@@ -148,7 +170,7 @@ impl PageIo<'_> {
         transfers.serial += 1;
         let serial = transfers.serial;
         let segment_iter = SegmentIter::new(hpa..hpa + PAGE_BYTES as u64);
-        let began = (!ahead && matches!(way, Way::Fetch)).then(|| transfers.watch.now());
+        let began = (class == Class::Demand).then(|| transfers.watch.now());
         transfers.slots[usize::from(at)] = Some(PageTransfer {
             space: Some(space),
             buffer,
@@ -161,10 +183,12 @@ impl PageIo<'_> {
             since: None,
             patience,
             serial,
-            ahead,
+            class,
             began,
         });
-        if ahead { &mut transfers.ahead } else { &mut transfers.demand }.push_back(at);
+        transfers.demands += usize::from(class == Class::Demand);
+        transfers.ahead += usize::from(class == Class::Ahead);
+        transfers.lanes.push(at, NEW, class);
     }
 }
 
@@ -176,8 +200,10 @@ impl Transfers {
             free: (0..TRANSFERS_MAX as u16).rev().collect(),
             bursts: vec![None; BURSTS_MAX],
             free_bursts: (0..BURSTS_MAX as u16).rev().collect(),
-            demand: VecDeque::with_capacity(TRANSFERS_MAX),
-            ahead: VecDeque::with_capacity(TRANSFERS_MAX),
+            lanes: Lanes::new(TRANSFERS_MAX),
+            on_their_way: [[0; LANES]; 3],
+            demands: 0,
+            ahead: 0,
             waiting_to_retry: VecDeque::with_capacity(TRANSFERS_MAX),
             now: Time::ZERO,
             serial: 0,
@@ -201,7 +227,34 @@ impl Transfers {
     /// Whether some wait to be sent.
     #[inline]
     pub fn is_waiting(&self) -> bool {
-        !self.demand.is_empty() || !self.ahead.is_empty()
+        !self.lanes.is_empty()
+    }
+
+    /// How many there are that somebody waits for.
+    #[inline]
+    pub fn demands(&self) -> usize {
+        self.demands
+    }
+
+    /// Whether any fetches what nobody waits for yet.
+    #[inline]
+    pub fn is_reading_ahead(&self) -> bool {
+        self.ahead > 0
+    }
+
+    /// Somebody waits now for what is being fetched into this buffer of a space: what is not sent of it goes first.
+    fn hurry(&mut self, space: u16, buffer: BufferId) {
+        let Transfers { slots, lanes, demands, ahead, .. } = self;
+        let is_it = |at: u16| {
+            let transfer = slots[usize::from(at)].as_ref();
+            transfer.is_some_and(|transfer| (transfer.space, transfer.buffer) == (Some(space), buffer))
+        };
+        let Some((at, lane)) = lanes.take(Class::Ahead, is_it) else { return };
+        lanes.push(at, lane, Class::Demand);
+        if let Some(transfer) = &mut slots[usize::from(at)] {
+            transfer.class = Class::Demand;
+            (*demands, *ahead) = (*demands + 1, *ahead - 1);
+        }
     }
 
     /// When one that failed is due again.
@@ -236,108 +289,6 @@ impl Transfers {
         self.slots.iter_mut().flatten().filter(|t| t.space == Some(space)).for_each(|t| t.space = None);
     }
 
-    /// Sends as many segments as the engine takes, those somebody waits for first. `ended` hears of transfers that end within this call. How many segments were sent.
-    #[inline]
-    pub fn go_on(
-        &mut self,
-        engine: &mut Engine,
-        now: Time,
-        tx: &mut dyn Transmit,
-        source: &mut impl BufferSource,
-        ended: &mut Vec<Ended>,
-    ) -> usize {
-        self.now = now;
-        while let Some((_, transfer)) = self.waiting_to_retry.front().copied().filter(|(at, _)| *at <= now) {
-            self.waiting_to_retry.pop_front();
-            let ahead = self.slots[usize::from(transfer)].as_ref().is_some_and(|transfer| transfer.ahead);
-            if ahead { &mut self.ahead } else { &mut self.demand }.push_back(transfer);
-        }
-        let mut sent = 0;
-        loop {
-            let from_demand = !self.demand.is_empty();
-            let queue = if from_demand { &self.demand } else { &self.ahead };
-            let Some(at) = queue.front().copied() else { return sent };
-            let owner = self.slots[usize::from(at)].as_ref().and_then(|transfer| transfer.space);
-            let Some(buffers) = owner.and_then(|space| source.buffers(space)) else {
-                // Nobody waits for it.
-                self.dequeue(from_demand);
-                if let Some(transfer) = &mut self.slots[usize::from(at)] {
-                    transfer.all_sent = true;
-                }
-                self.settle(at, ended);
-                continue;
-            };
-            match self.send_next(at, engine, now, tx, buffers) {
-                Ok(true) => sent += 1,
-                Ok(false) => {
-                    self.dequeue(from_demand);
-                    self.settle(at, ended);
-                }
-                Err(EngineError::Busy) => return sent,
-                Err(error) => {
-                    self.dequeue(from_demand);
-                    self.fail(at, error);
-                    self.settle(at, ended);
-                }
-            }
-        }
-    }
-
-    fn dequeue(&mut self, demand: bool) {
-        if demand { &mut self.demand } else { &mut self.ahead }.pop_front();
-    }
-
-    /// Sends the next segment of a transfer; `false` when there is none.
-    fn send_next(
-        &mut self,
-        at: u16,
-        engine: &mut Engine,
-        now: Time,
-        tx: &mut dyn Transmit,
-        buffers: &mut PageBuffers,
-    ) -> Result<bool, EngineError> {
-        let Some(transfer) = &mut self.slots[usize::from(at)] else { return Ok(false) };
-        let direction = match transfer.way {
-            Way::Fetch => Direction::Read,
-            Way::Write(_) => Direction::Write,
-        };
-        let Some(segment) = transfer.segment_iter.segment(engine, direction) else {
-            transfer.all_sent = true;
-            return Ok(false);
-        };
-        let Some(burst) = self.free_bursts.last().copied() else { return Err(EngineError::Busy) };
-        let user = PAGING | u64::from(burst);
-        let from = (segment.hpa - transfer.hpa) as usize;
-        let on_its_way = match transfer.way {
-            Way::Fetch => match engine.burst_read(&segment, user, now, tx)? {
-                BurstRead::Sent => true,
-                BurstRead::Here(data) => {
-                    segment.scatter(data, &mut buffers.page_mut(transfer.buffer)[from..]);
-                    false
-                }
-                BurstRead::Alike(line) => {
-                    let lines = [line; BURST_LINES_MAX];
-                    let page = &mut buffers.page_mut(transfer.buffer)[from..];
-                    segment.scatter(lines[..segment.lines].as_flattened(), page);
-                    false
-                }
-            },
-            Way::Write(lines) => {
-                let (mask, bytes) =
-                    gather(&segment, from, lines, buffers.page(transfer.buffer), &mut self.room);
-                mask != 0
-                    && engine.burst_write(&segment, mask, &self.room[..bytes], user, now, tx)? == Write::Sent
-            }
-        };
-        transfer.segment_iter.advance(&segment);
-        if on_its_way {
-            transfer.in_flight += 1;
-            self.free_bursts.pop();
-            self.bursts[usize::from(burst)] = Some(Burst { transfer: at, segment });
-        }
-        Ok(true)
-    }
-
     fn fail(&mut self, at: u16, error: EngineError) {
         let now = self.now;
         if let Some(transfer) = &mut self.slots[usize::from(at)] {
@@ -350,7 +301,7 @@ impl Transfers {
     /// Ends a transfer, or lays it to rest, if nothing of it is on its way any more.
     fn settle(&mut self, at: u16, ended: &mut Vec<Ended>) {
         let Some(transfer) = &mut self.slots[usize::from(at)] else { return };
-        if transfer.in_flight > 0 || !transfer.all_sent {
+        if transfer.in_flight > 0 || !transfer.all_sent || self.lanes.has(at) {
             return;
         }
         let cause = transfer.failed.take().filter(|_| transfer.space.is_some());
@@ -368,8 +319,10 @@ impl Transfers {
             }
             None => Ok(()),
         };
-        let PageTransfer { space, buffer, ref way, began, .. } = *transfer;
+        let PageTransfer { space, buffer, ref way, began, class, .. } = *transfer;
         ended.push(Ended { space, buffer, fetch: matches!(way, Way::Fetch), outcome, cause, began });
+        self.demands -= usize::from(class == Class::Demand);
+        self.ahead -= usize::from(class == Class::Ahead);
         self.slots[usize::from(at)] = None;
         self.free.push(at);
     }
@@ -379,6 +332,7 @@ impl Transfers {
         let at = (user & !PAGING) as usize;
         let burst = self.bursts.get_mut(at)?.take()?;
         self.free_bursts.push(at as u16);
+        self.on_their_way[burst.class as usize][usize::from(burst.lane)] -= 1;
         if let Some(transfer) = &mut self.slots[usize::from(burst.transfer)] {
             transfer.in_flight -= 1;
         }
@@ -388,7 +342,7 @@ impl Transfers {
     /// Data has come.
     #[inline]
     pub fn read(&mut self, user: u64, data: &[u8], source: &mut impl BufferSource, ended: &mut Vec<Ended>) {
-        let Some(Burst { transfer: at, segment }) = self.arrived(user) else { return };
+        let Some(Burst { transfer: at, segment, .. }) = self.arrived(user) else { return };
         if let Some(transfer) = &self.slots[usize::from(at)]
             && let Some(buffers) = transfer.space.and_then(|space| source.buffers(space))
         {
@@ -410,9 +364,7 @@ impl Transfers {
     #[cold]
     pub fn failed(&mut self, user: u64, error: EngineError, ended: &mut Vec<Ended>) {
         if let Some(Burst { transfer, .. }) = self.arrived(user) {
-            // What was not sent yet is not sent; its place in the queue, if it has one, is noticed there.
-            self.demand.retain(|other| *other != transfer);
-            self.ahead.retain(|other| *other != transfer);
+            // What was not sent yet is not sent; that is noticed when its turn comes, if it is in a queue.
             self.fail(transfer, error);
             self.settle(transfer, ended);
         }
@@ -429,41 +381,9 @@ pub fn is_final(error: EngineError) -> bool {
     )
 }
 
-/// Those lines of a segment that `lines` of the page name: as a mask of the segment, and their bytes, in `room`; how many
-/// of these. The segment begins at byte `from` of the page.
-fn gather(
-    segment: &Segment,
-    from: usize,
-    lines: u64,
-    page: &[u8; PAGE_BYTES],
-    room: &mut [u8; PAGE_BYTES],
-) -> (u64, usize) {
-    let (mut mask, mut bytes) = (0, 0);
-    for index in 0..segment.lines {
-        let at = from + segment.offset(index) as usize;
-        if lines >> (at / LINE_SIZE) & 1 == 1 {
-            mask |= 1 << index;
-            room[bytes..bytes + LINE_SIZE].copy_from_slice(&page[at..at + LINE_SIZE]);
-            bytes += LINE_SIZE;
-        }
-    }
-    (mask, bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_named_lines_are_gathered() {
-        let page: [u8; PAGE_BYTES] = std::array::from_fn(|at| (at / LINE_SIZE) as u8);
-        let mut room = [0xFF; PAGE_BYTES];
-        let segment = Segment::straight(1 << 40, 22);
-        let (mask, bytes) =
-            gather(&segment, 22 * LINE_SIZE, 1 << 23 | 1 << 43 | 1 << 44 | 1, &page, &mut room);
-        assert_eq!((mask, bytes), (1 << 1 | 1 << 21, 2 * LINE_SIZE));
-        assert_eq!((room[0], room[63], room[64], room[128]), (23, 23, 43, 0xFF));
-    }
 
     #[test]
     fn only_lost_data_is_given_up_at_once() {

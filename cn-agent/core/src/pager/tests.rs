@@ -1,0 +1,389 @@
+//! What the pager asks for, and when; with memory that does it at once, and memory nodes that answer when told to.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use super::*;
+
+const PAGES: u32 = 256;
+const LIMIT: u32 = 64;
+
+/// Memory of one mapping, and what was done to it: the first page and how many.
+#[derive(Default)]
+struct Kernel {
+    pages: BTreeMap<u32, Page>,
+    installed: Vec<Range<u32>>,
+    protected: Vec<Range<u32>>,
+    dropped: Vec<Range<u32>>,
+    woken: Vec<u32>,
+}
+
+impl Memory for Kernel {
+    fn install(&mut self, _: MappingId, page: u32, bytes: &Page, _: bool) -> Result<(), MemoryError> {
+        self.install_run(MappingId(0), page, std::slice::from_ref(bytes), true).map(drop)
+    }
+
+    fn install_run(
+        &mut self,
+        _: MappingId,
+        page: u32,
+        bytes: &[Page],
+        _: bool,
+    ) -> Result<usize, MemoryError> {
+        self.installed.push(page..page + bytes.len() as u32);
+        self.pages.extend((page..).zip(bytes.iter().copied()));
+        Ok(bytes.len())
+    }
+
+    fn map(&mut self, _: MappingId, _: u32, _: bool) -> Result<(), MemoryError> {
+        Err(MemoryError::Exists)
+    }
+
+    fn protect(&mut self, _: MappingId, pages: Range<u32>) -> Result<(), MemoryError> {
+        self.protected.push(pages);
+        Ok(())
+    }
+
+    fn unprotect(&mut self, _: MappingId, _: u32) -> Result<(), MemoryError> {
+        Ok(())
+    }
+
+    fn snapshot(&mut self, _: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
+        *into = *self.pages.get(&page).ok_or(MemoryError::Absent)?;
+        Ok(())
+    }
+
+    fn drop_pages(&mut self, _: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
+        ranges.iter().cloned().flatten().for_each(|page| drop(self.pages.remove(&page)));
+        self.dropped.extend_from_slice(ranges);
+        Ok(Drop::Done)
+    }
+
+    fn is_present(&mut self, _: ViewId, page: u32) -> bool {
+        self.pages.contains_key(&page)
+    }
+
+    fn wake(&mut self, _: MappingId, page: u32) {
+        self.woken.push(page);
+    }
+
+    fn poison(&mut self, _: MappingId, _: u32) -> Result<(), MemoryError> {
+        Ok(())
+    }
+}
+
+/// What is on its way.
+#[derive(Default)]
+struct Nodes {
+    fetches: VecDeque<(u32, BufferId, Urgency)>,
+    writes: VecDeque<(u32, BufferId)>,
+    hurried: Vec<BufferId>,
+    /// Faults of others that wait for a page.
+    demands: usize,
+}
+
+impl Store for Nodes {
+    fn room(&self) -> usize {
+        512 - self.fetches.len() - self.writes.len()
+    }
+
+    fn demands(&self) -> usize {
+        self.demands
+    }
+
+    fn hurry(&mut self, buffer: BufferId) {
+        self.hurried.push(buffer);
+    }
+
+    fn fetch(&mut self, slot: u32, buffer: BufferId, urgency: Urgency) {
+        self.fetches.push_back((slot, buffer, urgency));
+    }
+
+    fn write(&mut self, slot: u32, _: u64, buffer: BufferId) {
+        self.writes.push_back((slot, buffer));
+    }
+}
+
+/// A region that memory nodes have, each page's bytes its number.
+struct Rig {
+    pager: Pager,
+    kernel: Kernel,
+    nodes: Nodes,
+}
+
+const ONLY: MappingId = MappingId(0);
+const VIEW: ViewId = ViewId(0);
+
+fn content(page: u32) -> Page {
+    [page as u8; PAGE_BYTES]
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let options = PagerOptions { pages: PAGES, limit: LIMIT, prefetch: false, evict: true };
+        let mut pager = Pager::new(options, Slots::own(PAGES, false));
+        let table = PageTable::local(PAGES);
+        (0..PAGES).for_each(|page| table.set(page, Entry::absent(page)));
+        assert_eq!(pager.add_view(table, true), Ok(VIEW));
+        assert_eq!(pager.add_mapping(VIEW), Ok(ONLY));
+        pager.reserve();
+        Rig { pager, kernel: Kernel::default(), nodes: Nodes::default() }
+    }
+
+    fn io<R>(&mut self, act: impl FnOnce(&mut Pager, &mut Io<'_>) -> R) -> R {
+        act(&mut self.pager, &mut Io { memory: &mut self.kernel, store: &mut self.nodes })
+    }
+
+    fn turn(&mut self) -> usize {
+        self.io(|pager, io| pager.turn(io))
+    }
+
+    /// Memory nodes answer everything.
+    fn answer(&mut self) {
+        while let Some((page, buffer, _)) = self.nodes.fetches.pop_front() {
+            *self.pager.buffers().page_mut(buffer) = content(page);
+            self.io(|pager, io| pager.fetched(buffer, Ok(()), io));
+        }
+        while let Some((_, buffer)) = self.nodes.writes.pop_front() {
+            self.io(|pager, io| pager.written(buffer, Ok(()), io));
+        }
+    }
+
+    fn fault(&mut self, page: u32, write: bool) {
+        let fault = Fault { mapping: ONLY, page, access: Access::Missing, write };
+        self.io(|pager, io| pager.fault(fault, io));
+    }
+
+    fn touch(&mut self, pages: Range<u32>, write: bool) {
+        for page in pages {
+            self.fault(page, write);
+            self.answer();
+            if write {
+                self.kernel.pages.get_mut(&page).unwrap()[9] ^= 1;
+            }
+        }
+    }
+
+    fn state(&self, page: u32) -> State {
+        self.pager.look(VIEW, page).unwrap().state()
+    }
+}
+
+#[test]
+fn beside_a_fault_few_pages_leave_and_neighbours_are_protected_at_once() {
+    let mut rig = Rig::new();
+    rig.touch(0..LIMIT, true);
+    rig.nodes.demands = 1;
+    rig.turn();
+    assert_eq!(rig.nodes.writes.len(), 2, "the link is looked at between two of them");
+    assert_eq!(rig.kernel.protected, [0..2]);
+    rig.nodes.demands = 0;
+    rig.turn();
+    assert_eq!(
+        (rig.nodes.writes.len(), rig.kernel.protected.len()),
+        (4, 2),
+        "as many as are to be kept free"
+    );
+    rig.nodes.demands = 1;
+    rig.answer();
+    rig.turn();
+    assert_eq!(rig.kernel.dropped, [0..2]);
+    rig.nodes.demands = 0;
+    rig.turn();
+    assert_eq!((rig.kernel.dropped.last(), rig.pager.resident()), (Some(&(2..4)), LIMIT - 4));
+}
+
+#[test]
+fn what_was_taken_away_a_moment_ago_comes_back_without_its_memory_node() {
+    let mut rig = Rig::new();
+    rig.touch(0..LIMIT, false);
+    rig.turn();
+    assert_eq!((rig.state(0), rig.state(3), rig.state(4)), (State::Staged, State::Staged, State::Clean));
+    rig.fault(2, false);
+    assert!(rig.nodes.fetches.is_empty());
+    assert_eq!((rig.state(2), rig.kernel.pages[&2]), (State::Clean, content(2)));
+    let counters = rig.pager.counters();
+    assert_eq!((counters.second_chances, counters.fetched), (1, u64::from(LIMIT)));
+    // Faults have the room that such pages take up, and find it at once.
+    rig.touch(LIMIT..LIMIT + 3, false);
+    assert_eq!((rig.state(0), rig.state(LIMIT + 2)), (State::Absent, State::Clean));
+    assert_eq!(rig.pager.counters().waits_for_room, 0);
+    assert!(rig.pager.resident() as usize + rig.pager.buffers().kept() <= LIMIT as usize);
+    // What its program has discarded is zeros, wherever it was.
+    rig.turn();
+    let kept = (0..PAGES).find(|page| rig.state(*page) == State::Staged).unwrap();
+    rig.pager.discarded(VIEW, kept..kept + 1);
+    rig.fault(kept, false);
+    assert_eq!(rig.kernel.pages[&kept], [0; PAGE_BYTES]);
+}
+
+#[test]
+fn a_page_that_was_written_is_kept_as_its_memory_node_has_it() {
+    let mut rig = Rig::new();
+    rig.touch(0..LIMIT, true);
+    rig.kernel.pages.insert(1, [0xAA; PAGE_BYTES]);
+    rig.turn();
+    rig.answer();
+    rig.turn();
+    assert_eq!(rig.state(1), State::Staged);
+    rig.fault(1, false);
+    assert_eq!(rig.kernel.pages[&1], [0xAA; PAGE_BYTES]);
+}
+
+#[test]
+fn pages_that_will_be_read_are_fetched_and_come_in_one_step() {
+    let mut rig = Rig::new();
+    rig.pager.hint(VIEW, 8..24, Hint::WillRead);
+    assert!(rig.pager.has_work());
+    rig.turn();
+    assert!(rig.nodes.fetches.iter().all(|(_, _, urgency)| *urgency == Urgency::Ahead));
+    // Somebody cannot wait for one of them.
+    let (page, buffer, _) = rig.nodes.fetches[3];
+    rig.fault(page, false);
+    assert_eq!(rig.nodes.hurried, [buffer]);
+    rig.answer();
+    rig.turn();
+    assert_eq!(rig.kernel.installed, [11..12, 8..11, 12..24]);
+    assert_eq!((rig.pager.counters().fetched, rig.pager.counters().prefetched), (0, 16));
+    // No more than may be resident, and no hint is worth a page's leaving.
+    rig.pager.hint(VIEW, 0..PAGES + 9, Hint::WillRead);
+    while rig.pager.has_work() {
+        rig.turn();
+        rig.answer();
+    }
+    assert!(rig.pager.resident() < LIMIT && rig.pager.counters().evicted == 0);
+}
+
+#[test]
+fn pages_that_will_be_written_are_there_as_zeros_if_they_never_were() {
+    let mut rig = Rig::new();
+    rig.pager.discarded(VIEW, 0..4);
+    rig.pager.hint(VIEW, 0..4, Hint::WillRead);
+    rig.turn();
+    assert!(rig.kernel.installed.is_empty(), "whoever reads zeros has them soon enough");
+    rig.pager.hint(VIEW, 0..4, Hint::WillWrite);
+    rig.turn();
+    assert!(rig.nodes.fetches.is_empty(), "nothing of it crosses the wire");
+    assert_eq!((rig.state(3), rig.kernel.pages.len()), (State::Dirty, 4));
+}
+
+#[test]
+fn what_is_not_needed_leaves() {
+    let mut rig = Rig::new();
+    rig.touch(0..32, false);
+    rig.pager.hint(VIEW, 20..24, Hint::PageOut);
+    rig.turn();
+    assert_eq!(rig.kernel.dropped, [20..24]);
+    // Needed after all.
+    rig.pager.hint(VIEW, 20..24, Hint::WillRead);
+    rig.turn();
+    rig.turn();
+    assert!(rig.nodes.fetches.is_empty() && rig.kernel.installed.last() == Some(&(20..24)));
+    rig.pager.hint(VIEW, 20..24, Hint::PageOut);
+    rig.turn();
+    rig.pager.hint(VIEW, 8..12, Hint::Cold);
+    rig.turn();
+    assert_eq!(rig.kernel.dropped.len(), 2, "there is room");
+    rig.touch(32..LIMIT + 4, false);
+    rig.turn();
+    assert_eq!(rig.kernel.dropped[2], 8..12);
+    // More than are remembered: the oldest are forgotten.
+    (0..1000).for_each(|_| rig.pager.hint(VIEW, 0..1, Hint::Cold));
+    rig.pager.hint(VIEW, PAGES..PAGES + 1, Hint::PageOut);
+    while rig.pager.has_work() {
+        rig.turn();
+    }
+}
+
+/// Begins to write everything back; whether nothing is left to do.
+fn clean(rig: &mut Rig) -> bool {
+    rig.io(|pager, io| pager.clean_all(VIEW, io))
+}
+
+/// The one write that is on its way ends; where it went.
+fn end_write(rig: &mut Rig, outcome: Result<(), Lost>) -> u32 {
+    let (slot, buffer) = rig.nodes.writes.pop_front().expect("something is being written");
+    assert!(rig.nodes.writes.is_empty());
+    rig.io(|pager, io| pager.written(buffer, outcome, io));
+    slot
+}
+
+#[test]
+fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
+    let mut rig = Rig::new();
+    rig.pager.discarded(VIEW, 7..8);
+    assert!(!clean(&mut rig));
+    assert_eq!(end_write(&mut rig, Err(Lost)), 7);
+    assert_eq!(rig.pager.counters().write_back_failures, 1);
+    // What the memory node has is not the page: whoever reads it finds zeros.
+    rig.fault(7, false);
+    assert!(rig.nodes.fetches.is_empty());
+    assert_eq!(rig.kernel.pages[&7], [0; PAGE_BYTES]);
+    assert!(!clean(&mut rig));
+    assert_eq!(end_write(&mut rig, Err(Lost)), 7);
+    assert!(!clean(&mut rig));
+    assert_eq!(end_write(&mut rig, Ok(())), 7);
+    assert!(clean(&mut rig));
+    // The same, nobody having touched it.
+    rig.pager.discarded(VIEW, 8..9);
+    assert!(!clean(&mut rig));
+    assert_eq!(end_write(&mut rig, Err(Lost)), 8);
+    assert!(!clean(&mut rig));
+    assert_eq!(end_write(&mut rig, Ok(())), 8);
+    assert!(clean(&mut rig));
+    rig.fault(8, false);
+    assert_eq!(rig.nodes.fetches.front().map(|(page, ..)| *page), Some(8), "they are there now");
+}
+
+/// A fetch could overtake them and bring what was there before; and they could overwrite what is written next.
+#[test]
+fn nothing_of_a_page_is_on_its_way_beside_its_zeros() {
+    for (write, outcome) in [(false, Ok(())), (true, Ok(())), (false, Err(Lost)), (true, Err(Lost))] {
+        let mut rig = Rig::new();
+        rig.pager.discarded(VIEW, 7..8);
+        assert!(!clean(&mut rig));
+        rig.fault(7, write);
+        rig.turn();
+        assert!(rig.pager.owes(ONLY, 7), "whoever stopped there is told to go on");
+        assert!(rig.nodes.fetches.is_empty() && rig.kernel.pages.is_empty());
+        assert_eq!(end_write(&mut rig, outcome), 7);
+        assert_eq!(rig.kernel.woken, [7]);
+        assert!(!rig.pager.owes(ONLY, 7));
+        rig.fault(7, write);
+        assert_eq!(rig.nodes.fetches.len(), usize::from(outcome.is_ok()));
+        assert_eq!(rig.kernel.pages.len(), usize::from(outcome.is_err()));
+        assert_eq!(rig.pager.buffers().used(), rig.nodes.fetches.len());
+    }
+}
+
+#[test]
+fn a_successor_does_not_take_zeros_for_arrived() {
+    let mut rig = Rig::new();
+    rig.pager.discarded(VIEW, 7..8);
+    assert!(!clean(&mut rig));
+    let table = PageTable::local(PAGES);
+    (0..PAGES).for_each(|page| table.set(page, rig.pager.look(VIEW, page).unwrap()));
+    let mut next = Rig::new();
+    next.pager = Pager::new(*rig.pager.options(), Slots::own(PAGES, false));
+    assert_eq!(next.pager.add_view(table, true), Ok(VIEW));
+    assert_eq!(next.pager.add_mapping(VIEW), Ok(ONLY));
+    next.pager.take_over(VIEW, &mut next.kernel);
+    next.fault(7, false);
+    assert!(next.nodes.fetches.is_empty());
+    assert_eq!(next.kernel.pages[&7], [0; PAGE_BYTES]);
+    assert!(!clean(&mut next));
+    assert_eq!(end_write(&mut next, Ok(())), 7);
+    assert!(clean(&mut next));
+}
+
+#[test]
+fn a_page_discarded_on_its_way_is_not_written_back_before_its_zeros_are() {
+    let mut rig = Rig::new();
+    rig.fault(7, false);
+    rig.pager.discarded(VIEW, 7..8);
+    assert!(!clean(&mut rig), "zeros are due, and cannot be sent yet");
+    rig.answer();
+    assert!(!clean(&mut rig));
+    assert_eq!(end_write(&mut rig, Ok(())), 7);
+    assert!(clean(&mut rig));
+}

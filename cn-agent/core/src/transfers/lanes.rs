@@ -1,0 +1,218 @@
+//! What waits to be sent: for each memory node three queues, so that neither a slow memory node nor pages that nobody waits
+//! for stand before a fault.
+//!
+//! ```text
+//!                 demand | ahead of all others           lanes of all memory nodes: demand first, then
+//!     lane of  <  write  | a bounded number on its way   write-back, then what is read ahead
+//!     a node      ahead  | likewise
+//! ```
+//!
+//! A queue is a list through an array with a place for each transfer, so that nothing is allocated and a transfer is in one
+//! queue at most. There are as many lanes as bits in a word; memory nodes beyond share them.
+
+use alloc::boxed::Box;
+use alloc::vec;
+
+/// Who goes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Class {
+    /// Somebody waits for it.
+    Demand,
+    /// A page on its way out.
+    Write,
+    /// Nobody waits for it yet.
+    Ahead,
+}
+
+impl Class {
+    #[cfg(test)]
+    pub const ALL: [Class; 3] = [Class::Demand, Class::Write, Class::Ahead];
+}
+
+/// Lanes there are.
+pub(super) const LANES: usize = u64::BITS as usize;
+/// The lane of what was just begun, and whose memory node has not been looked up yet.
+pub(super) const NEW: u8 = 0;
+
+/// The lane of a memory node; `None` for what no memory node has.
+#[inline]
+pub(super) fn lane_of(peer: Option<usize>) -> u8 {
+    peer.map_or(1, |peer| 1 + ((peer + 1) % (LANES - 1)) as u8)
+}
+
+const NONE: u16 = u16::MAX;
+
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    first: u16,
+    last: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    next: u16,
+    queued: bool,
+}
+
+/// The queues.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    places: Box<[Place]>,
+    queues: [[Queue; LANES]; 3],
+    /// Lanes in which something waits, a bit each, for every class.
+    waiting: [u64; 3],
+}
+
+impl Lanes {
+    /// For `transfers` transfers.
+    pub fn new(transfers: usize) -> Lanes {
+        debug_assert!(transfers < usize::from(NONE));
+        Lanes {
+            places: vec![Place { next: NONE, queued: false }; transfers].into_boxed_slice(),
+            queues: [[Queue { first: NONE, last: NONE }; LANES]; 3],
+            waiting: [0; 3],
+        }
+    }
+
+    /// Whether nothing waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.waiting == [0; 3]
+    }
+
+    /// Lanes in which something of this class waits, a bit each.
+    #[inline]
+    pub fn waiting(&self, class: Class) -> u64 {
+        self.waiting[class as usize]
+    }
+
+    /// Whether a transfer is in a queue.
+    #[inline]
+    pub fn has(&self, transfer: u16) -> bool {
+        self.places[usize::from(transfer)].queued
+    }
+
+    /// Puts a transfer that is in no queue behind all others of its lane and class.
+    #[inline]
+    pub fn push(&mut self, transfer: u16, lane: u8, class: Class) {
+        debug_assert!(!self.has(transfer));
+        self.places[usize::from(transfer)] = Place { next: NONE, queued: true };
+        let queue = &mut self.queues[class as usize][usize::from(lane)];
+        if queue.last == NONE {
+            queue.first = transfer;
+        } else {
+            self.places[usize::from(queue.last)].next = transfer;
+        }
+        queue.last = transfer;
+        self.waiting[class as usize] |= 1 << lane;
+    }
+
+    /// The next one of a lane and class.
+    #[inline]
+    pub fn front(&self, lane: u8, class: Class) -> Option<u16> {
+        Some(self.queues[class as usize][usize::from(lane)].first).filter(|first| *first != NONE)
+    }
+
+    /// Takes the next one out of its queue.
+    #[inline]
+    pub fn pop(&mut self, lane: u8, class: Class) -> Option<u16> {
+        let first = self.front(lane, class)?;
+        self.take_behind(NONE, first, lane, class);
+        Some(first)
+    }
+
+    /// Takes the first transfer of a class that `is_it` knows out of its queue; which, and of which lane it was.
+    pub fn take(&mut self, class: Class, mut is_it: impl FnMut(u16) -> bool) -> Option<(u16, u8)> {
+        let mut lanes = self.waiting(class);
+        while lanes != 0 {
+            let lane = lanes.trailing_zeros() as u8;
+            lanes &= lanes - 1;
+            let (mut before, mut at) = (NONE, self.queues[class as usize][usize::from(lane)].first);
+            while at != NONE {
+                if is_it(at) {
+                    self.take_behind(before, at, lane, class);
+                    return Some((at, lane));
+                }
+                (before, at) = (at, self.places[usize::from(at)].next);
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn take_behind(&mut self, before: u16, transfer: u16, lane: u8, class: Class) {
+        let Place { next, .. } = self.places[usize::from(transfer)];
+        let queue = &mut self.queues[class as usize][usize::from(lane)];
+        if before == NONE {
+            queue.first = next;
+        } else {
+            self.places[usize::from(before)].next = next;
+        }
+        if next == NONE {
+            queue.last = before;
+        }
+        if queue.first == NONE {
+            self.waiting[class as usize] &= !(1 << lane);
+        }
+        self.places[usize::from(transfer)] = Place { next: NONE, queued: false };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TRANSFERS: u16 = 24;
+
+    proptest! {
+        #[test]
+        fn behaves_like_queues(steps in proptest::collection::vec((0_u8..4, 0..TRANSFERS, 0_u8..4, 0_usize..3), 0..400)) {
+            let mut lanes = Lanes::new(usize::from(TRANSFERS));
+            let mut model = vec![VecDeque::new(); 3 * LANES];
+            for (step, transfer, lane, class) in steps {
+                let lane = lane * 21;
+                let (kind, here) = (Class::ALL[class], class * LANES + usize::from(lane));
+                let known = model.iter().any(|queue| queue.contains(&transfer));
+                prop_assert_eq!(lanes.has(transfer), known);
+                match step {
+                    0 | 1 if !known => {
+                        lanes.push(transfer, lane, kind);
+                        model[here].push_back(transfer);
+                    }
+                    2 => prop_assert_eq!(lanes.pop(lane, kind), model[here].pop_front()),
+                    3 => {
+                        let taken = lanes.take(kind, |at| at == transfer);
+                        let of_class = class * LANES..(class + 1) * LANES;
+                        let expected = of_class.clone().find(|queue| model[*queue].contains(&transfer));
+                        prop_assert_eq!(taken, expected.map(|queue| (transfer, (queue - of_class.start) as u8)));
+                        if let Some(queue) = expected {
+                            model[queue].retain(|other| *other != transfer);
+                        }
+                    }
+                    _ => {}
+                }
+                for (at, queue) in model.iter().enumerate() {
+                    let (class, lane) = (Class::ALL[at / LANES], (at % LANES) as u8);
+                    prop_assert_eq!(lanes.front(lane, class), queue.front().copied());
+                    prop_assert_eq!(lanes.waiting(class) >> lane & 1 == 1, !queue.is_empty());
+                }
+                prop_assert_eq!(lanes.is_empty(), model.iter().all(VecDeque::is_empty));
+            }
+        }
+    }
+
+    #[test]
+    fn memory_nodes_have_lanes_of_their_own_as_long_as_there_are_some() {
+        let mut seen: Vec<u8> =
+            (0..LANES - 2).map(|peer| lane_of(Some(peer))).chain([lane_of(None)]).collect();
+        assert!(!seen.contains(&NEW) && seen.iter().all(|lane| usize::from(*lane) < LANES));
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), LANES - 1);
+        assert!(usize::from(lane_of(Some(usize::MAX - 1))) < LANES);
+    }
+}

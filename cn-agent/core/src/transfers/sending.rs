@@ -1,0 +1,237 @@
+//! How segments leave: what somebody waits for first, and of the rest so much at a time that a fault does not stand behind it.
+
+use alloc::vec::Vec;
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
+use cxloe_wire::time::Time;
+
+use super::lanes::{Class, NEW, lane_of};
+use super::{BufferSource, Burst, Ended, PAGING, Transfers, Way};
+use crate::engine::{BurstRead, Direction, Engine, EngineError, Segment, Write};
+use crate::pager::PAGE_BYTES;
+
+/// Bursts of write-backs, and of pages read ahead, on their way to one memory node at most: more than its round trip takes,
+/// and little for a fault to wait behind.
+const ON_THEIR_WAY_MAX: u16 = 64;
+/// The same of write-backs while somebody waits for a page.
+const WRITES_BESIDE_DEMAND: u16 = 24;
+/// Bursts that nobody waits for sent in one go, before the link is looked at again.
+const BACKGROUND: usize = 64;
+/// The same while somebody waits for a page.
+const BACKGROUND_BESIDE_DEMAND: usize = 6;
+
+/// What has come of a transfer's turn.
+enum Next {
+    /// A segment was sent, or needed not be.
+    Sent,
+    /// Its next segment is another memory node's, of this lane.
+    Lane(u8),
+    /// There is none.
+    Nothing,
+}
+
+/// What segments are sent by.
+struct Outgoing<'a, S> {
+    engine: &'a mut Engine,
+    now: Time,
+    tx: &'a mut dyn Transmit,
+    source: &'a mut S,
+    ended: &'a mut Vec<Ended>,
+}
+
+impl Transfers {
+    /// Sends what somebody waits for, and then what nobody does, as far as the engine takes it and not more than a fault can
+    /// stand behind. `ended` hears of transfers that end within this call. How many segments were sent.
+    #[inline]
+    pub fn go_on(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+        source: &mut impl BufferSource,
+        ended: &mut Vec<Ended>,
+    ) -> usize {
+        let mut link = Outgoing { engine, now, tx, source, ended };
+        let (mut sent, busy) = self.send_demand(&mut link);
+        let most = if self.demands > 0 { BACKGROUND_BESIDE_DEMAND } else { BACKGROUND };
+        for class in [Class::Write, Class::Ahead] {
+            let (more, _) = self.send_class(class, busy, most, &mut link);
+            sent += more;
+        }
+        sent
+    }
+
+    /// The same for what somebody waits for alone: the link is to be flushed before anything else is done.
+    #[inline]
+    pub fn go_on_with_demand(
+        &mut self,
+        engine: &mut Engine,
+        now: Time,
+        tx: &mut dyn Transmit,
+        source: &mut impl BufferSource,
+        ended: &mut Vec<Ended>,
+    ) -> usize {
+        self.send_demand(&mut Outgoing { engine, now, tx, source, ended }).0
+    }
+
+    /// How many segments were sent, and to the memory nodes of which lanes no more can be.
+    #[inline]
+    fn send_demand(&mut self, link: &mut Outgoing<'_, impl BufferSource>) -> (usize, u64) {
+        self.now = link.now;
+        while let Some((_, at)) = self.waiting_to_retry.front().copied().filter(|(at, _)| *at <= link.now) {
+            self.waiting_to_retry.pop_front();
+            let class = self.slots[usize::from(at)].as_ref().map_or(Class::Ahead, |transfer| transfer.class);
+            self.lanes.push(at, NEW, class);
+        }
+        self.send_class(Class::Demand, 0, usize::MAX, link)
+    }
+
+    /// Sends up to `most` segments of a class; how many, and `busy` with the lanes in which no more can be sent.
+    fn send_class(
+        &mut self,
+        class: Class,
+        mut busy: u64,
+        most: usize,
+        link: &mut Outgoing<'_, impl BufferSource>,
+    ) -> (usize, u64) {
+        let on_their_way = match class {
+            Class::Demand => u16::MAX,
+            Class::Write if self.demands > 0 => WRITES_BESIDE_DEMAND,
+            Class::Write | Class::Ahead => ON_THEIR_WAY_MAX,
+        };
+        let mut sent = 0;
+        while sent < most {
+            let lanes = self.lanes.waiting(class) & !busy;
+            if lanes == 0 {
+                break;
+            }
+            let lane = lanes.trailing_zeros() as u8;
+            let Some(at) = self.lanes.front(lane, class) else { break };
+            if self.on_their_way[class as usize][usize::from(lane)] >= on_their_way {
+                busy |= 1 << lane;
+                continue;
+            }
+            match self.send_next(at, lane, link) {
+                Ok(Next::Sent) => sent += 1,
+                Ok(Next::Lane(own)) => {
+                    self.lanes.pop(lane, class);
+                    self.lanes.push(at, own, class);
+                }
+                Ok(Next::Nothing) => {
+                    self.lanes.pop(lane, class);
+                    self.settle(at, link.ended);
+                }
+                Err(EngineError::Busy) => busy |= 1 << lane,
+                Err(error) => {
+                    self.lanes.pop(lane, class);
+                    self.fail(at, error);
+                    self.settle(at, link.ended);
+                }
+            }
+        }
+        (sent, busy)
+    }
+
+    /// Sends the next segment of a transfer, which waits in `lane`, if that is where its memory node has its queues.
+    fn send_next(
+        &mut self,
+        at: u16,
+        lane: u8,
+        link: &mut Outgoing<'_, impl BufferSource>,
+    ) -> Result<Next, EngineError> {
+        let Outgoing { engine, now, tx, source, .. } = link;
+        let Some(transfer) = &mut self.slots[usize::from(at)] else { return Ok(Next::Nothing) };
+        let Some(buffers) = transfer.space.and_then(|space| source.buffers(space)) else {
+            // Nobody waits for it.
+            transfer.all_sent = true;
+            return Ok(Next::Nothing);
+        };
+        if transfer.all_sent {
+            return Ok(Next::Nothing);
+        }
+        let direction = match transfer.way {
+            Way::Fetch => Direction::Read,
+            Way::Write(_) => Direction::Write,
+        };
+        let Some(segment) = transfer.segment_iter.segment(engine, direction) else {
+            transfer.all_sent = true;
+            return Ok(Next::Nothing);
+        };
+        let own = lane_of(engine.peer_of(segment.hpa));
+        if own != lane {
+            return Ok(Next::Lane(own));
+        }
+        let Some(burst) = self.free_bursts.last().copied() else { return Err(EngineError::Busy) };
+        let user = PAGING | u64::from(burst);
+        let from = (segment.hpa - transfer.hpa) as usize;
+        let on_its_way = match transfer.way {
+            Way::Fetch => match engine.burst_read(&segment, user, *now, *tx)? {
+                BurstRead::Sent => true,
+                BurstRead::Here(data) => {
+                    segment.scatter(data, &mut buffers.page_mut(transfer.buffer)[from..]);
+                    false
+                }
+                BurstRead::Alike(line) => {
+                    let lines = [line; BURST_LINES_MAX];
+                    let page = &mut buffers.page_mut(transfer.buffer)[from..];
+                    segment.scatter(lines[..segment.lines].as_flattened(), page);
+                    false
+                }
+            },
+            Way::Write(lines) => {
+                let (mask, bytes) =
+                    gather(&segment, from, lines, buffers.page(transfer.buffer), &mut self.room);
+                mask != 0
+                    && engine.burst_write(&segment, mask, &self.room[..bytes], user, *now, *tx)?
+                        == Write::Sent
+            }
+        };
+        transfer.segment_iter.advance(&segment);
+        if on_its_way {
+            transfer.in_flight += 1;
+            self.free_bursts.pop();
+            let class = transfer.class;
+            self.bursts[usize::from(burst)] = Some(Burst { transfer: at, segment, lane, class });
+            self.on_their_way[class as usize][usize::from(lane)] += 1;
+        }
+        Ok(Next::Sent)
+    }
+}
+
+/// Those lines of a segment that `lines` of the page name: as a mask of the segment, and their bytes, in `room`; how many
+/// of these. The segment begins at byte `from` of the page.
+fn gather(
+    segment: &Segment,
+    from: usize,
+    lines: u64,
+    page: &[u8; PAGE_BYTES],
+    room: &mut [u8; PAGE_BYTES],
+) -> (u64, usize) {
+    let (mut mask, mut bytes) = (0, 0);
+    for index in 0..segment.lines {
+        let at = from + segment.offset(index) as usize;
+        if lines >> (at / LINE_SIZE) & 1 == 1 {
+            mask |= 1 << index;
+            room[bytes..bytes + LINE_SIZE].copy_from_slice(&page[at..at + LINE_SIZE]);
+            bytes += LINE_SIZE;
+        }
+    }
+    (mask, bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_named_lines_are_gathered() {
+        let page: [u8; PAGE_BYTES] = std::array::from_fn(|at| (at / LINE_SIZE) as u8);
+        let mut room = [0xFF; PAGE_BYTES];
+        let segment = Segment::straight(1 << 40, 22);
+        let (mask, bytes) =
+            gather(&segment, 22 * LINE_SIZE, 1 << 23 | 1 << 43 | 1 << 44 | 1, &page, &mut room);
+        assert_eq!((mask, bytes), (1 << 1 | 1 << 21, 2 * LINE_SIZE));
+        assert_eq!((room[0], room[63], room[64], room[128]), (23, 23, 43, 0xFF));
+    }
+}

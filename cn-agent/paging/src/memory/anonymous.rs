@@ -1,0 +1,169 @@
+//! Memory of this process alone, which serves its own faults: private and anonymous, because nothing needs a file for it, and
+//! a page is put there in half the time.
+//!
+//! A page is there if the kernel can read it for us: where it is not, the program may have given it back by `madvise(2)` in
+//! this very moment, and touching it would be a fault of whoever serves faults. So pages are copied by a system call, through
+//! a page of a file in memory, which fails where there is none. Taking pages away is `MADV_DONTNEED`.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+use memmap2::{MmapOptions, MmapRaw};
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use super::{Mapped, PAGE};
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
+
+/// The memory.
+#[derive(Debug)]
+pub struct Anonymous {
+    mapped: Mapped,
+    /// A page that the kernel copies to, and where it is then read.
+    file: File,
+    copied: MmapRaw,
+}
+
+impl Anonymous {
+    /// The memory of `mapped`, private and anonymous memory of this process with a userfaultfd of its own.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn new(mapped: Mapped) -> io::Result<Anonymous> {
+        let file = File::from(memfd_create(c"cxloe-copied", MFdFlags::MFD_CLOEXEC)?);
+        file.set_len(PAGE)?;
+        let copied = MmapOptions::new().len(PAGE_BYTES).populate().map_raw_read_only(&file)?;
+        Ok(Anonymous { mapped, file, copied })
+    }
+
+    /// Has the kernel copy up to a page from `page` on; how many bytes.
+    fn copy(&self, page: u32, bytes: usize) -> Result<usize, MemoryError> {
+        let address = self.mapped.one(page)?.start;
+        // SAFETY: the kernel reads the memory, and says so where there is none; what it copies goes to the file.
+        let copied = unsafe { libc::pwrite(self.file.as_raw_fd(), address as *const libc::c_void, bytes, 0) };
+        match Errno::result(copied) {
+            Ok(copied) => Ok(copied as usize),
+            Err(Errno::EFAULT) => Err(MemoryError::Absent),
+            Err(errno) => Err(MemoryError::Os(errno as i32)),
+        }
+    }
+}
+
+impl Memory for Anonymous {
+    #[inline]
+    fn install(&mut self, _: MappingId, page: u32, bytes: &Page, protect: bool) -> Result<(), MemoryError> {
+        self.mapped.install(page, bytes, protect)
+    }
+
+    #[inline]
+    fn install_run(
+        &mut self,
+        _: MappingId,
+        page: u32,
+        bytes: &[Page],
+        protect: bool,
+    ) -> Result<usize, MemoryError> {
+        self.mapped.install_run(page, bytes, protect)
+    }
+
+    fn map(&mut self, _: MappingId, _: u32, _: bool) -> Result<(), MemoryError> {
+        // Nothing is there that the only mapping has not.
+        Err(MemoryError::Exists)
+    }
+
+    #[inline]
+    fn protect(&mut self, _: MappingId, pages: Range<u32>) -> Result<(), MemoryError> {
+        self.mapped.protect(&pages)
+    }
+
+    #[inline]
+    fn unprotect(&mut self, _: MappingId, page: u32) -> Result<(), MemoryError> {
+        self.mapped.unprotect(page)
+    }
+
+    #[inline]
+    fn snapshot(&mut self, _: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
+        if self.copy(page, PAGE_BYTES)? < PAGE_BYTES {
+            return Err(MemoryError::Absent);
+        }
+        // SAFETY: the mapping is as long as a page, and nobody but this method writes to the file.
+        unsafe { std::ptr::copy_nonoverlapping(self.copied.as_ptr(), into.as_mut_ptr(), PAGE_BYTES) };
+        Ok(())
+    }
+
+    fn drop_pages(&mut self, _: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
+        for (index, range) in ranges.iter().enumerate() {
+            let range = self.mapped.range(range).ok_or(MemoryError::Gone)?;
+            let (start, length) = (range.start as *mut libc::c_void, (range.end - range.start) as usize);
+            // SAFETY: the range is registered memory that this process was given as remote, whose absent pages come again.
+            if unsafe { libc::madvise(start, length, libc::MADV_DONTNEED) } != 0 {
+                let errno = Errno::last();
+                if index == 0 {
+                    return Err(MemoryError::Os(errno as i32));
+                }
+                // What is left in place is found there when somebody touches it.
+                tracing::error!(%errno, "pages could not be taken away");
+            }
+        }
+        Ok(Drop::Done)
+    }
+
+    fn is_present(&mut self, _: ViewId, page: u32) -> bool {
+        self.copy(page, 1) == Ok(1)
+    }
+
+    #[inline]
+    fn wake(&mut self, _: MappingId, page: u32) {
+        self.mapped.wake(page);
+    }
+
+    fn poison(&mut self, _: MappingId, page: u32) -> Result<(), MemoryError> {
+        self.mapped.poison(page)
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init, reason = "one range of pages is meant")]
+mod tests {
+    use super::*;
+    use crate::uffd::{Features, Modes, Uffd};
+
+    const ONLY: (MappingId, ViewId) = (MappingId(0), ViewId(0));
+
+    /// Eight pages whose faults nobody serves: who touched one would end.
+    fn memory() -> (MmapRaw, Anonymous) {
+        let memory = MmapRaw::from(MmapOptions::new().len(8 * PAGE_BYTES).map_anon().unwrap());
+        let uffd = Uffd::create().or_else(|_| Uffd::create_user_only()).unwrap();
+        uffd.handshake(Features::SIGBUS | Features::WRITE_PROTECT).unwrap();
+        let start = memory.as_ptr() as u64;
+        // SAFETY: memory that was mapped a moment ago.
+        unsafe { uffd.register(start..start + 8 * PAGE, Modes::MISSING | Modes::WRITE_PROTECT) }.unwrap();
+        (memory, Anonymous::new(Mapped::new(uffd, start, 0, 8, 0, None)).unwrap())
+    }
+
+    fn byte(memory: &MmapRaw, at: usize) -> u8 {
+        // SAFETY: within the mapping, at a page that is there.
+        unsafe { memory.as_ptr().add(at).read_volatile() }
+    }
+
+    #[test]
+    fn pages_come_in_runs_are_copied_and_go() {
+        let (raw, mut memory) = memory();
+        let (mapping, view) = ONLY;
+        let pages = [[1; PAGE_BYTES], [2; PAGE_BYTES], [3; PAGE_BYTES]];
+        assert_eq!(memory.install_run(mapping, 2, &pages, true), Ok(3));
+        assert_eq!(memory.install_run(mapping, 4, &pages, true), Err(MemoryError::Exists));
+        assert_eq!((byte(&raw, 2 * PAGE_BYTES), byte(&raw, 5 * PAGE_BYTES - 1)), (1, 3));
+        let mut page = [0; PAGE_BYTES];
+        assert_eq!(memory.snapshot(view, 3, &mut page), Ok(()));
+        assert_eq!(page, pages[1]);
+        assert_eq!(memory.drop_pages(view, &[2..4]), Ok(Drop::Done));
+        let there: Vec<bool> = (0..8).map(|page| memory.is_present(view, page)).collect();
+        assert_eq!(there, [false, false, false, false, true, false, false, false]);
+        assert_eq!(memory.snapshot(view, 3, &mut page), Err(MemoryError::Absent));
+        assert_eq!(page, pages[1], "what is not there is not looked at");
+        assert_eq!(memory.snapshot(view, 8, &mut page), Err(MemoryError::Gone));
+    }
+}

@@ -1,0 +1,233 @@
+//! On which CPU the worker runs when nobody has said so: wherever the kernel has it, or beside its client when it would
+//! have to share any other.
+//!
+//! With as many threads that are awake as there are CPUs, and one more, the kernel moves them round to be fair. Beside its
+//! own client the worker waits for nothing, for the two take turns; beside a thread that never gives its CPU up, as a memory
+//! node's worker on the same machine, it waits for milliseconds. So what decides is how long it was kept waiting for a
+//! CPU, which the kernel counts: when that is more than a share of the time, the worker binds itself to the client's CPU.
+//! After a while it lets go, to see whether there is room elsewhere; that while grows as long as there is none.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use cxloe_wire::time::Time;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// The shortest time over which waiting is judged.
+const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest: what was before a sleep does not count.
+const SPAN_MAX: Duration = Duration::from_millis(20);
+/// One part in so many of the time spent waiting for a CPU is too much.
+const WAITED_SHARE: u32 = 8;
+/// How long the worker stays bound, at first and at last.
+const HOLD_MIN: Duration = Duration::from_secs(1);
+const HOLD_MAX: Duration = Duration::from_secs(60);
+
+/// Where to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Go {
+    /// To this CPU, and to stay there.
+    To(u32),
+    /// Wherever the kernel likes.
+    Anywhere,
+}
+
+/// Decides where the worker runs, by the time and by what it is told; does nothing itself.
+#[derive(Debug)]
+pub struct Placement {
+    bound: Option<u32>,
+    /// When to let go, and how long the next time.
+    until: Time,
+    hold: Duration,
+    looked: Time,
+    /// Time spent waiting for a CPU until then.
+    waited: Duration,
+}
+
+impl Default for Placement {
+    fn default() -> Placement {
+        Placement {
+            bound: None,
+            until: Time::ZERO,
+            hold: HOLD_MIN,
+            looked: Time::ZERO,
+            waited: Duration::ZERO,
+        }
+    }
+}
+
+impl Placement {
+    /// Whether it is time to [`decide`](Self::decide).
+    #[inline]
+    pub fn is_due(&self, now: Time) -> bool {
+        now.since(self.looked) >= LOOK_INTERVAL
+    }
+
+    /// The worker, on CPU `own`, has spent `waited` in all waiting for a CPU; a client that is awake was last on `client`.
+    /// Where to go, if elsewhere.
+    pub fn decide(&mut self, now: Time, waited: Duration, own: u32, client: Option<u32>) -> Option<Go> {
+        let (span, lost) = (now.since(self.looked), waited.saturating_sub(self.waited));
+        (self.looked, self.waited) = (now, waited);
+        let Some(bound) = self.bound else {
+            let crowded = lost * WAITED_SHARE > span && span < SPAN_MAX;
+            let to = client.filter(|client| crowded && *client != own)?;
+            // Whoever was left in peace for long begins anew.
+            if now.since(self.until) > self.hold {
+                self.hold = HOLD_MIN;
+            }
+            self.until = now + self.hold;
+            self.hold = (self.hold * 2).min(HOLD_MAX);
+            self.bound = Some(to);
+            return Some(Go::To(to));
+        };
+        if now >= self.until {
+            self.until = now;
+            self.bound = None;
+            return Some(Go::Anywhere);
+        }
+        let to = client.filter(|client| *client != bound)?;
+        self.bound = Some(to);
+        Some(Go::To(to))
+    }
+}
+
+/// The worker's thread as the kernel sees it.
+#[derive(Debug)]
+pub struct Thread {
+    schedstat: File,
+    /// The CPUs it may use.
+    allowed: CpuSet,
+}
+
+impl Thread {
+    /// This thread; `None` if the kernel does not say how long it waits.
+    pub fn this() -> Option<Thread> {
+        let thread = Thread {
+            schedstat: File::open("/proc/thread-self/schedstat").ok()?,
+            allowed: sched_getaffinity(Pid::from_raw(0)).ok()?,
+        };
+        thread.waited().is_some().then_some(thread)
+    }
+
+    /// How long it has waited for a CPU, in all.
+    pub fn waited(&self) -> Option<Duration> {
+        let mut text = [0; 64];
+        let length = self.schedstat.read_at(&mut text, 0).ok()?;
+        parse(text.get(..length)?)
+    }
+
+    /// Goes there; what the kernel refuses is left.
+    pub fn go(&self, to: Go) {
+        let this = Pid::from_raw(0);
+        let gone = match to {
+            Go::Anywhere => sched_setaffinity(this, &self.allowed),
+            Go::To(cpu) => {
+                let mut set = CpuSet::new();
+                match self.allowed.is_set(cpu as usize) {
+                    Ok(true) => set.set(cpu as usize).and_then(|()| sched_setaffinity(this, &set)),
+                    _ => return,
+                }
+            }
+        };
+        tracing::debug!(?to, ?gone, "the worker changes its CPU");
+    }
+}
+
+/// The second number: nanoseconds spent waiting on a run queue.
+fn parse(schedstat: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(schedstat).ok()?;
+    text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// A placement after looks every 5 ms, in each of which the worker waited so long.
+    struct Walk {
+        placement: Placement,
+        now: Time,
+        waited: Duration,
+    }
+
+    impl Walk {
+        fn new() -> Walk {
+            let mut walk = Walk { placement: Placement::default(), now: Time(1 << 40), waited: 7 * MS };
+            assert_eq!(walk.step(Duration::ZERO, 1, Some(0)), None, "what was before does not count");
+            walk
+        }
+
+        fn step(&mut self, waited: Duration, own: u32, client: Option<u32>) -> Option<Go> {
+            self.now = self.now + LOOK_INTERVAL;
+            self.waited += waited;
+            assert!(self.placement.is_due(self.now));
+            self.placement.decide(self.now, self.waited, own, client)
+        }
+    }
+
+    #[test]
+    fn who_waits_for_a_cpu_goes_to_its_client() {
+        let mut walk = Walk::new();
+        assert_eq!(walk.step(LOOK_INTERVAL / 10, 1, Some(0)), None, "a little is nothing");
+        assert_eq!(walk.step(MS, 0, Some(0)), None, "beside its client it waits for that");
+        assert_eq!(walk.step(MS, 1, None), None, "without a client there is nowhere to go");
+        assert_eq!(walk.step(MS, 1, Some(0)), Some(Go::To(0)));
+        assert_eq!(walk.step(2 * MS, 0, Some(0)), None);
+        assert_eq!(walk.step(MS, 0, Some(3)), Some(Go::To(3)), "it goes where the client goes");
+        assert_eq!(walk.step(MS, 3, None), None);
+    }
+
+    #[test]
+    fn it_lets_go_and_stays_longer_each_time_that_was_too_early() {
+        let mut walk = Walk::new();
+        let mut holds = Vec::new();
+        for _ in 0..10 {
+            assert_eq!(walk.step(MS, 1, Some(0)), Some(Go::To(0)));
+            let begun = walk.now;
+            while walk.step(Duration::ZERO, 0, Some(0)) != Some(Go::Anywhere) {}
+            holds.push(walk.now.since(begun));
+        }
+        assert!(holds[0] >= HOLD_MIN && holds[0] < 2 * HOLD_MIN);
+        assert!(holds.windows(2).all(|pair| pair[1] >= pair[0]));
+        assert!(holds[9] >= HOLD_MAX && holds[9] < HOLD_MAX + 2 * LOOK_INTERVAL);
+        // Long left in peace.
+        walk.now = walk.now + 3 * HOLD_MAX;
+        assert_eq!(walk.step(Duration::ZERO, 1, Some(0)), None);
+        assert_eq!(walk.step(MS, 1, Some(0)), Some(Go::To(0)));
+        let begun = walk.now;
+        while walk.step(Duration::ZERO, 0, Some(0)) != Some(Go::Anywhere) {}
+        assert!(walk.now.since(begun) < 2 * HOLD_MIN);
+    }
+
+    #[test]
+    fn the_kernels_words_are_read() {
+        assert_eq!(parse(b"12345 6789 3\n"), Some(Duration::from_nanos(6789)));
+        for wrong in [&b""[..], b"12", b"1 x 3", b"1 -2 3", b"\xFF\xFF 2"] {
+            assert_eq!(parse(wrong), None);
+        }
+    }
+
+    #[test]
+    fn a_thread_goes_where_it_is_told_and_back() {
+        std::thread::spawn(|| {
+            let Some(thread) = Thread::this() else { return };
+            let before = sched_getaffinity(Pid::from_raw(0)).unwrap();
+            let allowed: Vec<usize> =
+                (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu) == Ok(true)).collect();
+            for cpu in &allowed {
+                thread.go(Go::To(*cpu as u32));
+                assert_eq!(nix::sched::sched_getcpu(), Ok(*cpu));
+            }
+            thread.go(Go::To(CpuSet::count() as u32 + 7));
+            assert_eq!(nix::sched::sched_getcpu().ok(), allowed.last().copied(), "there is no such CPU");
+            thread.go(Go::Anywhere);
+            assert_eq!(sched_getaffinity(Pid::from_raw(0)), Ok(before));
+        })
+        .join()
+        .unwrap();
+    }
+}

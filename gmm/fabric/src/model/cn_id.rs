@@ -1,0 +1,96 @@
+//! The CN id: a compute node is known to memory nodes by the source address of its frames. Written as an Ethernet address
+//! is: `02:00:00:00:00:01` everywhere (JSON, command line, logs); `-` between octets is read too.
+
+use std::fmt;
+use std::str::FromStr;
+
+use cxloe_wire::frame::{Mac, ParseMacError};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// A text that is no Ethernet address, or an address that cannot be a station's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum MacError {
+    /// Not six two-digit hexadecimal octets.
+    #[error(transparent)]
+    Syntax(#[from] ParseMacError),
+    /// All zeros, broadcast or multicast: no station sends from it.
+    #[error(
+        "{0} cannot be the address of a station: use a unicast address (an even first octet, not all zeros)"
+    )]
+    NotUnicast(Mac),
+}
+
+/// The identity of a compute node: the unicast Ethernet address it sends its frames from.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(try_from = "Mac", into = "Mac")]
+pub struct CnId(Mac);
+
+impl CnId {
+    /// The CN id of the station with this address.
+    ///
+    /// # Errors
+    /// [`MacError::NotUnicast`] for the zero address and for group addresses.
+    pub fn new(mac: impl Into<Mac>) -> Result<Self, MacError> {
+        let mac = mac.into();
+        if mac.is_unicast() { Ok(Self(mac)) } else { Err(MacError::NotUnicast(mac)) }
+    }
+
+    /// The Ethernet address this id is.
+    pub const fn mac(self) -> Mac {
+        self.0
+    }
+
+    /// The six octets, first on the wire first.
+    pub const fn octets(self) -> [u8; 6] {
+        self.0.octets()
+    }
+}
+
+impl TryFrom<Mac> for CnId {
+    type Error = MacError;
+
+    fn try_from(mac: Mac) -> Result<Self, MacError> {
+        Self::new(mac)
+    }
+}
+
+impl From<CnId> for Mac {
+    fn from(id: CnId) -> Self {
+        id.0
+    }
+}
+
+impl fmt::Display for CnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for CnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for CnId {
+    type Err = MacError;
+
+    fn from_str(text: &str) -> Result<Self, MacError> {
+        Self::new(text.parse::<Mac>()?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cn_id_is_a_stations_address() {
+        assert!("02:00:00:00:00:01".parse::<CnId>().is_ok());
+        for bad in ["00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff", "01:80:c2:00:00:01"] {
+            assert!(matches!(bad.parse::<CnId>(), Err(MacError::NotUnicast(_))));
+            assert!(serde_json::from_str::<CnId>(&format!("{bad:?}")).is_err());
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! The sending half of a packet link: a ring of slots shared with the kernel, and plain `send` for a frame or two.
+//!
+//! ```text
+//!        next - held          next
+//!   sent |  held: written,    | free: lent one by one
+//!        |  not yet marked    |
+//! ```
+//!
+//! Marking a slot and asking the kernel to look at its ring is the cheapest way for many frames, and a dear one for a
+//! few: each frame's page is pinned, and its slot given back by a destructor. So slots are marked only when more than
+//! [`HELD_MAX`] are written, or while frames before them wait in the ring: order is kept. A frame that is sent plainly
+//! leaves its slot free, and the next takes the same.
+//!
+//! Round trips on a veth in microseconds, both ends alike, of batches of so many frames of 89 bytes (medians of three
+//! turns; the same with a receive ring and plain `send` in C: 3.9 for one):
+//!
+//! | frames | 1 | 2 | 3 | 4 | 8 | 16 | 32 | 64 |
+//! |---|---|---|---|---|---|---|---|---|
+//! | ring | 4.7 | 8.4 | 10.6 | 12.7 | 26 | 45 | 85 | 161 |
+//! | plain | 3.6 | 5.3 | 8.6 | 10.0 | 23 | 43 | 84 | 157 |
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use memmap2::MmapRaw;
+
+use crate::socket::{kick, send};
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::vlan;
+
+/// Where frame data starts in a transmit slot: after the aligned `tpacket2_hdr`.
+const TX_OFFSET: usize = 32;
+/// Frames that leave by a system call each. With more the ring is as quick on a veth, and leaves the work to the driver
+/// on hardware.
+const HELD_MAX: usize = 8;
+
+const TAKEN: u32 = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
+
+/// What frames to be sent are written into.
+pub(super) struct TxRing {
+    base: NonNull<u8>,
+    slot: usize,
+    /// Slots less one; their number is a power of two.
+    mask: usize,
+    next: usize,
+    /// Length of the slot lent and not yet committed, 0 if none.
+    lent: usize,
+    /// Committed frames, right before `next`, that are not marked yet.
+    held: usize,
+    /// Whether marked slots may wait for a kick. Then none is held.
+    marked: bool,
+    tag: usize,
+    priority: u8,
+    max_frame: usize,
+    pub frames: u64,
+    pub bytes: u64,
+    pub full: u64,
+    pub errors: u64,
+    // The ring is unmapped before its socket closes: fields drop in this order.
+    _map: MmapRaw,
+    socket: OwnedFd,
+}
+
+// SAFETY: as for RxRing: the ring is owned by whoever owns the link, and each slot belongs to us or to the kernel, as its
+// status word says.
+unsafe impl Send for TxRing {}
+
+impl TxRing {
+    /// The ring of `slots` slots of `slot` bytes in `map`, a mapping of `socket`. Frames have at most `max_frame` bytes,
+    /// and a tag if there is a priority.
+    ///
+    /// # Panics
+    /// If the number of slots is no power of two, or the mapping is smaller than they are.
+    pub fn new(
+        (map, socket): (MmapRaw, OwnedFd),
+        (slot, slots): (usize, usize),
+        max_frame: usize,
+        priority: Option<u8>,
+    ) -> TxRing {
+        assert!(slots.is_power_of_two() && map.len() >= slot * slots);
+        let tag = if priority.is_some() { vlan::TAG_LEN } else { 0 };
+        assert!(TX_OFFSET + max_frame + tag <= slot, "a frame fits a slot");
+        TxRing {
+            base: NonNull::new(map.as_mut_ptr()).expect("a mapping is never at 0"),
+            slot,
+            mask: slots - 1,
+            next: 0,
+            lent: 0,
+            held: 0,
+            marked: false,
+            tag,
+            priority: priority.unwrap_or(0),
+            max_frame,
+            frames: 0,
+            bytes: 0,
+            full: 0,
+            errors: 0,
+            _map: map,
+            socket,
+        }
+    }
+
+    /// Whether nothing waits to be sent.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.held == 0 && !self.marked
+    }
+
+    /// Sends what was committed: over `plain` if that is little, else through the ring. What the kernel does not take
+    /// now is in the ring then and leaves with the next call, in order.
+    ///
+    /// # Errors
+    /// Those that say that the link is no more.
+    #[inline]
+    pub fn send(&mut self, plain: &OwnedFd) -> io::Result<()> {
+        for sent in 0..self.held {
+            let index = self.behind(self.held - sent);
+            if let Err(error) = send(plain, self.written(index)) {
+                self.refused(sent, error)?;
+                break;
+            }
+        }
+        if self.marked {
+            return self.send_marked();
+        }
+        // The slots are free again: the next frames take them.
+        self.next = self.behind(self.held);
+        self.held = 0;
+        Ok(())
+    }
+
+    /// Has the kernel look at its ring.
+    fn send_marked(&mut self) -> io::Result<()> {
+        match kick(&self.socket) {
+            Ok(()) => {}
+            Err(error) if is_temporary(&error) || is_too_long(&error) => self.errors += 1,
+            Err(error) => return Err(error),
+        }
+        // Marked slots stay marked if a queue is full, or the interface is down for now, or a frame before them was
+        // refused, which is lost. They leave with the next kick, which must come even if there is no room to mark another.
+        self.marked = self.status(self.behind(1)).load(Ordering::Acquire) & libc::TP_STATUS_SEND_REQUEST != 0;
+        Ok(())
+    }
+
+    /// The frame behind the first `sent` held ones was refused: one that cannot be sent now goes into the ring, and
+    /// those behind it; one that is too long for an MTU that has just shrunk is lost.
+    #[cold]
+    fn refused(&mut self, sent: usize, error: io::Error) -> io::Result<()> {
+        let gone = match () {
+            () if is_temporary(&error) => sent,
+            () if is_too_long(&error) => sent + 1,
+            () => return Err(error),
+        };
+        self.errors += 1;
+        // The kernel looks for the next marked slot where it left off: the first of those held.
+        let first = self.held;
+        for to in 0..self.held - gone {
+            let (from, to) = (self.behind(first - gone - to), self.behind(first - to));
+            if from != to {
+                self.move_frame(from, to);
+            }
+        }
+        self.next = self.behind(gone);
+        self.held -= gone;
+        self.mark_held();
+        Ok(())
+    }
+
+    /// Copies a written frame from one of our slots to another.
+    fn move_frame(&mut self, from: usize, to: usize) {
+        let len = self.written(from).len();
+        // SAFETY: neither slot is marked, so both are ours; they differ, and a frame and its offset fit each.
+        unsafe {
+            let (from, to) = (self.at(from), self.at(to));
+            std::ptr::copy_nonoverlapping(from.add(TX_OFFSET), to.add(TX_OFFSET), len);
+            (*to.cast::<libc::tpacket2_hdr>()).tp_len = len as u32;
+        }
+    }
+
+    /// Hands the held frames to the kernel, which takes them at the next kick.
+    fn mark_held(&mut self) {
+        for back in (1..=self.held).rev() {
+            self.status(self.behind(back)).store(libc::TP_STATUS_SEND_REQUEST, Ordering::Release);
+        }
+        self.marked |= self.held > 0;
+        self.held = 0;
+    }
+
+    /// The slot `back` places behind the next.
+    #[inline]
+    fn behind(&self, back: usize) -> usize {
+        self.next.wrapping_sub(back) & self.mask
+    }
+
+    #[inline]
+    fn at(&self, index: usize) -> *mut u8 {
+        debug_assert!(index <= self.mask);
+        // SAFETY: the index is below the number of slots, all of which lie in the mapping.
+        unsafe { self.base.as_ptr().add(index * self.slot) }
+    }
+
+    #[inline]
+    fn status(&self, index: usize) -> &AtomicU32 {
+        // SAFETY: a slot is 16-byte aligned and starts with the u32 status word that the kernel writes concurrently.
+        unsafe { &*self.at(index).cast::<AtomicU32>() }
+    }
+
+    /// The frame in a slot that is held.
+    #[inline]
+    fn written(&self, index: usize) -> &[u8] {
+        let slot = self.at(index);
+        // SAFETY: the slot is ours as long as it is not marked; its header and as many bytes as that says were written.
+        unsafe {
+            let len = (*slot.cast::<libc::tpacket2_hdr>()).tp_len as usize;
+            std::slice::from_raw_parts(slot.add(TX_OFFSET), len.min(self.max_frame + self.tag))
+        }
+    }
+}
+
+impl Transmit for TxRing {
+    #[inline]
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        if len > self.max_frame || len == 0 {
+            return None;
+        }
+        if self.status(self.next).load(Ordering::Acquire) & TAKEN != 0 {
+            self.full += 1;
+            return None;
+        }
+        self.lent = len;
+        // SAFETY: the status word says the slot is ours; max_frame plus a tag fits a slot, as was checked.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.at(self.next).add(TX_OFFSET + self.tag), len) })
+    }
+
+    #[inline]
+    fn commit(&mut self) {
+        if self.lent == 0 {
+            return;
+        }
+        let len = self.lent + self.tag;
+        self.lent = 0;
+        let slot = self.at(self.next);
+        if self.tag != 0 {
+            // SAFETY: the slot is ours and `len` bytes from its data offset lie in it.
+            vlan::insert(unsafe { std::slice::from_raw_parts_mut(slot.add(TX_OFFSET), len) }, self.priority);
+        }
+        // SAFETY: the slot is ours and starts with a tpacket2_hdr, for which any bytes are valid.
+        unsafe { (*slot.cast::<libc::tpacket2_hdr>()).tp_len = len as u32 };
+        self.next = (self.next + 1) & self.mask;
+        self.held += 1;
+        if self.marked || self.held > HELD_MAX {
+            self.mark_held();
+        }
+        self.frames += 1;
+        self.bytes += len as u64;
+    }
+}
+
+/// Whether it may go better next time: a full queue, or an interface that is down for now.
+fn is_temporary(error: &io::Error) -> bool {
+    let temporary = [libc::EAGAIN, libc::ENOBUFS, libc::EINTR, libc::ENETDOWN, libc::ENETUNREACH].map(Some);
+    temporary.contains(&error.raw_os_error())
+}
+
+/// Whether the frame is longer than the MTU, which has just shrunk.
+fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(libc::EMSGSIZE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use memmap2::MmapOptions;
+
+    use super::*;
+
+    const SLOT: usize = 2048;
+    const SLOTS: usize = 64;
+
+    /// A ring of no kernel, whose kicks go nowhere; where plain frames go to, and where they come out.
+    fn ring(priority: Option<u8>) -> (TxRing, OwnedFd, UnixDatagram) {
+        let map = MmapOptions::new().len(SLOT * SLOTS).map_anon().unwrap().into();
+        let (kicked, kicks) = UnixDatagram::pair().unwrap();
+        // Kicks are empty datagrams here; nobody takes them, and none waits for that.
+        std::mem::forget(kicks);
+        let (plain, out) = UnixDatagram::pair().unwrap();
+        out.set_nonblocking(true).unwrap();
+        let ring = TxRing::new((map, kicked.into()), (SLOT, SLOTS), 1514, priority);
+        (ring, plain.into(), out)
+    }
+
+    fn write(ring: &mut TxRing, len: usize, mark: u8) {
+        ring.slot(len).unwrap().fill(mark);
+        ring.commit();
+    }
+
+    fn received(out: &UnixDatagram) -> Vec<(usize, u8)> {
+        let mut frame = [0; SLOT];
+        std::iter::from_fn(|| out.recv(&mut frame).ok().map(|len| (len, frame[len - 1]))).collect()
+    }
+
+    /// Length and mark of the frames that the kernel would find, from slot `first` on.
+    fn marked(ring: &TxRing, first: usize) -> Vec<(usize, u8)> {
+        let is_marked =
+            |index: &usize| ring.status(*index).load(Ordering::Relaxed) == libc::TP_STATUS_SEND_REQUEST;
+        let frame = |index| ring.written(index);
+        (first..SLOTS).take_while(is_marked).map(frame).map(|f| (f.len(), f[f.len() - 1])).collect()
+    }
+
+    /// What the kernel does with marked frames.
+    fn take_all(ring: &TxRing) {
+        (0..SLOTS).for_each(|index| ring.status(index).store(libc::TP_STATUS_AVAILABLE, Ordering::Relaxed));
+    }
+
+    #[test]
+    fn few_leave_plainly_and_many_by_the_ring() {
+        let (mut ring, plain, out) = ring(None);
+        for round in 0..3 * SLOTS {
+            let count = round % (HELD_MAX + 1);
+            (0..count).for_each(|i| write(&mut ring, 60 + i, i as u8));
+            assert_eq!(ring.is_empty(), count == 0);
+            ring.send(&plain).unwrap();
+            assert!(ring.is_empty());
+            assert_eq!(received(&out), (0..count).map(|i| (60 + i, i as u8)).collect::<Vec<_>>());
+            assert_eq!(ring.next, 0, "slots that left plainly are free again");
+        }
+        let many: Vec<_> = (0..HELD_MAX + 3).map(|i| (100 + i, i as u8)).collect();
+        many.iter().for_each(|(len, mark)| write(&mut ring, *len, *mark));
+        ring.send(&plain).unwrap();
+        assert_eq!((received(&out), marked(&ring, 0)), (vec![], many.clone()));
+        assert!(!ring.is_empty(), "what the kernel has not taken wants another kick");
+        // A single one does not overtake them.
+        write(&mut ring, 70, 77);
+        ring.send(&plain).unwrap();
+        assert_eq!((received(&out), marked(&ring, many.len())), (vec![], vec![(70, 77)]));
+        take_all(&ring);
+        ring.send(&plain).unwrap();
+        assert!(ring.is_empty());
+        write(&mut ring, 71, 78);
+        ring.send(&plain).unwrap();
+        assert_eq!(received(&out), [(71, 78)]);
+        assert_eq!((ring.full, ring.errors), (0, 0));
+    }
+
+    #[test]
+    fn what_cannot_leave_now_goes_into_the_ring_where_the_kernel_looks() {
+        let (mut ring, plain, out) = ring(None);
+        // As many as the socket has room for.
+        let mut taken = 0;
+        while ring.errors == 0 {
+            write(&mut ring, 60, taken);
+            ring.send(&plain).unwrap();
+            taken += 1;
+        }
+        assert_eq!((ring.next, marked(&ring, 0)), (1, vec![(60, taken - 1)]));
+        take_all(&ring);
+        ring.send(&plain).unwrap();
+        assert!(ring.is_empty());
+        // Room for two of four: the other two move to where the kernel looks next, slot 1.
+        let mut frame = [0; SLOT];
+        for _ in 0..2 {
+            out.recv(&mut frame).unwrap();
+        }
+        (0..4).for_each(|i| write(&mut ring, 61 + i, 100 + i as u8));
+        ring.send(&plain).unwrap();
+        assert_eq!((ring.next, marked(&ring, 1)), (3, vec![(63, 102), (64, 103)]));
+        assert_eq!(ring.errors, 2);
+        let left = received(&out);
+        assert_eq!(left[left.len() - 2..], [(61, 100), (62, 101)]);
+    }
+
+    #[test]
+    fn a_full_ring_lends_nothing_and_a_tag_is_put_in() {
+        let (mut ring, plain, out) = ring(Some(3));
+        write(&mut ring, 60, 9);
+        ring.send(&plain).unwrap();
+        let mut frame = [0; SLOT];
+        assert_eq!(out.recv(&mut frame).unwrap(), 64);
+        assert_eq!(frame[12..16], [0x81, 0x00, 3 << 5, 0]);
+        (0..SLOTS).for_each(|i| write(&mut ring, 60, i as u8));
+        assert!(ring.slot(60).is_none());
+        assert_eq!(ring.full, 1);
+        assert!(ring.slot(0).is_none() && ring.slot(1515).is_none());
+        take_all(&ring);
+        assert!(ring.slot(1514).is_some());
+    }
+
+    #[test]
+    fn a_frame_that_is_too_long_is_lost_and_those_behind_it_leave() {
+        let (mut ring, _, _) = ring(None);
+        (0..3).for_each(|i| write(&mut ring, 60 + i, i as u8));
+        ring.refused(1, io::Error::from_raw_os_error(libc::EMSGSIZE)).unwrap();
+        assert_eq!((ring.next, marked(&ring, 0), ring.errors), (1, vec![(62, 2)], 1));
+        let gone = ring.refused(0, io::Error::from_raw_os_error(libc::ENXIO)).unwrap_err();
+        assert_eq!(gone.raw_os_error(), Some(libc::ENXIO));
+    }
+}

@@ -1,0 +1,127 @@
+//! Calls of the operating system on sockets, as links make them: the pointers and lengths are checked here, once.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Takes ownership of a descriptor a system call has just returned, or of its error.
+pub(crate) fn owned(fd: libc::c_int) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just returned this descriptor and nothing else owns it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What a call returned, or why it failed.
+#[inline]
+fn checked(rc: isize) -> io::Result<usize> {
+    usize::try_from(rc).map_err(|_| io::Error::last_os_error())
+}
+
+/// Sets one socket option.
+pub(crate) fn set_option<T: Copy>(
+    fd: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: &T,
+) -> io::Result<()> {
+    // SAFETY: the pointer and the length describe `value`, which outlives the call.
+    let rc = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            std::ptr::from_ref(value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    checked(rc as isize).map(drop)
+}
+
+/// What the kernel may write into.
+///
+/// # Safety
+/// All bit patterns of the type's size are valid values.
+pub(crate) unsafe trait Plain: Copy {}
+// SAFETY: an integer.
+unsafe impl Plain for libc::c_int {}
+// SAFETY: an integer.
+unsafe impl Plain for u32 {}
+// SAFETY: two integers.
+unsafe impl Plain for [u32; 2] {}
+// SAFETY: a structure of integers.
+unsafe impl Plain for libc::xdp_mmap_offsets {}
+// SAFETY: a structure of integers.
+unsafe impl Plain for libc::xdp_statistics {}
+
+/// Reads one socket option.
+pub(crate) fn get_option<T: Plain>(
+    fd: &impl AsRawFd,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into `value`; both outlive the call.
+    let rc = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut len) };
+    // SAFETY: all bytes were set, by zeroing or by the kernel, and any are valid.
+    checked(rc as isize).map(|_| unsafe { value.assume_init() })
+}
+
+/// Binds a socket to an address, which begins with its family.
+pub(crate) fn bind<A: Copy>(socket: &OwnedFd, address: &A) -> io::Result<()> {
+    // SAFETY: the pointer and length describe `address`, which outlives the call.
+    let rc = unsafe {
+        libc::bind(socket.as_raw_fd(), std::ptr::from_ref(address).cast(), size_of::<A>() as libc::socklen_t)
+    };
+    checked(rc as isize).map(drop)
+}
+
+/// Sends one frame, or fails at once.
+#[inline]
+pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
+    // SAFETY: the pointer and length describe `frame`, which outlives the call.
+    let rc =
+        unsafe { libc::send(socket.as_raw_fd(), frame.as_ptr().cast(), frame.len(), libc::MSG_DONTWAIT) };
+    checked(rc).map(drop)
+}
+
+/// Has the kernel send what a ring that it shares with us holds, and does not wait.
+#[inline]
+pub(crate) fn kick(socket: &OwnedFd) -> io::Result<()> {
+    // SAFETY: no buffer and no address are passed.
+    let rc = unsafe {
+        libc::sendto(socket.as_raw_fd(), std::ptr::null(), 0, libc::MSG_DONTWAIT, std::ptr::null(), 0)
+    };
+    checked(rc).map(drop)
+}
+
+/// Sleeps until `fd` is readable or `timeout` is over.
+pub(crate) fn poll_in(fd: &impl AsRawFd, timeout: Duration) -> io::Result<()> {
+    poll(fd, libc::POLLIN, timeout)
+}
+
+/// Sleeps until one of `events` comes about at `fd` or `timeout` is over.
+pub(crate) fn poll(fd: &impl AsRawFd, events: libc::c_short, timeout: Duration) -> io::Result<()> {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
+    let ts = libc::timespec {
+        tv_sec: timeout.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
+    };
+    // SAFETY: one pollfd and one timespec, both alive; no signal mask.
+    let rc = unsafe { libc::ppoll(&mut p, 1, &ts, std::ptr::null()) };
+    if rc >= 0 {
+        if p.revents & libc::POLLERR != 0 {
+            // Takes the error that waits on a socket. One is left there when its interface goes down; until it is
+            // taken, polls return at once instead of sleeping, also when the interface is long up again.
+            let _ = get_option::<libc::c_int>(fd, libc::SOL_SOCKET, libc::SO_ERROR);
+        }
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        e if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+        e => Err(e),
+    }
+}

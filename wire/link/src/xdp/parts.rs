@@ -1,0 +1,113 @@
+//! Frames that have arrived in several chunks, put together: whoever receives a frame gets it in one piece.
+//!
+//! The kernel begins each part behind a headroom of its own, so that even chunks side by side leave a hole. The second
+//! part is moved down to the first, which for a page with its header and trailer is a few hundred bytes; only if the
+//! chunks have come out of order, as they may after losses, both are copied.
+
+use super::ring::{Descriptors, Ring, Umem};
+
+/// XDP_PKT_CONTD: the next entry goes on with the same frame.
+pub(super) const HAS_MORE: u32 = 1;
+
+/// The frame that begins at the next of `ready` entries, and how many entries it has: none if it is not there to its end,
+/// and no frame if it is longer than `scratch`.
+#[inline(never)]
+pub(super) fn frame_at<'a>(
+    rx: &Ring<Descriptors>,
+    ready: u32,
+    umem: &'a Umem,
+    scratch: &'a mut [u8],
+) -> (u32, Option<&'a mut [u8]>) {
+    let Some(more) = (0..ready).position(|ahead| rx.at(ahead).options & HAS_MORE == 0) else {
+        return (0, None);
+    };
+    let entries = more as u32 + 1;
+    let parts = (0..entries).map(|ahead| rx.at(ahead));
+    (entries, join(parts.map(|d| (d.addr, d.len as usize)), umem, scratch))
+}
+
+/// Puts parts together, each given by its place and its length. All of their chunks belong to the caller.
+fn join<'a>(
+    mut parts: impl Iterator<Item = (u64, usize)> + Clone,
+    umem: &'a Umem,
+    scratch: &'a mut [u8],
+) -> Option<&'a mut [u8]> {
+    let (mut rest, chunk) = (parts.clone(), umem.chunk() as u64);
+    let (first, mut len) = rest.next()?;
+    umem.slice(first, len)?;
+    let is_in_line = rest.clone().count() == 1
+        && rest.clone().all(|(addr, _)| (first + len as u64) == addr & !(chunk - 1));
+    if is_in_line {
+        let (second, more) = rest.next()?;
+        let (from, to) = (umem.slice(second, more)?, umem.span(first + len as u64, more)?);
+        // SAFETY: both lie in the second chunk, which is the caller's; they may overlap.
+        unsafe { std::ptr::copy(from.cast::<u8>().cast_const(), to.cast::<u8>(), more) };
+        len += more;
+        // SAFETY: from the first part's begin on all bytes lie in the two chunks, which are the caller's.
+        return umem.span(first, len).map(|frame| unsafe { &mut *frame });
+    }
+    let mut filled = 0;
+    parts.try_for_each(|(addr, len)| {
+        let part = umem.slice(addr, len)?;
+        // SAFETY: the chunk is the caller's, and nobody writes it.
+        scratch.get_mut(filled..filled + len)?.copy_from_slice(unsafe { &*part });
+        filled += len;
+        Some(())
+    })?;
+    scratch.get_mut(..filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHUNK: usize = 4096;
+    const HEADROOM: u64 = 256;
+
+    /// Memory of four chunks in which every byte of a part that begins behind the headroom of its chunk says where in a
+    /// frame it belongs, if the parts come in the order of `chunks`.
+    fn arrived(chunks: &[u64], lens: &[usize]) -> (Umem, Vec<(u64, usize)>, Vec<u8>) {
+        let umem = Umem::of(CHUNK, 4);
+        let mut frame = Vec::new();
+        let mut parts = Vec::new();
+        for (index, (chunk, len)) in chunks.iter().zip(lens).enumerate() {
+            let at = chunk * CHUNK as u64 + HEADROOM;
+            let bytes: Vec<u8> = (0..*len).map(|i| (i * 7 + index * 91) as u8).collect();
+            // SAFETY: nobody else has the memory.
+            unsafe { (*umem.slice(at, *len).unwrap()).copy_from_slice(&bytes) };
+            frame.extend(bytes);
+            parts.push((at, *len));
+        }
+        (umem, parts, frame)
+    }
+
+    #[test]
+    fn parts_in_any_order_make_the_frame() {
+        let full = CHUNK - HEADROOM as usize;
+        for (chunks, lens) in [
+            (&[0, 1][..], &[full, 300][..]),
+            (&[1, 2], &[full, full]),
+            (&[2, 1], &[full, 300]),
+            (&[3, 0], &[full, 1]),
+            (&[0, 1], &[100, 300]),
+            (&[0, 2], &[full, 300]),
+        ] {
+            let (umem, parts, frame) = arrived(chunks, lens);
+            let mut scratch = vec![0; 2 * CHUNK];
+            let joined = join(parts.into_iter(), &umem, &mut scratch).unwrap();
+            assert!(joined == frame, "{chunks:?} {lens:?}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_no_frame() {
+        let full = CHUNK - HEADROOM as usize;
+        let (umem, parts, _) = arrived(&[0, 1, 2], &[full, full, full]);
+        let mut scratch = vec![0; 2 * CHUNK];
+        assert!(join(parts.into_iter(), &umem, &mut scratch).is_none());
+        let outside = [(0, full), (4 * CHUNK as u64, 1)];
+        assert!(join(outside.into_iter(), &umem, &mut scratch).is_none());
+        let across = [(0, 1), (CHUNK as u64 - 1, 2)];
+        assert!(join(across.into_iter(), &umem, &mut scratch).is_none());
+    }
+}

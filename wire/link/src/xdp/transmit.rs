@@ -1,0 +1,146 @@
+//! The sending half of an AF_XDP link: chunks lent one frame at a time, handed to the kernel by the transmit ring and got
+//! back by the completion ring.
+//!
+//! A frame longer than a chunk takes the chunks beside it too: it is written in one piece and described in several.
+
+use std::sync::Arc;
+
+use super::parts::HAS_MORE;
+use super::ring::{Addresses, Descriptors, Ring, Umem};
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::vlan;
+
+/// What frames to be sent are written into.
+pub(super) struct TxSide {
+    pub ring: Ring<Descriptors>,
+    completion: Ring<Addresses>,
+    /// Where the chunks of a frame begin that are ours.
+    free: Vec<u64>,
+    /// The first of all of them.
+    first: u64,
+    /// Chunks of a frame.
+    parts: u32,
+    /// Of each frame's chunks, how many the kernel has; empty if it is one at most.
+    away: Box<[u8]>,
+    umem: Arc<Umem>,
+    lent: usize,
+    tag: usize,
+    priority: u8,
+    max_frame: usize,
+    pub queued: u32,
+    pub frames: u64,
+    pub bytes: u64,
+    pub full: u64,
+}
+
+impl TxSide {
+    /// The rings of transmit and completion over the chunks of `umem` from `first` on, `parts` for each frame.
+    pub fn new(
+        (ring, completion): (Ring<Descriptors>, Ring<Addresses>),
+        umem: Arc<Umem>,
+        (first, parts): (u32, u32),
+        max_frame: usize,
+        priority: Option<u8>,
+    ) -> TxSide {
+        let (chunk, frames) = (umem.chunk() as u64, ring.entries() / parts);
+        let first = u64::from(first) * chunk;
+        TxSide {
+            ring,
+            completion,
+            free: (0..frames).map(|i| first + u64::from(i * parts) * chunk).collect(),
+            first,
+            parts,
+            away: vec![0; if parts > 1 { frames as usize } else { 0 }].into_boxed_slice(),
+            umem,
+            lent: 0,
+            tag: if priority.is_some() { vlan::TAG_LEN } else { 0 },
+            priority: priority.unwrap_or(0),
+            max_frame,
+            queued: 0,
+            frames: 0,
+            bytes: 0,
+            full: 0,
+        }
+    }
+
+    /// Takes back what the kernel has sent.
+    fn reclaim(&mut self) {
+        for _ in 0..self.completion.readable() {
+            let chunk = self.completion.pop();
+            if self.parts == 1 {
+                self.free.push(chunk);
+                continue;
+            }
+            let group = u64::from(self.parts) * self.umem.chunk() as u64;
+            let index = chunk.wrapping_sub(self.first) / group;
+            let Some(away) = self.away.get_mut(index as usize) else { continue };
+            *away = away.saturating_sub(1);
+            if *away == 0 {
+                self.free.push(self.first + index * group);
+            }
+        }
+        self.completion.consume();
+    }
+
+    /// Describes the `len` bytes from `at` on, a chunk at a time.
+    #[inline(never)]
+    fn describe(&mut self, at: u64, len: usize) {
+        let chunk = self.umem.chunk();
+        let index = (at - self.first) / (u64::from(self.parts) * chunk as u64);
+        let parts = len.div_ceil(chunk);
+        if let Some(away) = self.away.get_mut(index as usize) {
+            *away = parts as u8;
+        }
+        for part in 0..parts {
+            let begin = part * chunk;
+            let options = if part + 1 < parts { HAS_MORE } else { 0 };
+            let len = (len - begin).min(chunk) as u32;
+            self.ring.push(libc::xdp_desc { addr: at + begin as u64, len, options });
+        }
+    }
+}
+
+impl Transmit for TxSide {
+    #[inline]
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        if len > self.max_frame || len == 0 {
+            return None;
+        }
+        if self.free.is_empty() {
+            self.reclaim();
+        }
+        let Some(&chunk) = self.free.last() else {
+            self.full += 1;
+            return None;
+        };
+        self.lent = len;
+        let slot = self.umem.span(chunk + self.tag as u64, len)?;
+        // SAFETY: the chunks from this one on, as many as the longest frame needs, are on our free list: the kernel does
+        // not touch them until commit() hands them over.
+        Some(unsafe { &mut *slot })
+    }
+
+    #[inline]
+    fn commit(&mut self) {
+        if self.lent == 0 {
+            return;
+        }
+        let len = self.lent + self.tag;
+        self.lent = 0;
+        let Some(chunk) = self.free.pop() else { return };
+        if self.tag != 0
+            && let Some(frame) = self.umem.span(chunk, len)
+        {
+            // SAFETY: as in slot(): the chunks are still ours.
+            vlan::insert(unsafe { &mut *frame }, self.priority);
+        }
+        if self.parts == 1 {
+            self.ring.push(libc::xdp_desc { addr: chunk, len: len as u32, options: 0 });
+        } else {
+            self.describe(chunk, len);
+        }
+        self.queued += 1;
+        self.frames += 1;
+        self.bytes += len as u64;
+    }
+}
