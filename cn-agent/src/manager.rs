@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
+use std::net::SocketAddr;
 
 use cxloe_daemon::{Backoff, Break, Connection, Contact};
 use cxloe_fabric::api::{ComputeNodeSync, DestroyRegion, ErrorCode, NotFollowed, Party, RegisterComputeNode};
@@ -27,6 +28,8 @@ pub struct ManagerLinkOptions {
     pub name: Name,
     /// Its identity: the address of its link.
     pub cn: CnId,
+    /// Where its frames come from over the `udp` link, if it uses it.
+    pub udp: Option<SocketAddr>,
     /// This process's instance id, the same as in its sessions.
     pub instance: u64,
     /// The pauses between two tries.
@@ -36,7 +39,7 @@ pub struct ManagerLinkOptions {
 impl ManagerLinkOptions {
     /// The usual pauses.
     pub fn new(url: impl Into<String>, name: Name, cn: CnId, instance: u64) -> Self {
-        ManagerLinkOptions { url: url.into(), name, cn, instance, backoff: Backoff::default() }
+        ManagerLinkOptions { url: url.into(), name, cn, udp: None, instance, backoff: Backoff::default() }
     }
 }
 
@@ -81,10 +84,10 @@ struct Shell {
 impl Shell {
     /// From a registration until something breaks it.
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
-        let ManagerLinkOptions { name, cn, instance, .. } = self.options.clone();
+        let ManagerLinkOptions { name, cn, udp, instance, .. } = self.options.clone();
         let client = contact.client();
         let seen = self.controller.seen();
-        let request = RegisterComputeNode { cn_id: cn, name, instance_id: instance, seen };
+        let request = RegisterComputeNode { cn_id: cn, name, udp, instance_id: instance, seen };
         let answered = contact.ask(client.register_compute_node(&request)).await;
         if answered.as_ref().is_err_and(is_stale) {
             self.say_not_followed(contact).await?;

@@ -17,8 +17,10 @@ use cxloe_cn_core::backing::{Backing, Preference, Served};
 use cxloe_cn_core::leases::{self, Holder, Leases};
 use cxloe_cxl::uevents::MonitorWaker;
 use cxloe_cxl::{AnswerError, Regions};
+use cxloe_link::outer::{Peer, Peers};
 use cxloe_paging::joining::unseen;
 use cxloe_paging::shared_state;
+use cxloe_wire::frame::Mac;
 
 /// Why something told could not be followed.
 #[derive(Debug, thiserror::Error)]
@@ -70,13 +72,15 @@ struct Inner {
     state: StateFile,
     orders: Orders,
     drained: DrainedTickets,
+    /// What the link knows of memory nodes over UDP.
+    peers: Peers,
     /// Whom to ask about regions that CXL devices may serve.
     looker: Option<MonitorWaker>,
 }
 
 impl RegionController {
     /// The controller of `node`, with what `state` remembers, which the worker attaches. New regions are served by `preference`;
-    /// `looker` is asked where that takes looking.
+    /// `looker` is asked where that takes looking. `peers` hears where memory nodes are over UDP.
     ///
     /// # Errors
     /// [`ControllerError`]; a state file that cannot be read is not taken for an empty one, since regions would come back at
@@ -88,6 +92,7 @@ impl RegionController {
         looker: Option<MonitorWaker>,
         orders: Orders,
         drained: DrainedTickets,
+        peers: Peers,
     ) -> Result<RegionController, ControllerError> {
         let mut attachments = state.load()?;
         let leases = state.load_leases().unwrap_or_else(|error| {
@@ -97,7 +102,8 @@ impl RegionController {
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         attachments.prefer(preference);
         let changes = attachments.begin();
-        let inner = Inner { attachments, leases, boot, state, orders, drained, looker };
+        let inner = Inner { attachments, leases, boot, state, orders, drained, peers, looker };
+        inner.tell_peers();
         let listing = Listing(Arc::new(Mutex::new((Vec::new(), node))));
         inner.give(changes)?;
         listing.show(&inner.attachments);
@@ -156,6 +162,8 @@ impl RegionController {
             inner.state.store(&next)?;
             inner.attachments = next;
         }
+        // Before the worker greets them.
+        inner.tell_peers();
         inner.give(changes)?;
         self.listing.show(&inner.attachments);
         if let Some(looker) = inner.looker.as_ref().filter(|_| !inner.attachments.questions().is_empty()) {
@@ -276,6 +284,11 @@ impl Inner {
         self.state.store_leases(&leases)?;
         self.leases = leases;
         Ok(())
+    }
+
+    fn tell_peers(&self) {
+        let peer = |(mac, address): (cxloe_fabric::model::Mac, _)| Peer { mac: Mac(mac.octets()), address };
+        self.peers.tell(self.attachments.udp_peers().into_iter().map(peer));
     }
 
     fn give(&self, changes: Vec<Change>) -> Result<(), OrdersGone> {

@@ -19,8 +19,9 @@ use cxloe_daemon::to_stderr;
 use cxloe_daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::pfc::PfcSocket;
+use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, LinkHealth, open_persistent};
+use cxloe_link::{Backend, Extras, LinkConfig, LinkHealth, UdpConfig, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
@@ -81,7 +82,8 @@ fn run(config: &Config) -> Result<(), Failure> {
     let mut workers = Vec::new();
     let mut macs: Vec<Mac> = Vec::new();
     let mut mtu = 0;
-    let configs: Vec<_> = (0..config.workers).map(|queue| link_config(config, queue)).collect();
+    let udp = config.udp();
+    let configs: Vec<_> = (0..config.workers).map(|queue| link_config(config, &udp, queue)).collect();
     let extras = Extras {
         faults: config.fault_plan(),
         pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
@@ -105,7 +107,8 @@ fn run(config: &Config) -> Result<(), Failure> {
         };
         let mut service = Service::new(responder, Arc::clone(&table), config.tlb_entries);
         service.set_congestion(config.congestion());
-        let pfc = if config.pfc { Some(PfcSocket::open(&config.interface)?) } else { None };
+        let pauses = config.pfc && config.backend != Backend::Udp;
+        let pfc = if pauses { Some(PfcSocket::open(&config.interface)?) } else { None };
         let options = WorkerOptions {
             index,
             cpu: config.cpus.get(index as usize).copied(),
@@ -125,6 +128,8 @@ fn run(config: &Config) -> Result<(), Failure> {
             let options = ManagerLinkOptions {
                 state: Some(state),
                 kind: config.device,
+                udp: (config.backend == Backend::Udp).then(|| own_address(&configs[0])).transpose()?,
+                peers: udp.peers,
                 ..ManagerLinkOptions::new(url, &config.name, macs, mtu as u32)
             };
             let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter).collect();
@@ -162,7 +167,7 @@ fn run(config: &Config) -> Result<(), Failure> {
 }
 
 /// The link of the worker that serves this queue.
-fn link_config(config: &Config, queue: u32) -> LinkConfig {
+fn link_config(config: &Config, udp: &UdpConfig, queue: u32) -> LinkConfig {
     LinkConfig {
         backend: config.backend,
         ethertype: config.ethertype,
@@ -170,6 +175,7 @@ fn link_config(config: &Config, queue: u32) -> LinkConfig {
         queue,
         queues: config.workers,
         busy_poll: config.wait == WaitStyle::Busy,
+        udp: udp.clone(),
         ..LinkConfig::new(&config.interface)
     }
 }

@@ -55,6 +55,12 @@ cxloe_daemon::metrics_table! {
     LINK_FULL: Counter "cxloe_mn_link_transmit_full_total" ["worker"];
     /// Frames the kernel refused to send.
     LINK_ERRORS: Counter "cxloe_mn_link_transmit_errors_total" ["worker"];
+    /// Over UDP: frames dropped because their outer address does not speak for their source MAC.
+    LINK_FORGED: Counter "cxloe_mn_link_forged_total" ["worker"];
+    /// Over UDP: datagrams dropped because they hold no frame for this node.
+    LINK_FOREIGN: Counter "cxloe_mn_link_foreign_total" ["worker"];
+    /// Over UDP: frames not sent because no address is known for their destination MAC.
+    LINK_UNKNOWN: Counter "cxloe_mn_link_unknown_peer_total" ["worker"];
     /// Whether the interface is there and the links on it are open.
     LINK_UP: Gauge "cxloe_mn_link_up" [];
     /// Times the links were opened again, after their interface had been away or had changed.
@@ -116,6 +122,9 @@ fn fill(scrape: &mut Scrape, status: &WorkerStatus) {
         (&LINK_DROPPED, link.rx_dropped),
         (&LINK_FULL, link.tx_full),
         (&LINK_ERRORS, link.tx_errors),
+        (&LINK_FORGED, link.rx_forged),
+        (&LINK_FOREIGN, link.rx_foreign),
+        (&LINK_UNKNOWN, link.tx_unknown),
         (&STARTED, requests.sessions),
     ] {
         scrape.set(metric, worker, count);

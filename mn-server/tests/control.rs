@@ -219,6 +219,7 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
         acked_seq: 5,
         mappings: vec![mapping(CN1, 0, &[0]), mapping(CN2, 3, &[2, 6])],
         unowned: [1, 3, 4, 5, 7].into_iter().collect(),
+        udp_peers: Vec::new(),
     };
     let job = m.registered(&answer).unwrap();
     let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0), || ());
@@ -247,6 +248,7 @@ fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
         acked_seq: 5,
         mappings: vec![mapping(CN1, 0, &[0])],
         unowned: (1..8).collect(),
+        udp_peers: Vec::new(),
     };
     let job = m.registered(&answer).unwrap();
     let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0), || ());

@@ -32,6 +32,7 @@
 
 mod builder;
 mod error;
+mod host;
 mod interrupt;
 mod ip;
 mod logs;
@@ -47,11 +48,12 @@ use std::process::Command;
 
 pub use builder::Builder;
 pub use error::LabError;
+pub use host::Host;
 pub use interrupt::{Interrupt, Interrupted};
 pub use logs::{LogScope, expect_error, unexpected_errors, verdict};
 pub use named::{Change, NAMED_NODES_MAX, NamedError, NamedLab, Settings, keep};
 pub use namespace::Namespace;
-pub use privilege::{Standing, become_private_user_namespace};
+pub use privilege::{Standing, become_private_user_namespace, may_make_labs};
 pub use process::Process;
 pub use programs::program;
 pub use star::{STAR_NODES_MAX, compute_node_mac, memory_node_mac};

@@ -5,10 +5,12 @@
 //! make one, hence the call at the start of `main`.
 
 use std::fs;
-use std::io;
+use std::io::{self, Read, Write};
 
 use nix::sched::{CloneFlags, unshare};
-use nix::unistd::{getegid, geteuid};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork, getegid, geteuid};
 
 use crate::LabError;
 
@@ -45,6 +47,42 @@ pub fn become_private_user_namespace() -> Result<Standing, LabError> {
     fs::write("/proc/self/gid_map", format!("0 {group} 1")).map_err(|e| failed("/proc/self/gid_map", e))?;
     fs::write("/proc/self/uid_map", format!("0 {user} 1")).map_err(|e| failed("/proc/self/uid_map", e))?;
     Ok(Standing::UserNamespace)
+}
+
+/// Whether this process could make labs with raw sockets in them. A child process tries, so that this one stays where it
+/// is. Must be called before any thread is started.
+///
+/// # Errors
+/// What stands against it, in words.
+pub fn may_make_labs() -> Result<(), String> {
+    let words = |step: &'static str| move |error: nix::Error| format!("{step}: {error}");
+    let (read, write) = nix::unistd::pipe().map_err(words("pipe"))?;
+    // SAFETY: the process has one thread, so the child may do whatever this process may.
+    match unsafe { fork() }.map_err(words("fork"))? {
+        ForkResult::Child => {
+            drop(read);
+            let tried = become_private_user_namespace().map_err(|error| error.to_string()).and_then(|_| {
+                let (family, kind) = (AddressFamily::Packet, SockType::Raw);
+                let raw = socket(family, kind, SockFlag::empty(), None);
+                raw.map(drop).map_err(|error| format!("raw sockets are not allowed here: {error}"))
+            });
+            if let Err(reason) = &tried {
+                let _ = fs::File::from(write).write_all(reason.as_bytes());
+            }
+            // SAFETY: ends this child at once, without what this process wants done at its own end.
+            unsafe { nix::libc::_exit(i32::from(tried.is_err())) }
+        }
+        ForkResult::Parent { child } => {
+            drop(write);
+            let mut reason = String::new();
+            let _ = fs::File::from(read).read_to_string(&mut reason);
+            match waitpid(child, None) {
+                Ok(WaitStatus::Exited(_, 0)) => Ok(()),
+                Ok(_) => Err(reason),
+                Err(error) => Err(words("waitpid")(error)),
+            }
+        }
+    }
 }
 
 /// Whether a map of users (user_namespaces(7)) is that of the namespace the system started with.

@@ -47,16 +47,25 @@ impl Spawner {
         Self { orders }
     }
 
-    pub(crate) fn spawn(&self, namespace: &Namespace, mut command: Command) -> Result<Process, LabError> {
+    pub(crate) fn spawn(&self, namespace: &Namespace, command: Command) -> Result<Process, LabError> {
+        self.spawn_in(Some(namespace), command)
+    }
+
+    /// Starts a program in the namespaces of this process.
+    pub(crate) fn spawn_here(&self, command: Command) -> Result<Process, LabError> {
+        self.spawn_in(None, command)
+    }
+
+    fn spawn_in(&self, namespace: Option<&Namespace>, mut command: Command) -> Result<Process, LabError> {
         let program = command.get_program().to_string_lossy().into_owned();
-        let failed =
-            |source| LabError::Spawn { program: program.clone(), namespace: namespace.name().into(), source };
-        let (inside, parent) = (namespace.clone(), getpid());
+        let place = namespace.map_or("of this process", Namespace::name);
+        let failed = |source| LabError::Spawn { program: program.clone(), namespace: place.into(), source };
+        let (inside, parent) = (namespace.cloned(), getpid());
         command.process_group(0);
         // SAFETY: the closure runs in the child between fork and exec, where only async-signal-safe work is allowed. It
         // makes system calls only, on values captured before the fork, and allocates nothing.
         unsafe {
-            command.pre_exec(move || enter_and_tie(&inside, parent).map_err(io::Error::from));
+            command.pre_exec(move || enter_and_tie(inside.as_ref(), parent).map_err(io::Error::from));
         }
         let (reply, answer) = mpsc::channel();
         let gone = || io::Error::other("the thread that starts programs has ended");
@@ -67,11 +76,12 @@ impl Spawner {
 }
 
 /// In the child: enter the namespace, and die when the parent does.
-fn enter_and_tie(namespace: &Namespace, parent: Pid) -> nix::Result<()> {
+fn enter_and_tie(namespace: Option<&Namespace>, parent: Pid) -> nix::Result<()> {
     set_pdeathsig(Signal::SIGKILL)?;
     if getppid() != parent {
         return Err(nix::Error::ESRCH); // it died before the line above took effect
     }
+    let Some(namespace) = namespace else { return Ok(()) };
     setns(namespace.as_fd(), CloneFlags::CLONE_NEWNET)?;
     mount_own_sysfs()
 }

@@ -9,13 +9,13 @@ use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
 
 use super::Failure;
-use super::daemons::{self, MANAGER, READY};
+use super::daemons::{self, Ground, READY};
 use crate::measure::agent_port::{AgentPort, AgentResults};
 use crate::measure::latency::LatencyPlan;
 use crate::measure::nbd::NbdClient;
 use crate::measure::{MeasureError, Target, fault, fault_step};
 use crate::report::{Samples, Throughput, ThroughputTrial};
-use cxloe_lab::{Interrupt, Lab, Process};
+use cxloe_lab::{Interrupt, Process};
 
 /// Name of the agent's region.
 const NAME: &str = "quickstart";
@@ -59,20 +59,37 @@ pub struct Agent {
     hpa: u64,
 }
 
-/// Starts an agent on cn1 and gives it a region. Must be called inside the namespace of cn1.
-pub fn start(lab: &Lab, state: &Path, interrupt: &Interrupt) -> Result<Agent, Failure> {
+/// Where an agent finds its link and its manager.
+pub struct Place {
+    /// Its interface.
+    pub interface: String,
+    /// Its link, with what else that needs.
+    pub link: Vec<String>,
+    /// Its MAC there, by which it is told from others.
+    pub own: Mac,
+    /// The manager's URL.
+    pub manager: String,
+}
+
+/// Starts an agent and gives it a region. Must be called inside the namespace of its interface.
+pub fn start(
+    ground: &dyn Ground,
+    place: &Place,
+    state: &Path,
+    interrupt: &Interrupt,
+) -> Result<Agent, Failure> {
     let socket = state.join("cn-agent.sock");
-    let process = daemons::start(lab, "cn", state, "cn-agent", |c| {
-        c.args(["run", "-i", "cn1", "--name", "cn1", "--manager", MANAGER, "--link", "packet"]);
+    let process = daemons::start(ground, "cn", state, "cn-agent", |c| {
+        c.args(["run", "-i", &place.interface, "--name", "cn1", "--manager", &place.manager]);
+        c.args(&place.link);
         // The port is measured without its cache, as the one in this process is.
         c.args(["--cache-size", "0", "--socket"]).arg(&socket);
         c.arg("--data-dir").arg(state.join("cn"));
     })?;
-    let address = std::fs::read_to_string("/sys/class/net/cn1/address")?;
-    let owner = CnId::new(address.trim().parse::<Mac>()?)?;
+    let owner = CnId::new(place.own)?;
     let name = Name::new(NAME)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let manager = cxloe_fabric::Client::new(MANAGER)?;
+    let manager = cxloe_fabric::Client::new(&place.manager)?;
     runtime.block_on(manager.create_region(&CreateRegion::new(name, SIZE, owner)))?;
     let started = Instant::now();
     loop {

@@ -9,8 +9,9 @@ use cxloe_daemon::to_stdout;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
 use cxloe_link::fault::FaultPlan;
+use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig, LinkInfo};
+use cxloe_link::{Backend, Extras, LinkConfig, LinkInfo, UdpConfig};
 use cxloe_port::rate_control::RateControl;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -29,9 +30,18 @@ pub struct LinkArgs {
     pub interface: String,
 
     /// auto takes what suits the interface, auto:latency the quickest for single lines, auto:throughput the one with the
-    /// most frames a second
+    /// most frames a second; udp puts frames into UDP, which both ends have to do
     #[arg(long, value_name = Backend::VALUES, default_value = "auto", help_heading = "Link")]
     pub link: Backend,
+
+    /// Over UDP: where this node listens, as ADDRESS, ADDRESS:PORT or :PORT [default: the interface's first address, port
+    /// 63669]
+    #[arg(long, value_name = "ADDRESS", default_value_t, hide_default_value = true, help_heading = "Link")]
+    pub udp_address: UdpAddress,
+
+    /// Over UDP: the node with this MAC is at this address, whatever the manager says; give it once for each
+    #[arg(long, value_name = "MAC=ADDRESS:PORT", help_heading = "Link")]
+    pub udp_peer: Vec<Peer>,
 
     /// busy (spin), adaptive or adaptive:TIME (spin that long, then sleep) or sleep
     #[arg(long, value_name = "STYLE", default_value = "busy", help_heading = "Link")]
@@ -70,6 +80,7 @@ impl LinkArgs {
             ethertype: self.ethertype,
             priority: self.priority,
             busy_poll: self.wait == WaitStyle::Busy,
+            udp: UdpConfig { address: self.udp_address, peers: Peers::named(&self.udp_peer) },
             ..LinkConfig::new(&self.interface)
         }
     }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use cxloe_daemon::to_stderr;
-use cxloe_lab::{Interrupt, Lab, Process};
+use cxloe_lab::{Host, Interrupt, Lab, LabError, Process};
 
 use super::Failure;
 
@@ -15,10 +15,28 @@ pub(super) const MANAGER: &str = "http://10.77.0.1:7440";
 /// How long a daemon may take to come up.
 pub(super) const READY: Duration = Duration::from_secs(20);
 
+/// Where daemons are started.
+pub(super) trait Ground {
+    /// Starts a program, in the namespace of this name if there are any.
+    fn spawn(&self, namespace: &str, command: Command) -> Result<Process, LabError>;
+}
+
+impl Ground for Lab {
+    fn spawn(&self, namespace: &str, command: Command) -> Result<Process, LabError> {
+        Lab::spawn(self, namespace, command)
+    }
+}
+
+impl Ground for Host {
+    fn spawn(&self, _: &str, command: Command) -> Result<Process, LabError> {
+        Host::spawn(self, command)
+    }
+}
+
 /// Starts one of our programs, which lies beside this one; its output goes to a log in `state`. What follows the program's
 /// name tells its log from those of others.
 pub(super) fn start(
-    lab: &Lab,
+    ground: &dyn Ground,
     namespace: &str,
     state: &Path,
     program: &str,
@@ -32,17 +50,17 @@ pub(super) fn start(
     let mut command = Command::new(beside);
     arguments(&mut command);
     Process::log_to(&mut command, &log(state, program))?;
-    Ok(lab.spawn(namespace, command)?)
+    Ok(ground.spawn(namespace, command)?)
 }
 
 fn log(state: &Path, program: &str) -> PathBuf {
     state.join(format!("{}.log", program.replace(' ', "-")))
 }
 
-/// Waits until the memory node has registered.
-pub(super) fn wait_for_nodes(interrupt: &Interrupt) -> Result<(), Failure> {
+/// Waits until the memory node has registered with the manager at `url`.
+pub(super) fn wait_for_nodes(url: &str, interrupt: &Interrupt) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let client = cxloe_fabric::Client::new(MANAGER)?;
+    let client = cxloe_fabric::Client::new(url)?;
     let started = Instant::now();
     loop {
         interrupt.check()?;

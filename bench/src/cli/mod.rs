@@ -16,6 +16,7 @@ mod pair;
 mod paper;
 mod pattern;
 mod quickstart;
+mod quickstart_place;
 mod sim;
 mod verify;
 
@@ -121,6 +122,12 @@ pub fn run() -> ExitCode {
         Command::Compare(args) => args.makes_lab(),
         _ => false,
     };
+    // Asked before this process changes, which it cannot take back.
+    let no_lab = match &command {
+        Command::Quickstart(args) if args.may_use_udp() => cxloe_lab::may_make_labs().err(),
+        _ => None,
+    };
+    let makes_lab = makes_lab && no_lab.is_none();
     let standing = match makes_lab.then(cxloe_lab::become_private_user_namespace).transpose() {
         Ok(standing) => standing,
         Err(e) => {
@@ -145,7 +152,15 @@ pub fn run() -> ExitCode {
         }
     };
     let result = match command {
-        Command::Quickstart(args) => quickstart::run(&args, standing, interrupt),
+        Command::Quickstart(args) => {
+            let site = match (no_lab, standing) {
+                (Some(reason), _) => quickstart::Site::Loopback(reason),
+                (None, standing) => {
+                    quickstart::Site::Lab(standing.expect("it makes a lab, so its rights were looked at"))
+                }
+            };
+            quickstart::run(&args, &site, interrupt)
+        }
         Command::Echo(args) => echo::run(&args, interrupt),
         Command::Latency(args) => latency::run(&args, interrupt),
         Command::Fault(args) => fault::run(&args, interrupt),

@@ -150,7 +150,7 @@ fn in_lab_at(
     };
     let ours = memory_node("mn0", "mn1")?;
     lab.namespace("cn")?.clone().join()?;
-    daemons::wait_for_nodes(interrupt)?;
+    daemons::wait_for_nodes(MANAGER, interrupt)?;
     let cpu = pair.map(|(ours, _)| ours);
     let mut agent = None;
     if options.agent {
@@ -166,6 +166,8 @@ fn in_lab_at(
     let link = LinkArgs {
         interface: "cn0".into(),
         link: Backend::default(),
+        udp_address: Default::default(),
+        udp_peer: Vec::new(),
         wait,
         priority: None,
         ethertype: ETHERTYPE_DEFAULT,

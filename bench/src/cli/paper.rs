@@ -41,7 +41,7 @@ pub struct Args {
     output: PathBuf,
 
     /// The lab's link [default: auto; Fig. 7 then takes packet rings beside AF_XDP]
-    #[arg(long, value_name = Backend::VALUES, conflicts_with = "interface")]
+    #[arg(long, value_name = Backend::RAW_VALUES, value_parser = raw_link, conflicts_with = "interface")]
     lab_link: Option<Backend>,
 
     /// MTU of the lab's cables
@@ -52,6 +52,14 @@ pub struct Args {
     link: OptionalLink,
     #[command(flatten)]
     region: RegionArgs,
+}
+
+/// A link for the lab, whose nodes are told no outer addresses.
+fn raw_link(text: &str) -> Result<Backend, String> {
+    match text.parse()? {
+        Backend::Udp => Err("choose a raw link: auto, xdp, packet or pnet".into()),
+        link => Ok(link),
+    }
 }
 
 const EXAMPLES: &str = "\

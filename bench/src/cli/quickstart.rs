@@ -11,6 +11,9 @@
 //! two cores it and the memory node's worker have one each. What reaches the memory through the agent is
 //! measured too, by itself. Pages of both are mapped and touched, inline and through the agent. Everything disappears
 //! with this process, however it ends.
+//!
+//! With `--link udp` the frames go through UDP sockets, and the agent shares cn0 at a port of its own. Where no
+//! namespaces or raw sockets can be had, all of it runs over UDP on the loopback interface instead, by itself.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,20 +29,21 @@ use nix::unistd::Pid;
 
 use super::Failure;
 use super::common::{OutputArgs, Unit, bar, report};
-use super::daemons::{self, MANAGER};
+use super::daemons;
+use super::quickstart_place::Place;
 use crate::connect::{ConnectOptions, Connected};
 use crate::machine;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
 use crate::measure::{MeasureError, Target, fault_step};
 use crate::report::{Report, Samples, Statistic};
-use cxloe_lab::{Interrupt, Lab, Standing};
+use cxloe_lab::{Interrupt, Standing};
 
 /// Set up two namespaces with a manager, a memory node and an agent, measure, verify, and clean up
 #[derive(clap::Args, Clone, Debug)]
 pub struct Args {
-    /// The link: auto takes what suits the interface, auto:latency the quickest for single lines, auto:throughput the one
-    /// with the most frames a second
+    /// The link: auto takes what suits the interface, and UDP where namespaces or raw sockets cannot be had; auto:latency
+    /// the quickest for single lines, auto:throughput the one with the most frames a second
     #[arg(long, value_name = Backend::VALUES, default_value = "auto")]
     link: Backend,
 
@@ -73,68 +77,83 @@ pub struct Args {
     output: PathBuf,
 }
 
-pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
+/// On what it is carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Site {
+    /// A lab, by these rights.
+    Lab(Standing),
+    /// The loopback interface, as no lab can be made, for this reason.
+    Loopback(String),
+}
+
+impl Args {
+    /// Whether it can do without raw frames, where they cannot be had.
+    pub fn may_use_udp(&self) -> bool {
+        matches!(self.link, Backend::Auto | Backend::Udp)
+    }
+}
+
+pub fn run(args: &Args, site: &Site, interrupt: Interrupt) -> Result<(), Failure> {
     let state = tempfile::Builder::new().prefix("cxloe-quickstart-").tempdir()?;
-    let result = in_lab(args, standing, &interrupt, state.path());
+    let result = carry_out(args, site, &interrupt, state.path());
     if result.is_err() && interrupt.check().is_ok() {
         daemons::show_logs(state.path());
     }
     result
 }
 
-fn in_lab(
-    args: &Args,
-    standing: Option<Standing>,
-    interrupt: &Interrupt,
-    state: &Path,
-) -> Result<(), Failure> {
+fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> Result<(), Failure> {
     let cores = machine::allowed_cores();
     let wait = args.wait.unwrap_or(if cores.len() > 1 { WaitStyle::Busy } else { WaitStyle::default() });
     let pair = cores.first().copied().zip(cores.get(1).copied());
     to_stdout!("CXL over Ethernet, on this machine alone:");
-    let lab = Lab::builder()
-        .namespace("cn")
-        .namespace("mn")
-        .veth("cn", "cn0", "mn", "mn0")
-        .macvlan("cn0", "cn", "cn1")
-        .mtu(args.mtu)
-        .address("cn0", "10.77.0.1/24")
-        .address("mn0", "10.77.0.2/24")
-        .build()?;
-    let how = match standing {
-        Some(Standing::UserNamespace) => ", in a user namespace of our own",
+    let place = match site {
+        Site::Lab(_) => Place::lab(args.link, args.mtu)?,
+        Site::Loopback(reason) => {
+            to_stdout!("  no network of its own can be made here ({reason}):");
+            to_stdout!("  it goes over UDP on the loopback interface instead, which needs no rights");
+            Place::loopback()?
+        }
+    };
+    let how = match site {
+        Site::Lab(Standing::UserNamespace) => ", in a user namespace of our own",
         _ => "",
     };
-    to_stdout!("  network    namespaces cn and mn, joined by a veth pair (cn0, mn0), MTU {}{how}", args.mtu);
+    to_stdout!("  network    {}{how}", place.words);
 
-    let _gmm = daemons::start(&lab, "cn", state, "gmm", |c| {
-        c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
+    let manager = place.manager();
+    let _gmm = daemons::start(&*place.ground, "cn", state, "gmm", |c| {
+        c.args(["serve", "--listen", &place.listen, "--data-dir"]).arg(state.join("gmm"));
     })?;
-    to_stdout!("  gmm        {MANAGER}");
-    let mn = daemons::start(&lab, "mn", state, "mn-server", |c| {
-        c.args(["-i", "mn0", "--name", "mn1", "--manager", MANAGER, "--echo"]);
-        c.args(["--link", &args.link.to_string(), "--wait", &wait.to_string()]);
+    to_stdout!("  gmm        {manager}");
+    let (interface, address) = &place.memory_node;
+    let mn = daemons::start(&*place.ground, "mn", state, "mn-server", |c| {
+        c.args(["-i", interface, "--name", "mn1", "--manager", &manager, "--echo"]);
+        c.args(["--link", &place.bench.backend.to_string(), "--wait", &wait.to_string()]);
+        if let Some(address) = address {
+            c.args(["--udp-address", &address.to_string()]);
+        }
         c.arg("--pool-size").arg((args.size.0 + (96 << 20)).to_string());
         c.arg("--data-dir").arg(state.join("mn")).arg("--socket").arg(state.join("mn-server.sock"));
         if let Some((_, theirs)) = pair {
             c.args(["--cpus", &theirs.to_string()]);
         }
     })?;
-    let namespace = lab.namespace("cn")?.clone();
-    namespace.join()?;
-    daemons::wait_for_nodes(interrupt)?;
-    to_stdout!("  mn-server  on mn0, waiting style {wait}");
-    let agent = super::agent::start(&lab, state, interrupt)?;
-    to_stdout!("  cn-agent   on cn1");
+    daemons::wait_for_nodes(&manager, interrupt)?;
+    to_stdout!("  mn-server  on {interface}, waiting style {wait}");
+    let with_agent = place.agent()?;
+    let agent = super::agent::start(&*place.ground, &with_agent, state, interrupt)?;
+    to_stdout!("  cn-agent   on {}", with_agent.interface);
     if let Some((ours, _)) = pair {
         machine::pin(ours)?;
     }
+    let bench = place.bench.interface.clone();
     let connected = Connected::open(&ConnectOptions {
         name: "bench".into(),
-        link: LinkConfig { backend: args.link, busy_poll: wait == WaitStyle::Busy, ..LinkConfig::new("cn0") },
+        link: LinkConfig { busy_poll: wait == WaitStyle::Busy, ..place.bench.clone() },
         extras: Extras::default(),
         wait,
-        manager: MANAGER.into(),
+        manager,
         region: None,
         size: args.size.0,
         ways: Ways::One,
@@ -144,7 +163,7 @@ fn in_lab(
     })?;
     let Connected { mut port, region, hpa, peer, lease } = connected;
     let info = port.link().info().clone();
-    to_stdout!("  bench      on cn0, link {} ({})", info.backend, info.detail);
+    to_stdout!("  bench      on {bench}, link {} ({})", info.backend, info.detail);
     to_stdout!("  region     {} of {} on mn1", region.name, cxloe_fabric::model::human_bytes(region.size));
     to_stdout!("");
 
@@ -159,7 +178,9 @@ fn in_lab(
         memory_node: Some(Pid::from_raw(mn.id() as i32)),
         interrupt: Some(interrupt.clone()),
     };
-    let (mut report, samples) = measure(args, &mut target, &info, wait)?;
+    let mut interfaces = vec![bench, place.memory_node.0.clone()];
+    interfaces.dedup();
+    let (mut report, samples) = measure(args, &mut target, &info, interfaces, wait)?;
     verify(&mut target)?;
     for samples in &agent.measure(&mut target, args.trials)?.all() {
         report.add(samples);
@@ -189,7 +210,7 @@ fn in_lab(
             );
         }
         // An ordinary user's agent may not serve faults of the kernel.
-        Err(MeasureError::Map(reason)) if standing == Some(Standing::UserNamespace) => {
+        Err(MeasureError::Map(reason)) if *site != Site::Lab(Standing::Root) => {
             to_stdout!("page faults through the agent are left out: {reason}");
         }
         Err(error) => return Err(error.into()),
@@ -214,6 +235,7 @@ fn measure(
     args: &Args,
     target: &mut Target,
     link: &cxloe_link::LinkInfo,
+    interfaces: Vec<String>,
     wait: WaitStyle,
 ) -> Result<(Report, Vec<Samples>), Failure> {
     let progress = bar(u64::from(args.trials) * 11 + 1, Unit::Steps);
@@ -231,7 +253,7 @@ fn measure(
     let mut bounces: Vec<f64> = (0..3).filter_map(|_| target.bounce()).collect();
     bounces.sort_by(f64::total_cmp);
     let bounce = bounces.get(bounces.len() / 2).copied();
-    let mut report = report(link, vec!["cn0".into(), "mn0".into()], wait, bounce);
+    let mut report = report(link, interfaces, wait, bounce);
     let samples =
         vec![latency.echo64, latency.read64, latency.write64, latency.mixed64, hit_reads, hit_writes];
     samples.iter().for_each(|s| report.add(s));

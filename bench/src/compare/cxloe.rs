@@ -33,13 +33,18 @@ pub struct Cxloe {
 
 impl Peer for Cxloe {
     fn name(&self) -> &'static str {
-        if self.backend == Backend::Xdp { "cxloe-xdp" } else { "cxloe-packet" }
+        match self.backend {
+            Backend::Xdp => "cxloe-xdp",
+            Backend::Udp => "cxloe-udp",
+            _ => "cxloe-packet",
+        }
     }
 
     fn facts(&self) -> Facts {
         Facts {
             what: match self.backend {
                 Backend::Xdp => "this system, frames over AF_XDP",
+                Backend::Udp => "this system, frames in UDP datagrams over sockets (UDP_SEGMENT, UDP_GRO)",
                 _ => "this system, frames over AF_PACKET rings",
             },
             waits: "both ends spin",

@@ -48,6 +48,7 @@ pub fn peers() -> Vec<&'static dyn Peer> {
     vec![
         &cxloe::Cxloe { backend: Backend::Xdp },
         &cxloe::Cxloe { backend: Backend::Packet },
+        &cxloe::Cxloe { backend: Backend::Udp },
         &udp::Udp { waiting: Waiting::Spin },
         &udp::Udp { waiting: Waiting::Block },
         &tcp::Tcp { waiting: Waiting::Spin },
@@ -74,6 +75,6 @@ mod tests {
             assert_eq!(peers.iter().filter(|other| other.name() == peer.name()).count(), 1);
         }
         let meant = |word| peers.iter().filter(|peer| peer::is_meant(**peer, word)).count();
-        assert_eq!(["cxloe", "udp", "udp-spin", "redis", "red", ""].map(meant), [2, 2, 1, 1, 0, 0]);
+        assert_eq!(["cxloe", "udp", "udp-spin", "redis", "red", ""].map(meant), [3, 2, 1, 1, 0, 0]);
     }
 }

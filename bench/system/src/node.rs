@@ -9,13 +9,15 @@ use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, Route, Target};
 use cxloe_lab::{Lab, Process, program};
+use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Link, LinkConfig, open};
+use cxloe_link::{Backend, Link, LinkConfig, UdpConfig, open};
 use cxloe_port::port::Port;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::Timing;
 use nix::sys::signal::Signal;
 
+use crate::cable::{CN_AT, MN_AT};
 use crate::outcome::{LIMIT, Outcome, ensure, eventually};
 
 /// A running `mn-server`.
@@ -62,6 +64,9 @@ impl MemoryNode {
         command.args(["--pool-size", &pool.to_string()]);
         command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
         command.arg("--data-dir").arg(folder);
+        if let (Backend::Udp, Some((cn, _))) = (backend, map.first()) {
+            command.args(["--udp-peer", &format!("{cn}={CN_AT}")]);
+        }
         Process::log_to(&mut command, &log)?;
         let process = lab.spawn(lab.home_of(interface)?.name(), command)?;
         let mut node = MemoryNode { process, log };
@@ -119,6 +124,18 @@ impl MemoryNode {
     /// When it does not, or does not run any more.
     pub fn end(mut self) -> Outcome<ExitStatus> {
         Ok(self.process.terminate(LIMIT)?)
+    }
+}
+
+/// How to open the compute node's link to the memory node at `peer`, by the first end of a cable.
+pub fn config_to(backend: Backend, peer: Mac) -> LinkConfig {
+    let address = MN_AT.parse().expect("an address");
+    let peers = Peers::named(&[Peer { mac: peer, address }]);
+    LinkConfig {
+        backend,
+        busy_poll: false,
+        udp: UdpConfig { peers, ..UdpConfig::default() },
+        ..LinkConfig::new("cn0")
     }
 }
 

@@ -119,11 +119,19 @@ impl Pair {
     /// # Errors
     /// When it does not register.
     pub fn start_mn(&self, pool: &str) -> Outcome {
+        self.start_mn_with(pool, &[])
+    }
+
+    /// The same with further options.
+    ///
+    /// # Errors
+    /// When it does not register.
+    pub fn start_mn_with(&self, pool: &str, more: &[&str]) -> Outcome {
         let pool = if pool == "file" { format!("file:{}", self.path("pool").display()) } else { pool.into() };
         let manager = self.manager_url();
         let arguments = ["--name", "mn0", "-i", "mn0", "--link", self.link, "--manager", &manager];
         let sizes = ["--pool", &pool, "--pool-size", self.pool_size, "--data-dir", text(self.dir.path())];
-        self.start("mn", "mn", self.command("mn-server", &[&arguments[..], &sizes].concat())?)?;
+        self.start("mn", "mn", self.command("mn-server", &[&arguments[..], &sizes, more].concat())?)?;
         self.says("mn", "registered with the manager")
     }
 

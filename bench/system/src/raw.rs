@@ -2,10 +2,12 @@
 //! sees every frame that arrives at its interface, with the 802.1Q tag that the kernel keeps beside it.
 
 use std::io;
+use std::net::SocketAddrV4;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use cxloe_lab::Lab;
+use cxloe_wire::frame::Mac;
 use nix::libc;
 use nix::net::if_::if_nametoindex;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -30,7 +32,12 @@ pub struct Seen {
 /// The socket.
 pub struct Raw {
     socket: OwnedFd,
+    /// What stands before each frame sent: Ethernet, IPv4 and UDP headers.
+    outer: Option<[u8; OUTER]>,
 }
+
+/// Ethernet, IPv4, UDP.
+const OUTER: usize = 14 + 20 + 8;
 
 impl Raw {
     /// Opens one on `interface` in this thread's network namespace.
@@ -51,7 +58,7 @@ impl Raw {
         let length = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
         // SAFETY: pointer and length describe `address`, which outlives the call.
         let rc = unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(&address).cast(), length) };
-        if rc == 0 { Ok(Raw { socket }) } else { Err(io::Error::last_os_error()) }
+        if rc == 0 { Ok(Raw { socket, outer: None }) } else { Err(io::Error::last_os_error()) }
     }
 
     /// Opens one on `interface` of the lab.
@@ -62,11 +69,29 @@ impl Raw {
         Ok(lab.home_of(interface)?.enter(|| Raw::open(interface))??)
     }
 
+    /// Has each frame sent go inside a datagram that claims to come `from` there, to `to` behind the station `next`.
+    pub fn inside_udp(mut self, next: Mac, from: SocketAddrV4, to: SocketAddrV4) -> Raw {
+        let mut outer = [0; OUTER];
+        outer[..6].copy_from_slice(&next.0);
+        outer[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x77]);
+        outer[12..14].copy_from_slice(&[8, 0]);
+        // Version and length of the header, do not fragment, time to live, UDP.
+        (outer[14], outer[20], outer[22], outer[23]) = (0x45, 0x40, 64, 17);
+        outer[26..30].copy_from_slice(&from.ip().octets());
+        outer[30..34].copy_from_slice(&to.ip().octets());
+        outer[34..36].copy_from_slice(&from.port().to_be_bytes());
+        outer[36..38].copy_from_slice(&to.port().to_be_bytes());
+        self.outer = Some(outer);
+        self
+    }
+
     /// Sends a frame as it is. One for which there is no room at the moment is given up, as a wire would.
     ///
     /// # Errors
     /// What the kernel says.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
+        let whole = self.outer.map(|outer| inside(outer, frame));
+        let frame = whole.as_deref().unwrap_or(frame);
         match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
             Ok(_) | Err(nix::Error::ENOBUFS | nix::Error::EAGAIN) => Ok(()),
             Err(e) => Err(e.into()),
@@ -134,4 +159,17 @@ fn tag_of(message: &libc::msghdr) -> Option<u16> {
     // SAFETY: a message of this type holds a tpacket_auxdata, possibly unaligned.
     let data = unsafe { libc::CMSG_DATA(first).cast::<libc::tpacket_auxdata>().read_unaligned() };
     (data.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some(data.tp_vlan_tci)
+}
+
+/// A frame behind its outer headers, with their lengths and the checksum of IPv4; UDP goes without one.
+fn inside(mut outer: [u8; OUTER], frame: &[u8]) -> Vec<u8> {
+    let udp = 8 + frame.len() as u16;
+    outer[16..18].copy_from_slice(&(20 + udp).to_be_bytes());
+    outer[38..40].copy_from_slice(&udp.to_be_bytes());
+    let words = outer[14..34].as_chunks::<2>().0;
+    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    let sum = (sum & 0xFFFF) + (sum >> 16);
+    let sum = !((sum & 0xFFFF) + (sum >> 16)) as u16;
+    outer[24..26].copy_from_slice(&sum.to_be_bytes());
+    [&outer, frame].concat()
 }

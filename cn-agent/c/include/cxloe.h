@@ -53,7 +53,8 @@ struct cxloe_link {
     const char *interface_name;
     /* The manager's URL, as http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock. */
     const char *manager;
-    /* "auto", "xdp" or "packet". */
+    /* "auto", "xdp", "packet", "pnet" or "udp"; "udp:ADDRESS:PORT" or "udp::PORT" to listen elsewhere than at the
+       interface's address and port 63669, which another process may have. */
     const char *backend;
 };
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cxloe_client::mapping::{Hint, Mapping};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig};
+use cxloe_link::{Backend, Extras, LinkConfig};
 use cxloe_port::connect::{ConnectOptions, Connected, Lease};
 use cxloe_port::inline::InlineRegion;
 use cxloe_port::rate_control::RateControl;
@@ -36,6 +36,19 @@ fn words(error: impl std::fmt::Display) -> String {
 const BEYOND: &str = "the range goes beyond the region";
 const NOT_INLINE: &str = "not for a region that was mapped inline";
 
+/// The link of this name: one of the [`Backend`]s, `udp` with an address behind a colon if it is not the interface's.
+fn link(interface: &str, name: &str) -> Result<LinkConfig, String> {
+    let mut config = LinkConfig::new(interface);
+    match name.strip_prefix("udp:") {
+        Some(address) => {
+            config.backend = Backend::Udp;
+            config.udp.address = address.parse().map_err(words)?;
+        }
+        None => config.backend = name.parse().map_err(words)?,
+    }
+    Ok(config)
+}
+
 impl Region {
     pub fn by_agent(socket: &Path, name: &str, options: &Options) -> Result<Region, String> {
         Mapping::open(socket, name, options.mapping()).map(Region::ByAgent).map_err(words)
@@ -48,10 +61,10 @@ impl Region {
         name: &str,
         options: &Options,
     ) -> Result<Region, String> {
-        let backend = backend.parse().map_err(words)?;
+        let link = link(interface, backend)?;
         let connect = ConnectOptions {
             name: "inline".into(),
-            link: LinkConfig { backend, ..LinkConfig::new(interface) },
+            link,
             extras: Extras::default(),
             wait: WaitStyle::Busy,
             manager: manager.into(),

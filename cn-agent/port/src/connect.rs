@@ -12,9 +12,11 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
 use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_fabric::model::{CnId, MacError, Name, NameError, Region, Watermark};
+use cxloe_fabric::model::{CnId, Leg, MacError, Name, NameError, Region, Watermark};
+use cxloe_link::outer::{Peer, Peers};
+use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
+use cxloe_link::{Backend, Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::Timing;
 
@@ -120,6 +122,10 @@ impl Connected {
         let link = open_with(&options.link, &options.extras)?;
         let info = link.info().clone();
         let manager = Manager::new(&options.manager)?;
+        let udp = match options.link.backend {
+            Backend::Udp => Some(own_address(&options.link)?),
+            _ => None,
+        };
         let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
             .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
         let instance = rand::random();
@@ -128,6 +134,7 @@ impl Connected {
         let registration = RegisterComputeNode {
             cn_id: own,
             name: name(&options.name)?,
+            udp,
             instance_id: instance,
             seen: Watermark::default(),
         };
@@ -147,6 +154,9 @@ impl Connected {
         let lease = Lease { manager, own, registration, temporary };
         if region.owner != own {
             return Err(ConnectError::NotOurs { region: region.name, owner: region.owner, own });
+        }
+        if udp.is_some() {
+            find_peers(&region, &options.link.udp.peers)?;
         }
         let station = Station {
             own: info.mac,
@@ -169,6 +179,14 @@ impl Connected {
         let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));
         Ok(Connected { port, region, hpa: HPA, peer, lease })
     }
+}
+
+/// Has the link know where the memory nodes of `region` are.
+fn find_peers(region: &Region, peers: &Peers) -> Result<(), LinkError> {
+    let of_leg = |leg: &Leg| Some(Peer { mac: Mac(leg.mac()?.octets()), address: leg.udp? });
+    peers.tell_more(region.legs.iter().filter_map(of_leg));
+    let mut macs = region.legs.iter().filter_map(|leg| Some(Mac(leg.mac()?.octets())));
+    macs.find(|mac| peers.find(*mac).is_none()).map_or(Ok(()), |mac| Err(LinkError::NoPeerAddress(mac)))
 }
 
 impl Lease {

@@ -1,5 +1,6 @@
 //! Rate control as an option: what a user may set of the controller, and how it is put to work on a link.
 
+use std::path::Path;
 use std::time::Duration;
 
 use cxloe_cc::Config;
@@ -13,6 +14,8 @@ use cxloe_cn_core::engine::{BUCKET_DEFAULT, Engine, Pacing};
 
 /// The link's rate where the interface knows none: virtual ones often do not.
 const LINK_RATE_UNKNOWN: Rate = Rate::gbit_per_s(10);
+/// The link's rate where datagrams leave by no wire of this machine.
+const LINK_RATE_NO_WIRE: Rate = Rate::gbit_per_s(100);
 /// The controller's times, shortest and longest.
 const TIMES: std::ops::RangeInclusive<Duration> = Duration::from_micros(1)..=Duration::from_secs(10);
 /// The bucket, smallest and largest: a frame, and more than any queue holds.
@@ -90,16 +93,31 @@ impl RateControl {
         now: Time,
     ) -> Result<Signals, LinkError> {
         let speed = || Ethtool::open(&link.interface).ok().and_then(|ethtool| ethtool.speed());
-        let rate = self.link.or_else(speed).unwrap_or(LINK_RATE_UNKNOWN);
+        let over_udp = link.backend == "udp";
+        let rate = match self.link {
+            Some(rate) => rate,
+            // What a virtual interface says of its rate, if anything, is of no wire that datagrams would pass.
+            None if over_udp && !has_device(&link.interface) => LINK_RATE_NO_WIRE,
+            None => speed().unwrap_or(LINK_RATE_UNKNOWN),
+        };
         let control = self.config(rate);
         engine.set_pacing(Some(Pacing { control, bucket: self.bucket, class }), now);
         tracing::info!(interface = %link.interface, %rate, class, "rate control is on");
+        if over_udp {
+            // No pause frame comes by this way: what memory nodes say is all there is.
+            return Ok(Signals::default());
+        }
         Signals::open(&SignalConfig {
             interface: link.interface.clone(),
             class,
             nic_counter: self.nic_counter.clone(),
         })
     }
+}
+
+/// Whether an interface is that of a device.
+fn has_device(interface: &str) -> bool {
+    Path::new("/sys/class/net").join(interface).join("device").exists()
 }
 
 #[cfg(test)]

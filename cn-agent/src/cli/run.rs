@@ -23,8 +23,9 @@ use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::{Ending, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
+use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Extras, LinkConfig, open_persistent};
+use cxloe_link::{Backend, Extras, LinkConfig, open_persistent};
 use cxloe_port::signals::Signals;
 use cxloe_wire::time::Time;
 use tracing::info;
@@ -48,13 +49,15 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let socket = server::bind(&config.socket)?;
     let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let key = config.key_file.as_deref().map(read_key).transpose()?;
-    let (links, health) = open_persistent(&[LinkConfig {
+    let link_config = LinkConfig {
         backend: config.backend,
         ethertype: config.ethertype,
         priority: config.priority,
         busy_poll: config.wait == WaitStyle::Busy,
+        udp: config.udp(),
         ..LinkConfig::new(&config.interface)
-    }])?;
+    };
+    let (links, health) = open_persistent(std::slice::from_ref(&link_config))?;
     let extras = Extras {
         faults: config.fault_plan(),
         pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
@@ -86,7 +89,10 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         None => Signals::default(),
     };
     let worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
-    let options = ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance);
+    let options = ManagerLinkOptions {
+        udp: (config.backend == Backend::Udp).then(|| own_address(&link_config)).transpose()?,
+        ..ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance)
+    };
     let preference = config.cxl.preference;
     let listening = if preference == Preference::Ethernet { None } else { Some(UeventMonitor::listen()?) };
     let waker = listening.as_ref().map(|(_, waker)| waker.clone());
@@ -96,8 +102,15 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         name: config.name.to_string(),
         ..NodeView::default()
     };
-    let controller =
-        RegionController::open(node, state, preference, waker, worker.orders(), worker.drained())?;
+    let controller = RegionController::open(
+        node,
+        state,
+        preference,
+        waker,
+        worker.orders(),
+        worker.drained(),
+        link_config.udp.peers.clone(),
+    )?;
     let start = |(monitor, waker)| HandOver::start(config.cxl.clone(), controller.clone(), monitor, waker);
     let hand_over = listening.map(start).transpose()?;
     let manager = ManagerLink::start(options, controller.clone())?;

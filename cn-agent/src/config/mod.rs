@@ -16,9 +16,10 @@ use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::options::{self, in_range, wrong};
 use cxloe_daemon::{ConfigError, EtherType, LogFormat, Span, Switch, log, places};
 use cxloe_fabric::model::{ByteSize, Name};
-use cxloe_link::Backend;
 use cxloe_link::fault::FaultPlan;
+use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, UdpConfig};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::session::{STREAMS_MAX, Timing};
 
@@ -85,6 +86,10 @@ pub struct Config {
     pub interface: String,
     /// How frames are exchanged with the kernel.
     pub backend: Backend,
+    /// Where this node listens over UDP.
+    pub udp_address: UdpAddress,
+    /// Peers over UDP that are known beforehand.
+    pub peers: Vec<Peer>,
     /// What the idle worker does.
     pub wait: WaitStyle,
     /// The CPU of the worker; `None`: not pinned.
@@ -183,6 +188,8 @@ impl Config {
             },
             interface,
             backend: s.link.unwrap_or_default(),
+            udp_address: s.udp_address.unwrap_or_default(),
+            peers: s.udp_peer.unwrap_or_default(),
             wait: s.wait.unwrap_or_default(),
             cpu: s.cpu,
             priority,
@@ -216,6 +223,11 @@ impl Config {
         }
     }
 
+    /// What a `udp` link needs to know besides; each call makes a table of peers of its own.
+    pub fn udp(&self) -> UdpConfig {
+        UdpConfig { address: self.udp_address, peers: Peers::named(&self.peers) }
+    }
+
     /// The faults to be made on purpose.
     pub fn fault_plan(&self) -> Option<FaultPlan> {
         self.faults.as_ref().map(|plan| plan.parse().expect("checked when the options were"))
@@ -234,6 +246,8 @@ impl Config {
             dev_root: Some(self.cxl.dev_root.clone()),
             interface: Some(self.interface.clone()),
             link: Some(self.backend),
+            udp_address: (self.udp_address != UdpAddress::default()).then_some(self.udp_address),
+            udp_peer: (!self.peers.is_empty()).then(|| self.peers.clone()),
             wait: Some(self.wait),
             cpu: self.cpu,
             priority: self.priority,

@@ -12,6 +12,7 @@ use cxloe_daemon::{EtherType, LogFormat, Span, Switch};
 use cxloe_fabric::model::ByteSize;
 use cxloe_link::Backend;
 use cxloe_link::limit::Rate;
+use cxloe_link::outer::{Peer, UdpAddress};
 use cxloe_link::wait::WaitStyle;
 use serde::{Deserialize, Serialize};
 
@@ -63,10 +64,22 @@ pub struct Settings {
     pub interface: Option<String>,
 
     /// How frames are exchanged with the kernel: auto takes what suits the interface and logs why; auto:latency the
-    /// quickest for single lines, auto:throughput the one with the most frames a second
+    /// quickest for single lines, auto:throughput the one with the most frames a second; udp puts frames into UDP, which
+    /// both ends have to do, and needs no rights
     #[arg(long, value_name = Backend::VALUES, help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Backend>,
+
+    /// Over UDP: where this node listens, as ADDRESS, ADDRESS:PORT or :PORT [default: the interface's first address, port
+    /// 63669]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp_address: Option<UdpAddress>,
+
+    /// Over UDP: the node with this MAC is at this address, whatever the manager says; give it once for each
+    #[arg(long, value_name = "MAC=ADDRESS:PORT", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub udp_peer: Option<Vec<Peer>>,
 
     /// What the idle worker does: busy (spins: fastest, one whole core), adaptive or adaptive:TIME (spins that
     /// long, then sleeps), sleep [default: adaptive]

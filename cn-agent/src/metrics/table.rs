@@ -50,6 +50,12 @@ cxloe_daemon::metrics_table! {
     LINK_FULL: Counter "cxloe_cn_link_transmit_full_total" [];
     /// Frames the kernel refused to send.
     LINK_ERRORS: Counter "cxloe_cn_link_transmit_errors_total" [];
+    /// Over UDP: frames dropped because their outer address does not speak for their source MAC.
+    LINK_FORGED: Counter "cxloe_cn_link_forged_total" [];
+    /// Over UDP: datagrams dropped because they hold no frame for this node.
+    LINK_FOREIGN: Counter "cxloe_cn_link_foreign_total" [];
+    /// Over UDP: frames not sent because no address is known for their destination MAC.
+    LINK_UNKNOWN: Counter "cxloe_cn_link_unknown_peer_total" [];
     /// Whether the interface is there and the link on it is open.
     LINK_UP: Gauge "cxloe_cn_link_up" [];
     /// Times the link was opened again, after its interface had been away or had changed.

@@ -49,6 +49,8 @@ mod lineage;
 mod overview;
 mod sessions;
 
+use core::net::SocketAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -66,7 +68,7 @@ pub use sessions::Session;
 
 use crate::model::{
     ByteSize, CnId, CommandResult, DeviceKind, Extents, LeaderTerm, LogicalDevice, Mac, Mapping, MemoryNode,
-    Name, NodeCommand, Region, Unmapped, Watermark,
+    Name, NodeCommand, Region, UdpPeer, Unmapped, Watermark,
 };
 
 /// A memory node says that it is there and what it lends.
@@ -79,6 +81,9 @@ pub struct RegisterMemoryNode {
     pub kind: DeviceKind,
     /// Unicast addresses of its ports, at least one; the first is the one CNs use.
     pub macs: Vec<Mac>,
+    /// Where frames for these go over the `udp` link, if it uses it: one address of its own and a port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<SocketAddr>,
     /// Bytes of its pool; what is left over after whole extents is not used.
     pub pool_bytes: u64,
     /// Bytes of one extent: a power of two, at least 4 KiB. 2 MiB where nothing speaks for another.
@@ -114,6 +119,9 @@ pub struct MemoryNodeRegistered {
     /// Extents that are free. Those of which the node has served some until now are its orphans: it keeps and reports them.
     /// A node that cannot tell whether the others are zero zeroes them before they are mapped.
     pub unowned: Extents,
+    /// Where the compute nodes are whose memory lies on it, as far as they use the `udp` link.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub udp_peers: Vec<UdpPeer>,
 }
 
 /// A memory node is alive, has done these commands, and waits for more.
@@ -155,6 +163,9 @@ pub struct MemoryNodeSynced {
     pub heartbeat_ms: u64,
     /// Commands to carry out, in this order.
     pub commands: Vec<NodeCommand>,
+    /// As in [`MemoryNodeRegistered`]: all of them as they are now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub udp_peers: Vec<UdpPeer>,
 }
 
 /// A memory node with what follows from the regions on it and what it said of itself.
@@ -187,6 +198,9 @@ pub struct RegisterComputeNode {
     pub cn_id: CnId,
     /// Its name, unique among compute nodes.
     pub name: Name,
+    /// Where its frames come from over the `udp` link, if it uses it: one address of its own and a port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<SocketAddr>,
     /// Random, chosen at the agent's start: tells a restart from a second agent with the same CN id.
     pub instance_id: u64,
     /// How far the manager had come that the node followed last, if it holds regions; a manager whose store does not

@@ -6,6 +6,7 @@ use cxloe_fabric::api::{
 use cxloe_fabric::model::{CnId, ComputeNode, Event, EventKind, Health, Name, Region, Watermark};
 
 use super::liveness::NodeKey;
+use super::memory_nodes::is_one_place;
 use super::{COMPUTE_NODES_MAX, Change, EVENTS_PER_ANSWER_MAX, Initialisation, Manager, ManagerError};
 
 impl Manager {
@@ -100,7 +101,11 @@ impl Manager {
         &mut self,
         register: RegisterComputeNode,
     ) -> Result<(), ManagerError> {
-        let RegisterComputeNode { cn_id, name, instance_id, seen } = register;
+        let RegisterComputeNode { cn_id, name, udp, instance_id, seen } = register;
+        if let Some(udp) = udp.filter(|udp| !is_one_place(udp)) {
+            let reason = format!("{udp} is not one address and a port");
+            return Err(ManagerError::out_of_range(format!("UDP address of compute node {cn_id}"), reason));
+        }
         if let Some(holder) = self.compute_node_named(&name).filter(|holder| holder.cn_id != cn_id) {
             return Err(ManagerError::Taken {
                 what: format!("name {name}"),
@@ -119,6 +124,7 @@ impl Manager {
         self.check_seen(&Party::ComputeNode(cn_id), seen)?;
         let mut node = known.unwrap_or_else(|| self.new_compute_node(cn_id));
         node.name = Some(name.clone());
+        let moved = std::mem::replace(&mut node.udp, udp) != udp;
         node.instance_id = instance_id;
         node.registration = self.next_registration();
         node.health = Health::Reachable;
@@ -127,6 +133,9 @@ impl Manager {
         self.event(EventKind::ComputeNodeRegistered { compute_node: cn_id, name });
         if another {
             self.link_down(cn_id);
+        }
+        if moved {
+            self.udp_peer_moved(cn_id);
         }
         self.realise_declared();
         Ok(())
@@ -178,6 +187,7 @@ impl Manager {
             cn_id,
             index: self.state.compute_nodes.len() as u32,
             name: None,
+            udp: None,
             instance_id: 0,
             registration: 0,
             health: Health::Unregistered,

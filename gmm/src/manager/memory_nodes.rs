@@ -2,13 +2,14 @@
 //! it gets the mappings it has to serve, and whatever it had not confirmed is asked of it again.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 
 use cxloe_fabric::api::{
     MemoryNodeRegistered, MemoryNodeStatus, MemoryNodeSync, MemoryNodeSynced, Party, RegisterMemoryNode,
 };
 use cxloe_fabric::model::{
-    EventKind, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeAction, NodeCommand,
-    Region, RegionState, Watermark,
+    CnId, EventKind, Health, Leg, LegState, LogicalDevice, Mac, Mapping, MemoryNode, Name, NodeAction,
+    NodeCommand, Region, RegionState, UdpPeer, Watermark,
 };
 
 use super::liveness::NodeKey;
@@ -37,6 +38,7 @@ impl Manager {
             acked_seq: node.acked_seq,
             mappings: served.map(|(region, leg)| mapping_of(region, leg)).collect(),
             unowned: self.free.get(name).map(FreeExtents::extents).unwrap_or_default(),
+            udp_peers: self.udp_peers(name),
         })
     }
 
@@ -49,6 +51,32 @@ impl Manager {
             watermark: self.watermark(),
             heartbeat_ms: self.heartbeat_ms(),
             commands: commands.collect(),
+            udp_peers: self.udp_peers(name),
+        }
+    }
+
+    /// Where the compute nodes are whose memory lies on `node`, as far as they use the `udp` link, by CN id.
+    pub fn udp_peers(&self, node: &Name) -> Vec<UdpPeer> {
+        let owners: BTreeSet<CnId> = self.legs_on(node).map(|(region, _)| region.owner).collect();
+        let peer = |cn: CnId| {
+            let address = self.state.compute_nodes.get(&cn)?.udp?;
+            Some(UdpPeer { compute_node: cn, address })
+        };
+        owners.into_iter().filter_map(peer).collect()
+    }
+
+    /// A compute node is at another address: those that serve it are to hear of it.
+    pub(super) fn udp_peer_moved(&mut self, cn: CnId) {
+        let nodes: BTreeSet<Name> = self
+            .index
+            .regions_of(cn)
+            .filter_map(|name| self.state.regions.get(name))
+            .flat_map(|region| region.legs.iter().map(|leg| leg.memory_node.clone()))
+            .collect();
+        for name in nodes {
+            if let Some(node) = self.state.memory_nodes.get(&name).cloned() {
+                self.put(Change::MemoryNode(node));
+            }
         }
     }
 
@@ -101,6 +129,7 @@ impl Manager {
             name,
             kind,
             macs,
+            udp,
             pool_bytes,
             extent_bytes,
             incarnation,
@@ -113,6 +142,7 @@ impl Manager {
             index,
             kind,
             macs,
+            udp,
             pool_bytes,
             extent_bytes,
             incarnation,
@@ -160,6 +190,9 @@ impl Manager {
         }
         if let Some(mac) = new.macs.iter().find(|mac| !mac.is_unicast()) {
             return out_of_range("addresses", format!("{mac} is not a unicast address"));
+        }
+        if let Some(udp) = new.udp.filter(|udp| !is_one_place(udp)) {
+            return out_of_range("UDP address", format!("{udp} is not one address and a port"));
         }
         if !new.extent_bytes.is_power_of_two() || new.extent_bytes < EXTENT_BYTES_MIN {
             let reason =
@@ -226,8 +259,9 @@ impl Manager {
             let decoders = region.decoders.clone();
             for leg in region.legs.iter_mut().filter(|leg| leg.memory_node == node.name) {
                 let committed = decoders.get(leg.decoder as usize).is_some_and(|decoder| decoder.committed);
-                if leg.macs != node.macs {
+                if leg.macs != node.macs || leg.udp != node.udp {
                     leg.macs.clone_from(&node.macs);
+                    leg.udp = node.udp;
                     reason = Some(format!("memory node {} has other addresses", node.name));
                 }
                 let content_there = leg.incarnation == Some(node.incarnation);
@@ -437,6 +471,11 @@ impl Manager {
         self.event(EventKind::MemoryNodeForgotten { memory_node: name.clone() });
         Ok(())
     }
+}
+
+/// Whether datagrams to it go to one node.
+pub(super) fn is_one_place(address: &SocketAddr) -> bool {
+    address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast()
 }
 
 /// An error as a memory node says it, which is kept in regions and events: not more of it than people read.

@@ -140,6 +140,7 @@ impl Manager {
                 region.legs.push(Leg {
                     memory_node: node.name,
                     macs: node.macs,
+                    udp: node.udp,
                     decoder,
                     position,
                     cmem_base,

@@ -115,6 +115,7 @@ pub fn memory_node(node: &str, last: u8, extents: u64) -> RegisterMemoryNode {
     RegisterMemoryNode {
         name: name(node),
         macs: vec![[2, 0, 0, 0, 2, last].into()],
+        udp: None,
         pool_bytes: extents * EXTENT,
         extent_bytes: EXTENT,
         incarnation: 11,
@@ -126,7 +127,13 @@ pub fn memory_node(node: &str, last: u8, extents: u64) -> RegisterMemoryNode {
 }
 
 pub fn compute_node(node: &str, last: u8) -> RegisterComputeNode {
-    RegisterComputeNode { cn_id: cn(last), name: name(node), instance_id: 1, seen: Watermark::default() }
+    RegisterComputeNode {
+        cn_id: cn(last),
+        name: name(node),
+        udp: None,
+        instance_id: 1,
+        seen: Watermark::default(),
+    }
 }
 
 /// A memory node that confirms everything it is told, until it is dropped.

@@ -30,6 +30,9 @@ const LINES: &[Line] = &[
     ("dropped by the kernel", |r| r.link.rx_dropped),
     ("no slot to send", |r| r.link.tx_full),
     ("sending failed", |r| r.link.tx_errors),
+    ("outer address forged", |r| r.link.rx_forged),
+    ("datagrams without a frame", |r| r.link.rx_foreign),
+    ("no address to send to", |r| r.link.tx_unknown),
     ("TLB hits", |r| r.tlb_hits),
     ("TLB misses", |r| r.tlb_misses),
 ];

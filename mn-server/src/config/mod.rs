@@ -15,9 +15,10 @@ use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::options::{self, in_range, wrong};
 use cxloe_daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
 use cxloe_fabric::model::DeviceKind;
-use cxloe_link::Backend;
 use cxloe_link::fault::FaultPlan;
+use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, UdpConfig};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 
 use crate::pool::{ByteSize, PoolOptions};
@@ -95,6 +96,10 @@ pub struct Config {
     pub interface: String,
     /// How frames are exchanged with the kernel.
     pub backend: Backend,
+    /// Where this node listens over UDP.
+    pub udp_address: UdpAddress,
+    /// Peers over UDP that are known beforehand.
+    pub peers: Vec<Peer>,
     /// What an idle worker does.
     pub wait: WaitStyle,
     /// Worker threads, 1 to 64.
@@ -232,6 +237,8 @@ impl Config {
             device: s.device.unwrap_or_default(),
             interface,
             backend: s.link.unwrap_or_default(),
+            udp_address: s.udp_address.unwrap_or_default(),
+            peers: s.udp_peer.unwrap_or_default(),
             wait: s.wait.unwrap_or_default(),
             workers,
             cpus,
@@ -298,6 +305,11 @@ impl Config {
         }
     }
 
+    /// What a `udp` link needs to know besides; each call makes a table of peers of its own.
+    pub fn udp(&self) -> UdpConfig {
+        UdpConfig { address: self.udp_address, peers: Peers::named(&self.peers) }
+    }
+
     /// The faults to be made on purpose.
     pub fn fault_plan(&self) -> Option<FaultPlan> {
         self.faults.as_ref().map(|plan| plan.parse().expect("checked when the options were"))
@@ -319,6 +331,8 @@ impl Config {
             device: Some(self.device),
             interface: Some(self.interface.clone()),
             link: Some(self.backend),
+            udp_address: (self.udp_address != UdpAddress::default()).then_some(self.udp_address),
+            udp_peer: (!self.peers.is_empty()).then(|| self.peers.clone()),
             wait: Some(self.wait),
             workers: Some(self.workers),
             cpus: (!self.cpus.is_empty()).then(|| CpuList(self.cpus.clone())),
@@ -344,7 +358,7 @@ impl Config {
             log_format: Some(self.log_format),
             echo: Some(self.echo.sessions),
             echo_for: (!self.echo.named.is_empty())
-                .then(|| self.echo.named.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect()),
+                .then(|| self.echo.named.clone()),
             faults: self.faults.clone(),
             pcap: self.pcap.clone(),
             pcap_max: Some(ByteSize(self.pcap_bytes_max)),

@@ -2,6 +2,7 @@
 //! reports results. Trying again when the manager is away is [`cxloe_daemon::ManagerLink`]'s.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -12,7 +13,8 @@ use cxloe_fabric::api::{
     ErrorCode, MemoryNodeRegistered, MemoryNodeSync, NotFollowed, Party, Progress, RegisterMemoryNode,
     ReportOrphans,
 };
-use cxloe_fabric::model::{DeviceKind, Name, NameError, NodeAction, NodeCommand, Watermark};
+use cxloe_fabric::model::{DeviceKind, Name, NameError, NodeAction, NodeCommand, UdpPeer, Watermark};
+use cxloe_link::outer::{Peer, Peers};
 use cxloe_wire::frame::Mac;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
@@ -35,6 +37,10 @@ pub struct ManagerLinkOptions {
     pub kind: DeviceKind,
     /// The addresses of its ports; CNs use the first.
     pub macs: Vec<Mac>,
+    /// Where frames for these go over the `udp` link, if it uses it.
+    pub udp: Option<SocketAddr>,
+    /// Who hears where compute nodes are over UDP.
+    pub peers: Peers,
     /// The MTU of its ports in bytes.
     pub mtu: u32,
     /// Where the highest term and revision seen are kept; `None` forgets them with the process.
@@ -51,6 +57,8 @@ impl ManagerLinkOptions {
             name: name.into(),
             kind: DeviceKind::default(),
             macs,
+            udp: None,
+            peers: Peers::default(),
             mtu,
             state: None,
             backoff: Backoff::default(),
@@ -131,6 +139,7 @@ impl Shell {
             return Err(Break::node(refusal));
         }
         self.remember(request.seen)?;
+        self.hear_peers(&answer.udp_peers);
         let job = self.mappings.registered(&answer).map_err(Break::node)?;
         let mut heartbeat = Duration::from_millis(answer.heartbeat_ms.max(1));
         self.carry_out(job, contact, &answer, heartbeat).await?;
@@ -151,6 +160,8 @@ impl Shell {
                 refusal => Break::node(refusal),
             })?;
             self.remember(before)?;
+            // Before a compute node is given memory here, so that it is heard when it says Hello.
+            self.hear_peers(&synced.udp_peers);
             for command in &synced.commands {
                 if let Some(job) = self.mappings.start(command).map_err(Break::node)? {
                     log(command);
@@ -158,6 +169,13 @@ impl Shell {
                 }
             }
         }
+    }
+
+    /// Takes over where compute nodes are.
+    fn hear_peers(&self, peers: &[UdpPeer]) {
+        let peer =
+            |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
+        self.options.peers.tell(peers.iter().map(peer));
     }
 
     /// Lets the manager show that this node does not follow, and what it holds. A manager that does not understand need not.
@@ -194,6 +212,7 @@ impl Shell {
             name: self.name.clone(),
             kind: self.options.kind,
             macs: self.options.macs.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect(),
+            udp: self.options.udp,
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
             incarnation: pool.incarnation(),

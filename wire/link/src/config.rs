@@ -7,11 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 
+use crate::outer::{Peers, UdpAddress};
+
 /// An implementation of [`Link`](crate::Link) on a real interface, or what one is to be chosen for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Backend {
-    /// What works here, with what is known of the interface, and serves both single lines and streams: AF_XDP where the
+    /// The raw link that works here, with what is known of the interface, and serves both single lines and streams: AF_XDP where the
     /// driver hands frames over without a copy, else AF_PACKET rings, else pnet.
     #[default]
     Auto,
@@ -25,11 +27,16 @@ pub enum Backend {
     Packet,
     /// pnet: portable, slow, for kernels without packet rings.
     Pnet,
+    /// UDP sockets: no rights needed, any network that carries IP. Never chosen by itself: both ends have to use it.
+    Udp,
 }
 
 impl Backend {
     /// What options show as their values.
-    pub const VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet";
+    pub const VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet|udp";
+
+    /// The same where frames cannot be inside UDP.
+    pub const RAW_VALUES: &str = "auto|auto:latency|auto:throughput|xdp|packet|pnet";
 
     /// Whether the implementation is chosen when the link is opened.
     pub fn is_auto(self) -> bool {
@@ -46,6 +53,7 @@ impl fmt::Display for Backend {
             Backend::Xdp => "xdp",
             Backend::Packet => "packet",
             Backend::Pnet => "pnet",
+            Backend::Udp => "udp",
         })
     }
 }
@@ -60,9 +68,10 @@ impl FromStr for Backend {
             "xdp" => Backend::Xdp,
             "packet" => Backend::Packet,
             "pnet" => Backend::Pnet,
+            "udp" => Backend::Udp,
             _ => {
                 return Err(format!(
-                    "no link named `{s}`: choose auto, auto:latency, auto:throughput, xdp, packet or pnet"
+                    "no link named `{s}`: choose auto, auto:latency, auto:throughput, xdp, packet, pnet or udp"
                 ));
             }
         })
@@ -104,6 +113,17 @@ pub struct LinkConfig {
     /// AF_XDP: the receiving thread runs the driver's receive path itself (SO_PREFER_BUSY_POLL). Fastest
     /// for a thread that spins, pointless for one that sleeps.
     pub busy_poll: bool,
+    /// What a `udp` link needs to know besides.
+    pub udp: UdpConfig,
+}
+
+/// Where a `udp` link listens, and whom it knows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UdpConfig {
+    /// The outer address; by default the interface's first at the usual port.
+    pub address: UdpAddress,
+    /// Which outer address speaks for which MAC. Shared with those who learn of nodes.
+    pub peers: Peers,
 }
 
 impl LinkConfig {
@@ -118,6 +138,7 @@ impl LinkConfig {
             queues: 1,
             qdisc_bypass: true,
             busy_poll: true,
+            udp: UdpConfig::default(),
         }
     }
 }

@@ -1,5 +1,9 @@
 //! Why a link could not be opened or has stopped working.
 
+use std::net::SocketAddr;
+
+use cxloe_wire::frame::Mac;
+
 /// Why a link could not be opened or has stopped working. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -42,6 +46,42 @@ pub enum LinkError {
         interface: String,
         /// What is missing.
         why: String,
+    },
+    /// A `udp` link has no address to listen at.
+    #[error(
+        "interface `{0}` has no IP address to listen at; give it one with `ip address add ADDRESS/PREFIX dev {0}`, or name an address of this machine with --udp-address"
+    )]
+    NoAddress(String),
+    /// Another process has the address of a `udp` link.
+    #[error(
+        "{address} on `{interface}` is in use by another process; end it, or listen elsewhere with --udp-address: `:PORT` takes another port of the same address"
+    )]
+    AddressInUse {
+        /// The interface.
+        interface: String,
+        /// The address.
+        address: SocketAddr,
+    },
+    /// Frames were to go to a MAC for which no outer address is known.
+    #[error(
+        "no UDP address is known for {0}: start that node with --link udp, so that the manager learns it, or name it here with --udp-peer {0}=ADDRESS:PORT"
+    )]
+    NoPeerAddress(Mac),
+    /// Frames have become too long for the path to a peer.
+    #[error(
+        "IP packets of {packet} bytes do not pass to {peer}: the path carries {path}, `{interface}` {mtu}; raise the MTU of the hop that is narrower, or lower this one with `ip link set {interface} mtu {path}`"
+    )]
+    PathMtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU in bytes.
+        mtu: usize,
+        /// Where the frames were to go.
+        peer: SocketAddr,
+        /// The MTU of the path there in bytes; 0 if it is not known any more.
+        path: usize,
+        /// Length in bytes of what was to be sent, headers included.
+        packet: usize,
     },
     /// Any other failure of a system call.
     #[error("{what} on `{interface}`: {source}")]

@@ -26,6 +26,32 @@ pub(crate) struct Interface {
 impl Interface {
     /// Looks `name` up in this thread's network namespace and checks that frames can pass.
     pub fn find(name: &str) -> Result<Interface, LinkError> {
+        let (interface, kind) = Interface::look_up(name)?;
+        if kind != libc::ARPHRD_ETHER {
+            return Err(LinkError::Unsupported {
+                backend: "a raw frame link",
+                interface: interface.name,
+                why: format!("it is not an Ethernet interface (hardware type {kind}); `udp` needs none"),
+            });
+        }
+        if interface.mtu < MTU_MIN {
+            let Interface { name: interface, mtu, .. } = interface;
+            return Err(LinkError::MtuTooSmall { interface, mtu, needed: MTU_MIN });
+        }
+        Ok(interface)
+    }
+
+    /// Looks `name` up, whatever kind of interface it is. One that is not Ethernet has no MAC (all zeros).
+    pub fn find_any(name: &str) -> Result<Interface, LinkError> {
+        let (mut interface, kind) = Interface::look_up(name)?;
+        if kind != libc::ARPHRD_ETHER {
+            interface.mac = Mac::default();
+        }
+        Ok(interface)
+    }
+
+    /// The interface, which is up, and its hardware type.
+    fn look_up(name: &str) -> Result<(Interface, u16), LinkError> {
         if name.is_empty() || name.len() >= libc::IFNAMSIZ || name.bytes().any(|b| b == 0) {
             return Err(LinkError::NoSuchInterface(name.to_owned()));
         }
@@ -67,20 +93,10 @@ impl Interface {
         for (to, from) in mac.0.iter_mut().zip(hw.sa_data.iter()) {
             *to = *from as u8;
         }
-        if hw.sa_family != libc::ARPHRD_ETHER {
-            return Err(LinkError::Unsupported {
-                backend: "a raw frame link",
-                interface: name.to_owned(),
-                why: format!("it is not an Ethernet interface (hardware type {})", hw.sa_family),
-            });
-        }
         let req = query(libc::SIOCGIFMTU as libc::Ioctl).map_err(io("read the MTU"))?;
         // SAFETY: SIOCGIFMTU has filled this member of the union.
         let mtu = unsafe { req.ifr_ifru.ifru_mtu } as usize;
-        if mtu < MTU_MIN {
-            return Err(LinkError::MtuTooSmall { interface: name.to_owned(), mtu, needed: MTU_MIN });
-        }
-        Ok(Interface { name: name.to_owned(), index, mac, mtu })
+        Ok((Interface { name: name.to_owned(), index, mac, mtu }, hw.sa_family))
     }
 
     /// An error of a system call on this interface, with EPERM and EACCES told apart.

@@ -1,6 +1,6 @@
 //! # cxloe-link: how frames enter and leave this machine
 //!
-//! One trait, [`Link`], in front of AF_XDP, AF_PACKET rings, pnet and the simulated network. It is made for
+//! One trait, [`Link`], in front of AF_XDP, AF_PACKET rings, pnet, UDP sockets and the simulated network. It is made for
 //! polling: [`Link::receive`] hands over what has arrived, each frame where the kernel (or the simulation)
 //! put it, together with the transmit side ([`cxloe_wire::Transmit`]), so that an answer is written straight into a
 //! transmit slot while the question still lies in the receive ring. [`Link::flush`] sends everything queued with one
@@ -15,8 +15,8 @@
 //!                               | limit: slows      |   `open_with`, `open_persistent`
 //!                               | persistent: opens again
 //!                               |          v
-//!            xdp  |  packet  |  pnet  |  sim
-//!             kernel's rings, sockets    virtual time
+//!            xdp  |  packet  |  pnet  |  udp  |  sim
+//!             kernel's rings, sockets            virtual time
 //! ```
 //!
 //! Frames above this layer never carry an 802.1Q tag: a link that was opened with a priority inserts it on
@@ -27,6 +27,8 @@
 //! | `link`, `error` | [`Link`], what it says of itself ([`LinkInfo`], [`LinkCounters`]), [`LinkError`] |
 //! | `config`, `open`, `extras` | which link to open ([`LinkConfig`], [`Backend`]), opening it, middlewares from the command line ([`Extras`]) |
 //! | [`xdp`], [`packet`], [`pnet`] | the links on real interfaces, fastest first |
+//! | [`udp`] | frames inside datagrams, over sockets that need no rights |
+//! | [`outer`] | where a `udp` link listens, and which address speaks for which MAC |
 //! | [`sim`] | a network in virtual time, repeatable from a seed |
 //! | `persistent` | links that are opened again when their interface has been away ([`open_persistent`]) |
 //! | [`pcap`], [`fault`], [`limit`] | links around links: record frames, impair them, send no faster than a given wire |
@@ -57,16 +59,18 @@ pub mod ethtool;
 pub mod fault;
 pub mod impairment;
 pub mod limit;
+pub mod outer;
 pub mod packet;
 pub mod pcap;
 pub mod pfc;
 pub mod pnet;
 pub mod sim;
+pub mod udp;
 pub mod wait;
 pub mod xdp;
 
 pub use clock::Clock;
-pub use config::{Backend, LinkConfig};
+pub use config::{Backend, LinkConfig, UdpConfig};
 pub use error::LinkError;
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;

@@ -11,7 +11,7 @@ use crate::LinkError;
 /// What a link is made of; does not change while it is open.
 #[derive(Clone, Debug)]
 pub struct LinkInfo {
-    /// Which implementation carries the frames: `packet`, `xdp`, `pnet` or `sim`.
+    /// Which implementation carries the frames: `packet`, `xdp`, `pnet`, `udp` or `sim`.
     pub backend: &'static str,
     /// Particulars worth a log line, for example `native, copy, prefer-busy-poll, queue 0`.
     pub detail: String,
@@ -19,7 +19,8 @@ pub struct LinkInfo {
     pub interface: String,
     /// The address frames leave from: for a CN, its CN id.
     pub mac: Mac,
-    /// The interface's MTU in bytes (without the 14-byte Ethernet header).
+    /// The interface's MTU in bytes (without the 14-byte Ethernet header); of a `udp` link, what the path's leaves of it
+    /// beside the outer headers.
     pub mtu: usize,
     /// The largest untagged frame that both the MTU and this link's buffers carry, in bytes from the
     /// destination MAC to the end of the integrity trailer.
@@ -43,6 +44,15 @@ pub struct LinkCounters {
     pub tx_full: u64,
     /// Frames the kernel refused to send.
     pub tx_errors: u64,
+    /// Frames to a MAC for which a `udp` link knows no outer address; not sent.
+    #[serde(default)]
+    pub tx_unknown: u64,
+    /// Frames whose outer address does not speak for their source MAC; not handed over.
+    #[serde(default)]
+    pub rx_forged: u64,
+    /// Datagrams without a frame for this node: too short, another destination MAC or EtherType; not handed over.
+    #[serde(default)]
+    pub rx_foreign: u64,
 }
 
 impl LinkCounters {
@@ -57,6 +67,9 @@ impl LinkCounters {
             rx_dropped: self.rx_dropped + o.rx_dropped,
             tx_full: self.tx_full + o.tx_full,
             tx_errors: self.tx_errors + o.tx_errors,
+            tx_unknown: self.tx_unknown + o.tx_unknown,
+            rx_forged: self.rx_forged + o.rx_forged,
+            rx_foreign: self.rx_foreign + o.rx_foreign,
         }
     }
 }

@@ -3,6 +3,7 @@
 use crate::link::Explain;
 use crate::packet::PacketLink;
 use crate::pnet::PnetLink;
+use crate::udp::UdpLink;
 use crate::xdp::{self, XdpLink};
 use crate::{Backend, Link, LinkConfig, LinkError};
 
@@ -33,6 +34,7 @@ fn one(config: &LinkConfig, backend: Backend, why: Option<&str>) -> Result<Box<d
     Ok(match backend {
         Backend::Xdp => boxed(XdpLink::open(config)?, why),
         Backend::Pnet => boxed(PnetLink::open(config)?, why),
+        Backend::Udp => boxed(UdpLink::open(config)?, why),
         _ => boxed(PacketLink::open(config)?, why),
     })
 }

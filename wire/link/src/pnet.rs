@@ -311,6 +311,7 @@ impl Link for PnetLink {
             rx_dropped: self.rx_dropped,
             tx_full: self.sender.full,
             tx_errors: self.sender.errors,
+            ..LinkCounters::default()
         }
     }
 }

@@ -100,7 +100,12 @@ pub(crate) fn kick(socket: &OwnedFd) -> io::Result<()> {
 
 /// Sleeps until `fd` is readable or `timeout` is over.
 pub(crate) fn poll_in(fd: &impl AsRawFd, timeout: Duration) -> io::Result<()> {
-    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    poll(fd, libc::POLLIN, timeout)
+}
+
+/// Sleeps until one of `events` comes about at `fd` or `timeout` is over.
+pub(crate) fn poll(fd: &impl AsRawFd, events: libc::c_short, timeout: Duration) -> io::Result<()> {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events, revents: 0 };
     let ts = libc::timespec {
         tv_sec: timeout.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(timeout.subsec_nanos()),

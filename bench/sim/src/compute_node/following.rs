@@ -153,6 +153,7 @@ impl Managed {
             let request = RegisterComputeNode {
                 cn_id: self.cn,
                 name: self.name.clone(),
+                udp: None,
                 instance_id: self.station.instance,
                 seen: self.attachments.seen(),
             };

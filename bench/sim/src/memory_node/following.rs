@@ -165,6 +165,7 @@ impl Following {
             name: self.name.clone(),
             kind: self.kind,
             macs: vec![introduction.mac],
+            udp: None,
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
             incarnation: introduction.incarnation,

@@ -11,11 +11,11 @@ use std::time::Duration;
 use cxloe_bench::measure::Target;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, Standing};
-use cxloe_link::{Backend, Extras, LinkConfig, open_with};
+use cxloe_link::{Backend, Extras, open_with};
 use cxloe_port::port::Port;
-use cxloe_system::node::{MemoryNode, port};
+use cxloe_system::node::{MemoryNode, config_to, port};
 use cxloe_system::{Failed, Test};
-use cxloe_system::{LIMIT, Outcome, cable::cable, ensure};
+use cxloe_system::{LIMIT, Outcome, cable::cable_for, ensure};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::RequesterCounters;
 use tempfile::TempDir;
@@ -56,6 +56,10 @@ pub fn tests(standing: Standing) -> Vec<Test> {
             }
         }
     }
+    tests.push(Test::new("udp::every_byte_is_right_at_1_percent", || {
+        every_byte_is_right(Backend::Udp, PLANS[1].1, 16 * MIB)
+    }));
+    tests.push(Test::new("udp::a_short_flap_only_delays", || a_short_flap_only_delays(Backend::Udp)));
     tests
 }
 
@@ -76,7 +80,7 @@ impl Ends {
         let node = MemoryNode::start_with(lab, "mn0", backend, &[(CN, bytes)], folder.path(), &more)?;
         let faults = of(6).map(|faults| faults.parse()).transpose()?;
         let extras = Extras { faults, ..Extras::default() };
-        let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
+        let config = config_to(backend, MN);
         let link = lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
         let mut port = port(link, MN, HPA, bytes, CacheConfig::OFF)?;
         port.connect(LIMIT)?;
@@ -109,12 +113,12 @@ impl Ends {
     }
 }
 
-fn lab() -> Result<Lab, Failed> {
-    Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+fn lab(backend: Backend) -> Result<Lab, Failed> {
+    Ok(cable_for(backend).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
 fn every_byte_is_right(backend: Backend, plan: &str, bytes: u64) -> Outcome {
-    let lab = lab()?;
+    let lab = lab(backend)?;
     let mut ends = Ends::connect(&lab, backend, Some(plan), bytes)?;
     lines_are_right(&mut ends.target.port, bytes)?;
     ensure(ends.target.verify(bytes, &mut |_| {})? == bytes, "a part was not compared")?;
@@ -128,7 +132,7 @@ fn every_byte_is_right(backend: Backend, plan: &str, bytes: u64) -> Outcome {
 
 /// The cable is out for less than a session lasts, now at one end, now at the other, with work under way: nothing fails.
 fn a_short_flap_only_delays(backend: Backend) -> Outcome {
-    let lab = lab()?;
+    let lab = lab(backend)?;
     let mut ends = Ends::connect(&lab, backend, None, 8 * MIB)?;
     let whole = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -17,9 +17,10 @@ use cxloe_lab::{Lab, Process, Standing};
 use cxloe_link::{Backend, Extras, LinkConfig, open_with};
 use cxloe_port::inline::{InlineOptions, InlineRegion};
 use cxloe_port::port::Port;
-use cxloe_system::node::{MemoryNode, port};
+use cxloe_system::cable::cable_for;
+use cxloe_system::node::{MemoryNode, config_to, port};
 use cxloe_system::{Failed, Subject, Test, run};
-use cxloe_system::{LIMIT, Outcome, Role, cable::cable, copy_as, ensure, eventually};
+use cxloe_system::{LIMIT, Outcome, Role, copy_as, ensure, eventually};
 use cxloe_wire::frame::Mac;
 use tempfile::TempDir;
 
@@ -105,6 +106,8 @@ fn tests(standing: Standing) -> Vec<Test> {
         Test::new("more_threads_than_stacks", stacks::more_threads_than_stacks),
         Test::new("a_child_leaves_the_mapping_alone", a_child_leaves_the_mapping_alone),
     ];
+    tests.push(Test::new("udp::records_survive_eviction", || records_survive(Backend::Udp, None, 2000)));
+    tests.push(Test::new("udp::records_survive_losses", || records_survive(Backend::Udp, LOSSY, 1000)));
     if standing == Standing::Root {
         let xdp = || records_survive(Backend::Xdp, None, 4000);
         tests.push(Test::new("xdp::records_survive_eviction", xdp));
@@ -125,7 +128,7 @@ struct Rig {
 
 impl Rig {
     fn new(backend: Backend, faults: Option<&str>) -> Result<Rig, Failed> {
-        let lab = cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
+        let lab = cable_for(backend).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
         let folder = tempfile::tempdir()?;
         let more: Vec<&str> = faults.map_or_else(Vec::new, |faults| vec!["--faults", faults]);
         let node = MemoryNode::start_with(&lab, "mn0", backend, &[(CN, BYTES)], folder.path(), &more)?;
@@ -135,7 +138,7 @@ impl Rig {
     fn port(&self, backend: Backend, faults: Option<&str>) -> Result<Port, Failed> {
         let faults = faults.map(str::parse).transpose()?;
         let extras = Extras { faults, ..Extras::default() };
-        let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
+        let config = config_to(backend, MN);
         let link = self.lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
         let mut port = port(link, MN, HPA, BYTES, CacheConfig::OFF)?;
         port.connect(LIMIT)?;

@@ -95,6 +95,7 @@ impl From<OldRegion> for Region {
         let leg = |(decoder, leg): (u32, OldLeg)| Leg {
             memory_node: leg.memory_node,
             macs: leg.macs,
+            udp: None,
             decoder,
             position: 0,
             cmem_base: leg.cmem_base,

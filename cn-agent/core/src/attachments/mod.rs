@@ -24,6 +24,7 @@ pub mod view;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::net::SocketAddr;
 
 use cxloe_fabric::api::{Held, ReleasedRegion};
 use cxloe_fabric::hdm::{Granularity, Ways};
@@ -233,6 +234,12 @@ impl Attachments {
     /// What follows is told by a manager that has come so far, and whose store contains what was [seen](Self::seen).
     pub fn hear(&mut self, manager: Watermark) {
         self.seen = manager;
+    }
+
+    /// Which outer address speaks for which memory node's MAC, as far as those of its regions use the `udp` link.
+    pub fn udp_peers(&self) -> Vec<(Mac, SocketAddr)> {
+        let legs = self.by_name.values().flat_map(|attachment| &attachment.region.legs);
+        legs.flat_map(|leg| leg.macs.iter().filter_map(|mac| Some((*mac, leg.udp?)))).collect()
     }
 
     /// What this node holds, for who wants to know what it would lose.

@@ -4,6 +4,7 @@
 mod faults;
 mod peers;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,8 +17,9 @@ use cxloe_daemon::doctor::machine::{Machine, Use};
 use cxloe_daemon::doctor::nic::{Demand, Nic};
 use cxloe_daemon::doctor::permissions::{Process, Xdp};
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
+use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, ETHERNET_HEADER};
+use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkError};
 use cxloe_wire::frame::{HEADER_LEN, LINE_SIZE, MAX_FRAME_LIMIT};
 
 /// Where an installed agent's options are.
@@ -88,8 +90,13 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
         flag: "--cpu",
         near: nic.numa_node,
     }));
-    checks.extend(process.judge_links("cn-agent", xdp(config.backend), 1));
-    checks.extend(nic.judge(&demand(config.backend, spinning, config.priority)));
+    if config.backend == Backend::Udp {
+        checks.push(process.judge_udp(host));
+        checks.push(judge_address(&own_address(&link(config))));
+    } else {
+        checks.extend(process.judge_links("cn-agent", xdp(config.backend), 1));
+        checks.extend(nic.judge(&demand(config.backend, spinning, config.priority)));
+    }
     checks.extend(config.key_file.as_deref().map(|path| secret("key", path)));
     checks.push(folder_for_files("state", &config.data_dir, 1 << 20, "--data-dir"));
 
@@ -104,6 +111,8 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
         checks.extend(peers::judge_nodes(&asked.memory_nodes, nic.mtu));
         let answers = match &sessions {
             Ok(sessions) => peers::from_agent(sessions),
+            // Over UDP a memory node hears those only who have memory there.
+            Err(ClientError::NoAgent { .. }) if config.backend == Backend::Udp => Vec::new(),
             Err(ClientError::NoAgent { .. }) => peers::ask(config, &asked.memory_nodes),
             Err(_) => Vec::new(),
         };
@@ -112,11 +121,31 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
     checks
 }
 
+/// The agent's link.
+fn link(config: &Config) -> LinkConfig {
+    LinkConfig {
+        backend: config.backend,
+        ethertype: config.ethertype,
+        priority: config.priority,
+        udp: config.udp(),
+        ..LinkConfig::new(&config.interface)
+    }
+}
+
+/// Judges where a `udp` link is to listen.
+fn judge_address(address: &Result<SocketAddr, LinkError>) -> Check {
+    let (group, name) = (Group::Interface, "UDP address");
+    match address {
+        Ok(address) => Check::ok(group, name, address.to_string()),
+        Err(error) => Check::fail(group, name, error.to_string(), "the link cannot be opened without one"),
+    }
+}
+
 fn xdp(backend: Backend) -> Xdp {
     match backend {
         Backend::Xdp => Xdp::Must,
         Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput => Xdp::May,
-        Backend::Packet | Backend::Pnet => Xdp::Not,
+        Backend::Packet | Backend::Pnet | Backend::Udp => Xdp::Not,
     }
 }
 

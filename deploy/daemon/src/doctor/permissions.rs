@@ -2,6 +2,9 @@
 
 use crate::doctor::{Check, Group, Host, size};
 
+/// What a `udp` link wants its receive queue to hold in bytes.
+const UDP_QUEUE_BYTES: u64 = 8 << 20;
+
 /// A capability, by its number (capability(7)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capability {
@@ -134,6 +137,24 @@ impl Process {
         checks
     }
 
+    /// Judges whether the receive queue of a UDP socket may be as long as a link wants it, which is 8 MiB: a window of
+    /// bursts, as the kernel counts them.
+    pub fn judge_udp(&self, host: &Host) -> Check {
+        let (group, name) = (Group::Permissions, "UDP receive queue");
+        if self.has(NET_ADMIN) && !self.in_user_namespace {
+            return Check::ok(group, name, format!("{}: as long as the link wants it", NET_ADMIN.name));
+        }
+        let most: u64 = host.number("proc/sys/net/core/rmem_max").unwrap_or(0);
+        let found = format!("{} at most (net.core.rmem_max)", size(most));
+        if most >= UDP_QUEUE_BYTES {
+            return Check::ok(group, name, found);
+        }
+        let advice = format!(
+            "bulk transfers lose frames and send them again; let it be longer: sysctl -w net.core.rmem_max={UDP_QUEUE_BYTES}"
+        );
+        Check::warn(group, name, found, advice)
+    }
+
     /// Judges whether it may lock `bytes`, of what `name` says.
     pub fn judge_lock(&self, name: &str, bytes: u64) -> Check {
         if self.may_lock(bytes) {
@@ -171,6 +192,17 @@ mod tests {
     fn levels(process: &Process, xdp: Xdp) -> [Level; 2] {
         let checks = process.judge_links("mn-server", xdp, 1);
         [checks[0].level, checks[1].level]
+    }
+
+    #[test]
+    fn a_short_udp_queue_is_warned_of_where_it_cannot_be_made_longer() {
+        let level = |most: &str, process: &Process| {
+            let (_root, host) = described(&[("proc/sys/net/core/rmem_max", most)]);
+            process.judge_udp(&host).level
+        };
+        assert_eq!(level("212992", &with(&[])), Level::Warn);
+        assert_eq!(level("8388608", &with(&[])), Level::Ok);
+        assert_eq!(level("212992", &with(&[NET_ADMIN])), Level::Ok);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! A compute node as the manager remembers it. It is never forgotten: its CMem addresses are handed out once and never
 //! again, and the record is what remembers how far that has come.
 
+use core::net::SocketAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +17,9 @@ pub struct ComputeNode {
     pub index: u32,
     /// Its name; none until it registers with one.
     pub name: Option<Name>,
+    /// Where its frames come from over the `udp` link, and go to; none if it does not use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<SocketAddr>,
     /// Identifies the run of the agent that registered last (random at its start).
     pub instance_id: u64,
     /// Number of its latest registration; a sync under an older one is refused. 0: never registered.
@@ -34,4 +39,13 @@ pub struct ComputeNode {
     pub cmem_next: u64,
     /// Sequence number of the latest event that changed its regions or its being held.
     pub regions_event: u64,
+}
+
+/// Which outer address speaks for a compute node over the `udp` link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct UdpPeer {
+    /// The compute node.
+    pub compute_node: CnId,
+    /// Where its frames come from, and go to.
+    pub address: SocketAddr,
 }

@@ -1,6 +1,8 @@
 //! A memory node as the manager remembers it: where it is, what it lends, and which life of its memory this is. Which of
 //! its extents are in use is not kept here but follows from the legs of all regions, so the two can never disagree.
 
+use core::net::SocketAddr;
+
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +19,9 @@ pub struct MemoryNode {
     pub kind: DeviceKind,
     /// Addresses of its ports, at least one; CNs send to these.
     pub macs: Vec<Mac>,
+    /// Where frames for these go over the `udp` link; none if it does not use it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<SocketAddr>,
     /// Bytes of its pool.
     pub pool_bytes: u64,
     /// Bytes of one extent, a power of two: the unit in which its pool is given away.

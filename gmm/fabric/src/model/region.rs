@@ -16,6 +16,7 @@
 //! A region grows by decoders behind those it has. They are committed, and its size grows, once every leg of them is
 //! mapped; until then nothing of what is there already changes.
 
+use core::net::SocketAddr;
 use std::fmt;
 
 use schemars::JsonSchema;
@@ -168,6 +169,9 @@ pub struct Leg {
     pub memory_node: Name,
     /// Addresses of that node's ports, as it registered them last.
     pub macs: Vec<Mac>,
+    /// Where frames for these go over the `udp` link, as that node registered it last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub udp: Option<SocketAddr>,
     /// Index of its decoder in [`Region::decoders`].
     pub decoder: u32,
     /// Its position in the decoder's interleave set, from 0.

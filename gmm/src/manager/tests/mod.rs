@@ -65,6 +65,7 @@ impl Node {
             name: self.name.clone(),
             kind: self.kind,
             macs: vec![self.mac.into()],
+            udp: None,
             pool_bytes: self.extents * EXTENT,
             extent_bytes: EXTENT,
             incarnation: self.incarnation,
@@ -238,6 +239,7 @@ impl Fabric {
         let register = RegisterComputeNode {
             cn_id: cn(last),
             name: name(&format!("cn{last}")),
+            udp: None,
             instance_id: 5,
             seen: Watermark::default(),
         };

@@ -101,8 +101,13 @@ fn waiting_for_the_link_to_go_down_ends_when_it_does() {
     restarted.register_cn(1);
     assert_eq!(outcome(&restarted), None, "it only connected anew");
     restarted.apply(Command::HungUp(liveness::NodeKey::Compute(cn(1)), registration + 1)).unwrap();
-    let register =
-        RegisterComputeNode { cn_id: cn(1), name: name("cn1"), instance_id: 6, seen: Watermark::default() };
+    let register = RegisterComputeNode {
+        cn_id: cn(1),
+        name: name("cn1"),
+        udp: None,
+        instance_id: 6,
+        seen: Watermark::default(),
+    };
     restarted.apply(Command::RegisterComputeNode(register)).unwrap();
     assert_eq!(outcome(&restarted), Some(OperationOutcome::Done));
 }

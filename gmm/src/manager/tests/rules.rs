@@ -273,6 +273,7 @@ fn two_agents_with_one_cn_id_or_one_name_are_told_apart() {
         Command::RegisterComputeNode(RegisterComputeNode {
             cn_id: cn(last),
             name: name(node),
+            udp: None,
             instance_id,
             seen: Watermark::default(),
         })
@@ -335,4 +336,41 @@ fn what_a_refused_command_has_changed_is_taken_back() {
     let error = manager.apply(Command::EnableRegion(name("none")), 1).unwrap_err();
     assert_eq!(error.code(), cxloe_fabric::api::ErrorCode::NotFound, "{error}");
     assert_eq!(manager.state, before);
+}
+
+#[test]
+fn udp_addresses_are_told_to_those_who_need_them_and_to_nobody_else() {
+    let mut fabric = Fabric::new(&[8, 8]);
+    let register = |last, address: &str| {
+        Command::RegisterComputeNode(RegisterComputeNode {
+            cn_id: cn(last),
+            name: name(&format!("cn{last}")),
+            udp: Some(address.parse().unwrap()),
+            instance_id: u64::from(last),
+            seen: Watermark::default(),
+        })
+    };
+    let refused = |fabric: &mut Fabric, address| fabric.apply(register(1, address)).unwrap_err().code();
+    for address in ["0.0.0.0:7", "10.0.0.1:0", "[::]:7", "224.0.0.1:7"] {
+        assert_eq!(refused(&mut fabric, address), ErrorCode::BadRequest);
+    }
+    fabric.apply(register(1, "10.0.0.1:63669")).unwrap();
+    fabric.apply(register(2, "10.0.0.2:63669")).unwrap();
+    let nodes: Vec<Name> = fabric.nodes.iter().map(|node| node.name.clone()).collect();
+    let peers = |fabric: &Fabric, node: usize| fabric.manager.memory_node_synced(&nodes[node]).udp_peers;
+    assert_eq!((peers(&fabric, 0), peers(&fabric, 1)), (vec![], vec![]));
+    fabric.create("a", 1, cn(1)).unwrap();
+    let leg = |fabric: &Fabric| fabric.manager.region(&name("a")).unwrap().legs[0].clone();
+    let at = leg(&fabric).memory_node;
+    let at = nodes.iter().position(|node| *node == at).unwrap();
+    let told: Vec<_> = peers(&fabric, at).iter().map(|peer| (peer.compute_node, peer.address)).collect();
+    assert_eq!(told, [(cn(1), "10.0.0.1:63669".parse().unwrap())]);
+    assert_eq!(peers(&fabric, 1 - at), []);
+    // Both hear of a move.
+    fabric.apply(register(1, "10.0.0.9:63669")).unwrap();
+    assert_eq!(peers(&fabric, at)[0].address, "10.0.0.9:63669".parse().unwrap());
+    let moved =
+        RegisterMemoryNode { udp: Some("10.0.1.1:63669".parse().unwrap()), ..fabric.nodes[at].register() };
+    fabric.apply(Command::RegisterMemoryNode(moved)).unwrap();
+    assert_eq!(leg(&fabric).udp, Some("10.0.1.1:63669".parse().unwrap()));
 }

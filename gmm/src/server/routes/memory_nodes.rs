@@ -82,14 +82,16 @@ async fn sync(
 ) -> Result<Json<MemoryNodeSynced>, ApiError> {
     let registration = sync.registration;
     let wait_ms = sync.wait_ms;
-    let heartbeat_ms =
-        core.apply(Command::SyncMemoryNode(name.clone(), sync), |manager, _| manager.heartbeat_ms()).await?;
+    let node = name.clone();
+    let view = move |manager: &Manager, _: &_| (manager.heartbeat_ms(), manager.udp_peers(&node));
+    let (heartbeat_ms, udp_peers) = core.apply(Command::SyncMemoryNode(name.clone(), sync), view).await?;
     let mut hang_up = HangUp::new(&core, NodeKey::Memory(name.clone()), registration);
     let watched = name.clone();
     let due = move |manager: &Manager| {
         let node = manager.state().memory_nodes.get(&watched);
         let superseded = node.is_none_or(|node| node.registration != registration);
-        (superseded || manager.state().commands_of(&watched).next().is_some()).then_some(())
+        let commanded = manager.state().commands_of(&watched).next().is_some();
+        (superseded || commanded || manager.udp_peers(&watched) != udp_peers).then_some(())
     };
     poll(&core, Topic::MemoryNode(name.clone()), wait_ms.min(heartbeat_ms), due).await?;
     let current = core

@@ -3,6 +3,7 @@
 
 mod pool;
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -13,6 +14,7 @@ use cxloe_daemon::doctor::nic::{Demand, Nic};
 use cxloe_daemon::doctor::permissions::{Process, Xdp};
 use cxloe_daemon::doctor::{Check, Group, Host, Output, Report, folder_for_files, secret};
 use cxloe_fabric::model::Health;
+use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, ETHERNET_HEADER, LinkConfig, LinkError, LinkInfo, open};
 use cxloe_mn::admin::client::{AskError, ask};
@@ -91,8 +93,13 @@ fn examine(config: &Config, try_link: bool) -> Vec<Check> {
         near: nic.numa_node,
     }));
     let process = Process::read(&host);
-    checks.extend(process.judge_links("mn-server", xdp(config.backend), u64::from(config.workers)));
-    checks.extend(nic.judge(&demand(config.workers, config.backend, spinning, config.priority)));
+    if config.backend == Backend::Udp {
+        checks.push(process.judge_udp(&host));
+        checks.push(judge_address(&own_address(&link(config))));
+    } else {
+        checks.extend(process.judge_links("mn-server", xdp(config.backend), u64::from(config.workers)));
+        checks.extend(nic.judge(&demand(config.workers, config.backend, spinning, config.priority)));
+    }
     checks.extend(config.key_file.as_deref().map(|path| secret("key", path)));
     checks.push(folder_for_files("state", &config.data_dir, 1 << 20, "--data-dir"));
 
@@ -128,7 +135,17 @@ fn link(config: &Config) -> LinkConfig {
         ethertype: config.ethertype,
         priority: config.priority,
         busy_poll: config.wait == WaitStyle::Busy,
+        udp: config.udp(),
         ..LinkConfig::new(&config.interface)
+    }
+}
+
+/// Judges where a `udp` link is to listen.
+fn judge_address(address: &Result<SocketAddr, LinkError>) -> Check {
+    let (group, name) = (Group::Interface, "UDP address");
+    match address {
+        Ok(address) => Check::ok(group, name, address.to_string()),
+        Err(error) => Check::fail(group, name, error.to_string(), "the link cannot be opened without one"),
     }
 }
 
@@ -136,7 +153,7 @@ fn xdp(backend: Backend) -> Xdp {
     match backend {
         Backend::Xdp => Xdp::Must,
         Backend::Auto | Backend::AutoLatency | Backend::AutoThroughput => Xdp::May,
-        Backend::Packet | Backend::Pnet => Xdp::Not,
+        Backend::Packet | Backend::Pnet | Backend::Udp => Xdp::Not,
     }
 }
 

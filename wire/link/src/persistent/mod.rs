@@ -32,7 +32,7 @@ use link::{PersistentLink, Slot};
 use notices::Notices;
 
 use super::interface::Interface;
-use super::{Link, LinkConfig, LinkError, open};
+use super::{Backend, Link, LinkConfig, LinkError, open, udp};
 use crate::Clock;
 
 /// Between two looks at an interface of which notices come one after the other.
@@ -84,7 +84,7 @@ pub fn open_persistent(configs: &[LinkConfig]) -> Result<(Vec<Box<dyn Link>>, Li
     let name = configs.first().expect("at least one link is asked for").interface.clone();
     let io = |what| move |source| LinkError::Io { what, interface: name.clone(), source };
     let name = &configs[0].interface;
-    let interface = Interface::find(name)?;
+    let interface = find(&configs[0], name)?;
     let links = configs.iter().map(open).collect::<Result<Vec<_>, _>>()?;
     let (alarm, wake) = UnixStream::pair().map_err(io.clone()("make a socket for the watch"))?;
     let quiet = alarm.set_nonblocking(true).and_then(|()| wake.set_nonblocking(true));
@@ -151,7 +151,7 @@ impl Watch {
     /// What the interface looks like: the one of the configured name, else the one that had it.
     fn look(&mut self) -> Observation {
         let configured = &self.configs[0].interface;
-        let found = match Interface::find(configured) {
+        let found = match find(&self.configs[0], configured) {
             Err(LinkError::NoSuchInterface(_)) => self.renamed(),
             found => found,
         };
@@ -174,7 +174,7 @@ impl Watch {
     fn renamed(&self) -> Result<Interface, LinkError> {
         let none = || LinkError::NoSuchInterface(self.configs[0].interface.clone());
         let name = name_of(self.state.index()).ok_or_else(none)?;
-        match Interface::find(&name) {
+        match find(&self.configs[0], &name) {
             // Another one may have been given the number of one that was deleted.
             Ok(interface) if interface.mac != self.state.mac() => Err(none()),
             found => found,
@@ -280,6 +280,17 @@ impl Watch {
             }
         }
         true
+    }
+}
+
+/// The interface called `name`, with the MAC that a link of this configuration has on it.
+fn find(config: &LinkConfig, name: &str) -> Result<Interface, LinkError> {
+    match config.backend {
+        Backend::Udp => {
+            let config = LinkConfig { interface: name.to_owned(), ..config.clone() };
+            udp::station(&config).map(|(interface, _)| interface)
+        }
+        _ => Interface::find(name),
     }
 }
 

@@ -203,7 +203,7 @@ impl Link for SimLink {
             tx_bytes: self.sender.bytes,
             rx_dropped: dropped,
             tx_full: self.sender.full,
-            tx_errors: 0,
+            ..LinkCounters::default()
         }
     }
 }

@@ -21,6 +21,7 @@ impl<'a> Scripted<'a> {
             name: name(node),
             kind: DeviceKind::Mld,
             macs: vec!["02:00:00:00:09:01".parse()?],
+            udp: None,
             pool_bytes: pool,
             extent_bytes: 2 << 20,
             incarnation: 1,

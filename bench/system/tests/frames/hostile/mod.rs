@@ -19,10 +19,11 @@ use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::{Backend, LinkConfig};
 use cxloe_port::port::{Port, PortError};
-use cxloe_system::node::{MemoryNode, link_on, port};
+use cxloe_system::cable::{CN_AT, MN_AT, cable, cable_for, ip};
+use cxloe_system::node::{MemoryNode, config_to, link_on, port};
 use cxloe_system::raw::Raw;
 use cxloe_system::{Failed, Test};
-use cxloe_system::{LIMIT, Outcome, cable::cable, cable::ip, ensure, eventually};
+use cxloe_system::{LIMIT, Outcome, ensure, eventually};
 use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, Hello, HelloAck, HelloStatus, Integrity,
     Mac, Message, PROTOCOL_VERSION, PfcVector, Seal, Space,
@@ -50,6 +51,8 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("packet::memory_node_withstands", || memory_node_withstands(Backend::Packet)),
         Test::new("packet::compute_node_withstands", || compute_node_withstands(Backend::Packet)),
         Test::new("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet)),
+        Test::new("udp::memory_node_withstands", || memory_node_withstands(Backend::Udp)),
+        Test::new("udp::compute_node_withstands", || compute_node_withstands(Backend::Udp)),
         Test::new("packet::echoes_stop_nobody", || echoes_stop_nobody(Backend::Packet)),
         Test::new("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
         Test::new("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
@@ -63,17 +66,45 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     tests
 }
 
+fn lab_for(backend: Backend) -> Result<Lab, Failed> {
+    Ok(cable_for(backend).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+}
+
+/// Cuts frames off where the outer headers leave no room for more.
+fn fit_datagrams(attacks: &mut [Attack<'_>]) {
+    for (_, make) in attacks {
+        let mut whole = std::mem::replace(make, Box::new(|_| Vec::new()));
+        *make = Box::new(move |n| {
+            let mut frame = whole(n);
+            frame.truncate(1472);
+            frame
+        });
+    }
+}
+
 fn lab() -> Result<Lab, Failed> {
     Ok(cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
+/// A raw socket at `interface`, whose frames go by the way of this kind of link: over UDP with the outer address of the
+/// peer that they claim to come from.
+fn neighbour(lab: &Lab, backend: Backend, interface: &str) -> Result<Raw, Failed> {
+    let raw = Raw::open_in(lab, interface)?;
+    let (cn, mn) = (CN_AT.parse()?, MN_AT.parse()?);
+    Ok(match (backend, interface) {
+        (Backend::Udp, "cn0") => raw.inside_udp(MN, cn, mn),
+        (Backend::Udp, _) => raw.inside_udp(CN, mn, cn),
+        _ => raw,
+    })
+}
+
 fn memory_node_withstands(backend: Backend) -> Outcome {
-    let lab = lab()?;
+    let lab = lab_for(backend)?;
     let folder = tempfile::tempdir()?;
     let node = MemoryNode::start(&lab, "mn0", backend, &[(CN, REGION)], folder.path())?;
-    let config = LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") };
+    let config = config_to(backend, MN);
     // The capture needs frames that pass by the memory node's socket, as those to pnet and packet rings do.
-    let neighbour = lab.enter("cn", || Raw::open("cn0"))??;
+    let neighbour = neighbour(&lab, backend, "cn0")?;
     let tap = lab.enter("mn", || Raw::open("mn0"))??;
     let link = link_on(&lab, &config)?;
     let mut port = port(link, MN, HPA, REGION, CacheConfig::OFF)?;
@@ -81,18 +112,21 @@ fn memory_node_withstands(backend: Backend) -> Outcome {
     let work = Work::start(port);
     work.goes_on("nothing yet")?;
     let good = match backend {
-        Backend::Xdp => (0..400).map(|n| hello(CN, n, n)).collect(),
+        Backend::Xdp | Backend::Udp => (0..400).map(|n| hello(CN, n, n)).collect(),
         _ => capture(&tap, &work)?,
     };
     drop(tap);
     let before = node.resident_kib()?;
     let mut all = attacks(MN, CN, &good);
     all.extend(attacks_on_memory_node());
+    if backend == Backend::Udp {
+        fit_datagrams(&mut all);
+    }
     attack(&neighbour, all, &work)?;
     let after = node.resident_kib()?;
     ensure(after <= before + GROWTH_KIB, format!("mn-server grew from {before} to {after} KiB"))?;
     // Longer than the rings have room for, until the node has made new ones for the MTU of now.
-    if backend != Backend::Xdp {
+    if !matches!(backend, Backend::Xdp | Backend::Udp) {
         for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
             ip(&lab, namespace, &["link", "set", "dev", interface, "mtu", "9000"])?;
         }
@@ -240,18 +274,19 @@ fn invented_stations_take_no_session() -> Outcome {
 }
 
 fn compute_node_withstands(backend: Backend) -> Outcome {
-    let lab = lab()?;
+    let lab = lab_for(backend)?;
     let folder = tempfile::tempdir()?;
-    let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path())?;
-    let neighbour = lab.enter("mn", || Raw::open("mn0"))??;
+    let theirs = if backend == Backend::Udp { backend } else { Backend::Packet };
+    let node = MemoryNode::start(&lab, "mn0", theirs, &[(CN, REGION)], folder.path())?;
+    let neighbour = neighbour(&lab, backend, "mn0")?;
     let tap = lab.enter("cn", || Raw::open("cn0"))??;
-    let link = link_on(&lab, &LinkConfig { backend, busy_poll: false, ..LinkConfig::new("cn0") })?;
+    let link = link_on(&lab, &config_to(backend, MN))?;
     let mut port = port(link, MN, HPA, REGION, CacheConfig::default())?;
     port.connect(LIMIT)?;
     let work = Work::start(port);
     work.goes_on("nothing yet")?;
-    let good = match backend {
-        Backend::Xdp => (0..400_u16)
+    let good: Vec<Vec<u8>> = match backend {
+        Backend::Xdp | Backend::Udp => (0..400_u16)
             .map(|n| {
                 let message = Message::ReadResp { data: &[n as u8; 64] };
                 in_guessed_session(MN, CN, Direction::ToCn, &message, n, n.into())
@@ -262,6 +297,9 @@ fn compute_node_withstands(backend: Backend) -> Outcome {
     drop(tap);
     let mut all = attacks(CN, MN, &good);
     all.extend(attacks_on_compute_node());
+    if backend == Backend::Udp {
+        fit_datagrams(&mut all);
+    }
     attack(&neighbour, all, &work)?;
     work.end()?;
     let status = node.end()?;

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use cxloe_client::client::{self, Client, ClientError};
 use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, Process, Standing, program};
+use cxloe_system::cable::{cable, ip, with_addresses};
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
 use cxloe_wire::session::OpError;
@@ -22,6 +23,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = tests![
         lines_over_shared_memory,
         lines_over_the_best_link,
+        addresses_over_udp_come_from_the_manager,
         the_command_line_reads_and_writes,
         a_new_region_can_be_used_at_once,
         killed_agent_is_noticed_and_its_successor_has_the_data,
@@ -111,6 +113,29 @@ fn measurements_follow_each_other() -> Outcome {
         ensure(status.success(), std::fs::read_to_string(&log)?)?;
     }
     Ok(())
+}
+
+/// Over UDP each node learns from the manager where the other is, also when it comes back elsewhere.
+fn addresses_over_udp_come_from_the_manager() -> Outcome {
+    let mut rig = Pair::on(with_addresses(cable()))?;
+    rig.link = "udp";
+    ip(&rig.lab, "cn", &["address", "add", "10.77.0.3/24", "dev", "cn0"])?;
+    ip(&rig.lab, "mn", &["address", "add", "10.77.0.4/24", "dev", "mn0"])?;
+    rig.start_all("file", &["--cache-size", "0"])?;
+    let (mut port, hpa) = rig.written(31)?;
+    verify(&mut port, hpa, 31)?;
+    drop(port);
+    rig.stop("agent")?;
+    rig.start_agent(&["--cache-size", "0", "--udp-address", "10.77.0.3"])?;
+    let mut port = rig.connect()?;
+    recovered(&mut port, hpa)?;
+    verify(&mut port, hpa, 31)?;
+    rig.stop("mn")?;
+    rig.start_mn_with("file", &["--udp-address", "10.77.0.4"])?;
+    recovered(&mut port, hpa)?;
+    verify(&mut port, hpa, 31)?;
+    let counters = client::counters(&rig.socket())?;
+    ensure(counters.backend == "udp" && counters.link.rx_forged == 0, format!("{:?}", counters.link))
 }
 
 fn lines_over_the_best_link() -> Outcome {

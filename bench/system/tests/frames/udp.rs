@@ -1,0 +1,207 @@
+//! Frames inside UDP: who speaks for whom, how long a frame may be, and what happens when a peer ends. Losses, hostile
+//! frames and mapped memory over this link are tested where those of other links are.
+
+use std::net::SocketAddrV4;
+use std::path::Path;
+use std::time::Duration;
+
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_lab::{Lab, Standing};
+use cxloe_link::outer::{Peer, Peers};
+use cxloe_link::{Backend, Link, LinkConfig, LinkCounters, LinkError, UdpConfig};
+use cxloe_mn::admin::client::ask;
+use cxloe_port::port::{Port, PortError};
+use cxloe_system::cable::{CN_AT, MN_AT, cable, ip, with_addresses};
+use cxloe_system::node::{MemoryNode, config_to, link_on, port};
+use cxloe_system::raw::Raw;
+use cxloe_system::{Failed, LIMIT, Outcome, Test, ensure, eventually, text};
+use cxloe_wire::frame::Mac;
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
+const HPA: u64 = 1 << 32;
+const REGION: u64 = 4 << 20;
+
+pub fn tests(_: Standing) -> Vec<Test> {
+    vec![
+        Test::new("lines_and_bursts", || lines_and_bursts(1500)),
+        Test::new("lines_and_bursts_at_9000", || lines_and_bursts(9000)),
+        Test::new("forged_addresses_are_counted_and_not_heard", forged_addresses_are_not_heard),
+        Test::new("a_narrow_path_is_kept_to_and_named", a_narrow_path_is_kept_to_and_named),
+        Test::new("a_dead_peer_fails_operations_and_its_successor_serves", a_dead_peer_fails_operations),
+        Test::new("ipv6_carries_the_same", ipv6_carries_the_same),
+    ]
+}
+
+fn lab(mtu: u32) -> Result<Lab, Failed> {
+    let cable = with_addresses(cable()).mtu(mtu);
+    Ok(cable.mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+}
+
+fn node(lab: &Lab, folder: &Path) -> Outcome<MemoryNode> {
+    let socket = folder.join("mn.sock");
+    let more = ["--socket", text(&socket)];
+    MemoryNode::start_with(lab, "mn0", Backend::Udp, &[(CN, REGION)], folder, &more)
+}
+
+fn connected(lab: &Lab, config: &LinkConfig) -> Result<Port, Failed> {
+    let mut port = port(link_on(lab, config)?, MN, HPA, REGION, CacheConfig::OFF)?;
+    port.connect(LIMIT)?;
+    Ok(port)
+}
+
+/// Writes the region by bursts and lines, and looks at every byte of it.
+fn check(port: &mut Port, seed: u8) -> Outcome {
+    let all: Vec<u8> = (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8 ^ seed).collect();
+    port.write_bytes(HPA, &all)?;
+    for line in (0..REGION / 64).step_by(97) {
+        port.write(HPA + line * 64, &[line as u8; 64])?;
+    }
+    let mut back = vec![0; all.len()];
+    port.read_bytes(HPA, &mut back)?;
+    for (line, (found, written)) in back.chunks(64).zip(all.chunks(64)).enumerate() {
+        let right = if line % 97 == 0 { found == [line as u8; 64] } else { found == written };
+        ensure(right, format!("line {line} holds other bytes"))?;
+    }
+    for line in (0..REGION / 64).step_by(1009) {
+        ensure(port.read(HPA + line * 64)? == back[line as usize * 64..][..64], format!("line {line}"))?;
+    }
+    Ok(())
+}
+
+fn lines_and_bursts(mtu: u32) -> Outcome {
+    let lab = lab(mtu)?;
+    let folder = tempfile::tempdir()?;
+    let node = node(&lab, folder.path())?;
+    let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;
+    ensure(port.link().info().max_frame == mtu as usize - 28, format!("{:?}", port.link().info()))?;
+    check(&mut port, 7)?;
+    let counters = port.link().counters();
+    ensure(counters.rx_forged + counters.rx_foreign + counters.tx_unknown == 0, format!("{counters:?}"))?;
+    port.close()?;
+    ensure(node.end()?.success(), "mn-server failed")
+}
+
+/// What has passed the memory node's link.
+fn link_of(folder: &Path) -> Result<LinkCounters, Failed> {
+    let status = ask(&folder.join("mn.sock")).map_err(|error| error.to_string())?;
+    Ok(status.workers.first().ok_or("no worker")?.report.link)
+}
+
+fn forged_addresses_are_not_heard() -> Outcome {
+    let lab = lab(1500)?;
+    let folder = tempfile::tempdir()?;
+    let node = node(&lab, folder.path())?;
+    let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;
+    check(&mut port, 1)?;
+    let from = |from: &str| -> Result<Raw, Failed> {
+        let (from, to): (SocketAddrV4, SocketAddrV4) = (from.parse()?, MN_AT.parse()?);
+        Ok(Raw::open_in(&lab, "cn0")?.inside_udp(MN, from, to))
+    };
+    // An end of the session, as far as the header says: only its address is wrong, and its trailer.
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&MN.0);
+    frame[6..12].copy_from_slice(&CN.0);
+    frame[12..14].copy_from_slice(&[0x88, 0xB5]);
+    let mut of_nobody = frame;
+    of_nobody[11] = 0x55;
+    let mut to_another = frame;
+    to_another[5] = 0x55;
+    let (elsewhere, another_port, right) = (from("10.77.0.3:63669")?, from("10.77.0.1:9")?, from(CN_AT)?);
+    for _ in 0..100 {
+        elsewhere.send(&frame)?;
+        another_port.send(&frame)?;
+        right.send(&of_nobody)?;
+        right.send(&to_another)?;
+        right.send(&frame[..13])?;
+    }
+    let seen = || link_of(folder.path()).is_ok_and(|link| link.rx_forged >= 300 && link.rx_foreign >= 200);
+    eventually("what is forged is counted", seen)?;
+    let link = link_of(folder.path())?;
+    ensure((link.rx_forged, link.rx_foreign) == (300, 200), format!("{link:?}"))?;
+    check(&mut port, 2)?;
+    // Whose address nobody has told is not answered, and says so at his end.
+    let stranger = LinkConfig { udp: UdpConfig::default(), ..config_to(Backend::Udp, MN) };
+    port.close()?;
+    let mut lost = cxloe_system::node::port(link_on(&lab, &stranger)?, MN, HPA, REGION, CacheConfig::OFF)?;
+    match lost.connect(Duration::from_millis(300)) {
+        Err(PortError::ConnectTimeout { .. }) => {}
+        other => return Err(format!("{other:?}").into()),
+    }
+    ensure(lost.link().counters().tx_unknown > 0, "nothing was counted")?;
+    ensure(node.end()?.success(), "mn-server failed")
+}
+
+fn a_narrow_path_is_kept_to_and_named() -> Outcome {
+    let lab = lab(1500)?;
+    ip(&lab, "cn", &["route", "replace", "10.77.0.2/32", "dev", "cn0", "mtu", "1400"])?;
+    let config = config_to(Backend::Udp, MN);
+    let link = link_on(&lab, &config)?;
+    ensure(link.info().max_frame == 1400 - 28, format!("{:?}", link.info()))?;
+    drop(link);
+    // A peer that is told of later finds the link open for frames that are too long for it.
+    let peers = Peers::default();
+    let config = LinkConfig { udp: UdpConfig { peers: peers.clone(), ..UdpConfig::default() }, ..config };
+    let mut link = link_on(&lab, &config)?;
+    ensure(link.info().max_frame == 1500 - 28, format!("{:?}", link.info()))?;
+    peers.tell([Peer { mac: MN, address: MN_AT.parse()? }]);
+    link.receive(1, &mut |_, _| {})?;
+    let sends = |link: &mut dyn Link, len: usize| {
+        let slot = link.transmit().slot(len).ok_or("no room")?;
+        slot[..6].copy_from_slice(&MN.0);
+        slot[6..12].copy_from_slice(&CN.0);
+        link.transmit().commit();
+        Ok::<_, Failed>(lab.enter("cn", || link.flush())?)
+    };
+    sends(&mut *link, 1372)??;
+    match sends(&mut *link, 1472)? {
+        Err(error @ LinkError::PathMtu { mtu: 1500, path: 1400, packet: 1500, .. }) => {
+            let words = error.to_string();
+            ensure(words.contains("ip link set cn0 mtu 1400"), words)
+        }
+        other => Err(format!("{other:?}").into()),
+    }
+}
+
+fn a_dead_peer_fails_operations() -> Outcome {
+    let lab = lab(1500)?;
+    let folder = tempfile::tempdir()?;
+    let first = node(&lab, folder.path())?;
+    let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;
+    check(&mut port, 3)?;
+    first.kill()?;
+    // No port is open there any more: the kernel says so, and the link goes on.
+    let error = eventually("operations fail", || port.read(HPA).err())?;
+    ensure(matches!(error, PortError::Engine(_)), format!("{error:?}"))?;
+    // The pool is another one, which a port with data in the old one does not take for it.
+    drop(port);
+    let second = node(&lab, folder.path())?;
+    let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;
+    check(&mut port, 4)?;
+    port.close()?;
+    ensure(second.end()?.success(), "mn-server failed")
+}
+
+fn ipv6_carries_the_same() -> Outcome {
+    let lab = cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
+    for (namespace, interface, address) in [("cn", "cn0", "fd77::1/64"), ("mn", "mn0", "fd77::2/64")] {
+        // Labs are made without.
+        let disabled = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+        lab.enter(namespace, || std::fs::write(&disabled, "0"))??;
+        ip(&lab, namespace, &["address", "add", address, "dev", interface, "nodad"])?;
+    }
+    let folder = tempfile::tempdir()?;
+    let cn = format!("{CN}=[fd77::1]:63669");
+    let more = ["--udp-address", "fd77::2", "--udp-peer", &cn];
+    let node = MemoryNode::start_with(&lab, "mn0", Backend::Udp, &[(CN, REGION)], folder.path(), &more)?;
+    let mut config = config_to(Backend::Udp, MN);
+    config.udp = UdpConfig {
+        address: "fd77::1".parse()?,
+        peers: Peers::named(&[Peer { mac: MN, address: "[fd77::2]:63669".parse()? }]),
+    };
+    let mut port = connected(&lab, &config)?;
+    ensure(port.link().info().max_frame == 1500 - 48, format!("{:?}", port.link().info()))?;
+    check(&mut port, 5)?;
+    port.close()?;
+    ensure(node.end()?.success(), "mn-server failed")
+}

@@ -1,0 +1,73 @@
+//! Where a node is to listen, as options say it.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+/// The port that nodes listen at: in the dynamic range of RFC 6335, above those that Linux gives to others by itself.
+pub const UDP_PORT_DEFAULT: u16 = 63_669;
+
+/// Where a node is to listen: `ADDRESS`, `ADDRESS:PORT` or `:PORT`, an IPv6 address with a port in brackets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct UdpAddress {
+    /// The address; `None`: the first of the interface, IPv4 before IPv6.
+    pub ip: Option<IpAddr>,
+    /// The port.
+    pub port: u16,
+}
+
+impl Default for UdpAddress {
+    fn default() -> Self {
+        UdpAddress { ip: None, port: UDP_PORT_DEFAULT }
+    }
+}
+
+impl fmt::Display for UdpAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ip {
+            Some(ip) => SocketAddr::new(ip, self.port).fmt(f),
+            None => write!(f, ":{}", self.port),
+        }
+    }
+}
+
+/// A text that names no place to listen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "`{0}` is no address to listen at: write ADDRESS, ADDRESS:PORT or :PORT, as in 10.0.0.1, 10.0.0.1:63669 or [fd00::1]:63669; it must be one address of this machine, not 0.0.0.0"
+)]
+pub struct UdpAddressError(pub String);
+
+impl FromStr for UdpAddress {
+    type Err = UdpAddressError;
+
+    fn from_str(text: &str) -> Result<Self, UdpAddressError> {
+        let error = || UdpAddressError(text.to_owned());
+        let address = if let Some(port) = text.strip_prefix(':').and_then(|port| port.parse().ok()) {
+            UdpAddress { ip: None, port }
+        } else if let Ok(ip) = text.parse::<IpAddr>() {
+            UdpAddress { ip: Some(ip.to_canonical()), port: UDP_PORT_DEFAULT }
+        } else {
+            let at: SocketAddr = text.parse().map_err(|_| error())?;
+            UdpAddress { ip: Some(at.ip().to_canonical()), port: at.port() }
+        };
+        let one = address.ip.is_none_or(|ip| !ip.is_unspecified() && !ip.is_multicast());
+        if one && address.port != 0 { Ok(address) } else { Err(error()) }
+    }
+}
+
+impl TryFrom<String> for UdpAddress {
+    type Error = UdpAddressError;
+    fn try_from(text: String) -> Result<Self, UdpAddressError> {
+        text.parse()
+    }
+}
+
+impl From<UdpAddress> for String {
+    fn from(address: UdpAddress) -> String {
+        address.to_string()
+    }
+}

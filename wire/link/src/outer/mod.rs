@@ -1,0 +1,13 @@
+//! Outer addresses: where the frames of a `udp` link go, and where they may come from. Values without I/O; the
+//! [`udp`](crate::udp) link acts by them.
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `address` | [`UdpAddress`]: where a node is to listen |
+//! | `peers` | [`Peer`], [`Peers`]: which address speaks for which MAC |
+
+mod address;
+mod peers;
+
+pub use address::{UDP_PORT_DEFAULT, UdpAddress, UdpAddressError};
+pub use peers::{Peer, PeerError, Peers};

@@ -1,0 +1,64 @@
+//! A link's own copy of the table of peers, ready for system calls, so that sending and receiving look things up without
+//! a lock.
+
+use std::net::SocketAddr;
+
+use cxloe_wire::frame::Mac;
+
+use super::socket::RawAddress;
+use crate::outer::{Peer, Peers};
+
+/// A peer as a link needs it.
+#[derive(Clone, Copy)]
+pub(super) struct Route {
+    pub mac: Mac,
+    pub address: SocketAddr,
+    pub raw: RawAddress,
+}
+
+/// A link's copy of the table.
+pub(super) struct Routes {
+    table: Peers,
+    version: u32,
+    /// By MAC.
+    routes: Vec<Route>,
+    /// Index of what was found last.
+    last: usize,
+}
+
+impl Routes {
+    pub fn new(table: &Peers) -> Routes {
+        let mut routes = Routes { table: table.clone(), version: 0, routes: Vec::new(), last: 0 };
+        routes.reload();
+        routes
+    }
+
+    /// Takes the table anew if it has changed.
+    #[inline]
+    pub fn follow(&mut self) {
+        if self.table.version() != self.version {
+            self.reload();
+        }
+    }
+
+    #[cold]
+    fn reload(&mut self) {
+        self.version = self.table.version();
+        let route = |Peer { mac, address }: Peer| Route { mac, address, raw: RawAddress::from(address) };
+        self.routes = self.table.list().into_iter().map(route).collect();
+        self.last = 0;
+    }
+
+    /// The way to a node.
+    #[inline]
+    pub fn to(&mut self, mac: Mac) -> Option<&Route> {
+        if self.routes.get(self.last).is_none_or(|route| route.mac != mac) {
+            self.last = self.routes.binary_search_by_key(&mac, |route| route.mac).ok()?;
+        }
+        self.routes.get(self.last)
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter()
+    }
+}

@@ -1,0 +1,293 @@
+//! The way out. Frames are written one behind the other into a buffer; those of one length to one peer become one
+//! message, of which the last frame may be shorter, and the kernel cuts it into datagrams. One that is a little shorter
+//! is padded with zeros instead, as Ethernet pads short ones, so that the message goes on: without this each page would
+//! be a message of its own, as its third burst is shorter than the others. A flush hands over all messages with one call.
+//!
+//! ```text
+//!   buffer   | frame | frame | frame | fr | frame | ...        written by slot, commit
+//!   messages |<------- to A, 1438 ------->|<- to B ->|         handed over by flush
+//! ```
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::Mac;
+
+use super::routes::{Route, Routes};
+use super::socket::{RawAddress, UDP_SEGMENT};
+
+/// Frames that may wait for a flush.
+const FRAMES_MAX: usize = 512;
+/// Datagrams of one message: what every kernel with UDP_SEGMENT takes.
+const SEGMENTS_MAX: usize = 64;
+/// Bytes of one message: what IP and UDP leave of 64 KiB, with room for extension headers.
+const MESSAGE_BYTES_MAX: usize = 65_000;
+/// Padding that is always worth a message less; else it is up to an eighth of the frame. The difference between a short
+/// frame and one with a line in it is less.
+const PADDING_MIN: usize = 64;
+/// Messages of one call.
+const CALL_MAX: usize = 64;
+
+/// Frames for one peer that lie one behind the other, all of one length but the last.
+#[derive(Clone, Copy)]
+struct Message {
+    to: RawAddress,
+    mac: Mac,
+    start: usize,
+    bytes: usize,
+    segment: usize,
+    frames: usize,
+}
+
+impl Message {
+    /// How many bytes another frame of `len` takes here, if it may follow.
+    #[inline]
+    fn takes(&self, mac: Mac, len: usize) -> Option<usize> {
+        let follows = self.mac == mac
+            && len <= self.segment
+            && self.bytes == self.frames * self.segment
+            && self.frames < SEGMENTS_MAX
+            && self.bytes + self.segment <= MESSAGE_BYTES_MAX;
+        let padded = self.segment - len.min(self.segment) <= (self.segment / 8).max(PADDING_MIN);
+        follows.then_some(if padded { self.segment } else { len })
+    }
+}
+
+/// A control message with the length of a segment, laid out as the kernel wants it.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct SegmentControl {
+    header: libc::cmsghdr,
+    segment: u16,
+    padding: [u8; 6],
+}
+
+impl SegmentControl {
+    const fn new() -> SegmentControl {
+        // SAFETY: plain data for which all zeros is valid.
+        let mut control: SegmentControl = unsafe { std::mem::zeroed() };
+        control.header.cmsg_len = size_of::<libc::cmsghdr>() + size_of::<u16>();
+        control.header.cmsg_level = libc::SOL_UDP;
+        control.header.cmsg_type = UDP_SEGMENT;
+        control
+    }
+}
+
+/// What one call hands to the kernel; filled and used within a flush, so that no pointer in it outlives what it points to.
+struct Call {
+    headers: [libc::mmsghdr; CALL_MAX],
+    pieces: [libc::iovec; CALL_MAX],
+    controls: [SegmentControl; CALL_MAX],
+}
+
+/// What has become of what was to be sent.
+pub(super) enum Sent {
+    /// All of it has left.
+    All,
+    /// Some waits for room.
+    Waits,
+    /// Frames to this peer are too long for the path: this one, in bytes.
+    TooLong(Route, usize),
+    /// Frames were lost, for this reason.
+    Lost(io::Error),
+}
+
+/// The transmit side.
+pub(super) struct Transmitter {
+    pub routes: Routes,
+    buffer: Box<[u8]>,
+    used: usize,
+    lent: usize,
+    messages: Vec<Message>,
+    /// Messages that have left.
+    done: usize,
+    queued: usize,
+    call: Box<Call>,
+    segments: bool,
+    max_frame: usize,
+    /// The last destination of which nobody knows the address.
+    pub unknown: Option<Mac>,
+    pub frames: u64,
+    pub bytes: u64,
+    pub full: u64,
+    pub errors: u64,
+    pub unknown_count: u64,
+}
+
+// SAFETY: the pointers in `call` are written before each use and not read afterwards.
+unsafe impl Send for Transmitter {}
+
+impl Transmitter {
+    pub fn new(routes: Routes, max_frame: usize, segments: bool) -> Transmitter {
+        // SAFETY: plain data for which all zeros is valid: null pointers and lengths of zero.
+        let mut call: Box<Call> = Box::new(unsafe { std::mem::zeroed() });
+        call.controls = [SegmentControl::new(); CALL_MAX];
+        Transmitter {
+            routes,
+            buffer: vec![0; FRAMES_MAX * max_frame].into_boxed_slice(),
+            used: 0,
+            lent: 0,
+            messages: Vec::with_capacity(FRAMES_MAX),
+            done: 0,
+            queued: 0,
+            call,
+            segments,
+            max_frame,
+            unknown: None,
+            frames: 0,
+            bytes: 0,
+            full: 0,
+            errors: 0,
+            unknown_count: 0,
+        }
+    }
+
+    /// Whether anything waits to leave.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.messages.is_empty()
+    }
+
+    /// Hands everything to the kernel.
+    pub fn send(&mut self, socket: &OwnedFd) -> Sent {
+        let mut lost = None;
+        while self.done < self.messages.len() {
+            let count = self.fill();
+            // SAFETY: `count` headers are filled in, and point to buffers, addresses and control messages of this
+            // transmitter, which outlive the call.
+            let sent = unsafe {
+                libc::sendmmsg(
+                    socket.as_raw_fd(),
+                    self.call.headers.as_mut_ptr(),
+                    count as libc::c_uint,
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            if sent > 0 {
+                self.done += sent as usize;
+                continue;
+            }
+            let error = io::Error::last_os_error();
+            let message = self.messages[self.done];
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::ENOBUFS) => {
+                    self.errors += 1;
+                    return Sent::Waits;
+                }
+                // No segmentation here after all, by this device or this route: one by one.
+                Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP) if self.segments && message.frames > 1 => {
+                    tracing::info!(%error, "the kernel cuts no messages into datagrams here: one call for many instead");
+                    self.stop_segmenting();
+                }
+                Some(libc::EMSGSIZE) => {
+                    self.lose(message.frames);
+                    let Some(route) = self.routes.to(message.mac).copied() else { continue };
+                    return Sent::TooLong(route, message.segment);
+                }
+                _ => {
+                    self.lose(message.frames);
+                    lost = Some(error);
+                }
+            }
+        }
+        self.messages.clear();
+        (self.done, self.used, self.queued) = (0, 0, 0);
+        lost.map_or(Sent::All, Sent::Lost)
+    }
+
+    /// The message at hand does not leave.
+    fn lose(&mut self, frames: usize) {
+        self.errors += frames as u64;
+        self.done += 1;
+    }
+
+    /// Makes a message of each frame, also of those that have not left. There is room: no more frames than messages.
+    #[cold]
+    pub fn stop_segmenting(&mut self) {
+        self.segments = false;
+        let whole: Vec<Message> = self.messages.drain(..).skip(std::mem::take(&mut self.done)).collect();
+        for message in whole {
+            for index in 0..message.frames {
+                let start = message.start + index * message.segment;
+                let bytes = message.segment.min(message.start + message.bytes - start);
+                self.messages.push(Message { start, bytes, segment: bytes, frames: 1, ..message });
+            }
+        }
+    }
+
+    /// Fills the headers for the next messages; returns how many.
+    fn fill(&mut self) -> usize {
+        let Call { headers, pieces, controls } = &mut *self.call;
+        let next = &mut self.messages[self.done..];
+        let count = next.len().min(CALL_MAX);
+        for (((message, header), piece), control) in next.iter_mut().zip(headers).zip(pieces).zip(controls) {
+            let bytes = &mut self.buffer[message.start..message.start + message.bytes];
+            *piece = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            let header = &mut header.msg_hdr;
+            header.msg_name = std::ptr::from_mut(&mut message.to).cast();
+            header.msg_namelen = message.to.len();
+            header.msg_iov = piece;
+            header.msg_iovlen = 1;
+            if message.frames > 1 {
+                control.segment = message.segment as u16;
+                header.msg_control = std::ptr::from_mut(control).cast();
+                header.msg_controllen = size_of::<SegmentControl>() as _;
+            } else {
+                header.msg_control = std::ptr::null_mut();
+                header.msg_controllen = 0;
+            }
+        }
+        count
+    }
+
+    #[cold]
+    fn refuse(&mut self, mac: Mac) {
+        self.unknown_count += 1;
+        self.unknown = Some(mac);
+    }
+}
+
+impl Transmit for Transmitter {
+    #[inline]
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        if len > self.max_frame || len < crate::ETHERNET_HEADER {
+            return None;
+        }
+        if self.queued == FRAMES_MAX || self.used + len > self.buffer.len() {
+            self.full += 1;
+            return None;
+        }
+        self.lent = len;
+        Some(&mut self.buffer[self.used..self.used + len])
+    }
+
+    #[inline]
+    fn commit(&mut self) {
+        let len = std::mem::take(&mut self.lent);
+        if len == 0 {
+            return;
+        }
+        let Some(mac) = self.buffer[self.used..].first_chunk().map(|mac| Mac(*mac)) else { return };
+        let Some(route) = self.routes.to(mac) else { return self.refuse(mac) };
+        let last = self.messages.last_mut().filter(|_| self.segments);
+        match last.and_then(|message| Some((message.takes(mac, len)?, message))) {
+            Some((taken, message)) => {
+                message.bytes += taken;
+                message.frames += 1;
+                // There is room: the buffer has the longest frame's for each.
+                self.buffer[self.used + len..self.used + taken].fill(0);
+                self.used += taken;
+            }
+            None => {
+                let (to, start) = (route.raw, self.used);
+                self.messages.push(Message { to, mac, start, bytes: len, segment: len, frames: 1 });
+                self.used += len;
+            }
+        }
+        self.queued += 1;
+        self.frames += 1;
+        self.bytes += len as u64;
+    }
+}
