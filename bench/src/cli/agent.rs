@@ -126,13 +126,13 @@ impl Agent {
     /// The agent's region as a block device: pages and stretches of it, one read at a time.
     pub fn nbd(
         &self,
-        lab: &Lab,
+        ground: &dyn Ground,
         state: &Path,
         target: &Target,
         trials: u32,
     ) -> Result<(Samples, Throughput), Failure> {
         let socket = state.join("nbd.sock");
-        let _server = daemons::start(lab, "cn", state, "cn-agent nbd", |c| {
+        let _server = daemons::start(ground, "cn", state, "cn-agent nbd", |c| {
             c.args(["nbd", "--region", NAME, "--socket"]).arg(&socket).arg("--agent").arg(&self.socket);
         })?;
         let started = Instant::now();

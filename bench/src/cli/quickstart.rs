@@ -186,7 +186,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         report.add(samples);
     }
     report.add_throughput(agent.bulk(&target, args.trials)?);
-    let (blocks, rate) = agent.nbd(&lab, state, &target, args.trials)?;
+    let (blocks, rate) = agent.nbd(&*place.ground, state, &target, args.trials)?;
     report.add(&blocks);
     report.add_throughput(rate);
     super::latency::add_agent_ratios(&mut report)?;
