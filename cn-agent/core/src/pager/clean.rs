@@ -26,7 +26,7 @@ impl Pager {
     pub(super) fn may_clean(&self, view: ViewId, others: usize, io: &Io<'_>) -> bool {
         let cleaning = self.view(view).map_or(CLEANING_MAX, |view| view.cleaning);
         self.complete
-            && cleaning + others as u32 <= CLEANING_MAX - 1
+            && cleaning + (others as u32) < CLEANING_MAX
             && io.store.room() > ahead::ROOM_FOR_DEMAND + others
             && self.buffers.room() > ahead::ROOM_FOR_DEMAND + others
     }
@@ -233,13 +233,9 @@ impl Pager {
             Begun::Later => return Some(pages.start),
             Begun::NotThis => return None,
         }
-        for page in pages {
-            // What was sent before it may have made room scarce.
-            if !self.may_clean(view, 0, io) || self.send(view, page, None, io) == Begun::Later {
-                return Some(page);
-            }
-        }
-        None
+        // What was sent before a page may have made room scarce.
+        let mut pages = pages;
+        pages.find(|page| !self.may_clean(view, 0, io) || self.send(view, *page, None, io) == Begun::Later)
     }
 
     /// Sends zeros for a page that is nowhere.

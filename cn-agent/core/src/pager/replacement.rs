@@ -158,10 +158,10 @@ impl Replacement {
         }
         let share =
             (self.limit / YOUNG_SHARE).max(YOUNG_MIN).min(self.limit / YOUNG_SHARE_MAX).max(1) as usize;
-        if self.young.len() > share || self.proven.is_empty() {
-            if let Some(young) = self.young.pop_front() {
-                return Some(young);
-            }
+        if (self.young.len() > share || self.proven.is_empty())
+            && let Some(young) = self.young.pop_front()
+        {
+            return Some(young);
         }
         for _ in 0..PASSES_MAX {
             let candidate = self.proven.pop_front()?;
