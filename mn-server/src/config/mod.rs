@@ -357,8 +357,7 @@ impl Config {
             log: Some(self.log.clone()),
             log_format: Some(self.log_format),
             echo: Some(self.echo.sessions),
-            echo_for: (!self.echo.named.is_empty())
-                .then(|| self.echo.named.clone()),
+            echo_for: (!self.echo.named.is_empty()).then(|| self.echo.named.clone()),
             faults: self.faults.clone(),
             pcap: self.pcap.clone(),
             pcap_max: Some(ByteSize(self.pcap_bytes_max)),

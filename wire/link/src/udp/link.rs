@@ -14,9 +14,9 @@ use super::routes::{Route, Routes};
 use super::socket;
 use super::transmit::{Sent, Transmitter};
 use crate::interface::Interface;
-use crate::socket::poll;
-use crate::outer::UdpAddress;
 use crate::link::Explain;
+use crate::outer::UdpAddress;
+use crate::socket::poll;
 use crate::{ETHERNET_HEADER, Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 
 const NEEDS: &str =
