@@ -131,7 +131,7 @@ impl<'a> World<'a> {
                 cn.follow_manager(Random::part(seed, 2000 + i as u64), trace.clone());
             }
             if let Some(paging) = node.paging {
-                cn.map(paging, Random::part(seed, 4000 + i as u64), Random::part(seed, 5000 + i as u64));
+                cn.map(paging, Random::part(seed, 4000 + i as u64), Random::part(seed, 5200 + i as u64));
             }
             plan.mistake.into_iter().for_each(|mistake| cn.plant(mistake));
             cns.push(cn);

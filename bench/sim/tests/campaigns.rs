@@ -109,7 +109,8 @@ fn every_scenario_passes_and_is_what_it_says() {
     assert!(congested.paces.least_share.mean() > 500.0, "some node starves");
 }
 
-/// Seeds that failed once. The zeros of a page that was discarded did not arrive, and were not sent again.
+/// Seeds that failed once, as they were then. The zeros of a page that was discarded did not arrive, and were not sent again:
+/// a run in which nobody asks for everything to be written back before its end.
 #[test]
 fn seeds_that_failed_pass() {
     for (scenario, seed) in [(Scenario::Paging, 1_795_359_917)] {
