@@ -117,7 +117,7 @@ mod tests {
         let mut report = full();
         report.results.iter_mut().for_each(|r| (r.trials, r.distribution) = (vec![], vec![]));
         report.throughput.iter_mut().for_each(|t| t.trials = vec![]);
-        report.ratios.iter_mut().for_each(|r| r.trials = None);
+        report.ratios.iter_mut().for_each(|r| (r.trials, r.over) = (None, None));
         let read = r#"{"name":"read64","unit":"ns","count":10,"min":1500.0,"mean":1500.0,"p50":1500.0,"p90":1500.0,
             "p99":1500.0,"p999":1500.0,"max":1500.0}"#;
         let echo = r#"{"name":"echo64","unit":"ns","count":10,"min":1200.0,"mean":1200.0,"p50":1200.0,"p90":1200.0,

@@ -27,7 +27,7 @@ const HOLD_MAX: Duration = Duration::from_secs(60);
 
 /// Where to go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Go {
+pub enum Move {
     /// To this CPU, and to stay there.
     To(u32),
     /// Wherever the kernel likes.
@@ -67,7 +67,7 @@ impl Placement {
 
     /// The worker, on CPU `own`, has spent `waited` in all waiting for a CPU; a client that is awake was last on `client`.
     /// Where to go, if elsewhere.
-    pub fn decide(&mut self, now: Time, waited: Duration, own: u32, client: Option<u32>) -> Option<Go> {
+    pub fn decide(&mut self, now: Time, waited: Duration, own: u32, client: Option<u32>) -> Option<Move> {
         let (span, lost) = (now.since(self.looked), waited.saturating_sub(self.waited));
         (self.looked, self.waited) = (now, waited);
         let Some(bound) = self.bound else {
@@ -80,16 +80,16 @@ impl Placement {
             self.until = now + self.hold;
             self.hold = (self.hold * 2).min(HOLD_MAX);
             self.bound = Some(to);
-            return Some(Go::To(to));
+            return Some(Move::To(to));
         };
         if now >= self.until {
             self.until = now;
             self.bound = None;
-            return Some(Go::Anywhere);
+            return Some(Move::Anywhere);
         }
         let to = client.filter(|client| *client != bound)?;
         self.bound = Some(to);
-        Some(Go::To(to))
+        Some(Move::To(to))
     }
 }
 
@@ -119,11 +119,11 @@ impl Thread {
     }
 
     /// Goes there; what the kernel refuses is left.
-    pub fn go(&self, to: Go) {
+    pub fn go(&self, to: Move) {
         let this = Pid::from_raw(0);
         let gone = match to {
-            Go::Anywhere => sched_setaffinity(this, &self.allowed),
-            Go::To(cpu) => {
+            Move::Anywhere => sched_setaffinity(this, &self.allowed),
+            Move::To(cpu) => {
                 let mut set = CpuSet::new();
                 match self.allowed.is_set(cpu as usize) {
                     Ok(true) => set.set(cpu as usize).and_then(|()| sched_setaffinity(this, &set)),
@@ -161,7 +161,7 @@ mod tests {
             walk
         }
 
-        fn step(&mut self, waited: Duration, own: u32, client: Option<u32>) -> Option<Go> {
+        fn step(&mut self, waited: Duration, own: u32, client: Option<u32>) -> Option<Move> {
             self.now = self.now + LOOK_INTERVAL;
             self.waited += waited;
             assert!(self.placement.is_due(self.now));
@@ -175,9 +175,9 @@ mod tests {
         assert_eq!(walk.step(LOOK_INTERVAL / 10, 1, Some(0)), None, "a little is nothing");
         assert_eq!(walk.step(MS, 0, Some(0)), None, "beside its client it waits for that");
         assert_eq!(walk.step(MS, 1, None), None, "without a client there is nowhere to go");
-        assert_eq!(walk.step(MS, 1, Some(0)), Some(Go::To(0)));
+        assert_eq!(walk.step(MS, 1, Some(0)), Some(Move::To(0)));
         assert_eq!(walk.step(2 * MS, 0, Some(0)), None);
-        assert_eq!(walk.step(MS, 0, Some(3)), Some(Go::To(3)), "it goes where the client goes");
+        assert_eq!(walk.step(MS, 0, Some(3)), Some(Move::To(3)), "it goes where the client goes");
         assert_eq!(walk.step(MS, 3, None), None);
     }
 
@@ -186,9 +186,9 @@ mod tests {
         let mut walk = Walk::new();
         let mut holds = Vec::new();
         for _ in 0..10 {
-            assert_eq!(walk.step(MS, 1, Some(0)), Some(Go::To(0)));
+            assert_eq!(walk.step(MS, 1, Some(0)), Some(Move::To(0)));
             let begun = walk.now;
-            while walk.step(Duration::ZERO, 0, Some(0)) != Some(Go::Anywhere) {}
+            while walk.step(Duration::ZERO, 0, Some(0)) != Some(Move::Anywhere) {}
             holds.push(walk.now.since(begun));
         }
         assert!(holds[0] >= HOLD_MIN && holds[0] < 2 * HOLD_MIN);
@@ -197,9 +197,9 @@ mod tests {
         // Long left in peace.
         walk.now = walk.now + 3 * HOLD_MAX;
         assert_eq!(walk.step(Duration::ZERO, 1, Some(0)), None);
-        assert_eq!(walk.step(MS, 1, Some(0)), Some(Go::To(0)));
+        assert_eq!(walk.step(MS, 1, Some(0)), Some(Move::To(0)));
         let begun = walk.now;
-        while walk.step(Duration::ZERO, 0, Some(0)) != Some(Go::Anywhere) {}
+        while walk.step(Duration::ZERO, 0, Some(0)) != Some(Move::Anywhere) {}
         assert!(walk.now.since(begun) < 2 * HOLD_MIN);
     }
 
@@ -219,12 +219,12 @@ mod tests {
             let allowed: Vec<usize> =
                 (0..CpuSet::count()).filter(|cpu| before.is_set(*cpu) == Ok(true)).collect();
             for cpu in &allowed {
-                thread.go(Go::To(*cpu as u32));
+                thread.go(Move::To(*cpu as u32));
                 assert_eq!(nix::sched::sched_getcpu(), Ok(*cpu));
             }
-            thread.go(Go::To(CpuSet::count() as u32 + 7));
+            thread.go(Move::To(CpuSet::count() as u32 + 7));
             assert_eq!(nix::sched::sched_getcpu().ok(), allowed.last().copied(), "there is no such CPU");
-            thread.go(Go::Anywhere);
+            thread.go(Move::Anywhere);
             assert_eq!(sched_getaffinity(Pid::from_raw(0)), Ok(before));
         })
         .join()

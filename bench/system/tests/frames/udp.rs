@@ -29,7 +29,6 @@ pub fn tests(_: Standing) -> Vec<Test> {
         Test::new("forged_addresses_are_counted_and_not_heard", forged_addresses_are_not_heard),
         Test::new("a_narrow_path_is_kept_to_and_named", a_narrow_path_is_kept_to_and_named),
         Test::new("a_dead_peer_fails_operations_and_its_successor_serves", a_dead_peer_fails_operations),
-        Test::new("ipv6_carries_the_same", ipv6_carries_the_same),
     ]
 }
 
@@ -180,28 +179,4 @@ fn a_dead_peer_fails_operations() -> Outcome {
     check(&mut port, 4)?;
     port.close()?;
     ensure(second.end()?.success(), "mn-server failed")
-}
-
-fn ipv6_carries_the_same() -> Outcome {
-    let lab = cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
-    for (namespace, interface, address) in [("cn", "cn0", "fd77::1/64"), ("mn", "mn0", "fd77::2/64")] {
-        // Labs are made without.
-        let disabled = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
-        lab.enter(namespace, || std::fs::write(&disabled, "0"))??;
-        ip(&lab, namespace, &["address", "add", address, "dev", interface, "nodad"])?;
-    }
-    let folder = tempfile::tempdir()?;
-    let cn = format!("{CN}=[fd77::1]:63669");
-    let more = ["--udp-address", "fd77::2", "--udp-peer", &cn];
-    let node = MemoryNode::start_with(&lab, "mn0", Backend::Udp, &[(CN, REGION)], folder.path(), &more)?;
-    let mut config = config_to(Backend::Udp, MN);
-    config.udp = UdpConfig {
-        address: "fd77::1".parse()?,
-        peers: Peers::named(&[Peer { mac: MN, address: "[fd77::2]:63669".parse()? }]),
-    };
-    let mut port = connected(&lab, &config)?;
-    ensure(port.link().info().max_frame == 1500 - 48, format!("{:?}", port.link().info()))?;
-    check(&mut port, 5)?;
-    port.close()?;
-    ensure(node.end()?.success(), "mn-server failed")
 }

@@ -187,7 +187,8 @@ fn without_the_device_the_same_commands_use_ethernet() -> Outcome {
     use_it(&rig, 2)?;
     ensure(client::sessions(&rig.socket())?.len() == 1, "a session with the memory node")?;
     let counters = client::counters(&rig.socket())?;
-    ensure(counters.link.tx_frames > LINES, format!("{:?}", counters.link))?;
+    // Many lines travel in one frame.
+    ensure(counters.link.tx_bytes > LINES * 64, format!("{:?}", counters.link))?;
     ensure(counters.engine.local_reads == 0, "nothing is local")
 }
 

@@ -21,6 +21,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 
 use cxloe_wire::session::OpError;
@@ -34,6 +35,10 @@ use lanes::{Class, LANES, Lanes, NEW};
 
 /// What tells user values of paging from those of ports.
 pub const PAGING: u64 = 1 << 63;
+/// Bits of a user value that say which burst it is; above are those that say whose, see [`Transfers::new`].
+const BURST_BITS: u32 = 16;
+/// How many [`Transfers`] there have been.
+static MADE: AtomicU32 = AtomicU32::new(0);
 /// Pages on their way at once, over all spaces.
 pub const TRANSFERS_MAX: usize = 512;
 /// Bursts on their way at once.
@@ -103,6 +108,8 @@ pub trait BufferSource {
 /// All transfers.
 #[derive(Debug)]
 pub struct Transfers {
+    /// The part of user values that is the same for all of these, [`PAGING`] included.
+    own: u64,
     slots: Vec<Option<PageTransfer>>,
     free: Vec<u16>,
     bursts: Vec<Option<Burst>>,
@@ -194,8 +201,12 @@ impl PageIo<'_> {
 
 impl Transfers {
     /// None. `clock` tells the time for how long faults take.
+    ///
+    /// An engine may have served others before, whose answers are still to come: each has user values of its own, so that
+    /// nobody takes them for what he has asked for.
     pub fn new(clock: impl Fn() -> Time + Send + 'static) -> Transfers {
         Transfers {
+            own: PAGING | u64::from(MADE.fetch_add(1, Relaxed) & (u32::MAX >> 1)) << BURST_BITS,
             slots: vec![None; TRANSFERS_MAX],
             free: (0..TRANSFERS_MAX as u16).rev().collect(),
             bursts: vec![None; BURSTS_MAX],
@@ -329,7 +340,7 @@ impl Transfers {
 
     /// The burst of this user value has arrived: which transfer, and where its data goes.
     fn arrived(&mut self, user: u64) -> Option<Burst> {
-        let at = (user & !PAGING) as usize;
+        let at = (user ^ self.own) as usize;
         let burst = self.bursts.get_mut(at)?.take()?;
         self.free_bursts.push(at as u16);
         self.on_their_way[burst.class as usize][usize::from(burst.lane)] -= 1;
@@ -384,6 +395,18 @@ pub fn is_final(error: EngineError) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As a mapping ends, what it reads ahead is on its way; the next one over the same engine hears of it.
+    #[test]
+    fn answers_to_a_predecessor_are_nobodys() {
+        let (before, mut after) = (Transfers::new(|| Time::ZERO), Transfers::new(|| Time::ZERO));
+        assert_ne!(before.own, after.own);
+        let segment = Segment::straight(0, 1);
+        let burst = || Some(Burst { transfer: 0, segment, lane: 0, class: Class::Ahead });
+        (after.bursts[7], after.on_their_way[Class::Ahead as usize][0]) = (burst(), 1);
+        assert!(after.arrived(before.own | 7).is_none() && after.arrived(after.own | 8).is_none());
+        assert!(after.bursts[7].is_some() && after.arrived(after.own | 7).is_some());
+    }
 
     #[test]
     fn only_lost_data_is_given_up_at_once() {

@@ -7,7 +7,7 @@ use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
 use super::lanes::{Class, NEW, lane_of};
-use super::{BufferSource, Burst, Ended, PAGING, Transfers, Way};
+use super::{BufferSource, Burst, Ended, Transfers, Way};
 use crate::engine::{BurstRead, Direction, Engine, EngineError, Segment, Write};
 use crate::pager::PAGE_BYTES;
 
@@ -163,7 +163,7 @@ impl Transfers {
             return Ok(Next::Lane(own));
         }
         let Some(burst) = self.free_bursts.last().copied() else { return Err(EngineError::Busy) };
-        let user = PAGING | u64::from(burst);
+        let user = self.own | u64::from(burst);
         let from = (segment.hpa - transfer.hpa) as usize;
         let on_its_way = match transfer.way {
             Way::Fetch => match engine.burst_read(&segment, user, *now, *tx)? {

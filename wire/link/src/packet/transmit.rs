@@ -349,13 +349,13 @@ mod tests {
     fn what_cannot_leave_now_goes_into_the_ring_where_the_kernel_looks() {
         let (mut ring, plain, out) = ring(None);
         // As many as the socket has room for.
-        let mut taken = 0;
+        let mut taken = 0_u8;
         while ring.errors == 0 {
             write(&mut ring, 60, taken);
             ring.send(&plain).unwrap();
-            taken += 1;
+            taken = taken.wrapping_add(1);
         }
-        assert_eq!((ring.next, marked(&ring, 0)), (1, vec![(60, taken - 1)]));
+        assert_eq!((ring.next, marked(&ring, 0)), (1, vec![(60, taken.wrapping_sub(1))]));
         take_all(&ring);
         ring.send(&plain).unwrap();
         assert!(ring.is_empty());

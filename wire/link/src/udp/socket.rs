@@ -103,7 +103,7 @@ pub(super) fn new(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// What the kernel does for a link's socket.
-pub(super) struct Abilities {
+pub(super) struct Offloads {
     /// It cuts messages into datagrams.
     pub segments: bool,
     /// It puts datagrams together.
@@ -118,7 +118,7 @@ pub(super) fn prepare(
     own: SocketAddr,
     priority: Option<u8>,
     shared: bool,
-) -> io::Result<Abilities> {
+) -> io::Result<Offloads> {
     for (force, plain, bytes) in [
         (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECEIVE_QUEUE_BYTES),
         (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_QUEUE_BYTES),
@@ -142,7 +142,7 @@ pub(super) fn prepare(
     let segments = set_option(socket, libc::SOL_UDP, UDP_SEGMENT, &0).is_ok();
     let joins = set_option(socket, libc::SOL_UDP, UDP_GRO, &1).is_ok();
     let receive_queue = option::<libc::c_int>(socket, libc::SOL_SOCKET, libc::SO_RCVBUF)? as usize;
-    Ok(Abilities { segments, joins, receive_queue })
+    Ok(Offloads { segments, joins, receive_queue })
 }
 
 /// Binds to `own`.

@@ -87,7 +87,9 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
         .map_err(|_| logged("mn-server"))?;
     let socket = path("agent.sock");
     let own = ["run", "-i", "cn0", "--name", "cn0", "--session-timeout", "5s", "--socket", &socket];
-    let own = [&own[..], &usual].concat();
+    // Of the links there are, it is the one that takes the most rights.
+    let link = if is_root() { "xdp" } else { "auto" };
+    let own = [&own[..], &["--link", link], &usual].concat();
     let mut agent = start("cn", "cn-agent", &own)?;
     eventually("the agent serves", || saying(&log("cn-agent"), "serving")).map_err(|_| logged("cn-agent"))?;
 
@@ -98,7 +100,6 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     })
     .map_err(|_| logged("cn-agent"))?;
     if is_root() {
-        // Of the links there are, it is the one that takes the most rights.
         let counters = succeeded(cli(&["counters"])?)?;
         ensure(counters.contains("\"xdp\""), format!("{counters}\n{}", logged("cn-agent")))?;
         // Programs get their memory from the manager, whom all reach over the network; here, by its socket.
