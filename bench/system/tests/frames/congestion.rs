@@ -123,7 +123,7 @@ fn a_long_queue_is_told(backend: Backend) -> Outcome {
     port.set_depth(400);
     let mut listener = socket(&lab, "cn0")?;
     // Bursts: single lines would travel together in few frames.
-    let written: Vec<u8> = (0..4096 * 64_u32).map(|i| (i / 64 ^ i) as u8).collect();
+    let written: Vec<u8> = (0..4096 * 64_u32).map(|i| ((i / 64) ^ i) as u8).collect();
     let mut heard = Vec::new();
     let mut read = vec![0; written.len()];
     let told = eventually("a long queue is told", || {

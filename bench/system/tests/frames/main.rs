@@ -21,7 +21,7 @@ fn main() -> ExitCode {
                 .also_as_nobody(&["mn-server"])
                 .only(&["packet::memory_node_withstands", "packet::compute_node_withstands"]),
             Subject::new("dissector", dissector::tests),
-            Subject::new("udp", udp::tests).also_as_nobody(&["mn-server"]),
+            Subject::new("over_udp", udp::tests).also_as_nobody(&["mn-server"]),
         ],
         links::ROLES,
     )

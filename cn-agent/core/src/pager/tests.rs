@@ -1,5 +1,7 @@
 //! What the pager asks for, and when; with memory that does it at once, and memory nodes that answer when told to.
 
+#![allow(clippy::single_range_in_vec_init, reason = "one range of pages is meant")]
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
