@@ -83,7 +83,9 @@ impl Space {
             }
             (true, None) => {
                 self.ending = Some(now + self.options.lost_wait + Duration::from_secs(1));
-                if self.options.kind == Kind::Shared && self.pager.resident() > 0 {
+                // What was discarded is zeros that the memory nodes may not have.
+                let owed = self.pager.resident() > 0 || self.pager.counters().discarded > 0;
+                if self.options.kind == Kind::Shared && owed {
                     self.clean_all(None);
                 }
             }
