@@ -63,7 +63,7 @@ impl MemoryNode {
         command.args(["-i", interface, "--name", "mn1", "--wait", "adaptive"]);
         command.args(["--pool-size", &pool.to_string()]);
         command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
-        command.arg("--data-dir").arg(folder);
+        command.arg("--data-dir").arg(folder).arg("--socket").arg(folder.join("mn-server.sock"));
         if let (Backend::Udp, Some((cn, _))) = (backend, map.first()) {
             command.args(["--udp-peer", &format!("{cn}={CN_AT}")]);
         }

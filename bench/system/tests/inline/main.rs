@@ -254,7 +254,9 @@ fn readers_in_steps_are_served_ahead() -> Outcome {
         let ahead = after.prefetched - before.prefetched;
         ensure((ahead > 0) == prefetch, format!("{ahead} ahead"))?;
         let hits = after.prefetch_hits - before.prefetch_hits;
-        ensure(!prefetch || hits > pages as u64 / 2, format!("{hits} of {ahead} were wanted"))?;
+        // How far ahead depends on how soon what left has made room; that most of it is wanted does not.
+        ensure(!prefetch || ahead > pages as u64 / 4, format!("{ahead} of {pages} ahead: {after:?}"))?;
+        ensure(!prefetch || hits > ahead / 2, format!("{hits} of {ahead} were wanted: {after:?}"))?;
     }
     rig.end()
 }
