@@ -1,0 +1,326 @@
+//! One memory node: sessions that end, lines that are stranded, ranges that are closed.
+
+use super::*;
+
+struct Pair {
+    net: SimNetwork,
+    link: SimLink,
+    engine: Engine,
+    mn: MemoryNode,
+    ended: Ended,
+}
+
+impl Pair {
+    /// An engine with a cache of 64 lines and an open session.
+    fn open() -> Pair {
+        let net = SimNetwork::new(1);
+        let link = net.attach(CN, PortConfig::default()).expect("a new address");
+        let responder = ResponderConfig::new(MN, 1514, 0, 7);
+        let shape = Shape { pages: 2, page_lines: 5 };
+        let mn_link = net.attach(MN, PortConfig::default()).expect("another");
+        let mn = MemoryNode::new(0, mn_link, responder, vec![CN], shape);
+        let mut engine = Engine::new(CacheConfig { bytes: 64 * 64, ways: 4 });
+        let config = RequesterConfig {
+            identity: Identity { own: CN, peer: MN, ethertype: ETHERTYPE_DEFAULT },
+            max_frame: 1514,
+            streams: 2,
+            instance: 1,
+            key: None,
+            timing: TIMING,
+            seed: 5,
+        };
+        let peer = engine.add_peer(config, net.now());
+        engine.add_route(direct(peer, 0)).expect("a route");
+        let mut pair = Pair { net, link, engine, mn, ended: Ended::default() };
+        pair.until("a session", |pair| pair.engine.is_connected());
+        pair
+    }
+
+    fn step(&mut self) {
+        let next = self.engine.deadline().min(self.net.now() + MS);
+        let next = self.net.next_event().map_or(next, |at| at.min(next));
+        self.net.step(next.max(self.net.now()));
+        let now = self.net.now();
+        self.mn.work(now, 64);
+        let Pair { link, engine, ended, .. } = self;
+        link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, ended)).expect("a simulated link");
+        if now >= engine.deadline() {
+            engine.poll(now, link.transmit(), ended);
+        }
+        link.flush().expect("a simulated link");
+    }
+
+    fn until(&mut self, what: &str, mut done: impl FnMut(&mut Pair) -> bool) {
+        let end = self.net.now() + MS * 1000;
+        while !done(self) {
+            assert!(self.net.now() < end, "{what} does not come");
+            self.step();
+        }
+    }
+
+    fn write(&mut self, hpa: u64, value: u64) {
+        let now = self.net.now();
+        let written = self.engine.write(hpa, &content(value), 0, now, self.link.transmit());
+        assert_eq!(written, Ok(Write::Done), "the cache takes it");
+    }
+
+    fn flush(&mut self) -> Result<bool, EngineError> {
+        let now = self.net.now();
+        self.engine.flush(now, self.link.transmit())
+    }
+
+    /// Leaves the line at `hpa` stranded with `value`.
+    fn strand(&mut self, hpa: u64, value: u64) {
+        self.write(hpa, value);
+        self.net.partition(&[MN]);
+        assert_eq!(self.flush(), Ok(false));
+        self.until("the session's death", |pair| !pair.engine.is_connected() && pair.engine.stranded() == 1);
+    }
+}
+
+#[test]
+fn an_unaligned_address_is_an_error_also_where_its_line_is_cached() {
+    let mut pair = Pair::open();
+    pair.write(64, 1);
+    let now = pair.net.now();
+    let tx = pair.link.transmit();
+    assert_eq!(pair.engine.read(65, 0, now, tx), Err(EngineError::Unaligned(65)));
+    assert_eq!(pair.engine.write(65, &content(2), 0, now, tx), Err(EngineError::Unaligned(65)));
+}
+
+#[test]
+fn what_is_stranded_is_read_and_names_the_dead_node_where_it_cannot_be() {
+    let mut pair = Pair::open();
+    pair.strand(64, 1);
+    let now = pair.net.now();
+    let tx = pair.link.transmit();
+    let dead = Err(EngineError::NotConnected(MN));
+    assert_eq!(pair.engine.read(64, 0, now, tx), Ok(Read::Hit(content(1))));
+    assert_eq!(pair.engine.burst_read(&Segment::straight(0, 4), 0, now, tx), dead);
+    let written = pair.engine.burst_write(&Segment::straight(64, 1), 1, &content(3), 0, now, tx);
+    assert_eq!(written, Err(EngineError::NotConnected(MN)));
+    assert_eq!(pair.engine.flush(now, tx), Err(EngineError::NotConnected(MN)));
+    assert_eq!(pair.engine.stranded(), 1, "errors change nothing");
+
+    pair.net.heal_all();
+    pair.until("the flush", |pair| pair.flush() == Ok(true));
+    assert_eq!(pair.mn.line(CN, 64).unwrap(), content(1));
+    assert_eq!((pair.engine.stranded(), pair.engine.in_flight()), (0, 0));
+}
+
+#[test]
+fn a_later_value_replaces_the_stranded_one() {
+    let mut pair = Pair::open();
+    pair.strand(64, 1);
+    // The line is in the cache still, where it is written again; writing it back is no second request.
+    pair.write(64, 2);
+    assert_eq!(pair.flush(), Err(EngineError::NotConnected(MN)));
+    assert_eq!(pair.engine.stranded(), 1);
+    // Every other line of its set, so that it leaves the cache.
+    for line in 1..=4_u64 {
+        pair.write(64 + line * 16 * 64, 10 + line);
+    }
+    let now = pair.net.now();
+    assert_eq!(pair.engine.read_cached(64), None);
+    assert_eq!(pair.engine.read(64, 0, now, pair.link.transmit()), Ok(Read::Hit(content(2))));
+    pair.net.heal_all();
+    pair.until("the flush", |pair| pair.flush() == Ok(true));
+    assert_eq!(pair.mn.line(CN, 64).unwrap(), content(2));
+}
+
+#[test]
+fn what_a_removed_region_leaves_on_its_way_is_nobodys() {
+    let mut pair = Pair::open();
+    pair.write(64, 1);
+    assert_eq!(pair.flush(), Ok(false));
+    let now = pair.net.now();
+    assert_eq!(pair.engine.read(128, 0, now, pair.link.transmit()), Ok(Read::Sent));
+    pair.net.partition(&[MN]);
+    assert!(pair.engine.remove_route(0).is_some());
+    pair.engine.add_route(direct(0, EXTENT)).expect("its place is free");
+    assert_eq!(pair.flush(), Ok(true), "nothing of the new region is modified");
+    pair.until("the end of the read", |pair| pair.ended.ended == 1);
+    assert_eq!(pair.ended.errors.len(), 1, "it fails with the session");
+    assert_eq!(pair.engine.stranded(), 0);
+    assert_eq!(pair.engine.read_cached(64), None);
+    assert_eq!(pair.engine.read_cached(128), None);
+}
+
+#[test]
+fn a_region_added_to_an_open_session_is_lost_with_its_memory() {
+    let mut pair = Pair::open();
+    pair.engine.remove_route(0);
+    pair.engine.add_route(direct(0, EXTENT)).expect("its place is free");
+    pair.write(64, 1);
+    pair.mn.restart(false);
+    let now = pair.net.now();
+    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Ok(Read::Sent));
+    pair.until("the end of the read", |pair| pair.ended.ended == 1);
+    assert_eq!(pair.ended.data, [0; 0], "no zeros");
+    let now = pair.net.now();
+    let tx = pair.link.transmit();
+    for hpa in [0, 64] {
+        assert_eq!(pair.engine.read(hpa, 0, now, tx), Err(EngineError::DataLost(MN)));
+    }
+    assert_eq!(pair.engine.flush(now, tx), Ok(true), "what is lost is not modified");
+}
+
+/// Closing a range writes back what is modified of it, and of nothing else, and refuses what is new.
+#[test]
+fn a_closed_range_is_written_back_alone() {
+    let mut pair = Pair::open();
+    pair.write(64, 1);
+    pair.write(8192, 2);
+    pair.write(8192 + 64, 3);
+    let now = pair.net.now();
+    assert_eq!(
+        pair.engine.read(8192 + 128, 0, now, pair.link.transmit()),
+        Ok(Read::Sent),
+        "it fills the cache"
+    );
+    let closed = 8192..8192 + 4096;
+    let mut work = pair.engine.begin_drain(closed.clone(), DrainReason::Draining);
+    let (engine, tx) = (&mut pair.engine, pair.link.transmit());
+    assert_eq!(engine.read(8192 + 256, 0, now, tx), Err(EngineError::Draining(8192 + 256)));
+    assert_eq!(engine.write(8192 + 256, &content(9), 0, now, tx), Err(EngineError::Draining(8192 + 256)));
+    assert_eq!(engine.burst_read(&Segment::straight(8192, 2), 0, now, tx), Err(EngineError::Draining(8192)));
+    assert_eq!(engine.write(8192, &content(4), 0, now, tx), Ok(Write::Done), "what is modified still may be");
+    pair.until("the read", |pair| pair.ended.ended == 1);
+    assert_eq!(pair.engine.read_cached(8192 + 128), None, "it does not come back into the cache");
+    pair.until("the end", |pair| {
+        let now = pair.net.now();
+        pair.engine.write_back_range(&mut work, now, pair.link.transmit()) == Ok(true)
+    });
+    assert_eq!(
+        (pair.mn.line(CN, 8192).unwrap(), pair.mn.line(CN, 8192 + 64).unwrap()),
+        (content(4), content(3))
+    );
+    assert_ne!(pair.mn.line(CN, 64).unwrap(), content(1), "the rest stays where it is");
+    assert_eq!(pair.engine.read_cached(64), Some(&content(1)));
+    assert_eq!(pair.engine.read_cached(8192), None);
+
+    // Moved, it makes operations wait; opened, it takes them again.
+    pair.engine.begin_drain(closed.clone(), DrainReason::Moving);
+    let now = pair.net.now();
+    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::Busy));
+    pair.engine.set_in_reset(true);
+    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Err(EngineError::InReset(8192)));
+    assert_eq!(pair.engine.read(0, 0, now, pair.link.transmit()), Err(EngineError::InReset(0)));
+    pair.engine.set_in_reset(false);
+    pair.engine.end_drain(closed.start);
+    assert_eq!(pair.engine.read(8192, 0, now, pair.link.transmit()), Ok(Read::Sent));
+}
+
+/// A memory node that is away keeps its lines here, and the range is not done before they are there.
+#[test]
+fn a_closed_range_waits_for_its_memory_node() {
+    let mut pair = Pair::open();
+    pair.strand(64, 1);
+    pair.write(128, 2);
+    let mut work = pair.engine.begin_drain(0..4096, DrainReason::Draining);
+    let now = pair.net.now();
+    let stuck = pair.engine.write_back_range(&mut work, now, pair.link.transmit());
+    assert_eq!(stuck, Err(EngineError::NotConnected(MN)));
+    pair.net.heal_all();
+    pair.until("the end", |pair| {
+        let now = pair.net.now();
+        pair.engine.write_back_range(&mut work, now, pair.link.transmit()) == Ok(true)
+    });
+    assert_eq!((pair.mn.line(CN, 64).unwrap(), pair.mn.line(CN, 128).unwrap()), (content(1), content(2)));
+}
+
+/// A flush ends although somebody goes on writing, and has what was written before it.
+#[test]
+fn a_flush_ends_while_others_write() {
+    let mut pair = Pair::open();
+    for line in 0..8 {
+        pair.write(line * 64, 100 + line);
+    }
+    let mut flush = Flush::default();
+    let mut rounds = 0;
+    pair.until("the flush", |pair| {
+        rounds += 1;
+        // Over and over, also what has just been written back.
+        for line in 0..8_u64 {
+            let (now, hpa) = (pair.net.now(), 4096 + (line + rounds) % 32 * 64);
+            let _ = pair.engine.write(hpa, &content(rounds), 0, now, pair.link.transmit());
+        }
+        let now = pair.net.now();
+        pair.engine.flush_on(&mut flush, now, pair.link.transmit()) == Ok(true)
+    });
+    for line in 0..8 {
+        assert_eq!(pair.mn.line(CN, line * 64).unwrap(), content(100 + line), "line {line}");
+    }
+    assert_eq!(pair.flush(), Ok(false), "what was written meanwhile is modified still");
+}
+
+/// A region that is added while its session is being handed over belongs to the content that session has: when nothing
+/// comes of the hand-over, the old session goes on without another word.
+#[test]
+fn a_region_added_during_a_hand_over_is_lost_with_its_memory() {
+    let mut pair = Pair::open();
+    // Silence, until the engine calls the memory node again; then only the call comes through.
+    let calls = pair.net.now() + TIMING.ping_every + TIMING.suspect_after + TIMING.hello_first / 2;
+    pair.net.cut(CN, MN);
+    pair.until("a call", |pair| pair.net.now() >= calls);
+    pair.net.heal_all();
+    let handed_over = |pair: &Pair| !pair.engine.is_connected() && pair.engine.peer_incarnation(0).is_some();
+    pair.until("a hand-over", |pair| handed_over(pair));
+    pair.mn.paused_until = Time(u64::MAX);
+    pair.engine.remove_route(0);
+    pair.engine.add_route(direct(0, EXTENT)).expect("its place is free");
+    pair.until("the old session", |pair| pair.engine.is_connected());
+    pair.write(64, 1);
+    let before = pair.engine.peer_incarnation(0);
+    pair.mn.restart(false);
+    pair.until("the next session", |pair| {
+        pair.engine.is_connected() && pair.engine.peer_incarnation(0) != before
+    });
+    let now = pair.net.now();
+    let tx = pair.link.transmit();
+    for hpa in [0, 64] {
+        assert_eq!(pair.engine.read(hpa, 0, now, tx), Err(EngineError::DataLost(MN)));
+    }
+}
+
+/// Addresses without a route: an error, poison or all ones, by the hole around them or the engine's default.
+#[test]
+fn what_nobody_maps_is_answered_by_policy() {
+    let mut pair = Pair::open();
+    let (poison, ones, rest) = (EXTENT, 2 * EXTENT, 4 * EXTENT);
+    // The window of the region, the region included; routes come first.
+    pair.engine.add_miss_policy(0, 2 * EXTENT, Unmapped::Poison).expect("a hole");
+    pair.engine.add_miss_policy(ones, EXTENT, Unmapped::AllOnes).expect("another");
+    assert!(matches!(
+        pair.engine.add_miss_policy(EXTENT, 4096, Unmapped::Error),
+        Err(RouteError::Overlap { .. })
+    ));
+    let now = pair.net.now();
+    let tx = pair.link.transmit();
+    let engine = &mut pair.engine;
+    assert_eq!(engine.read(64, 0, now, tx), Ok(Read::Sent), "a region is no hole");
+    let ff = [0xFF; 64];
+    for (hpa, read, written) in [
+        (poison, Err(EngineError::Poisoned(poison)), Ok(Write::Done)),
+        (ones, Ok(Read::Hit(ff)), Ok(Write::Done)),
+        (rest, Err(EngineError::Unmapped(rest)), Err(EngineError::Unmapped(rest))),
+    ] {
+        let piece = engine.segment(hpa, 5);
+        assert_eq!(engine.read(hpa, 0, now, tx), read);
+        let alike = read.map(|_| BurstRead::Alike(ff));
+        assert_eq!(engine.burst_read(&piece, 0, now, tx), alike);
+        assert_eq!(engine.write(hpa, &content(1), 0, now, tx), written);
+        assert_eq!(engine.burst_write(&piece, 1, &content(1), 0, now, tx), written);
+        assert_eq!(engine.read(hpa, 0, now, tx), read, "nothing was kept");
+    }
+    let counters = engine.counters();
+    assert_eq!((counters.unmapped_errors, counters.unmapped_poisoned), (5, 3));
+    assert_eq!((counters.unmapped_ones, counters.unmapped_dropped, counters.failures), (3, 4, 8));
+    engine.set_unmapped(Unmapped::AllOnes);
+    assert_eq!(engine.remove_miss_policy(0), Some(Unmapped::Poison));
+    assert_eq!(engine.read(poison, 0, now, tx), Ok(Read::Hit(ff)));
+    assert_eq!(engine.remove_miss_policy(0), None);
+    // A burst does not run from nowhere into somewhere.
+    let over = Segment::straight(EXTENT * 8 - 64, 2);
+    assert_eq!(engine.burst_read(&over, 0, now, tx), Err(EngineError::BadBurst(over.hpa)));
+}
