@@ -169,6 +169,8 @@ end
 
 cxloe.prefs.ethertype =
     Pref.string("EtherType", "88b5", "EtherType of the frames, in hexadecimal (option --ethertype of the nodes)")
+cxloe.prefs.udp_port =
+    Pref.uint("UDP port", 63669, "Port of datagrams that carry frames (option --udp-address of the nodes); 0 for none")
 cxloe.prefs.verify = Pref.bool("Verify checksums", true, "Where the capture has the session's handshake")
 
 -- Addresses as bytes, which the checksum covers; Wireshark offers them as fields only.
@@ -898,8 +900,25 @@ end
 
 ------------------------------------------------------------------------------------------------------ registration
 
+-- A datagram of links `udp` and `--encap udp` carries a frame as it is, from its destination address on.
+local registered_port
+local function register_port()
+    local ports = DissectorTable.get("udp.port")
+    local ethernet = Dissector.get("eth_withoutfcs")
+    if registered_port then
+        ports:remove(registered_port, ethernet)
+        registered_port = nil
+    end
+    local wanted = cxloe.prefs.udp_port
+    if wanted > 0 and wanted <= 0xFFFF then
+        ports:add(wanted, ethernet)
+        registered_port = wanted
+    end
+end
+
 local registered
 local function register()
+    register_port()
     local table_of_types = DissectorTable.get("ethertype")
     local wanted = tonumber((cxloe.prefs.ethertype:gsub("^0[xX]", "")), 16)
     if registered then

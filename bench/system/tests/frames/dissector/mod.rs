@@ -24,6 +24,7 @@ use tshark::Row;
 pub fn tests(_: Standing) -> Vec<Test> {
     tests![
         a_quiet_session_is_followed_from_hello_to_bye,
+        frames_inside_datagrams_are_followed_alike,
         losses_and_damage_are_told_apart,
         crowding_shows_and_pause_frames_are_left_to_wireshark,
         sealed_payloads_are_named_as_such,
@@ -102,6 +103,18 @@ fn a_quiet_session_is_followed_from_hello_to_bye() -> Outcome {
     let answers = rows.iter().filter(|row| row.contains_key("cxloe.response_time")).count();
     ensure(answered == answers && answered > 1000, format!("{answered} requests, {answers} answers"))?;
     ensure(rows.iter().any(|row| row.contains_key("vlan.priority")), "no frame was tagged")
+}
+
+/// Link `udp` puts frames into datagrams as they are.
+fn frames_inside_datagrams_are_followed_alike() -> Outcome {
+    let captured = Traffic::quiet().capture()?.inside_datagrams(63669)?;
+    has(&compare(&captured, &captured.read(&["-2"])?, true)?, &SESSION)?;
+    // Another port is somebody else's, until the dissector is told.
+    let elsewhere = Traffic::quiet().capture()?.inside_datagrams(4791)?;
+    let shown = |rows: &[Row]| rows.iter().filter(|row| row.contains_key("cxloe.command")).count();
+    ensure(shown(&elsewhere.read(&[])?) == 0, "port 4791 is not ours")?;
+    let told = elsewhere.read(&["-2", "-o", "cxloe.udp_port:4791"])?;
+    has(&compare(&elsewhere, &told, true)?, &SESSION)
 }
 
 fn losses_and_damage_are_told_apart() -> Outcome {

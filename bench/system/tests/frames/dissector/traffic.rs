@@ -38,7 +38,15 @@ const KEY: &str = "a key for captures, long enough";
 const FILE_HEADER: usize = 24;
 const FRAME_HEADER: usize = 16;
 
+/// What lies around a frame inside a datagram: Ethernet, IPv4 from 10.0.0.1 to 10.0.0.2, UDP without a checksum.
+const OUTER: [u8; 42] = [
+    2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, // Ethernet
+    0x45, 0, 0, 0, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2, // IPv4: its length at 16
+    0, 0, 0, 0, 0, 0, 0, 0, // UDP: ports at 34 and 36, its length at 38
+];
+
 /// A frame as it was captured.
+#[derive(Clone)]
 pub struct Frame {
     /// Since the epoch.
     pub time: Duration,
@@ -65,6 +73,26 @@ impl Captured {
         let path = self.dir.path().join("capture.pcap");
         fs::write(&path, &self.file)?;
         tshark::read(&path, options)
+    }
+
+    /// The same frames, each in a datagram of IPv4 to this port.
+    pub fn inside_datagrams(&self, port: u16) -> Result<Captured, Failed> {
+        let mut file = self.file[..FILE_HEADER].to_vec();
+        for frame in &self.frames {
+            let mut outer = OUTER.to_vec();
+            let (datagram, packet) = ((8 + frame.bytes.len()) as u16, (28 + frame.bytes.len()) as u16);
+            outer[16..18].copy_from_slice(&packet.to_be_bytes());
+            outer[34..36].copy_from_slice(&port.to_be_bytes());
+            outer[36..38].copy_from_slice(&port.to_be_bytes());
+            outer[38..40].copy_from_slice(&datagram.to_be_bytes());
+            let length = (outer.len() + frame.bytes.len()) as u32;
+            let head =
+                [frame.time.as_secs() as u32, frame.time.subsec_micros(), length, length].map(u32::to_le_bytes);
+            file.extend(head.as_flattened());
+            file.extend(&outer);
+            file.extend(&frame.bytes);
+        }
+        Ok(Captured { frames: self.frames.clone(), file, dir: tempfile::tempdir()? })
     }
 
     /// Forgets the frames at the beginning for which `is_early` holds.
