@@ -86,8 +86,8 @@ impl Captured {
             outer[36..38].copy_from_slice(&port.to_be_bytes());
             outer[38..40].copy_from_slice(&datagram.to_be_bytes());
             let length = (outer.len() + frame.bytes.len()) as u32;
-            let head =
-                [frame.time.as_secs() as u32, frame.time.subsec_micros(), length, length].map(u32::to_le_bytes);
+            let head = [frame.time.as_secs() as u32, frame.time.subsec_micros(), length, length]
+                .map(u32::to_le_bytes);
             file.extend(head.as_flattened());
             file.extend(&outer);
             file.extend(&frame.bytes);
