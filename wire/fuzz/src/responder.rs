@@ -7,6 +7,7 @@
 //! * what the memory is asked for is whole lines of one page, by who has a session;
 //! * requests of a stream are executed in order, each once (R2): those that name their session, stream and number in
 //!   their address are counted where they arrive;
+//! * what waits for room for its answer goes on when there is some;
 //! * what is sent is a frame of the protocol, to whom it is for, under a seal of that CN's;
 //! * sessions and buffers stay within their limits.
 
@@ -215,6 +216,17 @@ impl World {
         if step & 0x80 == 0 {
             self.responder.finish_batch(&mut self.ring);
         }
+        if step & 0x40 == 0 && self.responder.is_stalled() {
+            self.resume();
+        }
+    }
+
+    /// What waits for room goes on as far as there is some, and no further.
+    fn resume(&mut self) {
+        let before = self.ring.frames.len();
+        self.responder.resume(&mut self.memory, &mut self.ring);
+        let is_full = self.ring.frames.len() >= self.ring.room;
+        assert!(is_full || !self.responder.is_stalled(), "{before} frames before, room for more");
     }
 
     fn command(&mut self, input: &mut Input<'_>) {

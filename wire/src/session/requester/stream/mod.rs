@@ -25,6 +25,7 @@ use crate::session::slab::NONE;
 use crate::session::{FIRST, Retransmission, SLOTS, WINDOW};
 use crate::time::Time;
 pub(super) use pack::Packing;
+use pack::Waiting;
 use recovery::Recovery;
 
 /// One stream.
@@ -35,6 +36,7 @@ pub(super) struct Stream {
     oldest: u64,
     /// The first number that has not been sent in this session; `next` where none waits.
     unsent: u64,
+    waiting: Waiting,
     next: u64,
     reads: usize,
     writes: usize,
@@ -53,6 +55,7 @@ impl Stream {
             window: WINDOW,
             oldest: FIRST,
             unsent: FIRST,
+            waiting: Waiting::default(),
             next: FIRST,
             reads: 0,
             writes: 0,
@@ -129,7 +132,7 @@ impl Stream {
         tx: &mut dyn Transmit,
     ) -> bool {
         let waits = shared.packing.lines_max(op);
-        if self.unsent != self.next && !self.makes_room(op, waits, now, framer, shared, tx) {
+        if self.unsent != self.next && !self.makes_room(op, addr, waits, now, framer, shared, tx) {
             return false;
         }
         let seq = self.next;
@@ -144,17 +147,17 @@ impl Stream {
             self.since = now;
             self.recovery.expect(now, &shared.rtt);
         }
-        let sends = u32::from(waits == 0);
-        *self.at_mut(seq) =
-            Entry { op, addr, token, payload, last_sent: now, sends, sacked: false, early: Early::None };
-        self.next += 1;
         *self.count_mut(op) += 1;
+        let sends = u32::from(waits == 0);
+        let entry =
+            Entry { op, addr, token, payload, last_sent: now, sends, sacked: false, early: Early::None };
         if waits == 0 {
+            *self.at_mut(seq) = entry;
+            self.next += 1;
             self.unsent = self.next;
             shared.charge(op.payload_len(), framer);
-        } else if self.waiting() >= waits {
-            // If the ring is full, they go on waiting.
-            self.send_waiting(now, framer, shared, tx);
+        } else {
+            self.wait(entry, waits, now, framer, shared, tx);
         }
         true
     }
@@ -335,7 +338,8 @@ impl Stream {
             self.forget_early(self.oldest, &mut shared.buffers);
             self.fail_oldest(error, shared, out);
         }
-        (self.oldest, self.unsent, self.next) = (FIRST, FIRST, FIRST);
+        (self.oldest, self.next) = (FIRST, FIRST);
+        self.waits_no_more();
         self.recovery = Recovery::default();
     }
 
@@ -372,8 +376,7 @@ impl Stream {
         self.entries.rotate_left(first as usize % SLOTS);
         self.entries.rotate_right(FIRST as usize);
         (self.oldest, self.next) = (FIRST, FIRST + (kept - first));
-        // Also what waited to be sent with others.
-        self.unsent = self.next;
+        self.waits_no_more();
         self.since = now;
         self.recovery = Recovery::of_everything(self.next, now, &shared.rtt);
     }

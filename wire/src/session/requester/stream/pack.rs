@@ -1,11 +1,25 @@
-//! Requests that wait to be sent together, in a frame of many (see `frame::multi`).
+//! Requests that wait to be sent together, in frames of many (see `frame::multi`).
 //!
 //! They wait while the caller says so, which is until it has no more to ask for at this moment, and no longer than until
-//! a frame is full or a request of another kind follows. They are in the retry buffer already, so that nothing else is
-//! kept of them. What is sent again later travels alone.
+//! a frame is full or a burst follows. They are in the retry buffer already, so that nothing else is kept of them. What is
+//! sent again later travels alone.
+//!
+//! A frame reads or it writes, and programs do both by turns. So of those that wait all writes come before all reads, in the
+//! retry buffer and thus in the numbers they are sent under (nobody has seen these numbers yet):
+//!
+//! ```text
+//!   asked for:   W a   R b   W c   R d   R a             unsent .............. next
+//!   they wait:                                           | W a  W c | R d  R b  R a |
+//!   frames:                                                MultiWrite  MultiRead
+//! ```
+//!
+//! What anybody could notice keeps its order: writes among each other, and a read behind the writes of its line that came
+//! before it. A write of a line that a waiting read asks for would overtake that read; it has all that wait sent first. A
+//! read and a write of different lines may change places, for a line is its compute node's alone and what one of them does
+//! is nothing to the other.
 
 use super::super::Shared;
-use super::super::entry::Op;
+use super::super::entry::{Entry, Op};
 use super::{Stream, transmit};
 use crate::Transmit;
 use crate::frame::{ADDRESS_LEN, Axi, Command, HEADER_LEN, LINE_SIZE, Space, address_bytes, frame_len};
@@ -36,6 +50,21 @@ impl Packing {
     }
 }
 
+/// What is known of those that wait, beside what the retry buffer has of them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Waiting {
+    /// How many of them write: the first.
+    writes: usize,
+    /// The lines that the others read, each a bit of its place in its page.
+    lines: u64,
+}
+
+/// The bit of a line in [`Waiting::lines`].
+#[inline]
+fn line_bit(addr: u64) -> u64 {
+    1 << (addr / LINE_SIZE as u64 % 64)
+}
+
 impl Stream {
     /// Requests that wait to be sent together.
     #[inline]
@@ -43,22 +72,81 @@ impl Stream {
         (self.next - self.unsent) as usize
     }
 
-    /// Sends those that wait unless `op`, of which `most` may wait, can join them; `false` when the transmit ring is full.
+    /// How many of them are of the kind of `op`.
     #[inline]
+    fn waiting_like(&self, op: Op) -> usize {
+        if op.is_read() { self.waiting() - self.waiting.writes } else { self.waiting.writes }
+    }
+
+    /// Whether a write of the line at `addr` would overtake a read of it that waits.
+    #[inline]
+    fn overtakes_read(&self, addr: u64) -> bool {
+        let reads = self.unsent + self.waiting.writes as u64..self.next;
+        self.waiting.lines & line_bit(addr) != 0 && reads.into_iter().any(|seq| self.at(seq).addr == addr)
+    }
+
+    /// Sends those that wait unless the request `op` for `addr`, of whose kind `most` may wait, can join them; `false` when
+    /// the transmit ring is full.
+    #[inline]
+    #[allow(clippy::too_many_arguments, reason = "the parts of one request, all from one caller")]
     pub(super) fn makes_room(
         &mut self,
         op: Op,
+        addr: u64,
         most: usize,
         now: Time,
         framer: &Framer,
         shared: &mut Shared,
         tx: &mut dyn Transmit,
     ) -> bool {
-        let joins = self.at(self.unsent).op == op && self.waiting() < most;
+        let joins = self.waiting_like(op) < most && (op.is_read() || !self.overtakes_read(addr));
         joins || self.send_waiting(now, framer, shared, tx)
     }
 
-    /// Sends those that wait, in one frame; `false`, with nothing changed, when the transmit ring is full.
+    /// Adds a request to those that wait, of whose kind `most` may wait in all. A frame that is full leaves; if the ring is
+    /// full, it goes on waiting.
+    #[inline]
+    pub(super) fn wait(
+        &mut self,
+        entry: Entry,
+        most: usize,
+        now: Time,
+        framer: &Framer,
+        shared: &mut Shared,
+        tx: &mut dyn Transmit,
+    ) {
+        let mut place = self.next;
+        if entry.op.is_read() {
+            self.waiting.lines |= line_bit(entry.addr);
+        } else {
+            // The first of the reads makes room: among them no order matters.
+            let first_read = self.unsent + self.waiting.writes as u64;
+            if first_read != place {
+                *self.at_mut(place) = *self.at(first_read);
+                place = first_read;
+            }
+            self.waiting.writes += 1;
+        }
+        *self.at_mut(place) = entry;
+        self.next += 1;
+        if self.waiting_like(entry.op) < most {
+            return;
+        }
+        if entry.op.is_read() {
+            self.send_waiting(now, framer, shared, tx);
+        } else {
+            self.send_pack(self.waiting.writes, now, framer, shared, tx);
+        }
+    }
+
+    /// Those that wait belong to another session, in which nothing waits.
+    pub(super) fn waits_no_more(&mut self) {
+        self.unsent = self.next;
+        self.waiting = Waiting::default();
+    }
+
+    /// Sends those that wait, in one frame that writes and one that reads; `false` when the transmit ring is full: what is
+    /// left then goes on waiting.
     #[inline]
     pub fn send_waiting(
         &mut self,
@@ -67,7 +155,21 @@ impl Stream {
         shared: &mut Shared,
         tx: &mut dyn Transmit,
     ) -> bool {
-        let lines = self.waiting();
+        self.send_pack(self.waiting.writes, now, framer, shared, tx)
+            && self.send_pack(self.waiting(), now, framer, shared, tx)
+    }
+
+    /// Sends the first `lines` of those that wait, which are of one kind and all of their kind, in one frame; `false`, with
+    /// nothing changed, when the transmit ring is full.
+    #[inline]
+    fn send_pack(
+        &mut self,
+        lines: usize,
+        now: Time,
+        framer: &Framer,
+        shared: &mut Shared,
+        tx: &mut dyn Transmit,
+    ) -> bool {
         let (first, op) = (self.unsent, self.at(self.unsent).op);
         let sent = match lines {
             0 => return true,
@@ -80,11 +182,16 @@ impl Stream {
         if !sent {
             return false;
         }
-        for seq in first..self.next {
+        for seq in first..first + lines as u64 {
             let entry = self.at_mut(seq);
             (entry.sends, entry.last_sent) = (1, now);
         }
-        self.unsent = self.next;
+        self.unsent += lines as u64;
+        if op.is_read() {
+            self.waiting.lines = 0;
+        } else {
+            self.waiting.writes = 0;
+        }
         let payload = match lines {
             1 => op.payload_len(),
             // The answer to reads, which is larger, and writes.
@@ -99,7 +206,7 @@ impl Stream {
         true
     }
 
-    /// Writes the `lines` requests that wait, all of one kind, into a transmit slot.
+    /// Writes the first `lines` of the requests that wait, all of one kind, into a transmit slot.
     fn transmit_many(
         &self,
         lines: usize,
