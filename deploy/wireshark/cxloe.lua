@@ -64,6 +64,7 @@ local HELLO_STATUS = {
     [4] = "no room for another session",
     [5] = "not the integrity configured here",
     [6] = "the memory node is about to stop",
+    [7] = "the address is not that of the shard",
 }
 local FAULT_STATUS = {
     [1] = "NXM: nothing is mapped there",
@@ -105,6 +106,8 @@ field("hello.features", u32, "Features", base.HEX)
 field("hello.nonce", u64, "Nonce", base.HEX)
 field("hello.instance", u64, "Instance of the agent", base.HEX)
 field("hello.max_frame", u16, "Largest frame of the CN's link", base.DEC)
+field("hello.shard", u8, "Shard of the CN", base.DEC)
+field("hello.owner", ProtoField.ether, "CN that it is a shard of")
 field("hello.reserved", ProtoField.bytes, "Reserved")
 field("hello_ack.version_min", u16, "Oldest version spoken", base.DEC)
 field("hello_ack.version_max", u16, "Newest version spoken", base.DEC)
@@ -664,8 +667,9 @@ show[0x10] = function(tree, tvb, info)
     show_fields(tree, tvb, {
         { "hello.version", 2 }, { "hello.integrity", 1 }, { "hello.streams", 1 }, { "hello.features", 4 },
         { "hello.nonce", 8 }, { "hello.instance", 8 }, { "hello.max_frame", 2 },
+        { "hello.shard", 1 }, { "hello.owner", 6 },
     })
-    show_reserved(tree, tvb(26, 14), "hello.reserved")
+    show_reserved(tree, tvb(33, 7), "hello.reserved")
     info[#info + 1] = string.format("version %d", tvb(0, 2):uint())
 end
 

@@ -8,6 +8,11 @@ pub trait Transmit {
     /// again without a [`commit`](Transmit::commit) lends the same slot.
     fn slot(&mut self, len: usize) -> Option<&mut [u8]>;
 
+    /// Says by which queue what is written from now on leaves. A link of one queue knows no other.
+    fn steer(&mut self, queue: u8) {
+        let _ = queue;
+    }
+
     /// Queues the slot lent last, whole. Does nothing if none was lent since the last commit.
     fn commit(&mut self);
 }

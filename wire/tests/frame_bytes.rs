@@ -167,6 +167,8 @@ fn handshake() {
             streams: 4,
             max_frame: 1514,
             integrity: Integrity::Aead,
+            shard: 0,
+            owner: Mac::default(),
         }),
     );
     let bytes = to_cn(

@@ -32,8 +32,8 @@ impl Owned {
 }
 
 fn hello() -> impl Strategy<Value = Hello> {
-    any::<(u16, u32, u64, u64, u8, u16, u8)>().prop_map(
-        |(version, features, nonce, instance, streams, max_frame, integrity)| Hello {
+    any::<(u16, u32, u64, u64, u8, u16, u8, (u8, [u8; 6]))>().prop_map(
+        |(version, features, nonce, instance, streams, max_frame, integrity, (shard, owner))| Hello {
             version,
             features,
             nonce,
@@ -41,6 +41,8 @@ fn hello() -> impl Strategy<Value = Hello> {
             streams,
             max_frame,
             integrity: integrity.into(),
+            shard,
+            owner: Mac(owner),
         },
     )
 }

@@ -19,6 +19,8 @@ fn hello() -> Hello {
         streams: 4,
         max_frame: 1514,
         integrity: Integrity::Aead,
+        shard: 0,
+        owner: Mac::default(),
     }
 }
 

@@ -44,6 +44,7 @@
 //! | `kernel` | programs' threads, page tables and events, below the pager |
 //! | `memory_node`, `mistake` | memory nodes, and mistakes |
 //! | [`control`] | the manager, its network, the operator |
+//! | [`scaling`] | shards and workers that take their time: how throughput grows with queues |
 //! | `campaign`, `tally`, `trace`, `paces`, `broken` | many runs, and what is told of them |
 
 mod broken;
@@ -61,6 +62,7 @@ mod paces;
 mod plan;
 mod region;
 pub mod register;
+pub mod scaling;
 mod scenario;
 mod surroundings;
 mod tally;

@@ -85,7 +85,8 @@ impl LinkArgs {
         }
     }
 
-    fn extras(&self) -> Extras {
+    /// Middlewares around it.
+    pub fn extras(&self) -> Extras {
         Extras { faults: self.faults, pcap: None }
     }
 }

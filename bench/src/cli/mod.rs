@@ -17,6 +17,7 @@ mod paper;
 mod pattern;
 mod quickstart;
 mod quickstart_place;
+mod scale;
 mod sim;
 mod verify;
 
@@ -74,6 +75,8 @@ enum Command {
     Pattern(Box<pattern::Args>),
     /// Measure streams of lines and bursts beside a pipelined bare echo
     Bandwidth(bandwidth::Args),
+    /// Measure how throughput grows with the queues of an interface
+    Scale(scale::Args),
     /// Write a pattern over a whole region and compare every byte read back
     Verify(verify::Args),
     /// Repeat the paper's evaluation and lay it beside the paper's own values
@@ -166,6 +169,7 @@ pub fn run() -> ExitCode {
         Command::Fault(args) => fault::run(&args, interrupt),
         Command::Pattern(args) => pattern::run(&args, interrupt),
         Command::Bandwidth(args) => bandwidth::run(&args, interrupt),
+        Command::Scale(args) => scale::run(&args, interrupt),
         Command::Verify(args) => verify::run(&args, interrupt),
         Command::Paper(args) => paper::run(&args, interrupt),
         Command::Figures(args) => figures::run(&args),

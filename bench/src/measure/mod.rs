@@ -18,6 +18,7 @@ mod floor_mapping;
 pub mod hits;
 pub mod latency;
 pub mod nbd;
+pub mod scale;
 pub mod streams;
 pub mod verify;
 

@@ -11,7 +11,7 @@ use cxloe_cn_core::engine::{Engine, Route, Target};
 use cxloe_lab::{Lab, Process, program};
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Link, LinkConfig, UdpConfig, open};
+use cxloe_link::{Backend, Link, LinkConfig, UdpConfig, join_queues, open};
 use cxloe_port::port::Port;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::Timing;
@@ -64,7 +64,9 @@ impl MemoryNode {
         command.args(["--pool-size", &pool.to_string()]);
         command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
         command.arg("--data-dir").arg(folder).arg("--socket").arg(folder.join("mn-server.sock"));
-        if let (Backend::Udp, Some((cn, _))) = (backend, map.first()) {
+        // What is named last stands.
+        let named = more.contains(&"--udp-peer");
+        if let (Backend::Udp, Some((cn, _)), false) = (backend, map.first(), named) {
             command.args(["--udp-peer", &format!("{cn}={CN_AT}")]);
         }
         Process::log_to(&mut command, &log)?;
@@ -147,23 +149,67 @@ pub fn link_on(lab: &Lab, config: &LinkConfig) -> Outcome<Box<dyn Link>> {
     Ok(lab.home_of(&config.interface)?.enter(|| open(config))??)
 }
 
+/// Opens so many queues of the interface as one link.
+///
+/// # Errors
+/// When the kernel refuses one.
+pub fn queues_on(lab: &Lab, config: &LinkConfig, queues: u32) -> Outcome<Box<dyn Link>> {
+    let queue = |queue| LinkConfig { queue, queues, sharded: true, ..config.clone() };
+    let links = (0..queues).map(|index| link_on(lab, &queue(index))).collect::<Outcome<Vec<_>>>()?;
+    Ok(join_queues(links)?)
+}
+
 /// A line port on `link` to `bytes` of the memory node at `peer`, seen from `hpa` on; not yet connected.
 ///
 /// # Errors
 /// When the kernel or the engine refuses.
 pub fn port(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
+    port_of(link, 1, peer, hpa, bytes, cache)
+}
+
+/// The same of another instance, as a program that was started again is.
+///
+/// # Errors
+/// When the kernel or the engine refuses.
+pub fn successor(link: Box<dyn Link>, peer: Mac, hpa: u64, bytes: u64, cache: CacheConfig) -> Outcome<Port> {
+    instance(link, (1, 0x5EED + 1), peer, (hpa, bytes), cache)
+}
+
+/// The same with sessions for so many queues of `link`.
+///
+/// # Errors
+/// When the kernel or the engine refuses.
+pub fn port_of(
+    link: Box<dyn Link>,
+    queues: usize,
+    peer: Mac,
+    hpa: u64,
+    bytes: u64,
+    cache: CacheConfig,
+) -> Outcome<Port> {
+    instance(link, (queues, 0x5EED), peer, (hpa, bytes), cache)
+}
+
+fn instance(
+    link: Box<dyn Link>,
+    (queues, instance): (usize, u64),
+    peer: Mac,
+    (hpa, bytes): (u64, u64),
+    cache: CacheConfig,
+) -> Outcome<Port> {
     let info = link.info().clone();
     let station = Station {
         own: info.mac,
         ethertype: ETHERTYPE_DEFAULT,
         max_frame: info.max_frame,
         streams: STREAMS_DEFAULT,
-        instance: 0x5EED,
+        instance,
         key: None,
         timing: Timing::default(),
     };
     let mut port =
         Port::new(link, Engine::new(cache), WaitStyle::Adaptive { spin: Duration::from_micros(50) });
+    port.engine().set_queues(queues);
     let now = port.clock().now();
     let peer = port.engine().add_peer(station.requester(peer), now);
     port.engine().add_route(Route::direct(hpa, bytes, Target { peer, cmem: 0, incarnation: None }))?;

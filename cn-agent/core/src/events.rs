@@ -32,6 +32,9 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
         HelloStatus::Integrity => format!(
             "memory node {mac} protects frames in another way; give both ends the same key file, or neither one"
         ),
+        HelloStatus::Shard => format!(
+            "memory node {mac} takes no sessions of several queues; upgrade it, or leave --queues out"
+        ),
         HelloStatus::Draining => format!("memory node {mac} is about to stop and takes no new session"),
         HelloStatus::Ok | HelloStatus::Unknown(_) => {
             format!(

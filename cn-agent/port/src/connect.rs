@@ -17,7 +17,7 @@ use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig, LinkError, open_with};
-use cxloe_wire::frame::Mac;
+use cxloe_wire::frame::{Mac, SHARDS_MAX};
 use cxloe_wire::session::Timing;
 
 /// What to connect with.
@@ -101,6 +101,21 @@ pub struct Connected {
     pub lease: Lease,
 }
 
+/// Line ports to a region, one for each shard of this compute node: each has a queue, an engine and a session of its own,
+/// for a thread of its own. Whoever uses them sees to it that no line is read or written by two of them.
+pub struct Shards {
+    /// The ports, without line caches, by shard.
+    pub ports: Vec<Port>,
+    /// The region.
+    pub region: Region,
+    /// HPA of its first byte.
+    pub hpa: u64,
+    /// Address of its first memory node.
+    pub peer: Mac,
+    /// What has to be given back.
+    pub lease: Lease,
+}
+
 /// The registration, and the region if it was made for the occasion: destroyed by [`end`](Self::end), or when
 /// this is dropped.
 pub struct Lease {
@@ -118,9 +133,28 @@ const HPA: u64 = 1 << 32;
 
 impl Connected {
     /// Opens the link, registers, gets the region and waits for the session.
+    ///
+    /// # Errors
+    /// Any [`ConnectError`].
     pub fn open(options: &ConnectOptions) -> Result<Connected, ConnectError> {
-        let link = open_with(&options.link, &options.extras)?;
-        let info = link.info().clone();
+        let Shards { mut ports, region, hpa, peer, lease } = Shards::open(options, 1)?;
+        Ok(Connected { port: ports.remove(0), region, hpa, peer, lease })
+    }
+}
+
+impl Shards {
+    /// Opens a link for each of `shards` queues (1 to 16), registers, gets the region and waits for the sessions.
+    ///
+    /// # Errors
+    /// Any [`ConnectError`].
+    pub fn open(options: &ConnectOptions, shards: u8) -> Result<Shards, ConnectError> {
+        let queues = u32::from(shards.clamp(1, SHARDS_MAX));
+        let links = (0..queues).map(|queue| {
+            let link = LinkConfig { queue, queues, sharded: queues > 1, ..options.link.clone() };
+            open_with(&link, &options.extras)
+        });
+        let links = links.collect::<Result<Vec<_>, _>>()?;
+        let info = links[0].info().clone();
         let manager = Manager::new(&options.manager)?;
         let udp = match options.link.backend {
             Backend::Udp => Some(own_address(&options.link)?),
@@ -167,17 +201,23 @@ impl Connected {
             key: None,
             timing: Timing::default(),
         };
-        let mut port = Port::new(link, Engine::new(CacheConfig::OFF), options.wait);
-        let now = port.clock().now();
-        if let Some(rates) = &options.rate_control {
-            let signals = rates.apply(port.engine(), &info, options.link.priority.unwrap_or(0), now)?;
-            port.listen(signals);
-        }
         let attachment = Attachment::over_ethernet(region.clone(), HPA, region.size);
-        station.attach(port.engine(), &attachment, now)?;
-        port.connect(options.timeout)?;
+        let mut ports = Vec::with_capacity(links.len());
+        for (shard, link) in (0..).zip(links) {
+            let mut engine = Engine::new(CacheConfig::OFF);
+            engine.set_shard(shard);
+            let mut port = Port::new(link, engine, options.wait);
+            let now = port.clock().now();
+            if let Some(rates) = &options.rate_control {
+                let signals = rates.apply(port.engine(), &info, options.link.priority.unwrap_or(0), now)?;
+                port.listen(signals);
+            }
+            station.attach(port.engine(), &attachment, now)?;
+            port.connect(options.timeout)?;
+            ports.push(port);
+        }
         let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));
-        Ok(Connected { port, region, hpa: HPA, peer, lease })
+        Ok(Shards { ports, region, hpa: HPA, peer, lease })
     }
 }
 

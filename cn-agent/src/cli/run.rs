@@ -25,7 +25,7 @@ use cxloe_daemon::{Ending, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig, open_persistent};
+use cxloe_link::{Backend, Extras, LinkConfig, join_queues, open_persistent};
 use cxloe_port::signals::Signals;
 use cxloe_wire::time::Time;
 use tracing::info;
@@ -57,12 +57,15 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         udp: config.udp(),
         ..LinkConfig::new(&config.interface)
     };
-    let (links, health) = open_persistent(std::slice::from_ref(&link_config))?;
-    let extras = Extras {
-        faults: config.fault_plan(),
-        pcap: config.pcap.clone().map(|path| (path, config.pcap_bytes_max)),
-    };
-    let link = extras.around(links.into_iter().next().expect("one link was asked for"))?;
+    let queues = u32::from(config.queues);
+    let sharded = queues > 1;
+    let queue = |queue| LinkConfig { queue, queues, sharded, ..link_config.clone() };
+    let (links, health) = open_persistent(&(0..queues).map(queue).collect::<Vec<_>>())?;
+    // Faults are each queue's own, the record is of all.
+    let faults = Extras { faults: config.fault_plan(), pcap: None };
+    let links = links.into_iter().map(|link| faults.around(link)).collect::<Result<Vec<_>, _>>()?;
+    let pcap = config.pcap.clone().map(|path| (path, config.pcap_bytes_max));
+    let link = Extras { faults: None, pcap }.around(join_queues(links)?)?;
     let own = link.info().mac;
     let cn = CnId::new(Mac(own.0))?;
     let state = StateFile::lock(&config.data_dir, own)?;
@@ -83,6 +86,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         clients_max: config.clients_max,
     };
     let mut engine = Engine::new(config.cache);
+    engine.set_queues(queues as usize);
     let signals = match &config.rate_control {
         // The start of the worker's clock, which is yet to be made, is before any other time of it.
         Some(rates) => rates.apply(&mut engine, link.info(), config.priority.unwrap_or(0), Time::ZERO)?,

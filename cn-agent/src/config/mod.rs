@@ -20,7 +20,7 @@ use cxloe_link::fault::FaultPlan;
 use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, UdpConfig};
-use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, SHARDS_MAX};
 use cxloe_wire::session::{STREAMS_MAX, Timing};
 
 use crate::worker::clients::CLIENTS_LIMIT;
@@ -90,6 +90,8 @@ pub struct Config {
     pub udp_address: UdpAddress,
     /// Peers over UDP that are known beforehand.
     pub peers: Vec<Peer>,
+    /// Queues of the interface: 1, 2, 4, 8 or 16.
+    pub queues: u8,
     /// What the idle worker does.
     pub wait: WaitStyle,
     /// The CPU of the worker; `None`: not pinned.
@@ -138,6 +140,15 @@ impl RunArgs {
         };
         settings.manager = options::manager(settings.manager);
         Config::new(settings)
+    }
+}
+
+/// The number of queues: a power of two, for a page's is told by some bits of its address.
+fn queues(asked: Option<u8>) -> Result<u8, ConfigError> {
+    let queues = asked.unwrap_or(1);
+    match queues.is_power_of_two() && queues <= SHARDS_MAX {
+        true => Ok(queues),
+        false => Err(wrong("queues", format!("{queues} is none of 1, 2, 4, 8 and {SHARDS_MAX}"))),
     }
 }
 
@@ -190,6 +201,7 @@ impl Config {
             backend: s.link.unwrap_or_default(),
             udp_address: s.udp_address.unwrap_or_default(),
             peers: s.udp_peer.unwrap_or_default(),
+            queues: queues(s.queues)?,
             wait: s.wait.unwrap_or_default(),
             cpu: s.cpu,
             priority,
@@ -248,6 +260,7 @@ impl Config {
             link: Some(self.backend),
             udp_address: (self.udp_address != UdpAddress::default()).then_some(self.udp_address),
             udp_peer: (!self.peers.is_empty()).then(|| self.peers.clone()),
+            queues: Some(self.queues),
             wait: Some(self.wait),
             cpu: self.cpu,
             priority: self.priority,
@@ -313,10 +326,11 @@ mod tests {
     fn flags_win_over_the_file_and_what_is_printed_is_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cn.toml");
-        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --backend auto --sysfs-root /x/sys --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc-counter rx_prio{{}}_pause")).unwrap();
+        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --queues 4 --backend auto --sysfs-root /x/sys --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc-counter rx_prio{{}}_pause")).unwrap();
         std::fs::write(&path, first.to_toml()).unwrap();
         let second = resolve(&format!("--config {} --streams 3", path.display())).unwrap();
         assert_eq!((second.streams, second.cache, second.wait), (3, first.cache, WaitStyle::Sleep));
+        assert_eq!(second.queues, 4);
         assert_eq!((second.cxl.preference, &*second.cxl.sysfs_root), (Preference::Auto, "/x/sys".as_ref()));
         let third = Config { streams: 2, ..second };
         assert_eq!(third.to_toml(), first.to_toml());
@@ -332,6 +346,9 @@ mod tests {
             ("-i cn0 --manager http://h:1 --ethertype 0x8100", "0x88B5"),
             ("-i cn0 --manager http://h:1 --priority 8", "0 to 7"),
             ("-i cn0 --manager http://h:1 --streams 65", "1 to 64"),
+            ("-i cn0 --manager http://h:1 --queues 3", "none of 1, 2, 4, 8 and 16"),
+            ("-i cn0 --manager http://h:1 --queues 0", "none of 1, 2"),
+            ("-i cn0 --manager http://h:1 --queues 32", "none of 1, 2"),
             ("-i cn0 --manager http://h:1 --session-timeout 10ms", "100ms"),
             ("-i cn0 --manager http://h:1 --cache-size 33000", "32768"),
             ("-i cn0 --manager http://h:1 --cache-size 1G", "64M"),

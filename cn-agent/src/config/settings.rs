@@ -81,6 +81,12 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub udp_peer: Option<Vec<Peer>>,
 
+    /// Use so many queues of the interface, 1, 2, 4, 8 or 16, each with an address and a session of its own with every
+    /// memory node, by page, so that as many workers there serve this node [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queues: Option<u8>,
+
     /// What the idle worker does: busy (spins: fastest, one whole core), adaptive or adaptive:TIME (spins that
     /// long, then sleeps), sleep [default: adaptive]
     #[arg(long, value_name = "STYLE", help_heading = "Link")]

@@ -23,6 +23,8 @@ pub struct Service<T: Trace = Untraced> {
     responder: Responder,
     memory: NodeMemory<T>,
     passage: Passage,
+    /// The same for shards of CNs whose agents have been replaced.
+    shards: Passage,
     congestion: CongestionWatch,
 }
 
@@ -48,11 +50,12 @@ impl<T: Trace> Service<T> {
         tlb_entries: usize,
         trace: T,
     ) -> Service<T> {
-        let passage = table.generation().worker();
+        let (passage, shards) = (table.generation().worker(), table.instances().worker());
         Service {
             responder: Responder::new(config),
             memory: NodeMemory { tlb: Tlb::new(tlb_entries), table, trace },
             passage,
+            shards,
             congestion: CongestionWatch::new(CongestionConfig::default()),
         }
     }
@@ -62,11 +65,12 @@ impl<T: Trace> Service<T> {
         self.congestion = CongestionWatch::new(config);
     }
 
-    /// To be called before each batch: takes note of mappings that have been removed.
+    /// To be called before each batch: takes note of mappings that have been removed, and agents replaced.
     #[inline]
     pub fn begin_batch(&mut self) {
-        let tlb = &mut self.memory.tlb;
-        self.passage.pass(|| tlb.purge());
+        let Service { memory, responder, .. } = self;
+        self.passage.pass(|| memory.tlb.purge());
+        self.shards.pass(|| responder.end_replaced(memory));
     }
 
     /// Looks at a frame that will be handled soon and starts fetching the memory it names, so that the reads of
@@ -101,7 +105,7 @@ impl<T: Trace> Service<T> {
             }
             _ => return,
         };
-        self.prefetch_lines(header.src, header.addr, lines);
+        self.prefetch_lines(self.responder.owner(header.src), header.addr, lines);
     }
 
     /// The same for the lines that a frame of many names behind its first. In a sealed session those are anywhere, and so
@@ -114,7 +118,7 @@ impl<T: Trace> Service<T> {
         };
         let others = usize::from(*count).min(MULTI_LINES_MAX).saturating_sub(1);
         for addr in addresses.as_chunks().0.iter().take(others) {
-            self.prefetch_lines(header.src, address_of(addr), 1);
+            self.prefetch_lines(self.responder.owner(header.src), address_of(addr), 1);
         }
     }
 
@@ -182,11 +186,12 @@ impl<T: Trace> Service<T> {
     /// To be called before going to sleep: nobody needs to wait for this worker meanwhile.
     pub fn park(&mut self) {
         self.passage.park();
+        self.shards.park();
     }
 
     /// Whether CN `cn` has a session, and memory here.
     pub fn has_customer(&self, cn: Mac) -> bool {
-        self.responder.has_session(cn) && self.memory.has_memory(cn.to_u64())
+        self.responder.has_session(cn) && self.memory.has_memory(self.responder.owner(cn).to_u64())
     }
 
     /// The sessions, for events, figures and the end.
@@ -267,5 +272,13 @@ impl<T: Trace> Memory for NodeMemory<T> {
 
     fn has_memory(&mut self, cn: u64) -> bool {
         NodeMemory::has_memory(self, cn)
+    }
+
+    fn take_over(&mut self, cn: u64, instance: u64) -> bool {
+        self.table.instances().take_over(cn, instance)
+    }
+
+    fn is_current(&mut self, cn: u64, instance: u64) -> bool {
+        self.table.instances().is_current(cn, instance)
     }
 }

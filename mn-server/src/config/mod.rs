@@ -307,7 +307,10 @@ impl Config {
 
     /// What a `udp` link needs to know besides; each call makes a table of peers of its own.
     pub fn udp(&self) -> UdpConfig {
-        UdpConfig { address: self.udp_address, peers: Peers::named(&self.peers) }
+        // Whoever is named also has its shards, unless those are named as well.
+        let shards = self.peers.iter().flat_map(|peer| peer.shards());
+        let peers: Vec<Peer> = shards.chain(self.peers.iter().copied()).collect();
+        UdpConfig { address: self.udp_address, peers: Peers::named(&peers) }
     }
 
     /// The faults to be made on purpose.

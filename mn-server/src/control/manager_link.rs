@@ -175,7 +175,7 @@ impl Shell {
     fn hear_peers(&self, peers: &[UdpPeer]) {
         let peer =
             |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
-        self.options.peers.tell(peers.iter().map(peer));
+        self.options.peers.tell(peers.iter().map(peer).flat_map(Peer::shards));
     }
 
     /// Lets the manager show that this node does not follow, and what it holds. A manager that does not understand need not.

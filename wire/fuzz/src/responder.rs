@@ -250,6 +250,8 @@ impl World {
             streams: input.u8() % 8,
             max_frame: if input.u8() < 128 { MAX_FRAME as u16 } else { input.u16() },
             integrity: if self.sealed { Integrity::Aead } else { Integrity::Plain },
+            shard: input.u8() % 4 / 3 * 5,
+            owner: mac(input.u8() % 4),
         };
         self.cns[usize::from(cn)].hello = Some(hello);
         let frame = frame(cn, 0, 0, 0, Some(&Message::Hello(hello)), 0, &[], &Seal::OUTSIDE, Space::Control);

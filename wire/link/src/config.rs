@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 
 use crate::outer::{Peers, UdpAddress};
 
@@ -108,6 +108,9 @@ pub struct LinkConfig {
     /// How many links of this process share the interface. With AF_PACKET more than one makes a fan-out
     /// group by source address.
     pub queues: u32,
+    /// Whether each of them has an address of its own, [`Mac::shard`](cxloe_wire::frame::Mac::shard) of the interface's by
+    /// its queue (over UDP also a port, counted up), instead of a share of those who send to the interface's.
+    pub sharded: bool,
     /// AF_PACKET: hand frames to the driver directly, past the queueing discipline (and `tc`).
     pub qdisc_bypass: bool,
     /// AF_XDP: the receiving thread runs the driver's receive path itself (SO_PREFER_BUSY_POLL). Fastest
@@ -127,6 +130,22 @@ pub struct UdpConfig {
 }
 
 impl LinkConfig {
+    /// Which shard of its node the link is; 0 if it has the node's own address.
+    pub(crate) fn shard(&self) -> u8 {
+        if self.sharded { self.queue as u8 } else { 0 }
+    }
+
+    /// How many links share the address of this one.
+    pub(crate) fn sharers(&self) -> u32 {
+        if self.sharded { 1 } else { self.queues }
+    }
+
+    /// The addresses of all links of the interface, given the interface's.
+    pub(crate) fn addresses(&self, interface: Mac) -> Vec<Mac> {
+        let count = if self.sharded { self.queues } else { 1 };
+        (0..count).map(|shard| interface.shard(shard as u8)).collect()
+    }
+
     /// The defaults on `interface`: the best backend, the default EtherType, untagged, one queue.
     pub fn new(interface: impl Into<String>) -> Self {
         LinkConfig {
@@ -136,6 +155,7 @@ impl LinkConfig {
             priority: None,
             queue: 0,
             queues: 1,
+            sharded: false,
             qdisc_bypass: true,
             busy_poll: true,
             udp: UdpConfig::default(),

@@ -225,6 +225,10 @@ impl Transmit for Answers<'_> {
         self.sender.slot(self.inner, len)
     }
 
+    fn steer(&mut self, queue: u8) {
+        self.inner.steer(queue);
+    }
+
     fn commit(&mut self) {
         self.sender.commit(self.inner);
     }
@@ -284,6 +288,10 @@ impl<L: Link> FaultInjector<L> {
 impl<L: Link> Transmit for FaultInjector<L> {
     fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
         self.sender.slot(self.inner.transmit(), len)
+    }
+
+    fn steer(&mut self, queue: u8) {
+        self.inner.transmit().steer(queue);
     }
 
     fn commit(&mut self) {

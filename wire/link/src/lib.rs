@@ -31,6 +31,7 @@
 //! | [`outer`] | where a `udp` link listens, and which address speaks for which MAC |
 //! | [`sim`] | a network in virtual time, repeatable from a seed |
 //! | `persistent` | links that are opened again when their interface has been away ([`open_persistent`]) |
+//! | `queues` | the links of several queues as one ([`join_queues`]) |
 //! | [`pcap`], [`fault`], [`limit`] | links around links: record frames, impair them, send no faster than a given wire |
 //! | [`impairment`], `rate` | what [`fault`] and [`sim`] share: losses and damage by a seed, time on a wire |
 //! | [`pfc`] | 802.1Qbb frames, over a socket of their own |
@@ -51,6 +52,7 @@ mod interface;
 mod link;
 mod open;
 mod persistent;
+mod queues;
 mod rate;
 mod socket;
 
@@ -77,3 +79,4 @@ pub use interface::ETHERNET_HEADER;
 pub use link::{Link, LinkCounters, LinkInfo, OnFrame};
 pub use open::open;
 pub use persistent::{LinkDown, LinkHealth, open_persistent};
+pub use queues::join_queues;

@@ -96,6 +96,10 @@ impl Transmit for Answers<'_> {
         self.gate.slot(self.inner, len)
     }
 
+    fn steer(&mut self, queue: u8) {
+        self.inner.steer(queue);
+    }
+
     fn commit(&mut self) {
         self.gate.commit(self.inner);
     }
@@ -104,6 +108,10 @@ impl Transmit for Answers<'_> {
 impl<L: Link> Transmit for RateLimit<L> {
     fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
         self.gate.slot(self.inner.transmit(), len)
+    }
+
+    fn steer(&mut self, queue: u8) {
+        self.inner.transmit().steer(queue);
     }
 
     fn commit(&mut self) {

@@ -190,6 +190,10 @@ impl Transmit for Answers<'_> {
         self.recorder.slot(self.inner, len)
     }
 
+    fn steer(&mut self, queue: u8) {
+        self.inner.steer(queue);
+    }
+
     fn commit(&mut self) {
         self.recorder.commit(self.inner);
     }
@@ -198,6 +202,10 @@ impl Transmit for Answers<'_> {
 impl<L: Link> Transmit for PcapWriter<L> {
     fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
         self.recorder.slot(self.inner.transmit(), len)
+    }
+
+    fn steer(&mut self, queue: u8) {
+        self.inner.transmit().steer(queue);
     }
 
     fn commit(&mut self) {

@@ -100,6 +100,12 @@ pub(super) const fn clear_len_of(command: Option<Command>) -> usize {
     }
 }
 
+/// Whom `frame` is for, likewise.
+#[inline]
+pub fn destination(frame: &[u8]) -> Option<Mac> {
+    Some(Mac(*frame.get(field::DST)?.first_chunk()?))
+}
+
 /// Who sent `frame`, for who has to choose before it is delimited; `None` if it ends before the source MAC does.
 #[inline]
 pub fn source(frame: &[u8]) -> Option<Mac> {

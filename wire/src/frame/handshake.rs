@@ -1,6 +1,8 @@
 //! The two frames that agree on a session. Both have a fixed layout with room to grow: reserved bytes are sent
 //! as zero and ignored on receipt, and the fields that tell versions apart keep their places in every version.
 
+use super::{Mac, SHARDS_MAX};
+
 /// The integrity trailer a session uses.
 #[derive(Copy, Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Integrity {
@@ -29,6 +31,8 @@ pub enum HelloStatus {
     Integrity,
     /// 6: the memory node is about to stop and takes no new session.
     Draining,
+    /// 7: the Hello's address is not that of the shard that it names.
+    Shard,
     /// Any other code.
     Unknown(u8),
 }
@@ -50,6 +54,11 @@ pub struct Hello {
     pub max_frame: u16,
     /// The trailer wanted.
     pub integrity: Integrity,
+    /// Which of the CN's shards the session is for; 0 is the CN itself. Those above need
+    /// [`FEATURE_SHARDS`](super::FEATURE_SHARDS).
+    pub shard: u8,
+    /// Of a shard above 0, the CN: whose memory the session reaches. Else all zeros.
+    pub owner: Mac,
 }
 
 /// The memory node's answer.
@@ -138,6 +147,18 @@ impl Hello {
             nonce: r.u64(),
             instance: r.u64(),
             max_frame: r.u16(),
+            shard: r.u8(),
+            owner: Mac(r.next()),
+        }
+    }
+
+    /// The CN whose memory the session reaches, given the address that the Hello came from; `None` if that is not the
+    /// address of the shard it names.
+    pub fn cn(&self, from: Mac) -> Option<Mac> {
+        match self.shard {
+            0 => Some(from),
+            shard => (shard < SHARDS_MAX && self.owner.is_unicast() && self.owner.shard(shard) == from)
+                .then_some(self.owner),
         }
     }
 
@@ -150,7 +171,9 @@ impl Hello {
             .put(self.features.to_be_bytes())
             .put(self.nonce.to_be_bytes())
             .put(self.instance.to_be_bytes())
-            .put(self.max_frame.to_be_bytes());
+            .put(self.max_frame.to_be_bytes())
+            .put([self.shard])
+            .put(self.owner.0);
         bytes
     }
 }
@@ -227,6 +250,7 @@ impl From<u8> for HelloStatus {
             4 => Self::NoResources,
             5 => Self::Integrity,
             6 => Self::Draining,
+            7 => Self::Shard,
             other => Self::Unknown(other),
         }
     }
@@ -242,6 +266,7 @@ impl From<HelloStatus> for u8 {
             HelloStatus::NoResources => 4,
             HelloStatus::Integrity => 5,
             HelloStatus::Draining => 6,
+            HelloStatus::Shard => 7,
             HelloStatus::Unknown(other) => other,
         }
     }

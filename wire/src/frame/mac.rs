@@ -51,6 +51,20 @@ impl Mac {
         self.to_u64() != 0 && !self.is_multicast()
     }
 
+    /// The address of shard `shard` (below [`SHARDS_MAX`](super::SHARDS_MAX)) of the station at this address: its own for
+    /// shard 0, else a locally administered one. The last two octets count up, so that what spreads frames by them spreads
+    /// shards; the high half of the first octet differs as well, so that shards are not neighbours' own addresses.
+    #[inline]
+    #[must_use]
+    pub const fn shard(self, shard: u8) -> Self {
+        if shard == 0 {
+            return self;
+        }
+        let [a, b, c, d, e, f] = self.0;
+        let [e, f] = u16::from_be_bytes([e, f]).wrapping_add(shard as u16).to_be_bytes();
+        Self([(a ^ (shard << 4)) | 2, b, c, d, e, f])
+    }
+
     /// Whether frames to this address go to a group of stations (the broadcast address included).
     #[inline]
     pub const fn is_multicast(self) -> bool {
@@ -131,6 +145,19 @@ mod tests {
     use super::*;
 
     const MAC: Mac = Mac([0x02, 0xab, 0, 1, 2, 0xff]);
+
+    #[test]
+    fn shards_have_addresses_of_their_own() {
+        let stations: Vec<Mac> = (0..=255).map(|last| Mac([0x02, 0xab, 0, 1, 0x55, last])).collect();
+        let shards = |mac: &Mac| (0..super::super::SHARDS_MAX).map(|shard| mac.shard(shard)).collect::<Vec<_>>();
+        let mut all: Vec<Mac> = stations.iter().flat_map(shards).collect();
+        assert!(all.iter().all(|mac| mac.is_unicast()));
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), 256 * 16, "no two shards of different stations meet");
+        assert_eq!(stations[7].shard(0), stations[7]);
+        assert_eq!(Mac([0, 1, 2, 3, 0xff, 0xff]).shard(3), Mac([0x32, 1, 2, 3, 0, 2]));
+    }
 
     #[test]
     fn text_and_back() {

@@ -34,7 +34,7 @@ mod view;
 pub use aead::{Aead, AeadError};
 pub use command::{Command, Direction, Space};
 pub use error::FrameError;
-pub use extent::{body_len, clear_len, source};
+pub use extent::{body_len, clear_len, destination, source};
 pub use fault::FaultStatus;
 pub use handshake::{Hello, HelloAck, HelloStatus, Integrity};
 pub use header::{Axi, ETHERTYPE_DEFAULT, HEADER_LEN, Header, LINE_SIZE, MIN_FRAME, PAGE_LINES};
@@ -54,8 +54,13 @@ pub use view::FrameView;
 
 /// Feature of a session, a bit of Hello and HelloAck: frames that name many lines of any addresses.
 pub const FEATURE_MULTI: u32 = 1;
+/// Feature of a session, likewise: it is one of several of a CN, each of which has an address and a queue of its own.
+pub const FEATURE_SHARDS: u32 = 2;
 /// The features this crate knows.
-pub const FEATURES: u32 = FEATURE_MULTI;
+pub const FEATURES: u32 = FEATURE_MULTI | FEATURE_SHARDS;
+
+/// Sessions with one memory node that a CN may have at most, its first included.
+pub const SHARDS_MAX: u8 = 16;
 
 /// The newest version of the protocol this crate speaks, and the one it speaks with who speaks it too.
 pub const PROTOCOL_VERSION: u16 = 1;

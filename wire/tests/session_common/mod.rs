@@ -72,6 +72,12 @@ pub struct TestMemory {
     pub closed: bool,
     /// Whether every CN but [`CN`] is without memory.
     pub strangers: bool,
+    /// Which instance [`CN`] is, if the node knows; else any.
+    pub instance: Option<u64>,
+    /// Whether something of the one before may still be executed elsewhere.
+    pub busy: bool,
+    /// Whose memory was reached.
+    pub cns: std::collections::BTreeSet<u64>,
 }
 
 impl TestMemory {
@@ -79,7 +85,8 @@ impl TestMemory {
 }
 
 impl Memory for TestMemory {
-    fn read(&mut self, _cn: u64, addr: u64, out: &mut [u8]) -> Result<(), FaultStatus> {
+    fn read(&mut self, cn: u64, addr: u64, out: &mut [u8]) -> Result<(), FaultStatus> {
+        self.cns.insert(cn);
         if addr >= Self::END {
             return Err(FaultStatus::Nxm);
         }
@@ -108,6 +115,15 @@ impl Memory for TestMemory {
 
     fn has_memory(&mut self, cn: u64) -> bool {
         !self.strangers || cn == CN.to_u64()
+    }
+
+    fn take_over(&mut self, _cn: u64, instance: u64) -> bool {
+        self.instance = Some(instance);
+        !self.busy
+    }
+
+    fn is_current(&mut self, _cn: u64, instance: u64) -> bool {
+        self.instance.is_none_or(|current| current == instance)
     }
 }
 

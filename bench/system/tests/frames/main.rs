@@ -5,6 +5,7 @@ mod dissector;
 mod hostile;
 mod links;
 mod loss;
+mod queues;
 mod udp;
 
 use std::process::ExitCode;
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
                 .also_as_nobody(&["mn-server"])
                 .only(&["packet::memory_node_withstands", "packet::compute_node_withstands"]),
             Subject::new("dissector", dissector::tests),
+            Subject::new("queues", queues::tests).also_as_nobody(&["mn-server"]),
             Subject::new("over_udp", udp::tests).also_as_nobody(&["mn-server"]),
         ],
         links::ROLES,

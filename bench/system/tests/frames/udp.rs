@@ -26,6 +26,7 @@ pub fn tests(_: Standing) -> Vec<Test> {
     vec![
         Test::new("lines_and_bursts", || lines_and_bursts(1500)),
         Test::new("lines_and_bursts_at_9000", || lines_and_bursts(9000)),
+        Test::new("lines_and_bursts_over_ipv6", lines_and_bursts_over_ipv6),
         Test::new("forged_addresses_are_counted_and_not_heard", forged_addresses_are_not_heard),
         Test::new("a_narrow_path_is_kept_to_and_named", a_narrow_path_is_kept_to_and_named),
         Test::new("a_dead_peer_fails_operations_and_its_successor_serves", a_dead_peer_fails_operations),
@@ -75,6 +76,29 @@ fn lines_and_bursts(mtu: u32) -> Outcome {
     let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;
     ensure(port.link().info().max_frame == mtu as usize - 28, format!("{:?}", port.link().info()))?;
     check(&mut port, 7)?;
+    let counters = port.link().counters();
+    ensure(counters.rx_forged + counters.rx_foreign + counters.tx_unknown == 0, format!("{counters:?}"))?;
+    port.close()?;
+    ensure(node.end()?.success(), "mn-server failed")
+}
+
+fn lines_and_bursts_over_ipv6() -> Outcome {
+    let lab = cable().mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?;
+    for (namespace, interface, address) in [("cn", "cn0", "fd77::1/64"), ("mn", "mn0", "fd77::2/64")] {
+        let switch = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+        lab.enter(namespace, || std::fs::write(switch, "0"))??;
+        // Nobody else is here: it need not be tried for a second before it can be bound.
+        ip(&lab, namespace, &["address", "add", address, "dev", interface, "nodad"])?;
+    }
+    let folder = tempfile::tempdir()?;
+    let peer = format!("{CN}=[fd77::1]:63669");
+    let more = ["--udp-address", "fd77::2", "--udp-peer", &peer];
+    let node = MemoryNode::start_with(&lab, "mn0", Backend::Udp, &[(CN, REGION)], folder.path(), &more)?;
+    let peers = Peers::named(&[Peer { mac: MN, address: "[fd77::2]:63669".parse()? }]);
+    let udp = UdpConfig { address: "fd77::1".parse()?, peers };
+    let mut port = connected(&lab, &LinkConfig { udp, ..config_to(Backend::Udp, MN) })?;
+    ensure(port.link().info().max_frame == 1500 - 48, format!("{:?}", port.link().info()))?;
+    check(&mut port, 11)?;
     let counters = port.link().counters();
     ensure(counters.rx_forged + counters.rx_foreign + counters.tx_unknown == 0, format!("{counters:?}"))?;
     port.close()?;

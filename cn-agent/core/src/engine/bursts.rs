@@ -12,7 +12,7 @@ use cxloe_wire::time::Time;
 
 use super::completer::Op;
 use super::segment::Spread;
-use super::{BurstRead, Engine, EngineError, Segment, Write, page_and_mask, stream_of};
+use super::{BurstRead, Engine, EngineError, Peer, Segment, Write, page_and_mask};
 use crate::cache::State;
 
 impl Engine {
@@ -29,17 +29,25 @@ impl Engine {
         self.routes.find(hpa).map(|route| route.locate(hpa).0.peer)
     }
 
+    /// The session that has the line at `hpa`, if a route leads there.
+    fn session_at(&mut self, hpa: u64) -> Option<&Requester> {
+        let (target, _, cmem) = self.routes.find(hpa)?.locate(hpa);
+        let first = target.peer;
+        let session = self.session_of(first, cmem);
+        Some(&self.peers[session].requester)
+    }
+
     /// Most lines of a burst read at `hpa` in one frame; 0 without a session. Where there is no route, and so no frame,
     /// as many as a page has.
     pub fn burst_read_lines_max(&mut self, hpa: u64) -> usize {
-        let requester = self.routes.find(hpa).map(|r| &self.peers[r.locate(hpa).0.peer].requester);
+        let requester = self.session_at(hpa);
         requester.map_or(BURST_LINES_MAX, Requester::burst_read_lines_max)
     }
 
     /// Most lines of a burst write at `hpa` in one frame; otherwise as
     /// [`burst_read_lines_max`](Self::burst_read_lines_max).
     pub fn burst_write_lines_max(&mut self, hpa: u64) -> usize {
-        let requester = self.routes.find(hpa).map(|r| &self.peers[r.locate(hpa).0.peer].requester);
+        let requester = self.session_at(hpa);
         requester.map_or(BURST_LINES_MAX, Requester::burst_write_lines_max)
     }
 
@@ -70,8 +78,10 @@ impl Engine {
         }
         self.may_send(peer, now)?;
         let token = self.core.ops.insert(Op::Read { user, hpa, page, mask, place: None });
-        let requester = &mut self.peers[peer].requester;
-        if let Err(rejected) = requester.burst_read(stream_of(cmem), cmem, lines as u8, token, now, tx) {
+        let stream = self.stream_of(cmem);
+        let Peer { requester, queue, .. } = &mut self.peers[peer];
+        tx.steer(*queue);
+        if let Err(rejected) = requester.burst_read(stream, cmem, lines as u8, token, now, tx) {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }
@@ -111,8 +121,10 @@ impl Engine {
         }
         self.may_send(peer, now)?;
         let token = self.core.ops.insert(Op::Write { user, hpa });
-        let requester = &mut self.peers[peer].requester;
-        if let Err(rejected) = requester.burst_write(stream_of(cmem), cmem, mask, data, token, now, tx) {
+        let stream = self.stream_of(cmem);
+        let Peer { requester, queue, .. } = &mut self.peers[peer];
+        tx.steer(*queue);
+        if let Err(rejected) = requester.burst_write(stream, cmem, mask, data, token, now, tx) {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }

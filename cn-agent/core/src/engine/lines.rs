@@ -8,7 +8,7 @@ use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
 use super::completer::Op;
-use super::{Engine, EngineError, Read, Write, page_and_mask, stream_of};
+use super::{Engine, EngineError, Peer, Read, Write, page_and_mask};
 use crate::cache::{Line, Lookup, Place, State};
 
 /// What a look into the cache found of a line that it does not have: made by [`Engine::read_here`] and
@@ -128,8 +128,10 @@ impl Engine {
         let place = self.make_room(missed.place, now, tx);
         self.may_send(peer, now)?;
         let token = self.core.ops.insert(Op::Read { user, hpa, page, mask, place });
-        let requester = &mut self.peers[peer].requester;
-        if let Err(rejected) = requester.read(stream_of(cmem), cmem, token, now, tx) {
+        let stream = self.stream_of(cmem);
+        let Peer { requester, queue, .. } = &mut self.peers[peer];
+        tx.steer(*queue);
+        if let Err(rejected) = requester.read(stream, cmem, token, now, tx) {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }

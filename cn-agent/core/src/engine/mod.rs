@@ -38,10 +38,12 @@ mod packing;
 mod routes;
 mod segment;
 mod segment_iter;
+mod shards;
 mod turns;
 mod write_back;
 
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::format;
 use alloc::vec::Vec;
 
 use cxloe_fabric::hdm::Decoder;
@@ -182,8 +184,15 @@ pub enum Write {
     Sent,
 }
 
+/// A session with a memory node: the only one, or that of one shard.
 struct Peer {
     mac: Mac,
+    /// This end's address in it.
+    own: Mac,
+    /// By which queue of the link its frames leave.
+    queue: u8,
+    /// Its memory node has not answered within the limit, and is not back yet.
+    dead: bool,
     requester: Requester,
     /// The incarnation of its content, as its last session told.
     incarnation: Option<u64>,
@@ -209,6 +218,10 @@ pub struct Engine {
     held: bool,
     /// What is asked for of memory nodes to come.
     features: u32,
+    /// log2 of the sessions that each memory node has with this compute node, by page.
+    queues_log2: u32,
+    /// Which shard of this compute node the engine is, if it has one session with each memory node.
+    shard: u8,
 }
 
 /// What completions change: everything but the requesters they come from.
@@ -238,11 +251,6 @@ fn page_and_mask(peer: usize, cmem: u64, lines: usize) -> (u64, u64) {
     ((peer as u64) << 36 | cmem >> 12, mask << first)
 }
 
-/// A page's stream (R12): pages next to each other take turns.
-#[inline]
-fn stream_of(cmem: u64) -> u8 {
-    (cmem >> 12) as u8
-}
 
 impl Engine {
     /// An engine without peers and routes.
@@ -271,6 +279,8 @@ impl Engine {
             resume_at: Time(u64::MAX),
             held: false,
             features: FEATURES,
+            queues_log2: 0,
+            shard: 0,
         }
     }
 
@@ -289,17 +299,11 @@ impl Engine {
         if let Some(known) = self.peers.iter().position(|p| p.mac == mac) {
             return known;
         }
-        let sealed = config.key.is_some();
-        let mut requester = Requester::new(config);
-        requester.set_features(self.features);
-        if self.held {
-            requester.hold();
+        let first = self.peers.len();
+        for queue in 0..self.queues() as u8 {
+            self.add_session(config.clone(), queue, self.shard + queue, now);
         }
-        requester.connect(now);
-        self.deadline = self.deadline.min(requester.deadline());
-        let pacer = self.pacing.map(|p| PeerPacer::new(&p, sealed, 0, now));
-        self.peers.push(Peer { mac, requester, incarnation: None, sealed, pacer });
-        self.peers.len() - 1
+        first
     }
 
     /// Adds a route. A target without an incarnation belongs to the content of the session that its memory node has, or
@@ -345,10 +349,11 @@ impl Engine {
         self.peers.iter().all(|p| p.requester.is_open())
     }
 
-    /// Whether this peer has a session.
+    /// Whether this peer has a session: one for each queue.
     #[inline]
     pub fn is_peer_connected(&self, peer: usize) -> bool {
-        self.peers.get(peer).is_some_and(|p| p.requester.is_open())
+        let all = self.peers.get(peer..peer + self.queues());
+        all.is_some_and(|sessions| sessions.iter().all(|p| p.requester.is_open()))
     }
 
     /// The incarnation of this peer's content, if it has a session, be it just handed over to the next one.
@@ -356,9 +361,16 @@ impl Engine {
         self.peers[peer].requester.incarnation()
     }
 
-    /// Each session in figures.
+    /// Each session in figures. Those of further queues say which beside the memory node's address.
     pub fn sessions(&self) -> Vec<RequesterStatus> {
-        self.peers.iter().map(|p| p.requester.status()).collect()
+        let status = |p: &Peer| {
+            let mut status = p.requester.status();
+            if p.queue > 0 {
+                status.peer = format!("{} queue {}", p.mac, p.queue);
+            }
+            status
+        };
+        self.peers.iter().map(status).collect()
     }
 
     /// What was counted.
@@ -393,12 +405,16 @@ impl Engine {
     fn route(&mut self, hpa: u64) -> Result<Option<(usize, u64)>, EngineError> {
         let Some(route) = self.routes.find(hpa) else { return Ok(None) };
         let (target, _, cmem) = route.locate(hpa);
-        let peer = &self.peers[target.peer];
+        let first = target.peer;
+        let peer = &self.peers[first];
         if target.is_lost(peer.incarnation) {
             self.core.counters.failures += 1;
             return Err(EngineError::DataLost(peer.mac));
         }
-        Ok(Some((target.peer, cmem)))
+        if self.queues_log2 == 0 {
+            return Ok(Some((first, cmem)));
+        }
+        self.shard_of(first, cmem).map(|peer| Some((peer, cmem)))
     }
 
     /// Why `peer` takes nothing at this moment: it is gone, or there is no room, or its session is just being

@@ -45,6 +45,7 @@ impl Engine {
             return;
         }
         for peer in &mut self.peers {
+            tx.steer(peer.queue);
             peer.requester.release(now, tx);
             if let Some(pacer) = &mut peer.pacer {
                 pacer.charge_sent(peer.requester.wire_bytes());

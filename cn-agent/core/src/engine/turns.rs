@@ -1,13 +1,13 @@
 //! What drives the engine from the link's side: frames, time, and the end.
 
 use cxloe_wire::Transmit;
-use cxloe_wire::frame::source;
+use cxloe_wire::frame::{destination, source};
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
 use super::completer::Completer;
 use super::pacing::Signal;
-use super::{Engine, EngineEvent, Sink};
+use super::{Engine, EngineEvent, Peer, Sink};
 
 impl Engine {
     /// When to [`poll`](Self::poll) next.
@@ -20,11 +20,15 @@ impl Engine {
     #[inline]
     pub fn handle(&mut self, frame: &mut [u8], now: Time, tx: &mut dyn Transmit, sink: &mut dyn Sink) {
         let Some(from) = source(frame) else { return };
-        if self.peers.get(self.last_peer).is_none_or(|p| p.mac != from) {
-            let Some(index) = self.peers.iter().position(|p| p.mac == from) else { return };
+        // With one session, whom a frame is for is the requester's affair.
+        let queues = self.queues_log2 > 0;
+        let is_of = |p: &Peer| p.mac == from && (!queues || destination(frame) == Some(p.own));
+        if !self.peers.get(self.last_peer).is_some_and(is_of) {
+            let Some(index) = self.peers.iter().position(is_of) else { return };
             self.last_peer = index;
         }
         let peer = &mut self.peers[self.last_peer];
+        tx.steer(peer.queue);
         let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
         peer.requester.handle(frame, now, tx, &mut completer);
         self.deadline = self.deadline.min(peer.requester.deadline());
@@ -43,6 +47,7 @@ impl Engine {
             let peer = &mut self.peers[index];
             if now >= peer.requester.deadline() {
                 let mut completer = Completer { core: &mut self.core, mac: peer.mac, sink };
+                tx.steer(peer.queue);
                 peer.requester.poll(now, tx, &mut completer);
                 if let Some(pacer) = &mut peer.pacer {
                     // What had waited for others may have been sent.
@@ -81,13 +86,18 @@ impl Engine {
     #[cold]
     fn take_event(&mut self, index: usize, event: SessionEvent, now: Time, tx: &mut dyn Transmit) {
         if let SessionEvent::Opened { incarnation, .. } = &event {
-            self.peers[index].incarnation = Some(*incarnation);
+            self.peers[index].dead = false;
+            let siblings = self.siblings(index);
+            let first = siblings.start;
+            for sibling in &mut self.peers[siblings] {
+                sibling.incarnation = Some(*incarnation);
+            }
             // What the cache and the stranded lines have of memory that is gone is gone too; other memory nodes' lines of
             // the same region stay.
             for route in self.routes.iter_mut() {
                 let mut lost = 0;
                 for (position, target) in
-                    route.targets.iter_mut().enumerate().filter(|(_, t)| t.peer == index)
+                    route.targets.iter_mut().enumerate().filter(|(_, t)| t.peer == first)
                 {
                     target.incarnation.get_or_insert(*incarnation);
                     lost |= u32::from(target.is_lost(Some(*incarnation))) << position;
@@ -98,6 +108,8 @@ impl Engine {
             }
             self.send_stranded(now, tx);
         }
+        // An engine of one session tells it of itself.
+        self.peers[index].dead |= event == SessionEvent::Dead && self.queues_log2 > 0;
         self.core.event(EngineEvent::Session { mac: self.peers[index].mac, event });
     }
 }

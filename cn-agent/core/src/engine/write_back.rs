@@ -19,7 +19,7 @@ use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
 
 use super::completer::Op;
-use super::{Core, Engine, EngineError, page_and_mask, stream_of};
+use super::{Core, Engine, EngineError, Peer, page_and_mask};
 use crate::cache::{Line, LineCache, Place, State};
 
 /// When to try again to send stranded lines for which windows or rings had no room.
@@ -118,8 +118,10 @@ impl Engine {
         }
         self.may_send(peer, now)?;
         let token = self.core.ops.insert(op);
-        let requester = &mut self.peers[peer].requester;
-        if let Err(rejected) = requester.write(stream_of(cmem), cmem, data, token, now, tx) {
+        let stream = self.stream_of(cmem);
+        let Peer { requester, queue, .. } = &mut self.peers[peer];
+        tx.steer(*queue);
+        if let Err(rejected) = requester.write(stream, cmem, data, token, now, tx) {
             self.core.ops.remove(token);
             return Err(self.rejected(peer, hpa, rejected));
         }

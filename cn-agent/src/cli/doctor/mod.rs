@@ -111,8 +111,6 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
         checks.extend(peers::judge_nodes(&asked.memory_nodes, nic.mtu));
         let answers = match &sessions {
             Ok(sessions) => peers::from_agent(sessions),
-            // Over UDP a memory node hears those only who have memory there.
-            Err(ClientError::NoAgent { .. }) if config.backend == Backend::Udp => Vec::new(),
             Err(ClientError::NoAgent { .. }) => peers::ask(config, &asked.memory_nodes),
             Err(_) => Vec::new(),
         };

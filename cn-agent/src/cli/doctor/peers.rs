@@ -1,5 +1,5 @@
 //! The memory nodes: as the manager knows them, and whether frames to them are answered. A running agent knows; else a
-//! session is opened with each for a moment, by packet rings, and closed again. A memory node that still serves an agent
+//! session is opened with each for a moment, by packet rings or over UDP, and closed again. A memory node that still serves an agent
 //! with this address refuses that, which is an answer too.
 
 use std::time::Duration;
@@ -14,8 +14,9 @@ use cxloe_daemon::doctor::{Check, Group};
 use cxloe_daemon::read_key;
 use cxloe_fabric::api::MemoryNodeStatus;
 use cxloe_fabric::model::Health;
+use cxloe_link::outer::Peer;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, LinkConfig, open};
+use cxloe_link::{Backend, LinkConfig, UdpConfig, open};
 use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
 
@@ -68,6 +69,8 @@ enum Outcome {
     Refused(String),
     /// It did not answer.
     Silent,
+    /// It did not answer over UDP, or the manager knows no address of it.
+    SilentOverUdp,
     /// Nobody could be asked, for this reason.
     NotAsked(String),
 }
@@ -87,6 +90,14 @@ impl Answer {
                 format!("no answer within {ANSWER_TIMEOUT:?}"),
                 "both have to be on one Ethernet segment (frames pass no router) and use the same EtherType; look for \
                  frames on both sides: tcpdump -e -i INTERFACE ether proto 0x88b5",
+            ),
+            // One that is well is silent, too, for a compute node without memory there.
+            Outcome::SilentOverUdp => Check::warn(
+                group,
+                name,
+                format!("no answer over UDP within {ANSWER_TIMEOUT:?}"),
+                "that node has to use --link udp, too; it answers compute nodes only that have memory there and whose address \
+                 the manager has told it, or --udp-peer; let UDP at the port through on the way: tcpdump -ni INTERFACE udp port 63669",
             ),
             Outcome::NotAsked(why) => {
                 Check::warn(group, name, "not asked", format!("no frame can be sent from here: {why}"))
@@ -108,15 +119,19 @@ pub fn from_agent(sessions: &[Session]) -> Vec<Answer> {
 
 /// Calls each memory node that the manager reaches.
 pub fn ask(config: &Config, nodes: &[MemoryNodeStatus]) -> Vec<Answer> {
-    let called: Vec<(String, Mac)> = nodes
-        .iter()
-        .filter(|status| status.node.health == Health::Reachable)
+    let reachable = || nodes.iter().filter(|status| status.node.health == Health::Reachable);
+    let called: Vec<(String, Mac)> = reachable()
         .filter_map(|status| Some((status.node.name.to_string(), Mac(status.node.macs.first()?.0))))
         .collect();
+    let udp = config.udp();
+    udp.peers.tell(reachable().flat_map(|status| {
+        let address = status.node.udp;
+        status.node.macs.iter().filter_map(move |mac| Some(Peer { mac: Mac(mac.0), address: address? }))
+    }));
     if called.is_empty() {
         return Vec::new();
     }
-    match call(config, &called) {
+    match call(config, udp, &called) {
         Ok(answers) => answers,
         Err(why) => {
             let answer = |(node, _): (String, Mac)| Answer { node, outcome: Outcome::NotAsked(why.clone()) };
@@ -125,10 +140,12 @@ pub fn ask(config: &Config, nodes: &[MemoryNodeStatus]) -> Vec<Answer> {
     }
 }
 
-fn call(config: &Config, called: &[(String, Mac)]) -> Result<Vec<Answer>, String> {
+fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec<Answer>, String> {
+    let over_udp = config.backend == Backend::Udp;
     // An XDP program on the interface can reset it: that is the agent's to do, not the doctor's.
     let link = LinkConfig {
-        backend: Backend::Packet,
+        backend: if over_udp { Backend::Udp } else { Backend::Packet },
+        udp,
         ethertype: config.ethertype,
         priority: config.priority,
         ..LinkConfig::new(&config.interface)
@@ -165,6 +182,7 @@ fn call(config: &Config, called: &[(String, Mac)]) -> Result<Vec<Answer>, String
         let outcome = match (port.engine().is_peer_connected(peer), refused) {
             (true, _) => Outcome::Open,
             (false, Some((_, why))) => Outcome::Refused(why.clone()),
+            (false, None) if over_udp => Outcome::SilentOverUdp,
             (false, None) => Outcome::Silent,
         };
         Answer { node: node.clone(), outcome }
@@ -209,6 +227,7 @@ mod tests {
     fn an_answer_is_an_answer_even_if_it_is_no() {
         let level = |outcome| Answer { node: "mn0".into(), outcome }.judge().level;
         assert_eq!((level(Outcome::Open), level(Outcome::Silent)), (Level::Ok, Level::Fail));
+        assert_eq!(level(Outcome::SilentOverUdp), Level::Warn);
         assert_eq!(level(Outcome::Refused("version 7".into())), Level::Warn);
         assert_eq!(level(Outcome::NotAsked("no".into())), Level::Warn);
     }

@@ -14,12 +14,14 @@
 
 mod entry;
 mod generation;
+mod instances;
 mod table;
 mod tlb;
 mod writer;
 
 pub use entry::CnId;
 pub use generation::{Generation, Passage};
+pub use instances::Instances;
 pub use table::{PageTable, Translation, Unmapped};
 pub use tlb::{TLB_ENTRIES_DEFAULT, Tlb, TlbCounters};
 pub use writer::{PageTableWriter, Recovery, TableError};

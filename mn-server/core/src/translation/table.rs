@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::entry::{self, CnId, Content, Key, Probe, mp_extent};
 use super::generation::Generation;
+use super::instances::Instances;
 use crate::pool::{MpExtent, Pool, Slot};
 
 /// Why an address has no translation: the status of the Fault that answers the request.
@@ -36,13 +37,14 @@ pub struct Translation {
 pub struct PageTable {
     pool: Arc<Pool>,
     generation: Arc<Generation>,
+    instances: Instances,
     extent_shift: u32,
 }
 
 impl PageTable {
     pub(super) fn new(pool: Arc<Pool>, generation: Arc<Generation>) -> PageTable {
         let extent_shift = pool.extent_bytes().trailing_zeros();
-        PageTable { pool, generation, extent_shift }
+        PageTable { pool, generation, instances: Instances::default(), extent_shift }
     }
 
     /// The pool it lies in and leads to.
@@ -53,6 +55,11 @@ impl PageTable {
     /// The generation of its mappings; each worker takes a [`Passage`](super::Passage) from it.
     pub fn generation(&self) -> &Arc<Generation> {
         &self.generation
+    }
+
+    /// Which instance each CN is; each worker takes a [`Passage`](super::Passage) from it, too.
+    pub fn instances(&self) -> &Instances {
+        &self.instances
     }
 
     /// log2 of the extent size in bytes.

@@ -10,4 +10,5 @@ mod address;
 mod peers;
 
 pub use address::{UDP_PORT_DEFAULT, UdpAddress, UdpAddressError};
+pub(crate) use peers::shard_port;
 pub use peers::{Peer, PeerError, Peers};

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use cxloe_wire::frame::Mac;
+use cxloe_wire::frame::{Mac, SHARDS_MAX};
 use serde::{Deserialize, Serialize};
 
 /// Entries of each list, static and from the manager; what is beyond is left out, and said.
@@ -65,6 +65,15 @@ impl From<Peer> for String {
 }
 
 impl Peer {
+    /// The peers that a compute node with several queues is: itself, and its shards, each at a port of its own.
+    pub fn shards(self) -> impl Iterator<Item = Peer> {
+        (0..SHARDS_MAX).map(move |shard| {
+            let mut address = self.address;
+            address.set_port(shard_port(address.port(), shard));
+            Peer { mac: self.mac.shard(shard), address }
+        })
+    }
+
     /// Whether MAC and address are one node's.
     fn is_one(&self) -> bool {
         let ip = self.address.ip();
@@ -74,6 +83,12 @@ impl Peer {
             && !ip.is_unspecified()
             && !ip.is_multicast()
     }
+}
+
+/// The port of a shard of the node that listens at `port`: counted up, round the end of the numbers past 0.
+pub(crate) fn shard_port(port: u16, shard: u8) -> u16 {
+    let sum = u32::from(port) + u32::from(shard);
+    if sum > u32::from(u16::MAX) { (sum - u32::from(u16::MAX)) as u16 } else { sum as u16 }
 }
 
 /// The table; its copies are one.

@@ -37,6 +37,19 @@ pub(super) fn attach_filter(socket: &OwnedFd, interface: &Interface) -> io::Resu
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
 }
 
+/// Has the interface take in frames for an address that is not its first, as long as the socket is open.
+pub(super) fn accept_address(socket: &OwnedFd, interface: &Interface) -> io::Result<()> {
+    let mut address = [0; 8];
+    address[..6].copy_from_slice(&interface.mac.0);
+    let request = libc::packet_mreq {
+        mr_ifindex: interface.index as libc::c_int,
+        mr_type: libc::PACKET_MR_UNICAST as libc::c_ushort,
+        mr_alen: 6,
+        mr_address: address,
+    };
+    set_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
 /// Spreads the nodes that talk to this interface over its queues: all frames of one source address go to
 /// one worker, so that a session never changes hands.
 pub(super) fn join_fanout(socket: &OwnedFd, config: &LinkConfig, interface: &Interface) -> io::Result<()> {

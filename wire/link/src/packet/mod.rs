@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use filter::{attach_filter, join_fanout};
+use filter::{accept_address, attach_filter, join_fanout};
 pub(super) use receive::RxRing;
 use transmit::TxRing;
 
@@ -51,7 +51,8 @@ pub struct PacketLink {
 impl PacketLink {
     /// Opens a socket on `config.interface` for frames of `config.ethertype`.
     pub fn open(config: &LinkConfig) -> Result<PacketLink, LinkError> {
-        let interface = Interface::find(&config.interface)?;
+        let mut interface = Interface::find(&config.interface)?;
+        interface.mac = interface.mac.shard(config.shard());
         let fail = |what| {
             let interface = interface.clone();
             move |e| interface.error(what, NEEDS, e)
@@ -75,7 +76,10 @@ impl PacketLink {
         bind(&sender, 0, interface.index).map_err(fail("bind a packet socket for sending"))?;
 
         bind(&socket, config.ethertype, interface.index).map_err(fail("bind a packet socket"))?;
-        if config.queues > 1 {
+        if config.shard() > 0 {
+            accept_address(&socket, &interface).map_err(fail("accept frames for the address of a shard"))?;
+        }
+        if config.sharers() > 1 {
             join_fanout(&socket, config, &interface).map_err(fail("join the fan-out group"))?;
         }
 

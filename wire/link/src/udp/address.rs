@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use cxloe_wire::frame::Mac;
 
 use crate::interface::Interface;
-use crate::outer::{UDP_PORT_DEFAULT, UdpAddress};
+use crate::outer::{UDP_PORT_DEFAULT, UdpAddress, shard_port};
 use crate::{LinkConfig, LinkError};
 
 /// The outer address of a `udp` link that is opened with `config`, in this thread's network namespace: what the node
@@ -39,10 +39,14 @@ pub fn own_mac(config: &LinkConfig) -> Result<Mac, LinkError> {
 /// The interface that `config` names, with the MAC that the node has on it; and its outer address.
 pub(crate) fn station(config: &LinkConfig) -> Result<(Interface, SocketAddr), LinkError> {
     let mut interface = Interface::find_any(&config.interface)?;
-    let own = own_address(config)?;
+    let mut own = own_address(config)?;
     let has_mac = interface.mac != Mac::default() && !interface.mac.is_multicast();
     if !has_mac || own.port() != UDP_PORT_DEFAULT {
         interface.mac = derived_mac(own);
+    }
+    if config.shard() > 0 {
+        interface.mac = interface.mac.shard(config.shard());
+        own.set_port(shard_port(own.port(), config.shard()));
     }
     Ok((interface, own))
 }

@@ -53,7 +53,7 @@ impl UdpLink {
             move |e| interface.error(what, NEEDS, e)
         };
         let socket = socket::new(own).map_err(fail("open a UDP socket"))?;
-        let able = socket::prepare(&socket, own, config.priority, config.queues > 1)
+        let able = socket::prepare(&socket, own, config.priority, config.sharers() > 1)
             .map_err(fail("set up a UDP socket"))?;
         socket::bind(&socket, own).map_err(|e| match e.raw_os_error() {
             Some(libc::EADDRINUSE) => {

@@ -72,7 +72,9 @@ pub struct XdpLink {
 impl XdpLink {
     /// Opens a socket on queue `config.queue` of `config.interface` for frames of `config.ethertype`.
     pub fn open(config: &LinkConfig) -> Result<XdpLink, LinkError> {
-        let interface = Interface::find(&config.interface)?;
+        let mut interface = Interface::find(&config.interface)?;
+        let addresses = config.addresses(interface.mac);
+        interface.mac = interface.mac.shard(config.shard());
         let fail = |what| {
             let interface = interface.clone();
             move |e: io::Error| match e.raw_os_error() {
@@ -121,7 +123,7 @@ impl XdpLink {
         fill.publish();
 
         let program =
-            Program::attach(&interface, config.ethertype).map_err(fail("attach the XDP program"))?;
+            Program::attach(&interface, &addresses, config.ethertype).map_err(fail("attach the XDP program"))?;
         let Bound { zero_copy, parts: carried } =
             bind(&socket, interface.index, config.queue, parts).map_err(fail("bind to the queue"))?;
         let max_frame = wanted.min(carried as usize * payload - vlan::TAG_LEN);

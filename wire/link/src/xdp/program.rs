@@ -1,5 +1,5 @@
 //! The XDP program that picks our frames out of an interface's traffic: those of our EtherType (802.1Q
-//! tagged or not) for the interface's own address go to the AF_XDP socket of the queue they arrived on;
+//! tagged or not) for the interface's own address, or for one of its shards, go to the AF_XDP socket of the queue they arrived on;
 //! everything else passes on to the kernel as if the program were not there.
 //!
 //! It is written as instructions, so that neither a compiler nor a loader is needed at run time, and
@@ -10,6 +10,8 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, Weak};
+
+use cxloe_wire::frame::Mac;
 
 use crate::interface::Interface;
 use crate::socket::owned;
@@ -25,8 +27,8 @@ pub(super) struct Program {
     _link: OwnedFd,
 }
 
-/// What tells programs apart: network namespace, interface and EtherType.
-type Key = (u64, u32, u16);
+/// What tells programs apart: network namespace, interface, EtherType and addresses.
+type Key = (u64, u32, u16, Vec<Mac>);
 
 /// The programs this process has attached.
 static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
@@ -34,9 +36,9 @@ static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
 impl Program {
     /// The program on `interface`: the one this process has attached already, or a new one, native where
     /// the driver can, else generic.
-    pub fn attach(interface: &Interface, ethertype: u16) -> io::Result<Arc<Program>> {
+    pub fn attach(interface: &Interface, addresses: &[Mac], ethertype: u16) -> io::Result<Arc<Program>> {
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").map(|m| m.ino()).unwrap_or(0);
-        let key: Key = (namespace, interface.index, ethertype);
+        let key: Key = (namespace, interface.index, ethertype, addresses.to_vec());
         let mut attached = ATTACHED.lock().unwrap_or_else(|e| e.into_inner());
         let attached = attached.get_or_insert_with(HashMap::new);
         attached.retain(|_, p| p.strong_count() > 0);
@@ -44,7 +46,7 @@ impl Program {
             return Ok(program);
         }
         let map = create_map()?;
-        let program = load(&map, interface, ethertype)?;
+        let program = load(&map, addresses, ethertype)?;
         let (link, native) = match create_link(&program, interface.index, FLAG_NATIVE) {
             Ok(link) => (link, true),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Err(e),
@@ -106,8 +108,8 @@ fn create_map() -> io::Result<OwnedFd> {
     owned(bpf(MAP_CREATE, &attr)?)
 }
 
-fn load(map: &OwnedFd, interface: &Interface, ethertype: u16) -> io::Result<OwnedFd> {
-    let code = instructions(map.as_raw_fd(), interface.mac.0, ethertype);
+fn load(map: &OwnedFd, addresses: &[Mac], ethertype: u16) -> io::Result<OwnedFd> {
+    let code = instructions(map.as_raw_fd(), addresses, ethertype);
     let license = c"Dual MIT/GPL";
     let mut attr = Attr([0; 16]);
     attr.0[0] = pair(PROG_TYPE_XDP, code.len() as u64);
@@ -141,15 +143,17 @@ const fn op(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
         | ((imm as u32 as u64) << 32)
 }
 
-fn instructions(map: libc::c_int, mac: [u8; 6], ethertype: u16) -> Vec<u64> {
+fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16) -> Vec<u64> {
     const LOAD_W: u8 = 0x61; // dst = *(u32 *)(src + off)
     const LOAD_H: u8 = 0x69; // dst = *(u16 *)(src + off)
     const MOVE: u8 = 0xBF;
     const MOVE_IMM: u8 = 0xB7;
     const ADD_IMM: u8 = 0x07;
     const IF_GT: u8 = 0x2D;
+    const IF_EQ_IMM: u8 = 0x15;
     const IF_NE_IMM: u8 = 0x55;
     const IF_NE32_IMM: u8 = 0x56;
+    const JUMP: u8 = 0x05;
     const CALL: u8 = 0x85;
     const EXIT: u8 = 0x95;
     const XDP_PASS: i32 = 2;
@@ -157,30 +161,44 @@ fn instructions(map: libc::c_int, mac: [u8; 6], ethertype: u16) -> Vec<u64> {
     // Packet bytes are compared as this machine loads them.
     let ours = i32::from(u16::from_ne_bytes(ethertype.to_be_bytes()));
     let tagged = i32::from(u16::from_ne_bytes(0x8100_u16.to_be_bytes()));
-    let mac_high = i32::from_ne_bytes([mac[0], mac[1], mac[2], mac[3]]);
-    let mac_low = i32::from(u16::from_ne_bytes([mac[4], mac[5]]));
-    vec![
-        /*  0 */ op(MOVE, 6, 1, 0, 0), // r6 = context
-        /*  1 */ op(LOAD_W, 2, 1, 0, 0), // r2 = first byte of the frame
-        /*  2 */ op(LOAD_W, 3, 1, 4, 0), // r3 = its end
-        /*  3 */ op(MOVE, 4, 2, 0, 0),
-        /*  4 */ op(ADD_IMM, 4, 0, 0, 18),
-        /*  5 */ op(IF_GT, 4, 3, 14, 0), // shorter than a tagged header: pass
-        /*  6 */ op(LOAD_H, 5, 2, 12, 0), // r5 = EtherType
-        /*  7 */ op(IF_NE_IMM, 5, 0, 1, tagged),
-        /*  8 */ op(LOAD_H, 5, 2, 16, 0), // the one behind the tag
-        /*  9 */ op(IF_NE_IMM, 5, 0, 10, ours),
-        /* 10 */ op(LOAD_W, 5, 2, 0, 0),
-        /* 11 */ op(IF_NE32_IMM, 5, 0, 8, mac_high),
-        /* 12 */ op(LOAD_H, 5, 2, 4, 0),
-        /* 13 */ op(IF_NE_IMM, 5, 0, 6, mac_low),
-        /* 14 */ op(0x18, 1, 1, 0, map), // r1 = map, 64-bit immediate by descriptor
-        /* 15 */ op(0, 0, 0, 0, 0),
-        /* 16 */ op(LOAD_W, 2, 6, 16, 0), // r2 = receive queue
-        /* 17 */ op(MOVE_IMM, 3, 0, 0, XDP_PASS), // nobody listens there: pass
-        /* 18 */ op(CALL, 0, 0, 0, REDIRECT_MAP),
-        /* 19 */ op(EXIT, 0, 0, 0, 0),
-        /* 20 */ op(MOVE_IMM, 0, 0, 0, XDP_PASS),
-        /* 21 */ op(EXIT, 0, 0, 0, 0),
-    ]
+    // Of each address: its first four octets, its last two, and if they are others, on to the next.
+    const PER_ADDRESS: usize = 4;
+    let compares = addresses.iter().enumerate().flat_map(|(index, mac)| {
+        let [a, b, c, d, e, f] = mac.0;
+        let high = i32::from_ne_bytes([a, b, c, d]);
+        let low = i32::from(u16::from_ne_bytes([e, f]));
+        // Over what is left of the addresses, and the jump behind them.
+        let found = (PER_ADDRESS * (addresses.len() - index - 1) + 1) as i16;
+        [
+            op(LOAD_W, 5, 2, 0, 0),
+            op(IF_NE32_IMM, 5, 0, 2, high),
+            op(LOAD_H, 5, 2, 4, 0),
+            op(IF_EQ_IMM, 5, 0, found, low),
+        ]
+    });
+    let redirect = [
+        op(0x18, 1, 1, 0, map), // r1 = map, 64-bit immediate by descriptor
+        op(0, 0, 0, 0, 0),
+        op(LOAD_W, 2, 6, 16, 0),         // r2 = receive queue
+        op(MOVE_IMM, 3, 0, 0, XDP_PASS), // nobody listens there: pass
+        op(CALL, 0, 0, 0, REDIRECT_MAP),
+        op(EXIT, 0, 0, 0, 0),
+    ];
+    // From the first address to the end of the redirection, with the jump between.
+    let pass = (PER_ADDRESS * addresses.len() + 1 + redirect.len()) as i16;
+    let head = [
+        op(MOVE, 6, 1, 0, 0),   // r6 = context
+        op(LOAD_W, 2, 1, 0, 0), // r2 = first byte of the frame
+        op(LOAD_W, 3, 1, 4, 0), // r3 = its end
+        op(MOVE, 4, 2, 0, 0),
+        op(ADD_IMM, 4, 0, 0, 18),
+        op(IF_GT, 4, 3, 4 + pass, 0), // shorter than a tagged header: pass
+        op(LOAD_H, 5, 2, 12, 0),      // r5 = EtherType
+        op(IF_NE_IMM, 5, 0, 1, tagged),
+        op(LOAD_H, 5, 2, 16, 0), // the one behind the tag
+        op(IF_NE_IMM, 5, 0, pass, ours),
+    ];
+    let otherwise = [op(JUMP, 0, 0, redirect.len() as i16, 0)];
+    let end = [op(MOVE_IMM, 0, 0, 0, XDP_PASS), op(EXIT, 0, 0, 0, 0)];
+    head.into_iter().chain(compares).chain(otherwise).chain(redirect).chain(end).collect()
 }

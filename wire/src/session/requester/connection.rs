@@ -6,7 +6,7 @@ use core::time::Duration;
 use super::phase::{Phase, Standing};
 use crate::Transmit;
 use crate::frame::{
-    FEATURES, Hello, HelloAck, HelloStatus, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
+    FEATURES, Hello, HelloAck, HelloStatus, Mac, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
 };
 use crate::session::Nonces;
 use crate::session::framer::Framer;
@@ -56,6 +56,9 @@ pub(super) struct Connection {
     pub versions: RangeInclusive<u16>,
     /// The features a Hello asks for.
     pub features: u32,
+    /// Which shard of which CN it is for; 0 and no address for a CN with one session.
+    pub shard: u8,
+    pub owner: Mac,
 }
 
 impl Connection {
@@ -75,6 +78,8 @@ impl Connection {
             refused: None,
             versions: PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION,
             features: FEATURES,
+            shard: 0,
+            owner: Mac::default(),
         }
     }
 

@@ -6,7 +6,7 @@ use super::connection::Session;
 use super::phase::{Action, Event, Phase};
 use super::{Completions, OpError, Requester, SessionEvent};
 use crate::Transmit;
-use crate::frame::{Aead, Command, HelloAck, HelloStatus, Message, Seal, Space};
+use crate::frame::{Aead, Command, FEATURE_SHARDS, HelloAck, HelloStatus, Message, Seal, Space};
 use crate::session::framer::{Framer, Received};
 use crate::session::infer;
 use crate::time::Time;
@@ -107,6 +107,10 @@ impl Requester {
         }
         if ack.integrity != hello.integrity {
             return self.refused(HelloStatus::Integrity, &ack, now);
+        }
+        if hello.shard > 0 && ack.features & FEATURE_SHARDS == 0 {
+            // It takes this end for another CN, one without memory.
+            return self.refused(HelloStatus::Shard, &ack, now);
         }
         let sane = ack.session != 0
             && ack.window > 0

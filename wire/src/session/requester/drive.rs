@@ -109,6 +109,8 @@ impl Requester {
             streams: self.config.streams,
             max_frame: self.config.max_frame.min(MAX_FRAME_LIMIT) as u16,
             integrity: if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain },
+            shard: self.connection.shard,
+            owner: self.connection.owner,
         });
         self.connection.interval = self.config.timing.hello_first;
         self.timers.arm(Timer::Retry, now);

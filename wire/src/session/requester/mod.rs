@@ -40,7 +40,7 @@ use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, WINDOW, infer};
 use crate::Transmit;
 use crate::frame::{
-    BURST_LINES_MAX, Command, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE, Message, Space,
+    BURST_LINES_MAX, Command, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE, Mac, Message, Space,
     WIRE_OVERHEAD, burst_read_lines_max, burst_write_lines_max, multi_read_lines_max, multi_write_lines_max,
 };
 use crate::time::Time;
@@ -140,6 +140,14 @@ impl Requester {
     /// Asks for these features at most, of those there are ([`FEATURES`]), in sessions yet to be agreed on.
     pub fn set_features(&mut self, features: u32) {
         self.connection.features = features & FEATURES;
+    }
+
+    /// Is shard `shard` of the CN `owner`, in sessions yet to be agreed on: this end's address has to be
+    /// `owner.shard(shard)`.
+    pub fn set_shard(&mut self, owner: Mac, shard: u8) {
+        debug_assert_eq!(owner.shard(shard), self.config.identity.own);
+        self.connection.shard = shard;
+        self.connection.owner = if shard == 0 { Mac::default() } else { owner };
     }
 
     /// More requests follow at once: single lines wait for each other from now on, to be sent many in a frame where the

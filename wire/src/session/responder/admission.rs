@@ -12,7 +12,7 @@ use super::phase::{Action, Event, Liveness, Phase, next};
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
 use crate::frame::{
-    Aead, Axi, Command, FEATURE_MULTI, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE,
+    Aead, Axi, Command, FEATURE_MULTI, FEATURE_SHARDS, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE,
     MAX_FRAME_LIMIT, Mac, Message, PfcVector, Seal, Space,
 };
 use crate::session::framer::{Framer, Identity, Received};
@@ -149,7 +149,8 @@ impl Responder {
             status: HelloStatus::Ok,
         };
         let known = self.by_cn.get(cn);
-        let guest = !memory.has_memory(cn.to_u64());
+        let owner = hello.cn(cn).filter(|_| hello.shard == 0 || ack.features & FEATURE_SHARDS != 0);
+        let guest = !memory.has_memory(owner.unwrap_or(cn).to_u64());
         let refusal = if !self.versions.contains(&hello.version) {
             self.event(ResponderEvent::VersionMismatch { cn, version: hello.version });
             Some(HelloStatus::VersionMismatch)
@@ -157,7 +158,9 @@ impl Responder {
             Some(HelloStatus::Draining)
         } else if hello.integrity != integrity {
             Some(HelloStatus::Integrity)
-        } else if !memory.admits(cn.to_u64()) {
+        } else if owner.is_none() {
+            Some(HelloStatus::Shard)
+        } else if !memory.admits(owner.unwrap_or(cn).to_u64()) {
             Some(HelloStatus::NotAllowed)
         } else if hello.streams == 0 || usize::from(ack.max_frame) < FRAME_MIN {
             Some(HelloStatus::NoResources)
@@ -175,6 +178,10 @@ impl Responder {
         if let Some(status) = refusal {
             ack.status = status;
             return Some(ack);
+        }
+        if hello.shard > 0 && !memory.is_current(hello.owner.to_u64(), hello.instance) {
+            // The CN itself comes first.
+            return None;
         }
         ack.session = self.nonces.next();
         ack.nonce = self.nonces.next();
@@ -223,7 +230,7 @@ impl Responder {
         if now - self.guests_at >= GUEST_CHECK_INTERVAL {
             self.guests_at = now;
             for session in self.sessions.iter_mut().flatten() {
-                session.guest = !memory.has_memory(session.cn.to_u64());
+                session.guest = !memory.has_memory(session.owner.to_u64());
             }
         }
     }
@@ -314,6 +321,17 @@ impl Responder {
             }
             return;
         };
+        let Hello { shard, instance, .. } = offer.hello;
+        let owner = offer.hello.cn(cn).unwrap_or(cn);
+        let ready = match shard {
+            0 => memory.take_over(owner.to_u64(), instance),
+            _ => memory.is_current(owner.to_u64(), instance),
+        };
+        if !ready {
+            // The CN says it again.
+            self.offers.add(offer);
+            return;
+        }
         self.finish_batch(tx);
         let old = self.by_cn.get(cn);
         let (phase, _) =
@@ -321,7 +339,7 @@ impl Responder {
         if let Some(index) = old {
             self.end(index);
         }
-        let guest = !memory.has_memory(cn.to_u64());
+        let guest = !memory.has_memory(owner.to_u64());
         if old.is_none() && guest && !self.has_room_for_guest(now, memory) {
             return;
         }
@@ -332,8 +350,10 @@ impl Responder {
         let max_frame = usize::from(offer.ack.max_frame);
         let session = Session {
             cn,
+            owner,
+            shard,
             guest,
-            instance: offer.hello.instance,
+            instance,
             framer: offer.framer,
             max_frame,
             multi: offer.ack.features & FEATURE_MULTI != 0,
@@ -358,7 +378,7 @@ impl Responder {
     }
 
     /// Forgets a session; what it counted is kept in the sums.
-    fn end(&mut self, index: usize) {
+    pub(super) fn end(&mut self, index: usize) {
         if let Some(session) = self.sessions[index].take() {
             self.by_cn.remove(session.cn);
             self.early -= session.buffers.used();

@@ -55,6 +55,19 @@ pub trait Memory {
         let _ = cn;
         true
     }
+
+    /// CN `cn` is this instance from now on. Whether nothing of an earlier instance's shards can be executed any more, by
+    /// any worker of the node: until then the session does not start, and the CN asks again.
+    fn take_over(&mut self, cn: u64, instance: u64) -> bool {
+        let _ = (cn, instance);
+        true
+    }
+
+    /// Whether CN `cn` is this instance, so that shards of it may have sessions.
+    fn is_current(&mut self, cn: u64, instance: u64) -> bool {
+        let _ = (cn, instance);
+        true
+    }
 }
 
 /// What a responder needs to know.
@@ -191,7 +204,11 @@ pub struct SessionStatus {
 const EVENTS_MAX: usize = 64;
 
 struct Session {
+    /// The address at the other end.
     cn: Mac,
+    /// Whose memory it reaches, and by which of that CN's shards.
+    owner: Mac,
+    shard: u8,
     /// Whether the CN had no memory here when this was last looked at.
     guest: bool,
     instance: u64,
@@ -301,6 +318,31 @@ impl Responder {
         self.by_cn.get(cn).is_some()
     }
 
+    /// Whose memory the session with `cn` reaches; `cn` itself if there is none.
+    #[inline]
+    pub fn owner(&self, cn: Mac) -> Mac {
+        if let Some(Some(session)) = self.sessions.get(self.last)
+            && session.cn == cn
+        {
+            return session.owner;
+        }
+        let session = self.by_cn.get(cn).and_then(|index| self.sessions[index].as_ref());
+        session.map_or(cn, |session| session.owner)
+    }
+
+    /// Ends the sessions of shards whose CN is another instance by now ([`Memory::is_current`]), without a word.
+    #[cold]
+    pub fn end_replaced<M: Memory>(&mut self, memory: &mut M) {
+        for index in 0..self.sessions.len() {
+            let Some(session) = &self.sessions[index] else { continue };
+            let (cn, owner) = (session.cn, session.owner.to_u64());
+            if session.shard > 0 && !memory.is_current(owner, session.instance) {
+                self.end(index);
+                self.event(ResponderEvent::Ended(cn));
+            }
+        }
+    }
+
     /// Sessions that are open.
     pub fn sessions(&self) -> usize {
         self.by_cn.len()
@@ -370,7 +412,7 @@ impl Responder {
         session.last_heard = now;
         let before = session.buffers.used();
         let mut cx = Context {
-            cn: cn.to_u64(),
+            cn: session.owner.to_u64(),
             framer: &session.framer,
             max_frame: session.max_frame,
             counters: &mut session.counters,
@@ -429,7 +471,7 @@ impl Responder {
             for stream in session.streams.iter_mut().filter(|stream| stream.is_stalled()) {
                 let before = session.buffers.used();
                 let mut cx = Context {
-                    cn: session.cn.to_u64(),
+                    cn: session.owner.to_u64(),
                     framer: &session.framer,
                     max_frame: session.max_frame,
                     counters: &mut session.counters,

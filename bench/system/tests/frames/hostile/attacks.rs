@@ -30,6 +30,8 @@ pub fn hello(from: Mac, instance: u64, nonce: u64) -> Vec<u8> {
         streams: 16,
         max_frame: 1514,
         integrity: Integrity::Plain,
+        shard: 0,
+        owner: Mac::default(),
     };
     outside(from, MN, Direction::ToMn, &Message::Hello(hello))
 }

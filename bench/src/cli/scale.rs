@@ -1,0 +1,189 @@
+//! `cxloe-bench scale`: queues and throughput.
+
+use std::time::Duration;
+
+use cxloe_daemon::{Switch, to_stdout};
+use cxloe_lab::Interrupt;
+use cxloe_port::rate_control::RateControl;
+use cxloe_sim::scaling::{ScalingSetting, simulate};
+use cxloe_wire::frame::SHARDS_MAX;
+
+use super::Failure;
+use super::common::{LinkArgs, OutputArgs, RegionArgs, report};
+use crate::connect::{ConnectOptions, Shards};
+use crate::measure::scale::{ScalePlan, scale};
+use crate::report::Throughput;
+
+/// Measure how throughput grows with the queues of an interface
+///
+/// For 1, 2, 4, ... queues as many shards of this compute node, a thread each, read lines and read and write bulk in a
+/// part of a region each. The memory node needs as many workers (--workers), and both machines as many cores: with fewer, the table
+/// shows that it works, and not how fast it is.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    link: LinkArgs,
+    #[command(flatten)]
+    region: RegionArgs,
+
+    /// Simulate instead, with a core for each queue at both ends and so many nanoseconds for a frame at the memory node's:
+    /// neither the interface nor a memory node is touched
+    #[arg(long, value_name = "NS")]
+    simulate: Option<u64>,
+
+    /// Most queues: 1, 2, 4, 8 or 16
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = queues)]
+    queues: u8,
+
+    /// CPUs of the shards' threads, as 2,3,4,5 [default: not pinned]
+    #[arg(long, value_name = "CPU", value_delimiter = ',')]
+    cpus: Vec<usize>,
+
+    /// Trials of each kind
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    trials: u32,
+
+    /// How long each trial takes, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    each_ms: u64,
+
+    /// Requests in flight, of each shard
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    depth: usize,
+
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+fn queues(text: &str) -> Result<u8, String> {
+    let queues = text.parse().ok().filter(|n: &u8| n.is_power_of_two() && *n <= SHARDS_MAX);
+    queues.ok_or_else(|| format!("`{text}` is none of 1, 2, 4, 8 and {SHARDS_MAX}"))
+}
+
+/// The model's table.
+fn simulated(worker_frame_ns: u64, queues: u8) -> Result<(), Failure> {
+    to_stdout!(
+        "simulated: a core for each queue at both ends, {worker_frame_ns} ns a frame at the memory node and half of it at the \
+         compute node, 100 Gbit/s; caches and memory bandwidth are not modelled"
+    );
+    to_stdout!("queues   lines/s     x   read GiB/s     x");
+    let mut one = None;
+    for queues in (0..).map(|log2| 1 << log2).take_while(|count| *count <= queues) {
+        let lines = ScalingSetting {
+            shards: queues,
+            workers: queues.into(),
+            worker_frame_ns,
+            shard_frame_ns: worker_frame_ns / 2,
+            ..ScalingSetting::default()
+        };
+        let ops = simulate(&lines)?.ops_per_s;
+        let bytes = simulate(&ScalingSetting { lines: 23, depth: 64, ..lines })?.bytes_per_s;
+        let (first_ops, first_bytes) = *one.get_or_insert((ops, bytes));
+        to_stdout!(
+            "{queues:>6} {ops:>9.0} {:>5.2} {:>12.2} {:>5.2}",
+            ops / first_ops,
+            bytes / f64::from(1 << 30),
+            bytes / first_bytes
+        );
+    }
+    Ok(())
+}
+
+pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
+    if let Some(worker_frame_ns) = args.simulate {
+        return simulated(worker_frame_ns, args.queues);
+    }
+    let options = ConnectOptions {
+        name: "bench".into(),
+        link: args.link.config(),
+        extras: args.link.extras(),
+        wait: args.link.wait,
+        manager: args.region.manager.clone(),
+        region: args.region.region.clone(),
+        size: args.region.size.0,
+        ways: args.region.ways,
+        granularity: args.region.granularity,
+        timeout: Duration::from_secs(10),
+        rate_control: (args.region.rate_control == Switch::On).then(RateControl::default),
+    };
+    let plan = ScalePlan {
+        trials: args.trials,
+        each: Duration::from_millis(args.each_ms),
+        depth: args.depth,
+        cpus: args.cpus.clone(),
+    };
+    let numbers = (0..).map(|log2| 1 << log2).take_while(|count| *count <= args.queues);
+    let (mut written, mut rows): (_, Vec<(u8, Vec<Throughput>)>) = (None, Vec::new());
+    for count in numbers {
+        let mut shards = Shards::open(&options, count)?;
+        let info = shards.ports[0].link().info().clone();
+        let report = written.get_or_insert_with(|| report(&info, vec![info.interface.clone()], args.link.wait, None));
+        let (shards, throughputs) = scale(shards, &plan, &|| Ok(interrupt.check()?))?;
+        let Shards { ports, lease, .. } = shards;
+        // The CN's own session, which the others hang on, ends last.
+        for port in ports.into_iter().rev() {
+            port.close()?;
+        }
+        lease.end()?;
+        throughputs.iter().cloned().for_each(|throughput| report.add_throughput(throughput));
+        rows.push((count, throughputs));
+    }
+    to_stdout!("{}", table(&rows));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores < usize::from(args.queues) {
+        to_stdout!(
+            "{cores} cores here for up to {} threads: this shows that several queues work, and not how fast they are",
+            args.queues
+        );
+    }
+    written.map_or(Ok(()), |report| args.output.write(&report, &[]))
+}
+
+/// A row for each number of queues: what all do together, and that as a multiple of one queue's.
+fn table(rows: &[(u8, Vec<Throughput>)]) -> String {
+    let mut text = String::from("queues   lines/s     x   read GiB/s     x   write GiB/s     x\n");
+    let Some((_, first)) = rows.first() else { return text };
+    for (queues, now) in rows {
+        let [lines, read, write] = [0, 1, 2].map(|kind| now.get(kind).zip(first.get(kind)));
+        let of = |pair: Option<(&Throughput, &Throughput)>, value: fn(&Throughput) -> f64| {
+            pair.map_or((0.0, 0.0), |(now, one)| (value(now), value(now) / value(one).max(1.0)))
+        };
+        let (lines, lines_x) = of(lines, |t| t.ops_per_s);
+        let (read, read_x) = of(read, |t| t.bytes_per_s);
+        let (write, write_x) = of(write, |t| t.bytes_per_s);
+        let gib = f64::from(1 << 30);
+        text.push_str(&format!(
+            "{queues:>6} {lines:>9.0} {lines_x:>5.2} {:>12.2} {read_x:>5.2} {:>13.2} {write_x:>5.2}\n",
+            read / gib,
+            write / gib
+        ));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_says_what_all_queues_do_and_how_often_that_of_one() {
+        let throughput = |ops: f64| Throughput {
+            name: String::new(),
+            ops_per_s: ops,
+            bytes_per_s: ops * f64::from(1 << 20),
+            trials: Vec::new(),
+        };
+        let row = |queues, ops| (queues, vec![throughput(ops), throughput(ops), throughput(2.0 * ops)]);
+        let text = table(&[row(1, 1024.0), row(4, 3072.0)]);
+        let last = text.lines().last().unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(last, ["4", "3072", "3.00", "3.00", "3.00", "6.00", "3.00"]);
+    }
+
+    #[test]
+    fn queues_are_powers_of_two() {
+        assert_eq!(queues("16"), Ok(16));
+        for wrong in ["0", "3", "32", "", "four"] {
+            assert!(queues(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! A compute node on four queues, and a memory node whose four workers serve it: every byte right, over each kind of link,
+//! also with losses; what one queue's end comes to; and what a successor finds.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_cn_core::engine::EngineError;
+use cxloe_lab::{Lab, Standing};
+use cxloe_link::fault::FaultInjector;
+use cxloe_link::{Backend, Link, join_queues};
+use cxloe_mn::admin::client::ask;
+use cxloe_port::port::{Port, PortError};
+use cxloe_system::cable::cable_for;
+use cxloe_system::node::{MemoryNode, config_to, link_on, port_of, queues_on};
+use cxloe_system::{LIMIT, Outcome, Test, ensure, eventually, text};
+use cxloe_wire::frame::Mac;
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
+const HPA: u64 = 1 << 32;
+const REGION: u64 = 4 << 20;
+const QUEUES: u32 = 4;
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = vec![
+        Test::new("packet::every_worker_serves_its_pages", || serves(Backend::Packet)),
+        Test::new("udp::every_worker_serves_its_pages", || serves(Backend::Udp)),
+        Test::new("packet::losses_are_repaired_on_each_queue", losses_are_repaired),
+        Test::new("packet::a_queue_that_ends_ends_the_node", a_queue_that_ends_ends_the_node),
+        Test::new("packet::a_successor_with_fewer_queues_comes_after_all", a_successor_comes_after_all),
+    ];
+    if standing == Standing::Root {
+        tests.push(Test::new("xdp::every_worker_serves_its_pages", || serves(Backend::Xdp)));
+    }
+    tests
+}
+
+fn lab(backend: Backend) -> Outcome<Lab> {
+    let cable = cable_for(backend).queues(QUEUES);
+    Ok(cable.mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+}
+
+fn node(lab: &Lab, backend: Backend, folder: &Path) -> Outcome<MemoryNode> {
+    let socket = folder.join("mn.sock");
+    let more = ["--workers", "4", "--socket", text(&socket)];
+    MemoryNode::start_with(lab, "mn0", backend, &[(CN, REGION)], folder, &more)
+}
+
+fn on(link: Box<dyn Link>) -> Outcome<Port> {
+    let mut port = port_of(link, QUEUES as usize, MN, HPA, REGION, CacheConfig::default())?;
+    port.connect(LIMIT)?;
+    Ok(port)
+}
+
+/// Writes all of the region by bursts, some lines of it by themselves, and looks at every byte, both ways.
+fn check(port: &mut Port, seed: u8) -> Outcome {
+    let mut all: Vec<u8> = (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8 ^ seed).collect();
+    port.write_bytes(HPA, &all)?;
+    for line in (0..REGION / 64).step_by(97) {
+        port.write(HPA + line * 64, &[line as u8; 64])?;
+        all[line as usize * 64..][..64].fill(line as u8);
+    }
+    port.flush()?;
+    let mut back = vec![0; all.len()];
+    port.read_bytes(HPA, &mut back)?;
+    if let Some(line) = (0..all.len() / 64).find(|line| all[line * 64..][..64] != back[line * 64..][..64]) {
+        return Err(format!("line {line} holds other bytes").into());
+    }
+    for line in (0..REGION / 64).step_by(31) {
+        ensure(port.read(HPA + line * 64)? == all[line as usize * 64..][..64], format!("line {line}"))?;
+    }
+    Ok(())
+}
+
+/// The sessions of the memory node's workers, and how many requests each session has had executed.
+fn sessions(folder: &Path) -> Outcome<Vec<Vec<(String, u64)>>> {
+    let status = ask(&folder.join("mn.sock")).map_err(|error| error.to_string())?;
+    let of = |worker: &cxloe_mn::admin::WorkerStatus| {
+        worker.report.sessions.iter().map(|s| (s.cn.clone(), s.counters.executed)).collect()
+    };
+    Ok(status.workers.iter().map(of).collect())
+}
+
+fn serves(backend: Backend) -> Outcome {
+    let lab = lab(backend)?;
+    let folder = tempfile::tempdir()?;
+    let node = node(&lab, backend, folder.path())?;
+    let mut port = on(queues_on(&lab, &config_to(backend, MN), QUEUES)?)?;
+    for seed in 1..4 {
+        check(&mut port, seed)?;
+    }
+    let workers = sessions(folder.path())?;
+    let all: BTreeSet<String> = workers.iter().flatten().map(|(cn, _)| cn.clone()).collect();
+    let expected: BTreeSet<String> = (0..QUEUES as u8).map(|shard| CN.shard(shard).to_string()).collect();
+    ensure(all == expected, format!("{workers:?}"))?;
+    let busy = |executed: &u64| *executed > REGION / 4096 / u64::from(QUEUES);
+    ensure(workers.iter().flatten().all(|(_, executed)| busy(executed)), format!("{workers:?}"))?;
+    // Over UDP the kernel spreads ports as it likes.
+    let spread = backend == Backend::Udp || workers.iter().all(|worker| worker.len() == 1);
+    ensure(spread, format!("not a worker for each: {workers:?}"))?;
+    let counters = port.link().counters();
+    ensure(counters.rx_forged + counters.rx_foreign + counters.tx_unknown == 0, format!("{counters:?}"))?;
+    port.close()?;
+    ensure(node.end()?.success(), "mn-server failed")
+}
+
+fn losses_are_repaired() -> Outcome {
+    let lab = lab(Backend::Packet)?;
+    let folder = tempfile::tempdir()?;
+    let node = node(&lab, Backend::Packet, folder.path())?;
+    let config = config_to(Backend::Packet, MN);
+    let links = (0..QUEUES).map(|queue| -> Outcome<Box<dyn Link>> {
+        let config = cxloe_link::LinkConfig { queue, queues: QUEUES, sharded: true, ..config.clone() };
+        let plan = format!("drop=1%,dup=0.5%,corrupt=0.5%,reorder=1%,seed={queue}").parse()?;
+        Ok(Box::new(FaultInjector::new(link_on(&lab, &config)?, &plan)))
+    });
+    let mut port = on(join_queues(links.collect::<Outcome<_>>()?)?)?;
+    check(&mut port, 5)?;
+    check(&mut port, 6)?;
+    let repaired: Vec<u64> =
+        port.engine().sessions().iter().map(|session| session.counters.retransmitted).collect();
+    ensure(repaired.len() == 4 && repaired.iter().all(|count| *count > 0), format!("{repaired:?}"))?;
+    port.close()?;
+    ensure(node.end()?.success(), "mn-server failed")
+}
+
+/// A link that can be told to lose everything.
+struct Silenced {
+    link: Box<dyn Link>,
+    silent: std::sync::Arc<std::sync::atomic::AtomicBool>,
+}
+
+impl Link for Silenced {
+    fn info(&self) -> &cxloe_link::LinkInfo {
+        self.link.info()
+    }
+
+    fn receive(
+        &mut self,
+        budget: usize,
+        on_frame: &mut cxloe_link::OnFrame<'_>,
+    ) -> Result<usize, cxloe_link::LinkError> {
+        let silent = self.silent.load(std::sync::atomic::Ordering::Relaxed);
+        self.link.receive(budget, &mut |frame, tx| if !silent { on_frame(frame, tx) })
+    }
+
+    fn transmit(&mut self) -> &mut dyn cxloe_wire::Transmit {
+        self.link.transmit()
+    }
+
+    fn flush(&mut self) -> Result<(), cxloe_link::LinkError> {
+        self.link.flush()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), cxloe_link::LinkError> {
+        self.link.wait(timeout)
+    }
+
+    fn readiness(&self) -> Option<std::os::fd::RawFd> {
+        self.link.readiness()
+    }
+
+    fn counters(&mut self) -> cxloe_link::LinkCounters {
+        self.link.counters()
+    }
+}
+
+fn a_queue_that_ends_ends_the_node() -> Outcome {
+    let lab = lab(Backend::Packet)?;
+    let folder = tempfile::tempdir()?;
+    let node = node(&lab, Backend::Packet, folder.path())?;
+    let config = config_to(Backend::Packet, MN);
+    let silent = std::sync::Arc::<std::sync::atomic::AtomicBool>::default();
+    let links = (0..QUEUES).map(|queue| -> Outcome<Box<dyn Link>> {
+        let config = cxloe_link::LinkConfig { queue, queues: QUEUES, sharded: true, ..config.clone() };
+        let link = link_on(&lab, &config)?;
+        Ok(if queue == 2 { Box::new(Silenced { link, silent: silent.clone() }) } else { link })
+    });
+    let mut port = on(join_queues(links.collect::<Outcome<_>>()?)?)?;
+    check(&mut port, 7)?;
+    silent.store(true, std::sync::atomic::Ordering::Relaxed);
+    // A page of that queue fails within the session's limit, and then those of all others are refused.
+    let page = |page: u64| HPA + (256 + page) * 4096 + 1024;
+    let failed = port.read(page(2));
+    ensure(matches!(failed, Err(PortError::Engine(EngineError::Failed { .. }))), format!("{failed:?}"))?;
+    for other in [0, 1, 3] {
+        let refused = port.read(page(other));
+        ensure(
+            matches!(refused, Err(PortError::Engine(EngineError::NotConnected(MN)))),
+            format!("page {other}: {refused:?}"),
+        )?;
+    }
+    silent.store(false, std::sync::atomic::Ordering::Relaxed);
+    eventually("all pages are served again", || port.read(page(0)).and_then(|_| port.read(page(2))).ok())?;
+    check(&mut port, 8)?;
+    port.close()?;
+    ensure(node.end()?.success(), "mn-server failed")
+}
+
+fn a_successor_comes_after_all() -> Outcome {
+    let lab = lab(Backend::Packet)?;
+    let folder = tempfile::tempdir()?;
+    let node = node(&lab, Backend::Packet, folder.path())?;
+    let mut first = on(queues_on(&lab, &config_to(Backend::Packet, MN), QUEUES)?)?;
+    check(&mut first, 9)?;
+    // It ends without a word.
+    drop(first);
+    let config = config_to(Backend::Packet, MN);
+    let link = link_on(&lab, &config)?;
+    let mut second = cxloe_system::node::successor(link, MN, HPA, REGION, CacheConfig::OFF)?;
+    second.connect(LIMIT)?;
+    let workers = sessions(folder.path())?;
+    let left: Vec<_> = workers.iter().flatten().map(|(cn, _)| cn.as_str()).collect();
+    ensure(left == [CN.to_string()], format!("sessions of the one before are left: {workers:?}"))?;
+    check(&mut second, 10)?;
+    second.close()?;
+    ensure(node.end()?.success(), "mn-server failed")
+}

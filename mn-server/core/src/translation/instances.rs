@@ -1,0 +1,115 @@
+//! Which instance each CN with several queues is, for all workers of the node: a CN's shards may have their sessions on
+//! different workers, and what is left of an agent that has ended must not be executed after its successor's requests.
+//!
+//! ```text
+//!   worker 0: Start of the CN itself, another instance --> current := that one, a new generation
+//!   worker 3: its next batch --> ends the sessions of shards of the one before
+//!   worker 0: Start again    --> all workers have passed the generation: StartAck
+//! ```
+//!
+//! A shard's session is only offered while its instance is the current one, so the CN's own session, for which two agents
+//! with one address are told apart, always comes first.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::entry::CnId;
+use super::generation::{Generation, Passage};
+
+/// CNs kept in mind at most: more than have memory on any node. Beyond, those go whose agents have no shards.
+const CNS_MAX: usize = 65_536;
+
+#[derive(Clone, Copy, Debug)]
+struct Current {
+    instance: u64,
+    /// Whether shards of this instance were let in.
+    sharded: bool,
+    /// The generation that all workers have to pass before its own session starts.
+    from: u64,
+}
+
+/// The current instances of CNs. Their generation is another than that of the mappings, which one thread alone moves.
+#[derive(Debug, Default)]
+pub struct Instances {
+    current: Mutex<HashMap<CnId, Current>>,
+    generation: Arc<Generation>,
+}
+
+impl Instances {
+    fn lock(&self) -> MutexGuard<'_, HashMap<CnId, Current>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Admits a worker, which passes at every batch boundary and ends the sessions of shards that are not current.
+    pub fn worker(&self) -> Passage {
+        self.generation.worker()
+    }
+
+    /// `cn` is `instance` from now on. Whether no worker executes anything of shards of another one any more.
+    pub fn take_over(&self, cn: CnId, instance: u64) -> bool {
+        let mut all = self.lock();
+        if let Some(current) = all.get(&cn).filter(|current| current.instance == instance) {
+            return current.from == 0 || self.generation.passed() >= current.from;
+        }
+        if all.len() >= CNS_MAX {
+            all.retain(|_, current| current.sharded);
+        }
+        if all.len() >= CNS_MAX {
+            return false;
+        }
+        let sharded = all.get(&cn).is_some_and(|before| before.sharded);
+        // Said before the generation moves: whoever passes it sees it.
+        all.insert(cn, Current { instance, sharded: false, from: if sharded { u64::MAX } else { 0 } });
+        if sharded && let Some(current) = all.get_mut(&cn) {
+            current.from = self.generation.advance();
+        }
+        !sharded
+    }
+
+    /// Whether `cn` is `instance`, whose shards may have sessions then.
+    pub fn is_current(&self, cn: CnId, instance: u64) -> bool {
+        let mut all = self.lock();
+        let Some(current) = all.get_mut(&cn).filter(|current| current.instance == instance) else {
+            return false;
+        };
+        current.sharded = true;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_successor_waits_until_no_worker_serves_shards_of_the_one_before() {
+        let instances = Instances::default();
+        let (mut one, mut two) = (instances.worker(), instances.worker());
+        let none = || panic!("nobody has been replaced");
+        one.pass(none);
+        two.pass(none);
+        assert!(!instances.is_current(7, 1), "a shard comes after its CN");
+        assert!(instances.take_over(7, 1));
+        assert!(instances.is_current(7, 1) && !instances.is_current(7, 2) && !instances.is_current(8, 1));
+        assert!(instances.take_over(7, 1), "the same agent again");
+
+        assert!(!instances.take_over(7, 2), "the other's shards may still be served");
+        assert!(!instances.is_current(7, 1), "and are not any more from now on");
+        let mut ended = false;
+        one.pass(|| ended = true);
+        assert!(ended && !instances.take_over(7, 2), "worker two is in a batch");
+        two.park();
+        assert!(instances.take_over(7, 2), "who sleeps passes before it serves anybody");
+        assert!(instances.is_current(7, 2));
+    }
+
+    #[test]
+    fn an_agent_without_shards_keeps_nobody_waiting() {
+        let instances = Instances::default();
+        let mut worker = instances.worker();
+        worker.pass(|| panic!("nobody has been replaced"));
+        for instance in 1..9 {
+            assert!(instances.take_over(7, instance));
+        }
+    }
+}
