@@ -15,5 +15,7 @@ pub mod machine;
 pub mod measure;
 pub mod paper;
 pub mod pattern;
+pub mod programs;
 pub mod report;
 pub mod retransmission;
+pub mod standard;

@@ -15,11 +15,14 @@ mod latency;
 mod pair;
 mod paper;
 mod pattern;
+mod programs;
 mod quickstart;
 mod quickstart_place;
+mod report;
 mod scale;
 mod sim;
 mod verify;
+mod work;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -89,10 +92,17 @@ enum Command {
     Fabric(fabric::Args),
     /// Measure other ways to another machine's memory beside this one: sockets, Redis, UCX, RDMA, …
     Compare(compare::Args),
+    /// Run programs with part of their memory remote, or swapped, and compare them with local memory
+    Programs(Box<programs::Args>),
+    /// Measure what every report should have: cycles, tails under load, faults under eviction, programs
+    Report(Box<report::Args>),
     /// Compare selective retransmission with Go-Back-N over a simulated link that loses frames
     CompareRetransmission(compare_retransmission::Args),
     /// Make a lab of real daemons on this machine, use it, and end it
     Lab(lab::Args),
+    /// Do the work of one of the programs that `programs` measures
+    #[command(hide = true)]
+    Work(work::Args),
     /// Print a completion script for a shell
     Completions {
         /// bash, elvish, fish, powershell or zsh
@@ -115,14 +125,19 @@ pub fn run() -> ExitCode {
     let command = match cli.command {
         // Neither a measurement nor its rights, log and signals.
         Command::Lab(args) => return lab::run(args),
+        Command::Work(args) => {
+            work::run(&args);
+            return ExitCode::SUCCESS;
+        }
         command => command,
     };
     let makes_lab = match &command {
-        Command::Quickstart(_) => true,
+        Command::Quickstart(_) | Command::Report(_) => true,
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
         Command::Paper(args) => args.makes_lab(),
         Command::Compare(args) => args.makes_lab(),
+        Command::Programs(args) => args.makes_lab(),
         _ => false,
     };
     // Asked before this process changes, which it cannot take back.
@@ -176,8 +191,10 @@ pub fn run() -> ExitCode {
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::Compare(args) => compare::run(&args, standing, interrupt),
+        Command::Programs(args) => programs::run(&args, standing, interrupt),
+        Command::Report(args) => report::run(&args, standing, interrupt),
         Command::CompareRetransmission(args) => compare_retransmission::run(&args),
-        Command::Lab(_) => Ok(()),
+        Command::Lab(_) | Command::Work(_) => Ok(()),
         Command::Completions { shell } => {
             output::completions(shell, Cli::command()).map_err(|failure| failure.message.into())
         }
@@ -204,6 +221,9 @@ fn interrupted<'e>(error: &'e (dyn std::error::Error + 'static)) -> Option<&'e I
             return Some(i);
         }
         if let Some(crate::measure::MeasureError::Interrupted(i)) = e.downcast_ref() {
+            return Some(i);
+        }
+        if let Some(crate::standard::probe::ProbeError::Interrupted(i)) = e.downcast_ref() {
             return Some(i);
         }
         if let Some(i) = e.downcast_ref().and_then(crate::paper::PaperError::interrupted) {

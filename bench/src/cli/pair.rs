@@ -8,11 +8,14 @@
 //!     core 0                                                 core 1
 //! ```
 //!
+//! A third cable is for probes, programs that share nothing with this one.
+//!
 //! The bench has a link of its own for bare frames and for faults that it serves itself; faults through the agent go over
 //! the other one, which is of the same kind. Of the two memory nodes, and of agent and bench, only those that are measured
 //! run at a time.
 
 use std::path::Path;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::{ArgMatches, FromArgMatches};
@@ -72,7 +75,13 @@ pub struct Place {
     pub interfaces: Vec<String>,
     /// How this side waits.
     pub wait: WaitStyle,
+    /// The network, if it was made for this.
+    pub lab: Option<Rc<Lab>>,
 }
+
+/// A cable that nothing of ours listens on: namespace and interface of both ends, and the address of the far one.
+pub const PROBE_CABLE: ((&str, &str), (&str, &str, &str)) =
+    (("cn", "cn2"), ("mn", "mn2", "02:00:00:00:00:22"));
 
 /// Does `body` on a link that is there.
 pub fn on_link(
@@ -84,7 +93,7 @@ pub fn on_link(
 ) -> Result<(), Failure> {
     let session = Session::open(link, region, interrupt)?;
     let interfaces = vec![session.link.interface.clone()];
-    body(Place { session, agent: agent.map(Ok), interfaces, wait: link.wait })
+    body(Place { session, agent: agent.map(Ok), interfaces, wait: link.wait, lab: None })
 }
 
 /// What a lab is to be like.
@@ -127,18 +136,21 @@ fn in_lab_at(
         .namespace("mn")
         .veth("cn", "cn0", "mn", "mn0")
         .veth("cn", "cn1", "mn", "mn1")
+        .veth("cn", "cn2", "mn", "mn2")
+        .mac("mn2", PROBE_CABLE.1.2)
         .mtu(options.mtu)
         .address("cn0", "10.77.0.1/24")
         .address("mn0", "10.77.0.2/24")
         .build()?;
-    let _gmm = daemons::start(&lab, "cn", state, "gmm", |c| {
+    let lab = Rc::new(lab);
+    let _gmm = daemons::start(&*lab, "cn", state, "gmm", |c| {
         c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
     let memory_node = |interface: &str, name: &str| {
         // Two programs of one name, each with its own log.
         let state = state.join(name);
         std::fs::create_dir(&state)?;
-        daemons::start(&lab, "mn", &state, "mn-server", |c| {
+        daemons::start(&*lab, "mn", &state, "mn-server", |c| {
             c.args(["-i", interface, "--name", name, "--manager", MANAGER, "--echo"]);
             c.args(["--wait", &wait.to_string()]);
             c.arg("--pool-size").arg((options.region.size.0 + (32 << 20)).to_string());
@@ -180,7 +192,7 @@ fn in_lab_at(
     session.target.cores = pair;
     session.target.memory_node = Some(pid(&ours));
     let interfaces = vec!["cn0".into(), "mn0".into()];
-    body(Place { session, agent: checked, interfaces, wait })
+    body(Place { session, agent: checked, interfaces, wait, lab: Some(lab) })
 }
 
 /// Processes that are stopped in between, and go on when they are to end.

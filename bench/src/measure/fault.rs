@@ -1,5 +1,5 @@
 //! Page faults of remote memory beside their floors, and what mapped memory does in bulk: all by turns, trial by trial,
-//! in one thread.
+//! in one thread. Times are taken in batches of some milliseconds, each with the cores' distance before and after it.
 
 use cxloe_wire::random::Random;
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use super::fault_mapped::{read_at_random, read_through};
 use super::fault_words::PAGE_BYTES;
 use super::floor::Local;
 use super::floor_fault::FaultFloors;
+use super::glance::in_batches;
 use super::{MeasureError, Target};
 use crate::report::{Samples, Throughput, ThroughputTrial};
 
@@ -83,16 +84,13 @@ impl Collector {
         }
     }
 
-    /// Has `measure` record one trial of what is called `name`.
+    /// Has `measure` record what is called `name`; it ends its trials itself.
     fn time<R>(
         &mut self,
         name: &str,
         measure: impl FnOnce(&mut Samples) -> Result<R, MeasureError>,
     ) -> Result<R, MeasureError> {
-        let samples = self.samples.iter_mut().find(|s| s.name() == name).expect("it is in TIMES");
-        let result = measure(samples)?;
-        samples.end_trial(self.bounce);
-        Ok(result)
+        measure(self.samples.iter_mut().find(|s| s.name() == name).expect("it is in TIMES"))
     }
 
     fn rate(&mut self, name: &str, operations: u64, bytes: u64, took: Duration) {
@@ -128,15 +126,22 @@ pub fn measure(
     for trial in 0..plan.trials as usize {
         target.check()?;
         results.bounce = target.bounce();
+        let glance = target.glance();
         progress("bare fetches");
         if target.echo {
-            results.time("fetch4k", |samples| target.fetch_trial(plan.faults, samples))?;
+            results.time("fetch4k", |samples| {
+                in_batches(&glance, plan.faults, samples, |some, samples| target.fetch_trial(some, samples))
+            })?;
         }
         // The memory node's worker goes back from echoes to its usual polling.
         target.settle()?;
         progress("faults served locally");
-        results.time("uffd_floor4k", |samples| floors.served(plan.faults, samples))?;
-        results.time("uffd_inline_floor4k", |samples| floors.inline(plan.faults, samples))?;
+        results.time("uffd_floor4k", |samples| {
+            in_batches(&glance, plan.faults, samples, |some, samples| floors.served(some, samples))
+        })?;
+        results.time("uffd_inline_floor4k", |samples| {
+            in_batches(&glance, plan.faults, samples, |some, samples| floors.inline(some, samples))
+        })?;
         progress("faults through the agent");
         if let Some(agent) = &plan.agent {
             results.time("fault4k", |samples| agent.faults(&target, plan.faults, trial, samples))?;
@@ -149,10 +154,12 @@ pub fn measure(
         progress("local memory");
         results.time("memcpy4k", |samples| {
             local.copies(LOCAL_BATCHES, samples);
+            samples.end_trial(None);
             Ok(())
         })?;
         results.time("dram64", |samples| {
             local.reads(LOCAL_BATCHES, samples);
+            samples.end_trial(None);
             Ok(())
         })?;
     }

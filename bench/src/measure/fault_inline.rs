@@ -8,6 +8,7 @@ use cxloe_wire::frame::PAGE_LINES;
 
 use super::fault_words::{PAGE_BYTES, Words, marks};
 use super::floor_fault::Order;
+use super::glance::{Glance, in_batches};
 use super::{MeasureError, Target};
 use crate::report::Samples;
 
@@ -53,7 +54,9 @@ impl Target {
     ) -> Result<Target, MeasureError> {
         let bytes = self.whole_region();
         let options = InlineOptions { local: bytes, ..InlineOptions::default() };
-        let (target, (), _) = self.inline(bytes, options, |words| touch(words, count, seed, samples))?;
+        let glance = self.glance();
+        let (target, (), _) =
+            self.inline(bytes, options, |words| touch(words, count, seed, &glance, samples))?;
         Ok(target)
     }
 
@@ -92,27 +95,35 @@ pub(super) struct Sent {
     pub took: Duration,
 }
 
-/// Faults before those that count.
+/// Faults before those that count, and before those of each batch.
 const WARM: usize = 64;
+const AWAKE: usize = 4;
 
-/// Touches `count` pages and times each; every page has to be the right one.
+/// Touches `count` pages, in batches, and times each; every page has to be the right one.
 pub(super) fn touch(
     words: Words<'_>,
     count: u64,
     seed: usize,
+    glance: &Glance,
     samples: &mut Samples,
 ) -> Result<(), MeasureError> {
     let mut order = Order::new(words.pages(), seed);
-    for _ in 0..WARM.min(words.pages() / 2) {
+    for _ in 0..WARM.min(words.pages() / 4) {
         black_box(words.touch(order.draw()));
     }
-    for _ in 0..count.min(words.pages() as u64 / 2) {
-        let page = order.draw();
-        let start = Instant::now();
-        let word = black_box(words.touch(page));
-        let took = start.elapsed();
-        words.check(page, word)?;
-        samples.record_ns(took.as_nanos() as u64);
-    }
-    Ok(())
+    in_batches(glance, count.min(words.pages() as u64 / 2), samples, |some, samples| {
+        // Whoever serves has been paused.
+        for _ in 0..AWAKE {
+            black_box(words.touch(order.draw()));
+        }
+        for _ in 0..some {
+            let page = order.draw();
+            let start = Instant::now();
+            let word = black_box(words.touch(page));
+            let took = start.elapsed();
+            words.check(page, word)?;
+            samples.record_ns(took.as_nanos() as u64);
+        }
+        Ok(())
+    })
 }

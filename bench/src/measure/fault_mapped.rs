@@ -15,6 +15,7 @@ use nix::unistd::Pid;
 use super::fault_inline::touch;
 use super::fault_words::{PAGE_BYTES, Words, marks};
 use super::floor_fault::Order;
+use super::glance::Glance;
 use super::{MeasureError, Target};
 use crate::report::Samples;
 
@@ -121,6 +122,12 @@ impl Agent {
         body(Words(words))
     }
 
+    /// Looks at the cores during its turn. Others' processes are not ours to pause.
+    pub(super) fn glance(&self, target: &Target) -> Glance {
+        let cores = target.cores.filter(|_| !self.processes.is_empty());
+        Glance { cores, pause: self.processes.clone() }
+    }
+
     /// `fault4k`: `count` pages touched for the first time, in an order that nobody foresees. One trial.
     pub(super) fn faults(
         &self,
@@ -129,7 +136,8 @@ impl Agent {
         seed: usize,
         samples: &mut Samples,
     ) -> Result<(), MeasureError> {
-        self.mapped(target, 1, true, |words| touch(words, count, seed, samples))
+        let glance = self.glance(target);
+        self.mapped(target, 1, true, |words| touch(words, count, seed, &glance, samples))
     }
 
     /// Reads the first `pages` pages through, in order, a quarter of the region being resident at most. Returns the pages

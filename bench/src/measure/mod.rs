@@ -7,6 +7,9 @@
 
 pub mod agent_port;
 pub mod bare;
+pub mod costs;
+pub mod cycles;
+pub mod evictions;
 pub mod fault;
 mod fault_inline;
 mod fault_mapped;
@@ -15,6 +18,7 @@ mod fault_words;
 pub mod floor;
 pub mod floor_fault;
 mod floor_mapping;
+mod glance;
 pub mod hits;
 pub mod latency;
 pub mod nbd;
@@ -31,7 +35,6 @@ use cxloe_paging::uffd::{OpenError, UffdError};
 use cxloe_port::inline::InlineError;
 use cxloe_port::port::{Port, PortError};
 use cxloe_wire::frame::{LINE_SIZE, Mac};
-use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::machine::{self, MachineError};
@@ -140,21 +143,12 @@ impl Target {
     /// How far apart the two cores are just now, in nanoseconds for a cache line there and back. The memory
     /// node is paused meanwhile, if it can be.
     pub fn bounce(&self) -> Option<f64> {
-        self.bounce_by(machine::bounce_ns)
+        self.glance().by(machine::bounce_ns)
     }
 
     /// The same in a fraction of a millisecond, to be asked for between batches of a few milliseconds.
     pub fn bounce_glance(&self) -> Option<f64> {
-        self.bounce_by(machine::bounce_glance_ns)
-    }
-
-    fn bounce_by(&self, time: impl FnOnce(usize, usize) -> Result<f64, MachineError>) -> Option<f64> {
-        let (ours, theirs) = self.cores?;
-        let pause = |signal| self.memory_node.map(|pid| kill(pid, signal));
-        pause(Signal::SIGSTOP);
-        let bounce = time(ours, theirs).ok();
-        pause(Signal::SIGCONT);
-        bounce
+        self.glance().take()
     }
 }
 

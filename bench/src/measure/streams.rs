@@ -24,7 +24,7 @@ pub struct StreamPlan {
 }
 
 /// Lines of one call of the port: large enough that filling and draining the window does not count.
-const CALL_LINES: usize = 32_768;
+pub(super) const CALL_LINES: usize = 32_768;
 
 /// Names of what is measured, in the order of measuring: limit and stream by turns.
 const NAMES: [&str; 7] = [
@@ -57,7 +57,49 @@ fn page_shapes(lines_max: usize, read: bool) -> Vec<(Echo, usize)> {
     shapes
 }
 
+/// A stream by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Streaming {
+    Reads,
+    Writes,
+    BurstReads,
+    BurstWrites,
+}
+
+impl Streaming {
+    /// All of them.
+    pub const ALL: [Streaming; 4] =
+        [Streaming::Reads, Streaming::Writes, Streaming::BurstReads, Streaming::BurstWrites];
+
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Streaming::Reads => "stream64",
+            Streaming::Writes => "stream64_write",
+            Streaming::BurstReads => "burst_read",
+            Streaming::BurstWrites => "burst_write",
+        }
+    }
+}
+
 impl Target {
+    /// One call's worth of a stream: operations, bytes, and the time it took.
+    pub(super) fn stream(
+        &mut self,
+        streaming: Streaming,
+        addresses: &mut Random,
+        buffer: &mut [u8],
+    ) -> Result<(u64, u64, Duration), MeasureError> {
+        let read_lines = self.port.engine().burst_read_lines_max(self.hpa);
+        let write_lines = self.port.engine().burst_write_lines_max(self.hpa);
+        match streaming {
+            Streaming::Reads => self.line_reads(addresses, buffer),
+            Streaming::Writes => self.line_writes(addresses),
+            Streaming::BurstReads => self.bursts(addresses, buffer, read_lines, true),
+            Streaming::BurstWrites => self.bursts(addresses, buffer, write_lines, false),
+        }
+    }
+
     /// Measures streams. `progress` hears of each step of `trials * 7`.
     pub fn streams(
         &mut self,
@@ -85,16 +127,16 @@ impl Target {
                         0 if self.echo => {
                             self.echo_stream_trial(&[(read_shape(), LINE_SIZE)], CALL_LINES as u64, depth)?
                         }
-                        1 => self.line_reads(&mut addresses, &mut buffer)?,
-                        2 => self.line_writes(&mut addresses)?,
+                        1 => self.stream(Streaming::Reads, &mut addresses, &mut buffer)?,
+                        2 => self.stream(Streaming::Writes, &mut addresses, &mut buffer)?,
                         3 if self.echo => {
                             self.echo_stream_trial(&page_shapes(read_lines, true), 6000, depth)?
                         }
-                        4 => self.bursts(&mut addresses, &mut buffer, read_lines, true)?,
+                        4 => self.stream(Streaming::BurstReads, &mut addresses, &mut buffer)?,
                         5 if self.echo => {
                             self.echo_stream_trial(&page_shapes(write_lines, false), 6000, depth)?
                         }
-                        6 => self.bursts(&mut addresses, &mut buffer, write_lines, false)?,
+                        6 => self.stream(Streaming::BurstWrites, &mut addresses, &mut buffer)?,
                         _ => break,
                     };
                     // The first call also brings the worker back from echoes.

@@ -33,6 +33,16 @@ pub(super) fn curves(plot: &Plot) -> Result<String, ReportError> {
     })
 }
 
+impl Plot {
+    /// The plot as a picture.
+    ///
+    /// # Errors
+    /// [`ReportError::Picture`] when it cannot be drawn.
+    pub(crate) fn picture(&self) -> Result<String, ReportError> {
+        curves(self)
+    }
+}
+
 /// An axis with room for all values, from zero where it is linear; `None` without values.
 fn axis(scale: &Scale, values: impl Iterator<Item = f64> + Clone, pixels: (i32, i32)) -> Option<Axis> {
     let finite = || values.clone().filter(|value| value.is_finite());

@@ -68,6 +68,9 @@ impl Report {
         if !self.ratios.is_empty() {
             page.push_str(&self.ratio_section());
         }
+        if !self.costs.is_empty() {
+            page.push_str(&self.cost_section());
+        }
         if !self.conditions.is_empty() {
             page.push_str(&self.pattern_sections()?);
         } else {
@@ -185,6 +188,18 @@ pub(crate) fn table(header: &[&str], rows: impl Iterator<Item = String>) -> Stri
     format!(
         "<div class=\"scroll\"><table>\n<thead><tr>{header}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>\n"
     )
+}
+
+/// Which colour is whose, of results in this order.
+pub(crate) fn legend(names: &[&str]) -> String {
+    let entries = names.iter().enumerate().map(|(index, name)| {
+        format!(
+            "<li><svg viewBox=\"0 0 8 8\"><rect width=\"8\" height=\"8\" fill=\"{}\"/></svg>{}</li>\n",
+            hex(chart::series(index)),
+            escape(name)
+        )
+    });
+    format!("<ul class=\"legend\">\n{}</ul>\n", entries.collect::<String>())
 }
 
 /// Rules that give the pictures' colours on a dark screen.

@@ -8,6 +8,7 @@
 
 pub(crate) mod chart;
 mod conditions;
+mod cost;
 pub(crate) mod csv;
 mod curves;
 mod error;
@@ -27,6 +28,7 @@ pub(crate) mod units;
 use serde::{Deserialize, Serialize};
 
 pub use conditions::Conditions;
+pub use cost::Cost;
 pub use error::ReportError;
 pub(crate) use json::json_text;
 pub use log::write_histogram_log;
@@ -61,6 +63,9 @@ pub struct Report {
     /// Curves through such results.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub plots: Vec<Plot>,
+    /// What operations cost in processor cycles.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub costs: Vec<Cost>,
 }
 
 /// The link of a run.
@@ -113,8 +118,17 @@ impl Throughput {
 impl Report {
     /// A report without results.
     pub fn new(machine: Machine, link: Link) -> Self {
-        let (results, throughput, ratios) = (vec![], vec![], vec![]);
-        Self { schema: SCHEMA, machine, link, results, throughput, ratios, conditions: vec![], plots: vec![] }
+        Self {
+            schema: SCHEMA,
+            machine,
+            link,
+            results: vec![],
+            throughput: vec![],
+            ratios: vec![],
+            conditions: vec![],
+            plots: vec![],
+            costs: vec![],
+        }
     }
 
     /// Adds the times of one measurement. A measurement without a single sample adds nothing: it has no minimum.

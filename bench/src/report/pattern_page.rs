@@ -1,6 +1,6 @@
 //! The part of the page about access patterns: a section each, with what the pattern is, its pictures, and a table.
 
-use super::html::{escape, hex, table};
+use super::html::{escape, legend, table};
 use super::{Conditions, Latency, Report, ReportError, Throughput, chart, curves, units};
 
 /// Heading of a pattern's section, and what there is to know about it.
@@ -207,18 +207,6 @@ fn bars<'m>(
 
 fn figure(title: &str, content: &str) -> String {
     format!("<figure>\n<h3>{}</h3>\n{content}</figure>\n", escape(title))
-}
-
-/// Names beside the colours of their series.
-fn legend(names: &[&str]) -> String {
-    let entries = names.iter().enumerate().map(|(index, name)| {
-        format!(
-            "<li><svg viewBox=\"0 0 8 8\"><rect width=\"8\" height=\"8\" fill=\"{}\"/></svg>{}</li>\n",
-            hex(chart::series(index)),
-            escape(name)
-        )
-    });
-    format!("<ul class=\"legend\">\n{}</ul>\n", entries.collect::<String>())
 }
 
 #[cfg(test)]

@@ -42,6 +42,8 @@ pub enum Unit {
     BytesPerS,
     /// A share of 1.
     Share,
+    /// How many times something else.
+    Times,
 }
 
 impl Unit {
@@ -52,6 +54,7 @@ impl Unit {
             Unit::OpsPerS => units::operations(value),
             Unit::BytesPerS => units::bytes(value),
             Unit::Share => format!("{:.2} %", 100.0 * value),
+            Unit::Times => format!("{value:.2} times"),
         })
     }
 }

@@ -107,6 +107,13 @@ impl Samples {
         }
     }
 
+    /// Adds all of `other`, which has the same resolution, as one trial.
+    pub fn add_trial(&mut self, other: &Samples, bounce_ns: Option<f64>) {
+        debug_assert_eq!(self.per_ns, other.per_ns);
+        self.trial.add(other.all()).expect("both histograms have the same bounds");
+        self.end_trial(bounce_ns);
+    }
+
     /// Ends a trial, of which the state of the machine is noted. A trial without samples leaves no trace.
     pub fn end_trial(&mut self, bounce_ns: Option<f64>) {
         self.trials.extend(self.as_trial(&self.trial, bounce_ns));
@@ -257,6 +264,17 @@ mod tests {
         samples.end_steady_trial(None, Some(130.0));
         let trials: Vec<_> = samples.summary().unwrap().trials.iter().map(|t| (t.bounce_ns, t.p50)).collect();
         assert_eq!(trials, [(Some(480.0), 2.0), (Some(105.0), 4.0), (None, 5.0)]);
+    }
+
+    #[test]
+    fn samples_of_another_measurement_are_one_trial() {
+        let (mut all, mut one) = (Samples::new("all"), Samples::new("one"));
+        one.record_ns(100);
+        one.end_trial(None);
+        one.record_ns(300);
+        all.add_trial(&one, Some(125.0));
+        let trials: Vec<_> = all.summary().unwrap().trials.iter().map(|t| (t.bounce_ns, t.count)).collect();
+        assert_eq!(trials, [(Some(125.0), 2)]);
     }
 
     #[test]

@@ -32,6 +32,13 @@ impl Report {
             }
             parts.push(table.to_string());
         }
+        if !self.costs.is_empty() {
+            let mut table = new_table(super::cost::HEADS);
+            for cost in &self.costs {
+                table.add_row(cost.cells());
+            }
+            parts.push(table.to_string());
+        }
         if !self.ratios.is_empty() {
             let mut table = new_table(["ratio", "of", "value", "over the limit", "target", "trials"]);
             for ratio in &self.ratios {

@@ -4,6 +4,7 @@ mod compare;
 mod fault;
 mod paper;
 mod pattern;
+mod programs;
 mod quickstart;
 
 use std::process::ExitCode;
@@ -24,6 +25,9 @@ fn main() -> ExitCode {
             Subject::new("compare", compare::tests)
                 .also_as_nobody(&["gmm", "mn-server", "cxloe-bench"])
                 .long("all peers once more"),
+            Subject::new("programs", programs::tests)
+                .also_as_nobody(ALL)
+                .only(&["without_rights_only_local_memory_is_measured"]),
             Subject::new("paper", paper::tests)
                 .also_as_nobody(&["cxloe-bench"])
                 .long("all sections once more"),

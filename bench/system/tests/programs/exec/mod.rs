@@ -12,6 +12,7 @@ mod redis;
 #[allow(dead_code)]
 mod run;
 mod supervision;
+mod touched;
 
 use cxloe_lab::Standing;
 use cxloe_system::{Test, tests};
@@ -47,6 +48,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
             direct::registered_buffers_are_refused,
             direct::registered_buffers_are_safe_when_allowed,
             direct::what_only_looks_like_direct_io_goes_on,
+            touched::first_touches_fetch_nothing,
             supervision::what_cannot_be_served_is_refused,
             supervision::exit_codes_and_signals_pass_through,
             supervision::the_limit_changes_while_it_runs,

@@ -1,0 +1,328 @@
+//! `cxloe-bench report`: the standard report, on which two machines or two versions can be compared, in a lab of its own.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cxloe_daemon::{Switch, to_stderr, to_stdout};
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_fabric::model::ByteSize;
+use cxloe_lab::{Interrupt, Standing};
+use cxloe_wire::random::Random;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::Failure;
+use super::common::{RegionArgs, Session, Unit, bar, report, write};
+use super::daemons::MANAGER;
+use super::pair::{LabOptions, PROBE_CABLE, Place, in_lab};
+use super::programs;
+use crate::machine;
+use crate::measure::Target;
+use crate::measure::costs::CostPlan;
+use crate::measure::evictions::{evictions, region_bytes};
+use crate::measure::floor_fault::FaultFloors;
+use crate::measure::latency::LatencyResults;
+use crate::pattern::Share;
+use crate::programs::{Resident, Table};
+use crate::report::html::{escape, table};
+use crate::report::table::new_table;
+use crate::report::{Report, Samples, Statistic, json_text, units};
+use crate::standard::probe::{Beside, Ground, Probes, Unused};
+use crate::standard::{LoadPlan, under_load};
+
+/// Steps of a trial of what is timed by turns.
+const STEPS: u64 = 8;
+/// Steps of a trial of costs, of load, of faults.
+const REST: u64 = 4 + 2 + 6;
+/// Line operations, page fetches and faults of a trial, at most.
+const LINES: u64 = 4_000;
+const PAGES: u64 = 1_000;
+
+const EXAMPLES: &str = "\
+Examples:
+  Everything, as root, with a page to show:
+    sudo cxloe-bench report --json report.json --html report.html
+
+  Beside C programs that share nothing with this one:
+    sudo cxloe-bench report --probe
+
+  Lines and pages only:
+    cxloe-bench report --without-programs
+
+By turns: bare echo and lines, page fetches, faults served from local memory, and the probes. Then: what a line and a byte cost
+in processor cycles at both ends, lines at 70 % of the most there is, first touches of pages with and without eviction, and
+programs with all, half and a quarter of their memory resident (`cxloe-bench programs` measures those in more ways).
+
+Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.";
+
+/// Measure what every report should have: cycles, tails under load, faults under eviction, programs
+///
+/// CPU cycles for each line and byte at both ends; p50, p99 and p99.9 of a line alone and when 70 % of the most there is is asked
+/// for; first touches of pages with and without eviction; programs with part of their memory remote. With --probe, independent C
+/// programs measure the same limits by turns.
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Trials
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+    trials: u32,
+
+    /// Faults of each kind in a trial
+    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(50..=8_000))]
+    operations: u64,
+
+    /// Requests in flight where many are; beyond 200 a veth loses frames
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    depth: u16,
+
+    /// MTU of the cables
+    #[arg(long, value_name = "BYTES", default_value_t = 1500)]
+    mtu: u32,
+
+    /// Compile the C programs in DIR and run them by turns with ours [default DIR: those that come with this program]
+    #[arg(long, value_name = "DIR", num_args = 0..=1)]
+    probe: Option<Option<PathBuf>>,
+
+    /// Leave programs out
+    #[arg(long, help_heading = "Programs")]
+    without_programs: bool,
+
+    /// Run these programs only, separated by commas
+    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',', help_heading = "Programs")]
+    only: Vec<String>,
+
+    /// How much of a program's memory may be resident
+    #[arg(
+        long,
+        value_name = "SHARE|SIZE",
+        value_delimiter = ',',
+        default_value = "100%,50%,25%",
+        help_heading = "Programs"
+    )]
+    resident: Vec<Resident>,
+
+    /// So much of the usual work of programs
+    #[arg(long, value_name = "SHARE", default_value = "100%", help_heading = "Programs")]
+    scale: Share,
+
+    /// How long one run of a program may take
+    #[arg(long, value_name = "TIME", default_value = "60s", help_heading = "Programs")]
+    limit: humantime::Duration,
+
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    json: Option<PathBuf>,
+
+    /// Write a page with pictures
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    html: Option<PathBuf>,
+}
+
+/// Everything beside times and rates.
+struct Parts {
+    programs: Option<Table>,
+    beside: Vec<Beside>,
+    unused: Vec<Unused>,
+}
+
+pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
+    // Before this thread enters a namespace, in which groups of processes are not seen.
+    let (programs, failed) = match args.without_programs {
+        true => (None, Vec::new()),
+        false => {
+            let (only, resident) = (args.only.clone(), args.resident.clone());
+            let wanted = programs::Args::within(only, resident, args.scale, args.limit.into());
+            let (table, failed) =
+                programs::carry_out(&wanted, standing.unwrap_or(Standing::Root), interrupt.clone())?;
+            (Some(table), failed)
+        }
+    };
+    let region = RegionArgs {
+        manager: MANAGER.into(),
+        region: None,
+        size: ByteSize(region_bytes(args.operations).max(32 << 20)),
+        ways: Ways::One,
+        granularity: Granularity::PAGE,
+        rate_control: Switch::On,
+        no_echo: false,
+    };
+    let options = LabOptions { name: "report", mtu: args.mtu, region: &region, agent: true };
+    in_lab(&options, &interrupt, |place| at(args, place, programs, &interrupt))?;
+    if failed.is_empty() { Ok(()) } else { Err(format!("these runs failed: {}", failed.join("; ")).into()) }
+}
+
+fn at(args: &Args, place: Place, programs: Option<Table>, interrupt: &Interrupt) -> Result<(), Failure> {
+    let agent = match place.agent {
+        Some(Err(error)) => {
+            to_stderr!("faults through an agent are left out: {error}");
+            None
+        }
+        agent => agent.and_then(Result::ok),
+    };
+    let (mut target, again) = place.session.into_parts();
+    if let Some(agent) = &agent {
+        // It sleeps until it is its turn.
+        drop(agent.turn(&target));
+    }
+    let folder = tempfile::Builder::new().prefix("cxloe-probe-").tempdir()?;
+    let mut probes = match &args.probe {
+        None => None,
+        Some(source) => Some(Probes::compile(source.as_deref(), folder.path())?),
+    };
+    let ground = match (&place.lab, target.cores) {
+        (Some(lab), Some(cores)) => {
+            let (near, far) = PROBE_CABLE;
+            Some(Ground { lab, near, far, cores, interrupt })
+        }
+        _ => None,
+    };
+    let progress = bar(u64::from(args.trials) * (STEPS + REST), Unit::Steps);
+    let mut step = |what: &str| {
+        progress.set_message(what.to_owned());
+        progress.inc(1);
+    };
+    let mut samples = by_turns(args, &mut target, probes.as_mut().zip(ground.as_ref()), &mut step)?;
+    let each = Duration::from_millis(100);
+    let (trials, depth) = (args.trials, usize::from(args.depth));
+    let costs = target.costs(CostPlan { trials, each, depth }, &mut step)?;
+    let (target, load) = under_load(target, LoadPlan { trials, each, depth }, &mut step)?;
+    let (target, faults) = evictions(target, agent.as_ref(), (trials, args.operations), &mut step)?;
+    progress.finish_and_clear();
+    samples.push(load);
+    samples.extend(faults.samples);
+
+    let session: Session = again(target);
+    let bounce = session.target.bounce();
+    let mut report = report(&session.link, place.interfaces, place.wait, bounce);
+    samples.iter().for_each(|samples| report.add(samples));
+    report.costs = costs;
+    add_ratios(&mut report)?;
+    session.close()?;
+    let p50 = |name: &str| report.result(name).map(|result| result.p50);
+    let beside = probes.as_ref().map_or_else(Vec::new, |probes| probes.beside(p50));
+    let unused = probes.map_or_else(Vec::new, |probes| probes.unused);
+    put_out(args, &report, &Parts { programs, beside, unused })
+}
+
+/// Lines, pages and floors, and the probes between them.
+fn by_turns(
+    args: &Args,
+    target: &mut Target,
+    mut probes: Option<(&mut Probes, &Ground<'_>)>,
+    step: &mut dyn FnMut(&str),
+) -> Result<Vec<Samples>, Failure> {
+    let mut lines = LatencyResults::of("");
+    let [mut fetch, mut served, mut inline] =
+        ["fetch4k", "uffd_floor4k", "uffd_inline_floor4k"].map(Samples::new);
+    let mut floors = FaultFloors::new(None)?;
+    let mut addresses = Random::new(64);
+    for _ in 0..args.trials {
+        let bounce = target.bounce();
+        target.latency_trial((LINES, bounce), &mut addresses, &mut lines, step)?;
+        step("page fetches");
+        target.fetch_trial(PAGES, &mut fetch)?;
+        fetch.end_trial(bounce);
+        step("faults served locally");
+        floors.served(args.operations, &mut served)?;
+        served.end_trial(bounce);
+        floors.inline(args.operations, &mut inline)?;
+        inline.end_trial(bounce);
+        step("probes");
+        if let Some((probes, ground)) = &mut probes {
+            let _asleep = Asleep::new(target.memory_node);
+            probes.turn(ground, LINES)?;
+        }
+    }
+    Ok(vec![lines.echo64, lines.read64, lines.write64, lines.mixed64, fetch, served, inline])
+}
+
+/// The memory node, which would spin on the core of somebody else.
+struct Asleep(Option<Pid>);
+
+impl Asleep {
+    fn new(process: Option<Pid>) -> Asleep {
+        if let Some(pid) = process {
+            let _ = kill(pid, Signal::SIGSTOP);
+        }
+        Asleep(process)
+    }
+}
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        if let Some(pid) = self.0 {
+            let _ = kill(pid, Signal::SIGCONT);
+        }
+    }
+}
+
+fn add_ratios(report: &mut Report) -> Result<(), Failure> {
+    super::latency::add_ratios(report)?;
+    for (above, below, target) in [
+        ("fault4k", "(uffd_floor4k+fetch4k)", Some(1.25)),
+        ("fault4k_inline", "(uffd_inline_floor4k+fetch4k)", Some(1.25)),
+        ("fault4k_evict", "fault4k", None),
+        ("fault4k_inline_evict", "fault4k_inline", None),
+    ] {
+        if report.result(above).is_some() && report.result("fetch4k").is_some() {
+            report.add_ratio(&format!("{above}/{below}"), Statistic::P50, target)?;
+        }
+    }
+    Ok(())
+}
+
+fn put_out(args: &Args, report: &Report, parts: &Parts) -> Result<(), Failure> {
+    to_stdout!("{}", report.tables());
+    if !parts.beside.is_empty() {
+        let mut rows = new_table(["probe", "p50", "p99", "ours", "p50", "ours / probe"]);
+        for one in &parts.beside {
+            let times = [one.p50_ns, one.p99_ns, one.ours_p50_ns].map(units::time);
+            let [p50, p99, ours] = times;
+            rows.add_row([one.probe.clone(), p50, p99, one.ours.clone(), ours, format!("{:.2}", one.ratio)]);
+        }
+        to_stdout!("{rows}");
+    }
+    for one in &parts.unused {
+        to_stdout!("left out: the probe {}: {}", one.name, one.reason);
+    }
+    if let Some(programs) = &parts.programs {
+        to_stdout!("{}", programs.text().trim_end());
+    }
+    if let Some(path) = &args.json {
+        let mut value = serde_json::to_value(report)?;
+        if let Some(programs) = &parts.programs {
+            value["programs"] = programs.value();
+        }
+        if args.probe.is_some() {
+            value["probes"] = serde_json::json!({ "beside": parts.beside, "left_out": parts.unused });
+        }
+        write(path, json_text(&value).as_bytes())?;
+        to_stdout!("results:    {}", path.display());
+    }
+    if let Some(path) = &args.html {
+        let mut first = String::new();
+        if !parts.beside.is_empty() {
+            first += "<h2>Beside independent programs</h2>\n<p>C programs that share nothing with this one, by turns with it. \
+                      Medians.</p>\n";
+            let row = |one: &Beside| {
+                let [p50, ours] = [one.p50_ns, one.ours_p50_ns].map(units::time);
+                let (probe, name) = (escape(&one.probe), escape(&one.ours));
+                format!(
+                    "<tr><td>{probe}</td><td>{p50}</td><td>{name}</td><td>{ours}</td><td>{:.2}</td></tr>\n",
+                    one.ratio
+                )
+            };
+            first += &table(&["probe", "p50", "ours", "p50", "ours / probe"], parts.beside.iter().map(row));
+        }
+        if let Some(programs) = &parts.programs {
+            first += &programs.section()?;
+        }
+        write(path, report.html_with(&first)?.as_bytes())?;
+        to_stdout!("page:       {}", path.display());
+    }
+    // Cores that are not there cannot have been told apart.
+    if machine::allowed_cores().len() < 2 {
+        to_stderr!("one core: both ends and the programs shared it, and no probe was run");
+    }
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! `cxloe-bench programs` as its user runs it: the real program, with little work, in every way that this machine has. Each
+//! program's output is compared by the program itself, which fails if one is different; here is looked at whether every
+//! program brings its figures, whether remote memory was really used, and whether areas of swap, groups and processes are
+//! gone afterwards, also after Ctrl-C. Nothing here asks how fast anything was.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use cxloe_bench::programs::{Way, absent_ways, programs};
+use cxloe_bench::report::Report;
+use cxloe_lab::{Standing, program};
+use cxloe_system::{Failed, Outcome, Test, ensure, eventually};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A whole run, on a busy machine.
+const RUN_LIMIT: Duration = Duration::from_secs(240);
+const PAGE: u64 = 4096;
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = vec![
+        Test::new("what_is_missing_is_named", what_is_missing_is_named),
+        Test::new("without_rights_only_local_memory_is_measured", move || others_are_left_out(standing)),
+    ];
+    if standing == Standing::Root {
+        tests.push(Test::new("programs_in_every_way", programs_in_every_way));
+        tests.push(Test::new("an_interrupt_takes_swap_away", an_interrupt_takes_swap_away));
+        tests.push(Test::new("a_run_that_takes_too_long_is_told", a_run_that_takes_too_long_is_told));
+    }
+    tests
+}
+
+fn bench(folder: &Path, arguments: &[&str]) -> Result<Command, Failed> {
+    let mut command = Command::new(program("cxloe-bench")?);
+    command.arg("programs").args(arguments).current_dir(folder).env("TMPDIR", folder).stdin(Stdio::null());
+    Ok(command)
+}
+
+fn said(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text).into_owned()).concat()
+}
+
+/// Areas that the machine swaps to.
+fn areas() -> BTreeSet<String> {
+    let table = fs::read_to_string("/proc/swaps").unwrap_or_default();
+    table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// Groups and devices that runs make.
+fn made() -> BTreeSet<PathBuf> {
+    let listed = |folder: &str| {
+        let all = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        all.filter(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("cxloe-programs-") || name.starts_with("zram")
+        })
+        .collect::<Vec<_>>()
+    };
+    ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/block"].into_iter().flat_map(listed).collect()
+}
+
+fn programs_in_every_way() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let before = (areas(), made());
+    let forms = ["--json", "x.json", "--csv", "x.csv", "--html", "x.html", "--swap-dir", "."];
+    let usual = ["--scale", "10%", "--resident", "50%", "--limit", "120s"];
+    let output = bench(folder.path(), &[&usual[..], &forms].concat())?.output()?;
+    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
+    ensure((areas(), made()) == before, "areas of swap or groups are left")?;
+
+    let path = folder.path().join("x.json");
+    Report::read_json(&path)?;
+    let json: Value = serde_json::from_str(&fs::read_to_string(&path)?)?;
+    let figures = json["programs"]["figures"].as_array().ok_or("no figures")?;
+    let absent: Vec<Way> =
+        absent_ways(&Way::LIMITED, Standing::Root, folder.path()).into_iter().map(|(way, _)| way).collect();
+    let ways = Way::LIMITED.into_iter().filter(|way| !absent.contains(way));
+    let ways: Vec<Way> = [Way::Local].into_iter().chain(ways).collect();
+    ensure(ways.contains(&Way::Exec), "nothing was remote")?;
+    for one in programs().iter().filter(|program| program.missing().is_none()) {
+        for way in &ways {
+            let of = |f: &&Value| f["program"] == one.name && f["way"] == way.name();
+            let figure = figures.iter().find(of).ok_or_else(|| format!("no {way} of {}", one.name))?;
+            ensure(figure["seconds"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
+            ensure(figure["slowdown"].as_f64().unwrap_or(0.0) > 0.0, figure.to_string())?;
+            let bytes = figure["footprint_bytes"].as_u64().unwrap_or(0);
+            ensure(bytes > 1 << 20, format!("{figure}: it takes no memory"))?;
+            if *way == Way::Exec {
+                // Half of it does not fit: what left is at least some of that.
+                let left = figure["paging"]["evicted"].as_u64().unwrap_or(0);
+                ensure(left > bytes / PAGE / 8, format!("{figure}: nothing was remote"))?;
+            }
+        }
+    }
+    for way in absent {
+        ensure(said(&output).contains(&format!("left out: {way}")), said(&output))?;
+    }
+    ensure(fs::read_to_string(folder.path().join("x.csv"))?.lines().count() == figures.len() + 1, "the CSV")?;
+    let page = fs::read_to_string(folder.path().join("x.html"))?;
+    ensure(page.matches("<svg").count() >= programs().len() && page.contains("chase"), "the page")?;
+    let mut left: Vec<_> = fs::read_dir(folder.path())?.flatten().map(|entry| entry.file_name()).collect();
+    left.sort();
+    ensure(left == ["x.csv", "x.html", "x.json"], format!("left behind: {left:?}"))
+}
+
+fn what_is_missing_is_named() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let refused = bench(folder.path(), &["--only", "chase,emacs"])?.output()?;
+    let words = "no program is called `emacs`; there are numpy-sort";
+    ensure(!refused.status.success() && said(&refused).contains(words), said(&refused))?;
+    for wrong in [["--resident", "50"], ["--ways", "tape"], ["--scale", "2"]] {
+        let refused = bench(folder.path(), &wrong)?.output()?;
+        ensure(refused.status.code() == Some(2), said(&refused))?;
+    }
+    // A machine without any of the programs.
+    let list = bench(folder.path(), &["--list", "--swap-dir", "/dev/shm"])?.env("PATH", folder.path()).output()?;
+    ensure(list.status.success(), said(&list))?;
+    for program in programs() {
+        ensure(said(&list).contains(program.name), said(&list))?;
+    }
+    for way in Way::LIMITED {
+        ensure(said(&list).contains(way.name()), said(&list))
+            .map_err(|error| format!("{error:?}: {way}"))?;
+    }
+    let memory = said(&list).contains("takes no swap") || said(&list).contains("sudo") || said(&list).contains("group");
+    ensure(memory, said(&list))
+}
+
+/// An ordinary user has local memory, and hears what stands against the rest. So does root who asks for nothing else.
+fn others_are_left_out(standing: Standing) -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let usual = ["--only", "chase", "--scale", "5%", "--resident", "50%", "--json", "x.json", "--swap-dir", "."];
+    let ways: &[&str] = if standing == Standing::Root { &["--ways", "swap-nbd"] } else { &[] };
+    if standing == Standing::Root && Path::new("/sys/block/nbd0").exists() {
+        return Ok(());
+    }
+    let output = bench(folder.path(), &[&usual[..], ways].concat())?.output()?;
+    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
+    ensure(said(&output).contains("left out: swap-nbd"), said(&output))?;
+    let json: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("x.json"))?)?;
+    let figures = json["programs"]["figures"].as_array().ok_or("no figures")?;
+    let ways: Vec<&Value> = figures.iter().map(|figure| &figure["way"]).collect();
+    ensure(ways == ["local"], format!("{figures:?}"))
+}
+
+/// A run in a process group of its own, so that it alone gets signals.
+fn started(folder: &Path, arguments: &[&str]) -> Result<Child, Failed> {
+    let log = File::create(folder.join("log"))?;
+    let mut command = bench(folder, arguments)?;
+    Ok(command.stdout(log.try_clone()?).stderr(log).process_group(0).spawn()?)
+}
+
+fn ended(child: &mut Child) -> Result<Option<i32>, Failed> {
+    let deadline = Instant::now() + RUN_LIMIT;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status.code());
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            return Err("it has not ended".into());
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn an_interrupt_takes_swap_away() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    if !absent_ways(&[Way::SwapFile], Standing::Root, folder.path()).is_empty() {
+        return Ok(());
+    }
+    let before = (areas(), made());
+    // A chase that goes on until it is ended.
+    let usual = ["--only", "chase", "--ways", "swap-file", "--resident", "25%", "--trials", "1000", "--swap-dir", "."];
+    let mut child = started(folder.path(), &usual)?;
+    let swaps = || (areas().len() > before.0.len()).then_some(());
+    eventually("it swaps", swaps)?;
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT)?;
+    let code = ended(&mut child)?;
+    let log = fs::read_to_string(folder.path().join("log"))?;
+    ensure(code == Some(130), format!("it ended with {code:?}: {log}"))?;
+    ensure((areas(), made()) == before, format!("left behind: {:?} {:?}", areas(), made()))?;
+    let left: Vec<_> = fs::read_dir(folder.path())?.flatten().map(|entry| entry.file_name()).collect();
+    ensure(left == ["log"], format!("left behind: {left:?}"))
+}
+
+fn a_run_that_takes_too_long_is_told() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let usual = ["--only", "chase", "--ways", "exec", "--resident", "10%", "--limit", "1s", "--json", "x.json"];
+    let output = bench(folder.path(), &usual)?.output()?;
+    ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
+    ensure(said(&output).contains("> 1 s"), said(&output))?;
+    let json: Value = serde_json::from_str(&fs::read_to_string(folder.path().join("x.json"))?)?;
+    let figures = json["programs"]["figures"].as_array().ok_or("no figures")?;
+    let remote = figures.iter().find(|figure| figure["way"] == "exec").ok_or("no figure")?;
+    ensure(remote.get("seconds").is_none() && remote["trials"] == 0, remote.to_string())
+}
