@@ -59,7 +59,7 @@ test-all: test-build ## All tests, thousands of simulated runs and random cases 
 # `checked`: what runs is optimised as a release is.
 .PHONY: test-build
 test-build:
-	@$(NEED) rust cc c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark peers promtool tmux ethtool ansible
+	@$(NEED) rust cc libclang c++ go ip unshare setpriv etcd programs nbd qemu cxl chromium deploy deb tshark peers promtool tmux ethtool ansible
 	cargo build --profile checked --workspace --all-targets $(LOCKED)
 
 # With nextest, .config/nextest.toml says what runs beside what; without, the tests of the whole system follow the
@@ -79,7 +79,7 @@ fmt: ## Bring the source into the one form
 	cargo fmt --manifest-path bench/fuzz/Cargo.toml
 
 lint: ## Form, clippy and the documentation's own checks, every warning an error
-	@$(NEED) rust cc
+	@$(NEED) rust cc libclang
 	cargo fmt --all --check
 	cargo fmt --manifest-path wire/fuzz/Cargo.toml --check
 	cargo fmt --manifest-path bench/fuzz/Cargo.toml --check

@@ -44,6 +44,15 @@ tools_of() {
     esac
 }
 
+# Whether a tool is here. An ordinary user's PATH often lacks the folders of the administration tools.
+is_here() {
+    case $1 in
+        # A library, which programs look for in these places.
+        libclang) ls /usr/lib/*/libclang[-.]*so* /usr/lib/llvm-*/lib/libclang[-.]*so* /usr/lib*/libclang[-.]*so* 2>/dev/null | grep -q . ;;
+        *) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
+    esac
+}
+
 # What is not installed but kept in a cache of the user's: the kernel of virtual machines.
 fetch() {
     case " $* " in *' qemu '*) "$(dirname "$0")/../vm/guest/guest" --prepare >/dev/null ;; esac
@@ -53,6 +62,7 @@ fetch() {
 packages_of() {
     case $1 in
         cc) echo gcc libc6-dev ;;
+        libclang) echo libclang1 ;;
         c++) echo g++ ;;
         ip | rdma) echo iproute2 ;;
         unshare | setpriv) echo util-linux ;;
@@ -104,8 +114,7 @@ packages=
 for tool in $(for name in "$@"; do tools_of "$name"; done); do
     if [ "$tool" = rust ]; then
         need_rust
-    # An ordinary user's PATH often lacks the folders of the administration tools.
-    elif ! PATH="$PATH:/usr/sbin:/sbin" command -v "$tool" >/dev/null; then
+    elif ! is_here "$tool"; then
         packages="$packages $(packages_of "$tool")"
     fi
 done

@@ -56,7 +56,8 @@ fn on(link: Box<dyn Link>) -> Outcome<Port> {
 
 /// Writes all of the region by bursts, some lines of it by themselves, and looks at every byte, both ways.
 fn check(port: &mut Port, seed: u8) -> Outcome {
-    let mut all: Vec<u8> = (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8 ^ seed).collect();
+    let mut all: Vec<u8> =
+        (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8 ^ seed).collect();
     port.write_bytes(HPA, &all)?;
     for line in (0..REGION / 64).step_by(97) {
         port.write(HPA + line * 64, &[line as u8; 64])?;
@@ -143,7 +144,11 @@ impl Link for Silenced {
         on_frame: &mut cxloe_link::OnFrame<'_>,
     ) -> Result<usize, cxloe_link::LinkError> {
         let silent = self.silent.load(std::sync::atomic::Ordering::Relaxed);
-        self.link.receive(budget, &mut |frame, tx| if !silent { on_frame(frame, tx) })
+        self.link.receive(budget, &mut |frame, tx| {
+            if !silent {
+                on_frame(frame, tx)
+            }
+        })
     }
 
     fn transmit(&mut self) -> &mut dyn cxloe_wire::Transmit {

@@ -20,7 +20,7 @@
 //! The structures and request numbers of the kernel stand in the module `abi`, up to those of Linux 6.8, so that what
 //! this program can do depends on the kernel it runs on and not on the headers of the machine that built it. (The
 //! crate `userfaultfd` takes them from the build machine's headers through libclang, and has no write-protecting copy,
-//! no move and no poison.) Which of it a kernel has is asked at run time: [`probe`](probe()).
+//! no move and no poison. The tests hold this module against it.) Which of it a kernel has is asked at run time: [`probe`](probe()).
 
 mod abi;
 mod error;

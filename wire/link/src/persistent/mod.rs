@@ -199,7 +199,12 @@ impl Watch {
         let now = self.clock.now();
         match links {
             // It may have changed again meanwhile: what counts is what was opened.
-            Ok(links) if links.iter().zip(&self.configs).any(|(link, c)| link.info().mac != mac.shard(c.shard())) => {
+            Ok(links)
+                if links
+                    .iter()
+                    .zip(&self.configs)
+                    .any(|(link, c)| link.info().mac != mac.shard(c.shard())) =>
+            {
                 self.state.not_opened("the interface changed while the link was opened".into(), now);
             }
             Ok(links) => {

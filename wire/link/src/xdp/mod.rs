@@ -122,8 +122,8 @@ impl XdpLink {
         }
         fill.publish();
 
-        let program =
-            Program::attach(&interface, &addresses, config.ethertype).map_err(fail("attach the XDP program"))?;
+        let program = Program::attach(&interface, &addresses, config.ethertype)
+            .map_err(fail("attach the XDP program"))?;
         let Bound { zero_copy, parts: carried } =
             bind(&socket, interface.index, config.queue, parts).map_err(fail("bind to the queue"))?;
         let max_frame = wanted.min(carried as usize * payload - vlan::TAG_LEN);

@@ -3,6 +3,7 @@
 
 mod events;
 mod filling;
+mod independent;
 mod memory;
 mod processes;
 mod protection;
