@@ -398,14 +398,16 @@ impl Connection<'_> {
 
     /// Sleeps until the client or the agent says something, or something is due.
     fn wait(&mut self) -> Result<(), Left> {
-        self.dry = false;
         let soon = (1..=SPIN_BYTES_MAX).contains(&self.requests.given_bytes());
-        let client = self.port.as_mut().and_then(Port::client);
+        let mut client = self.port.as_mut().and_then(Port::client);
+        if soon && client.as_mut().is_some_and(|client| client.spin()) {
+            // A client that has asked for one thing most likely waits for it, and has not asked for the next.
+            self.dry &= self.requests.given() == 1;
+            return Ok(());
+        }
+        self.dry = false;
         let mut agent = None;
         if let Some(client) = client {
-            if soon && client.spin() {
-                return Ok(());
-            }
             client.set_asleep(true);
             if client.news() {
                 client.set_asleep(false);

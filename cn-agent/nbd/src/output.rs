@@ -91,7 +91,8 @@ impl Output {
         self.say(|out| put_chunk(out, cookie, true, CHUNK_ERROR, &parts));
     }
 
-    fn data_header(&mut self, cookie: u64, last: bool, offset: u64, length: usize) {
+    /// So many bytes of the read with this cookie follow, from this place of the device on.
+    pub fn data_header(&mut self, cookie: u64, last: bool, offset: u64, length: usize) {
         match self.structured {
             true => self.say(|out| {
                 put_chunk_header(out, cookie, last, CHUNK_DATA, length + size_of::<u64>());
@@ -105,6 +106,11 @@ impl Output {
     /// has named its part. Without structured answers it has to be all of it.
     pub fn part(&mut self, cookie: u64, last: bool, offset: u64, part: u16, at: usize, length: usize) {
         self.data_header(cookie, last, offset, length);
+        self.data(part, at, length);
+    }
+
+    /// Data that a header was written for, as [`part`](Self::part) has it.
+    pub fn data(&mut self, part: u16, at: usize, length: usize) {
         self.segments.push_back(Segment::Part { part, at, left: length });
     }
 

@@ -10,13 +10,15 @@
 //! ```
 //!
 //! Data lies in the port's data area, whose blocks are taken when a part is cut and given back when its data has been sent
-//! or written, so that no client keeps more than the area. Only a read whose answer has to be in one piece and is longer
-//! than a block is *staged*, in memory of this process, until it is whole.
+//! or written, so that no client keeps more than the area. A read whose answer has to be in one piece and is longer than a
+//! part *holds* its blocks until it is whole; one that is longer than half of the area is *staged* until then, in memory of
+//! this process. Blocks are taken in the order of requests, and whoever holds some never waits for a later request.
 //!
 //! A part that fails for a reason that may pass rests and is tried again, until its request has waited long enough. That
 //! may be done because it was not answered: reads change nothing, and a write that is made twice leaves what it would have
 //! left once.
 
+mod held;
 mod part;
 
 use std::collections::VecDeque;
@@ -24,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use cxloe_wire::frame::LINE_SIZE;
 
+use held::HELD_MAX;
 use part::{LINE, Part, Slot, State, Way};
 pub use part::{Order, Patience};
 
@@ -131,7 +134,12 @@ impl Requests {
             Command::Read { offset, length, whole } => {
                 let one = offset % LINE + u64::from(length) <= BLOCK as u64;
                 let piecemeal = one || (output.is_structured() && !whole);
-                (if piecemeal { Way::Read } else { Way::StagedRead }, offset, length)
+                let way = match () {
+                    () if piecemeal => Way::Read,
+                    () if u64::from(length) <= HELD_MAX => Way::HeldRead,
+                    () => Way::StagedRead,
+                };
+                (way, offset, length)
             }
             Command::Write { length: 0, .. } | Command::WriteZeroes { length: 0, .. } => {
                 return output.done(cookie);
@@ -188,7 +196,7 @@ impl Requests {
         }
         let (offset, left) = (slot.offset + slot.cut, slot.length - slot.cut);
         let within = offset % LINE;
-        let reads = matches!(slot.way, Way::Read | Way::StagedRead);
+        let reads = matches!(slot.way, Way::Read | Way::HeldRead | Way::StagedRead);
         let most = match slot.way {
             Way::Zero => ZERO_PART,
             _ => RUN_MAX as u64 * BLOCK as u64,
@@ -298,7 +306,7 @@ impl Requests {
         let lines = Lines { at: (part.run.map_or(0, Run::at) / LINE_SIZE) as u32, count: part.lines() };
         let whole = part.within() == 0 && part.length.is_multiple_of(LINE);
         let operation = match way {
-            Way::Read | Way::StagedRead => Operation::ReadBytes(lines),
+            Way::Read | Way::HeldRead | Way::StagedRead => Operation::ReadBytes(lines),
             Way::Write if whole => Operation::WriteBytes(lines),
             Way::Zero if whole => Operation::Zero(lines.count),
             Way::Write | Way::Zero => Operation::Patch(u64::MAX >> (LINE - part.length) << part.within()),
@@ -325,6 +333,10 @@ impl Requests {
                 } else {
                     self.settle(part.slot, output);
                 }
+                return true;
+            }
+            Way::HeldRead => {
+                self.hold(tag, part.slot, output);
                 return true;
             }
             Way::StagedRead => {
@@ -462,11 +474,16 @@ impl Requests {
             }
             None => match slot.way {
                 Way::StagedRead => output.staged(slot.cookie, slot.offset, staged),
+                Way::HeldRead => {
+                    output.data_header(slot.cookie, true, slot.offset, slot.length as usize);
+                    self.send_held(at, output);
+                }
                 Way::Write | Way::Zero => output.done(slot.cookie),
                 // Answered with its last data.
                 Way::Read => {}
             },
         }
+        self.free_held(at);
         self.release(at);
     }
 

@@ -12,7 +12,7 @@ use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::EngineError;
 
 /// Bytes of one operation of a call: a part of the data area, so that copying and moving go on side by side.
-const SHARE: usize = 256 << 10;
+const SHARE: usize = 128 << 10;
 /// Operations of a call at once.
 const SHARES: usize = DATA_BYTES / SHARE;
 
@@ -94,7 +94,12 @@ impl Client {
             if begun > before {
                 self.kick()?;
             }
-            self.wait()?;
+            if bytes.len() <= SHARE {
+                self.wait()?;
+            // What takes longer is slept for: spinning takes the processor from those who move it.
+            } else if !self.news() {
+                self.wait_longer()?;
+            }
             while let Some((share, outcome)) = self.take()? {
                 if share >= SHARES as u32 || free >> share & 1 == 1 {
                     return Err(

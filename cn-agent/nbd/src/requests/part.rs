@@ -37,7 +37,9 @@ pub struct Patience {
 pub(super) enum Way {
     /// Data is answered as it comes, or a whole answer fits a part.
     Read,
-    /// Data is collected first.
+    /// Data stays in its blocks until all of it is there.
+    HeldRead,
+    /// The same of what is too long for that: data is collected in memory of this process.
     StagedRead,
     Write,
     Zero,
@@ -69,6 +71,8 @@ pub(super) enum State {
     /// To be given to the port, now or later.
     Waiting,
     Given,
+    /// Its data waits for that of the other parts.
+    Held,
     /// Its data is being sent.
     Sending,
 }

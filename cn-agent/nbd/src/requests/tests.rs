@@ -345,3 +345,62 @@ fn no_client_has_more_kept_for_it_than_there_is_room_for() {
     bench.work();
     bench.nothing_is_left();
 }
+
+/// Answers that have to be in one piece wait in their blocks and are whole and right, whichever part is there first; and
+/// reads that together want more blocks than there are do not wait for each other without end.
+#[test]
+fn whole_reads_are_held_in_their_blocks() {
+    let wanted = [
+        (1, (0, 1 << 20)),
+        (2, (70, 700_001)),
+        (3, (63, HELD_MAX as usize)),
+        (4, (1 << 20, HELD_MAX as usize)),
+        (5, (4096, 300_000)),
+    ];
+    for structured in [false, true] {
+        let mut bench = Bench::new(structured);
+        let now = Instant::now();
+        for (cookie, (offset, length)) in wanted {
+            bench.begin(cookie, Command::Read { offset, length: length as u32, whole: true });
+        }
+        loop {
+            bench.requests.cut(&mut bench.output);
+            let orders: Vec<_> = std::iter::from_fn(|| bench.requests.next(now)).collect();
+            if orders.is_empty() && bench.output.is_empty() {
+                break;
+            }
+            orders.into_iter().rev().for_each(|order| bench.obey(order));
+            assert_eq!(bench.requests.staged, 0);
+            bench.send();
+        }
+        bench.nothing_is_left();
+        let answers = bench.answers(&wanted.into());
+        for (cookie, (offset, length)) in wanted {
+            let expected = &bench.region[offset as usize..offset as usize + length];
+            assert!(answers[&cookie].as_deref() == Ok(expected), "{cookie}, structured: {structured}");
+        }
+    }
+}
+
+#[test]
+fn a_whole_read_that_fails_gives_its_blocks_back() {
+    for failing in [0, 3, 7] {
+        let mut bench = Bench::new(true);
+        let now = Instant::now();
+        bench.begin(1, Command::Read { offset: 0, length: 1 << 20, whole: true });
+        let orders: Vec<_> = std::iter::from_fn(|| bench.requests.next(now)).collect();
+        assert_eq!(orders.len(), 8);
+        for (index, order) in orders.into_iter().enumerate() {
+            if index == failing {
+                let patience = Patience { now, most: Duration::ZERO };
+                let told = bench.requests.failed(order.tag, &"poisoned", false, patience, &mut bench.output);
+                assert_eq!(told, Some(true));
+            } else {
+                bench.obey(order);
+            }
+        }
+        bench.work();
+        bench.nothing_is_left();
+        assert!(bench.answers(&[(1, (0, 1 << 20))].into())[&1].is_err());
+    }
+}
