@@ -2,7 +2,9 @@
 
 mod session_common;
 
-use cxloe_wire::frame::{Command, FEATURE_MULTI, FEATURE_SHARDS, FEATURES, HelloStatus, Integrity, Mac, Message};
+use cxloe_wire::frame::{
+    Command, FEATURE_MULTI, FEATURE_SHARDS, FEATURES, HelloStatus, Integrity, Mac, Message,
+};
 use cxloe_wire::frame::{Direction, Header, Seal, Space, frame_len};
 use cxloe_wire::session::{RequesterConfig, ResponderEvent};
 use session_common::*;

@@ -51,7 +51,7 @@ pub struct ScalingSetting {
     /// What each line in a frame takes besides, at either end, in nanoseconds.
     pub line_ns: u64,
     /// The wire's rate, each way, in Gbit/s.
-    pub gbit_per_s: u64,
+    pub gbit_per_s: u32,
     /// Lines of a request: 1, or more for burst reads, as many as a frame of MTU 1500 carries (23).
     pub lines: usize,
     /// Requests in flight, of each shard.
@@ -96,7 +96,9 @@ pub struct ScalingOutcome {
 #[derive(Debug, thiserror::Error)]
 pub enum ScalingError {
     /// Nothing to simulate.
-    #[error("between 1 and {SHARDS_MAX} shards, and at least a worker, a line, a request and a microsecond make sense")]
+    #[error(
+        "between 1 and {SHARDS_MAX} shards, and at least a worker, a line, a request and a microsecond make sense"
+    )]
     Setting,
     /// The simulated link.
     #[error(transparent)]
@@ -197,7 +199,8 @@ impl Memory for Addresses {
 /// Any [`ScalingError`].
 pub fn simulate(setting: &ScalingSetting) -> Result<ScalingOutcome, ScalingError> {
     let s = setting;
-    let sense = (1..=SHARDS_MAX).contains(&s.shards) && s.workers > 0 && s.lines > 0 && s.depth > 0 && s.micros > 0;
+    let sense =
+        (1..=SHARDS_MAX).contains(&s.shards) && s.workers > 0 && s.lines > 0 && s.depth > 0 && s.micros > 0;
     if !sense {
         return Err(ScalingError::Setting);
     }
@@ -290,9 +293,8 @@ impl Run {
     fn turn(&mut self) -> Result<Time, ScalingError> {
         let Run { setting, net, node, shards, workers } = self;
         let now = net.now();
-        let cost = |frame_ns: u64, lines: usize| {
-            Duration::from_nanos(frame_ns + setting.line_ns * lines as u64)
-        };
+        let cost =
+            |frame_ns: u64, lines: usize| Duration::from_nanos(frame_ns + setting.line_ns * lines as u64);
         let mut next = Time(u64::MAX);
         // What has arrived lies in the queue of its worker.
         node.receive(usize::MAX, &mut |frame, _| {

@@ -117,7 +117,8 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     for count in numbers {
         let mut shards = Shards::open(&options, count)?;
         let info = shards.ports[0].link().info().clone();
-        let report = written.get_or_insert_with(|| report(&info, vec![info.interface.clone()], args.link.wait, None));
+        let report =
+            written.get_or_insert_with(|| report(&info, vec![info.interface.clone()], args.link.wait, None));
         let (shards, throughputs) = scale(shards, &plan, &|| Ok(interrupt.check()?))?;
         let Shards { ports, lease, .. } = shards;
         // The CN's own session, which the others hang on, ends last.

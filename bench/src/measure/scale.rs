@@ -45,7 +45,12 @@ struct Part {
 
 impl Part {
     /// One call; operations and bytes.
-    fn call(&mut self, kind: usize, random: &mut Random, buffer: &mut [u8]) -> Result<(u64, u64), MeasureError> {
+    fn call(
+        &mut self,
+        kind: usize,
+        random: &mut Random,
+        buffer: &mut [u8],
+    ) -> Result<(u64, u64), MeasureError> {
         let lines = self.bytes / LINE_SIZE as u64;
         if kind == 0 {
             let hpas: Vec<u64> =
@@ -128,7 +133,10 @@ fn trial(parts: &mut [Part], kind: usize, plan: &ScalePlan) -> Result<Throughput
                 })
             })
             .collect();
-        threads.into_iter().map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e))).collect()
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|e| std::panic::resume_unwind(e)))
+            .collect()
     });
     let done = done?;
     let took = done.iter().map(|(.., took)| *took).max().unwrap_or_else(|| started.elapsed());

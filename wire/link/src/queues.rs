@@ -49,11 +49,12 @@ pub fn join_queues(mut links: Vec<Box<dyn Link>>) -> Result<Box<dyn Link>, LinkE
     }
     let info = joint_info(&links);
     // SAFETY: makes a descriptor; the result is checked.
-    let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map_err(|source| LinkError::Io {
-        what: "make a descriptor for several queues",
-        interface: info.interface.clone(),
-        source,
-    })?;
+    let epoll =
+        owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }).map_err(|source| LinkError::Io {
+            what: "make a descriptor for several queues",
+            interface: info.interface.clone(),
+            source,
+        })?;
     let readiness = RefCell::new(Readiness { epoll, entered: vec![(None, 0); links.len()] });
     Ok(Box::new(Queues { links, queue: 0, first: 0, info, reopened: 0, readiness }))
 }

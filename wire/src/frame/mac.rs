@@ -149,7 +149,8 @@ mod tests {
     #[test]
     fn shards_have_addresses_of_their_own() {
         let stations: Vec<Mac> = (0..=255).map(|last| Mac([0x02, 0xab, 0, 1, 0x55, last])).collect();
-        let shards = |mac: &Mac| (0..super::super::SHARDS_MAX).map(|shard| mac.shard(shard)).collect::<Vec<_>>();
+        let shards =
+            |mac: &Mac| (0..super::super::SHARDS_MAX).map(|shard| mac.shard(shard)).collect::<Vec<_>>();
         let mut all: Vec<Mac> = stations.iter().flat_map(shards).collect();
         assert!(all.iter().all(|mac| mac.is_unicast()));
         all.sort_unstable();

@@ -251,7 +251,6 @@ fn page_and_mask(peer: usize, cmem: u64, lines: usize) -> (u64, u64) {
     ((peer as u64) << 36 | cmem >> 12, mask << first)
 }
 
-
 impl Engine {
     /// An engine without peers and routes.
     pub fn new(cache: CacheConfig) -> Engine {
