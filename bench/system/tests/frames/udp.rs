@@ -68,6 +68,10 @@ fn config_by(backend: Backend) -> LinkConfig {
 /// Frames inside UDP by whatever link at either end: lines, bursts, losses, and a peer that comes late.
 fn encapsulated(cn: Backend, mn: Backend) -> Outcome {
     let lab = lab(1500)?;
+    for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
+        // A virtual cable hands over messages of sockets uncut, and a raw link takes single packets.
+        ip(&lab, namespace, &["link", "set", interface, "gso_max_segs", "1"])?;
+    }
     let folder = tempfile::tempdir()?;
     let node = node_by(&lab, folder.path(), mn)?;
     let mut port = connected(&lab, &config_by(cn))?;
