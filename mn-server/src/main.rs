@@ -21,7 +21,7 @@ use cxloe_fabric::model::Watermark;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig, LinkHealth, UdpConfig, open_persistent};
+use cxloe_link::{Extras, LinkConfig, LinkHealth, UdpConfig, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
@@ -107,7 +107,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         };
         let mut service = Service::new(responder, Arc::clone(&table), config.tlb_entries);
         service.set_congestion(config.congestion());
-        let pauses = config.pfc && config.backend != Backend::Udp;
+        let pauses = config.pfc && !config.is_over_udp();
         let pfc = if pauses { Some(PfcSocket::open(&config.interface)?) } else { None };
         let options = WorkerOptions {
             index,
@@ -128,7 +128,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             let options = ManagerLinkOptions {
                 state: Some(state),
                 kind: config.device,
-                udp: (config.backend == Backend::Udp).then(|| own_address(&configs[0])).transpose()?,
+                udp: config.is_over_udp().then(|| own_address(&configs[0])).transpose()?,
                 peers: udp.peers,
                 ..ManagerLinkOptions::new(url, &config.name, macs, mtu as u32)
             };
@@ -170,6 +170,7 @@ fn run(config: &Config) -> Result<(), Failure> {
 fn link_config(config: &Config, udp: &UdpConfig, queue: u32) -> LinkConfig {
     LinkConfig {
         backend: config.backend,
+        encap: config.encap,
         ethertype: config.ethertype,
         priority: config.priority,
         queue,

@@ -154,7 +154,7 @@ fn faults() {
 fn handshake() {
     let bytes = to_mn(
         "10",
-        "0001 01 04 80000001 0102030405060708 a0a1a2a3a4a5a6a7 05ea 0000000000000000000000000000",
+        "0001 01 04 80000001 0102030405060708 a0a1a2a3a4a5a6a7 05ea 03 020000000055 00000000000000",
     );
     assert_eq!(bytes.len(), 25 + 40);
     check(
@@ -167,8 +167,8 @@ fn handshake() {
             streams: 4,
             max_frame: 1514,
             integrity: Integrity::Aead,
-            shard: 0,
-            owner: Mac::default(),
+            shard: 3,
+            owner: Mac([2, 0, 0, 0, 0, 0x55]),
         }),
     );
     let bytes = to_cn(
@@ -206,7 +206,8 @@ fn handshake_codes() {
         (4, HelloStatus::NoResources),
         (5, HelloStatus::Integrity),
         (6, HelloStatus::Draining),
-        (7, HelloStatus::Unknown(7)),
+        (7, HelloStatus::Shard),
+        (8, HelloStatus::Unknown(8)),
         (255, HelloStatus::Unknown(255)),
     ] {
         assert_eq!((HelloStatus::from(code), u8::from(status)), (status, code));
@@ -223,8 +224,14 @@ fn handshake_codes() {
 
 #[test]
 fn reserved_bytes_are_ignored() {
-    let plain = to_mn("10", &format!("0001 00 01 00000000 {} 05ea {}", "00".repeat(16), "00".repeat(14)));
-    let filled = to_mn("10", &format!("0001 00 01 00000000 {} 05ea {}", "00".repeat(16), "ff".repeat(14)));
+    let plain = to_mn(
+        "10",
+        &format!("0001 00 01 00000000 {} 05ea 02 020000000001 {}", "00".repeat(16), "00".repeat(7)),
+    );
+    let filled = to_mn(
+        "10",
+        &format!("0001 00 01 00000000 {} 05ea 02 020000000001 {}", "00".repeat(16), "ff".repeat(7)),
+    );
     assert_eq!(Message::parse(&filled), Message::parse(&plain));
     let plain = to_cn("90", &"00".repeat(64));
     let filled = to_cn("90", &("00".repeat(47) + &"ff".repeat(17)));

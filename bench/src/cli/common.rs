@@ -11,7 +11,7 @@ use cxloe_fabric::model::ByteSize;
 use cxloe_link::fault::FaultPlan;
 use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig, LinkInfo, UdpConfig};
+use cxloe_link::{Backend, Encap, Extras, LinkConfig, LinkInfo, UdpConfig};
 use cxloe_port::rate_control::RateControl;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -33,6 +33,10 @@ pub struct LinkArgs {
     /// most frames a second; udp puts frames into UDP, which both ends have to do
     #[arg(long, value_name = Backend::VALUES, default_value = "auto", help_heading = "Link")]
     pub link: Backend,
+
+    /// What frames of a raw link travel in: none (Ethernet), or udp as those of link udp, under headers of our own
+    #[arg(long, value_name = Encap::VALUES, default_value_t, help_heading = "Link")]
+    pub encap: Encap,
 
     /// Over UDP: where this node listens, as ADDRESS, ADDRESS:PORT or :PORT [default: the interface's first address, port
     /// 63669]
@@ -77,6 +81,7 @@ impl LinkArgs {
     pub fn config(&self) -> LinkConfig {
         LinkConfig {
             backend: self.link,
+            encap: self.encap,
             ethertype: self.ethertype,
             priority: self.priority,
             busy_poll: self.wait == WaitStyle::Busy,

@@ -22,8 +22,8 @@ use clap::{ArgMatches, FromArgMatches};
 use cxloe_client::client::{Client, regions};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_fabric::model::{CnId, Mac, Name};
-use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Encap};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use nix::unistd::Pid;
 
@@ -178,6 +178,7 @@ fn in_lab_at(
     let link = LinkArgs {
         interface: "cn0".into(),
         link: Backend::default(),
+        encap: Encap::None,
         udp_address: Default::default(),
         udp_peer: Vec::new(),
         wait,

@@ -16,7 +16,7 @@ use cxloe_fabric::model::{CnId, Leg, MacError, Name, NameError, Region, Watermar
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig, LinkError, open_with};
+use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
 use cxloe_wire::frame::{Mac, SHARDS_MAX};
 use cxloe_wire::session::Timing;
 
@@ -156,10 +156,7 @@ impl Shards {
         let links = links.collect::<Result<Vec<_>, _>>()?;
         let info = links[0].info().clone();
         let manager = Manager::new(&options.manager)?;
-        let udp = match options.link.backend {
-            Backend::Udp => Some(own_address(&options.link)?),
-            _ => None,
-        };
+        let udp = options.link.is_over_udp().then(|| own_address(&options.link)).transpose()?;
         let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
             .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
         let instance = rand::random();

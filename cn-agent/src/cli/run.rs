@@ -25,7 +25,7 @@ use cxloe_daemon::{Ending, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Extras, LinkConfig, join_queues, open_persistent};
+use cxloe_link::{Extras, LinkConfig, join_queues, open_persistent};
 use cxloe_port::signals::Signals;
 use cxloe_wire::time::Time;
 use tracing::info;
@@ -51,6 +51,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let key = config.key_file.as_deref().map(read_key).transpose()?;
     let link_config = LinkConfig {
         backend: config.backend,
+        encap: config.encap,
         ethertype: config.ethertype,
         priority: config.priority,
         busy_poll: config.wait == WaitStyle::Busy,
@@ -94,7 +95,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     };
     let worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
     let options = ManagerLinkOptions {
-        udp: (config.backend == Backend::Udp).then(|| own_address(&link_config)).transpose()?,
+        udp: config.is_over_udp().then(|| own_address(&link_config)).transpose()?,
         ..ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance)
     };
     let preference = config.cxl.preference;

@@ -19,7 +19,7 @@ use cxloe_fabric::model::{ByteSize, Name};
 use cxloe_link::fault::FaultPlan;
 use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, UdpConfig};
+use cxloe_link::{Backend, Encap, UdpConfig};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, SHARDS_MAX};
 use cxloe_wire::session::{STREAMS_MAX, Timing};
 
@@ -86,6 +86,8 @@ pub struct Config {
     pub interface: String,
     /// How frames are exchanged with the kernel.
     pub backend: Backend,
+    /// What frames of a raw link travel in.
+    pub encap: Encap,
     /// Where this node listens over UDP.
     pub udp_address: UdpAddress,
     /// Peers over UDP that are known beforehand.
@@ -199,6 +201,7 @@ impl Config {
             },
             interface,
             backend: s.link.unwrap_or_default(),
+            encap: s.encap.unwrap_or_default(),
             udp_address: s.udp_address.unwrap_or_default(),
             peers: s.udp_peer.unwrap_or_default(),
             queues: queues(s.queues)?,
@@ -235,6 +238,11 @@ impl Config {
         }
     }
 
+    /// Whether frames travel inside UDP, by whatever link.
+    pub fn is_over_udp(&self) -> bool {
+        self.backend == Backend::Udp || self.encap == Encap::Udp
+    }
+
     /// What a `udp` link needs to know besides; each call makes a table of peers of its own.
     pub fn udp(&self) -> UdpConfig {
         UdpConfig { address: self.udp_address, peers: Peers::named(&self.peers) }
@@ -258,6 +266,7 @@ impl Config {
             dev_root: Some(self.cxl.dev_root.clone()),
             interface: Some(self.interface.clone()),
             link: Some(self.backend),
+            encap: Some(self.encap),
             udp_address: (self.udp_address != UdpAddress::default()).then_some(self.udp_address),
             udp_peer: (!self.peers.is_empty()).then(|| self.peers.clone()),
             queues: Some(self.queues),

@@ -18,7 +18,7 @@ use cxloe_fabric::model::DeviceKind;
 use cxloe_link::fault::FaultPlan;
 use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, UdpConfig};
+use cxloe_link::{Backend, Encap, UdpConfig};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 
 use crate::pool::{ByteSize, PoolOptions};
@@ -96,6 +96,8 @@ pub struct Config {
     pub interface: String,
     /// How frames are exchanged with the kernel.
     pub backend: Backend,
+    /// What frames of a raw link travel in.
+    pub encap: Encap,
     /// Where this node listens over UDP.
     pub udp_address: UdpAddress,
     /// Peers over UDP that are known beforehand.
@@ -237,6 +239,7 @@ impl Config {
             device: s.device.unwrap_or_default(),
             interface,
             backend: s.link.unwrap_or_default(),
+            encap: s.encap.unwrap_or_default(),
             udp_address: s.udp_address.unwrap_or_default(),
             peers: s.udp_peer.unwrap_or_default(),
             wait: s.wait.unwrap_or_default(),
@@ -305,6 +308,11 @@ impl Config {
         }
     }
 
+    /// Whether frames travel inside UDP, by whatever link.
+    pub fn is_over_udp(&self) -> bool {
+        self.backend == Backend::Udp || self.encap == Encap::Udp
+    }
+
     /// What a `udp` link needs to know besides; each call makes a table of peers of its own.
     pub fn udp(&self) -> UdpConfig {
         // Whoever is named also has its shards, unless those are named as well.
@@ -334,6 +342,7 @@ impl Config {
             device: Some(self.device),
             interface: Some(self.interface.clone()),
             link: Some(self.backend),
+            encap: Some(self.encap),
             udp_address: (self.udp_address != UdpAddress::default()).then_some(self.udp_address),
             udp_peer: (!self.peers.is_empty()).then(|| self.peers.clone()),
             wait: Some(self.wait),

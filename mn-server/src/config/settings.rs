@@ -10,9 +10,9 @@ use clap::Args;
 use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::{CpuList, EtherType, LogFormat, Span};
 use cxloe_fabric::model::{DeviceKind, Mac};
-use cxloe_link::Backend;
 use cxloe_link::outer::{Peer, UdpAddress};
 use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Encap};
 use serde::{Deserialize, Serialize};
 
 use crate::pool::{ByteSize, PoolSpec};
@@ -66,6 +66,12 @@ pub struct Settings {
     #[arg(long, value_name = Backend::VALUES, help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub link: Option<Backend>,
+
+    /// What frames of a raw link travel in: none (Ethernet) or udp, as those of link udp, under headers of this node's own, so that
+    /// any network that carries IPv4 carries them, and NICs spread them over queues [default: none]
+    #[arg(long, value_name = Encap::VALUES, help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub encap: Option<Encap>,
 
     /// Over UDP: where this node listens, as ADDRESS, ADDRESS:PORT or :PORT [default: the interface's first address, port
     /// 63669]

@@ -91,6 +91,42 @@ impl From<Backend> for String {
     }
 }
 
+/// What frames of a raw link travel in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Encap {
+    /// Ethernet, with an EtherType of their own.
+    #[default]
+    None,
+    /// UDP over IPv4, as those of link `udp`, under headers that the link writes.
+    Udp,
+}
+
+impl Encap {
+    /// What options show as their values.
+    pub const VALUES: &str = "none|udp";
+}
+
+impl fmt::Display for Encap {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Encap::None => "none",
+            Encap::Udp => "udp",
+        })
+    }
+}
+
+impl FromStr for Encap {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Self, String> {
+        match s {
+            "none" => Ok(Encap::None),
+            "udp" => Ok(Encap::Udp),
+            _ => Err(format!("frames cannot be put into `{s}`: choose none or udp")),
+        }
+    }
+}
+
 /// How to open a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkConfig {
@@ -98,6 +134,8 @@ pub struct LinkConfig {
     pub interface: String,
     /// Which implementation.
     pub backend: Backend,
+    /// What frames travel in, where the implementation is a raw one.
+    pub encap: Encap,
     /// EtherType of the frames.
     pub ethertype: u16,
     /// Priority (PCP 0-7) of an 802.1Q tag with VID 0 that every frame sent gets, so that PFC acts on this
@@ -130,6 +168,11 @@ pub struct UdpConfig {
 }
 
 impl LinkConfig {
+    /// Whether frames travel inside UDP, by whatever link: then nodes have outer addresses.
+    pub fn is_over_udp(&self) -> bool {
+        self.backend == Backend::Udp || self.encap == Encap::Udp
+    }
+
     /// Which shard of its node the link is; 0 if it has the node's own address.
     pub(crate) fn shard(&self) -> u8 {
         if self.sharded { self.queue as u8 } else { 0 }
@@ -151,6 +194,7 @@ impl LinkConfig {
         LinkConfig {
             interface: interface.into(),
             backend: Backend::Auto,
+            encap: Encap::None,
             ethertype: ETHERTYPE_DEFAULT,
             priority: None,
             queue: 0,

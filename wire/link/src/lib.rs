@@ -27,6 +27,7 @@
 //! | `link`, `error` | [`Link`], what it says of itself ([`LinkInfo`], [`LinkCounters`]), [`LinkError`] |
 //! | `config`, `open`, `extras` | which link to open ([`LinkConfig`], [`Backend`]), opening it, middlewares from the command line ([`Extras`]) |
 //! | [`xdp`], [`packet`], [`pnet`] | the links on real interfaces, fastest first |
+//! | `encap` | raw links with the frames inside UDP, under headers of our own ([`Encap`]) |
 //! | [`udp`] | frames inside datagrams, over sockets that need no rights |
 //! | [`outer`] | where a `udp` link listens, and which address speaks for which MAC |
 //! | [`sim`] | a network in virtual time, repeatable from a seed |
@@ -46,6 +47,7 @@
 mod boxed;
 mod clock;
 mod config;
+mod encap;
 mod error;
 mod extras;
 mod interface;
@@ -72,7 +74,7 @@ pub mod wait;
 pub mod xdp;
 
 pub use clock::Clock;
-pub use config::{Backend, LinkConfig, UdpConfig};
+pub use config::{Backend, Encap, LinkConfig, UdpConfig};
 pub use error::LinkError;
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;

@@ -1,11 +1,12 @@
 //! Opening a link: which implementation is tried first, and why another was taken.
 
+use crate::encap::EncapLink;
 use crate::link::Explain;
 use crate::packet::PacketLink;
 use crate::pnet::PnetLink;
 use crate::udp::UdpLink;
 use crate::xdp::{self, XdpLink};
-use crate::{Backend, Link, LinkConfig, LinkError};
+use crate::{Backend, Encap, Link, LinkConfig, LinkError};
 
 /// Opens the link that `config` asks for. Where the choice is left to this function, each implementation that does not
 /// work is logged with its reason, the link's [`detail`](crate::LinkInfo::detail) says why it was taken, and the error of
@@ -30,6 +31,9 @@ fn one(config: &LinkConfig, backend: Backend, why: Option<&str>) -> Result<Box<d
             link.detail().push_str(&format!("; taken because {why}"));
         }
         Box::new(link)
+    }
+    if config.encap == Encap::Udp && backend != Backend::Udp {
+        return Ok(boxed(EncapLink::open(config, backend)?, why));
     }
     Ok(match backend {
         Backend::Xdp => boxed(XdpLink::open(config)?, why),

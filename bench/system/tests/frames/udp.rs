@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, Standing};
+use cxloe_link::fault::FaultInjector;
 use cxloe_link::outer::{Peer, Peers};
-use cxloe_link::{Backend, Link, LinkConfig, LinkCounters, LinkError, UdpConfig};
+use cxloe_link::{Backend, Encap, Link, LinkConfig, LinkCounters, LinkError, UdpConfig};
 use cxloe_mn::admin::client::ask;
 use cxloe_port::port::{Port, PortError};
 use cxloe_system::cable::{CN_AT, MN_AT, cable, ip, with_addresses};
@@ -22,15 +23,25 @@ const MN: Mac = Mac([2, 0, 0, 0, 0, 9]);
 const HPA: u64 = 1 << 32;
 const REGION: u64 = 4 << 20;
 
-pub fn tests(_: Standing) -> Vec<Test> {
-    vec![
+pub fn tests(standing: Standing) -> Vec<Test> {
+    let mut tests = vec![
         Test::new("lines_and_bursts", || lines_and_bursts(1500)),
         Test::new("lines_and_bursts_at_9000", || lines_and_bursts(9000)),
         Test::new("lines_and_bursts_over_ipv6", lines_and_bursts_over_ipv6),
-        Test::new("forged_addresses_are_counted_and_not_heard", forged_addresses_are_not_heard),
+        Test::new("forged_addresses_are_counted_and_not_heard", || {
+            forged_addresses_are_not_heard(Backend::Udp)
+        }),
+        Test::new("encap_packet::forged_addresses", || forged_addresses_are_not_heard(Backend::Packet)),
+        Test::new("encap_packet::lines_and_bursts", || encapsulated(Backend::Packet, Backend::Packet)),
+        Test::new("encap_packet::speaks_with_sockets", || encapsulated(Backend::Packet, Backend::Udp)),
+        Test::new("encap_packet::serves_sockets", || encapsulated(Backend::Udp, Backend::Packet)),
         Test::new("a_narrow_path_is_kept_to_and_named", a_narrow_path_is_kept_to_and_named),
         Test::new("a_dead_peer_fails_operations_and_its_successor_serves", a_dead_peer_fails_operations),
-    ]
+    ];
+    if standing == Standing::Root {
+        tests.push(Test::new("encap_xdp::lines_and_bursts", || encapsulated(Backend::Xdp, Backend::Xdp)));
+    }
+    tests
 }
 
 fn lab(mtu: u32) -> Result<Lab, Failed> {
@@ -39,9 +50,61 @@ fn lab(mtu: u32) -> Result<Lab, Failed> {
 }
 
 fn node(lab: &Lab, folder: &Path) -> Outcome<MemoryNode> {
-    let socket = folder.join("mn.sock");
-    let more = ["--socket", text(&socket)];
-    MemoryNode::start_with(lab, "mn0", Backend::Udp, &[(CN, REGION)], folder, &more)
+    node_by(lab, folder, Backend::Udp)
+}
+
+/// A memory node by this link, with frames inside UDP.
+fn node_by(lab: &Lab, folder: &Path, backend: Backend) -> Outcome<MemoryNode> {
+    let (socket, peer) = (folder.join("mn.sock"), format!("{CN}={CN_AT}"));
+    let more = ["--socket", text(&socket), "--encap", "udp", "--udp-peer", &peer];
+    MemoryNode::start_with(lab, "mn0", backend, &[(CN, REGION)], folder, &more)
+}
+
+/// The compute node's link to it, likewise.
+fn config_by(backend: Backend) -> LinkConfig {
+    LinkConfig { encap: Encap::Udp, ..config_to(backend, MN) }
+}
+
+/// Frames inside UDP by whatever link at either end: lines, bursts, losses, and a peer that comes late.
+fn encapsulated(cn: Backend, mn: Backend) -> Outcome {
+    let lab = lab(1500)?;
+    for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
+        // A virtual cable hands over messages of sockets uncut, and a raw link takes single packets.
+        ip(&lab, namespace, &["link", "set", interface, "gso_max_segs", "1"])?;
+    }
+    let folder = tempfile::tempdir()?;
+    let node = node_by(&lab, folder.path(), mn)?;
+    let mut port = connected(&lab, &config_by(cn))?;
+    ensure(port.link().info().max_frame == 1500 - 28, format!("{:?}", port.link().info()))?;
+    check(&mut port, 21)?;
+    let counters = port.link().counters();
+    ensure(counters.rx_forged + counters.rx_foreign == 0, format!("{counters:?}"))?;
+    port.close()?;
+    let plan = "drop=1%,dup=0.5%,corrupt=0.5%,reorder=1%,seed=3".parse()?;
+    let link = FaultInjector::new(link_on(&lab, &config_by(cn))?, &plan);
+    let mut port = port_over(Box::new(link))?;
+    check(&mut port, 22)?;
+    ensure(port.engine().sessions()[0].counters.retransmitted > 0, "nothing was lost")?;
+    port.close()?;
+    ensure(node.end()?.success(), "mn-server failed")?;
+    // One that is told of later is reached as soon as it is known.
+    let peers = Peers::default();
+    let config =
+        LinkConfig { udp: UdpConfig { peers: peers.clone(), ..UdpConfig::default() }, ..config_by(cn) };
+    let mut late = cxloe_system::node::port(link_on(&lab, &config)?, MN, HPA, REGION, CacheConfig::OFF)?;
+    let node = node_by(&lab, folder.path(), mn)?;
+    ensure(late.connect(Duration::from_millis(100)).is_err(), "it was reached without an address")?;
+    peers.tell([Peer { mac: MN, address: MN_AT.parse()? }]);
+    late.connect(LIMIT)?;
+    check(&mut late, 23)?;
+    late.close()?;
+    ensure(node.end()?.success(), "mn-server failed")
+}
+
+fn port_over(link: Box<dyn Link>) -> Outcome<Port> {
+    let mut over = port(link, MN, HPA, REGION, CacheConfig::OFF)?;
+    over.connect(LIMIT)?;
+    Ok(over)
 }
 
 fn connected(lab: &Lab, config: &LinkConfig) -> Result<Port, Failed> {
@@ -111,11 +174,11 @@ fn link_of(folder: &Path) -> Result<LinkCounters, Failed> {
     Ok(status.workers.first().ok_or("no worker")?.report.link)
 }
 
-fn forged_addresses_are_not_heard() -> Outcome {
+fn forged_addresses_are_not_heard(backend: Backend) -> Outcome {
     let lab = lab(1500)?;
     let folder = tempfile::tempdir()?;
-    let node = node(&lab, folder.path())?;
-    let mut port = connected(&lab, &config_to(Backend::Udp, MN))?;
+    let node = node_by(&lab, folder.path(), backend)?;
+    let mut port = connected(&lab, &config_by(backend))?;
     check(&mut port, 1)?;
     let from = |from: &str| -> Result<Raw, Failed> {
         let (from, to): (SocketAddrV4, SocketAddrV4) = (from.parse()?, MN_AT.parse()?);
@@ -144,7 +207,7 @@ fn forged_addresses_are_not_heard() -> Outcome {
     ensure((link.rx_forged, link.rx_foreign) == (300, 200), format!("{link:?}"))?;
     check(&mut port, 2)?;
     // Whose address nobody has told is not answered, and says so at his end.
-    let stranger = LinkConfig { udp: UdpConfig::default(), ..config_to(Backend::Udp, MN) };
+    let stranger = LinkConfig { udp: UdpConfig::default(), ..config_by(backend) };
     port.close()?;
     let mut lost = cxloe_system::node::port(link_on(&lab, &stranger)?, MN, HPA, REGION, CacheConfig::OFF)?;
     match lost.connect(Duration::from_millis(300)) {

@@ -191,8 +191,8 @@ struct Peer {
     own: Mac,
     /// By which queue of the link its frames leave.
     queue: u8,
-    /// Its memory node has not answered within the limit, and is not back yet.
-    dead: bool,
+    /// One of several with the memory node that has not been open yet, or died and is not back.
+    away: bool,
     requester: Requester,
     /// The incarnation of its content, as its last session told.
     incarnation: Option<u64>,

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! To everybody else a memory node is one peer, that of its first session; the others follow it. What is known of one is
-//! known of all: content that is lost is lost for all, and a memory node that does not answer one of them for as long as
-//! a session lasts in silence takes nothing by any, until it is back. So a region never answers here and not there.
+//! known of all: content that is lost is lost for all; and a memory node takes nothing by any before it has answered all, nor
+//! while it has not answered one for as long as a session lasts in silence. So a region never answers here and not there.
 
 use cxloe_wire::frame::SHARDS_MAX;
 use cxloe_wire::session::{Requester, RequesterConfig};
@@ -61,7 +61,16 @@ impl Engine {
         requester.connect(now);
         self.deadline = self.deadline.min(requester.deadline());
         let pacer = self.pacing.map(|p| PeerPacer::new(&p, sealed, 0, now));
-        self.peers.push(Peer { mac, own, queue, dead: false, requester, incarnation: None, sealed, pacer });
+        self.peers.push(Peer {
+            mac,
+            own,
+            queue,
+            away: self.queues_log2 > 0,
+            requester,
+            incarnation: None,
+            sealed,
+            pacer,
+        });
     }
 
     /// Which of the sessions with the memory node whose first is `first` has the page of `cmem`.
@@ -73,11 +82,11 @@ impl Engine {
     /// The same for a new operation.
     ///
     /// # Errors
-    /// [`EngineError::NotConnected`] if the memory node does not answer one of the sessions.
+    /// [`EngineError::NotConnected`] until all of the sessions have been open, and while one has died.
     #[inline]
     pub(super) fn shard_of(&mut self, first: usize, cmem: u64) -> Result<usize, EngineError> {
         let sessions = &self.peers[first..first + self.queues()];
-        if sessions.iter().any(|session| session.dead) {
+        if sessions.iter().any(|session| session.away) {
             self.core.counters.failures += 1;
             return Err(EngineError::NotConnected(self.peers[first].mac));
         }

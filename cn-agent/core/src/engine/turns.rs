@@ -86,7 +86,7 @@ impl Engine {
     #[cold]
     fn take_event(&mut self, index: usize, event: SessionEvent, now: Time, tx: &mut dyn Transmit) {
         if let SessionEvent::Opened { incarnation, .. } = &event {
-            self.peers[index].dead = false;
+            self.peers[index].away = false;
             let siblings = self.siblings(index);
             let first = siblings.start;
             for sibling in &mut self.peers[siblings] {
@@ -109,7 +109,7 @@ impl Engine {
             self.send_stranded(now, tx);
         }
         // An engine of one session tells it of itself.
-        self.peers[index].dead |= event == SessionEvent::Dead && self.queues_log2 > 0;
+        self.peers[index].away |= event == SessionEvent::Dead && self.queues_log2 > 0;
         self.core.event(EngineEvent::Session { mac: self.peers[index].mac, event });
     }
 }

@@ -90,7 +90,7 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
         flag: "--cpu",
         near: nic.numa_node,
     }));
-    if config.backend == Backend::Udp {
+    if config.is_over_udp() {
         checks.push(process.judge_udp(host));
         checks.push(judge_address(&own_address(&link(config))));
     } else {
@@ -123,6 +123,7 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
 fn link(config: &Config) -> LinkConfig {
     LinkConfig {
         backend: config.backend,
+        encap: config.encap,
         ethertype: config.ethertype,
         priority: config.priority,
         udp: config.udp(),

@@ -141,7 +141,7 @@ pub fn ask(config: &Config, nodes: &[MemoryNodeStatus]) -> Vec<Answer> {
 }
 
 fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec<Answer>, String> {
-    let over_udp = config.backend == Backend::Udp;
+    let over_udp = config.is_over_udp();
     // An XDP program on the interface can reset it: that is the agent's to do, not the doctor's.
     let link = LinkConfig {
         backend: if over_udp { Backend::Udp } else { Backend::Packet },

@@ -93,7 +93,7 @@ fn examine(config: &Config, try_link: bool) -> Vec<Check> {
         near: nic.numa_node,
     }));
     let process = Process::read(&host);
-    if config.backend == Backend::Udp {
+    if config.is_over_udp() {
         checks.push(process.judge_udp(&host));
         checks.push(judge_address(&own_address(&link(config))));
     } else {
@@ -132,6 +132,7 @@ fn examine(config: &Config, try_link: bool) -> Vec<Check> {
 fn link(config: &Config) -> LinkConfig {
     LinkConfig {
         backend: config.backend,
+        encap: config.encap,
         ethertype: config.ethertype,
         priority: config.priority,
         busy_poll: config.wait == WaitStyle::Busy,

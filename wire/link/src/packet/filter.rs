@@ -20,19 +20,36 @@ const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 }
 
 /// Lets only frames addressed to the interface itself through, so that a promiscuous neighbour's traffic
-/// never reaches the ring.
-pub(super) fn attach_filter(socket: &OwnedFd, interface: &Interface) -> io::Result<()> {
+/// never reaches the ring; and of these, if a port is named, whole IPv4 datagrams to it.
+pub(super) fn attach_filter(socket: &OwnedFd, interface: &Interface, port: Option<u16>) -> io::Result<()> {
     let mac = interface.mac.0;
     let high = u32::from_be_bytes([mac[0], mac[1], mac[2], mac[3]]);
     let low = u32::from(u16::from_be_bytes([mac[4], mac[5]]));
-    let program = [
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let mut program = vec![
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0),
-        jump(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, high, 0, 3),
+        jump(equal, high, 1, 0),
+        statement(libc::BPF_RET | libc::BPF_K, 0),
         statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 4),
-        jump(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, low, 0, 1),
-        statement(libc::BPF_RET | libc::BPF_K, u32::MAX),
+        jump(equal, low, 1, 0),
         statement(libc::BPF_RET | libc::BPF_K, 0),
     ];
+    if let Some(port) = port {
+        // UDP, no fragment, and the port behind an IP header of whatever length.
+        program.extend([
+            statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 23),
+            jump(equal, 17, 1, 0),
+            statement(libc::BPF_RET | libc::BPF_K, 0),
+            statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 20),
+            jump(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0x3FFF, 0, 1),
+            statement(libc::BPF_RET | libc::BPF_K, 0),
+            statement(libc::BPF_LDX | libc::BPF_B | libc::BPF_MSH, 14),
+            statement(libc::BPF_LD | libc::BPF_H | libc::BPF_IND, 16),
+            jump(equal, port.into(), 1, 0),
+            statement(libc::BPF_RET | libc::BPF_K, 0),
+        ]);
+    }
+    program.push(statement(libc::BPF_RET | libc::BPF_K, u32::MAX));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     set_option(socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)
 }
@@ -52,7 +69,12 @@ pub(super) fn accept_address(socket: &OwnedFd, interface: &Interface) -> io::Res
 
 /// Spreads the nodes that talk to this interface over its queues: all frames of one source address go to
 /// one worker, so that a session never changes hands.
-pub(super) fn join_fanout(socket: &OwnedFd, config: &LinkConfig, interface: &Interface) -> io::Result<()> {
+pub(super) fn join_fanout(
+    socket: &OwnedFd,
+    config: &LinkConfig,
+    interface: &Interface,
+    inside_udp: bool,
+) -> io::Result<()> {
     // A group id is shared by the sockets of one process on one interface and EtherType.
     let group = (std::process::id() ^ (interface.index << 8) ^ u32::from(config.ethertype)) & 0xFFFF;
     let argument = (group as i32) | (PACKET_FANOUT_CBPF << 16);
@@ -60,8 +82,10 @@ pub(super) fn join_fanout(socket: &OwnedFd, config: &LinkConfig, interface: &Int
     // The last two bytes of the source address, modulo the number of queues. At this point the kernel's
     // packet data starts behind the Ethernet header, which SKF_LL_OFF reaches.
     let link_layer = libc::SKF_LL_OFF as u32;
+    // Inside UDP it is the inner frame's, behind headers of IP and UDP.
+    let senders_end = if inside_udp { 20 + 8 + 10 } else { link_layer.wrapping_add(10) };
     let program = [
-        statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, link_layer.wrapping_add(10)),
+        statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, senders_end),
         statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, config.queues),
         statement(libc::BPF_RET | BPF_A, 0),
     ];

@@ -51,6 +51,12 @@ pub struct PacketLink {
 impl PacketLink {
     /// Opens a socket on `config.interface` for frames of `config.ethertype`.
     pub fn open(config: &LinkConfig) -> Result<PacketLink, LinkError> {
+        PacketLink::open_at(config, None)
+    }
+
+    /// The same; if a port is named, only for IPv4 datagrams to it, of which those of one inner source address go to one
+    /// queue.
+    pub(crate) fn open_at(config: &LinkConfig, port: Option<u16>) -> Result<PacketLink, LinkError> {
         let mut interface = Interface::find(&config.interface)?;
         interface.mac = interface.mac.shard(config.shard());
         let fail = |what| {
@@ -58,7 +64,7 @@ impl PacketLink {
             move |e| interface.error(what, NEEDS, e)
         };
         let socket = open_socket().map_err(fail("open a packet socket"))?;
-        attach_filter(&socket, &interface).map_err(fail("attach the address filter"))?;
+        attach_filter(&socket, &interface, port).map_err(fail("attach the address filter"))?;
         let slot = (interface.mtu + ETHERNET_HEADER + RX_OVERHEAD).next_power_of_two().max(2048);
         receive_ring(&socket, slot, RX_SLOTS).map_err(fail("make the receive ring"))?;
         let rx = map_ring(&socket, slot * RX_SLOTS).map_err(fail("map the receive ring"))?;
@@ -80,7 +86,8 @@ impl PacketLink {
             accept_address(&socket, &interface).map_err(fail("accept frames for the address of a shard"))?;
         }
         if config.sharers() > 1 {
-            join_fanout(&socket, config, &interface).map_err(fail("join the fan-out group"))?;
+            join_fanout(&socket, config, &interface, port.is_some())
+                .map_err(fail("join the fan-out group"))?;
         }
 
         let max_frame = interface.mtu + ETHERNET_HEADER;

@@ -32,7 +32,7 @@ use link::{PersistentLink, Slot};
 use notices::Notices;
 
 use super::interface::Interface;
-use super::{Backend, Link, LinkConfig, LinkError, open, udp};
+use super::{Link, LinkConfig, LinkError, open, udp};
 use crate::Clock;
 
 /// Between two looks at an interface of which notices come one after the other.
@@ -290,12 +290,12 @@ impl Watch {
 
 /// The interface called `name`, with the MAC that a link of this configuration has on it.
 fn find(config: &LinkConfig, name: &str) -> Result<Interface, LinkError> {
-    match config.backend {
-        Backend::Udp => {
+    match config.is_over_udp() {
+        true => {
             let config = LinkConfig { interface: name.to_owned(), ..config.clone() };
             udp::station(&config).map(|(interface, _)| interface)
         }
-        _ => Interface::find(name),
+        false => Interface::find(name),
     }
 }
 

@@ -37,6 +37,8 @@ mod transmit;
 pub(crate) use address::station;
 pub use address::{own_address, own_mac};
 pub use link::UdpLink;
+pub(crate) use mtu::{FRAME_MIN, frame_limit};
+pub(crate) use socket::bound as bound_socket;
 
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use super::socket;
 /// The longest frame, whatever the path carries: as on Ethernet with an MTU of 9,000, and some.
 pub(super) const FRAME_MAX: usize = 9_216;
 /// Header, one line and the longest trailer.
-pub(super) const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + 16;
+pub(crate) const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + 16;
 
 /// From `linux/in.h` and `linux/in6.h`.
 const IP_MTU: libc::c_int = 14;
@@ -22,7 +22,7 @@ pub(super) fn headers(own: SocketAddr) -> usize {
 }
 
 /// The longest frame in IP packets of `mtu` bytes.
-pub(super) fn frame_limit(mtu: usize, own: SocketAddr) -> usize {
+pub(crate) fn frame_limit(mtu: usize, own: SocketAddr) -> usize {
     mtu.min(usize::from(u16::MAX)).saturating_sub(headers(own)).min(FRAME_MAX)
 }
 

@@ -145,6 +145,16 @@ pub(super) fn prepare(
     Ok(Offloads { segments, joins, receive_queue })
 }
 
+/// A plain socket at `own`, perhaps shared with others of this user.
+pub(crate) fn bound(own: SocketAddr, shared: bool) -> io::Result<OwnedFd> {
+    let socket = new(own)?;
+    if shared {
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT, &1)?;
+    }
+    bind(&socket, own)?;
+    Ok(socket)
+}
+
 /// Binds to `own`.
 pub(super) fn bind(socket: &OwnedFd, own: SocketAddr) -> io::Result<()> {
     let raw = RawAddress::from(own);

@@ -72,6 +72,11 @@ pub struct XdpLink {
 impl XdpLink {
     /// Opens a socket on queue `config.queue` of `config.interface` for frames of `config.ethertype`.
     pub fn open(config: &LinkConfig) -> Result<XdpLink, LinkError> {
+        XdpLink::open_at(config, None)
+    }
+
+    /// The same; if ports are named, by the first and their number, only for IPv4 datagrams to these.
+    pub(crate) fn open_at(config: &LinkConfig, ports: Option<(u16, u16)>) -> Result<XdpLink, LinkError> {
         let mut interface = Interface::find(&config.interface)?;
         let addresses = config.addresses(interface.mac);
         interface.mac = interface.mac.shard(config.shard());
@@ -122,7 +127,7 @@ impl XdpLink {
         }
         fill.publish();
 
-        let program = Program::attach(&interface, &addresses, config.ethertype)
+        let program = Program::attach(&interface, &addresses, config.ethertype, ports)
             .map_err(fail("attach the XDP program"))?;
         let Bound { zero_copy, parts: carried } =
             bind(&socket, interface.index, config.queue, parts).map_err(fail("bind to the queue"))?;

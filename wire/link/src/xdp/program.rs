@@ -27,8 +27,8 @@ pub(super) struct Program {
     _link: OwnedFd,
 }
 
-/// What tells programs apart: network namespace, interface, EtherType and addresses.
-type Key = (u64, u32, u16, Vec<Mac>);
+/// What tells programs apart: network namespace, interface, EtherType, addresses and ports.
+type Key = (u64, u32, u16, Vec<Mac>, Option<(u16, u16)>);
 
 /// The programs this process has attached.
 static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
@@ -36,9 +36,14 @@ static ATTACHED: Mutex<Option<HashMap<Key, Weak<Program>>>> = Mutex::new(None);
 impl Program {
     /// The program on `interface`: the one this process has attached already, or a new one, native where
     /// the driver can, else generic.
-    pub fn attach(interface: &Interface, addresses: &[Mac], ethertype: u16) -> io::Result<Arc<Program>> {
+    pub fn attach(
+        interface: &Interface,
+        addresses: &[Mac],
+        ethertype: u16,
+        ports: Option<(u16, u16)>,
+    ) -> io::Result<Arc<Program>> {
         let namespace = std::fs::metadata("/proc/thread-self/ns/net").map(|m| m.ino()).unwrap_or(0);
-        let key: Key = (namespace, interface.index, ethertype, addresses.to_vec());
+        let key: Key = (namespace, interface.index, ethertype, addresses.to_vec(), ports);
         let mut attached = ATTACHED.lock().unwrap_or_else(|e| e.into_inner());
         let attached = attached.get_or_insert_with(HashMap::new);
         attached.retain(|_, p| p.strong_count() > 0);
@@ -46,7 +51,7 @@ impl Program {
             return Ok(program);
         }
         let map = create_map()?;
-        let program = load(&map, addresses, ethertype)?;
+        let program = load(&map, addresses, ethertype, ports)?;
         let (link, native) = match create_link(&program, interface.index, FLAG_NATIVE) {
             Ok(link) => (link, true),
             Err(e) if e.raw_os_error() == Some(libc::EBUSY) => return Err(e),
@@ -108,8 +113,8 @@ fn create_map() -> io::Result<OwnedFd> {
     owned(bpf(MAP_CREATE, &attr)?)
 }
 
-fn load(map: &OwnedFd, addresses: &[Mac], ethertype: u16) -> io::Result<OwnedFd> {
-    let code = instructions(map.as_raw_fd(), addresses, ethertype);
+fn load(map: &OwnedFd, addresses: &[Mac], ethertype: u16, ports: Option<(u16, u16)>) -> io::Result<OwnedFd> {
+    let code = instructions(map.as_raw_fd(), addresses, ethertype, ports);
     let license = c"Dual MIT/GPL";
     let mut attr = Attr([0; 16]);
     attr.0[0] = pair(PROG_TYPE_XDP, code.len() as u64);
@@ -143,13 +148,17 @@ const fn op(code: u8, dst: u8, src: u8, off: i16, imm: i32) -> u64 {
         | ((imm as u32 as u64) << 32)
 }
 
-fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16) -> Vec<u64> {
+fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16, ports: Option<(u16, u16)>) -> Vec<u64> {
     const LOAD_W: u8 = 0x61; // dst = *(u32 *)(src + off)
+    const LOAD_B: u8 = 0x71; // dst = *(u8 *)(src + off)
     const LOAD_H: u8 = 0x69; // dst = *(u16 *)(src + off)
     const MOVE: u8 = 0xBF;
     const MOVE_IMM: u8 = 0xB7;
     const ADD_IMM: u8 = 0x07;
+    const AND_IMM: u8 = 0x57;
+    const TO_BIG_ENDIAN: u8 = 0xDC;
     const IF_GT: u8 = 0x2D;
+    const IF_GT_IMM: u8 = 0x25;
     const IF_EQ_IMM: u8 = 0x15;
     const IF_NE_IMM: u8 = 0x55;
     const IF_NE32_IMM: u8 = 0x56;
@@ -184,21 +193,49 @@ fn instructions(map: libc::c_int, addresses: &[Mac], ethertype: u16) -> Vec<u64>
         op(CALL, 0, 0, 0, REDIRECT_MAP),
         op(EXIT, 0, 0, 0, 0),
     ];
+    // Of a datagram: an IP header without options, UDP, no fragment, one of our ports.
+    let mut checks = Vec::new();
+    if let Some((first, count)) = ports {
+        let fragment = i32::from(u16::from_ne_bytes(0x3FFF_u16.to_be_bytes()));
+        checks = vec![
+            op(LOAD_B, 5, 2, 14, 0),
+            op(IF_NE_IMM, 5, 0, 0, 0x45),
+            op(LOAD_B, 5, 2, 23, 0),
+            op(IF_NE_IMM, 5, 0, 0, 17),
+            op(LOAD_H, 5, 2, 20, 0),
+            op(AND_IMM, 5, 0, 0, fragment),
+            op(IF_NE_IMM, 5, 0, 0, 0),
+            op(LOAD_H, 5, 2, 36, 0),
+            op(TO_BIG_ENDIAN, 5, 0, 0, 16),
+            op(ADD_IMM, 5, 0, 0, -i32::from(first)),
+            op(IF_GT_IMM, 5, 0, 0, i32::from(count) - 1),
+        ];
+        let len = checks.len();
+        for (index, check) in checks.iter_mut().enumerate() {
+            // Its jump leads to where the frame is passed on.
+            let jump = (len - index - 1 + redirect.len()) as u16;
+            if [IF_NE_IMM, IF_GT_IMM].contains(&(*check as u8)) {
+                *check |= u64::from(jump) << 16;
+            }
+        }
+    }
+    // What a frame has at least, as the loads above and below need.
+    let least = if ports.is_some() { 42 } else { 18 };
     // From the first address to the end of the redirection, with the jump between.
-    let pass = (PER_ADDRESS * addresses.len() + 1 + redirect.len()) as i16;
+    let pass = (PER_ADDRESS * addresses.len() + 1 + checks.len() + redirect.len()) as i16;
     let head = [
         op(MOVE, 6, 1, 0, 0),   // r6 = context
         op(LOAD_W, 2, 1, 0, 0), // r2 = first byte of the frame
         op(LOAD_W, 3, 1, 4, 0), // r3 = its end
         op(MOVE, 4, 2, 0, 0),
-        op(ADD_IMM, 4, 0, 0, 18),
-        op(IF_GT, 4, 3, 4 + pass, 0), // shorter than a tagged header: pass
+        op(ADD_IMM, 4, 0, 0, least),
+        op(IF_GT, 4, 3, 4 + pass, 0), // too short: pass
         op(LOAD_H, 5, 2, 12, 0),      // r5 = EtherType
         op(IF_NE_IMM, 5, 0, 1, tagged),
         op(LOAD_H, 5, 2, 16, 0), // the one behind the tag
         op(IF_NE_IMM, 5, 0, pass, ours),
     ];
-    let otherwise = [op(JUMP, 0, 0, redirect.len() as i16, 0)];
+    let otherwise = [op(JUMP, 0, 0, (checks.len() + redirect.len()) as i16, 0)];
     let end = [op(MOVE_IMM, 0, 0, 0, XDP_PASS), op(EXIT, 0, 0, 0, 0)];
-    head.into_iter().chain(compares).chain(otherwise).chain(redirect).chain(end).collect()
+    head.into_iter().chain(compares).chain(otherwise).chain(checks).chain(redirect).chain(end).collect()
 }

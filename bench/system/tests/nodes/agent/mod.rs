@@ -26,6 +26,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         addresses_over_udp_come_from_the_manager,
         a_router_with_a_narrow_hop_is_named_over_udp,
         lines_over_four_queues,
+        queues_and_throughput_are_measured,
         the_command_line_reads_and_writes,
         a_new_region_can_be_used_at_once,
         killed_agent_is_noticed_and_its_successor_has_the_data,
@@ -175,6 +176,29 @@ fn lines_over_four_queues() -> Outcome {
     recovered(&mut port, hpa)?;
     eventually("every page is served again", || port.read_bytes(hpa, &mut back).ok())?;
     ensure(back == all, "other bytes after the memory node's return")
+}
+
+fn queues_and_throughput_are_measured() -> Outcome {
+    let rig = Pair::on(cable().queues(4))?;
+    rig.start_gmm()?;
+    rig.start_mn_with("anon", &["--workers", "4"])?;
+    let (json, manager) = (rig.path("scale.json"), rig.manager_url());
+    let mut bench = Command::new(program("cxloe-bench")?);
+    bench.args(["scale", "-i", "cn0", "--link", "packet", "--wait", "adaptive", "--manager", &manager]);
+    bench.args(["--size", "8M", "--queues", "4", "--trials", "1", "--each-ms", "100", "--json", text(&json)]);
+    let said = succeeded(rig.lab.enter("cn", || bench.output())??)?;
+    let rows: Vec<&str> = said.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    ensure(["1", "2", "4"].iter().all(|queues| rows.contains(queues)), said)?;
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(json)?)?;
+    let throughputs = report["throughput"].as_array().ok_or("no throughputs")?;
+    for name in ["lines_q1", "burst_read_q2", "burst_write_q4"] {
+        let found = throughputs.iter().find(|throughput| throughput["name"] == name);
+        ensure(
+            found.is_some_and(|found| found["ops_per_s"].as_f64() > Some(0.0)),
+            format!("{name}: {report}"),
+        )?;
+    }
+    Ok(())
 }
 
 fn addresses_over_udp_come_from_the_manager() -> Outcome {

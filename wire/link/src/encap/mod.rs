@@ -1,0 +1,427 @@
+//! Raw links with the frames inside UDP, under IP headers of our own: as fast as the raw link beneath, over any network that
+//! carries IP, and spread over queues by NICs as any UDP is. What travels is what the [`udp`](crate::udp) link sends, so either end may be
+//! of either kind.
+//!
+//! ```text
+//!   slot, commit --> Sender: header of the peer in front --> raw link (packet, xdp)
+//!   receive <------- whole datagram? to us? from the address that speaks for this MAC? <-- raw link
+//!
+//!   flush, now and then --> NextHops: the kernel's routes and neighbours (never from frames)
+//! ```
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `header` | the outer headers: bytes in, bytes out |
+//! | `next_hop` | which station on the segment packets for an address go to |
+
+mod header;
+mod next_hop;
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::{Mac, source};
+
+use crate::link::Explain;
+use crate::outer::{Peer, Peers};
+use crate::packet::PacketLink;
+use crate::udp::{FRAME_MIN, frame_limit, station};
+use crate::xdp::XdpLink;
+use crate::{Backend, ETHERNET_HEADER, Encap, Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use header::{ETHERTYPE_IPV4, OUTER_LEN, Outer, parse};
+use next_hop::{NextHop, NextHops};
+
+/// How often next hops that are not known are looked up while frames are to go there.
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// How often those that are known are looked up again: a gateway may have been replaced.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(5);
+/// Flushes between two looks at the clock.
+const FLUSHES: u32 = 1024;
+/// What goes wrong with the network is said at most this often.
+const TELL_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A way to a node.
+struct Route {
+    mac: Mac,
+    address: SocketAddrV4,
+    /// The headers; `None` while the next hop is not known.
+    outer: Option<Outer>,
+}
+
+/// What the transmit sides share: the ways, and what was lent.
+struct Sender {
+    /// By MAC.
+    routes: Vec<Route>,
+    /// Index of what was found last.
+    last: usize,
+    lent: usize,
+    max_frame: usize,
+    /// A path that carries less than the longest frame: to whom, and how much.
+    narrow: Option<(SocketAddrV4, usize)>,
+    /// Whether frames were to go where no next hop is known.
+    unresolved: bool,
+    unknown: u64,
+    frames: u64,
+    bytes: u64,
+}
+
+impl Sender {
+    #[inline]
+    fn find(&mut self, mac: Mac) -> Option<usize> {
+        if self.routes.get(self.last).is_none_or(|route| route.mac != mac) {
+            self.last = self.routes.binary_search_by_key(&mac, |route| route.mac).ok()?;
+        }
+        Some(self.last)
+    }
+
+    #[inline]
+    fn slot<'a>(&mut self, inner: &'a mut dyn Transmit, len: usize) -> Option<&'a mut [u8]> {
+        if len > self.max_frame || len < ETHERNET_HEADER {
+            return None;
+        }
+        let slot = inner.slot(OUTER_LEN + len)?;
+        self.lent = len;
+        slot.get_mut(OUTER_LEN..)
+    }
+
+    #[inline]
+    fn commit(&mut self, inner: &mut dyn Transmit) {
+        let len = std::mem::take(&mut self.lent);
+        if len == 0 {
+            return;
+        }
+        // The same slot again: it was not committed yet.
+        let Some(slot) = inner.slot(OUTER_LEN + len) else { return };
+        let Some(mac) = slot.get(OUTER_LEN..).and_then(|frame| frame.first_chunk()).map(|mac| Mac(*mac))
+        else {
+            return;
+        };
+        let route = self.find(mac).and_then(|at| self.routes.get(at));
+        let Some(outer) = route.and_then(|route| route.outer.as_ref()) else {
+            self.unresolved |= route.is_some();
+            self.unknown += 1;
+            return;
+        };
+        outer.write(len, slot);
+        inner.commit();
+        self.frames += 1;
+        self.bytes += len as u64;
+    }
+}
+
+/// The transmit side for frames answered from within `receive`.
+struct Answers<'a> {
+    sender: &'a mut Sender,
+    inner: &'a mut dyn Transmit,
+}
+
+impl Transmit for Answers<'_> {
+    #[inline]
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.sender.slot(self.inner, len)
+    }
+
+    #[inline]
+    fn commit(&mut self) {
+        self.sender.commit(self.inner);
+    }
+}
+
+/// A raw link whose frames travel inside UDP.
+pub struct EncapLink {
+    inner: Box<dyn Link>,
+    info: LinkInfo,
+    own: SocketAddrV4,
+    /// The interface's address, from which outer frames leave.
+    interface_mac: Mac,
+    ethertype: [u8; 2],
+    priority: Option<u8>,
+    peers: Peers,
+    version: u32,
+    sender: Sender,
+    next_hops: NextHops,
+    looked_up: Instant,
+    flushes: u32,
+    told: Option<Instant>,
+    counters: LinkCounters,
+}
+
+impl EncapLink {
+    /// Opens the raw link that `config` names, at the address of `config.udp`.
+    ///
+    /// # Errors
+    /// Those of the raw link; no IPv4 address on the interface, or another process has it.
+    pub fn open(config: &LinkConfig, backend: Backend) -> Result<EncapLink, LinkError> {
+        let (interface, own) = station(config)?;
+        let unsupported = |why: String| LinkError::Unsupported {
+            backend: "--encap udp",
+            interface: interface.name.clone(),
+            why,
+        };
+        let SocketAddr::V4(own) = own else {
+            return Err(unsupported(format!("{own} is an IPv6 address; `--link udp` takes one")));
+        };
+        // Shards have ports, and one address of the interface.
+        let count = config.addresses(interface.mac).len() as u16;
+        let Some(first) =
+            own.port().checked_sub(config.shard().into()).filter(|first| first.checked_add(count).is_some())
+        else {
+            return Err(unsupported(format!("{count} ports up to {} are none in a row", own.port())));
+        };
+        let raw = LinkConfig {
+            ethertype: ETHERTYPE_IPV4,
+            priority: None,
+            sharded: false,
+            queues: config.sharers(),
+            encap: Encap::None,
+            ..config.clone()
+        };
+        let inner: Box<dyn Link> = match backend {
+            Backend::Xdp => Box::new(XdpLink::open_at(&raw, Some((first, count)))?),
+            Backend::Packet => Box::new(PacketLink::open_at(&raw, Some(own.port()))?),
+            _ => return Err(unsupported(format!("the {backend} link carries none; take packet or xdp"))),
+        };
+        let next_hops = NextHops::open(&interface.name, own, config.sharers() > 1).map_err(|source| {
+            match source.raw_os_error() {
+                Some(libc::EADDRINUSE) => {
+                    LinkError::AddressInUse { interface: interface.name.clone(), address: own.into() }
+                }
+                _ => LinkError::Io {
+                    what: "open sockets for the way to peers",
+                    interface: interface.name.clone(),
+                    source,
+                },
+            }
+        })?;
+        let room = inner.info().max_frame.saturating_sub(OUTER_LEN);
+        let max_frame = frame_limit(interface.mtu, own.into()).min(room);
+        let info = LinkInfo {
+            detail: format!("{}; inside UDP from {own}", inner.info().detail),
+            mac: interface.mac,
+            mtu: max_frame - ETHERNET_HEADER,
+            max_frame,
+            ..inner.info().clone()
+        };
+        let sender = Sender {
+            routes: Vec::new(),
+            last: 0,
+            lent: 0,
+            max_frame,
+            narrow: None,
+            unresolved: false,
+            unknown: 0,
+            frames: 0,
+            bytes: 0,
+        };
+        let mut link = EncapLink {
+            interface_mac: inner.info().mac,
+            inner,
+            info,
+            own,
+            ethertype: config.ethertype.to_be_bytes(),
+            priority: config.priority,
+            peers: config.udp.peers.clone(),
+            version: 0,
+            sender,
+            next_hops,
+            looked_up: Instant::now(),
+            flushes: 0,
+            told: None,
+            counters: LinkCounters::default(),
+        };
+        link.reload();
+        if let Some((peer, path)) = link.sender.narrow.take() {
+            let limit = frame_limit(path, peer.into());
+            tracing::warn!(
+                %peer, path_mtu = path, interface = %interface.name, interface_mtu = interface.mtu,
+                "the path to a peer is narrower than the interface: frames are kept to {limit} bytes for all"
+            );
+            if limit < FRAME_MIN {
+                return Err(LinkError::MtuTooSmall {
+                    interface: interface.name,
+                    mtu: path,
+                    needed: FRAME_MIN + 28,
+                });
+            }
+            link.sender.max_frame = limit;
+            (link.info.max_frame, link.info.mtu) = (limit, limit - ETHERNET_HEADER);
+        }
+        Ok(link)
+    }
+
+    /// Takes the table of peers anew.
+    #[cold]
+    fn reload(&mut self) {
+        self.version = self.peers.version();
+        let route = |Peer { mac, address }: Peer| match address {
+            SocketAddr::V4(address) => Some(Route { mac, address, outer: None }),
+            SocketAddr::V6(_) => None,
+        };
+        self.sender.routes = self.peers.list().into_iter().filter_map(route).collect();
+        self.sender.last = 0;
+        self.look_up(true);
+    }
+
+    /// Looks next hops up: all of them, or those that are not known.
+    #[cold]
+    fn look_up(&mut self, all: bool) {
+        self.looked_up = Instant::now();
+        self.sender.unresolved = false;
+        let (own, interface, priority) = (self.own, self.interface_mac, self.priority);
+        let mut why = None;
+        // Nodes of one address, as shards are, have one way.
+        let mut known: Option<(SocketAddrV4, Result<NextHop, String>)> = None;
+        for route in self.sender.routes.iter_mut().filter(|route| all || route.outer.is_none()) {
+            let same = known.take().filter(|(address, _)| address.ip() == route.address.ip());
+            let (_, next) =
+                known.insert(same.unwrap_or_else(|| (route.address, self.next_hops.find(route.address))));
+            match next {
+                Ok(NextHop { mac, mtu }) => {
+                    route.outer = Some(Outer::new(interface, *mac, own, route.address, priority));
+                    let least = self.sender.narrow.map_or(usize::MAX, |(_, mtu)| mtu);
+                    if let Some(mtu) = mtu.filter(|mtu| *mtu < least)
+                        && frame_limit(mtu, own.into()) < self.sender.max_frame
+                    {
+                        self.sender.narrow = Some((route.address, mtu));
+                    }
+                }
+                Err(error) => why = Some(format!("{} at {}: {error}", route.mac, route.address)),
+            }
+        }
+        if let Some(why) = why
+            && self.told.is_none_or(|told| told.elapsed() > TELL_INTERVAL)
+            && self.sender.unknown > 0
+        {
+            self.told = Some(Instant::now());
+            tracing::warn!(lost = self.sender.unknown, "the way to a peer is not known: {why}");
+        }
+    }
+
+    /// The path to a peer has become narrower than the longest frame.
+    #[cold]
+    fn too_long(&self, peer: SocketAddrV4, path: usize) -> LinkError {
+        LinkError::PathMtu {
+            interface: self.info.interface.clone(),
+            mtu: self.inner.info().mtu,
+            peer: peer.into(),
+            path,
+            packet: self.sender.max_frame + 28,
+        }
+    }
+
+    /// Looks at the clock now and then.
+    #[cold]
+    fn look_again(&mut self) {
+        self.flushes = 0;
+        let since = self.looked_up.elapsed();
+        if self.sender.unresolved && since >= RETRY_INTERVAL {
+            self.look_up(false);
+        } else if since >= REFRESH_INTERVAL {
+            self.look_up(true);
+        }
+    }
+}
+
+impl Explain for EncapLink {
+    fn detail(&mut self) -> &mut String {
+        &mut self.info.detail
+    }
+}
+
+impl Transmit for EncapLink {
+    #[inline]
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.sender.slot(self.inner.transmit(), len)
+    }
+
+    #[inline]
+    fn commit(&mut self) {
+        self.sender.commit(self.inner.transmit());
+    }
+}
+
+impl Link for EncapLink {
+    fn info(&self) -> &LinkInfo {
+        &self.info
+    }
+
+    #[inline]
+    fn receive(&mut self, budget: usize, on_frame: &mut OnFrame<'_>) -> Result<usize, LinkError> {
+        if self.peers.version() != self.version {
+            self.reload();
+        }
+        let EncapLink { inner, sender, counters, info, own, ethertype, .. } = self;
+        let mut handed = 0;
+        inner.receive(budget, &mut |outer, tx| {
+            let Some(datagram) = parse(outer).filter(|datagram| datagram.to == *own) else {
+                counters.rx_foreign += 1;
+                return;
+            };
+            let Some(frame) = outer.get_mut(datagram.inner) else { return };
+            let ours =
+                frame.len() >= ETHERNET_HEADER && frame[..6] == info.mac.0 && frame[12..14] == *ethertype;
+            let Some(mac) = source(frame).filter(|_| ours) else {
+                counters.rx_foreign += 1;
+                return;
+            };
+            // Nobody speaks for a MAC but the address that is known for it.
+            let speaks = sender.find(mac).is_some_and(|at| sender.routes[at].address == datagram.from);
+            if !speaks {
+                counters.rx_forged += 1;
+                return;
+            }
+            handed += 1;
+            counters.rx_frames += 1;
+            counters.rx_bytes += frame.len() as u64;
+            on_frame(frame, &mut Answers { sender, inner: tx });
+        })
+    }
+
+    fn holds(&mut self, count: usize) -> bool {
+        self.inner.holds(count)
+    }
+
+    fn transmit(&mut self) -> &mut dyn Transmit {
+        self
+    }
+
+    #[inline]
+    fn flush(&mut self) -> Result<(), LinkError> {
+        self.flushes += 1;
+        if self.sender.unresolved || self.flushes >= FLUSHES {
+            self.look_again();
+        }
+        if let Some((peer, path)) = self.sender.narrow.take() {
+            return Err(self.too_long(peer, path));
+        }
+        self.inner.flush()
+    }
+
+    fn has_unsent(&mut self) -> bool {
+        self.inner.has_unsent()
+    }
+
+    fn wait(&mut self, timeout: Duration) -> Result<(), LinkError> {
+        self.inner.wait(timeout)
+    }
+
+    fn readiness(&self) -> Option<RawFd> {
+        self.inner.readiness()
+    }
+
+    fn counters(&mut self) -> LinkCounters {
+        let inner = self.inner.counters();
+        LinkCounters {
+            tx_frames: self.sender.frames,
+            tx_bytes: self.sender.bytes,
+            tx_unknown: self.sender.unknown,
+            rx_frames: self.counters.rx_frames,
+            rx_bytes: self.counters.rx_bytes,
+            rx_foreign: self.counters.rx_foreign,
+            rx_forged: self.counters.rx_forged,
+            ..inner
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! To which station on the segment packets for an address go: the routing table says by which gateway, the neighbour table
+//! which MAC that has. Both are the kernel's; nothing is learned from frames. Asked for outside the data path only.
+//!
+//! The sockets belong to the network namespace in which the link was opened, wherever its worker runs.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+
+use cxloe_wire::frame::Mac;
+
+use crate::socket::{owned, poll_in};
+use crate::udp::bound_socket;
+
+/// How long the kernel may take to answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(100);
+/// The neighbour's address is known (`linux/if_arp.h`: ATF_COM).
+const COMPLETE: libc::c_int = 2;
+const RTA_DST: u16 = 1;
+const RTA_GATEWAY: u16 = 5;
+const RTA_METRICS: u16 = 8;
+const RTAX_MTU: u16 = 2;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+/// Of a message of routes: `struct nlmsghdr`, then `struct rtmsg`.
+const HEADERS: usize = 16 + 12;
+
+/// A route: by which gateway, if by one, and what it is known to carry, if that is less than the interface does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Way {
+    gateway: Option<Ipv4Addr>,
+    mtu: Option<usize>,
+}
+
+/// The station to which packets go, and what the path is known to carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NextHop {
+    pub mac: Mac,
+    pub mtu: Option<usize>,
+}
+
+/// Looks ways up.
+pub(super) struct NextHops {
+    netlink: OwnedFd,
+    /// Holds our outer address, so that nobody else has it and the kernel does not answer for it; takes nothing in.
+    socket: UdpSocket,
+    interface: String,
+}
+
+impl NextHops {
+    /// For `own` on `interface`, in this thread's network namespace; `shared` with other links of this process, or not.
+    pub fn open(interface: &str, own: SocketAddrV4, shared: bool) -> io::Result<NextHops> {
+        let socket = UdpSocket::from(bound_socket(own.into(), shared)?);
+        socket.set_nonblocking(true)?;
+        // Lets nothing through: packets for us are taken off before, or beside, the kernel's own way.
+        let nothing = [libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 }];
+        let filter = libc::sock_fprog { len: 1, filter: nothing.as_ptr().cast_mut() };
+        crate::socket::set_option(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &filter)?;
+        // SAFETY: plain socket creation; the result is checked.
+        let netlink = owned(unsafe {
+            libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE)
+        })?;
+        Ok(NextHops { netlink, socket, interface: interface.to_owned() })
+    }
+
+    /// The station to which packets for `to` go.
+    ///
+    /// # Errors
+    /// In words: no route, or nobody answers for the next hop. It is asked for then, so that it may be known soon.
+    pub fn find(&self, to: SocketAddrV4) -> Result<NextHop, String> {
+        let Way { gateway, mtu } =
+            self.route(*to.ip()).map_err(|error| format!("no route to {}: {error}", to.ip()))?;
+        let next = gateway.unwrap_or(*to.ip());
+        match self.neighbour(next) {
+            Ok(Some(mac)) => Ok(NextHop { mac, mtu }),
+            unknown => {
+                // An empty datagram has the kernel ask for it.
+                let _ = self.socket.send_to(&[], to);
+                let why = unknown.err().map_or_else(String::new, |error| format!(" ({error})"));
+                Err(format!("no neighbour on {} has answered for {next}{why}", self.interface))
+            }
+        }
+    }
+
+    /// What the kernel says of the route.
+    fn route(&self, to: Ipv4Addr) -> io::Result<Way> {
+        let request = route_request(to);
+        // SAFETY: pointer and length describe the request, which outlives the call.
+        let sent = unsafe {
+            libc::send(self.netlink.as_raw_fd(), request.as_ptr().cast(), request.len(), libc::MSG_DONTWAIT)
+        };
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        poll_in(&self.netlink, ANSWER_TIMEOUT)?;
+        let mut answer = [0_u8; 4096];
+        // SAFETY: pointer and length describe the buffer, which outlives the call.
+        let got = unsafe {
+            libc::recv(self.netlink.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), libc::MSG_DONTWAIT)
+        };
+        match usize::try_from(got) {
+            Ok(len) => way_of(&answer[..len.min(answer.len())]),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// The MAC of a station on the segment, if it is known.
+    fn neighbour(&self, ip: Ipv4Addr) -> io::Result<Option<Mac>> {
+        // SAFETY: plain data for which all zeros is valid.
+        let mut request: libc::arpreq = unsafe { std::mem::zeroed() };
+        request.arp_pa.sa_family = libc::AF_INET as libc::sa_family_t;
+        for (to, from) in request.arp_pa.sa_data[2..6].iter_mut().zip(ip.octets()) {
+            *to = from as libc::c_char;
+        }
+        for (to, from) in request.arp_dev.iter_mut().zip(self.interface.bytes().take(15)) {
+            *to = from as libc::c_char;
+        }
+        // SAFETY: the kernel reads and fills a structure of this type, which outlives the call.
+        let rc = unsafe {
+            libc::ioctl(
+                self.socket.as_raw_fd(),
+                libc::SIOCGARP as libc::Ioctl,
+                std::ptr::from_mut(&mut request),
+            )
+        };
+        if rc < 0 {
+            let error = io::Error::last_os_error();
+            return if error.raw_os_error() == Some(libc::ENXIO) { Ok(None) } else { Err(error) };
+        }
+        let mut mac = [0; 6];
+        for (to, from) in mac.iter_mut().zip(request.arp_ha.sa_data) {
+            *to = from as u8;
+        }
+        Ok((request.arp_flags & COMPLETE != 0).then_some(Mac(mac)).filter(|mac| mac.is_unicast()))
+    }
+}
+
+/// Asks for the route to an address.
+fn route_request(to: Ipv4Addr) -> [u8; HEADERS + 8] {
+    let mut bytes = [0; HEADERS + 8];
+    bytes[..4].copy_from_slice(&((HEADERS + 8) as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&RTM_GETROUTE.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    // rtm_family, rtm_dst_len.
+    (bytes[16], bytes[17]) = (libc::AF_INET as u8, 32);
+    bytes[HEADERS..HEADERS + 2].copy_from_slice(&8_u16.to_ne_bytes());
+    bytes[HEADERS + 2..HEADERS + 4].copy_from_slice(&RTA_DST.to_ne_bytes());
+    bytes[HEADERS + 4..].copy_from_slice(&to.octets());
+    bytes
+}
+
+/// The attributes in `bytes`, by number, up to the first that makes no sense.
+fn attributes(mut bytes: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (head, _) = bytes.split_first_chunk::<4>()?;
+        let (len, kind) = (u16::from_ne_bytes([head[0], head[1]]), u16::from_ne_bytes([head[2], head[3]]));
+        let value = bytes.get(4..usize::from(len))?;
+        bytes = bytes.get(usize::from(len).next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    })
+}
+
+/// The kernel's answer.
+fn way_of(answer: &[u8]) -> io::Result<Way> {
+    let odd = || io::Error::other("the kernel's answer is of another shape");
+    let u16_at = |at: usize| answer.get(at..at + 2)?.try_into().ok().map(u16::from_ne_bytes);
+    match u16_at(4).ok_or_else(odd)? {
+        RTM_NEWROUTE => {}
+        // NLMSG_ERROR carries a negative number.
+        _ => {
+            let code = answer.get(16..20).and_then(|code| code.try_into().ok()).map(i32::from_ne_bytes);
+            return Err(io::Error::from_raw_os_error(-code.ok_or_else(odd)?));
+        }
+    }
+    let mut way = Way::default();
+    for (kind, value) in attributes(answer.get(HEADERS..).unwrap_or_default()) {
+        match kind {
+            RTA_GATEWAY => way.gateway = value.first_chunk::<4>().map(|ip| (*ip).into()),
+            RTA_METRICS => {
+                let mtu = attributes(value).find(|(kind, _)| *kind == RTAX_MTU);
+                way.mtu = mtu.and_then(|(_, mtu)| Some(u32::from_ne_bytes(*mtu.first_chunk()?) as usize));
+            }
+            _ => {}
+        }
+    }
+    Ok(way)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_answers_are_read_whatever_they_are() {
+        let mut answer = route_request(Ipv4Addr::new(10, 0, 0, 1)).to_vec();
+        answer[4..6].copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
+        assert_eq!(
+            way_of(&answer).unwrap(),
+            Way::default(),
+            "on this segment, as much as the interface carries"
+        );
+        answer.extend([8, 0, RTA_GATEWAY as u8, 0, 10, 77, 0, 254]);
+        answer.extend([
+            20,
+            0,
+            RTA_METRICS as u8,
+            0,
+            8,
+            0,
+            1,
+            0,
+            1,
+            0,
+            0,
+            0,
+            8,
+            0,
+            RTAX_MTU as u8,
+            0,
+            0x78,
+            5,
+            0,
+            0,
+        ]);
+        let gateway = Some(Ipv4Addr::new(10, 77, 0, 254));
+        assert_eq!(way_of(&answer).unwrap(), Way { gateway, mtu: Some(1400) });
+        (0..answer.len()).for_each(|len| drop(way_of(&answer[..len])));
+        let last = answer.len() - 20;
+        answer[last] = 0;
+        assert_eq!(
+            way_of(&answer).unwrap(),
+            Way { gateway, mtu: None },
+            "an attribute without a length ends it"
+        );
+        let mut refused = vec![0; 36];
+        refused[4] = 2;
+        refused[16..20].copy_from_slice(&(-libc::ENETUNREACH).to_ne_bytes());
+        assert_eq!(way_of(&refused).unwrap_err().raw_os_error(), Some(libc::ENETUNREACH));
+    }
+
+    #[test]
+    fn the_way_to_oneself_has_no_gateway_and_nobody_else_gets_the_port() {
+        let free = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let std::net::SocketAddr::V4(own) = free else { panic!("{free}") };
+        let hops = NextHops::open("lo", own, false).unwrap();
+        assert_eq!(hops.route(Ipv4Addr::LOCALHOST).unwrap().gateway, None);
+        let unknown = hops.find(own).unwrap_err();
+        assert!(unknown.contains("127.0.0.1"), "{unknown}");
+        assert!(UdpSocket::bind(own).is_err());
+    }
+}
