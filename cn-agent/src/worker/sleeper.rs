@@ -39,6 +39,8 @@ impl Waker {
 pub struct Sleeper {
     set: Vec<libc::pollfd>,
     waker: Waker,
+    /// Whether the waker ended the last sleep.
+    rung: bool,
 }
 
 /// The link's place.
@@ -55,7 +57,7 @@ impl Sleeper {
         // The kernel skips negative numbers.
         set.push(watch(link.unwrap_or(-1)));
         set.push(watch(paging.unwrap_or(-1)));
-        Sleeper { set, waker }
+        Sleeper { set, waker, rung: false }
     }
 
     /// Replaces the link's descriptor: a link that is opened again has another.
@@ -84,16 +86,22 @@ impl Sleeper {
         let ready = unsafe {
             libc::ppoll(self.set.as_mut_ptr(), self.set.len() as libc::nfds_t, &limit, std::ptr::null())
         };
+        self.rung = ready > 0 && self.set[0].revents != 0;
         if ready <= 0 {
             return false;
         }
-        if self.set[0].revents != 0 {
+        if self.rung {
             self.waker.hush();
         }
         if self.set[LINK].revents & (libc::POLLERR | libc::POLLHUP) != 0 {
             clear_error(self.set[LINK].fd);
         }
         self.set[FIXED..].iter().any(|place| place.revents != 0)
+    }
+
+    /// Whether the waker was rung during the last sleep, or before it.
+    pub fn was_rung(&self) -> bool {
+        self.rung
     }
 
     /// Whether the socket at `place` had something when the last sleep ended.
@@ -140,9 +148,10 @@ mod tests {
 
         waker.wake();
         assert!(!sleeper.sleep(LONG), "the waker is no client");
+        assert!(sleeper.was_rung());
         client.write_all(b"!").unwrap();
         assert!(sleeper.sleep(LONG));
-        assert!(!sleeper.is_ready(0) && sleeper.is_ready(1) && !sleeper.is_ready(2));
+        assert!(!sleeper.is_ready(0) && sleeper.is_ready(1) && !sleeper.is_ready(2) && !sleeper.was_rung());
         sleeper.watch(std::iter::empty());
         program.write_all(b"fault").unwrap();
         assert!(!sleeper.sleep(LONG), "paging is no client");

@@ -48,6 +48,8 @@ const SPINS: u32 = 64;
 const SPINS_UNDER_WAY: u32 = 128;
 /// Who was away for so long between two looks at the clock did not have the CPU.
 const ABSENCE: Duration = Duration::from_micros(500);
+/// Whoever gives the CPU up and has it back sooner was alone there.
+const YIELD_ALONE: Duration = Duration::from_micros(2);
 /// How often orders are looked for under load, and clients that end without a word while the thread spins.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest sleep while an operation waits for room in the engine.
@@ -108,6 +110,8 @@ impl WorkerHandle {
             backpressured: false,
             beside: false,
             told: false,
+            crowded: false,
+            yielded: false,
             placement: Placement::default(),
             seat: None,
             reopened: link.reopened(),
@@ -200,6 +204,11 @@ struct Worker {
     beside: bool,
     /// Whether such a one got completions in the last round.
     told: bool,
+    /// Whether others ran on this thread's CPU when it gave that up last: where memory is mapped, most likely the program whose
+    /// faults it serves.
+    crowded: bool,
+    /// Whether it has given the CPU up since it had something to do.
+    yielded: bool,
     /// Where it runs, if that is its own affair.
     placement: Placement,
     seat: Option<Thread>,
@@ -215,9 +224,11 @@ impl Worker {
             let work = self.round(now)?;
             empty = if work > 0 { 0 } else { empty.wrapping_add(1) };
             let rests = self.engine.in_flight() == 0 && !self.backpressured;
+            // Nobody says where programs run whose memory is mapped: that is found out.
+            let maps = rests && !self.parties.spaces.is_empty();
             if work == 0 {
                 let looks = if rests { SPINS } else { SPINS_UNDER_WAY };
-                let yields_at_once = self.beside && rests;
+                let yields_at_once = (self.beside && rests) || (self.crowded && maps);
                 if !yields_at_once && !empty.is_multiple_of(looks) && self.waiter.style() != WaitStyle::Sleep
                 {
                     std::hint::spin_loop();
@@ -227,9 +238,13 @@ impl Worker {
             }
             // What is waited for comes from a client that only runs when this thread does not, or from nobody knows where.
             let elsewhere = !rests && matches!(self.waiter.style(), WaitStyle::Adaptive { .. });
-            let yields = if work == 0 { self.beside || elsewhere } else { self.beside && rests && self.told };
-            if yields {
+            let asked = if work == 0 { self.beside || elsewhere } else { self.beside && rests && self.told };
+            let sleeps = work == 0 && maps && self.crowded && self.yielded;
+            self.yielded = !sleeps && (asked || (maps && (work == 0 || self.crowded)));
+            if self.yielded {
+                let left = self.clock.now();
                 thread::yield_now();
+                self.crowded = self.clock.now().since(left) > YIELD_ALONE;
             }
             let before = std::mem::replace(&mut now, self.clock.now());
             if now >= self.housekeeping_at || now.since(before) > ABSENCE {
@@ -240,7 +255,14 @@ impl Worker {
             }
             let deadline = self.engine.deadline();
             let deadline = self.parties.spaces.deadline().map_or(deadline, |due| due.min(deadline));
-            if let Idle::Sleep(most) = self.waiter.after(work, now, Some(deadline)) {
+            let idle = match self.waiter.after(work, now, Some(deadline)) {
+                // Faults wake it at once, which a program that goes on computing would not let it see before long.
+                Idle::Poll if sleeps && deadline > now => {
+                    Idle::Sleep(deadline.since(now).min(Waiter::SLEEP_MAX))
+                }
+                idle => idle,
+            };
+            if let Idle::Sleep(most) = idle {
                 self.sleep(if self.backpressured { most.min(BACKPRESSURE_SLEEP_MAX) } else { most });
                 now = self.clock.now();
             }
@@ -309,8 +331,10 @@ impl Worker {
             clients.set_cpu(cpu);
         }
         clients.set_asleep(false);
-        // Whoever rang the waker wants to be heard now.
-        self.housekeeping_at = Time::ZERO;
+        if self.sleeper.was_rung() {
+            // Whoever rang wants to be heard now.
+            self.housekeeping_at = Time::ZERO;
+        }
     }
 
     #[cold]

@@ -9,6 +9,9 @@ pub(super) const ROOM_FOR_DEMAND: usize = 16;
 pub(super) const RUN: usize = 16;
 /// The part of the reserve that faults have to themselves while pages are read ahead: one in this many.
 const RESERVE_FOR_DEMAND: u32 = 4;
+/// Pages that leave for a window at most: one of so many that may be resident, or, before a fault's request has left, this many.
+const ROOM_SHARE: u32 = 8;
+const ROOM_BESIDE_DEMAND: u32 = 4;
 
 impl Pager {
     /// Whether one more page may be resident that nobody waits for.
@@ -26,9 +29,11 @@ impl Pager {
         window
     }
 
-    /// Fetches what the reader of `page` will want next, as far as that delays nobody.
-    pub(super) fn read_ahead(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) {
+    /// Fetches what the reader of `page` will want next, as far as that delays nobody: `waits` says that the reader's own page
+    /// is still to be sent for.
+    pub(super) fn read_ahead(&mut self, view: ViewId, page: u32, waits: bool, io: &mut Io<'_>) {
         let Some(window) = self.look_ahead_proved(view, page) else { return };
+        self.make_room_ahead(window.count, waits, io);
         let pages = self.options.pages;
         let (mut covered, mut begun) = (window.count, 0);
         for (index, page) in window.pages(pages).enumerate() {
@@ -52,6 +57,17 @@ impl Pager {
         self.counters.prefetched += u64::from(begun);
         if let Some(view) = self.view_mut(view) {
             view.prefetch.began(covered, begun);
+        }
+    }
+
+    /// Has so many pages leave for others that are to be read ahead, as far as that takes no more than taking them away. Eviction
+    /// is as far behind as that where whoever reads leaves it no time.
+    fn make_room_ahead(&mut self, pages: u32, waits: bool, io: &mut Io<'_>) {
+        let most = if waits { ROOM_BESIDE_DEMAND } else { self.options.limit / ROOM_SHARE };
+        let spared = self.reserve_pages() / RESERVE_FOR_DEMAND;
+        let short = (self.bounded() + self.coming + spared + pages).saturating_sub(self.options.limit);
+        if self.options.evict && short > 0 && !io.memory.drops_by_order() {
+            self.evict_clean(short.min(most) as usize, io);
         }
     }
 
@@ -133,7 +149,8 @@ impl Pager {
         let entry = self.entry(view, page);
         entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
         self.set(view, page, entry.to(State::Clean).with_buffer(None).without(Flags::RECENT));
-        self.entered(view, page, Known::of(entry));
+        let known = Known::of(entry);
+        self.entered(view, page, if known == Known::New { Known::Ahead } else { known });
     }
 
     /// A page that was fetched ahead cannot be put in place.

@@ -7,7 +7,8 @@ use super::*;
 const CLEANING_MAX: u32 = 128;
 /// Entries looked at in one turn when everything is to be sent.
 const CLEAN_LOOKS: u32 = 8192;
-/// Neighbours protected in one step when everything is to be sent.
+/// Neighbours protected in one step when everything is to be sent, and pages copied in one turn: the link has those of the
+/// turn before meanwhile, and is looked at in between.
 const RUN: u32 = 16;
 
 /// What has become of an attempt to send a page.
@@ -183,40 +184,46 @@ impl Pager {
                 return false;
             }
         }
-        self.buffers.uses_mut().all(|purpose| !matches!(purpose, Use::Write { .. }))
+        self.buffers.writing() == 0
     }
 
-    /// Begins to send what is dirty of a view, from page `from` on, without its leaving. Where to go on in the next turn;
-    /// `None` at the end. What was begun has arrived when the store says so.
+    /// Begins to send what is dirty of a view, from page `from` on, without its leaving: a few pages. Where to go on in the
+    /// next turn; `None` at the end. What was begun has arrived when the store says so.
     pub fn clean_from(&mut self, view: ViewId, from: u32, io: &mut Io<'_>) -> Option<u32> {
         let pages = self.view(view).map(|view| view.table.len())?;
         let own = self.slots.is_own();
         // What was discarded is zeros here and not yet there.
         let zeros_due = own && !self.slots.is_fresh();
         let end = pages.min(from.saturating_add(CLEAN_LOOKS));
-        let mut page = from;
+        let (mut page, mut begun) = (from, 0);
         while page < end {
+            if begun >= RUN {
+                return Some(page);
+            }
             let entry = self.entry(view, page);
             let mut next = page + 1;
-            let begun = match (entry.state(), entry.slot()) {
+            let waits = match (entry.state(), entry.slot()) {
                 (State::Dirty, _) => {
                     let is_dirty = |page: &u32| self.entry(view, *page).state() == State::Dirty;
                     next += (next..end.min(page + RUN)).take_while(is_dirty).count() as u32;
+                    begun += next - page;
                     self.clean_run(view, page..next, io)
                 }
                 (State::Clean, None) if zeros_due => {
+                    begun += 1;
                     self.set(view, page, entry.to(State::Dirty));
                     self.clean_run(view, page..next, io)
                 }
                 (State::Absent, None) if zeros_due => {
+                    begun += 1;
                     (self.write_zeros(view, page, entry, io) == Begun::Later).then_some(page)
                 }
                 // Discarded while it was on its way: zeros are due once that has ended.
                 _ if own && entry.is(Flags::ZAPPED) => Some(page),
                 _ => None,
             };
-            if begun.is_some() {
-                return begun;
+            if waits.is_some() {
+                return waits;
             }
             page = next;
         }

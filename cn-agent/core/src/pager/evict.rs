@@ -7,7 +7,8 @@ use super::*;
 
 /// Pages begun to leave in one turn.
 pub(super) const STEP: usize = 16;
-/// The same while somebody waits for a page that is on its way: the link is to be looked at between two of them.
+/// The same while somebody waits for a page that is on its way: the link is to be looked at between two steps. With fewer,
+/// eviction falls behind a program that faults without a pause, which then waits for a whole step of it.
 const STEP_BESIDE_DEMAND: usize = 2;
 /// Places of the queues looked at in one turn.
 const LOOKS: usize = 128;
@@ -91,6 +92,11 @@ impl Pager {
             let of = candidate.page;
             match entry.state() {
                 State::Clean | State::Dirty if !droppable => self.order.spared(of, heat),
+                // Who has passed by what was read ahead for him does not come back soon.
+                State::Clean if candidate.ahead => {
+                    self.leave(view, page, entry, None);
+                    begun += 1;
+                }
                 State::Clean => {
                     if let Ok(kept) = self.copy_to_keep(of, heat, entry, io) {
                         self.leave(view, page, entry, kept);
@@ -115,6 +121,37 @@ impl Pager {
         self.fruitless = if some_go { 0 } else { self.fruitless + LOOKS };
         self.full = !some_go && self.fruitless >= self.order.entries();
         begun
+    }
+
+    /// Takes away up to `most` pages whose turn it is, as long as they are as CMem has them, and keeps none of them.
+    pub(super) fn evict_clean(&mut self, most: usize, io: &mut Io<'_>) {
+        let mut begun = 0;
+        for _ in 0..LOOKS {
+            if begun == most {
+                break;
+            }
+            let Some(Candidate { page: of, heat, .. }) = self.order.next() else { break };
+            let PageRef { view, page } = of;
+            let Some(droppable) = self.view(view).map(|view| view.droppable) else { continue };
+            let entry = self.entry(view, page);
+            match entry.state() {
+                State::Clean if droppable => {
+                    self.leave(view, page, entry, None);
+                    begun += 1;
+                }
+                State::Clean => self.order.spared(of, heat),
+                // Those have their turn when there is time for it.
+                State::Dirty => {
+                    self.order.spared(of, heat);
+                    break;
+                }
+                State::Cleaning if !entry.is(Flags::LEAVING) => self.order.spared(of, heat),
+                _ => {}
+            }
+        }
+        if begun > 0 {
+            self.drop_first(self.to_drop.len(), io);
+        }
     }
 
     /// Begins to send these pages, neighbours protected in one step; how many are on their way. The others' turns come again.
@@ -172,9 +209,13 @@ impl Pager {
         } else {
             0
         };
+        self.drop_first(self.to_drop.len() - rest, io);
+    }
+
+    /// Has the first `now` of the pages taken away that can be, neighbours in one step.
+    fn drop_first(&mut self, now: usize, io: &mut Io<'_>) {
         let mut pages = core::mem::take(&mut self.to_drop);
         let mut ranges = core::mem::take(&mut self.ranges);
-        let now = pages.len() - rest;
         pages[..now].sort_unstable_by_key(|page| (page.view, page.page));
         for of_view in pages[..now].chunk_by(|a, b| a.view == b.view) {
             let view = of_view[0].view;

@@ -205,7 +205,7 @@ impl Pager {
         self.counters.fetched += 1;
         self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)).with(Flags::WANTED));
         io.store.fetch(slot, buffer, Urgency::Demand);
-        self.read_ahead(view, page, io);
+        self.read_ahead(view, page, true, io);
         Err(Wait::Event)
     }
 
@@ -222,10 +222,11 @@ impl Pager {
         }
         if !entry.is(Flags::WANTED) {
             self.counters.faults += 1;
-            self.look_ahead_proved(view, fault.page);
+            self.set(view, fault.page, entry.with(Flags::WANTED));
             io.store.hurry(buffer);
+            // Who is faster than what is read ahead for him wants more of it.
+            self.read_ahead(view, fault.page, false, io);
         }
-        self.set(view, fault.page, entry.with(Flags::WANTED));
     }
 
     /// A fetch has ended, its data in the buffer.

@@ -26,7 +26,7 @@ impl Pager {
         } else {
             self.counters.held_hits += 1;
         }
-        self.read_ahead(view, page, io);
+        self.read_ahead(view, page, false, io);
         Ok(())
     }
 

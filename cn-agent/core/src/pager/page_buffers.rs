@@ -67,8 +67,9 @@ pub struct PageBuffers {
     uses: Vec<Use>,
     free: Vec<BufferId>,
     limit: u32,
-    /// Those that are [`Use::Kept`].
+    /// Those that are [`Use::Kept`], and [`Use::Write`].
     kept: usize,
+    writing: usize,
 }
 
 impl PageBuffers {
@@ -80,6 +81,7 @@ impl PageBuffers {
             free: Vec::new(),
             limit: limit.min(FRAMES_MAX),
             kept: 0,
+            writing: 0,
         }
     }
 
@@ -155,8 +157,16 @@ impl PageBuffers {
     #[inline]
     pub fn set_purpose(&mut self, buffer: BufferId, purpose: Use) {
         let is_kept = |purpose: &Use| usize::from(matches!(purpose, Use::Kept { .. }));
+        let is_write = |purpose: &Use| usize::from(matches!(purpose, Use::Write { .. }));
         let before = core::mem::replace(&mut self.uses[buffer.0 as usize], purpose);
         self.kept = self.kept + is_kept(&purpose) - is_kept(&before);
+        self.writing = self.writing + is_write(&purpose) - is_write(&before);
+    }
+
+    /// Page buffers whose pages are on their way to memory nodes.
+    #[inline]
+    pub fn writing(&self) -> usize {
+        self.writing
     }
 
     /// Page buffers that keep pages for whoever wants them again.
@@ -165,7 +175,7 @@ impl PageBuffers {
         self.kept
     }
 
-    /// Each buffer's use, to change it.
+    /// Each buffer's use, to change what it says and not what it is.
     pub fn uses_mut(&mut self) -> impl Iterator<Item = &mut Use> {
         self.uses.iter_mut()
     }

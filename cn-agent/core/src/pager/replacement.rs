@@ -49,6 +49,8 @@ pub struct PageRef {
 pub enum Known {
     /// Nothing.
     New,
+    /// Nothing, and nobody has asked for it: it was read ahead.
+    Ahead,
     /// It is remembered.
     Remembered,
     /// It was taken away a moment ago, when it was so hot, and is wanted again.
@@ -79,6 +81,8 @@ pub struct Candidate {
     pub page: PageRef,
     /// How hot it is.
     pub heat: Heat,
+    /// Whether it was read ahead, and never wanted since.
+    pub ahead: bool,
     lives: u8,
 }
 
@@ -128,11 +132,13 @@ impl Replacement {
     #[inline]
     pub fn entered(&mut self, page: PageRef, known: Known) {
         let heat = match known {
-            Known::New | Known::Remembered => Heat::default(),
+            Known::New | Known::Ahead | Known::Remembered => Heat::default(),
             Known::WantedAgain(heat) => heat.hotter(),
         };
-        let candidate = Candidate { page, heat, lives: heat.lives() };
-        if known == Known::New { &mut self.young } else { &mut self.proven }.push_back(candidate);
+        let ahead = known == Known::Ahead;
+        let candidate = Candidate { page, heat, ahead, lives: heat.lives() };
+        let is_young = ahead || known == Known::New;
+        if is_young { &mut self.young } else { &mut self.proven }.push_back(candidate);
     }
 
     /// A page is not needed soon, says its program; `out`: not for long. One of many is forgotten.
@@ -154,7 +160,7 @@ impl Replacement {
     #[inline]
     pub fn next(&mut self) -> Option<Candidate> {
         if let Some(page) = self.out.pop_front().or_else(|| self.cold.pop_front()) {
-            return Some(Candidate { page, heat: Heat::default(), lives: 0 });
+            return Some(Candidate { page, heat: Heat::default(), ahead: false, lives: 0 });
         }
         let share =
             (self.limit / YOUNG_SHARE).max(YOUNG_MIN).min(self.limit / YOUNG_SHARE_MAX).max(1) as usize;
@@ -176,7 +182,7 @@ impl Replacement {
     /// A page cannot leave now; its turn comes again.
     #[inline]
     pub fn spared(&mut self, page: PageRef, heat: Heat) {
-        self.proven.push_back(Candidate { page, heat, lives: 0 });
+        self.proven.push_back(Candidate { page, heat, ahead: false, lives: 0 });
     }
 
     /// A page has left and is to be remembered; which one is forgotten for it.

@@ -81,6 +81,8 @@ impl Memory for Kernel {
 struct Nodes {
     fetches: VecDeque<(u32, BufferId, Urgency)>,
     writes: VecDeque<(u32, BufferId)>,
+    /// What has arrived.
+    written: BTreeMap<u32, Page>,
     hurried: Vec<BufferId>,
     /// Faults of others that wait for a page.
     demands: usize,
@@ -124,10 +126,13 @@ fn content(page: u32) -> Page {
 
 impl Rig {
     fn new() -> Rig {
-        let options = PagerOptions { pages: PAGES, limit: LIMIT, prefetch: false, evict: true };
-        let mut pager = Pager::new(options, Slots::own(PAGES, false));
-        let table = PageTable::local(PAGES);
-        (0..PAGES).for_each(|page| table.set(page, Entry::absent(page)));
+        Rig::with(PagerOptions { pages: PAGES, limit: LIMIT, prefetch: false, evict: true })
+    }
+
+    fn with(options: PagerOptions) -> Rig {
+        let mut pager = Pager::new(options, Slots::own(options.pages, false));
+        let table = PageTable::local(options.pages);
+        (0..options.pages).for_each(|page| table.set(page, Entry::absent(page)));
         assert_eq!(pager.add_view(table, true), Ok(VIEW));
         assert_eq!(pager.add_mapping(VIEW), Ok(ONLY));
         pager.reserve();
@@ -148,7 +153,8 @@ impl Rig {
             *self.pager.buffers().page_mut(buffer) = content(page);
             self.io(|pager, io| pager.fetched(buffer, Ok(()), io));
         }
-        while let Some((_, buffer)) = self.nodes.writes.pop_front() {
+        while let Some((slot, buffer)) = self.nodes.writes.pop_front() {
+            self.nodes.written.insert(slot, *self.pager.buffers().page(buffer));
             self.io(|pager, io| pager.written(buffer, Ok(()), io));
         }
     }
@@ -297,6 +303,58 @@ fn what_is_not_needed_leaves() {
     while rig.pager.has_work() {
         rig.turn();
     }
+}
+
+/// Somebody who reads page after page, and so fast that eviction has no more than a step beside each of his faults; how many
+/// these are.
+fn read_on(rig: &mut Rig, pages: Range<u32>) -> u32 {
+    let mut faults = 0;
+    for page in pages {
+        if rig.kernel.pages.contains_key(&page) {
+            continue;
+        }
+        faults += 1;
+        rig.nodes.demands = 1;
+        rig.fault(page, false);
+        while !rig.kernel.pages.contains_key(&page) {
+            if !rig.pager.owes(ONLY, page) {
+                // It was on its way, and nobody had asked for it before.
+                rig.fault(page, false);
+            }
+            rig.answer();
+            rig.turn();
+        }
+        rig.turn();
+        assert_eq!(rig.kernel.pages[&page], content(page));
+        assert!(rig.pager.resident() <= rig.pager.options().limit);
+    }
+    faults
+}
+
+#[test]
+fn what_is_read_ahead_takes_the_place_of_what_has_been_read() {
+    let (pages, limit) = (4096, 512);
+    let mut rig = Rig::with(PagerOptions { pages, limit, prefetch: true, evict: true });
+    let faults = read_on(&mut rig, 0..pages);
+    assert!(faults < pages / 32, "{faults} faults: one for each window of 64 pages, and some at the start");
+    assert_eq!(rig.pager.counters().waits_for_room, 0);
+}
+
+#[test]
+fn what_is_read_ahead_takes_no_place_of_what_has_been_written() {
+    let (pages, limit) = (4096, 512);
+    let mut rig = Rig::with(PagerOptions { pages, limit, prefetch: true, evict: true });
+    rig.touch(0..limit / 2, true);
+    let written: Vec<Page> = (0..limit / 2).map(|page| rig.kernel.pages[&page]).collect();
+    rig.kernel.dropped.clear();
+    read_on(&mut rig, limit..pages);
+    for page in (0..limit / 2).filter(|page| rig.kernel.dropped.iter().any(|range| range.contains(page))) {
+        // It has been brought to its memory node before.
+        assert!(matches!(rig.state(page), State::Absent | State::Staged), "{page}: {:?}", rig.state(page));
+        let sent = rig.nodes.written.get(&page).expect("it was sent");
+        assert_eq!(*sent, written[page as usize]);
+    }
+    assert!(rig.pager.counters().evicted > 0);
 }
 
 /// Begins to write everything back; whether nothing is left to do.

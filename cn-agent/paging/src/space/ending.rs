@@ -84,7 +84,8 @@ impl Space {
             (true, None) => {
                 self.ending = Some(now + self.options.lost_wait + Duration::from_secs(1));
                 // What was discarded is zeros that the memory nodes may not have.
-                let owed = self.pager.resident() > 0 || self.pager.counters().discarded > 0;
+                let discarded = self.adopted || self.pager.counters().discarded > 0;
+                let owed = self.pager.resident() > 0 || discarded;
                 if self.options.kind == Kind::Shared && owed {
                     self.clean_all(None);
                 }
@@ -115,5 +116,57 @@ impl Space {
             })
         };
         if self.options.kind == Kind::Shared { (0..self.options.pages).filter(dirty).count() } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cxloe_cn_core::mapped::SpaceOptions;
+
+    use super::*;
+
+    /// A region that processes share, none of whose pages is in memory.
+    fn space() -> Space {
+        let options = SpaceOptions {
+            id: 7,
+            region: "r".into(),
+            kind: Kind::Shared,
+            hpa: 1 << 40,
+            pages: 64,
+            view_pages: 64,
+            limit: 64,
+            prefetch: true,
+            fresh: false,
+            lost_wait: Duration::from_secs(1),
+            stay: false,
+        };
+        Space::create(options).unwrap()
+    }
+
+    /// Whether anything is written back when nobody has it any more.
+    fn is_written_back(space: &mut Space) -> bool {
+        space.housekeeping(Time::ZERO);
+        !space.cleans.is_empty()
+    }
+
+    #[test]
+    fn what_was_discarded_is_written_back_though_nothing_is_in_memory() {
+        let mut space = space();
+        assert!(!is_written_back(&mut space), "nobody has changed anything");
+        let mut space = self::space();
+        space.pager.discarded(ONLY, 3..4);
+        assert!(is_written_back(&mut space));
+    }
+
+    #[test]
+    fn what_was_discarded_before_the_agent_died_is_written_back_by_its_successor() {
+        let mut before = space();
+        before.pager.discarded(ONLY, 3..4);
+        let made = before.made().unwrap();
+        drop(before);
+        let place = |_: &str| Some((1 << 40, 64 << 12));
+        let mut successor = Space::adopt(made.shared_state, made.memory, place).unwrap().unwrap();
+        assert_eq!(successor.pager.counters().discarded, 0, "it has not seen it");
+        assert!(is_written_back(&mut successor));
     }
 }

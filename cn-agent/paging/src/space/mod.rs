@@ -68,6 +68,8 @@ pub struct Space {
     /// Where descriptors of forked children are kept.
     keeper: Option<OwnedFd>,
     pub(super) takeover: Option<TakeOver>,
+    /// Whether a predecessor had it, of whom nobody knows what its programs had discarded.
+    pub(super) adopted: bool,
     pub(super) cleans: Vec<Clean>,
     /// Since when nobody has it, and when what cannot be written back is given up.
     pub(super) ending: Option<Time>,
@@ -131,6 +133,7 @@ impl Space {
         };
         let mut space = Space::over(options, memory, shared_state);
         space.take_over()?;
+        space.adopted = true;
         Ok(Some(space))
     }
 
@@ -155,6 +158,7 @@ impl Space {
             owners: 0,
             keeper: None,
             takeover: None,
+            adopted: false,
             cleans: Vec::new(),
             ending: None,
             unwanted: false,

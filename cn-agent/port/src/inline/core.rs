@@ -1,6 +1,7 @@
 //! What a mapping is served with, by whoever has its lock: link, engine, transfers, pager, memory.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cxloe_link::Link;
@@ -26,11 +27,13 @@ const PATIENCE: u32 = 512;
 pub struct Core {
     state: SpinLock<State>,
     counter: Counter,
+    /// Threads that write back.
+    flushing: AtomicUsize,
 }
 
 impl Core {
     pub fn new(state: State) -> Core {
-        Core { state: SpinLock::new(state), counter: Counter::new() }
+        Core { state: SpinLock::new(state), counter: Counter::new(), flushing: AtomicUsize::new(0) }
     }
 
     /// Does something with the state, as soon as nobody else does.
@@ -46,10 +49,26 @@ impl Core {
         }
     }
 
-    /// Whether a thread waits for its fault, and so looks after everything.
+    /// Whether a thread waits for its fault, or writes back, and so looks after everything.
     #[inline]
     pub fn is_wanted(&self) -> bool {
-        self.counter.is_wanted()
+        self.counter.is_wanted() || self.flushing.load(Ordering::Relaxed) > 0
+    }
+
+    /// Writes back what is dirty, unless that takes as long as `is_late` allows; whether it has.
+    pub fn flush(&self, mut is_late: impl FnMut() -> bool) -> bool {
+        self.flushing.fetch_add(1, Ordering::Relaxed);
+        let (mut clean, mut spins) = (Clean::default(), 0);
+        let arrived = loop {
+            match self.with(|state| state.clean(&mut clean)) {
+                Cleaned::Arrived => break true,
+                _ if is_late() => break false,
+                Cleaned::GoesOn => spins = 0,
+                Cleaned::Waits => relax(&mut spins),
+            }
+        };
+        self.flushing.fetch_sub(1, Ordering::Relaxed);
+        arrived
     }
 
     /// Serves the fault of the calling thread, within a signal handler; whether it can be.
@@ -118,6 +137,26 @@ impl std::fmt::Debug for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("State").field("pager", &self.pager).finish_non_exhaustive()
     }
+}
+
+/// How far writing back has come. Pages are gone through once; what is written behind is not waited for.
+#[derive(Debug, Default)]
+pub struct Clean {
+    /// Where to go on; `None` once all is on its way.
+    from: Option<u32>,
+    /// Failed write-backs when that began; `None` before it has.
+    failures: Option<u64>,
+}
+
+/// What has come of a step of writing back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleaned {
+    /// Everything is at its memory nodes.
+    Arrived,
+    /// Some was sent, or has arrived.
+    GoesOn,
+    /// Memory nodes are waited for.
+    Waits,
 }
 
 /// The only space there is.
@@ -193,20 +232,19 @@ impl State {
     /// anything happened.
     #[inline]
     pub fn round(&mut self, counter: &Counter) -> bool {
-        counter.each(|wish| self.consider(wish));
+        let wishes = counter.each(|wish| self.consider(wish));
         let sent = self.send(true);
         let received = self.receive();
-        if received > 0 {
-            self.finish();
+        self.finish();
+        if received > 0 && wishes > 0 {
             // Who has his page goes on.
             counter.each(|wish| self.consider(wish));
             return true;
         }
-        self.finish();
         let work = self.turn();
         let sent_besides = self.send(false);
         self.finish();
-        work + sent + sent_besides > 0
+        received + work + sent + sent_besides > 0
     }
 
     /// Has transfers go on, all of them or those that somebody waits for, and what they send leave.
@@ -319,13 +357,21 @@ impl State {
         Outcome::Told
     }
 
-    /// Begins to write back what is dirty; whether nothing is.
-    pub fn clean(&mut self) -> bool {
+    /// Goes on with writing back what was dirty when that began.
+    pub fn clean(&mut self, clean: &mut Clean) -> Cleaned {
         let State { pager, memory, transfers, view, hpa, patience, .. } = self;
-        let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
-        let done = pager.clean_all(*view, &mut Io { memory, store: &mut page_io });
-        self.round_of_keeper();
-        done
+        let failures = pager.counters().write_back_failures;
+        if clean.failures.replace(failures).is_none_or(|before| before != failures) {
+            // What failed is dirty still.
+            clean.from = Some(0);
+        }
+        if let Some(from) = clean.from {
+            let mut page_io = PageIo { transfers, space: SPACE, hpa: *hpa, patience: *patience };
+            clean.from = pager.clean_from(*view, from, &mut Io { memory, store: &mut page_io });
+        } else if pager.buffers().writing() == 0 {
+            return Cleaned::Arrived;
+        }
+        if self.round_of_keeper() { Cleaned::GoesOn } else { Cleaned::Waits }
     }
 
     /// What the program will do with pages.

@@ -236,13 +236,8 @@ impl InlineRegion {
         }
         let clock = cxloe_link::Clock::new();
         let until = clock.now() + self.lost_wait + Duration::from_secs(1);
-        while !self.core.with(State::clean) {
-            if clock.now() > until {
-                return Err(InlineError::NotWrittenBack(self.lost_wait));
-            }
-            std::hint::spin_loop();
-        }
-        Ok(())
+        let arrived = self.core.flush(|| clock.now() > until);
+        if arrived { Ok(()) } else { Err(InlineError::NotWrittenBack(self.lost_wait)) }
     }
 
     /// Writes everything back, unmaps the region and gives the port back.
