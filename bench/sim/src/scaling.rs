@@ -51,7 +51,7 @@ pub struct ScalingSetting {
     /// What each line in a frame takes besides, at either end, in nanoseconds.
     pub line_ns: u64,
     /// The wire's rate, each way, in Gbit/s.
-    pub gbit_per_s: u64,
+    pub gbit_per_s: u32,
     /// Lines of a request: 1, or more for burst reads, as many as a frame of MTU 1500 carries (23).
     pub lines: usize,
     /// Requests in flight, of each shard.

@@ -118,23 +118,26 @@ fn what_is_missing_is_named() -> Outcome {
         ensure(refused.status.code() == Some(2), said(&refused))?;
     }
     // A machine without any of the programs.
-    let list = bench(folder.path(), &["--list", "--swap-dir", "/dev/shm"])?.env("PATH", folder.path()).output()?;
+    let list =
+        bench(folder.path(), &["--list", "--swap-dir", "/dev/shm"])?.env("PATH", folder.path()).output()?;
     ensure(list.status.success(), said(&list))?;
     for program in programs() {
         ensure(said(&list).contains(program.name), said(&list))?;
     }
     for way in Way::LIMITED {
-        ensure(said(&list).contains(way.name()), said(&list))
-            .map_err(|error| format!("{error:?}: {way}"))?;
+        ensure(said(&list).contains(way.name()), said(&list)).map_err(|error| format!("{error:?}: {way}"))?;
     }
-    let memory = said(&list).contains("takes no swap") || said(&list).contains("sudo") || said(&list).contains("group");
+    let memory = said(&list).contains("takes no swap")
+        || said(&list).contains("sudo")
+        || said(&list).contains("group");
     ensure(memory, said(&list))
 }
 
 /// An ordinary user has local memory, and hears what stands against the rest. So does root who asks for nothing else.
 fn others_are_left_out(standing: Standing) -> Outcome {
     let folder = tempfile::tempdir()?;
-    let usual = ["--only", "chase", "--scale", "5%", "--resident", "50%", "--json", "x.json", "--swap-dir", "."];
+    let usual =
+        ["--only", "chase", "--scale", "5%", "--resident", "50%", "--json", "x.json", "--swap-dir", "."];
     let ways: &[&str] = if standing == Standing::Root { &["--ways", "swap-nbd"] } else { &[] };
     if standing == Standing::Root && Path::new("/sys/block/nbd0").exists() {
         return Ok(());
@@ -176,7 +179,18 @@ fn an_interrupt_takes_swap_away() -> Outcome {
     }
     let before = (areas(), made());
     // A chase that goes on until it is ended.
-    let usual = ["--only", "chase", "--ways", "swap-file", "--resident", "25%", "--trials", "1000", "--swap-dir", "."];
+    let usual = [
+        "--only",
+        "chase",
+        "--ways",
+        "swap-file",
+        "--resident",
+        "25%",
+        "--trials",
+        "1000",
+        "--swap-dir",
+        ".",
+    ];
     let mut child = started(folder.path(), &usual)?;
     let swaps = || (areas().len() > before.0.len()).then_some(());
     eventually("it swaps", swaps)?;
@@ -191,7 +205,8 @@ fn an_interrupt_takes_swap_away() -> Outcome {
 
 fn a_run_that_takes_too_long_is_told() -> Outcome {
     let folder = tempfile::tempdir()?;
-    let usual = ["--only", "chase", "--ways", "exec", "--resident", "10%", "--limit", "1s", "--json", "x.json"];
+    let usual =
+        ["--only", "chase", "--ways", "exec", "--resident", "10%", "--limit", "1s", "--json", "x.json"];
     let output = bench(folder.path(), &usual)?.output()?;
     ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
     ensure(said(&output).contains("> 1 s"), said(&output))?;

@@ -17,7 +17,10 @@ pub fn first_touches_fetch_nothing() -> Outcome {
     let bench = program("cxloe-bench")?;
     let bytes = (TOUCHED * MIB).to_string();
     let command = [text(&bench), "work", "touch", "--bytes", &bytes];
-    let reads = || client::counters(&rig.socket()).map(|counters| counters.engine.read_misses + counters.engine.burst_reads);
+    let reads = || {
+        client::counters(&rig.socket())
+            .map(|counters| counters.engine.read_misses + counters.engine.burst_reads)
+    };
 
     let before = reads()?;
     let ended = start(&rig, Sizes(64, 64), &[], &command)?.wait()?.well()?;
