@@ -4,7 +4,8 @@
 //!   this machine                  namespace cn                           namespace mn
 //!     the program, all local        gmm
 //!     the program, with swap        cn-agent  cn0 <------ veth ------> mn0  mn-server
-//!                                     the program under exec                  second core
+//!                                     the program under exec
+//!     first core                      first core                             second core
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use cxloe_link::wait::WaitStyle;
 use super::Failure;
 use super::common::{Unit, bar, write};
 use super::daemons::{self, MANAGER, READY};
+use crate::compare::stage::find;
 use crate::machine::{self, Machine};
 use crate::pattern::Share;
 use crate::programs::{
@@ -55,6 +57,7 @@ Examples:
 Each program runs once in local memory, to find out how much it takes and what it prints; then in local memory and in each
 way, by turns. What it prints has to be the same everywhere. Under exec, what is resident counts the program's heap and large
 mappings. With swap, a control group limits all of its memory, and has 8 MiB more for code, page tables and files.
+On two cores and more, programs and the agent are kept on the first core, and the memory node on the second.
 
 Areas of swap, groups and namespaces are gone when this ends, also after Ctrl-C; what a run that was killed has left behind is
 taken away by the next one. redis-zipf, graph-walk and chase count their own operations; the time of the others is that from
@@ -208,7 +211,9 @@ pub fn carry_out(
     let folder = state.path().join("programs");
     std::fs::create_dir(&folder)?;
     let (swap_folder, host) = (args.swap_dir.clone(), Host::default());
-    let stage = Stage { host, folder, swap_folder, interrupt: interrupt.clone() };
+    let cores = machine::allowed_cores();
+    let core = cores.first().copied().filter(|_| cores.len() > 1 && find("taskset").is_some());
+    let stage = Stage { host, folder, swap_folder, core, interrupt: interrupt.clone() };
     let progress = bar(chosen.len() as u64, Unit::Steps);
     let step = |bar: &indicatif::ProgressBar, what: &str| {
         bar.set_message(what.to_owned());
@@ -387,6 +392,10 @@ impl Fabric {
                 &wait,
             ]);
             c.arg("--socket").arg(&socket).arg("--data-dir").arg(state.join("cn"));
+            // Beside the program: waking each other across cores takes longer than a page's frames.
+            if let [first, _, ..] = cores[..] {
+                c.args(["--cpu", &first.to_string()]);
+            }
         })?;
         wait_until(interrupt, "cn-agent does not answer", || regions(&socket).is_ok())?;
         if let Some(bytes) = swap {

@@ -1,5 +1,6 @@
 //! Where programs run: on the machine as it is, in a group of limited memory, or beside an agent; and what one run brings.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -56,6 +57,8 @@ pub struct Stage {
     pub folder: PathBuf,
     /// Files of swap.
     pub swap_folder: PathBuf,
+    /// The core that programs are kept on, if there is another one for the memory node.
+    pub core: Option<usize>,
     /// Ctrl-C.
     pub interrupt: Interrupt,
 }
@@ -215,7 +218,7 @@ impl Stage {
             let remote = remote.expect("remote memory has an agent");
             let size = region_bytes(may.footprint);
             let local = if may.local >= may.footprint { size } else { may.local };
-            let mut command = Command::new(&remote.program);
+            let mut command = self.kept(remote.program.as_os_str());
             command.args([
                 "exec",
                 "--size",
@@ -231,9 +234,9 @@ impl Stage {
         }
         let group = swap.as_ref().map(|_| Group::limited(may.local + UNCOUNTED)).transpose()?;
         let mut command = match &group {
-            None => Command::new(&job.command[0]),
+            None => self.kept(job.command[0].as_ref()),
             Some(group) => {
-                let mut command = Command::new("sh");
+                let mut command = self.kept("sh".as_ref());
                 command
                     .args(["-c", "echo 0 >\"$0\" && exec \"$@\""])
                     .arg(group.members())
@@ -245,6 +248,18 @@ impl Stage {
         streams(&mut command)?;
         let process = self.host.spawn(command)?;
         Ok(Limits { process, _group: group, _swap: swap, _device: device })
+    }
+
+    /// A command kept on the programs' core.
+    fn kept(&self, program: &OsStr) -> Command {
+        match self.core {
+            None => Command::new(program),
+            Some(core) => {
+                let mut command = Command::new("taskset");
+                command.args(["--cpu-list", &core.to_string()]).arg(program);
+                command
+            }
+        }
     }
 
     fn loaded(
@@ -402,7 +417,13 @@ mod tests {
 
     fn stage(folder: &Path) -> Stage {
         let host = Host::default();
-        Stage { host, folder: folder.into(), swap_folder: folder.into(), interrupt: Interrupt::never() }
+        Stage {
+            host,
+            folder: folder.into(),
+            swap_folder: folder.into(),
+            core: None,
+            interrupt: Interrupt::never(),
+        }
     }
 
     fn run(script: &str, limit: Duration) -> Result<Run, Missed> {
