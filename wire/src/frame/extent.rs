@@ -24,8 +24,10 @@ pub fn body_len(frame: &[u8]) -> Result<usize, FrameError> {
     delimit(frame).map(|(_, len)| len)
 }
 
-/// The command, decoded, and [`body_len`]. `None` for an unknown request.
-#[inline]
+/// The command, decoded, and [`body_len`]. `None` for an unknown request. Always inlined, so that what it returns is in
+/// registers: written to memory by its parts and read back as a whole, it would have to wait until all that was stored
+/// before has reached the cache.
+#[inline(always)]
 pub(super) fn delimit(frame: &[u8]) -> Result<(Option<Command>, usize), FrameError> {
     let have = frame.len();
     let truncated = |need| FrameError::Truncated { have, need };

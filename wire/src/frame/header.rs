@@ -84,7 +84,8 @@ impl Header {
     ///
     /// # Panics
     /// If `frame` has fewer than [`HEADER_LEN`] bytes.
-    #[inline]
+    // Always, so that a header is made in registers.
+    #[inline(always)]
     pub fn emit(&self, frame: &mut [u8]) {
         let h: &mut [u8; HEADER_LEN] =
             frame.first_chunk_mut().expect("a frame to be written holds at least its header");

@@ -278,7 +278,7 @@ impl<'a> Message<'a> {
     ///
     /// # Panics
     /// If `frame` is shorter than that, or there is not a line of data for each line named.
-    #[inline]
+    #[inline(always)]
     pub fn emit(&self, header: &Header, frame: &mut [u8]) {
         Header { command: self.command() as u8, ..*header }.emit(frame);
         let out = &mut frame[HEADER_LEN..HEADER_LEN + self.payload_len()];

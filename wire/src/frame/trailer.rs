@@ -60,7 +60,7 @@ impl Seal {
             }
             Self::Aead(aead) => {
                 let (trailer, padding) = rest.split_at_mut(Aead::TAG_LEN);
-                trailer.copy_from_slice(&aead.seal(direction, space, body, seq));
+                seal_by(aead, direction, space, body, seq, trailer);
                 padding.fill(0);
             }
         }
@@ -99,11 +99,31 @@ impl Seal {
             Self::Plain { session } => rest.first_chunk().is_some_and(|trailer| {
                 u32::from_be_bytes(*trailer) == checksum(*session, direction, space, seq, body)
             }),
-            Self::Aead(aead) => {
-                rest.first_chunk().is_some_and(|tag| aead.open(direction, space, body, clear_len, seq, tag))
-            }
+            Self::Aead(aead) => rest
+                .first_chunk()
+                .is_some_and(|tag| open_by(aead, direction, space, body, clear_len, seq, tag)),
         }
     }
+}
+
+/// Not inlined: the room that a cipher needs on the stack is not to be made for every plain frame.
+#[inline(never)]
+fn seal_by(aead: &Aead, direction: Direction, space: Space, body: &mut [u8], seq: u64, trailer: &mut [u8]) {
+    trailer.copy_from_slice(&aead.seal(direction, space, body, seq));
+}
+
+/// As [`seal_by`].
+#[inline(never)]
+fn open_by(
+    aead: &Aead,
+    direction: Direction,
+    space: Space,
+    body: &mut [u8],
+    clear_len: usize,
+    seq: u64,
+    tag: &[u8; Aead::TAG_LEN],
+) -> bool {
+    aead.open(direction, space, body, clear_len, seq, tag)
 }
 
 /// CRC-32C over pseudo-header and frame.

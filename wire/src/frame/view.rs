@@ -24,13 +24,14 @@ impl<T: AsRef<[u8]>> FrameView<T> {
     ///
     /// # Errors
     /// As [`body_len`].
-    #[inline]
+    // As `delimit`: a view lives in registers.
+    #[inline(always)]
     pub fn new_checked(frame: T) -> Result<Self, FrameError> {
         let (command, body_len) = delimit(frame.as_ref())?;
         Ok(Self { bytes: frame, body_len, command })
     }
 
-    #[inline]
+    #[inline(always)]
     fn header_bytes(&self) -> &[u8; HEADER_LEN] {
         self.bytes.as_ref().first_chunk().expect("checked when the view was made")
     }
@@ -97,7 +98,7 @@ impl<T: AsRef<[u8]>> FrameView<T> {
     }
 
     /// CMem byte address.
-    #[inline]
+    #[inline(always)]
     pub fn addr(&self) -> u64 {
         header::addr(self.header_bytes())
     }
@@ -109,7 +110,7 @@ impl<T: AsRef<[u8]>> FrameView<T> {
     }
 
     /// Everything between the base header and the trailer.
-    #[inline]
+    #[inline(always)]
     pub fn payload(&self) -> &[u8] {
         &self.bytes.as_ref()[HEADER_LEN..self.body_len]
     }
@@ -136,7 +137,7 @@ impl<T: AsRef<[u8]>> FrameView<T> {
 impl<T: AsMut<[u8]>> FrameView<T> {
     /// Whether the frame carries the trailer it should ([`Seal::open`]); a sealed session decrypts the payload in
     /// place. If not, the payload is worth nothing: drop the frame.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn open(&mut self, seal: &Seal, direction: Direction, space: Space, seq: u64) -> bool {
         let clear = clear_len_of(self.command);

@@ -47,7 +47,7 @@ impl Framer {
     }
 
     /// The base header of a frame to the other end.
-    #[inline]
+    #[inline(always)]
     pub fn header(&self, command: u8, seq: u64, axi: Axi, addr: u64) -> Header {
         Header {
             dst: self.id.peer,
@@ -86,7 +86,7 @@ impl Framer {
     }
 
     /// Whether a frame from the other end is genuine; decrypts it in place if sealed.
-    #[inline]
+    #[inline(always)]
     pub fn open(&self, frame: &mut Received<'_>, space: Space, seq: u64) -> bool {
         frame.open(&self.seal, self.incoming(), space, seq)
     }

@@ -2,8 +2,8 @@
 //! line waits (R7 lets the memory node read again), and a second read waits for the first one's data.
 //!
 //! An open-addressing table from page of CMem to a mask of its 64 lines. Its size follows from the windows, so it
-//! never grows. Before it stands a small one: pages are as good as random, so each would be looked for in a place of the
-//! large table that no cache has, which a single read has to wait for.
+//! never grows. Before it stands a small one, which is enough for the usual window: pages are as good as random, so each
+//! would be looked for in a place of the large table that no cache has, which a read has to wait for.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -18,8 +18,9 @@ struct Slot {
     mask: u64,
 }
 
-/// Slots of the small table: a few cache lines.
-const SMALL_SLOTS: usize = 32;
+/// Pages that the small table has room for: more than are usually on their way at once, and few enough for it to stay in
+/// the fastest cache.
+const SMALL_PAGES: usize = 128;
 
 /// The lines that are being read.
 pub(super) struct InFlight {
@@ -32,7 +33,11 @@ pub(super) struct InFlight {
 impl InFlight {
     /// With room for reads on `pages` pages at once.
     pub fn new(pages: usize) -> InFlight {
-        InFlight { small: Table::new(SMALL_SLOTS / 2), large: Table::new(pages) }
+        Self::of_tables(SMALL_PAGES, pages)
+    }
+
+    fn of_tables(small: usize, large: usize) -> InFlight {
+        InFlight { small: Table::new(small), large: Table::new(large) }
     }
 
     /// Whether any of `lines` of `page` is being read.
@@ -148,7 +153,8 @@ mod tests {
     proptest! {
         #[test]
         fn behaves_like_a_map(ops in proptest::collection::vec((any::<bool>(), 0_u64..40, 1_u64..16), 0..400)) {
-            let mut table = InFlight::new(64);
+            // Both tables are used.
+            let mut table = InFlight::of_tables(16, 64);
             let mut model: HashMap<u64, u64> = HashMap::new();
             for (start, page, lines) in ops {
                 // Pages far apart and close together, to make them collide.

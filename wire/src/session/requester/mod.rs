@@ -389,7 +389,7 @@ impl Requester {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn handle_answer(&mut self, mut frame: Received<'_>, now: Time, out: &mut dyn Completions) {
         let id = frame.stream();
         let shared = &mut self.shared;

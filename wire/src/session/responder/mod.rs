@@ -498,7 +498,7 @@ impl Responder {
 }
 
 /// Reads a genuine request; what makes no sense, or was not agreed on, becomes [`Op::Malformed`] (R9).
-#[inline]
+#[inline(always)]
 fn request<'a>(frame: &'a Received<'_>) -> Request<'a> {
     let (op, data) = match frame.message() {
         Ok(Message::ReadReq) => (Op::Read, &[][..]),
