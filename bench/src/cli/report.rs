@@ -16,7 +16,6 @@ use super::common::{RegionArgs, Session, Unit, bar, report, write};
 use super::daemons::MANAGER;
 use super::pair::{LabOptions, PROBE_CABLE, Place, in_lab};
 use super::programs;
-use crate::machine;
 use crate::measure::Target;
 use crate::measure::costs::CostPlan;
 use crate::measure::evictions::{evictions, region_bytes};
@@ -319,10 +318,6 @@ fn put_out(args: &Args, report: &Report, parts: &Parts) -> Result<(), Failure> {
         }
         write(path, report.html_with(&first)?.as_bytes())?;
         to_stdout!("page:       {}", path.display());
-    }
-    // Cores that are not there cannot have been told apart.
-    if machine::allowed_cores().len() < 2 {
-        to_stderr!("one core: both ends and the programs shared it, and no probe was run");
     }
     Ok(())
 }
