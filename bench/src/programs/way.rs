@@ -63,7 +63,7 @@ impl Way {
             let missing = ["mkswap", "swapon", "swapoff"].into_iter().find(|tool| find(tool).is_none());
             let missing =
                 missing.map(|tool| format!("{tool} is not installed: apt-get install util-linux mount"));
-            root().or(missing).or_else(|| Group::hindrance())
+            root().or(missing).or_else(Group::hindrance)
         };
         match self {
             Way::Local => None,
