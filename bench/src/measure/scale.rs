@@ -80,7 +80,7 @@ pub fn scale(
 ) -> Result<(Shards, Vec<Throughput>), MeasureError> {
     let Shards { ports, region, hpa, peer, lease } = shards;
     let count = ports.len();
-    let share = region.size / count as u64 & !4095;
+    let share = (region.size / count as u64) & !4095;
     let mut parts: Vec<Part> = ports
         .into_iter()
         .zip(0..)
