@@ -12,6 +12,7 @@
 //! What a program prints has to be what it prints in local memory. How much memory it takes is found out by running it
 //! there first; shares that may be resident are of that. Trials of all ways take turns.
 
+mod absent;
 mod error;
 mod figures;
 mod group;
@@ -26,6 +27,7 @@ mod table;
 mod text;
 mod way;
 
+pub use absent::{Absent, absent_ways};
 pub use error::ProgramsError;
 pub use figures::{Figure, Paging};
 pub use program::{Program, programs};
@@ -33,5 +35,5 @@ pub use resident::Resident;
 pub use run::{Outcome, Plan, Sized, measure, size};
 pub use stage::{Remote, Stage};
 pub use swap::restore_forgotten;
-pub use table::{Absent, Table};
-pub use way::{Way, absent_ways};
+pub use table::Table;
+pub use way::Way;

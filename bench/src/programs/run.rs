@@ -7,8 +7,7 @@ use super::error::ProgramsError;
 use super::figures::{Figure, Paging};
 use super::program::{Job, Program};
 use super::stage::{Allowance, Missed, Remote, Run, Stage, region_bytes};
-use super::table::Absent;
-use super::{Resident, Way};
+use super::{Absent, Resident, Way};
 use crate::machine::median;
 use crate::pattern::Share;
 

@@ -167,7 +167,8 @@ impl Stage {
                 let _ = limits.process.terminate(GRACE);
                 return Ok(Err(Missed::Late));
             }
-            if may.way == Way::Local && look.elapsed() > LOOK {
+            // Short programs are looked at often.
+            if may.way == Way::Local && look.elapsed() > LOOK.min(started.elapsed() / 16) {
                 most = most.max(private_bytes(limits.process.id()));
                 look = Instant::now();
             }

@@ -1,21 +1,10 @@
 //! What programs took, in the forms people and programs read: a table, CSV, JSON, a page with a picture for each program.
 
-use serde::Serialize;
-
 use super::figures::Figure;
-use super::{Program, Way};
+use super::{Absent, Program, Way};
 use crate::report::html::{escape, legend, table};
 use crate::report::table::new_table;
 use crate::report::{Curve, Plot, Report, ReportError, Scale, Unit, csv, units};
-
-/// What was not measured.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Absent {
-    /// A program or a way.
-    pub name: String,
-    /// Why not, and what to do about it.
-    pub reason: String,
-}
 
 /// All there is to say.
 pub struct Table {

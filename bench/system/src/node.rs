@@ -63,7 +63,10 @@ impl MemoryNode {
         command.args(["-i", interface, "--name", "mn1", "--wait", "adaptive"]);
         command.args(["--pool-size", &pool.to_string()]);
         command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
-        command.arg("--data-dir").arg(folder).arg("--socket").arg(folder.join("mn-server.sock"));
+        command.arg("--data-dir").arg(folder);
+        if !more.contains(&"--socket") {
+            command.arg("--socket").arg(folder.join("mn-server.sock"));
+        }
         // What is named last stands.
         let named = more.contains(&"--udp-peer");
         if let (Backend::Udp, Some((cn, _)), false) = (backend, map.first(), named) {

@@ -28,7 +28,9 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("without_rights_only_local_memory_is_measured", move || others_are_left_out(standing)),
     ];
     if standing == Standing::Root {
-        tests.push(Test::new("programs_in_every_way", programs_in_every_way));
+        tests.push(Test::new("programs_in_every_way", || in_every_way(&["sqlite", "graph-walk", "chase"])));
+        let all = || in_every_way(&programs().iter().map(|program| program.name).collect::<Vec<_>>());
+        tests.push(Test::new("all_programs_in_every_way", all).long("programs of minutes"));
         tests.push(Test::new("the_standard_report_has_every_part", the_standard_report_has_every_part));
         tests.push(Test::new("an_interrupt_takes_swap_away", an_interrupt_takes_swap_away));
         tests.push(Test::new("a_run_that_takes_too_long_is_told", a_run_that_takes_too_long_is_told));
@@ -65,12 +67,13 @@ fn made() -> BTreeSet<PathBuf> {
     ["/sys/fs/cgroup/memory", "/sys/fs/cgroup", "/sys/block"].into_iter().flat_map(listed).collect()
 }
 
-fn programs_in_every_way() -> Outcome {
+fn in_every_way(only: &[&str]) -> Outcome {
     let folder = tempfile::tempdir()?;
     let before = (areas(), made());
     let forms = ["--json", "x.json", "--csv", "x.csv", "--html", "x.html", "--swap-dir", "."];
     let usual = ["--scale", "10%", "--resident", "50%", "--limit", "120s"];
-    let output = bench(folder.path(), &[&usual[..], &forms].concat())?.output()?;
+    let listed = only.join(",");
+    let output = bench(folder.path(), &[&usual[..], &forms, &["--only", &listed]].concat())?.output()?;
     ensure(output.status.success(), format!("{}: {}", output.status, said(&output)))?;
     ensure((areas(), made()) == before, "areas of swap or groups are left")?;
 
@@ -83,7 +86,7 @@ fn programs_in_every_way() -> Outcome {
     let ways = Way::LIMITED.into_iter().filter(|way| !absent.contains(way));
     let ways: Vec<Way> = [Way::Local].into_iter().chain(ways).collect();
     ensure(ways.contains(&Way::Exec), "nothing was remote")?;
-    for one in programs().iter().filter(|program| program.missing().is_none()) {
+    for one in programs().iter().filter(|one| only.contains(&one.name) && one.missing().is_none()) {
         for way in &ways {
             let of = |f: &&Value| f["program"] == one.name && f["way"] == way.name();
             let figure = figures.iter().find(of).ok_or_else(|| format!("no {way} of {}", one.name))?;
@@ -108,7 +111,7 @@ fn programs_in_every_way() -> Outcome {
     }
     ensure(fs::read_to_string(folder.path().join("x.csv"))?.lines().count() == figures.len() + 1, "the CSV")?;
     let page = fs::read_to_string(folder.path().join("x.html"))?;
-    ensure(page.matches("<svg").count() >= programs().len() && page.contains("chase"), "the page")?;
+    ensure(page.matches("<svg").count() >= only.len() && page.contains("chase"), "the page")?;
     let mut left: Vec<_> = fs::read_dir(folder.path())?.flatten().map(|entry| entry.file_name()).collect();
     left.sort();
     ensure(left == ["x.csv", "x.html", "x.json"], format!("left behind: {left:?}"))

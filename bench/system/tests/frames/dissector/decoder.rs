@@ -8,7 +8,7 @@ use cxloe_wire::frame::{
 use super::tshark::Row;
 
 /// Fields that follow from the bytes of the frame alone.
-pub const FIELDS: [&str; 45] = [
+pub const FIELDS: [&str; 47] = [
     "cxloe.command",
     "cxloe.seq",
     "cxloe.stream",
@@ -32,6 +32,8 @@ pub const FIELDS: [&str; 45] = [
     "cxloe.hello.nonce",
     "cxloe.hello.instance",
     "cxloe.hello.max_frame",
+    "cxloe.hello.shard",
+    "cxloe.hello.owner",
     "cxloe.hello.reserved",
     "cxloe.hello_ack.version_min",
     "cxloe.hello_ack.version_max",
@@ -168,7 +170,9 @@ fn describe_clear(put: &mut dyn FnMut(&str, String), command: u8, payload: &[u8]
             put("hello.nonce", format!("{:#018x}", hello.nonce));
             put("hello.instance", format!("{:#018x}", hello.instance));
             put("hello.max_frame", hello.max_frame.to_string());
-            put("hello.reserved", hex(&payload[26..]));
+            put("hello.shard", hello.shard.to_string());
+            put("hello.owner", hello.owner.to_string());
+            put("hello.reserved", hex(&payload[33..]));
         }
         0x90 => {
             let ack = HelloAck::parse(payload.first_chunk().expect("its length"));

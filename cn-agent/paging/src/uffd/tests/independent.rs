@@ -88,7 +88,7 @@ fn numbers_and_structures_are_those_of_the_headers() {
         (abi::ZEROPAGE, headers::UFFDIO_ZEROPAGE),
         (abi::WRITEPROTECT, headers::UFFDIO_WRITEPROTECT),
     ] {
-        assert_eq!(ours as u64, u64::from(theirs));
+        assert_eq!(ours, u64::from(theirs));
     }
     assert_eq!(abi::API_VERSION, headers::UFFD_API);
     for (ours, theirs) in [
