@@ -39,7 +39,7 @@ tools_of() {
         tshark) echo tshark dumpcap ;;
         peers) echo redis-server memcached ucx_perftest fi_pingpong nbdkit nbdfuse ib_read_lat ibv_devinfo rdma ;;
         ansible) echo ansible-playbook ansible-lint ;;
-        programs) echo python3 redis-server sqlite3 zstd memtester musl-gcc fio bwrap ;;
+        programs) echo python3 numpy redis-server sqlite3 zstd memtester musl-gcc fio bwrap ;;
         *) echo "$1" ;;
     esac
 }
@@ -49,6 +49,8 @@ is_here() {
     case $1 in
         # A library, which programs look for in these places.
         libclang) ls /usr/lib/*/libclang[-.]*so* /usr/lib/llvm-*/lib/libclang[-.]*so* /usr/lib*/libclang[-.]*so* 2>/dev/null | grep -q . ;;
+        # For the system's own Python, where another comes first as well.
+        numpy) /usr/bin/python3 -c 'import numpy' 2>/dev/null || python3 -c 'import numpy' 2>/dev/null ;;
         *) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
     esac
 }
@@ -99,6 +101,7 @@ packages_of() {
         dumpcap) echo wireshark-common ;;
         promtool) echo prometheus ;;
         tmux) echo tmux ;;
+        numpy) echo python3-numpy ;;
         python3 | redis-server | sqlite3 | zstd | memtester | fio) echo "$1" ;;
         musl-gcc) echo musl-tools ;;
         bwrap) echo bubblewrap ;;

@@ -376,7 +376,8 @@ mod tests {
     use super::*;
 
     fn of(shards: u8, workers: usize) -> ScalingOutcome {
-        simulate(&ScalingSetting { shards, workers, ..ScalingSetting::default() }).expect("a run")
+        simulate(&ScalingSetting { shards, workers, micros: 500, ..ScalingSetting::default() })
+            .expect("a run")
     }
 
     /// Time is virtual: these are the model's own figures, the same on every machine.
@@ -406,6 +407,7 @@ mod tests {
                 workers: queues.into(),
                 lines: 23,
                 depth: 64,
+                micros: 500,
                 ..ScalingSetting::default()
             };
             simulate(&setting).expect("a run").bytes_per_s

@@ -127,7 +127,7 @@ pub fn a_region_used_before_is_as_a_new_one() -> Outcome {
     let rig = rig()?;
     rig.gmm(&["create-region", "used", "-s", "32M", "--owner", CN, "--wait"])?;
     let run = |program: &str| -> Outcome<String> {
-        let command = ["exec", "--region", "used", "--local", "2M", "--", "python3", "-c", program];
+        let command = ["exec", "--region", "used", "--local", "6M", "--", "python3", "-c", program];
         cxloe_system::pair::succeeded(rig.cli(&command)?)
     };
     run("x = bytearray(b'x') * (20 << 20); print(x.count(b'x'))")?;
