@@ -9,8 +9,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 LOCKED := $(if $(CI),--locked)
 NEED := deploy/install/need.sh
 PROGRAMS := -p cxloe-gmm -p cxloe-mn -p cxloe-cn -p cxloe-bench --bins -p cxloe-preload -p cxloe-vm-preload -p cxloe-c --lib
-# Tests wait for daemons most of the time: one more runs than there are cores.
-AT_ONCE := $(shell expr $$(nproc) + 1)
+# Tests wait for daemons most of the time: two more run than there are cores.
+AT_ONCE := $(shell expr $$(nproc) + 2)
 NEXTEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo yes)
 
 # How long each fuzz target runs (make fuzz).
@@ -46,7 +46,7 @@ quickstart: build ## Two nodes joined by a cable in this machine: what works, ho
 	$(TARGET)/release/cxloe-bench quickstart
 
 test test-all: export CXLOE_BUILT = 1
-test: test-build ## All tests but the long ones: the build, and about 8 minutes on two cores
+test: test-build ## All tests but the long ones: the build, and about 7 minutes on two cores
 	$(call run_tests,)
 
 test-all: export PROPTEST_CASES ?= 5000
