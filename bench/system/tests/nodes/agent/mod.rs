@@ -6,6 +6,8 @@
 mod cpus;
 mod hostile;
 mod interface;
+mod queues;
+mod udp;
 
 use std::process::{Command, Stdio};
 use std::thread;
@@ -14,7 +16,6 @@ use std::time::{Duration, Instant};
 use cxloe_client::client::{self, Client, ClientError};
 use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, Process, Standing, program};
-use cxloe_system::cable::{cable, ip, with_addresses};
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
 use cxloe_wire::session::OpError;
@@ -23,10 +24,10 @@ pub fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = tests![
         lines_over_shared_memory,
         lines_over_the_best_link,
-        addresses_over_udp_come_from_the_manager,
-        a_router_with_a_narrow_hop_is_named_over_udp,
-        lines_over_four_queues,
-        queues_and_throughput_are_measured,
+        udp::addresses_over_udp_come_from_the_manager,
+        udp::a_router_with_a_narrow_hop_is_named_over_udp,
+        queues::lines_over_four_queues,
+        queues::queues_and_throughput_are_measured,
         the_command_line_reads_and_writes,
         a_new_region_can_be_used_at_once,
         killed_agent_is_noticed_and_its_successor_has_the_data,
@@ -116,111 +117,6 @@ fn measurements_follow_each_other() -> Outcome {
         ensure(status.success(), std::fs::read_to_string(&log)?)?;
     }
     Ok(())
-}
-
-/// Over UDP each node learns from the manager where the other is, also when it comes back elsewhere.
-/// Two segments with a router between, which has a narrower hop than either: what is too long for it comes back as ICMP, is
-/// named, and everything goes on with shorter frames.
-fn a_router_with_a_narrow_hop_is_named_over_udp() -> Outcome {
-    let network = Lab::builder().namespace("cn").namespace("router").namespace("mn");
-    let network = network.veth("cn", "cn0", "router", "r0").veth("router", "r1", "mn", "mn0");
-    let network = network.address("cn0", "10.77.0.1/24").address("r0", "10.77.0.254/24");
-    let network = network.address("r1", "10.78.0.254/24").address("mn0", "10.78.0.2/24");
-    let mut rig = Pair::on(network)?;
-    rig.link = "udp";
-    ip(&rig.lab, "cn", &["route", "add", "default", "via", "10.77.0.254"])?;
-    ip(&rig.lab, "mn", &["route", "add", "default", "via", "10.78.0.254"])?;
-    ip(&rig.lab, "router", &["route", "add", "10.78.0.2/32", "dev", "r1", "mtu", "lock", "1400"])?;
-    rig.lab.enter("router", || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
-    rig.start_all("anon", &["--cache-size", "0"])?;
-    let hpa = rig.attached("scratch", "active")?.hpa;
-    let mut port = rig.connect()?;
-    recovered(&mut port, hpa)?;
-    let all: Vec<u8> = (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8).collect();
-    eventually("long frames pass", || port.write_bytes(hpa, &all).ok())?;
-    let mut back = vec![0; all.len()];
-    port.read_bytes(hpa, &mut back)?;
-    ensure(back == all, "other bytes than were written")?;
-    let said = rig.logs("agent");
-    ensure(said.contains("IP packets of") && said.contains("the path carries 1400"), said)
-}
-
-fn lines_over_four_queues() -> Outcome {
-    let rig = Pair::on(cable().queues(4))?;
-    rig.start_gmm()?;
-    rig.start_mn_with("file", &["--workers", "4"])?;
-    rig.start_agent(&["--queues", "4"])?;
-    rig.create_region("scratch")?;
-    let (mut port, hpa) = rig.written(41)?;
-    verify(&mut port, hpa, 41)?;
-    let all: Vec<u8> = (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8).collect();
-    port.write_bytes(hpa, &all)?;
-    let sessions = client::sessions(&rig.socket())?;
-    let peers: Vec<&str> = sessions.iter().map(|session| session.status.peer.as_str()).collect();
-    let queue = |queue| format!("{MN} queue {queue}");
-    ensure(peers == [MN.to_owned(), queue(1), queue(2), queue(3)], format!("{peers:?}"))?;
-    let used = sessions.iter().all(|session| session.status.counters.answered > 0);
-    ensure(used, "a queue was not used")?;
-    // One that is killed is followed by one with fewer queues, which finds everything that was at the memory node.
-    drop(port);
-    rig.kill("agent")?;
-    rig.start_agent(&["--queues", "2", "--cache-size", "0"])?;
-    let mut port = rig.connect()?;
-    recovered(&mut port, hpa)?;
-    let mut back = vec![0; all.len()];
-    eventually("every page is served", || port.read_bytes(hpa, &mut back).ok())?;
-    ensure(back == all, "other bytes than were written")?;
-    // The memory node's end and return is seen by all queues.
-    rig.stop("mn")?;
-    rig.start_mn_with("file", &["--workers", "2"])?;
-    recovered(&mut port, hpa)?;
-    eventually("every page is served again", || port.read_bytes(hpa, &mut back).ok())?;
-    ensure(back == all, "other bytes after the memory node's return")
-}
-
-fn queues_and_throughput_are_measured() -> Outcome {
-    let rig = Pair::on(cable().queues(4))?;
-    rig.start_gmm()?;
-    rig.start_mn_with("anon", &["--workers", "4"])?;
-    let (json, manager) = (rig.path("scale.json"), rig.manager_url());
-    let mut bench = Command::new(program("cxloe-bench")?);
-    bench.args(["scale", "-i", "cn0", "--link", "packet", "--wait", "adaptive", "--manager", &manager]);
-    bench.args(["--size", "8M", "--queues", "4", "--trials", "1", "--each-ms", "100", "--json", text(&json)]);
-    let said = succeeded(rig.lab.enter("cn", || bench.output())??)?;
-    let rows: Vec<&str> = said.lines().filter_map(|line| line.split_whitespace().next()).collect();
-    ensure(["1", "2", "4"].iter().all(|queues| rows.contains(queues)), said)?;
-    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(json)?)?;
-    let throughputs = report["throughput"].as_array().ok_or("no throughputs")?;
-    for name in ["lines_q1", "burst_read_q2", "burst_write_q4"] {
-        let found = throughputs.iter().find(|throughput| throughput["name"] == name);
-        ensure(
-            found.is_some_and(|found| found["ops_per_s"].as_f64() > Some(0.0)),
-            format!("{name}: {report}"),
-        )?;
-    }
-    Ok(())
-}
-
-fn addresses_over_udp_come_from_the_manager() -> Outcome {
-    let mut rig = Pair::on(with_addresses(cable()))?;
-    rig.link = "udp";
-    ip(&rig.lab, "cn", &["address", "add", "10.77.0.3/24", "dev", "cn0"])?;
-    ip(&rig.lab, "mn", &["address", "add", "10.77.0.4/24", "dev", "mn0"])?;
-    rig.start_all("file", &["--cache-size", "0"])?;
-    let (mut port, hpa) = rig.written(31)?;
-    verify(&mut port, hpa, 31)?;
-    drop(port);
-    rig.stop("agent")?;
-    rig.start_agent(&["--cache-size", "0", "--udp-address", "10.77.0.3"])?;
-    let mut port = rig.connect()?;
-    recovered(&mut port, hpa)?;
-    verify(&mut port, hpa, 31)?;
-    rig.stop("mn")?;
-    rig.start_mn_with("file", &["--udp-address", "10.77.0.4"])?;
-    recovered(&mut port, hpa)?;
-    verify(&mut port, hpa, 31)?;
-    let counters = client::counters(&rig.socket())?;
-    ensure(counters.backend == "udp" && counters.link.rx_forged == 0, format!("{:?}", counters.link))
 }
 
 fn lines_over_the_best_link() -> Outcome {

@@ -1,0 +1,55 @@
+//! An agent over link `udp`: who tells it addresses, and networks whose paths carry less than its interface.
+
+use cxloe_client::client;
+use cxloe_lab::Lab;
+use cxloe_system::cable::{cable, ip, with_addresses};
+use cxloe_system::pair::*;
+
+/// Two segments with a router between, which has a narrower hop than either: what is too long for it comes back as ICMP, is
+/// named, and everything goes on with shorter frames.
+pub fn a_router_with_a_narrow_hop_is_named_over_udp() -> Outcome {
+    let network = Lab::builder().namespace("cn").namespace("router").namespace("mn");
+    let network = network.veth("cn", "cn0", "router", "r0").veth("router", "r1", "mn", "mn0");
+    let network = network.address("cn0", "10.77.0.1/24").address("r0", "10.77.0.254/24");
+    let network = network.address("r1", "10.78.0.254/24").address("mn0", "10.78.0.2/24");
+    let mut rig = Pair::on(network)?;
+    rig.link = "udp";
+    ip(&rig.lab, "cn", &["route", "add", "default", "via", "10.77.0.254"])?;
+    ip(&rig.lab, "mn", &["route", "add", "default", "via", "10.78.0.254"])?;
+    ip(&rig.lab, "router", &["route", "add", "10.78.0.2/32", "dev", "r1", "mtu", "lock", "1400"])?;
+    rig.lab.enter("router", || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1"))??;
+    rig.start_all("anon", &["--cache-size", "0"])?;
+    let hpa = rig.attached("scratch", "active")?.hpa;
+    let mut port = rig.connect()?;
+    recovered(&mut port, hpa)?;
+    let all: Vec<u8> = (0..REGION as usize).map(|at| (at / 64) as u8 ^ (at / 4096) as u8).collect();
+    eventually("long frames pass", || port.write_bytes(hpa, &all).ok())?;
+    let mut back = vec![0; all.len()];
+    port.read_bytes(hpa, &mut back)?;
+    ensure(back == all, "other bytes than were written")?;
+    let said = rig.logs("agent");
+    ensure(said.contains("IP packets of") && said.contains("the path carries 1400"), said)
+}
+
+/// Over UDP each node learns from the manager where the other is, also when it comes back elsewhere.
+pub fn addresses_over_udp_come_from_the_manager() -> Outcome {
+    let mut rig = Pair::on(with_addresses(cable()))?;
+    rig.link = "udp";
+    ip(&rig.lab, "cn", &["address", "add", "10.77.0.3/24", "dev", "cn0"])?;
+    ip(&rig.lab, "mn", &["address", "add", "10.77.0.4/24", "dev", "mn0"])?;
+    rig.start_all("file", &["--cache-size", "0"])?;
+    let (mut port, hpa) = rig.written(31)?;
+    verify(&mut port, hpa, 31)?;
+    drop(port);
+    rig.stop("agent")?;
+    rig.start_agent(&["--cache-size", "0", "--udp-address", "10.77.0.3"])?;
+    let mut port = rig.connect()?;
+    recovered(&mut port, hpa)?;
+    verify(&mut port, hpa, 31)?;
+    rig.stop("mn")?;
+    rig.start_mn_with("file", &["--udp-address", "10.77.0.4"])?;
+    recovered(&mut port, hpa)?;
+    verify(&mut port, hpa, 31)?;
+    let counters = client::counters(&rig.socket())?;
+    ensure(counters.backend == "udp" && counters.link.rx_forged == 0, format!("{:?}", counters.link))
+}
