@@ -28,6 +28,7 @@ mod mac;
 mod message;
 mod multi;
 mod pfc;
+mod public_key;
 mod trailer;
 mod view;
 
@@ -49,6 +50,7 @@ pub use multi::{
     multi_write_lines_max,
 };
 pub use pfc::{ETHERTYPE_MAC_CONTROL, PFC_DESTINATION, PFC_FRAME_LEN, PFC_OPCODE, PfcVector};
+pub use public_key::{ParsePublicKeyError, PublicKey};
 pub use trailer::Seal;
 pub use view::FrameView;
 
