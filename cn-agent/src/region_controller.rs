@@ -19,6 +19,7 @@ use cxloe_cxl::uevents::MonitorWaker;
 use cxloe_cxl::{AnswerError, Regions};
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_paging::joining::unseen;
+use cxloe_paging::process::has_all_rights;
 use cxloe_paging::shared_state;
 use cxloe_wire::frame::Mac;
 
@@ -192,21 +193,28 @@ impl RegionController {
         self.lock().attachments.is_draining()
     }
 
-    /// Keeps the name of a region that process `pid` is about to have created for itself.
+    /// Keeps the name of a region that is about to be created for process `pid` of user `uid`.
     ///
     /// # Errors
     /// Why not.
-    pub fn lease(&self, region: Name, pid: u32) -> Result<(), Refused> {
+    pub fn lease(&self, region: Name, pid: u32, uid: u32) -> Result<(), Refused> {
         let mut inner = self.lock();
         let listed = self.listing.regions();
-        if listed.iter().any(|attached| attached.region == region.as_str()) {
+        let known = inner.leases.holder(&region).is_some();
+        if known || listed.iter().any(|attached| attached.region == region.as_str()) {
             return Err(Refused::NotTemporary(region.to_string()));
         }
         let started = shared_state::started(pid).ok_or_else(|| Refused::Unseen(unseen(pid)))?;
         let mut next = inner.leases.clone();
-        let holder = Holder { pid, started, boot: inner.boot.clone() };
-        next.keep(region, holder).map_err(|leases::Full| Refused::Leases { limit: leases::LEASES_MAX })?;
+        let holder = Holder { pid, started, boot: inner.boot.clone(), uid: Some(uid) };
+        let limit = if has_all_rights(uid) { leases::LEASES_MAX } else { leases::LEASES_OF_ONE_MAX };
+        next.keep(region, holder, limit).map_err(|leases::Full| Refused::Leases { limit })?;
         inner.keep(next).map_err(|error| Refused::System(error.to_string()))
+    }
+
+    /// The user for whose program a region was created; `None`: it was not.
+    pub fn lessee(&self, region: &Name) -> Option<u32> {
+        self.lock().leases.holder(region)?.uid
     }
 
     /// Temporary regions whose processes have ended without destroying them.

@@ -51,6 +51,8 @@ const SPIN_TIME: Duration = Duration::from_micros(50);
 const SPINS: u32 = 64;
 /// The longest sleep before the ring is looked at again, in milliseconds.
 const NAP_MS: u8 = 100;
+/// How long an answer to a question may take that the agent has to ask the manager for.
+const MANAGER_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an answer to a question may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long the agent may take for an operation. It gives up on a memory node by itself long before.
@@ -120,6 +122,18 @@ fn ask(path: &Path, ask: Ask) -> Result<Answer, ClientError> {
     }
 }
 
+/// Asks the agent at `path` for what it has to ask the manager for.
+fn ask_through(path: &Path, ask: Ask) -> Result<Answer, ClientError> {
+    let mut socket = call(path, ask)?;
+    let limit = Some(MANAGER_TIMEOUT);
+    socket.set_read_timeout(limit).map_err(|error| unanswered(path, error))?;
+    match message::read(&mut socket, ANSWER_MAX) {
+        Ok(Answer::Refused(reason)) => Err(ClientError::Refused { path: path.into(), reason }),
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(unanswered(path, error)),
+    }
+}
+
 /// A connection on which nothing has been said yet.
 pub fn call_quietly(path: &Path) -> Result<UnixStream, ClientError> {
     let none = |source| ClientError::NoAgent { path: path.into(), source };
@@ -171,13 +185,35 @@ pub fn node(path: &Path) -> Result<NodeView, ClientError> {
     }
 }
 
-/// Has the agent at `path` keep the name of a region that this process is about to have created for itself: if this
-/// process ends without destroying it, the agent does.
+/// Has the manager asked for a region of `bytes` bytes for this process. Its name, and what its size grows by multiples of;
+/// it is attached a moment later.
 ///
 /// # Errors
 /// Any [`ClientError`] but [`ClientError::Engine`].
-pub fn lease(path: &Path, region: Name) -> Result<(), ClientError> {
-    match ask(path, Ask::Lease { region })? {
+pub fn create(path: &Path, bytes: u64) -> Result<(Name, u64), ClientError> {
+    match ask_through(path, Ask::Create { bytes })? {
+        Answer::Created { region, unit } => Ok((region, unit)),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// Has a region grow to `bytes` bytes that was [created](create) for this user.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn grow(path: &Path, region: Name, bytes: u64) -> Result<(), ClientError> {
+    match ask_through(path, Ask::Grow { region, bytes })? {
+        Answer::Done => Ok(()),
+        other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
+    }
+}
+
+/// Has a region destroyed that was [created](create) for this user.
+///
+/// # Errors
+/// Any [`ClientError`] but [`ClientError::Engine`].
+pub fn destroy(path: &Path, region: Name) -> Result<(), ClientError> {
+    match ask_through(path, Ask::Destroy { region })? {
         Answer::Done => Ok(()),
         other => Err(protocol(path, format!("an answer to another question: {other:?}"))),
     }

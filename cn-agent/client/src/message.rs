@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use cxloe_cc::PacerStatus;
+use cxloe_fabric::api::ErrorCode;
 use cxloe_fabric::model::Name;
 use cxloe_link::{LinkCounters, LinkDown};
 use cxloe_wire::session::RequesterStatus;
@@ -75,9 +76,21 @@ pub enum Ask {
         /// The space.
         space: u64,
     },
-    /// To keep the name of a region that the asking process is about to have created for itself: if the process ends
-    /// without destroying it, the agent does.
-    Lease {
+    /// To have a region created for the asking process, of which it becomes its user's: if the process ends without having
+    /// it destroyed, the agent has it destroyed.
+    Create {
+        /// Bytes.
+        bytes: u64,
+    },
+    /// To have such a region grow.
+    Grow {
+        /// The region.
+        region: Name,
+        /// Its new size in bytes.
+        bytes: u64,
+    },
+    /// To have such a region destroyed.
+    Destroy {
         /// The region.
         region: Name,
     },
@@ -133,6 +146,13 @@ pub enum Answer {
         pages: u32,
         /// What the descriptors are that come with this answer: `shared_state`, `memory`, `userfaultfd` (`/dev/userfaultfd`).
         descriptors: Vec<String>,
+    },
+    /// A region is created, and not attached yet.
+    Created {
+        /// Its name.
+        region: Name,
+        /// What its size grows by multiples of, in bytes.
+        unit: u64,
     },
     /// Spaces.
     Paging(Vec<PagingView>),
@@ -195,9 +215,28 @@ pub enum Refused {
     /// What was dirty is not at the memory nodes.
     #[error("not everything could be written back: a memory node is away, or has lost the region")]
     NotClean,
-    /// A region that is to be temporary and is there already.
-    #[error("region `{0}` is there already, and not for one program")]
+    /// A region that is another user's.
+    #[error(
+        "region `{region}` belongs to another user than {uid}; run this as its user or as root, or create a region for this \
+         user (`gmm create-region --uid {uid}`)"
+    )]
+    NotYours {
+        /// The region.
+        region: String,
+        /// Who asks.
+        uid: u32,
+    },
+    /// A region that was not created for a program of this user.
+    #[error("region `{0}` was not created for a program of this user: only such regions are changed by the agent")]
     NotTemporary(String),
+    /// The manager does not do what the agent has asked it for on behalf of a program.
+    #[error("{text}")]
+    Manager {
+        /// What it says; none: it was not reached.
+        code: Option<ErrorCode>,
+        /// The same in words.
+        text: String,
+    },
     /// As many temporary regions as there may be.
     #[error("the agent keeps the names of {limit} temporary regions, its limit")]
     Leases {

@@ -152,6 +152,19 @@ pub struct Submission {
     pub hpa: u64,
 }
 
+impl Submission {
+    /// Bytes from `hpa` on that it reads or writes, or may.
+    pub fn extent(&self) -> u64 {
+        let lines = match self.operation {
+            Operation::Read | Operation::Write | Operation::Patch(_) => 1,
+            Operation::ReadBytes(lines) | Operation::WriteBytes(lines) => u64::from(lines.count),
+            Operation::Zero(lines) => u64::from(lines),
+            Operation::Flush | Operation::Unknown(_) => 0,
+        };
+        lines * LINE_SIZE as u64
+    }
+}
+
 /// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {

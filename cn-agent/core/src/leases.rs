@@ -23,7 +23,13 @@ pub struct Holder {
     pub started: u64,
     /// Since which start of the machine.
     pub boot: String,
+    /// Its user; none is said by earlier releases.
+    #[serde(default)]
+    pub uid: Option<u32>,
 }
+
+/// Names that one user's programs hold at most, unless the user is root or the agent's.
+pub const LEASES_OF_ONE_MAX: usize = 256;
 
 /// There are as many names as there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,16 +40,22 @@ pub struct Full;
 pub struct Leases(BTreeMap<Name, Holder>);
 
 impl Leases {
-    /// Keeps a name for a process.
+    /// Keeps a name for a process, whose user may have `most` of them.
     ///
     /// # Errors
     /// [`Full`].
-    pub fn keep(&mut self, region: Name, holder: Holder) -> Result<(), Full> {
-        if self.0.len() >= LEASES_MAX && !self.0.contains_key(&region) {
+    pub fn keep(&mut self, region: Name, holder: Holder, most: usize) -> Result<(), Full> {
+        let of_user = self.0.values().filter(|other| other.uid == holder.uid).count();
+        if (self.0.len() >= LEASES_MAX || of_user >= most) && !self.0.contains_key(&region) {
             return Err(Full);
         }
         self.0.insert(region, holder);
         Ok(())
+    }
+
+    /// Who holds a region.
+    pub fn holder(&self, region: &Name) -> Option<&Holder> {
+        self.0.get(region)
     }
 
     /// There is no such region any more.
@@ -72,13 +84,13 @@ mod tests {
     }
 
     fn holder(pid: u32) -> Holder {
-        Holder { pid, started: 7, boot: "b".into() }
+        Holder { pid, started: 7, boot: "b".into(), uid: Some(pid % 2) }
     }
 
     #[test]
     fn a_region_is_abandoned_with_its_process() {
         let mut leases = Leases::default();
-        (0..3).for_each(|pid| leases.keep(name(pid), holder(pid as u32)).unwrap());
+        (0..3).for_each(|pid| leases.keep(name(pid), holder(pid as u32), 3).unwrap());
         let there = |holder: &Holder| holder.pid != 1;
         assert_eq!(leases.abandoned(there), [name(1)]);
         let kept: Leases = serde_json::from_str(&serde_json::to_string(&leases).unwrap()).unwrap();
@@ -90,8 +102,18 @@ mod tests {
     #[test]
     fn names_are_bounded() {
         let mut leases = Leases::default();
-        (0..LEASES_MAX).for_each(|number| leases.keep(name(number), holder(1)).unwrap());
-        assert_eq!(leases.keep(name(LEASES_MAX), holder(1)), Err(Full));
-        leases.keep(name(0), holder(2)).unwrap();
+        (0..LEASES_MAX).for_each(|number| leases.keep(name(number), holder(1), LEASES_MAX).unwrap());
+        assert_eq!(leases.keep(name(LEASES_MAX), holder(1), usize::MAX), Err(Full));
+        leases.keep(name(0), holder(2), LEASES_MAX).unwrap();
+    }
+
+    #[test]
+    fn one_user_does_not_take_all_names() {
+        let mut leases = Leases::default();
+        (0..4).for_each(|number| leases.keep(name(number), holder(1), 4).unwrap());
+        assert_eq!(leases.keep(name(4), holder(3), 4), Err(Full), "another process of the same user");
+        leases.keep(name(4), holder(2), 4).unwrap();
+        leases.forget(&name(1));
+        leases.keep(name(5), holder(3), 4).unwrap();
     }
 }

@@ -60,6 +60,11 @@ pub struct SpaceOptions {
     pub lost_wait: Duration,
     /// Whether pages stay in memory once they have come.
     pub stay: bool,
+    /// The user whose memory it is; `None`: of all who may use this node's agent.
+    pub owner: Option<u32>,
+    /// When the region was created, in milliseconds since the Unix epoch, which tells it from another one of its name; 0: not
+    /// said.
+    pub created_ms: u64,
 }
 
 /// So many bytes in pages; of a region that fits, all and what the pager keeps free besides.
@@ -156,6 +161,9 @@ pub struct PagingView {
     pub taking_over: bool,
     /// Connections that own it.
     pub owners: u32,
+    /// The user whose memory it is; of all who may use this node's agent, if it is nobody's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner: Option<u32>,
     /// Processes.
     pub members: Vec<PagingMember>,
     /// What was counted.

@@ -5,11 +5,14 @@
 //! ```text
 //!   cn-agent exec                                   program, and all that it starts
 //!     Program: can it be served?                      libcxloe_preload.so, by LD_PRELOAD
-//!     Lease: a region for it ---> manager               |  malloc, mmap: memory of its window
+//!     Lease: a region for it ---> agent ---> manager    |  malloc, mmap: memory of its window
 //!     Owner: maps the region ---> agent <--- Join ------'  faults, forks
 //!     Session: starts it, passes signals on, finds the agent's successor, waits
 //!     counters, then all of it is given back
 //! ```
+//!
+//! The agent asks the manager for the region, and for its growth and its end: who runs a program needs no right there. The
+//! region belongs to the user who does.
 //!
 //! The region is a pool of pages: every process below gets a view of its own, a forked child that of its parent as it
 //! stood. The supervisor holds the region from before the program starts until after its end; processes that go on in the
@@ -17,8 +20,7 @@
 //! them: the supervisor waits for them.
 //!
 //! A temporary region that becomes full (what processes have changed since a fork takes up room for each of them) grows: the
-//! supervisor sees at the agent that processes wait for room, and asks the manager for more, of which the agent hears as of
-//! any growth.
+//! supervisor sees at the agent that processes wait for room, and has the agent ask the manager for more.
 //!
 //! If the supervisor is killed, the program gets SIGTERM: what nobody watches over any more ends, in the way a program is
 //! usually asked to. Its memory stays whole until its last process has ended; then the agent has the temporary region

@@ -106,7 +106,13 @@ fn make_room(shared: &Shared, limit: usize) -> bool {
 fn next_client(socket: &Bound, shared: &Shared) -> Option<UnixStream> {
     while !shared.ending().load(Ordering::Relaxed) {
         match socket.listener().accept() {
-            Ok((stream, _)) => return Some(stream),
+            Ok((stream, _)) if socket.admits(&stream) => return Some(stream),
+            Ok(_) => {
+                if let Some(left_out) = shared.said.strangers.may_say(Instant::now()) {
+                    let what = "a client was turned away: it is another user's than this server, and the socket is not its";
+                    warn!(left_out, "{what}");
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut set = [PollFd::new(socket.listener().as_fd(), PollFlags::POLLIN)];
                 if let Err(error) = poll(&mut set, PollTimeout::from(LOOK_MS))

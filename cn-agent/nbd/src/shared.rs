@@ -29,6 +29,8 @@ pub struct Said {
     pub nothing: Seldom,
     /// Clients that were not let in.
     pub turned_away: Seldom,
+    /// Clients of other users.
+    pub strangers: Seldom,
     /// Clients that were hung up on.
     pub hung_up: Seldom,
 }

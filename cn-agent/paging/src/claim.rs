@@ -162,6 +162,8 @@ mod tests {
             fresh: false,
             lost_wait: Duration::from_secs(1),
             stay: false,
+            owner: None,
+            created_ms: 0,
         };
         let id = options.id;
         spaces.add(Box::new(Space::create(options).unwrap())).unwrap();

@@ -6,9 +6,9 @@ use cxloe_member::wire::{NOT_YET, REFUSED, WELCOME, Welcome};
 
 use super::cut;
 use super::member::Link;
-use super::memory::private::may_look;
 use super::memory::{KernelMemory, Mapped, wanted};
-use super::shared_state::{self, Record};
+use super::process::{Process, ProcessError, has_all_rights};
+use super::shared_state::Record;
 use super::space::{ONLY, Space};
 use super::spaces::{Joining, Spaces};
 use crate::uffd::{Modes, Uffd};
@@ -65,7 +65,32 @@ impl Spaces {
 }
 
 impl Space {
+    /// Whether a user's processes may have this space's memory: its owner's, and those of root and of the agent's user.
+    /// What belongs to nobody is for all who may use this agent. What root's programs were given is for all that they start,
+    /// whatever user that becomes: nobody else is told its number.
+    fn admits(&self, uid: u32) -> bool {
+        has_all_rights(uid) || self.options.owner.is_none_or(|owner| owner == uid || owner == 0)
+    }
+
+    /// The process that joins.
+    fn process(&self, joining: &Joining) -> Result<Process, No> {
+        let uid = joining.peer_uid;
+        let found = match self.options.kind {
+            Kind::Shared => Process::of(joining.pid, uid),
+            Kind::Private => Process::with_pages(joining.pid, uid, true),
+            Kind::Foreign => Process::with_pages(joining.pid, uid, false),
+        };
+        found.map_err(|error| match error {
+            ProcessError::Ended(pid) => refused(unseen(pid)),
+            error => refused(error),
+        })
+    }
+
     fn join(&mut self, joining: &mut Joining) -> Result<(), No> {
+        if !self.admits(joining.peer_uid) {
+            let (region, uid) = (&self.options.region, joining.peer_uid);
+            return Err(refused(format!("region {region} belongs to another user than {uid}")));
+        }
         if self.options.kind != Kind::Foreign {
             joining.pid = joining.peer;
         }
@@ -81,7 +106,8 @@ impl Space {
         if self.options.kind == Kind::Private && offset != 0 {
             return Err(refused("private memory begins at its first page"));
         }
-        let started = shared_state::started(pid).ok_or_else(|| refused(unseen(pid)))?;
+        let process = self.process(joining)?;
+        let started = process.started();
         let mapping = match (joining.resume, joining.view) {
             (true, view) => self.rejoin(ViewId(view.unwrap_or_default()), joining)?,
             (false, Some(view)) if self.options.kind == Kind::Private => {
@@ -89,6 +115,9 @@ impl Space {
             }
             _ => self.join_new(joining)?,
         };
+        if let Some(mapped) = self.memory.mappings_mut().get_mut(mapping) {
+            (mapped.pid, mapped.process) = (process.pid(), Some(process));
+        }
         let view = self.pager.view_of(mapping).unwrap_or(ONLY);
         let shared_state = self.shared_state.share().map_err(refused)?;
         self.shared_state.set_record(mapping.0, Some(Record { view: view.0, pid, started, address }));
@@ -156,7 +185,6 @@ impl Space {
         let view = match self.options.kind {
             Kind::Shared | Kind::Foreign => ONLY,
             Kind::Private => {
-                may_look(joining.pid).map_err(refused)?;
                 let table = self.empty_table(self.free_view()).map_err(refused)?;
                 self.pager.add_view(table, true).map_err(refused)?
             }

@@ -24,6 +24,7 @@
 //! | [`joining`] | becoming a member |
 //! | [`member`] | the agent's end of a member's connection |
 //! | [`memory`] | pages as the kernel has them: shared, private, of virtual machines |
+//! | [`process`] | a process, told from all others |
 //! | [`shared_state`] | what a space needs to outlive the agent |
 //! | [`uffd`] | userfaultfd itself |
 //! | [`watchdog`] | frees the thread that serves when it waits for itself |
@@ -32,6 +33,7 @@ mod claim;
 pub mod joining;
 pub mod member;
 pub mod memory;
+pub mod process;
 pub mod shared_state;
 mod space;
 mod spaces;

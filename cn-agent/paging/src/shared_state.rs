@@ -6,22 +6,26 @@
 //!   | header page | mapping records ... | view 0's entries | view 1's entries | ...
 //! ```
 //!
-//! Members get it for reading only. An agent opens it anew for writing, which its owner, the agent's user, may.
+//! Members get it for reading only. An agent opens it anew for writing, which its owner, the agent's user, may. What a
+//! program shows as its predecessor's shared state is therefore either one that an agent made, and nobody else has ever
+//! written, or it is not the agent's user's and refused before a byte of it is looked at. An old one of another region, or
+//! of another time, is told by whose it was and when its region was created.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::geteuid;
 
 use cxloe_cn_core::mapped::{Kind, PRIVATE_SPARE, SpaceOptions};
-use cxloe_cn_core::pager::{MAPPINGS_MAX, PAGE_BYTES, PageTable, VIEWS_MAX};
+use cxloe_cn_core::pager::{LIMIT_MIN, MAPPINGS_MAX, PAGE_BYTES, PageTable, VIEWS_MAX};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CXLoElgr");
 const VERSION: u64 = 1;
@@ -41,6 +45,9 @@ pub enum SharedStateError {
     /// It is none.
     #[error("what was shown is no shared state of this release")]
     NoLedger,
+    /// It is one, and not this agent's: whoever made it may write it.
+    #[error("what was shown was made by user {0}, and not by an agent of this one's user")]
+    Forged(u32),
 }
 
 /// A process that has mapped a view.
@@ -102,6 +109,12 @@ impl std::fmt::Debug for SharedState {
     }
 }
 
+/// Whether memory that belongs to this user was made by an agent: one of this user, or of root, whom nothing keeps from
+/// anything.
+pub(crate) fn is_agents(uid: u32) -> bool {
+    uid == geteuid().as_raw() || uid == 0
+}
+
 fn views_of(kind: Kind) -> usize {
     match kind {
         Kind::Shared | Kind::Foreign => 1,
@@ -149,6 +162,8 @@ impl SharedState {
             name.len() as u64,
             u64::from(options.view_pages),
             u64::from(options.stay),
+            options.owner.map_or(0, |uid| u64::from(uid) + 1),
+            options.created_ms,
         ];
         words
             .iter()
@@ -176,7 +191,11 @@ impl SharedState {
         let sealed = SealFlag::from_bits_truncate(
             fcntl(&shown, FcntlArg::F_GET_SEALS).map_err(|_| SharedStateError::NoLedger)?,
         );
-        let length = shown.metadata()?.len();
+        let metadata = shown.metadata()?;
+        let length = metadata.len();
+        if !is_agents(metadata.uid()) {
+            return Err(SharedStateError::Forged(metadata.uid()));
+        }
         if !sealed.contains(SEALS) || length < TABLES_AT as u64 {
             return Err(SharedStateError::NoLedger);
         }
@@ -207,12 +226,32 @@ impl SharedState {
             fresh: word(7) != 0,
             lost_wait: Duration::from_millis(word(8)),
             stay: word(11) != 0,
+            // Of earlier releases: nobody's.
+            owner: word(12).checked_sub(1).and_then(|uid| u32::try_from(uid).ok()),
+            created_ms: word(13),
         };
+        let has_room = match kind {
+            Kind::Private => options.view_pages >= options.pages,
+            Kind::Shared | Kind::Foreign => options.view_pages == options.pages,
+        };
+        if !has_room || options.limit < LIMIT_MIN {
+            return Err(SharedStateError::NoLedger);
+        }
         (shared_state.pages, shared_state.views) = (options.view_pages, views as u64);
         if length != (TABLES_AT + views * table_bytes(shared_state.pages)) as u64 {
             return Err(SharedStateError::NoLedger);
         }
         Ok((shared_state, options))
+    }
+
+    /// Notes which file in memory has its pages, where processes share it.
+    pub fn set_memory(&self, inode: u64) {
+        self.head[14].store(inode, Ordering::Relaxed);
+    }
+
+    /// Which file in memory has its pages; 0 where earlier releases did not say.
+    pub fn memory(&self) -> u64 {
+        self.head[14].load(Ordering::Relaxed)
     }
 
     /// A descriptor for members, to read and to keep.
@@ -321,6 +360,8 @@ mod tests {
             fresh: false,
             lost_wait: Duration::from_millis(1234),
             stay: true,
+            owner: Some(0),
+            created_ms: 1_763_000_000_123,
         }
     }
 

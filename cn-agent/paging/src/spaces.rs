@@ -48,6 +48,8 @@ pub struct Joining {
     pub pid: u32,
     /// The process that the connection belongs to.
     pub peer: u32,
+    /// Whose process that is.
+    pub peer_uid: u32,
     /// The view of a forked child or of a member of before.
     pub view: Option<u16>,
     /// Whether it was a member of a predecessor's.
@@ -159,6 +161,12 @@ impl Spaces {
     /// Whether a region is mapped.
     pub fn is_mapped(&self, region: &str) -> bool {
         self.position(region).is_some()
+    }
+
+    /// The user whose memory the space of a region is, if the region is mapped; `Some(None)`: everybody's.
+    pub fn owner(&self, region: &str) -> Option<Option<u32>> {
+        let space = self.list.0[self.position(region)?].as_deref()?;
+        Some(space.options().owner)
     }
 
     /// The space of this number.
@@ -468,6 +476,7 @@ fn view(space: &Space) -> PagingView {
         lost_wait_ms: options.lost_wait.as_millis() as u64,
         taking_over: space.takeover.is_some(),
         owners: space.owners,
+        owner: options.owner,
         members: space.memory.mappings().iter().map(member).collect(),
         counters: space.pager.counters(),
     }

@@ -276,8 +276,6 @@ pub fn of_program(error: ProgramError) -> Failure {
 pub fn of_lease(error: LeaseError) -> Failure {
     match error {
         LeaseError::Agent(error) => of_agent(error),
-        LeaseError::Manager(error) => error.into(),
         LeaseError::NotAttached { .. } => Failure::new(Exit::NotFound, error),
-        LeaseError::Node(_) | LeaseError::System(_) => Failure::failed(error),
     }
 }

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use cxloe_client::client::{self, ClientError};
+use cxloe_client::message::Refused;
 use cxloe_cn_core::engine::EngineError;
 use cxloe_daemon::command_line::{Exit, Failure};
+use cxloe_fabric::api::ErrorCode;
 use cxloe_wire::session::OpError;
 
 /// What an operation of the agent at `socket` failed of; asks it for the reason why a memory node refuses it, if that
@@ -46,6 +48,11 @@ pub fn of_agent_by(option: &str, error: ClientError) -> Failure {
         ClientError::NoAgent { .. } | ClientError::AgentGone(_) | ClientError::Silent { .. } => {
             Exit::Unreachable
         }
+        ClientError::Refused { reason: Refused::Manager { code, .. }, .. } => match code {
+            None => Exit::Unreachable,
+            Some(ErrorCode::BadRequest) => Exit::Usage,
+            Some(_) => Exit::Refused,
+        },
         ClientError::Refused { .. } => Exit::Refused,
         ClientError::Protocol { .. } => Exit::Failed,
         ClientError::Engine(error) => match error {

@@ -72,7 +72,7 @@ pub fn run(args: &NbdArgs) -> Result<(), Failure> {
     };
     // A wrong name is told at once; whatever happens later is told to clients.
     let size = place.find().map_err(of_port)?.size;
-    let socket = Bound::bind(&args.socket, 0o660, "NBD server").map_err(Failure::failed)?;
+    let socket = Bound::bind(&args.socket, 0o600, "NBD server").map_err(Failure::failed)?;
     let options = Options {
         place,
         read_only: args.read_only,

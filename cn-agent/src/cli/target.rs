@@ -95,6 +95,8 @@ mod tests {
             region: "scratch".into(),
             hpa: 1 << 40,
             size: 4096,
+            uid: None,
+            created_ms: 0,
             state: "active".into(),
             attachment: Attaching::Attached,
             served_by: "ethernet".into(),

@@ -245,7 +245,7 @@ fn handle(args: &ServeUffdArgs, stop: &AtomicBool) -> Result<MachineEnd, Failure
     let mut owner = Owner::map(&agent, request).map_err(|e| of_agent_by(AGENT, e))?;
     let room = u64::from(owner.pages()) * PAGE_BYTES as u64;
     let socket =
-        Bound::bind(&args.socket, 0o660, "handler of a machine's memory").map_err(Failure::failed)?;
+        Bound::bind(&args.socket, 0o600, "handler of a machine's memory").map_err(Failure::failed)?;
     info!(region = %args.region, bytes = room, socket = %args.socket.display(), "waiting for a machine");
     let Some(machine) = next_machine(&socket, room, stop) else { return Ok(MachineEnd::Ended) };
     // One machine only: whoever comes later finds nobody.
@@ -334,7 +334,11 @@ fn next_machine(socket: &Bound, room: u64, stop: &AtomicBool) -> Option<Machine>
         let mut set = [PollFd::new(socket.listener().as_fd(), PollFlags::POLLIN)];
         let _ = poll(&mut set, PollTimeout::from(LOOK_MS));
         let machine = match socket.listener().accept() {
-            Ok((stream, _)) => handover::receive(stream, room),
+            Ok((stream, _)) if socket.admits(&stream) => handover::receive(stream, room),
+            Ok(_) => {
+                warn!("somebody was turned away: another user than this handler's, to whom the socket was not given");
+                continue;
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
             Err(error) => Err(error.into()),
         };

@@ -6,7 +6,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use cxloe_fabric::model::Name;
 use cxloe_member::socket::{Descriptors, receive_some, send_some};
 use cxloe_member::wire::{NOT_YET, REFUSED, Welcome};
 use tokio::io::{AsyncWriteExt, Interest};
@@ -14,10 +13,11 @@ use tokio::net::UnixStream;
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep};
 
+use super::caller::Caller;
 use super::context::ServerContext;
 use crate::worker::order::ask;
 use cxloe_client::message::{self, Answer, JoinRequest, MapRequest, Refused};
-use cxloe_cn_core::mapped::{SpaceOptions, limit_pages, view_pages};
+use cxloe_cn_core::mapped::{Kind, SpaceOptions, limit_pages, view_pages};
 use cxloe_cn_core::pager::{LIMIT_MIN, PAGE_BYTES};
 use cxloe_paging::{Claim, Joining, Made, Space, Spaces, cut};
 
@@ -92,29 +92,32 @@ impl Mapped {
 /// Why not.
 pub async fn map(
     context: &ServerContext,
+    caller: Caller,
     request: MapRequest,
     mut sent: Descriptors,
 ) -> Result<Mapped, Refused> {
     if request.limit < u64::from(LIMIT_MIN) * PAGE {
         return Err(Refused::Limit { limit: request.limit, least: u64::from(LIMIT_MIN) * PAGE });
     }
+    // Also before anything is told of a region that is mapped already, and before anything a predecessor left is looked at.
+    caller.region(context.listing.regions(), &request.region)?;
     let keeper = if request.keeps { sent.take() } else { None };
-    let mut made = claim_in_time(context, &request).await?;
+    let mut made = claim_in_time(context, caller, &request).await?;
     if made.is_none() && request.resume {
         let (Some(shared_state), memory) = (sent.take(), sent.take()) else {
             return Err(Refused::NotResumed("no shared state came with the request".into()));
         };
         let name = request.region.clone();
-        resume(context, shared_state, memory, move |spaces| spaces.is_mapped(&name)).await?;
-        made = claim_in_time(context, &request).await?;
+        resume(context, caller, shared_state, memory, move |spaces| spaces.is_mapped(&name)).await?;
+        made = claim_in_time(context, caller, &request).await?;
     }
     if made.is_none() {
-        let space = create(context, &request).await?;
+        let space = create(context, caller, &request).await?;
         made = add(context, space).await?;
     }
     if made.is_none() {
         // Another was faster.
-        made = claim_in_time(context, &request).await?;
+        made = claim_in_time(context, caller, &request).await?;
     }
     let made = made.ok_or(Refused::NoSpace)?;
     if let Some(keeper) = keeper {
@@ -132,11 +135,19 @@ pub async fn map(
 
 /// The space of a region that is mapped already, owned by one more; `None` if it is not mapped. Who had it before may
 /// have ended a moment ago: that is waited for.
-async fn claim_in_time(context: &ServerContext, request: &MapRequest) -> Result<Option<Made>, Refused> {
+async fn claim_in_time(
+    context: &ServerContext,
+    caller: Caller,
+    request: &MapRequest,
+) -> Result<Option<Made>, Refused> {
     let since = Instant::now();
     loop {
         let wish = request.clone();
-        let claimed = ask(&context.orders, move |spaces| spaces.claim(&wish)).await.ok_or(Refused::Ending)?;
+        let claim = move |spaces: &mut Spaces| match spaces.owner(&wish.region) {
+            Some(owner) if !caller.may_use(owner) => Ok(Claim::Taken),
+            _ => spaces.claim(&wish),
+        };
+        let claimed = ask(&context.orders, claim).await.ok_or(Refused::Ending)?;
         let late = |limit: Duration| request.resume || since.elapsed() >= limit;
         match claimed.map_err(|error| Refused::System(error.to_string()))? {
             Claim::Owned(made) => return Ok(Some(made)),
@@ -148,11 +159,13 @@ async fn claim_in_time(context: &ServerContext, request: &MapRequest) -> Result<
     }
 }
 
-async fn create(context: &ServerContext, request: &MapRequest) -> Result<Box<Space>, Refused> {
+async fn create(
+    context: &ServerContext,
+    caller: Caller,
+    request: &MapRequest,
+) -> Result<Box<Space>, Refused> {
     let name = &request.region;
-    let regions = context.listing.regions();
-    let none = || Refused::NoRegion(name.clone());
-    let region = regions.into_iter().find(|region| region.region == *name).ok_or_else(none)?;
+    let region = caller.region(context.listing.regions(), name)?;
     let pages = (region.size - region.beyond_window) / PAGE;
     if pages == 0 || pages > PAGES_MAX {
         return Err(Refused::TooLarge(name.clone()));
@@ -169,6 +182,9 @@ async fn create(context: &ServerContext, request: &MapRequest) -> Result<Box<Spa
         fresh: request.fresh,
         lost_wait: Duration::from_millis(request.lost_wait_ms),
         stay: request.stay,
+        // What one program has in it is its user's, though the region be everybody's.
+        owner: region.uid.or_else(|| (request.kind != Kind::Shared).then_some(caller.uid)),
+        created_ms: region.created_ms,
     };
     let made = spawn_blocking(|| Space::create(options).map(Box::new)).await;
     made.map_err(|error| Refused::System(error.to_string()))?
@@ -197,6 +213,7 @@ async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<Made>,
 /// adopts a shared state changes it.
 async fn resume(
     context: &ServerContext,
+    caller: Caller,
     shared_state: OwnedFd,
     memory: Option<OwnedFd>,
     there: impl FnOnce(&mut Spaces) -> bool + Send + 'static,
@@ -207,9 +224,12 @@ async fn resume(
     }
     let listing = context.listing.clone();
     let adopted = spawn_blocking(move || {
-        let place = |name: &str| {
-            let region = listing.regions().into_iter().find(|region| region.region == name)?;
-            Some((region.hpa, region.size - region.beyond_window))
+        let place = |of: &SpaceOptions| {
+            let region = caller.region(listing.regions(), &of.region).ok()?;
+            // Another one of its name, or one that has changed hands, is not the one that was mapped.
+            let same = [0, region.created_ms].contains(&of.created_ms);
+            let its = of.owner.is_none_or(|owner| caller.may_use(Some(owner)));
+            (same && its).then(|| (region.hpa, region.size - region.beyond_window))
         };
         Space::adopt(shared_state, memory, place).map(|space| space.map(Box::new))
     });
@@ -223,27 +243,13 @@ async fn resume(
     }
 }
 
-/// Keeps the name of a region that the process at the other end is about to have created for itself.
-///
-/// # Errors
-/// Why not.
-pub fn lease(context: &ServerContext, region: Name, stream: &UnixStream) -> Result<(), Refused> {
-    let pid = peer(stream).map_err(|error| Refused::System(error.to_string()))?;
-    let unknown = || Refused::System("the system does not say which process this is".into());
-    context.controller.lease(region, pid.ok_or_else(unknown)?)
-}
-
-/// The process at the other end: who it is says the kernel.
-fn peer(stream: &UnixStream) -> io::Result<Option<u32>> {
-    Ok(stream.peer_cred()?.pid().and_then(|pid| u32::try_from(pid).ok()))
-}
-
 /// Has a process become a member; the connection goes to the worker.
 ///
 /// # Errors
 /// What the kernel says.
 pub async fn join(
     context: &ServerContext,
+    caller: Caller,
     request: JoinRequest,
     mut sent: Descriptors,
     stream: UnixStream,
@@ -252,16 +258,18 @@ pub async fn join(
     let uffd = sent.take();
     if resumes && let Some(shared_state) = sent.take() {
         let there = move |spaces: &mut Spaces| spaces.get(space).is_some();
-        if let Err(error) = resume(context, shared_state, sent.take(), there).await {
+        if let Err(error) = resume(context, caller, shared_state, sent.take(), there).await {
             return refuse(stream, NOT_YET, &error.to_string()).await;
         }
     }
     // Not by what the request says.
-    let Some(peer) = peer(&stream)? else {
+    let Some(peer) = caller.pid else {
         return refuse(stream, REFUSED, "the system does not say which process this is").await;
     };
     let socket = Some(OwnedFd::from(stream.into_std()?));
-    let joining = Joining { space, address, bytes, offset, pid, peer, view, resume: resumes, uffd, socket };
+    let peer_uid = caller.uid;
+    let joining =
+        Joining { space, address, bytes, offset, pid, peer, peer_uid, view, resume: resumes, uffd, socket };
     // If the worker has ended, the connection closes here, which says so.
     let _ = ask(&context.orders, move |spaces| spaces.join(joining)).await;
     Ok(())

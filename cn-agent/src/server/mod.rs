@@ -1,9 +1,13 @@
 //! The agent's socket: answers questions, and opens ports. A thread with a small runtime; each connection is a
 //! task, bounded in number, in the size of what it sends and in how long it may stay silent. A connection that
 //! becomes a port or a member leaves here for the worker; one that owns a mapped region stays as long as it likes.
+//!
+//! Who asks is who the kernel says it is (`caller`): memory that belongs to a user is that user's, root's and the agent's.
 
+mod caller;
 mod context;
 mod mapping;
+mod temporary;
 
 use std::io;
 use std::path::Path;
@@ -26,6 +30,7 @@ use cxloe_client::memory::{SharedMemory, send_with_descriptor};
 use cxloe_client::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
 use cxloe_client::ring::{AgentEnd, PORT_BYTES};
 
+use caller::Caller;
 pub use context::ServerContext;
 
 /// Connections with questions at a time; further ones wait to be accepted.
@@ -135,6 +140,7 @@ async fn converse(
     slots: Arc<AtomicUsize>,
     place: &mut Place,
 ) -> io::Result<()> {
+    let caller = Caller::of(&stream)?;
     loop {
         let mut sent = Descriptors::new();
         let request = receive(&mut stream, &mut sent);
@@ -160,7 +166,7 @@ async fn converse(
                 .await
                 .map_or_else(ending, |report| Answer::Counters(Box::new(report.counters))),
             Ask::Port => match ClientSlot::take(&slots, context.clients_max) {
-                Some(slot) => return open_port(stream, slot, &context.orders).await,
+                Some(slot) => return open_port(stream, caller, slot, &context.orders).await,
                 None => Answer::Refused(Refused::Full { limit: context.clients_max }),
             },
             Ask::Map(_) if place.owns.is_some() => {
@@ -170,7 +176,7 @@ async fn converse(
                 let Ok(permit) = Arc::clone(&place.owners).try_acquire_owned() else {
                     return answer(&mut stream, &Answer::Refused(Refused::Full { limit: OWNERS_MAX })).await;
                 };
-                match mapping::map(context, request, sent).await {
+                match mapping::map(context, caller, request, sent).await {
                     Ok(mapped) => {
                         (place.permit, place.owns) = (Some(permit), Some(mapped.made.id));
                         timeout(SILENCE_MAX, mapped.answer(&mut stream)).await??;
@@ -179,21 +185,26 @@ async fn converse(
                     Err(refused) => Answer::Refused(refused),
                 }
             }
-            Ask::Join(request) => return mapping::join(context, request, sent, stream).await,
+            Ask::Join(request) => return mapping::join(context, caller, request, sent, stream).await,
+            Ask::SetLimit { space, .. } | Ask::CleanAll { space } if !sees(context, caller, space).await => {
+                Answer::Refused(Refused::NoSpace)
+            }
             Ask::SetLimit { space, limit } => {
                 let set = ask(&context.orders, move |spaces| spaces.set_limit(space, limit)).await;
                 set.map_or_else(ending, |set| done(set.map_err(Refused::from)))
             }
             Ask::Paging { space } => ask(&context.orders, move |spaces| spaces.report(space))
                 .await
-                .map_or_else(ending, Answer::Paging),
+                .map_or_else(ending, |spaces| Answer::Paging(caller.seen(spaces))),
             Ask::Discard { space } if place.owns == Some(space) => {
                 place.owns = None;
                 let gone = ask(&context.orders, move |spaces| spaces.discard(space)).await;
                 gone.map_or_else(ending, |()| Answer::Done)
             }
             Ask::Discard { .. } => Answer::Refused(Refused::NoSpace),
-            Ask::Lease { region } => done(mapping::lease(context, region, &stream)),
+            Ask::Create { bytes } => said(temporary::create(context, caller, bytes).await),
+            Ask::Grow { region, bytes } => said(temporary::grow(context, caller, region, bytes).await),
+            Ask::Destroy { region } => said(temporary::destroy(context, caller, region).await),
             Ask::CleanAll { space } => clean_all(&context.orders, space).await,
         };
         answer(&mut stream, &said).await?;
@@ -202,6 +213,16 @@ async fn converse(
 
 fn done(outcome: Result<(), Refused>) -> Answer {
     outcome.map_or_else(Answer::Refused, |()| Answer::Done)
+}
+
+fn said(outcome: Result<Answer, Refused>) -> Answer {
+    outcome.unwrap_or_else(Answer::Refused)
+}
+
+/// Whether there is a space of this number, and the user who asks may see it.
+async fn sees(context: &ServerContext, caller: Caller, space: u64) -> bool {
+    let owner = ask(&context.orders, move |spaces| spaces.get(space).map(|space| space.options().owner));
+    owner.await.flatten().is_some_and(|owner| caller.may_use(owner))
 }
 
 async fn clean_all(orders: &Orders, space: u64) -> Answer {
@@ -248,7 +269,10 @@ async fn answer(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
     timeout(SILENCE_MAX, stream.write_all(&message::encode(answer))).await?
 }
 
-async fn open_port(mut stream: UnixStream, slot: ClientSlot, orders: &Orders) -> io::Result<()> {
+async fn open_port(
+    mut stream: UnixStream,
+    caller: Caller,
+    slot: ClientSlot, orders: &Orders) -> io::Result<()> {
     let memory = match SharedMemory::create(PORT_BYTES) {
         Ok(memory) => memory,
         Err(error) => {
@@ -260,6 +284,6 @@ async fn open_port(mut stream: UnixStream, slot: ClientSlot, orders: &Orders) ->
     let hello = message::encode(&Answer::Port { bytes: PORT_BYTES as u64 });
     send_with_descriptor(&socket, &hello, end.memory().descriptor())?;
     // If the worker has ended, the socket closes here and the client is told by that.
-    let _ = orders.try_give(Order::Serve(Box::new(Client::new(end, socket, slot))));
+    let _ = orders.try_give(Order::Serve(Box::new(Client::new(end, socket, slot, caller.limited()))));
     Ok(())
 }

@@ -15,6 +15,8 @@ fn region(name: &str, size: u64) -> AttachedRegion {
         region: name.into(),
         hpa: 1 << 40,
         size,
+        uid: None,
+        created_ms: 0,
         state: "active".into(),
         attachment: Attaching::Attached,
         served_by: "ethernet".into(),
@@ -48,6 +50,7 @@ fn mapping(space: u64, region: &str, faults: u64, zero_fills: u64) -> PagingView
         lost_wait_ms: 30_000,
         taking_over: false,
         owners: 1,
+        owner: None,
         members: Vec::new(),
         counters: cxloe_cn_core::pager::PagerCounters { faults, zero_fills, ..Default::default() },
     }

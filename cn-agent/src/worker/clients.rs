@@ -20,7 +20,8 @@ use nix::sys::socket::{MsgFlags, recv, send};
 
 use super::bulk::{BURST, Bulk, Owner, Sending, Step};
 use super::jobs::{Ended, Jobs};
-use cxloe_client::ring::{AgentEnd, Completion, Operation, RingBroken};
+use super::owners::{Owners, touches};
+use cxloe_client::ring::{AgentEnd, Completion, Operation, RingBroken, Submission};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, Sink, Write};
@@ -57,14 +58,32 @@ pub struct Client {
     _seat: ClientSlot,
     in_flight: usize,
     jobs: Jobs,
+    /// Its user, if that is one to whom not all regions belong.
+    uid: Option<u32>,
+    /// Addresses that are other users', ascending.
+    foreign: Vec<Range<u64>>,
     /// Whether a completion was published since the client was last looked at for waking.
     told: bool,
 }
 
 impl Client {
-    /// A client whose rings and socket these are.
-    pub fn new(end: AgentEnd, socket: UnixStream, slot: ClientSlot) -> Client {
-        Client { end, socket, _seat: slot, in_flight: 0, jobs: Jobs::default(), told: false }
+    /// A client whose rings and socket these are, of user `uid`; `None`: of one to whom all regions belong.
+    pub fn new(end: AgentEnd, socket: UnixStream, slot: ClientSlot, uid: Option<u32>) -> Client {
+        let (jobs, foreign) = (Jobs::default(), Vec::new());
+        Client { end, socket, _seat: slot, in_flight: 0, jobs, uid, foreign, told: false }
+    }
+
+    /// Takes note of whose regions are where.
+    fn hear_owners(&mut self, owners: &Owners) {
+        self.foreign = owners.foreign_to(self.uid);
+    }
+
+    /// Whether an operation that is about to begin touches what is another user's.
+    #[inline]
+    fn is_foreign(&self, submission: &Submission) -> bool {
+        !self.foreign.is_empty()
+            && self.jobs.current.is_none()
+            && touches(&self.foreign, submission.hpa, submission.extent())
     }
 
     fn complete(&mut self, tag: u32, status: Status, line: Option<&Line>) {
@@ -120,6 +139,8 @@ pub struct Clients {
     bulk: Bulk,
     /// Whose turn it is to be served first.
     first: usize,
+    /// Whose regions are where.
+    owners: Owners,
     /// The CPU that clients were told the worker runs on.
     cpu: Option<u32>,
     /// Given up because of what they wrote into their rings.
@@ -142,6 +163,7 @@ impl Clients {
             flusher: None,
             bulk: Bulk::default(),
             first: 0,
+            owners: Owners::default(),
             cpu: None,
             broken: 0,
             changed: false,
@@ -165,10 +187,20 @@ impl Clients {
             return;
         };
         self.cpu.inspect(|cpu| client.end.set_cpu(*cpu));
+        client.hear_owners(&self.owners);
         self.places[at].client = Some(client);
         self.active.push(at as u16);
         self.changed = true;
         tracing::debug!(place = at, clients = self.active.len(), "port opened");
+    }
+
+    /// The region whose addresses begin at `hpa` belongs to this user, with all its window; `None`: to nobody any more.
+    pub fn set_owner(&mut self, hpa: u64, owner: Option<(u64, u32)>) {
+        if !self.owners.set(hpa, owner) {
+            return;
+        }
+        let Clients { places, owners, .. } = self;
+        places.iter_mut().filter_map(|place| place.client.as_mut()).for_each(|client| client.hear_owners(owners));
     }
 
     fn remove(&mut self, at: u16, why: &str) {
@@ -269,6 +301,10 @@ impl Clients {
             let now = *now;
             let is_mapped = || mapped.iter().any(|range| range.contains(&hpa));
             let outcome = match submission.operation {
+                // As where there is no region.
+                _ if client.is_foreign(&submission) => {
+                    Some((Status::Failed(EngineError::Unmapped(hpa)), None))
+                }
                 Operation::Read | Operation::Write if !mapped.is_empty() && is_mapped() => {
                     Some((Status::Failed(EngineError::Mapped(hpa)), None))
                 }

@@ -19,6 +19,7 @@ pub mod bulk;
 pub mod clients;
 pub mod jobs;
 pub mod order;
+mod owners;
 pub mod placement;
 pub mod sleeper;
 pub mod thread;

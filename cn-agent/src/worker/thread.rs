@@ -401,6 +401,14 @@ impl Worker {
     /// Does what the manager's news demand.
     fn follow(&mut self, change: Change) {
         let now = self.clock.now();
+        let clients = &mut self.parties.clients;
+        match &change {
+            Change::Attach(Attachment { region, hpa, window, .. }) => {
+                clients.set_owner(*hpa, region.uid.map(|uid| (*window, uid)));
+            }
+            Change::Drop(Attachment { hpa, .. }) => clients.set_owner(*hpa, None),
+            _ => {}
+        }
         let (engine, drains) = (&mut self.engine, &mut self.drains);
         match change {
             Change::Attach(region) => match drains.attach(engine, Box::new(region)) {

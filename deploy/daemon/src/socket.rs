@@ -7,6 +7,10 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::unistd::geteuid;
+
 /// Why a daemon cannot listen.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
@@ -94,6 +98,14 @@ impl Bound {
                 Err(SocketError::io("listen on", path)(source))
             }
         }
+    }
+
+    /// Whether who has connected may: this process's user and root, and the user whom the socket itself was given to
+    /// (`chown`). By who it was when it connected, whatever rights the socket had then.
+    pub fn admits(&self, stream: &UnixStream) -> bool {
+        let Ok(peer) = getsockopt(stream, PeerCredentials) else { return false };
+        let given = fs::symlink_metadata(&self.path).map(|found| found.uid());
+        [0, geteuid().as_raw()].contains(&peer.uid()) || given.is_ok_and(|owner| owner == peer.uid())
     }
 
     /// Where it is.

@@ -356,6 +356,9 @@ pub struct CreateRegion {
     /// How its owner answers accesses to the region's addresses beyond its size.
     #[serde(default)]
     pub unmapped: Unmapped,
+    /// The user of the compute node whose memory it is to be, by number; none: it is for all who may use that node's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
     /// How long to wait for its memory nodes to map it, in milliseconds.
     #[serde(default = "wait_ms_default")]
     pub wait_ms: u64,
@@ -372,6 +375,7 @@ impl CreateRegion {
             granularity: GRANULARITY_DEFAULT,
             on: Vec::new(),
             unmapped: Unmapped::default(),
+            uid: None,
             wait_ms: WAIT_MS_DEFAULT,
         }
     }

@@ -56,6 +56,9 @@ pub struct CreateArgs {
     /// How its owner answers accesses beyond its end: error, poison or all-ones
     #[arg(long, value_name = "HOW", default_value = "error", value_parser = unmapped)]
     unmapped: Unmapped,
+    /// The user of its compute node whose memory it is to be, by number [default: all who may use that node's agent]
+    #[arg(long, value_name = "UID")]
+    uid: Option<u32>,
     /// How long to wait for its memory nodes, in milliseconds
     #[arg(long, default_value_t = WAIT_MS_DEFAULT, value_name = "MS")]
     wait_ms: u64,
@@ -166,12 +169,12 @@ fn new_size(text: &str) -> Result<NewSize, String> {
 /// # Errors
 /// When the manager cannot be asked or refuses.
 pub async fn create(client: &Client, args: CreateArgs) -> Result<(), Failure> {
-    let CreateArgs { name, size, owner, ways, granularity, on, unmapped, wait_ms, owner_has_it, human } =
+    let CreateArgs { name, size, owner, ways, granularity, on, unmapped, uid, wait_ms, owner_has_it, human } =
         args;
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
     let create = |name| {
         let owner = owner.clone();
-        CreateRegion { name, size, owner, ways, granularity, on: on.clone(), unmapped, wait_ms }
+        CreateRegion { name, size, owner, ways, granularity, on: on.clone(), unmapped, uid, wait_ms }
     };
     let progress = Progress::waiting(format!("waiting for memory nodes to map {size}"));
     let region = match name {

@@ -67,6 +67,7 @@ impl Manager {
             unmapped: create.unmapped,
             release: None,
             failure: None,
+            uid: create.uid,
             created_ms: self.now_ms,
         };
         self.add_legs(&mut region, owner, shares)?;

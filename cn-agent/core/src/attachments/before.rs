@@ -117,6 +117,7 @@ impl From<OldRegion> for Region {
             unmapped: Unmapped::default(),
             release: None,
             failure: old.failure,
+            uid: None,
             created_ms: old.created_ms,
         }
     }

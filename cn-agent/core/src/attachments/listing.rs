@@ -24,6 +24,8 @@ impl Attachments {
             region: region.name.to_string(),
             hpa: *hpa,
             size: region.size,
+            uid: region.uid,
+            created_ms: region.created_ms,
             state: region.state.to_string(),
             attachment: match self.phase(&region.name) {
                 Phase::Attached => Attaching::Attached,

@@ -47,6 +47,7 @@ pub(crate) fn spread(name: &str, size: u64, ways: u32) -> Region {
         unmapped: Unmapped::Error,
         release: None,
         failure: None,
+        uid: None,
         created_ms: CREATED,
     };
     add_decoder(&mut region, size, ways, true);

@@ -70,6 +70,12 @@ pub struct AttachedRegion {
     pub hpa: u64,
     /// Bytes.
     pub size: u64,
+    /// The user of this node whose memory it is; none: it is for all who may use the agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// When it was created, in milliseconds since the Unix epoch.
+    #[serde(default)]
+    pub created_ms: u64,
     /// Its state as the manager told last: `active`, `degraded`, `lost`, …
     pub state: String,
     /// Whether it can be used here.

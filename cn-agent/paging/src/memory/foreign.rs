@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use super::Mappings;
-use super::private::{Table, pagemap};
+use super::{Mappings, PAGE};
+use super::private::is_something;
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
 
 /// The memory.
@@ -15,8 +15,6 @@ pub struct Foreign {
     pub mappings: Mappings,
     /// The pages of all pieces there are or were.
     given: Vec<Range<u32>>,
-    /// The monitor's page table.
-    table: Table,
 }
 
 impl Foreign {
@@ -27,6 +25,16 @@ impl Foreign {
             self.given.push(pages);
         }
         fresh
+    }
+
+    /// The pages that an address range has, of all pieces.
+    pub fn pages_in(&self, addresses: Range<u64>) -> impl Iterator<Item = Range<u32>> {
+        self.mappings.iter().filter_map(move |(_, mapped)| {
+            let all = mapped.all();
+            let (start, end) = (all.start.max(addresses.start), all.end.min(addresses.end));
+            let page = |address: u64| mapped.first + ((address - all.start) / PAGE) as u32;
+            (start < end).then(|| page(start)..page(end.next_multiple_of(PAGE)))
+        })
     }
 
     /// The piece that has an address, and which page it is there: all pieces may share one userfaultfd.
@@ -68,8 +76,8 @@ impl Memory for Foreign {
     }
 
     fn is_present(&mut self, _view: ViewId, page: u32) -> bool {
-        let found = self.mappings.iter().find_map(|(_, m)| Some((m.pid, m.range(&(page..page + 1))?.start)));
-        found.is_some_and(|(pid, address)| pagemap(&mut self.table, pid, address))
+        let found = self.mappings.iter().find_map(|(_, m)| Some((m, m.range(&(page..page + 1))?.start)));
+        found.is_some_and(|(mapped, address)| is_something(mapped.entries::<1>(address)[0]))
     }
 
     fn wake(&mut self, mapping: MappingId, page: u32) {

@@ -14,6 +14,7 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::member::Link;
+use super::process::Process;
 use crate::uffd::{Access as Pages, Features, Modes, Uffd, UffdError};
 use cxloe_cn_core::mapped::Kind;
 use cxloe_cn_core::pager::{Access, MappingId, Memory, MemoryError, PAGE_BYTES, Page};
@@ -23,7 +24,7 @@ pub use foreign::Foreign;
 pub use private::Private;
 pub use shared::Shared;
 
-const PAGE: u64 = PAGE_BYTES as u64;
+pub(super) const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A process's mapping of a view.
 #[derive(Debug)]
@@ -38,6 +39,8 @@ pub struct Mapped {
     pub pages: u32,
     /// The process; 0 while it is not known.
     pub pid: u32,
+    /// The same process, by more than its number; none while it is not known, and of this process's own memory.
+    pub process: Option<Process>,
     /// The connection of its helper thread; none of a forked child that has not joined yet.
     pub link: Option<Link>,
     /// Whether the kernel has said that the process has ended.
@@ -47,7 +50,13 @@ pub struct Mapped {
 impl Mapped {
     /// A mapping of `pages` pages of the view from `first` on, at `address`.
     pub fn new(uffd: Uffd, address: u64, first: u32, pages: u32, pid: u32, link: Option<Link>) -> Mapped {
-        Mapped { uffd, address, first, pages, pid, link, gone: Cell::new(false) }
+        Mapped { uffd, address, first, pages, pid, process: None, link, gone: Cell::new(false) }
+    }
+
+    /// The same, of this process.
+    #[must_use]
+    pub fn of(self, process: Process) -> Mapped {
+        Mapped { pid: process.pid(), process: Some(process), ..self }
     }
 
     /// The page of the view at `address`, if this mapping has it.
@@ -63,6 +72,12 @@ impl Mapped {
         let start = pages.start.checked_sub(self.first)?;
         let end = pages.end.checked_sub(self.first).filter(|end| *end <= self.pages)?;
         Some(self.address + u64::from(start) * PAGE..self.address + u64::from(end) * PAGE)
+    }
+
+    /// What the process's page table says from `address` on.
+    #[inline]
+    fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
+        self.process.as_ref().map_or([0; N], |process| process.entries(address))
     }
 
     fn one(&self, page: u32) -> Result<Range<u64>, MemoryError> {
@@ -172,13 +187,15 @@ impl Mapped {
         }
         match poisoned {
             Ok(_) => Ok(()),
-            Err(UffdError::NotMapped | UffdError::Os { .. }) if !self.gone.get() && self.pid != 0 => {
+            Err(UffdError::NotMapped | UffdError::Os { .. })
+                if !self.gone.get()
+                    && let Some(process) = &self.process =>
+            {
                 tracing::error!(
                     pid = self.pid,
                     "data is lost; the process is ended, for want of UFFDIO_POISON"
                 );
-                let pid = nix::unistd::Pid::from_raw(self.pid as i32);
-                let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGBUS);
+                process.kill(libc::SIGBUS);
                 Err(MemoryError::Gone)
             }
             Err(error) => Err(self.error(error)),

@@ -1,22 +1,20 @@
 //! Anonymous memory of processes, each its own: a view for each process, and one mapping of it.
 //!
-//! Pages are copied out of the process by `process_vm_readv`, and taken away by its own helper thread, which is ordered
-//! to. A page that is not there after all, because the program took it away without a word, would have the agent wait
-//! for itself: the page table is asked before, and a [`Watchdog`] puts zeros there if that was too early.
+//! Pages are copied out of the process through what was opened of it when it joined, so that neither another process of its
+//! number nor another program in its place is ever read ([`process`](crate::process)); and taken away by its own helper
+//! thread, which is ordered to. A page that is not there after all, because the program took it away without a word, would
+//! have the agent wait for itself: the page table is asked before, and a [`Watchdog`] puts zeros there if that was too
+//! early.
 
 use std::fs::File;
-use std::io::{IoSliceMut, Read as _};
+use std::io::ErrorKind;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
-use nix::errno::Errno;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
-
 use super::{Mapped, Mappings, PAGE};
 use crate::watchdog::Watchdog;
-use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, VIEWS_MAX, ViewId};
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, VIEWS_MAX, ViewId};
 
 /// The memory.
 #[derive(Debug)]
@@ -33,7 +31,7 @@ pub struct Private {
 }
 
 /// A page table kept open, and whose it is.
-pub(super) type Table = Option<(u32, File)>;
+type Table = Option<(u32, File)>;
 
 /// Bits of an entry of a page table, as the kernel shows it: in memory, or swapped out, which guards count as.
 const SOMETHING: u64 = 0b11 << 62;
@@ -54,30 +52,14 @@ fn entries<const N: usize>(table: &mut Table, pid: u32, address: u64) -> [u64; N
 }
 
 /// Whether a process has a page at `address`, in memory or swapped out. `table` keeps the process's page table open.
-pub(super) fn pagemap(table: &mut Table, pid: u32, address: u64) -> bool {
+fn pagemap(table: &mut Table, pid: u32, address: u64) -> bool {
     let [entry] = entries(table, pid, address);
+    is_something(entry)
+}
+
+/// Whether an entry of a page table is a page.
+pub(super) fn is_something(entry: u64) -> bool {
     entry & SOMETHING != 0 && entry & GUARD == 0
-}
-
-/// Whether this agent may look into the page table of a process. Were it to serve one without, it would take every page
-/// for absent, and wait for ever for room.
-///
-/// # Errors
-/// What is missing, for whoever started the agent.
-pub fn may_look(pid: u32) -> Result<(), String> {
-    let missing = |error: std::io::Error| match error.kind() {
-        std::io::ErrorKind::PermissionDenied => format!(
-            "the agent may not see which pages process {pid} has; run the agent with CAP_DAC_READ_SEARCH and \
-             CAP_SYS_PTRACE (its service does), or the program as the agent's user"
-        ),
-        _ => format!("the page table of process {pid} cannot be read: {error}"),
-    };
-    File::open(format!("/proc/{pid}/pagemap")).map(drop).map_err(missing)
-}
-
-/// Which process the helper's connection belongs to may read the memory of: nothing else is asked of the system.
-fn can_read(pid: u32) -> bool {
-    File::open(format!("/proc/{pid}/stat")).is_ok_and(|mut file| file.read(&mut [0]).is_ok())
 }
 
 impl Private {
@@ -116,10 +98,6 @@ impl Private {
                 *place = None;
             }
         }
-    }
-
-    fn read_anyway(&self, pid: u32, address: u64, into: &mut Page) -> std::io::Result<()> {
-        File::open(format!("/proc/{pid}/mem"))?.read_exact_at(into, address)
     }
 
     fn mapped(&self, view: ViewId) -> Result<&Mapped, MemoryError> {
@@ -171,32 +149,20 @@ impl Memory for Private {
         let mapped = self.mapped(view)?;
         let address = mapped.one(page)?.start;
         let watch = self.dog.watch(mapped.uffd.as_fd(), address);
-        let remote = [RemoteIoVec { base: address as usize, len: PAGE_BYTES }];
-        let pid = mapped.pid;
-        let read = process_vm_readv(Pid::from_raw(pid as i32), &mut [IoSliceMut::new(into)], &remote);
+        // As the program's debugger would, so that pages can be read that it may not read itself at present (PROT_NONE).
+        let read = mapped.process.as_ref().ok_or(MemoryError::Gone)?.read(address, into);
         if watch.bit() {
             return Err(MemoryError::Absent);
         }
-        let mapped = self.mapped(view)?;
         match read {
-            Ok(PAGE_BYTES) => Ok(()),
-            // The program may not read it itself at present (PROT_NONE); its debugger may.
-            Ok(_) | Err(Errno::EFAULT) => match self.read_anyway(pid, address, into) {
-                Ok(()) => Ok(()),
-                Err(error) => Err(MemoryError::Os(error.raw_os_error().unwrap_or(libc::EFAULT))),
-            },
-            Err(Errno::ESRCH) => {
-                mapped.gone.set(true);
+            Ok(()) => Ok(()),
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => {
+                self.mapped(view)?.gone.set(true);
                 Err(MemoryError::Gone)
             }
-            Err(Errno::EPERM) if can_read(mapped.pid) => {
-                tracing::error!(
-                    pid = mapped.pid,
-                    "the memory of the process may not be read: run the agent with CAP_SYS_PTRACE"
-                );
-                Err(MemoryError::Os(libc::EPERM))
-            }
-            Err(errno) => Err(MemoryError::Os(errno as i32)),
+            // Taken away by the program between the look at its page table and the copy.
+            Err(_) if !self.is_present(view, page) => Err(MemoryError::Absent),
+            Err(error) => Err(MemoryError::Os(error.raw_os_error().unwrap_or(libc::EFAULT))),
         }
     }
 
@@ -215,20 +181,18 @@ impl Memory for Private {
     }
 
     fn is_present(&mut self, view: ViewId, page: u32) -> bool {
-        let place = match self.mapped(view) {
-            Ok(mapped) => mapped.range(&(page..page + 1)).map(|range| (mapped.pid, range.start)),
-            Err(_) => {
-                let expected = self.expected.iter().find(|(other, ..)| *other == view);
-                expected.map(|(_, pid, address)| (*pid, address + u64::from(page) * PAGE))
-            }
-        };
+        if let Ok(mapped) = self.mapped(view) {
+            let [entry] = mapped.range(&(page..page + 1)).map_or([0], |range| mapped.entries(range.start));
+            return is_something(entry);
+        }
+        let expected = self.expected.iter().find(|(other, ..)| *other == view);
+        let place = expected.map(|(_, pid, address)| (*pid, address + u64::from(page) * PAGE));
         place.is_some_and(|(pid, address)| pagemap(&mut self.table, pid, address))
     }
 
     fn occupied(&mut self, view: ViewId, first: u32) -> u64 {
         let Ok(mapped) = self.mapped(view) else { return 0 };
-        let (pid, address) = (mapped.pid, mapped.address + u64::from(first) * PAGE);
-        let entries: [u64; u64::BITS as usize] = entries(&mut self.table, pid, address);
+        let entries: [u64; u64::BITS as usize] = mapped.entries(mapped.address + u64::from(first) * PAGE);
         let bits = entries.iter().enumerate().map(|(bit, entry)| u64::from(entry & SOMETHING != 0) << bit);
         bits.fold(0, |all, bit| all | bit)
     }

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -16,6 +17,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::{Whence, lseek};
 
 use super::{Mappings, PAGE};
+use crate::shared_state::is_agents;
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 
 const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
@@ -49,7 +51,9 @@ impl Shared {
     pub fn adopt(fd: OwnedFd, pages: u32) -> io::Result<Shared> {
         let file = File::from(fd);
         let sealed = SealFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GET_SEALS)?);
-        if !sealed.contains(SEALS) || file.metadata()?.len() != u64::from(pages) * PAGE {
+        let metadata = file.metadata()?;
+        let ours = is_agents(metadata.uid());
+        if !ours || !sealed.contains(SEALS) || metadata.len() != u64::from(pages) * PAGE {
             return Err(io::ErrorKind::InvalidData.into());
         }
         Self::over(file, pages)
@@ -63,6 +67,14 @@ impl Shared {
     /// The file, for members to map.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
+    }
+
+    /// What tells its file from all others that are there.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn inode(&self) -> io::Result<u64> {
+        Ok(self.file.metadata()?.ino())
     }
 
     fn has(&self, page: u32) -> bool {

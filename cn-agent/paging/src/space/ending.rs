@@ -139,6 +139,8 @@ mod tests {
             fresh: false,
             lost_wait: Duration::from_secs(1),
             stay: false,
+            owner: None,
+            created_ms: 0,
         };
         Space::create(options).unwrap()
     }
@@ -164,7 +166,7 @@ mod tests {
         before.pager.discarded(ONLY, 3..4);
         let made = before.made().unwrap();
         drop(before);
-        let place = |_: &str| Some((1 << 40, 64 << 12));
+        let place = |_: &SpaceOptions| Some((1 << 40, 64 << 12));
         let mut successor = Space::adopt(made.shared_state, made.memory, place).unwrap().unwrap();
         assert_eq!(successor.pager.counters().discarded, 0, "it has not seen it");
         assert!(is_written_back(&mut successor));

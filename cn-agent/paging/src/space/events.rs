@@ -94,11 +94,9 @@ impl Space {
             Event::Fork(child) => self.forked(id, child),
             Event::Remove { start, end } => {
                 let KernelMemory::Foreign(memory) = &self.memory else { return };
-                for address in (start..end).step_by(PAGE_BYTES) {
-                    if let Some((_, page)) = memory.find(address) {
-                        self.pager.discarded(ONLY, page..page + 1);
-                    }
-                }
+                // Of what is ours of it, however much more the process has registered.
+                let ours: Vec<Range<u32>> = memory.pages_in(start..end).collect();
+                ours.into_iter().for_each(|pages| self.pager.discarded(ONLY, pages));
             }
             Event::Unmap { .. } | Event::Remap { .. } => {}
         }

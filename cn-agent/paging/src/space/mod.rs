@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 use cxloe_cn_core::mapped::{Kind, SpaceOptions, whole_pages};
 use cxloe_cn_core::pager::{
-    Entry, Io, NO_SLOT, PageBuffers, PageTable, Pager, PagerOptions, Slots, Use, ViewId,
+    Entry, Io, NO_SLOT, PAGE_BYTES, PageBuffers, PageTable, Pager, PagerOptions, Slots, Use, ViewId,
 };
 use cxloe_cn_core::transfers::{Ended, PageIo, Transfers};
 use cxloe_wire::time::Time;
@@ -40,6 +40,9 @@ pub enum MakeError {
     /// The space cannot be taken over.
     #[error("the memory of the region did not come with its shared state")]
     NoMemory,
+    /// What came is of another space.
+    #[error("the memory that came with the shared state is another one's")]
+    OtherMemory,
 }
 
 /// What whoever maps a region gets of its space.
@@ -95,7 +98,11 @@ impl Space {
     pub fn create(options: SpaceOptions) -> Result<Space, MakeError> {
         let shared_state = SharedState::create(&options)?;
         let memory = match options.kind {
-            Kind::Shared => KernelMemory::Shared(Shared::create(options.pages)?),
+            Kind::Shared => {
+                let memory = Shared::create(options.pages)?;
+                shared_state.set_memory(memory.inode()?);
+                KernelMemory::Shared(memory)
+            }
             Kind::Private => KernelMemory::Private(Private::new(Watchdog::start()?)),
             Kind::Foreign => KernelMemory::Foreign(Foreign::default()),
         };
@@ -107,18 +114,22 @@ impl Space {
         Ok(space)
     }
 
-    /// What a predecessor has left behind: `shared_state` and, if the memory is shared, that. `place` finds by the
-    /// region's name where it begins and how many bytes it has: more than the predecessor knew, if it has grown since.
+    /// What a predecessor has left behind: `shared_state` and, if the memory is shared, that. `place` finds for what it says
+    /// of the region where that begins and how many bytes it has: more than the predecessor knew, if it has grown since.
+    /// `None` if it is not there, or is another one.
     ///
     /// # Errors
     /// Any [`MakeError`].
     pub fn adopt(
         shared_state: OwnedFd,
         memory: Option<OwnedFd>,
-        place: impl FnOnce(&str) -> Option<(u64, u64)>,
+        place: impl FnOnce(&SpaceOptions) -> Option<(u64, u64)>,
     ) -> Result<Option<Space>, MakeError> {
         let (shared_state, options) = SharedState::adopt(shared_state)?;
-        let Some((hpa, bytes)) = place(&options.region) else { return Ok(None) };
+        let Some((hpa, bytes)) = place(&options) else { return Ok(None) };
+        if u64::from(options.pages) * PAGE_BYTES as u64 > bytes {
+            return Err(MakeError::OtherMemory);
+        }
         let mut options = SpaceOptions { hpa, ..options };
         if options.kind == Kind::Private {
             options.pages = options.pages.max(whole_pages(bytes));
@@ -126,7 +137,11 @@ impl Space {
         }
         let memory = match options.kind {
             Kind::Shared => {
-                KernelMemory::Shared(Shared::adopt(memory.ok_or(MakeError::NoMemory)?, options.pages)?)
+                let memory = Shared::adopt(memory.ok_or(MakeError::NoMemory)?, options.pages)?;
+                if ![0, memory.inode()?].contains(&shared_state.memory()) {
+                    return Err(MakeError::OtherMemory);
+                }
+                KernelMemory::Shared(memory)
             }
             Kind::Private => KernelMemory::Private(Private::new(Watchdog::start()?)),
             Kind::Foreign => KernelMemory::Foreign(Foreign::default()),

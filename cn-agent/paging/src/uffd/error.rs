@@ -57,6 +57,9 @@ impl UffdError {
 /// Why a userfaultfd cannot be had, or not one with the features wanted.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
+    /// What was handed over is something else.
+    #[error("what was handed over as a userfaultfd is {0:?}")]
+    NotOne(String),
     /// This user may have none.
     #[error(
         "this user may not handle page faults: /dev/userfaultfd cannot be opened ({device}) and userfaultfd(2) is \

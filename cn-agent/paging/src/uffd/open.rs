@@ -51,7 +51,14 @@ impl Uffd {
     }
 
     /// A userfaultfd that another process made, or that came with a fork event. It is set not to block.
+    ///
+    /// # Errors
+    /// [`OpenError::NotOne`] when it is something else: whoever reads another descriptor may wait for ever.
     pub fn from_fd(fd: OwnedFd) -> Result<Uffd, OpenError> {
+        let kind = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+        if kind.as_os_str() != "anon_inode:[userfaultfd]" {
+            return Err(OpenError::NotOne(kind.to_string_lossy().into_owned()));
+        }
         let failed = |errno| OpenError::Os { doing: "setting a userfaultfd not to block", errno };
         let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL).map_err(failed)?);
         if !flags.contains(OFlag::O_NONBLOCK) {

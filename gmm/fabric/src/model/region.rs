@@ -56,6 +56,9 @@ pub struct Region {
     /// Why it is being taken down, when a memory node refused to map it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<String>,
+    /// The user of its compute node whose memory it is, by number; none: it is for all who may use that node's agent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
     /// When it was created: milliseconds since the Unix epoch.
     pub created_ms: u64,
 }
