@@ -104,6 +104,7 @@ impl Shell {
             tracing::info!(%url, name = %request.name, %cn, regions, "registered with the manager");
         }
         let (mut heartbeat_ms, mut after_event) = (answer.heartbeat_ms, answer.after_event);
+        self.controller.followed(after_event);
         let mut pause_ms = ACKNOWLEDGE_MS_MIN;
         loop {
             self.destroy_abandoned(contact).await?;
@@ -115,6 +116,7 @@ impl Shell {
                 registration: answer.registration,
                 after_event,
                 released: self.controller.released(),
+                quiet: self.controller.quiet(),
                 wait_ms: wait_ms.clamp(1, heartbeat_ms.max(1)),
             };
             let synced = contact.ask(client.sync_compute_node(cn, &sync)).await?;
@@ -128,7 +130,11 @@ impl Shell {
             for error in &synced.errors {
                 self.controller.hear_error(error);
             }
-            (heartbeat_ms, after_event) = (synced.heartbeat_ms, synced.after_event);
+            heartbeat_ms = synced.heartbeat_ms;
+            if after_event != synced.after_event {
+                after_event = synced.after_event;
+                self.controller.followed(after_event);
+            }
         }
     }
 

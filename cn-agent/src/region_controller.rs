@@ -244,6 +244,17 @@ impl RegionController {
         mapped.await.unwrap_or(false)
     }
 
+    /// All that the manager has told up to this event is followed. Nobody waits for what comes of it: where there is no room
+    /// for the order, a later event's is as good.
+    pub fn followed(&self, event: u64) {
+        let _ = self.lock().orders.try_give(Order::Quiet(event));
+    }
+
+    /// The event up to which no operation is on its way that was begun before it was heard of.
+    pub fn quiet(&self) -> u64 {
+        self.lock().orders.quiet().get()
+    }
+
     /// What the manager wants back and nothing is left of here.
     pub fn released(&self) -> Vec<ReleasedRegion> {
         self.lock().attachments.released()

@@ -27,6 +27,7 @@ async fn a_region_lives_from_creation_to_destruction() {
         registration: compute.registration,
         after_event: compute.after_event,
         released: Vec::new(),
+        quiet: 0,
         wait_ms: 5000,
     };
     let watching = tokio::spawn({

@@ -245,6 +245,7 @@ impl Lease {
                 registration: self.registration,
                 after_event,
                 released: Vec::new(),
+                quiet: 0,
                 wait_ms: 60_000,
             };
             match self.manager.sync(self.own, &sync, left) {

@@ -100,7 +100,9 @@ pub async fn map(
         return Err(Refused::Limit { limit: request.limit, least: u64::from(LIMIT_MIN) * PAGE });
     }
     // Also before anything is told of a region that is mapped already, and before anything a predecessor left is looked at.
-    caller.region(context.listing.regions(), &request.region)?;
+    if let Err(refused @ Refused::NotYours { .. }) = caller.region(context.listing.regions(), &request.region) {
+        return Err(refused);
+    }
     let keeper = if request.keeps { sent.take() } else { None };
     let mut made = claim_in_time(context, caller, &request).await?;
     if made.is_none() && request.resume {

@@ -1,5 +1,7 @@
 //! What control tells the worker, over a bounded channel and a waker; and what it hears when that is done.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
@@ -24,6 +26,8 @@ const REPORT_MAX: Duration = Duration::from_secs(8);
 pub enum Order {
     /// What the manager's news demand of attached regions.
     Follow(Box<Change>),
+    /// All that the manager has told up to this event is followed: say when no operation of before is on its way.
+    Quiet(u64),
     /// Serve a client.
     Serve(Box<Client>),
     /// Say that the worker is alive.
@@ -57,6 +61,22 @@ impl DrainedTickets {
     /// The oldest not yet taken.
     pub fn next(&self) -> Option<u64> {
         self.0.try_recv().ok()
+    }
+}
+
+/// Up to which event no operation is on its way that was begun before it was heard of.
+#[derive(Clone, Debug, Default)]
+pub struct QuietEvent(Arc<AtomicU64>);
+
+impl QuietEvent {
+    /// The event; 0 before the first.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// So it is up to this event.
+    pub fn set(&self, event: u64) {
+        self.0.store(event, Ordering::Relaxed);
     }
 }
 
@@ -97,13 +117,19 @@ pub async fn report(orders: &Orders) -> Option<Report> {
 pub struct Orders {
     sender: Sender<Order>,
     waker: Waker,
+    quiet: QuietEvent,
 }
 
 impl Orders {
     /// A channel whose other end is with the worker that `waker` wakes.
     pub fn channel(waker: Waker) -> (Orders, Receiver<Order>) {
         let (sender, receiver) = bounded(ORDERS_MAX);
-        (Orders { sender, waker }, receiver)
+        (Orders { sender, waker, quiet: QuietEvent::default() }, receiver)
+    }
+
+    /// Up to which event no operation of before is on its way.
+    pub fn quiet(&self) -> &QuietEvent {
+        &self.quiet
     }
 
     /// Gives an order; waits for room, for a bounded time.

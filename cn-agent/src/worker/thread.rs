@@ -24,7 +24,7 @@ use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
 use super::clients::Clients;
-use super::order::{DrainedTickets, Order, Orders, PagingOrder, Report};
+use super::order::{DrainedTickets, Order, Orders, PagingOrder, QuietEvent, Report};
 use super::placement::{Placement, Thread};
 use super::sleeper::{Sleeper, Waker};
 use cxloe_client::message::{Counters, Pace, Session};
@@ -105,6 +105,8 @@ impl WorkerHandle {
             stop: Arc::clone(&stop),
             refusals: BTreeMap::new(),
             drains: Drains::default(),
+            quiet: orders.quiet().clone(),
+            quieting: (None, None),
             tell,
             housekeeping_at: Time::ZERO,
             backpressured: false,
@@ -195,6 +197,10 @@ struct Worker {
     sleeper: Sleeper,
     /// Why memory nodes refuse us, by their address as sessions show it.
     refusals: BTreeMap<String, String>,
+    /// Up to which event no operation of before is on its way; and those that are waited for: the one whose operations are
+    /// marked, and the latest.
+    quiet: QuietEvent,
+    quieting: (Option<u64>, Option<u64>),
     drains: Drains,
     /// Where to say what has been let go of.
     tell: Sender<u64>,
@@ -390,6 +396,10 @@ impl Worker {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Follow(change) => self.follow(*change),
+            Order::Quiet(event) => {
+                self.quieting.1 = Some(event);
+                self.go_on_quieting();
+            }
             Order::Serve(client) => self.parties.clients.add(client),
             // Who asked may have gone.
             Order::Sign(sign) => drop(sign.try_send(())),
@@ -476,6 +486,20 @@ impl Worker {
                 state = %region.state, "region attached"
             ),
             Err(error) => tracing::error!(%error, "region not attached"),
+        }
+    }
+
+    /// Says when the last operation has ended that was begun before an event was heard of; of several events, when it has
+    /// for the first, and then for the last.
+    #[cold]
+    fn go_on_quieting(&mut self) {
+        if let Some(event) = self.quieting.0.filter(|_| self.engine.marked() == 0) {
+            self.quiet.set(event);
+            self.quieting.0 = None;
+        }
+        if self.quieting.0.is_none() && self.quieting.1.is_some() {
+            self.engine.mark();
+            self.quieting = (self.quieting.1, None);
         }
     }
 

@@ -246,6 +246,10 @@ pub struct ComputeNodeSync {
     /// Regions this node was asked to let go of and has: what was modified is written back, nothing is attached.
     #[serde(default)]
     pub released: Vec<ReleasedRegion>,
+    /// No request is on its way any more that this node made before it had heard of this event, and so none for regions that
+    /// were gone by then; 0 while it cannot say.
+    #[serde(default)]
+    pub quiet: u64,
     /// How long to wait for a change, in milliseconds; the server waits at most its heartbeat.
     #[serde(default)]
     pub wait_ms: u64,

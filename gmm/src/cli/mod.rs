@@ -90,7 +90,7 @@ enum Command {
     Hold(nodes::HoldArgs),
     /// Release a compute node that is held in reset
     Release(nodes::ReleaseArgs),
-    /// Forget a memory node that is gone for good
+    /// Forget a node that is gone for good
     Forget(nodes::ForgetArgs),
     /// Take a store for the fabric's that lacks what nodes have seen, and show what that loses
     AdoptFabric(lineage::AdoptArgs),

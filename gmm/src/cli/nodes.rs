@@ -64,17 +64,23 @@ pub struct ReleaseArgs {
 /// Arguments of `gmm forget`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-For a memory node that is gone for good. Should it come back all the same, it is a new one: it serves nothing of what it
-had, and keeps it until `gmm release-orphans`.
+For a node that is gone for good. Should a memory node come back all the same, it is a new one: it serves nothing of what
+it had, and keeps it until `gmm release-orphans`. A compute node is forgotten when it has no regions and no logical devices
+any more; should it come back, it is a new one with none.
 
 Examples:
   gmm forget mn3
-  gmm forget --force mn3    although regions lie on it: they are destroyed")]
+  gmm forget --force mn3    although regions lie on it: they are destroyed
+  gmm forget --cn cn7       a compute node, by name or CN id")]
 pub struct ForgetArgs {
     /// The memory node
-    memory_node: Name,
+    #[arg(required_unless_present = "cn", conflicts_with = "cn")]
+    memory_node: Option<Name>,
+    /// The compute node instead: name or CN id
+    #[arg(long, value_name = "CN")]
+    cn: Option<Owner>,
     /// Although regions lie on it
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "cn")]
     force: bool,
 }
 
@@ -103,13 +109,21 @@ pub async fn release(client: &Client, args: ReleaseArgs) -> Result<(), Failure> 
     output::print(output::value(client.release(&args.compute_node).await?)?, false)
 }
 
-/// Forgets a memory node.
+/// Forgets a node.
 ///
 /// # Errors
 /// When the manager cannot be asked or refuses.
 pub async fn forget(client: &Client, args: ForgetArgs) -> Result<(), Failure> {
-    client.forget_memory_node(&args.memory_node, args.force).await?;
-    let forgotten: Value = json!({ "memdev": args.memory_node, "state": "forgotten" });
+    let ForgetArgs { memory_node, cn, force } = args;
+    let mut forgotten: Value = json!({ "state": "forgotten" });
+    if let Some(cn) = cn {
+        client.forget_compute_node(&cn).await?;
+        forgotten["compute_node"] = json!(cn);
+    }
+    if let Some(memory_node) = memory_node {
+        client.forget_memory_node(&memory_node, force).await?;
+        forgotten["memdev"] = json!(memory_node);
+    }
     output::print(forgotten, false)
 }
 

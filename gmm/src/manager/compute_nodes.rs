@@ -1,9 +1,11 @@
-//! What compute nodes ask of the manager: to be known, and to hear of changes to their regions.
+//! What compute nodes ask of the manager: to be known, and to hear of changes to their regions; and how they are forgotten.
+
+use std::collections::BTreeSet;
 
 use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, Owner, Party, RegisterComputeNode, VppbError,
 };
-use cxloe_fabric::model::{CnId, ComputeNode, Event, EventKind, Health, Name, Region, Watermark};
+use cxloe_fabric::model::{CnId, ComputeNode, Event, EventKind, Health, Name, Region, Retired, Watermark};
 
 use super::liveness::NodeKey;
 use super::memory_nodes::is_one_place;
@@ -122,9 +124,15 @@ impl Manager {
             self.check_room_for_compute_node()?;
         }
         self.check_seen(&Party::ComputeNode(cn_id), seen)?;
+        if known.is_none() {
+            self.make_room_for_compute_node();
+        }
         let mut node = known.unwrap_or_else(|| self.new_compute_node(cn_id));
         node.name = Some(name.clone());
         let moved = std::mem::replace(&mut node.udp, udp) != udp;
+        if node.instance_id != instance_id {
+            self.registered_ms.insert(cn_id, self.now_ms);
+        }
         node.instance_id = instance_id;
         node.registration = self.next_registration();
         node.health = Health::Reachable;
@@ -158,6 +166,7 @@ impl Manager {
             self.put(Change::ComputeNode(node));
             self.event(EventKind::ComputeNodeReachable { compute_node: cn });
         }
+        self.hear_quiet(cn, sync.quiet);
         self.released(cn, &sync.released);
         Ok(())
     }
@@ -176,16 +185,93 @@ impl Manager {
 
     pub(super) fn check_room_for_compute_node(&self) -> Result<(), ManagerError> {
         let limit = COMPUTE_NODES_MAX as u64;
-        let full = self.state.compute_nodes.len() >= COMPUTE_NODES_MAX;
+        let full = self.state.compute_nodes.len() >= COMPUTE_NODES_MAX && self.idle_compute_node().is_none();
         if full { Err(ManagerError::LimitReached { what: "compute nodes", limit }) } else { Ok(()) }
     }
 
-    /// A compute node that was named as an owner and has not been heard of. Compute nodes are never forgotten, so their
-    /// number is how many there were before.
+    /// The compute node that is given up for another when there are too many: one that nothing would be lost with, and of
+    /// these the one that was registered least lately. Whoever invents ids takes the places of other invented ones.
+    fn idle_compute_node(&self) -> Option<CnId> {
+        let idle = self.state.compute_nodes.values().filter(|node| {
+            let asked_for = node.quota.is_some() || node.held_by_hand;
+            !asked_for && node.cmem_next == self.state.meta.cmem_forgotten && self.why_needed(node).is_none()
+        });
+        idle.min_by_key(|node| node.registration).map(|node| node.cn_id)
+    }
+
+    /// Makes a place for one compute node more, where [there is one](Self::check_room_for_compute_node).
+    fn make_room_for_compute_node(&mut self) {
+        if self.state.compute_nodes.len() >= COMPUTE_NODES_MAX
+            && let Some(idle) = self.idle_compute_node()
+        {
+            self.remove_compute_node(idle);
+        }
+    }
+
+    /// Why a compute node cannot be forgotten.
+    fn why_needed(&self, node: &ComputeNode) -> Option<&'static str> {
+        let cn = node.cn_id;
+        let declared = || {
+            let regions = self.options.declared.regions.iter().map(|region| &region.owner);
+            let quotas = self.options.declared.quotas.iter().map(|quota| &quota.compute_node);
+            regions.chain(quotas).any(|owner| match owner {
+                Owner::CnId(id) => *id == cn,
+                Owner::Name(name) => node.name.as_ref() == Some(name),
+            })
+        };
+        let kept = || self.state.orphans.values().flat_map(|orphans| &orphans.orphans).any(|o| o.cn == cn);
+        if node.health == Health::Reachable {
+            Some("it is there: end its cn-agent first")
+        } else if self.index.regions_of(cn).next().is_some() {
+            Some("it has regions: destroy them first")
+        } else if self.devices_of(cn).next().is_some() {
+            Some("logical devices are bound to it: unbind them first")
+        } else if kept() {
+            Some("memory nodes keep memory of it that no region has: release that first (`gmm orphans`)")
+        } else if declared() {
+            Some("the fabric file declares something for it")
+        } else {
+            None
+        }
+    }
+
+    /// Forgets a compute node that is gone for good. What it has seen of this fabric it knows itself: should it come back, it
+    /// is a new one here, told of no regions, and it follows as before.
+    pub(super) fn forget_compute_node(&mut self, owner: &Owner) -> Result<(), ManagerError> {
+        let node = self.known_compute_node(owner)?;
+        if let Some(reason) = self.why_needed(&node) {
+            let reason = reason.to_owned();
+            return Err(ManagerError::ComputeNodeNeeded { compute_node: node.cn_id, reason });
+        }
+        self.remove_compute_node(node.cn_id);
+        self.event(EventKind::ComputeNodeForgotten { compute_node: node.cn_id, name: node.name });
+        Ok(())
+    }
+
+    fn remove_compute_node(&mut self, cn: CnId) {
+        let Some(node) = self.state.compute_nodes.get(&cn) else { return };
+        // Should it come back, none of its addresses is handed out that its agent of then may still make requests for.
+        let mut meta = self.state.meta;
+        meta.cmem_forgotten = meta.cmem_forgotten.max(node.cmem_next);
+        if meta != self.state.meta {
+            self.put(Change::Meta(meta));
+        }
+        self.put(Change::ComputeNodeGone(cn));
+        self.liveness.forget(&NodeKey::Compute(cn));
+        self.heard.remove(&cn);
+        self.registered_ms.remove(&cn);
+    }
+
+    /// A compute node that was named as an owner and has not been heard of.
     fn new_compute_node(&self, cn_id: CnId) -> ComputeNode {
+        let taken: BTreeSet<u32> = self.state.compute_nodes.values().map(|node| node.index).collect();
+        let index = (0..).zip(&taken).find(|(index, taken)| index != *taken).map(|(index, _)| index);
+        let used = self.state.meta.cmem_forgotten;
+        // Of whoever had its id before it was forgotten.
+        let before = Retired { base: 0, bytes: used, instance_id: 0, event: u64::MAX };
         ComputeNode {
             cn_id,
-            index: self.state.compute_nodes.len() as u32,
+            index: index.unwrap_or(taken.len() as u32),
             name: None,
             udp: None,
             instance_id: 0,
@@ -194,7 +280,9 @@ impl Manager {
             quota: None,
             held: self.options.initialisation == Initialisation::ManagerFirst,
             held_by_hand: false,
-            cmem_next: 0,
+            cmem_next: used,
+            retired: if used > 0 { vec![before] } else { Vec::new() },
+            quiet: 0,
             regions_event: 0,
         }
     }

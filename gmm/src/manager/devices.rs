@@ -3,10 +3,11 @@
 
 use cxloe_fabric::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
 use cxloe_fabric::model::{
-    Binding, ByteSize, CMEM_LIMIT, CnId, ComputeNode, DeviceKind, EventKind, Health, LD_UNIT, LDS_MAX,
+    Binding, ByteSize, CnId, ComputeNode, DeviceKind, EventKind, Health, LD_UNIT, LDS_MAX,
     LogicalDevice, MemoryNode, Name, Region, RegionState, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
 };
 
+use super::cmem::Piece;
 use super::{Change, Manager, ManagerError};
 
 impl Manager {
@@ -239,11 +240,7 @@ impl Manager {
         owner: &ComputeNode,
     ) -> Result<(), ManagerError> {
         self.check_new_region(&create.name, owner, create.size.0)?;
-        let base = owner.cmem_next.next_multiple_of(node.extent_bytes);
-        if base.saturating_add(create.size.0) > CMEM_LIMIT {
-            let what = "bytes of CMem handed out to a CN";
-            return Err(ManagerError::LimitReached { what, limit: CMEM_LIMIT });
-        }
+        self.take_cmem(&mut owner.clone(), &[Piece::on(node, create.size.0)])?;
         let set_aside =
             self.state.logical_devices.get(&(node.name.clone(), ld.id)).map_or(0, |ld| ld.reserved);
         let free = self.not_set_aside(node, set_aside);

@@ -179,6 +179,14 @@ pub enum ManagerError {
         /// Why.
         reason: String,
     },
+    /// The compute node is there, or has something.
+    #[error("compute node {compute_node} cannot be forgotten: {reason}")]
+    ComputeNodeNeeded {
+        /// The compute node.
+        compute_node: CnId,
+        /// Why.
+        reason: String,
+    },
     /// Another background operation runs.
     #[error("switch {switch} is busy with another background operation")]
     OperationRuns {
@@ -249,7 +257,8 @@ impl ManagerError {
             | Self::Bound { .. }
             | Self::WrongKind { .. }
             | Self::LdInUse { .. }
-            | Self::StillNeeded { .. } => ErrorCode::WrongState,
+            | Self::StillNeeded { .. }
+            | Self::ComputeNodeNeeded { .. } => ErrorCode::WrongState,
             Self::NoSpace { .. } | Self::TooFewNodes { .. } => ErrorCode::NoSpace,
             Self::OverQuota { .. } => ErrorCode::OverQuota,
             Self::StaticFabric => ErrorCode::StaticFabric,
@@ -312,6 +321,9 @@ impl ManagerError {
             Self::LdInUse { .. } => "destroy regions of its compute node there first, or unbind it".into(),
             Self::StillNeeded { .. } => {
                 "wait until it is unreachable and destroy its regions, or force it".into()
+            }
+            Self::ComputeNodeNeeded { .. } => {
+                "`gmm list -C` and `gmm list -R` show whether it is there, and what it has".into()
             }
             Self::OperationRuns { .. } => {
                 "wait until it is done, or abort it with `gmm fm background --abort`".into()

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use cxloe_fabric::model::{CnId, LDS_MAX, Name, Region, RegionState, VPPBS_MAX};
+use cxloe_fabric::model::{CnId, ComputeNode, LDS_MAX, Name, Region, RegionState, VPPBS_MAX};
 
 use super::{Change, State};
 
@@ -51,8 +51,8 @@ impl Index {
                     region.legs.iter().for_each(|leg| self.refresh_idle(state, &leg.memory_node));
                 }
             }
-            Change::ComputeNode(node) => {
-                let before = state.compute_nodes.get(&node.cn_id);
+            Change::ComputeNode(ComputeNode { cn_id, .. }) | Change::ComputeNodeGone(cn_id) => {
+                let before = state.compute_nodes.get(cn_id);
                 if let Some(name) = before.and_then(|before| before.name.as_ref()) {
                     self.names.remove(name);
                 }

@@ -5,15 +5,16 @@
 //! What it guarantees, whatever the order of commands and whatever is lost or repeated:
 //! * an extent is one region's at most, and becomes free only with its memory node's result for the `UnmapCmem` command,
 //!   which the node gives after the mapping is gone and the extent is zero; extents of a node that cannot be reached wait
-//! * a CMem address is given to a CN once and never again
+//! * a CMem address is given to a CN again only when no request made for what had it before can still be carried out
 //! * content that a memory node lost is reported as lost, never served as zeros, until someone accepts the loss
 //!
-//! Files: [`state`] what is remembered and how it changes; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
+//! Files: `cmem` addresses of compute nodes, and when they are handed out again; [`state`] what is remembered and how it changes; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
 //! `placement` (which memory nodes give how much), `release` (making an owner let go), `devices` (logical devices and
 //! their bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
 //! extents, [`liveness`] who was heard of when, `lineage` who led this fabric and which nodes do not follow, `orphans`
 //! memory that no region has, `index` what follows from the state.
 
+mod cmem;
 mod compute_nodes;
 mod declared;
 mod devices;
@@ -145,6 +146,8 @@ pub enum Command {
         /// Although regions lie on it.
         force: bool,
     },
+    /// Forget a compute node that is gone for good and has nothing.
+    ForgetComputeNode(Owner),
     /// Time has passed.
     Tick,
 }
@@ -204,6 +207,8 @@ pub struct Manager {
     progress: BTreeMap<Name, Progress>,
     /// The event up to which each compute node has heard of its regions; not part of the state.
     heard: BTreeMap<CnId, u64>,
+    /// Since when the agent of each compute node is registered that is; not part of the state.
+    registered_ms: BTreeMap<CnId, u64>,
     /// Nodes that do not follow, since they have seen what this store does not have; not part of the state.
     refused: BTreeMap<Party, Refused>,
     index: Index,
@@ -242,6 +247,8 @@ impl Manager {
         let reports = Reports::default();
         let (progress, heard, journal, refused) =
             (BTreeMap::new(), BTreeMap::new(), Vec::new(), BTreeMap::new());
+        // How long before this manager is not known.
+        let registered_ms = state.compute_nodes.keys().map(|cn| (*cn, now_ms)).collect();
         let undo = UndoLog::new(state.meta);
         let mut manager = Self {
             state,
@@ -250,6 +257,7 @@ impl Manager {
             reports,
             progress,
             heard,
+            registered_ms,
             refused,
             index,
             liveness,
@@ -349,6 +357,7 @@ impl Manager {
                 Ok(())
             }
             Command::ForgetMemoryNode { name, force } => self.forget_memory_node(&name, force),
+            Command::ForgetComputeNode(owner) => self.forget_compute_node(&owner),
             Command::Tick if self.frozen.is_some() => Ok(()),
             Command::Tick => {
                 self.tick();

@@ -5,10 +5,11 @@ use std::collections::BTreeSet;
 use cxloe_fabric::api::{CreateRegion, GrowRegion, Owner, RegionStatus};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{
-    CMEM_LIMIT, CnId, ComputeNode, EventKind, HdmDecoder, Health, Leg, LegState, Name, NodeAction, Region,
+    CnId, ComputeNode, EventKind, HdmDecoder, Health, Leg, LegState, Name, NodeAction, Region,
     RegionState, human_bytes,
 };
 
+use super::cmem::Piece;
 use super::memory_nodes::mapping_of;
 use super::placement::{Share, Wanted};
 use super::{Change, DECODERS_MAX, Manager, ManagerError, REGIONS_MAX};
@@ -110,18 +111,8 @@ impl Manager {
             let limit = DECODERS_MAX as u64;
             return Err(ManagerError::LimitReached { what: "decoders of a region", limit });
         }
-        let mut next = owner.cmem_next;
-        let mut bases = Vec::new();
-        for (node, bytes) in shares.iter().flat_map(|s| s.nodes.iter().map(move |node| (node, s.bytes))) {
-            let base = next.next_multiple_of(node.extent_bytes);
-            next = base.saturating_add(bytes);
-            bases.push(base);
-        }
-        if next > CMEM_LIMIT {
-            let what = "bytes of CMem handed out to a CN";
-            return Err(ManagerError::LimitReached { what, limit: CMEM_LIMIT });
-        }
-        owner.cmem_next = next;
+        let pieces = shares.iter().flat_map(|s| s.nodes.iter().map(|node| Piece::on(node, s.bytes)));
+        let bases = self.take_cmem(&mut owner, &pieces.collect::<Vec<_>>())?;
         let cn = owner.cn_id;
         self.put(Change::ComputeNode(owner));
         let mut bases = bases.into_iter();
@@ -273,6 +264,7 @@ impl Manager {
             }
             self.put(Change::Region(region));
         }
+        self.retire_cmem(owner, &leg);
         self.device_emptied(&leg.memory_node, owner);
     }
 

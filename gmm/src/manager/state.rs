@@ -24,6 +24,13 @@ pub struct Meta {
     /// A number that no other fabric is likely to have; 0 before a manager first took over.
     #[serde(default)]
     pub fabric: u64,
+    /// CMem below this byte address was handed out to compute nodes that are forgotten: new ones begin behind it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub cmem_forgotten: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The whole state of a fabric.
@@ -64,6 +71,8 @@ pub enum Change {
     MemoryNode(MemoryNode),
     /// A compute node is new or now so.
     ComputeNode(ComputeNode),
+    /// A compute node is forgotten.
+    ComputeNodeGone(CnId),
     /// A region is new or now so.
     Region(Region),
     /// A region is gone.
@@ -110,6 +119,7 @@ impl State {
             Change::Meta(meta) => self.meta = meta,
             Change::MemoryNode(node) => drop(self.memory_nodes.insert(node.name.clone(), node)),
             Change::ComputeNode(node) => drop(self.compute_nodes.insert(node.cn_id, node)),
+            Change::ComputeNodeGone(cn) => drop(self.compute_nodes.remove(&cn)),
             Change::Region(region) => drop(self.regions.insert(region.name.clone(), region)),
             Change::RegionGone(name) => drop(self.regions.remove(&name)),
             Change::MemoryNodeGone(name) => {
@@ -247,6 +257,16 @@ impl State {
                     },
                 )?;
                 cmem.entry(region.owner).or_default().push((leg.cmem_base, end));
+            }
+        }
+        for node in self.compute_nodes.values().filter(|node| !node.retired.is_empty()) {
+            let ranges = cmem.entry(node.cn_id).or_default();
+            for range in &node.retired {
+                let end = range.base.saturating_add(range.bytes);
+                check(range.bytes > 0 && end <= node.cmem_next, &|| {
+                    format!("CMem that CN {} had has impossible bounds", node.cn_id)
+                })?;
+                ranges.push((range.base, end));
             }
         }
         for (cn, ranges) in &mut cmem {

@@ -81,6 +81,7 @@ impl UndoLog {
                 as_before!(state, memory_nodes, name.clone())
             }
             Change::ComputeNode(node) => as_before!(state, compute_nodes, node.cn_id),
+            Change::ComputeNodeGone(cn) => as_before!(state, compute_nodes, *cn),
             Change::Region(region) => as_before!(state, regions, region.name.clone()),
             Change::RegionGone(name) => as_before!(state, regions, name.clone()),
             Change::LogicalDevice(ld) => as_before!(state, logical_devices, (ld.memory_node.clone(), ld.id)),

@@ -104,6 +104,7 @@ fn topic_of(change: &Change) -> Option<Topic> {
         Change::MemoryNode(node) => Topic::MemoryNode(node.name.clone()),
         Change::MemoryNodeGone(name) | Change::CommandIssued(name, _) => Topic::MemoryNode(name.clone()),
         Change::ComputeNode(node) => Topic::ComputeNode(node.cn_id),
+        Change::ComputeNodeGone(cn) => Topic::ComputeNode(*cn),
         Change::Region(region) => Topic::Region(region.name.clone()),
         Change::RegionGone(name) => Topic::Region(name.clone()),
         Change::LogicalDevice(ld) => Topic::LogicalDevice(ld.memory_node.clone(), ld.id),

@@ -134,6 +134,7 @@ impl Record {
             Change::Meta(meta) => put(Table::Meta, COUNTERS_KEY.to_owned(), meta)?,
             Change::MemoryNode(node) => put(Table::MemoryNodes, node.name.to_string(), node)?,
             Change::ComputeNode(node) => put(Table::ComputeNodes, node.cn_id.to_string(), node)?,
+            Change::ComputeNodeGone(cn) => Self::Delete(Table::ComputeNodes, cn.to_string()),
             Change::Region(region) => put(Table::Regions, region.name.to_string(), region)?,
             Change::RegionGone(name) => Self::Delete(Table::Regions, name.to_string()),
             Change::MemoryNodeGone(name) => {

@@ -112,6 +112,7 @@ impl PatientAgent {
             registration: registered.registration,
             after_event: registered.after_event,
             released: Vec::new(),
+            quiet: 0,
             wait_ms: 20,
         };
         let task = tokio::spawn(async move {

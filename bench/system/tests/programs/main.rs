@@ -2,6 +2,7 @@
 
 mod exec;
 mod paging;
+mod tenants;
 
 use std::process::ExitCode;
 
@@ -9,7 +10,11 @@ use cxloe_system::{Subject, run};
 
 fn main() -> ExitCode {
     run(
-        &[Subject::new("paging", paging::tests), Subject::new("exec", exec::tests)],
-        &[("work", paging::work::play)],
+        &[
+            Subject::new("paging", paging::tests),
+            Subject::new("exec", exec::tests),
+            Subject::new("tenants", tenants::tests),
+        ],
+        &[("work", paging::work::play), ("tenant", tenants::play)],
     )
 }

@@ -26,11 +26,15 @@ pub(super) enum Op {
 pub(super) struct Ops {
     slots: Vec<Op>,
     free: Vec<u32>,
+    /// Those that were there when they were marked, and have not ended.
+    marked: Vec<bool>,
+    marks: usize,
 }
 
 impl Ops {
     pub fn new(count: usize) -> Ops {
-        Ops { slots: vec![Op::Nothing; count], free: (0..count as u32).rev().collect() }
+        let (slots, free) = (vec![Op::Nothing; count], (0..count as u32).rev().collect());
+        Ops { slots, free, marked: vec![false; count], marks: 0 }
     }
 
     #[inline]
@@ -49,6 +53,9 @@ impl Ops {
     #[inline]
     pub fn remove(&mut self, token: u64) -> Op {
         self.free.push(token as u32);
+        if self.marks > 0 && core::mem::take(&mut self.marked[token as usize]) {
+            self.marks -= 1;
+        }
         core::mem::replace(&mut self.slots[token as usize], Op::Nothing)
     }
 
@@ -59,6 +66,19 @@ impl Ops {
 
     pub fn used(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Marks all that are there.
+    #[cold]
+    pub fn mark(&mut self) {
+        self.marked.fill(true);
+        self.free.iter().for_each(|free| self.marked[*free as usize] = false);
+        self.marks = self.used();
+    }
+
+    /// How many of those marked have not ended.
+    pub fn marks(&self) -> usize {
+        self.marks
     }
 }
 

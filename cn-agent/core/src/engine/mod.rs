@@ -384,6 +384,17 @@ impl Engine {
         self.core.ops.used()
     }
 
+    /// Marks all operations on their way, so that it can be told when the last of them [has ended](Self::marked).
+    #[cold]
+    pub fn mark(&mut self) {
+        self.core.ops.mark();
+    }
+
+    /// Operations that were on their way when they were [marked](Self::mark), and are still.
+    pub fn marked(&self) -> usize {
+        self.core.ops.marks()
+    }
+
     /// The oldest event not yet taken.
     #[inline]
     pub fn poll_event(&mut self) -> Option<EngineEvent> {

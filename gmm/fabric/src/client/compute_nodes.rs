@@ -46,6 +46,16 @@ impl Client {
         self.get("/v1/compute-nodes", "list compute nodes").await
     }
 
+    /// Forgets a compute node that is gone for good.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` while it is there or has something.
+    pub async fn forget_compute_node(&self, cn: &Owner) -> Result<(), ClientError> {
+        let asked = format!("forget compute node {cn}");
+        let path = format!("/v1/compute-nodes/{cn}");
+        self.exchange(Method::DELETE, &path, &asked, None::<&()>, 0).await.map(drop)
+    }
+
     /// Limits the bytes of all regions of a compute node together; `None`: no limit. What it has already stays.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
-//! A compute node as the manager remembers it. It is never forgotten: its CMem addresses are handed out once and never
-//! again, and the record is what remembers how far that has come.
+//! A compute node as the manager remembers it: also which of its CMem addresses were handed out, so that none is again
+//! before every request that was made for it has ended. It is forgotten when it has nothing any more and somebody says
+//! so, or when others need its place.
 
 use core::net::SocketAddr;
 
@@ -37,8 +38,27 @@ pub struct ComputeNode {
     pub held_by_hand: bool,
     /// CMem below this byte address was handed out at some time. Only grows.
     pub cmem_next: u64,
+    /// CMem that was handed out and is nobody's any more, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub retired: Vec<Retired>,
+    /// No request is on its way that the agent made before it had heard of this event.
+    #[serde(default)]
+    pub quiet: u64,
     /// Sequence number of the latest event that changed its regions or its being held.
     pub regions_event: u64,
+}
+
+/// CMem of a compute node that no memory node has mapped any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Retired {
+    /// Its first byte address.
+    pub base: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// The run of the agent that had it.
+    pub instance_id: u64,
+    /// The event by which that agent hears that it has it no more.
+    pub event: u64,
 }
 
 /// Which outer address speaks for a compute node over the `udp` link.

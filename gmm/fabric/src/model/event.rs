@@ -166,6 +166,13 @@ pub enum EventKind {
         /// Its name.
         memory_node: Name,
     },
+    /// A compute node was forgotten: it is taken to be gone for good.
+    ComputeNodeForgotten {
+        /// The compute node.
+        compute_node: CnId,
+        /// Its name, if it had one.
+        name: Option<Name>,
+    },
     /// A memory node holds memory that no region has, and keeps it.
     OrphansFound {
         /// Its name.
@@ -193,7 +200,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// What `event` may be, in the order of the variants.
-    pub const LABELS: [&str; 22] = [
+    pub const LABELS: [&str; 23] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -216,6 +223,7 @@ impl EventKind {
         "orphans_found",
         "orphans_released",
         "fabric_adopted",
+        "compute_node_forgotten",
     ];
 
     /// Its place in [`LABELS`](Self::LABELS).
@@ -243,6 +251,7 @@ impl EventKind {
             Self::OrphansFound { .. } => 19,
             Self::OrphansReleased { .. } => 20,
             Self::FabricAdopted { .. } => 21,
+            Self::ComputeNodeForgotten { .. } => 22,
         }
     }
 
@@ -281,6 +290,7 @@ impl EventKind {
             | Self::ComputeNodeHeld { compute_node }
             | Self::ComputeNodeReleased { compute_node }
             | Self::QuotaSet { compute_node, .. }
+            | Self::ComputeNodeForgotten { compute_node, .. }
             | Self::AerGenerated { compute_node, .. } => Some(*compute_node),
             Self::RegionChanged { owner, .. } | Self::RegionDestroyed { owner, .. } => Some(*owner),
             _ => None,

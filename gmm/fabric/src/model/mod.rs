@@ -23,7 +23,7 @@ pub use cxloe_wire::frame::Mac;
 pub use cleared_log::ClearedLog;
 pub use cn_id::{CnId, MacError};
 pub use command::{CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
-pub use compute_node::{ComputeNode, UdpPeer};
+pub use compute_node::{ComputeNode, Retired, UdpPeer};
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
 pub use health::Health;

@@ -255,7 +255,7 @@ impl Fabric {
         let agent = &self.agents[&cn(last)];
         let (registration, after_event) = (agent.registration, agent.after_event);
         let sync =
-            ComputeNodeSync { registration, after_event, released: agent.released.clone(), wait_ms: 0 };
+            ComputeNodeSync { registration, after_event, released: agent.released.clone(), quiet: 0, wait_ms: 0 };
         self.apply(Command::SyncComputeNode(cn(last), sync))?;
         let synced = self.manager.compute_node_synced(cn(last), after_event);
         let agent = self.agents.get_mut(&cn(last)).unwrap();

@@ -284,7 +284,7 @@ fn two_agents_with_one_cn_id_or_one_name_are_told_apart() {
     assert_eq!(fabric.apply(register(1, "a", 2)).unwrap_err().code(), ErrorCode::NameInUse);
     assert_eq!(fabric.apply(register(2, "a", 3)).unwrap_err().code(), ErrorCode::NameInUse);
     fabric.apply(register(1, "a", 1)).expect("the same run may register again");
-    let sync = ComputeNodeSync { registration, after_event: 0, released: Vec::new(), wait_ms: 0 };
+    let sync = ComputeNodeSync { registration, after_event: 0, released: Vec::new(), quiet: 0, wait_ms: 0 };
     let error = fabric.apply(Command::SyncComputeNode(cn(1), sync)).unwrap_err();
     assert_eq!(error.code(), ErrorCode::NotRegistered);
     let current = fabric.manager.compute_node_registered(cn(1), Watermark::default()).unwrap().registration;

@@ -2,9 +2,10 @@
 //! Also what a waiting node's connection tells when it breaks, for nodes of both kinds.
 
 use aide::axum::ApiRouter;
-use aide::axum::routing::{get_with, post_with, put_with};
+use aide::axum::routing::{delete_with, get_with, post_with, put_with};
 use axum::Json;
 use axum::extract::State;
+use axum::response::NoContent;
 
 use super::extract::{Body, ComputeNodePath, Path};
 use super::wait::poll;
@@ -27,6 +28,12 @@ pub fn routes() -> ApiRouter<Core> {
                 .post_with(register, |op| {
                     op.id("registerComputeNode").summary("A compute node says that it is there")
                 }),
+        )
+        .api_route(
+            "/v1/compute-nodes/{compute_node}",
+            delete_with(forget, |op| {
+                op.id("forgetComputeNode").summary("Forget a compute node that is gone for good and has nothing")
+            }),
         )
         .api_route(
             "/v1/compute-nodes/{compute_node}/sync",
@@ -93,6 +100,14 @@ async fn sync(
         .await?;
     hang_up.completed();
     current.map(Json).ok_or_else(superseded)
+}
+
+async fn forget(
+    State(core): State<Core>,
+    Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
+) -> Result<NoContent, ApiError> {
+    core.apply(Command::ForgetComputeNode(compute_node), |_, _| ()).await?;
+    Ok(NoContent)
 }
 
 async fn set_quota(

@@ -1,0 +1,497 @@
+//! Two ordinary users on one compute node: each has what is its own, and nothing of the other's, whatever its programs say,
+//! show and name. One of them forges what the agent's predecessor might have left behind, names the other's processes, and
+//! connects to the other's sockets.
+//!
+//! Runs as root, which starts copies of this program as both users.
+
+use std::fs::{self, File, Permissions};
+use std::io::Write as _;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use cxloe_client::client::{self, Client};
+use cxloe_client::mapping::Owner;
+use cxloe_client::message::{self, Answer, Ask, JoinRequest, MapRequest, Request, VERSION};
+use cxloe_cn_core::mapped::Kind;
+use cxloe_fabric::model::Name;
+use cxloe_lab::{Process, Standing, program};
+use cxloe_member::socket::{Socket, SocketPath};
+use cxloe_member::wire::{WELCOME, WELCOME_BYTES, Welcome};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use cxloe_system::pair::*;
+use cxloe_system::copies::ROLE;
+use cxloe_system::{Test, tests};
+
+const ALICE: u32 = 4711;
+const BOB: u32 = 4712;
+/// The group that may use the node.
+const USERS: u32 = 4700;
+const BYTES: &str = "4M";
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    match standing {
+        Standing::Root => tests![
+            a_user_reads_and_writes_its_own_regions_alone,
+            a_region_is_mapped_by_its_user_alone,
+            a_forged_shared_state_is_not_taken_over,
+            a_foreign_process_cannot_be_named,
+            programs_run_without_any_right_at_the_manager,
+            a_block_device_is_its_users,
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// A fabric, an agent whose socket the group may use, and regions `alice`, `bob` and `all`.
+fn rig() -> Outcome<Pair> {
+    let mut rig = Pair::bare()?;
+    rig.pool_size = "128MiB";
+    rig.start_gmm()?;
+    rig.start_mn("anon")?;
+    rig.start_agent(&["--wait", "sleep"])?;
+    fs::set_permissions(rig.dir.path(), Permissions::from_mode(0o755))?;
+    chown(rig.socket(), None, Some(USERS))?;
+    // Whoever manages the fabric is somebody else.
+    fs::set_permissions(rig.path("gmm.sock"), Permissions::from_mode(0o600))?;
+    for (region, uid) in [("alice", Some(ALICE)), ("bob", Some(BOB)), ("all", None)] {
+        let uid = uid.map(|uid| uid.to_string());
+        let of_user: Vec<&str> = uid.iter().flat_map(|uid| ["--uid", uid]).collect();
+        rig.gmm(&[&["create-region", "-s", BYTES, "--owner", CN, region][..], &of_user].concat())?;
+        rig.attached(region, "active")?;
+    }
+    Ok(rig)
+}
+
+/// Programs of this build where every user may start them.
+fn lent(rig: &Pair) -> Outcome<PathBuf> {
+    let folder = rig.path("bin");
+    fs::create_dir_all(&folder)?;
+    let lend = |from: &Path, name: &str| -> Outcome {
+        let to = folder.join(name);
+        if !to.exists() {
+            fs::copy(from, &to)?;
+            fs::set_permissions(&to, Permissions::from_mode(0o755))?;
+        }
+        Ok(())
+    };
+    lend(&std::env::current_exe()?, "tenant")?;
+    let agent = PathBuf::from(program("cn-agent")?);
+    lend(&agent, "cn-agent")?;
+    let library = agent.parent().ok_or("a program without a folder")?.join("libcxloe_preload.so");
+    lend(&library, "libcxloe_preload.so")?;
+    Ok(folder)
+}
+
+fn as_user(uid: u32, mut command: Command) -> Command {
+    command.uid(uid).gid(USERS).current_dir("/").env_remove("HOME");
+    command
+}
+
+/// A copy of this program as a user, in a part of [`play`].
+fn tenant(rig: &Pair, uid: u32, part: &str, more: &[&str]) -> Outcome<Command> {
+    let mut command = Command::new(lent(rig)?.join("tenant"));
+    command.env(ROLE, "tenant").arg(part).arg(rig.socket()).args(more);
+    Ok(as_user(uid, command))
+}
+
+/// What a part of [`play`] says; it has to end well.
+fn played(rig: &Pair, uid: u32, part: &str, more: &[&str]) -> Outcome<String> {
+    let output = tenant(rig, uid, part, more)?.output()?;
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    ensure(output.status.success(), format!("{part} as {uid}: {}: {said}", output.status))?;
+    Ok(said)
+}
+
+/// The agent is the one that was started, and serves.
+fn serves(rig: &Pair, pid: u32) -> Outcome {
+    ensure(rig.pid("agent")? == pid, "it is the same agent")?;
+    client::node(&rig.socket())?;
+    Ok(())
+}
+
+pub fn a_user_reads_and_writes_its_own_regions_alone() -> Outcome {
+    let rig = rig()?;
+    let mut port = rig.connect()?;
+    let bob = rig.attached("bob", "active")?.hpa;
+    eventually("a session is open", || port.read(bob).ok())?;
+    port.write(bob, &[7; 64])?;
+    port.flush()?;
+    for (region, allowed) in [("alice", true), ("all", true), ("bob", false)] {
+        let hpa = rig.attached(region, "active")?.hpa.to_string();
+        let said = played(&rig, ALICE, "port", &[&hpa])?;
+        let wanted = if allowed { "done done done done\n" } else { "failed failed failed failed\n" };
+        ensure(said == wanted, format!("{region}: {said}"))?;
+    }
+    ensure(port.read(bob)? == [7; 64], "nothing of bob's has changed")?;
+    // A region that comes while a client is there, and one that ends, are no way around it.
+    let mut waits = tenant(&rig, ALICE, "port-later", &["later"])?.stdout(Stdio::piped()).spawn()?;
+    rig.gmm(&["create-region", "-s", BYTES, "--owner", CN, "--uid", &BOB.to_string(), "later"])?;
+    let ended = waits.wait()?;
+    ensure(ended.success(), "what comes later is refused, too")
+}
+
+pub fn a_region_is_mapped_by_its_user_alone() -> Outcome {
+    let rig = rig()?;
+    let said = played(&rig, ALICE, "map", &["bob"])?;
+    ensure(said.contains("belongs to another user than 4711"), said)?;
+    let said = played(&rig, ALICE, "map", &["alice"])?;
+    ensure(said.contains("mapped"), said)?;
+    // Bob has both mapped; neither is to be seen, joined or changed by alice, not even with its number.
+    for region in ["bob", "all"] {
+        let log = rig.path(&format!("{region}.log"));
+        let mut keeps = tenant(&rig, BOB, "keep", &[region])?;
+        Process::log_to(&mut keeps, &log)?;
+        keeps.stdin(Stdio::piped());
+        let mut keeps = rig.lab.spawn("cn", keeps)?;
+        eventually("bob has it mapped", || saying(&log, "mapped"))?;
+        let space = client::paging(&rig.socket(), None)?.pop().ok_or("nothing is mapped")?.space.to_string();
+        let said = played(&rig, ALICE, "look", &[&space])?;
+        ensure(said == "0 spaces; set: not there; clean: not there; join: refused\n", format!("{region}: {said}"))?;
+        let said = played(&rig, BOB, "look", &[&space])?;
+        ensure(said.starts_with("1 spaces; set: done"), format!("{region}: {said}"))?;
+        drop(keeps.child_mut().stdin.take());
+        ensure(keeps.wait(LIMIT)?.success(), "bob ends well")?;
+        eventually("nothing is mapped", || client::paging(&rig.socket(), None).ok()?.is_empty().then_some(()))?;
+    }
+    Ok(())
+}
+
+pub fn a_forged_shared_state_is_not_taken_over() -> Outcome {
+    let rig = rig()?;
+    let pid = rig.pid("agent")?;
+    for region in ["alice", "bob"] {
+        let said = played(&rig, ALICE, "forge", &[region])?;
+        let refused = if region == "alice" { "made by user 4711" } else { "another user" };
+        ensure(said.matches(refused).count() == 3, format!("{region}: {said}"))?;
+        serves(&rig, pid)?;
+    }
+    // One that the agent made itself is for reading only, and of no use for another region.
+    let said = played(&rig, ALICE, "reuse", &["alice"])?;
+    ensure(said == "not writable; not for another region\n", said)?;
+    serves(&rig, pid)
+}
+
+pub fn a_foreign_process_cannot_be_named() -> Outcome {
+    let rig = rig()?;
+    let pid = rig.pid("agent")?;
+    let mut other = as_user(BOB, {
+        let mut sleep = Command::new("sleep");
+        sleep.arg("1000");
+        sleep
+    })
+    .spawn()?;
+    let others = [other.id().to_string(), pid.to_string(), "1".into()];
+    let outcome = others.iter().try_for_each(|named| {
+        let said = played(&rig, ALICE, "name", &["alice", named])?;
+        ensure(said.contains("is not one of user 4711's"), said)
+    });
+    let lives = other.try_wait()?.is_none();
+    other.kill()?;
+    other.wait()?;
+    outcome?;
+    ensure(lives, "nothing has happened to it")?;
+    let said = played(&rig, ALICE, "no-userfaultfd", &["alice"])?;
+    ensure(said.matches("handed over as a userfaultfd").count() == 3, said)?;
+    serves(&rig, pid)
+}
+
+pub fn programs_run_without_any_right_at_the_manager() -> Outcome {
+    let rig = rig()?;
+    let folder = lent(&rig)?;
+    let exec = |uid: u32, script: &str| -> Outcome<Command> {
+        let mut command = Command::new(folder.join("cn-agent"));
+        command.args(["exec", "--size", "32M", "--local", "4M", "--", "sh", "-c", script]);
+        command.env("CXLOE_AGENT", rig.socket());
+        Ok(as_user(uid, command))
+    };
+    let denied = UnixStream::connect(rig.path("gmm.sock"));
+    ensure(denied.is_ok(), "root reaches the manager")?;
+    let log = rig.path("exec.log");
+    let mut program = exec(ALICE, "echo started; read line; echo $line")?;
+    Process::log_to(&mut program, &log)?;
+    program.stdin(Stdio::piped());
+    let mut program = rig.lab.spawn("cn", program)?;
+    eventually("the program runs", || saying(&log, "started"))?;
+    let region = client::paging(&rig.socket(), None)?.pop().ok_or("it has no remote memory")?.region;
+    let regions = rig.gmm(&["--json", "list", "-R"])?;
+    ensure(regions.contains(&format!("\"uid\": {ALICE}")), regions)?;
+    // Bob neither ends it nor lets it grow, nor has other regions destroyed in that way.
+    for (uid, name) in [(BOB, region.as_str()), (BOB, "alice"), (ALICE, "alice")] {
+        let said = played(&rig, uid, "destroy", &[name])?;
+        ensure(said.matches("was not created for a program of this user").count() == 2, said)?;
+    }
+    let mut input = program.child_mut().stdin.take().ok_or("no standard input")?;
+    input.write_all(b"ended well\n")?;
+    drop(input);
+    ensure(program.wait(LIMIT)?.success(), fs::read_to_string(&log)?)?;
+    let said = fs::read_to_string(&log)?;
+    ensure(said.contains("ended well"), said)?;
+    eventually("its region is gone", || {
+        let regions = rig.gmm(&["list", "-R"]).ok()?;
+        (!regions.contains("exec-")).then_some(())
+    })
+}
+
+pub fn a_block_device_is_its_users() -> Outcome {
+    let rig = rig()?;
+    let folder = lent(&rig)?;
+    let socket = rig.path("nbd/alice.sock");
+    fs::create_dir(rig.path("nbd"))?;
+    chown(rig.path("nbd"), Some(ALICE), None)?;
+    let mut server = Command::new(folder.join("cn-agent"));
+    server.args(["nbd", "alice", "--socket"]).arg(&socket).arg("--agent").arg(rig.socket());
+    let mut server = as_user(ALICE, server);
+    let log = rig.path("nbd.log");
+    Process::log_to(&mut server, &log)?;
+    let server = rig.lab.spawn("cn", server)?;
+    eventually("it serves", || socket.exists().then_some(()))?;
+    ensure(fs::metadata(&socket)?.permissions().mode() & 0o777 == 0o600, "its socket is its user's")?;
+    // With other rights at the socket, too: it is asked who comes.
+    fs::set_permissions(&socket, Permissions::from_mode(0o666))?;
+    let greeted = |uid: u32| played(&rig, uid, "greeted", &[&socket.to_string_lossy()]);
+    let (alice, bob) = (greeted(ALICE)?, greeted(BOB)?);
+    ensure(alice == "greeted\n" && bob == "turned away\n", format!("alice {alice} bob {bob}"))?;
+    drop(server);
+    Ok(())
+}
+
+/// What a user's program does, by the first argument; the second is the agent's socket.
+pub fn play() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, part, socket, rest @ ..] = &arguments[..] else { return ExitCode::from(2) };
+    let (socket, rest) = (Path::new(socket), rest.iter().map(String::as_str).collect::<Vec<_>>());
+    let done = match (part.as_str(), &rest[..]) {
+        ("port", [hpa]) => port(socket, hpa),
+        ("port-later", [region]) => port_later(socket, region),
+        ("map", [region]) => map(socket, region),
+        ("keep", [region]) => keep(socket, region),
+        ("look", [space]) => look(socket, space),
+        ("forge", [region]) => forge(socket, region),
+        ("reuse", [region]) => reuse(socket, region),
+        ("name", [region, pid]) => name_process(socket, region, pid),
+        ("no-userfaultfd", [region]) => no_userfaultfd(socket, region),
+        ("destroy", [region]) => destroy(socket, region),
+        ("greeted", [server]) => greeted(Path::new(server)),
+        _ => Err(format!("no part {part} with {rest:?}").into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", error.message().unwrap_or_default());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn word<T, E>(outcome: &Result<T, E>) -> &'static str {
+    if outcome.is_ok() { "done" } else { "failed" }
+}
+
+fn port(socket: &Path, hpa: &str) -> Outcome {
+    let hpa: u64 = hpa.parse()?;
+    let mut port = Client::connect(socket)?;
+    let mut bytes = vec![0; 8192];
+    let outcomes = [
+        word(&port.read(hpa)),
+        word(&port.write(hpa, &[1; 64])),
+        word(&port.read_bytes(hpa + 4096, &mut bytes)),
+        word(&port.write_bytes(hpa, &bytes)),
+    ];
+    println!("{}", outcomes.join(" "));
+    Ok(())
+}
+
+/// Reads what is attached later, through a port that was opened before.
+fn port_later(socket: &Path, region: &str) -> Outcome {
+    let mut port = Client::connect(socket)?;
+    let attached = eventually("it is attached", || {
+        port.regions().ok()?.into_iter().find(|found| found.region == region && found.state == "active")
+    })?;
+    ensure(port.read(attached.hpa).is_err(), "another user's region is read")
+}
+
+fn request(region: &str, kind: Kind) -> MapRequest {
+    MapRequest {
+        region: region.into(),
+        kind,
+        limit: 1 << 20,
+        prefetch: true,
+        fresh: false,
+        lost_wait_ms: 1000,
+        stay: false,
+        keeps: false,
+        resume: false,
+    }
+}
+
+fn map(socket: &Path, region: &str) -> Outcome {
+    match Owner::map(socket, request(region, Kind::Shared)) {
+        Ok(_) => println!("mapped"),
+        Err(error) => println!("{error}"),
+    }
+    Ok(())
+}
+
+fn keep(socket: &Path, region: &str) -> Outcome {
+    let owner = Owner::map(socket, request(region, Kind::Private))?;
+    println!("mapped");
+    std::io::stdin().read_line(&mut String::new())?;
+    drop(owner);
+    Ok(())
+}
+
+fn look(socket: &Path, space: &str) -> Outcome {
+    let space: u64 = space.parse()?;
+    let seen = client::paging(socket, None)?.len();
+    let set = client::set_limit(socket, space, 2 << 20);
+    let answer = |ask: Ask| -> Outcome<Answer> {
+        let mut socket = UnixStream::connect(socket)?;
+        message::write(&mut socket, &Request { version: VERSION, ask })?;
+        Ok(message::read(&mut socket, 1 << 16)?)
+    };
+    let clean = matches!(answer(Ask::CleanAll { space })?, Answer::Done);
+    let join = join(socket, space, std::process::id(), false, &[File::open("/dev/null")?.into()])?;
+    let there = |done: bool| if done { "done" } else { "not there" };
+    let joined = if join.contains("belongs to another user") { "refused" } else { "looked at" };
+    println!("{seen} spaces; set: {}; clean: {}; join: {joined}", there(set.is_ok()), there(clean));
+    Ok(())
+}
+
+/// What the agent says to a request to join with these descriptors.
+fn join(socket: &Path, space: u64, pid: u32, resume: bool, descriptors: &[OwnedFd]) -> Outcome<String> {
+    let path = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or("too long a path")?;
+    let connection = Socket::connect(&path, LIMIT)?;
+    let view = resume.then_some(0);
+    let request = JoinRequest { space, address: 1 << 30, bytes: 4096, offset: 0, pid, view, resume };
+    let bytes = message::encode(&Request { version: VERSION, ask: Ask::Join(request) });
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    connection.send(&bytes, &descriptors)?;
+    let mut none = cxloe_member::socket::Descriptors::new();
+    let mut head = [0; WELCOME_BYTES];
+    connection.receive_exact(&mut head, &mut none)?;
+    let welcome = Welcome::decode(&head).ok_or("no welcome")?;
+    let mut text = vec![0; welcome.text as usize];
+    connection.receive_exact(&mut text, &mut none)?;
+    Ok(if welcome.status == WELCOME { "welcome".into() } else { String::from_utf8_lossy(&text).into_owned() })
+}
+
+/// A shared state of our own making: what it says of the region is right, what it says of pages is not.
+fn forged(region: &str, kind: Kind, sealed: bool) -> Outcome<OwnedFd> {
+    let file = File::from(memfd_create(c"forged", MFdFlags::MFD_ALLOW_SEALING)?);
+    let pages: u64 = 1024;
+    let tables = 4096 + 1024 * 64;
+    let views = if kind == Kind::Private { 1024 } else { 1 };
+    file.set_len(tables + views * pages * 8)?;
+    let name = region.as_bytes();
+    let head = [u64::from_le_bytes(*b"CXLoElgr"), 1, 77, kind as u64, pages, 64, 0, 0, 1000, name.len() as u64, pages];
+    for (index, word) in head.into_iter().enumerate() {
+        file.write_at(&word.to_le_bytes(), index as u64 * 8)?;
+    }
+    file.write_at(name, 64 * 8)?;
+    // A process that lives, views and slots that there are not, buffers of others, states without a meaning.
+    let records = [1, u64::MAX, u64::from(std::process::id()), 5, 1 << 30, 0, 0, 0];
+    for (index, word) in records.into_iter().enumerate() {
+        file.write_at(&word.to_le_bytes(), 4096 + index as u64 * 8)?;
+    }
+    for page in 0..pages {
+        let entry = page << 40 | (page * 0x0101_0101) << 8 | page & 0xFF;
+        file.write_at(&entry.to_le_bytes(), tables + page * 8)?;
+    }
+    if sealed {
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&file, FcntlArg::F_ADD_SEALS(seals))?;
+    }
+    Ok(file.into())
+}
+
+/// What the agent says to a request to go on with a region whose shared state is this.
+fn resume(socket: &Path, request: MapRequest, descriptors: &[OwnedFd]) -> Outcome<String> {
+    let path = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or("too long a path")?;
+    let connection = Socket::connect(&path, LIMIT)?;
+    let request = MapRequest { resume: true, ..request };
+    let bytes = message::encode(&Request { version: VERSION, ask: Ask::Map(request) });
+    let descriptors: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
+    connection.send(&bytes, &descriptors)?;
+    let mut none = cxloe_member::socket::Descriptors::new();
+    let mut prefix = [0; 4];
+    connection.receive_exact(&mut prefix, &mut none)?;
+    let mut text = vec![0; u32::from_be_bytes(prefix) as usize];
+    connection.receive_exact(&mut text, &mut none)?;
+    match message::decode(&text)? {
+        Answer::Refused(refused) => Ok(refused.to_string()),
+        other => Ok(format!("{other:?}")),
+    }
+}
+
+fn forge(socket: &Path, region: &str) -> Outcome {
+    for kind in [Kind::Private, Kind::Shared, Kind::Foreign] {
+        let memory = File::from(memfd_create(c"memory", MFdFlags::MFD_ALLOW_SEALING)?);
+        memory.set_len(4 << 20)?;
+        let seals = SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_SEAL;
+        fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
+        let shown = [forged(region, kind, true)?, memory.into()];
+        println!("{}", resume(socket, request(region, kind), &shown)?);
+        let nothing = resume(socket, request(region, kind), &[forged(region, kind, false)?])?;
+        ensure(nothing.contains("another user") || nothing.contains("no shared state"), nothing)?;
+        let [shown, memory] = shown;
+        let joined = join(socket, 77, std::process::id(), true, &[File::open("/dev/null")?.into(), shown, memory])?;
+        ensure(joined != "welcome", joined)?;
+    }
+    Ok(())
+}
+
+fn reuse(socket: &Path, region: &str) -> Outcome {
+    let owner = Owner::map(socket, request(region, Kind::Foreign))?;
+    let shown = owner.shared_state().try_clone_to_owned()?;
+    let anew = File::options().write(true).open(format!("/proc/self/fd/{}", shown.as_raw_fd()));
+    let writable = if anew.is_err() { "not writable" } else { "writable" };
+    // The region is free again: whoever shows what is left of it has a right to that one, not to `all`.
+    drop(owner);
+    let other = resume(socket, request("all", Kind::Foreign), &[shown])?;
+    let other = if other.starts_with("Mapped") { "for another region" } else { "not for another region" };
+    println!("{writable}; {other}");
+    Ok(())
+}
+
+fn userfaultfd() -> Outcome<OwnedFd> {
+    Ok(cxloe_paging::uffd::Uffd::create_user_only()?.into())
+}
+
+fn name_process(socket: &Path, region: &str, pid: &str) -> Outcome {
+    let owner = Owner::map(socket, request(region, Kind::Foreign))?;
+    println!("{}", join(socket, owner.space(), pid.parse()?, false, &[userfaultfd()?])?);
+    Ok(())
+}
+
+fn no_userfaultfd(socket: &Path, region: &str) -> Outcome {
+    let owner = Owner::map(socket, request(region, Kind::Private))?;
+    let (pipe, _other) = nix::unistd::pipe()?;
+    for descriptor in [pipe, File::open("/dev/zero")?.into(), memfd_create(c"x", MFdFlags::empty())?] {
+        println!("{}", join(socket, owner.space(), std::process::id(), false, &[descriptor])?);
+    }
+    Ok(())
+}
+
+fn destroy(socket: &Path, region: &str) -> Outcome {
+    let region = Name::new(region)?;
+    for outcome in [client::destroy(socket, region.clone()), client::grow(socket, region, 1 << 30)] {
+        println!("{}", outcome.map_or_else(|error| error.to_string(), |()| "done".into()));
+    }
+    Ok(())
+}
+
+/// Whether an NBD server speaks to this process.
+fn greeted(server: &Path) -> Outcome {
+    let mut socket = UnixStream::connect(server)?;
+    socket.set_read_timeout(Some(LIMIT))?;
+    let mut greeting = [0; 8];
+    let spoken = std::io::Read::read_exact(&mut socket, &mut greeting).is_ok();
+    println!("{}", if spoken && greeting == *b"NBDMAGIC" { "greeted" } else { "turned away" });
+    Ok(())
+}
