@@ -96,10 +96,7 @@ impl RegionController {
         peers: Peers,
     ) -> Result<RegionController, ControllerError> {
         let mut attachments = state.load()?;
-        let leases = state.load_leases().unwrap_or_else(|error| {
-            tracing::warn!(%error, "starting without remembered temporary regions");
-            Leases::default()
-        });
+        let leases = state.load_leases()?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
         attachments.prefer(preference);
         let changes = attachments.begin();

@@ -9,7 +9,7 @@ use cxloe_daemon::{Backoff, Connection};
 use cxloe_fabric::api::MemoryNodeRegistered;
 use cxloe_fabric::model::{CommandResult, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark};
 use cxloe_mn::control::{
-    JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
+    AUTHORISATION_MS, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
 };
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
 use cxloe_mn_core::translation::Unmapped;
@@ -285,6 +285,32 @@ fn what_the_manager_lists_for_nobody_is_kept_until_it_is_unmapped_by_name() {
     assert_eq!((first_line(&m, 2), m.orphans_to_report().len()), ([0; 64], 0));
     apply(&mut m, &command(7, NodeAction::MapCmem(mapping(CN2, 9, &[2])))).unwrap();
     assert_eq!(m.table().lookup(CN2, 9), Some(MpExtent(2)));
+}
+
+#[test]
+fn without_word_from_a_manager_for_a_day_nobody_is_served_and_nothing_is_lost() {
+    let (mut m, answer) = with_orphans(4);
+    let listed = MemoryNodeRegistered { mappings: vec![mapping(CN1, 0, &[0, 1])], ..answer.clone() };
+    let job = m.registered(&listed).unwrap();
+    m.finish(job, Ok(()));
+    m.confirm(1000);
+    assert_eq!((m.expire(1000 + AUTHORISATION_MS - 1), m.len()), (0, 2));
+    m.confirm(5000);
+    assert_eq!((m.expire(1000 + AUTHORISATION_MS), m.len()), (0, 2), "it was heard meanwhile");
+    let held = m.held();
+    assert_eq!((m.expire(5000 + AUTHORISATION_MS), m.len()), (2, 0));
+    assert_eq!((m.table().lookup(CN1, 0), m.table().lookup(CN1, 1)), (None, None));
+    assert_eq!((m.expire(5000 + AUTHORISATION_MS), m.held()), (0, held), "once, and it is still held");
+    // The manager is there again: one extent is listed, the other it knows of and unmaps, the third is an orphan as before.
+    let back = MemoryNodeRegistered { unowned: (2..8).collect(), ..answer };
+    let job = m.registered(&back).unwrap();
+    m.finish(job, Ok(()));
+    assert_eq!((m.table().lookup(CN1, 0), first_line(&m, 0)), (Some(MpExtent(0)), [7; 64]));
+    assert_eq!((m.len(), first_line(&m, 1)), (1, [7; 64]));
+    let orphans: Vec<u64> = m.orphans_to_report().iter().flat_map(|orphan| orphan.extents.iter()).collect();
+    assert_eq!(orphans, [2]);
+    apply(&mut m, &command(6, NodeAction::UnmapCmem(mapping(CN1, 1, &[1])))).unwrap();
+    assert_eq!((done(&m), first_line(&m, 1)), (vec![6], [0; 64]));
 }
 
 #[test]

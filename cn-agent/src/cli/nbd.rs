@@ -31,7 +31,7 @@ pub struct NbdArgs {
     /// The region; its name is that of the export as well
     #[arg(short, long, value_name = "NAME")]
     region: Name,
-    /// Where to listen: a Unix socket, for its own user and group
+    /// Where to listen: a Unix socket, for its own user, and for the one it is given to (`chown`)
     #[arg(short, long, value_name = "PATH")]
     socket: PathBuf,
     /// Refuse writes

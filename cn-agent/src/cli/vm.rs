@@ -110,7 +110,7 @@ pub struct ServeUffdArgs {
     /// The region that holds the machine's memory
     #[arg(short, long, value_name = "NAME")]
     region: Name,
-    /// Where the monitor is to connect: a Unix socket, for its own user and group
+    /// Where the monitor is to connect: a Unix socket, for its own user, and for the one it is given to (`chown`)
     #[arg(short, long, value_name = "PATH")]
     socket: PathBuf,
     /// First write a snapshot's memory file to the region

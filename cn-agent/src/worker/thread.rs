@@ -362,6 +362,7 @@ impl Worker {
         while let Ok(order) = self.inbox.try_recv() {
             self.obey(order);
         }
+        self.go_on_quieting();
     }
 
     /// Goes to another CPU, if that is better.

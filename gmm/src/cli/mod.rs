@@ -1,5 +1,6 @@
 //! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
 
+mod backup;
 mod bindings;
 mod doctor;
 mod fabric_file;
@@ -94,6 +95,10 @@ enum Command {
     Forget(nodes::ForgetArgs),
     /// Take a store for the fabric's that lacks what nodes have seen, and show what that loses
     AdoptFabric(lineage::AdoptArgs),
+    /// Take all that the store has as one file
+    Backup(backup::BackupArgs),
+    /// Put a backup in the place of all that the store has
+    Restore(backup::RestoreArgs),
     /// Have a memory node zero the memory that no region has, and give it back
     ReleaseOrphans(lineage::ReleaseOrphansArgs),
     /// Ask the FM API of a CXL switch, this manager's or another's
@@ -153,6 +158,8 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::Release(release) => nodes::release(&client, release).await,
             Command::Forget(forget) => nodes::forget(&client, forget).await,
             Command::AdoptFabric(adopt) => lineage::adopt(&client, adopt).await,
+            Command::Backup(args) => backup::backup(&client, args).await,
+            Command::Restore(args) => backup::restore(&client, args).await,
             Command::ReleaseOrphans(release) => lineage::release_orphans(&client, release).await,
             Command::Fm(fm) => fm::run(*fm).await,
             Command::Monitor(monitor) => monitor::run(&client, monitor).await,

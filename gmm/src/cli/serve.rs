@@ -68,6 +68,9 @@ pub struct ServeArgs {
     /// Configuration file (TOML)
     #[arg(long, env = "CXLOE_GMM_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Begin a new fabric where the store is empty, though nodes are here that have followed another manager
+    #[arg(long)]
+    new_fabric: bool,
     #[command(flatten)]
     settings: Settings,
 }
@@ -209,6 +212,7 @@ impl Settings {
             fm,
             metrics: self.metrics,
             port_file: self.port_file,
+            new_fabric: false,
         })
     }
 }
@@ -247,7 +251,8 @@ impl ServeArgs {
     /// # Errors
     /// When they cannot be read, or do not work together.
     pub fn resolve(self) -> Result<Config, Failure> {
-        self.settings()?.into_config()
+        let new_fabric = self.new_fabric;
+        Ok(Config { new_fabric, ..self.settings()?.into_config()? })
     }
 }
 
@@ -256,10 +261,11 @@ impl ServeArgs {
 /// # Errors
 /// When the configuration does not work or the manager cannot serve.
 pub fn run(args: ServeArgs) -> Result<(), Failure> {
+    let new_fabric = args.new_fabric;
     let settings = args.settings()?;
     let filter = std::env::var("CXLOE_LOG").unwrap_or_else(|_| log::FILTER_DEFAULT.into());
     let _log = log::start(&filter, settings.log.unwrap_or_default());
-    let config = settings.into_config()?;
+    let config = Config { new_fabric, ..settings.into_config()? };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

@@ -1,7 +1,5 @@
 //! What compute nodes ask of the manager: to be known, and to hear of changes to their regions; and how they are forgotten.
 
-use std::collections::BTreeSet;
-
 use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, Owner, Party, RegisterComputeNode, VppbError,
 };
@@ -264,14 +262,20 @@ impl Manager {
 
     /// A compute node that was named as an owner and has not been heard of.
     fn new_compute_node(&self, cn_id: CnId) -> ComputeNode {
-        let taken: BTreeSet<u32> = self.state.compute_nodes.values().map(|node| node.index).collect();
-        let index = (0..).zip(&taken).find(|(index, taken)| index != *taken).map(|(index, _)| index);
+        let count = self.state.compute_nodes.len();
+        let mut taken = vec![false; count];
+        for node in self.state.compute_nodes.values() {
+            if let Some(place) = taken.get_mut(node.index as usize) {
+                *place = true;
+            }
+        }
+        let index = taken.iter().position(|taken| !taken).unwrap_or(count) as u32;
         let used = self.state.meta.cmem_forgotten;
         // Of whoever had its id before it was forgotten.
         let before = Retired { base: 0, bytes: used, instance_id: 0, event: u64::MAX };
         ComputeNode {
             cn_id,
-            index: index.unwrap_or(taken.len() as u32),
+            index,
             name: None,
             udp: None,
             instance_id: 0,

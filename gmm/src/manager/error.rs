@@ -179,6 +179,20 @@ pub enum ManagerError {
         /// Why.
         reason: String,
     },
+    /// The store is empty, and nodes are here that have followed another manager.
+    #[error(
+        "this store, at term {}, knows of no region, and {node} has followed a manager at term {}: it looks like the wrong data \
+         directory",
+        own.term, seen.term
+    )]
+    OtherFabric {
+        /// A node that does not follow.
+        node: Party,
+        /// What it has seen.
+        seen: Watermark,
+        /// Where this manager is.
+        own: Watermark,
+    },
     /// The compute node is there, or has something.
     #[error("compute node {compute_node} cannot be forgotten: {reason}")]
     ComputeNodeNeeded {
@@ -258,7 +272,8 @@ impl ManagerError {
             | Self::WrongKind { .. }
             | Self::LdInUse { .. }
             | Self::StillNeeded { .. }
-            | Self::ComputeNodeNeeded { .. } => ErrorCode::WrongState,
+            | Self::ComputeNodeNeeded { .. }
+            | Self::OtherFabric { .. } => ErrorCode::WrongState,
             Self::NoSpace { .. } | Self::TooFewNodes { .. } => ErrorCode::NoSpace,
             Self::OverQuota { .. } => ErrorCode::OverQuota,
             Self::StaticFabric => ErrorCode::StaticFabric,
@@ -321,6 +336,11 @@ impl ManagerError {
             Self::LdInUse { .. } => "destroy regions of its compute node there first, or unbind it".into(),
             Self::StillNeeded { .. } => {
                 "wait until it is unreachable and destroy its regions, or force it".into()
+            }
+            Self::OtherFabric { .. } => {
+                "start the manager over the store of these nodes' fabric, or restore its backup (`gmm restore`); where it is gone, \
+                 `gmm adopt-fabric` shows what would be lost; `gmm serve --new-fabric` begins another fabric beside it"
+                    .into()
             }
             Self::ComputeNodeNeeded { .. } => {
                 "`gmm list -C` and `gmm list -R` show whether it is there, and what it has".into()

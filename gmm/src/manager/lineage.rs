@@ -64,6 +64,21 @@ impl Manager {
         Err(ManagerError::Stale { node: node.clone(), seen, own })
     }
 
+    /// Refuses to begin with what looks like the wrong store: one that knows of no region, while nodes ask that have followed
+    /// another manager.
+    pub(super) fn check_fabric(&self) -> Result<(), ManagerError> {
+        let now_ms = self.now_ms;
+        let heard = |refused: &&Refused| refused.heard_ms.saturating_add(REFUSED_FOR_MS) > now_ms;
+        let begun = self.options.anew || !self.state.regions.is_empty();
+        let stranger = self.refused.iter().find(|(_, refused)| heard(refused)).filter(|_| !begun);
+        match stranger {
+            Some((node, Refused { seen, .. })) => {
+                Err(ManagerError::OtherFabric { node: node.clone(), seen: *seen, own: self.watermark() })
+            }
+            None => Ok(()),
+        }
+    }
+
     /// A node says that it does not follow.
     pub(super) fn not_followed(&mut self, said: NotFollowed) -> Result<(), ManagerError> {
         let NotFollowed { node, seen, mut holds } = said;

@@ -12,7 +12,7 @@
 //! `placement` (which memory nodes give how much), `release` (making an owner let go), `devices` (logical devices and
 //! their bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
 //! extents, [`liveness`] who was heard of when, `lineage` who led this fabric and which nodes do not follow, `orphans`
-//! memory that no region has, `index` what follows from the state.
+//! memory that no region has, `restore` a backup put in the place of all, `index` what follows from the state.
 
 mod cmem;
 mod compute_nodes;
@@ -32,6 +32,7 @@ mod placement;
 pub mod pool;
 mod regions;
 mod release;
+mod restore;
 mod reports;
 pub mod state;
 mod undo;
@@ -309,6 +310,9 @@ impl Manager {
             return Err(ManagerError::StaticFabric);
         }
         self.check_frozen(&command)?;
+        if command.is_for_dynamic_fabrics() {
+            self.check_fabric()?;
+        }
         match command {
             Command::RegisterMemoryNode(node) => self.register_memory_node(node),
             Command::SyncMemoryNode(name, sync) => self.sync_memory_node(&name, sync),

@@ -64,6 +64,8 @@ pub struct Options {
     pub new_fabric: u64,
     /// Random, another one for each start: tells this run from every other one over the store or a copy of it. 0: none.
     pub run: u64,
+    /// Whether this is a new fabric for certain, though nodes are here that have followed another one.
+    pub anew: bool,
 }
 
 impl Default for Options {
@@ -74,6 +76,7 @@ impl Default for Options {
             declared: Declared::default(),
             new_fabric: 0,
             run: 0,
+            anew: false,
         }
     }
 }

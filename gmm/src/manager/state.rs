@@ -105,6 +105,8 @@ pub enum Change {
     Orphans(Orphans),
     /// A memory node holds no memory any more that no region has.
     OrphansGone(Name),
+    /// All that was, the first, has been replaced by a backup.
+    Replaced(Box<State>, Box<State>),
 }
 
 /// A state that contradicts itself: the store was damaged, or written by something else.
@@ -113,9 +115,28 @@ pub enum Change {
 pub struct Contradiction(pub String);
 
 impl State {
+    /// The changes that make this state of an empty one.
+    pub fn changes(&self) -> Vec<Change> {
+        let mut changes = vec![Change::Meta(self.meta)];
+        changes.extend(self.leader_terms.values().cloned().map(Change::LeaderTerm));
+        changes.extend(self.orphans.values().cloned().map(Change::Orphans));
+        changes.extend(self.memory_nodes.values().cloned().map(Change::MemoryNode));
+        changes.extend(self.compute_nodes.values().cloned().map(Change::ComputeNode));
+        changes.extend(self.regions.values().cloned().map(Change::Region));
+        changes.extend(self.logical_devices.values().cloned().map(Change::LogicalDevice));
+        changes.extend(self.operations.values().cloned().map(Change::Operation));
+        changes.extend(self.qos.values().cloned().map(Change::Qos));
+        changes.extend(self.cleared_logs.values().cloned().map(Change::LogCleared));
+        let commands = self.commands.iter();
+        changes.extend(commands.map(|((node, _), command)| Change::CommandIssued(node.clone(), command.clone())));
+        changes.extend(self.events.iter().cloned().map(Change::Event));
+        changes
+    }
+
     /// Takes one step.
     pub fn apply(&mut self, change: Change) {
         match change {
+            Change::Replaced(_, after) => *self = *after,
             Change::Meta(meta) => self.meta = meta,
             Change::MemoryNode(node) => drop(self.memory_nodes.insert(node.name.clone(), node)),
             Change::ComputeNode(node) => drop(self.compute_nodes.insert(node.cn_id, node)),

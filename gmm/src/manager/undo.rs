@@ -74,6 +74,10 @@ impl UndoLog {
         let undo: Undo = match change {
             // The counters are put back as a whole.
             Change::Meta(_) => return,
+            Change::Replaced(before, _) => {
+                let before = before.clone();
+                Box::new(move |state| *state = *before)
+            }
             Change::MemoryNode(node) => as_before!(state, memory_nodes, node.name.clone()),
             Change::MemoryNodeGone(name) => {
                 self.steps.push(as_before!(state, qos, name.clone()));

@@ -49,6 +49,8 @@ pub struct Config {
     pub metrics: Option<MetricsAddress>,
     /// File to write the bound TCP address to once it is served.
     pub port_file: Option<PathBuf>,
+    /// Begin a new fabric where the store is empty, though nodes are here that have followed another manager.
+    pub new_fabric: bool,
 }
 
 impl Default for Config {
@@ -67,6 +69,7 @@ impl Default for Config {
             fm: None,
             metrics: None,
             port_file: None,
+            new_fabric: false,
         }
     }
 }

@@ -51,6 +51,7 @@ impl LeaderTerm {
             declared: config.declared.clone(),
             new_fabric: rand::random_range(1..=u64::MAX),
             run: rand::random_range(1..=u64::MAX),
+            anew: config.new_fabric,
         };
         let place = config.store.to_string();
         let (manager, outcome) = Manager::take_over(state, options, clock.now_ms())

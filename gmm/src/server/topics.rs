@@ -112,7 +112,9 @@ fn topic_of(change: &Change) -> Option<Topic> {
         Change::Orphans(orphans) => Topic::Orphans(orphans.memory_node.clone()),
         Change::OrphansGone(name) => Topic::Orphans(name.clone()),
         Change::Event(_) => Topic::Events,
-        Change::Meta(_)
+        // Whoever waits is told nothing, asks again, and is told then.
+        Change::Replaced(..)
+        | Change::Meta(_)
         | Change::Operation(_)
         | Change::Qos(_)
         | Change::LogCleared(_)

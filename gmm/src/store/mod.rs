@@ -3,6 +3,7 @@
 //!
 //! There are three: in memory, in a file of redb's, and in etcd. What they keep is the same, and is said in [`record`].
 
+pub mod backup;
 pub mod etcd;
 mod lease;
 mod memory;

@@ -7,6 +7,8 @@
 //!   load:    tables in the order of Table::ALL, keys ascending --Restore::add--> State, verified
 //! ```
 
+use std::collections::BTreeSet;
+
 use serde::de::DeserializeOwned;
 
 use crate::manager::{Change, Contradiction, State};
@@ -129,9 +131,40 @@ impl Record {
         Ok(records)
     }
 
+    /// The records of all of a state, by table and key.
+    ///
+    /// # Errors
+    /// [`RecordError`], as of [`all_of`](Self::all_of).
+    pub fn all_of_state(state: &State) -> Result<Vec<Self>, RecordError> {
+        let mut records = Self::all_of(&state.changes())?;
+        records.sort_by(|a, b| a.place().cmp(&b.place()));
+        Ok(records)
+    }
+
+    fn place(&self) -> (Table, &str) {
+        match self {
+            Self::Put(table, key, _) | Self::Delete(table, key) | Self::DeleteBelow(table, key) => (*table, key),
+        }
+    }
+
+    /// What makes a store of `after` out of one of `before`.
+    fn difference(before: &State, after: &State, records: &mut Vec<Self>) -> Result<(), RecordError> {
+        let after = Self::all_of_state(after)?;
+        let kept: BTreeSet<(Table, &str)> = after.iter().map(Self::place).collect();
+        for record in Self::all_of_state(before)? {
+            let (table, key) = record.place();
+            if !kept.contains(&(table, key)) {
+                records.push(Self::Delete(table, key.to_owned()));
+            }
+        }
+        records.extend(after);
+        Ok(())
+    }
+
     fn append(change: &Change, records: &mut Vec<Self>) -> Result<(), RecordError> {
         let record = match change {
             Change::Meta(meta) => put(Table::Meta, COUNTERS_KEY.to_owned(), meta)?,
+            Change::Replaced(before, after) => return Self::difference(before, after, records),
             Change::MemoryNode(node) => put(Table::MemoryNodes, node.name.to_string(), node)?,
             Change::ComputeNode(node) => put(Table::ComputeNodes, node.cn_id.to_string(), node)?,
             Change::ComputeNodeGone(cn) => Self::Delete(Table::ComputeNodes, cn.to_string()),

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cxloe_daemon::{Backoff, Break, Connection, Contact, StateFile, Stopped};
 use cxloe_fabric::api::{
@@ -96,7 +96,7 @@ impl ManagerLink {
     ) -> Result<Self, ManagerLinkError> {
         let name = Name::new(options.name.clone())?;
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
-        let shell = Shell { mappings, options, stats, name, instance: rand::random() };
+        let shell = Shell { mappings, options, stats, name, instance: rand::random(), began: Instant::now() };
         Ok(ManagerLink(cxloe_daemon::ManagerLink::start(&url, backoff, shell, Shell::registration)?))
     }
 
@@ -122,11 +122,14 @@ struct Shell {
     stats: Stats,
     name: Name,
     instance: u64,
+    /// What the time is counted from by which authorisations end.
+    began: Instant,
 }
 
 impl Shell {
     /// From a registration until something breaks it.
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
+        self.mappings.expire(self.now_ms());
         let request = self.introduction();
         let client = contact.client();
         let answered = contact.ask(client.register_memory_node(&request)).await;
@@ -138,6 +141,7 @@ impl Shell {
             self.say_not_followed(contact).await?;
             return Err(Break::node(refusal));
         }
+        self.mappings.confirm(self.now_ms());
         self.remember(request.seen)?;
         self.hear_peers(&answer.udp_peers);
         let job = self.mappings.registered(&answer).map_err(Break::node)?;
@@ -159,6 +163,7 @@ impl Shell {
                 Refusal::AnotherRun => Break::Anew,
                 refusal => Break::node(refusal),
             })?;
+            self.mappings.confirm(self.now_ms());
             self.remember(before)?;
             // Before a compute node is given memory here, so that it is heard when it says Hello.
             self.hear_peers(&synced.udp_peers);
@@ -169,6 +174,10 @@ impl Shell {
                 }
             }
         }
+    }
+
+    fn now_ms(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Takes over where compute nodes are.

@@ -8,6 +8,7 @@
 //! * an extent is never taken from a CN by a command that names another CN
 //! * what this node serves and an accepted manager does not list is no longer served, but kept: it is this node's orphan,
 //!   given to nobody and zeroed by no one until the manager has it unmapped by name
+//! * what no manager has confirmed for [`AUTHORISATION_MS`] is no longer served, and kept in the same way, until one does
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -65,7 +66,14 @@ pub struct Mappings {
     orphans: BTreeMap<MpExtent, Translation>,
     /// Whether the manager has yet to hear of some of them.
     unreported: bool,
+    /// Served before, and not any more since no manager was heard for so long.
+    expired: Vec<Translation>,
+    /// When an accepted manager was heard last, in milliseconds of whatever clock tells the time here.
+    heard_ms: u64,
 }
+
+/// How long a compute node is served without word from the manager, in milliseconds: 24 hours.
+pub const AUTHORISATION_MS: u64 = 24 * 3600 * 1000;
 
 /// Runs of orphans that are reported at a time. Others are when these are released.
 const RUNS_PER_REPORT: usize = 2000;
@@ -75,7 +83,9 @@ impl Mappings {
     pub fn open(pool: Arc<Pool>, seen: Watermark) -> (Mappings, Recovery) {
         let (writer, recovery) = PageTableWriter::open(pool);
         let orphans = BTreeMap::new();
-        (Mappings { writer, seen, acked: 0, results: Vec::new(), orphans, unreported: false }, recovery)
+        let (results, expired) = (Vec::new(), Vec::new());
+        let (acked, unreported, heard_ms) = (0, false, 0);
+        (Mappings { writer, seen, acked, results, orphans, unreported, expired, heard_ms }, recovery)
     }
 
     /// The page table, to be shared with the workers.
@@ -125,6 +135,31 @@ impl Mappings {
         Ok(())
     }
 
+    /// An accepted manager has said something at `now_ms`: what it has not taken back may be served for
+    /// [`AUTHORISATION_MS`] more.
+    pub fn confirm(&mut self, now_ms: u64) {
+        self.heard_ms = self.heard_ms.max(now_ms);
+    }
+
+    /// Stops serving what no manager has confirmed for [`AUTHORISATION_MS`] at `now_ms`; how many extents. Their content is
+    /// kept, and they are served again when a manager lists them.
+    pub fn expire(&mut self, now_ms: u64) -> usize {
+        if now_ms.saturating_sub(self.heard_ms) < AUTHORISATION_MS || self.is_empty() {
+            return 0;
+        }
+        let all: Vec<Translation> = self.table().iter().collect();
+        self.remove(&all);
+        self.writer.seal();
+        let count = all.len();
+        self.expired.extend(all);
+        tracing::error!(
+            extents = count,
+            "no manager has been heard for 24 hours: compute nodes are not served any more; their memory is kept, and served \
+             again when the manager this node follows is there"
+        );
+        count
+    }
+
     /// Accepts a manager whose store contains all that this node has seen, which `terms` have to show.
     pub fn accept(&mut self, got: Watermark, terms: &[LeaderTerm]) -> Result<(), Refusal> {
         lineage::check(terms, got, self.seen)?;
@@ -136,7 +171,8 @@ impl Mappings {
     pub fn held(&self) -> Vec<Held> {
         let bytes = self.table().pool().extent_bytes();
         let mut held: BTreeMap<FabricCnId, u64> = BTreeMap::new();
-        for t in self.table().iter().chain(self.orphans.values().copied()) {
+        let kept = self.orphans.values().chain(&self.expired).copied();
+        for t in self.table().iter().chain(kept) {
             if let Some(cn) = fabric_cn(t.cn) {
                 *held.entry(cn).or_default() += bytes;
             }
@@ -204,7 +240,9 @@ impl Mappings {
     fn serve_only(&mut self, wanted: Vec<Translation>, free: &HashSet<u64>) -> Job {
         let keep: HashSet<Translation> = wanted.iter().copied().collect();
         let listed: HashSet<MpExtent> = wanted.iter().map(|translation| translation.mp_extent).collect();
-        let extra: Vec<Translation> = self.table().iter().filter(|held| !keep.contains(held)).collect();
+        let expired = std::mem::take(&mut self.expired);
+        let held = self.table().iter().chain(expired);
+        let extra: Vec<Translation> = held.filter(|held| !keep.contains(held)).collect();
         self.remove(&extra);
         let generation = if extra.is_empty() { 0 } else { self.writer.seal() };
         let unknown =

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! [`Mappings`] decides without I/O: a command becomes a [`Job`], a finished job a result. [`ManagerLink`] is
-//! the shell around it. When the manager is away, everything mapped goes on being served. Where there is no manager,
-//! a [`StaticMap`] says who gets what.
+//! the shell around it. When the manager is away, everything mapped goes on being served for 24 hours. Where there is no
+//! manager, a [`StaticMap`] says who gets what.
 
 mod background;
 mod job;
@@ -22,5 +22,5 @@ mod static_map;
 
 pub use job::{Job, JobError};
 pub use manager_link::{ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};
-pub use mappings::{Mappings, Refusal};
+pub use mappings::{AUTHORISATION_MS, Mappings, Refusal};
 pub use static_map::{StaticMap, StaticMapError, StaticRange};

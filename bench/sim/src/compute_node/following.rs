@@ -235,6 +235,8 @@ impl Managed {
             registration: self.registration,
             after_event: self.after_event,
             released: self.attachments.released(),
+            // Nothing is said: addresses are used up by no plan.
+            quiet: 0,
             wait_ms,
         };
         self.port.call(Request::SyncComputeNode(self.cn, sync), Duration::from_millis(wait_ms), now, net);

@@ -80,6 +80,28 @@ pub struct AdoptFabric {
     pub seen: Vec<Watermark>,
 }
 
+/// Has a backup take the place of all that the store has.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RestoreStore {
+    /// The backup, as `GET /v1/backup` gave it.
+    pub backup: String,
+    /// Although it is another fabric's.
+    #[serde(default)]
+    pub other_fabric: bool,
+}
+
+/// A backup has taken the place of all that the store had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RestoredStore {
+    /// How far the store had come before.
+    pub before: Watermark,
+    /// How far it had when the backup was taken. Nodes that have seen more refuse it until that is given up.
+    pub restored: Watermark,
+    /// Where it is now.
+    pub now: Watermark,
+}
+
 /// A memory node holds memory that no region has; it keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

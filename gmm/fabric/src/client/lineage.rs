@@ -3,7 +3,9 @@
 use reqwest::Method;
 
 use super::{Client, ClientError};
-use crate::api::{AdoptFabric, NotFollowed, Orphans, RefusedNode, ReleaseOrphans, ReportOrphans};
+use crate::api::{
+    AdoptFabric, NotFollowed, Orphans, RefusedNode, ReleaseOrphans, ReportOrphans, RestoreStore, RestoredStore,
+};
 use crate::model::Name;
 
 impl Client {
@@ -30,6 +32,23 @@ impl Client {
     /// Any [`ClientError`]; refused with `not_found` when no node is refused that has seen that.
     pub async fn adopt_fabric(&self, adopt: &AdoptFabric) -> Result<(), ClientError> {
         self.exchange(Method::POST, "/v1/adopt", "adopt the fabric", Some(adopt), 0).await.map(drop)
+    }
+
+    /// All that the manager's store has, as one file.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub async fn backup(&self) -> Result<Vec<u8>, ClientError> {
+        let taken = self.exchange(Method::GET, "/v1/backup", "back the store up", None::<&()>, 0).await?;
+        Ok(taken.1)
+    }
+
+    /// Has a backup take the place of all that the manager's store has.
+    ///
+    /// # Errors
+    /// Any [`ClientError`]; refused with `bad_request` when it is none, or another fabric's.
+    pub async fn restore(&self, restore: &RestoreStore) -> Result<RestoredStore, ClientError> {
+        self.call(Method::POST, "/v1/restore", "restore a backup", Some(restore), 0).await
     }
 
     /// Reports memory that a memory node holds although no region has it.

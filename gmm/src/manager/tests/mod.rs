@@ -1,6 +1,7 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that do what they are told.
-//! `rules`, `devices`, `operations` and `lineage` have a test for each rule, `orders` looks for an order of events that breaks one.
+//! `rules`, `devices`, `operations`, `lineage` and `cmem` have a test for each rule, `orders` looks for an order of events that breaks one.
 
+mod cmem;
 mod devices;
 mod lineage;
 mod operations;
@@ -137,6 +138,8 @@ struct Agent {
     attached: BTreeMap<Name, Region>,
     released: Vec<ReleasedRegion>,
     held: bool,
+    /// What it says of its requests.
+    quiet: u64,
 }
 
 impl Agent {
@@ -236,11 +239,16 @@ impl Fabric {
 
     /// Starts the agent of a compute node, named `cn1` for `cn(1)` and so on.
     fn register_cn(&mut self, last: u8) {
+        self.register_run(last, 5);
+    }
+
+    /// The same with this instance id.
+    fn register_run(&mut self, last: u8, instance_id: u64) {
         let register = RegisterComputeNode {
             cn_id: cn(last),
             name: name(&format!("cn{last}")),
             udp: None,
-            instance_id: 5,
+            instance_id,
             seen: Watermark::default(),
         };
         self.apply(Command::RegisterComputeNode(register)).unwrap();
@@ -255,7 +263,7 @@ impl Fabric {
         let agent = &self.agents[&cn(last)];
         let (registration, after_event) = (agent.registration, agent.after_event);
         let sync =
-            ComputeNodeSync { registration, after_event, released: agent.released.clone(), quiet: 0, wait_ms: 0 };
+            ComputeNodeSync { registration, after_event, released: agent.released.clone(), quiet: agent.quiet, wait_ms: 0 };
         self.apply(Command::SyncComputeNode(cn(last), sync))?;
         let synced = self.manager.compute_node_synced(cn(last), after_event);
         let agent = self.agents.get_mut(&cn(last)).unwrap();

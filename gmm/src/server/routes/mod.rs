@@ -3,6 +3,7 @@
 //! (long polls). The OpenAPI document is made from the very types the handlers take and return.
 
 mod answer;
+mod backup;
 mod compute_nodes;
 mod events;
 mod extract;
@@ -59,6 +60,7 @@ fn resources() -> ApiRouter<Core> {
         .merge(sessions::routes())
         .merge(events::routes())
         .merge(overview::routes())
+        .merge(backup::routes())
         .merge(health::routes())
 }
 

@@ -1,0 +1,88 @@
+//! `gmm backup` and `gmm restore`: the store as one file, taken and put back while the manager runs.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use cxloe_daemon::command_line::{Exit, Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::RestoreStore;
+use serde_json::json;
+
+/// Arguments of `gmm backup`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+All that the manager's store has, as of one moment, while the manager runs; from a store in etcd as from one in a file. The
+file is this user's alone, and is there when it is whole.
+
+Examples:
+  gmm backup /var/backups/gmm-$(date +%F).backup")]
+pub struct BackupArgs {
+    /// Where to
+    file: PathBuf,
+}
+
+/// Arguments of `gmm restore`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The backup takes the place of all that the manager's store has, while it runs. Nodes that have seen more than the backup has
+refuse the manager by name from then on, keep what they hold, and go on serving it: `gmm adopt-fabric` shows what would be lost
+with this backup, and with --force they follow.
+
+To have a lost store back, start `gmm serve` over an empty data directory and restore into that.
+
+Examples:
+  gmm restore /var/backups/gmm-2026-11-22.backup")]
+pub struct RestoreArgs {
+    /// Where from
+    file: PathBuf,
+    /// Although it is another fabric's than the one that runs
+    #[arg(long)]
+    other_fabric: bool,
+}
+
+/// Takes a backup.
+///
+/// # Errors
+/// When the manager cannot be asked, or the file cannot be written.
+pub async fn backup(client: &Client, args: BackupArgs) -> Result<(), Failure> {
+    let backup = client.backup().await?;
+    let failed = |error| Failure::failed(format!("cannot write {}: {error}", args.file.display()));
+    write_whole(&args.file, &backup).map_err(failed)?;
+    output::print(json!({ "file": args.file, "bytes": backup.len() }), false)
+}
+
+/// The file is there when it is whole and on disk.
+fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut draft = path.as_os_str().to_owned();
+    draft.push(format!(".new-{}", std::process::id()));
+    let draft = PathBuf::from(draft);
+    let written = || {
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&draft, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    written().inspect_err(|_| drop(fs::remove_file(&draft)))
+}
+
+/// Puts a backup back.
+///
+/// # Errors
+/// When the file cannot be read or is none, and when the manager cannot be asked or refuses.
+pub async fn restore(client: &Client, args: RestoreArgs) -> Result<(), Failure> {
+    let RestoreArgs { file, other_fabric } = args;
+    let read = fs::read_to_string(&file);
+    let backup =
+        read.map_err(|error| Failure::new(Exit::NotFound, format!("cannot read {}: {error}", file.display())))?;
+    let restored = client.restore(&RestoreStore { backup, other_fabric }).await?;
+    if restored.restored.revision < restored.before.revision {
+        to_stderr!("Warning: nodes that have seen more than this backup refuse it now; see `gmm adopt-fabric`");
+    }
+    output::print(output::value(restored)?, false)
+}

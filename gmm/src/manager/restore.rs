@@ -1,0 +1,60 @@
+//! A backup put in the place of all that the store has, while the manager runs. To nodes it is what it is, an older copy: who
+//! has seen more refuses it by name, until that is given up by `gmm adopt-fabric`.
+
+use cxloe_fabric::model::{EventKind, Health};
+
+use super::index::Index;
+use super::liveness::{Liveness, NodeKey};
+use super::reports::Reports;
+use super::undo::UndoLog;
+use super::{Change, Contradiction, Manager, State};
+
+/// Why a backup is not restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// It is no state.
+    #[error(transparent)]
+    Contradiction(#[from] Contradiction),
+    /// Nothing is changed at present.
+    #[error("nothing can be changed at present: {0}")]
+    ReadOnly(String),
+}
+
+impl Manager {
+    /// Takes `state` for all there is, under a new term whose number is `run`. The changes are to be stored as one.
+    ///
+    /// # Errors
+    /// Any [`RestoreError`]; nothing is changed then.
+    pub fn restore(&mut self, state: State, run: u64, now_ms: u64) -> Result<Vec<Change>, RestoreError> {
+        if let Some(reason) = &self.frozen {
+            return Err(RestoreError::ReadOnly(reason.clone()));
+        }
+        state.verify()?;
+        let free = state.free_extents()?;
+        self.now_ms = now_ms;
+        self.undo = UndoLog::new(self.state.meta);
+        let before = Box::new(self.state.clone());
+        self.put(Change::Replaced(before, Box::new(state)));
+        (self.index, self.free) = (Index::new(&self.state), free);
+        (self.reports, self.liveness) = (Reports::default(), Liveness::default());
+        self.progress.clear();
+        self.heard.clear();
+        self.refused.clear();
+        self.registered_ms = self.state.compute_nodes.keys().map(|cn| (*cn, now_ms)).collect();
+        for node in self.state.memory_nodes.values().filter(|node| node.health == Health::Reachable) {
+            self.liveness.heard(NodeKey::Memory(node.name.clone()), now_ms);
+        }
+        for node in self.state.compute_nodes.values().filter(|node| node.health == Health::Reachable) {
+            self.liveness.heard(NodeKey::Compute(node.cn_id), now_ms);
+        }
+        self.options.run = run;
+        let mut meta = self.state.meta;
+        (meta.watermark.term, meta.watermark.run) = (meta.watermark.term + 1, run);
+        self.put(Change::Meta(meta));
+        self.begin_term(meta.watermark);
+        self.event(EventKind::ManagerStarted { term: meta.watermark.term });
+        self.end_what_waits();
+        self.realise_declared();
+        Ok(self.close_journal().changes)
+    }
+}

@@ -1,0 +1,66 @@
+//! The store as one file, taken and put back while the manager runs.
+
+use aide::axum::ApiRouter;
+use aide::axum::routing::{get_with, post_with};
+use axum::Json;
+use axum::extract::{DefaultBodyLimit, State};
+
+use super::extract::Body;
+use crate::manager::Change;
+use crate::server::core::Core;
+use crate::server::error::ApiError;
+use crate::store::backup;
+use cxloe_fabric::api::{ErrorCode, RestoreStore, RestoredStore};
+
+/// Largest backup that is put back, in bytes.
+pub const BACKUP_BYTES_MAX: usize = 512 << 20;
+
+pub fn routes() -> ApiRouter<Core> {
+    let restoring = ApiRouter::new()
+        .api_route(
+            "/v1/restore",
+            post_with(restore, |op| {
+                op.id("restoreStore").summary("Put a backup in the place of all that the store has")
+            }),
+        )
+        .layer(DefaultBodyLimit::max(BACKUP_BYTES_MAX));
+    let taking = get_with(take, |op| {
+        op.id("backupStore").summary("All that the store has, as one file").response::<200, String>()
+    });
+    ApiRouter::new().api_route("/v1/backup", taking).merge(restoring)
+}
+
+
+async fn take(State(core): State<Core>) -> Result<String, ApiError> {
+    // A copy, so that the thread that owns the manager goes on while it is written.
+    let state = core.look(|manager| manager.state().clone()).await?;
+    let written = tokio::task::spawn_blocking(move || backup::write(&state)).await;
+    let written = written.map_err(|error| error.to_string()).and_then(|written| written);
+    written.map_err(|error| ApiError::new(ErrorCode::StoreFailed, error, "look at the manager's log"))
+}
+
+async fn restore(
+    State(core): State<Core>,
+    Body(RestoreStore { backup, other_fabric }): Body<RestoreStore>,
+) -> Result<Json<RestoredStore>, ApiError> {
+    let refused = |error: String, hint: &'static str| ApiError::new(ErrorCode::BadRequest, error, hint);
+    let read = tokio::task::spawn_blocking(move || backup::read(&backup)).await;
+    let read = read.map_err(|error| refused(error.to_string(), "ask again"))?;
+    let (head, state) = read.map_err(|error| refused(error.to_string(), "nothing was changed"))?;
+    let run = rand::random_range(1..=u64::MAX);
+    let restored = core
+        .turn(move |manager, now_ms, changes| {
+            let (fabric, before) = (manager.state().meta.fabric, manager.watermark());
+            let empty = manager.state().regions.is_empty() && manager.state().memory_nodes.is_empty();
+            if fabric != head.fabric && !empty && !other_fabric {
+                return Err("this backup is another fabric's".to_owned());
+            }
+            let made: Vec<Change> =
+                manager.restore(state, run, now_ms).map_err(|error| error.to_string())?;
+            changes.extend(made);
+            Ok(RestoredStore { before, restored: head.watermark, now: manager.watermark() })
+        })
+        .await?;
+    let hint = "nothing was changed; with `--other-fabric` it takes the place of this one";
+    Ok(Json(restored.map_err(|error| refused(error, hint))?))
+}
