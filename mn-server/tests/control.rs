@@ -9,7 +9,8 @@ use cxloe_daemon::{Backoff, Connection};
 use cxloe_fabric::api::MemoryNodeRegistered;
 use cxloe_fabric::model::{CommandResult, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark};
 use cxloe_mn::control::{
-    AUTHORISATION_MS, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal, StaticMap, StaticMapError,
+    AUTHORISATION_MS, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal,
+    StaticMap, StaticMapError,
 };
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
 use cxloe_mn_core::translation::Unmapped;

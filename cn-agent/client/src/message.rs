@@ -227,7 +227,9 @@ pub enum Refused {
         uid: u32,
     },
     /// A region that was not created for a program of this user.
-    #[error("region `{0}` was not created for a program of this user: only such regions are changed by the agent")]
+    #[error(
+        "region `{0}` was not created for a program of this user: only such regions are changed by the agent"
+    )]
     NotTemporary(String),
     /// The manager does not do what the agent has asked it for on behalf of a program.
     #[error("{text}")]

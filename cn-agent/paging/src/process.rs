@@ -20,7 +20,9 @@ pub enum ProcessError {
     #[error("there is no process {0} any more")]
     Ended(u32),
     /// It belongs to another user than who asks.
-    #[error("process {pid} is not one of user {uid}'s, who asks for it: it belongs to another user, or runs with other rights")]
+    #[error(
+        "process {pid} is not one of user {uid}'s, who asks for it: it belongs to another user, or runs with other rights"
+    )]
     Another {
         /// The process.
         pid: u32,

@@ -529,7 +529,13 @@ mod tests {
     fn silence_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let manager = Manager::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        let sync = ComputeNodeSync { registration: 1, after_event: 0, released: Vec::new(), quiet: 0, wait_ms: 60_000 };
+        let sync = ComputeNodeSync {
+            registration: 1,
+            after_event: 0,
+            released: Vec::new(),
+            quiet: 0,
+            wait_ms: 60_000,
+        };
         let own = "02:00:00:00:00:01".parse().unwrap();
         let error = manager.sync(own, &sync, Duration::from_millis(20)).unwrap_err().to_string();
         assert!(error.contains("no answer in time"), "{error}");

@@ -336,7 +336,9 @@ fn next_machine(socket: &Bound, room: u64, stop: &AtomicBool) -> Option<Machine>
         let machine = match socket.listener().accept() {
             Ok((stream, _)) if socket.admits(&stream) => handover::receive(stream, room),
             Ok(_) => {
-                warn!("somebody was turned away: another user than this handler's, to whom the socket was not given");
+                warn!(
+                    "somebody was turned away: another user than this handler's, to whom the socket was not given"
+                );
                 continue;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,

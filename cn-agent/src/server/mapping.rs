@@ -100,7 +100,8 @@ pub async fn map(
         return Err(Refused::Limit { limit: request.limit, least: u64::from(LIMIT_MIN) * PAGE });
     }
     // Also before anything is told of a region that is mapped already, and before anything a predecessor left is looked at.
-    if let Err(refused @ Refused::NotYours { .. }) = caller.region(context.listing.regions(), &request.region) {
+    if let Err(refused @ Refused::NotYours { .. }) = caller.region(context.listing.regions(), &request.region)
+    {
         return Err(refused);
     }
     let keeper = if request.keeps { sent.take() } else { None };
@@ -110,7 +111,11 @@ pub async fn map(
             return Err(Refused::NotResumed("no shared state came with the request".into()));
         };
         let name = request.region.clone();
-        resume(context, caller, shared_state, memory, move |spaces| spaces.is_mapped(&name)).await?;
+        let there = {
+            let name = name.clone();
+            move |spaces: &mut Spaces| spaces.is_mapped(&name)
+        };
+        resume(context, caller, shared_state, memory, there, move |of| of.region == name).await?;
         made = claim_in_time(context, caller, &request).await?;
     }
     if made.is_none() {
@@ -211,7 +216,8 @@ async fn add(context: &ServerContext, space: Box<Space>) -> Result<Option<Made>,
     }
 }
 
-/// Goes on with a space that an agent has left behind, unless it is `there` already: one at a time, because whoever
+/// Goes on with a space that an agent has left behind, if it is the one that is meant, and unless it is `there` already: one
+/// at a time, because whoever
 /// adopts a shared state changes it.
 async fn resume(
     context: &ServerContext,
@@ -219,6 +225,7 @@ async fn resume(
     shared_state: OwnedFd,
     memory: Option<OwnedFd>,
     there: impl FnOnce(&mut Spaces) -> bool + Send + 'static,
+    is_meant: impl FnOnce(&SpaceOptions) -> bool + Send + 'static,
 ) -> Result<(), Refused> {
     let _one = context.adopting.lock().await;
     if ask(&context.orders, there).await.ok_or(Refused::Ending)? {
@@ -227,6 +234,9 @@ async fn resume(
     let listing = context.listing.clone();
     let adopted = spawn_blocking(move || {
         let place = |of: &SpaceOptions| {
+            if !is_meant(of) {
+                return None;
+            }
             let region = caller.region(listing.regions(), &of.region).ok()?;
             // Another one of its name, or one that has changed hands, is not the one that was mapped.
             let same = [0, region.created_ms].contains(&of.created_ms);
@@ -241,7 +251,7 @@ async fn resume(
             drop(ask(&context.orders, |spaces| spaces.add(space).err()).await.ok_or(Refused::Ending)?);
             Ok(())
         }
-        None => Err(Refused::NotResumed("its region is not attached yet".into())),
+        None => Err(Refused::NotResumed("its region is not attached here, or is another one".into())),
     }
 }
 
@@ -260,7 +270,9 @@ pub async fn join(
     let uffd = sent.take();
     if resumes && let Some(shared_state) = sent.take() {
         let there = move |spaces: &mut Spaces| spaces.get(space).is_some();
-        if let Err(error) = resume(context, caller, shared_state, sent.take(), there).await {
+        if let Err(error) =
+            resume(context, caller, shared_state, sent.take(), there, move |of| of.id == space).await
+        {
             return refuse(stream, NOT_YET, &error.to_string()).await;
         }
     }

@@ -272,7 +272,9 @@ async fn answer(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
 async fn open_port(
     mut stream: UnixStream,
     caller: Caller,
-    slot: ClientSlot, orders: &Orders) -> io::Result<()> {
+    slot: ClientSlot,
+    orders: &Orders,
+) -> io::Result<()> {
     let memory = match SharedMemory::create(PORT_BYTES) {
         Ok(memory) => memory,
         Err(error) => {

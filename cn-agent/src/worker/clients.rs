@@ -200,7 +200,10 @@ impl Clients {
             return;
         }
         let Clients { places, owners, .. } = self;
-        places.iter_mut().filter_map(|place| place.client.as_mut()).for_each(|client| client.hear_owners(owners));
+        places
+            .iter_mut()
+            .filter_map(|place| place.client.as_mut())
+            .for_each(|client| client.hear_owners(owners));
     }
 
     fn remove(&mut self, at: u16, why: &str) {

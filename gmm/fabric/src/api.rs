@@ -58,8 +58,8 @@ pub use devices::{Bind, LogicalDeviceStatus, SetLdAllocations, Unbind};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Events, EventsGap, EventsQuery};
 pub use lineage::{
-    AdoptFabric, Held, NotFollowed, Orphans, Party, RefusedNode, ReleaseOrphans, ReportOrphans,
-    RestoreStore, RestoredStore,
+    AdoptFabric, Held, NotFollowed, Orphans, Party, RefusedNode, ReleaseOrphans, ReportOrphans, RestoreStore,
+    RestoredStore,
 };
 pub use overview::{
     ComputeNodeOverview, MemoryNodeOverview, Overview, REGIONS_PER_PAGE_DEFAULT, REGIONS_PER_PAGE_MAX,

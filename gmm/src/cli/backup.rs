@@ -78,11 +78,13 @@ fn write_whole(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 pub async fn restore(client: &Client, args: RestoreArgs) -> Result<(), Failure> {
     let RestoreArgs { file, other_fabric } = args;
     let read = fs::read_to_string(&file);
-    let backup =
-        read.map_err(|error| Failure::new(Exit::NotFound, format!("cannot read {}: {error}", file.display())))?;
+    let backup = read
+        .map_err(|error| Failure::new(Exit::NotFound, format!("cannot read {}: {error}", file.display())))?;
     let restored = client.restore(&RestoreStore { backup, other_fabric }).await?;
     if restored.restored.revision < restored.before.revision {
-        to_stderr!("Warning: nodes that have seen more than this backup refuse it now; see `gmm adopt-fabric`");
+        to_stderr!(
+            "Warning: nodes that have seen more than this backup refuse it now; see `gmm adopt-fabric`"
+        );
     }
     output::print(output::value(restored)?, false)
 }

@@ -3,8 +3,8 @@
 
 use cxloe_fabric::api::{Bind, CreateRegion, LogicalDeviceStatus, Owner, Unbind};
 use cxloe_fabric::model::{
-    Binding, ByteSize, CnId, ComputeNode, DeviceKind, EventKind, Health, LD_UNIT, LDS_MAX,
-    LogicalDevice, MemoryNode, Name, Region, RegionState, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
+    Binding, ByteSize, CnId, ComputeNode, DeviceKind, EventKind, Health, LD_UNIT, LDS_MAX, LogicalDevice,
+    MemoryNode, Name, Region, RegionState, SWITCH_NODES, UnbindOption, Unbinding, VPPBS_MAX,
 };
 
 use super::cmem::Piece;

@@ -32,8 +32,8 @@ mod placement;
 pub mod pool;
 mod regions;
 mod release;
-mod restore;
 mod reports;
+mod restore;
 pub mod state;
 mod undo;
 

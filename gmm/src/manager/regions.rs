@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use cxloe_fabric::api::{CreateRegion, GrowRegion, Owner, RegionStatus};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{
-    CnId, ComputeNode, EventKind, HdmDecoder, Health, Leg, LegState, Name, NodeAction, Region,
-    RegionState, human_bytes,
+    CnId, ComputeNode, EventKind, HdmDecoder, Health, Leg, LegState, Name, NodeAction, Region, RegionState,
+    human_bytes,
 };
 
 use super::cmem::Piece;

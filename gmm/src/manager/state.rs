@@ -128,7 +128,9 @@ impl State {
         changes.extend(self.qos.values().cloned().map(Change::Qos));
         changes.extend(self.cleared_logs.values().cloned().map(Change::LogCleared));
         let commands = self.commands.iter();
-        changes.extend(commands.map(|((node, _), command)| Change::CommandIssued(node.clone(), command.clone())));
+        changes.extend(
+            commands.map(|((node, _), command)| Change::CommandIssued(node.clone(), command.clone())),
+        );
         changes.extend(self.events.iter().cloned().map(Change::Event));
         changes
     }

@@ -20,7 +20,7 @@ pub struct BackupHead {
     pub watermark: Watermark,
     /// Records that follow.
     pub records: usize,
-    /// What they sum up to.
+    /// What they and the rest of this line sum up to.
     pub sum: u64,
 }
 
@@ -50,10 +50,12 @@ pub enum BackupError {
 }
 
 /// FNV-1a: against accidents, not against evil.
-fn sum(texts: impl IntoIterator<Item = impl AsRef<str>>) -> u64 {
+fn sum(head: &BackupHead, rows: &[impl AsRef<str>]) -> u64 {
+    let BackupHead { cxloe_backup, fabric, watermark, records, sum: _ } = head;
+    let head = format!("{cxloe_backup} {fabric} {watermark:?} {records}");
     let mut sum = 0xCBF2_9CE4_8422_2325_u64;
-    for text in texts {
-        for byte in text.as_ref().bytes().chain([0]) {
+    for text in std::iter::once(head.as_str()).chain(rows.iter().map(AsRef::as_ref)) {
+        for byte in text.bytes().chain([0]) {
             sum = (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01B3);
         }
     }
@@ -72,13 +74,14 @@ pub fn write(state: &State) -> Result<String, String> {
             rows.push(serde_json::to_string(&row).map_err(|error| error.to_string())?);
         }
     }
-    let head = BackupHead {
+    let mut head = BackupHead {
         cxloe_backup: FORMAT,
         fabric: state.meta.fabric,
         watermark: state.meta.watermark,
         records: rows.len(),
-        sum: sum(&rows),
+        sum: 0,
     };
+    head.sum = sum(&head, &rows);
     let mut text = serde_json::to_string(&head).map_err(|error| error.to_string())?;
     for row in rows {
         let _ = write!(text, "\n{row}");
@@ -102,7 +105,7 @@ pub fn read(text: &str) -> Result<(BackupHead, State), BackupError> {
     if rows.len() != head.records {
         return Err(damaged(&format!("{} of {} records are there", rows.len(), head.records)));
     }
-    if sum(&rows) != head.sum {
+    if sum(&head, &rows) != head.sum {
         return Err(damaged(&"its records are not those that were written"));
     }
     let mut restore = Restore::default();

@@ -143,7 +143,9 @@ impl Record {
 
     fn place(&self) -> (Table, &str) {
         match self {
-            Self::Put(table, key, _) | Self::Delete(table, key) | Self::DeleteBelow(table, key) => (*table, key),
+            Self::Put(table, key, _) | Self::Delete(table, key) | Self::DeleteBelow(table, key) => {
+                (*table, key)
+            }
         }
     }
 

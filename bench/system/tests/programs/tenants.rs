@@ -23,8 +23,8 @@ use cxloe_member::wire::{WELCOME, WELCOME_BYTES, Welcome};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use cxloe_system::pair::*;
 use cxloe_system::copies::ROLE;
+use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
 
 const ALICE: u32 = 4711;
@@ -154,12 +154,17 @@ pub fn a_region_is_mapped_by_its_user_alone() -> Outcome {
         eventually("bob has it mapped", || saying(&log, "mapped"))?;
         let space = client::paging(&rig.socket(), None)?.pop().ok_or("nothing is mapped")?.space.to_string();
         let said = played(&rig, ALICE, "look", &[&space])?;
-        ensure(said == "0 spaces; set: not there; clean: not there; join: refused\n", format!("{region}: {said}"))?;
+        ensure(
+            said == "0 spaces; set: not there; clean: not there; join: refused\n",
+            format!("{region}: {said}"),
+        )?;
         let said = played(&rig, BOB, "look", &[&space])?;
         ensure(said.starts_with("1 spaces; set: done"), format!("{region}: {said}"))?;
         drop(keeps.child_mut().stdin.take());
         ensure(keeps.wait(LIMIT)?.success(), "bob ends well")?;
-        eventually("nothing is mapped", || client::paging(&rig.socket(), None).ok()?.is_empty().then_some(()))?;
+        eventually("nothing is mapped", || {
+            client::paging(&rig.socket(), None).ok()?.is_empty().then_some(())
+        })?;
     }
     Ok(())
 }
@@ -385,7 +390,19 @@ fn forged(region: &str, kind: Kind, sealed: bool) -> Outcome<OwnedFd> {
     let views = if kind == Kind::Private { 1024 } else { 1 };
     file.set_len(tables + views * pages * 8)?;
     let name = region.as_bytes();
-    let head = [u64::from_le_bytes(*b"CXLoElgr"), 1, 77, kind as u64, pages, 64, 0, 0, 1000, name.len() as u64, pages];
+    let head = [
+        u64::from_le_bytes(*b"CXLoElgr"),
+        1,
+        77,
+        kind as u64,
+        pages,
+        64,
+        0,
+        0,
+        1000,
+        name.len() as u64,
+        pages,
+    ];
     for (index, word) in head.into_iter().enumerate() {
         file.write_at(&word.to_le_bytes(), index as u64 * 8)?;
     }
@@ -436,7 +453,8 @@ fn forge(socket: &Path, region: &str) -> Outcome {
         let nothing = resume(socket, request(region, kind), &[forged(region, kind, false)?])?;
         ensure(nothing.contains("another user") || nothing.contains("made by user"), nothing)?;
         let [shown, memory] = shown;
-        let joined = join(socket, 77, std::process::id(), true, &[File::open("/dev/null")?.into(), shown, memory])?;
+        let joined =
+            join(socket, 77, std::process::id(), true, &[File::open("/dev/null")?.into(), shown, memory])?;
         ensure(joined != "welcome", joined)?;
     }
     Ok(())

@@ -4,8 +4,8 @@
 
 use std::ops::Range;
 
-use super::{Mappings, PAGE};
 use super::private::is_something;
+use super::{Mappings, PAGE};
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
 
 /// The memory.

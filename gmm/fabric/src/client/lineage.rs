@@ -4,7 +4,8 @@ use reqwest::Method;
 
 use super::{Client, ClientError};
 use crate::api::{
-    AdoptFabric, NotFollowed, Orphans, RefusedNode, ReleaseOrphans, ReportOrphans, RestoreStore, RestoredStore,
+    AdoptFabric, NotFollowed, Orphans, RefusedNode, ReleaseOrphans, ReportOrphans, RestoreStore,
+    RestoredStore,
 };
 use crate::model::Name;
 

@@ -165,13 +165,13 @@ impl World {
         let now_ms = self.fabric.now_ms;
         self.requests.retain(|request| request.until_ms.is_none_or(|until| until >= now_ms));
         for region in self.fabric.agents[&cn(1)].attached.values() {
-            let request =
-                |leg: &cxloe_fabric::model::Leg| (region.name.clone(), leg.cmem_base, leg.bytes);
+            let request = |leg: &cxloe_fabric::model::Leg| (region.name.clone(), leg.cmem_base, leg.bytes);
             for (region, base, bytes) in region.legs.iter().map(request) {
                 self.requests.push(Request { region, base, bytes, until_ms: None });
             }
         }
-        self.requests.sort_unstable_by_key(|request| (request.base, request.region.clone(), request.until_ms));
+        self.requests
+            .sort_unstable_by_key(|request| (request.base, request.region.clone(), request.until_ms));
         self.requests.dedup_by_key(|request| (request.base, request.region.clone(), request.until_ms));
     }
 
@@ -183,7 +183,13 @@ impl World {
                         || leg.cmem_base + leg.bytes <= request.base;
                     request.region != region.name && !apart
                 });
-                prop_assert!(reached.is_none(), "{:?} reaches {} at {:#x}", reached, region.name, leg.cmem_base);
+                prop_assert!(
+                    reached.is_none(),
+                    "{:?} reaches {} at {:#x}",
+                    reached,
+                    region.name,
+                    leg.cmem_base
+                );
             }
         }
         Ok(())
@@ -191,6 +197,8 @@ impl World {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
     /// Whatever is lost and late: a request made for one region never reaches another one's memory.
     #[test]
     fn no_request_reaches_what_came_later(

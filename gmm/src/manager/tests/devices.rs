@@ -359,7 +359,10 @@ fn an_old_word_of_release_says_nothing_about_a_new_region() {
         let agent = &fabric.agents[&cn(1)];
         let released = vec![ReleasedRegion { name: name("r"), created_ms }];
         let (registration, after_event) = (agent.registration, agent.after_event);
-        Command::SyncComputeNode(cn(1), ComputeNodeSync { registration, after_event, released, quiet: 0, wait_ms: 0 })
+        Command::SyncComputeNode(
+            cn(1),
+            ComputeNodeSync { registration, after_event, released, quiet: 0, wait_ms: 0 },
+        )
     };
     let created_ms = fabric.manager.region(&name("r")).unwrap().created_ms;
     fabric.apply(sync(&fabric, created_ms)).unwrap();

@@ -262,8 +262,13 @@ impl Fabric {
     fn sync_cn(&mut self, last: u8) -> Result<(), ManagerError> {
         let agent = &self.agents[&cn(last)];
         let (registration, after_event) = (agent.registration, agent.after_event);
-        let sync =
-            ComputeNodeSync { registration, after_event, released: agent.released.clone(), quiet: agent.quiet, wait_ms: 0 };
+        let sync = ComputeNodeSync {
+            registration,
+            after_event,
+            released: agent.released.clone(),
+            quiet: agent.quiet,
+            wait_ms: 0,
+        };
         self.apply(Command::SyncComputeNode(cn(last), sync))?;
         let synced = self.manager.compute_node_synced(cn(last), after_event);
         let agent = self.agents.get_mut(&cn(last)).unwrap();

@@ -30,7 +30,6 @@ pub fn routes() -> ApiRouter<Core> {
     ApiRouter::new().api_route("/v1/backup", taking).merge(restoring)
 }
 
-
 async fn take(State(core): State<Core>) -> Result<String, ApiError> {
     // A copy, so that the thread that owns the manager goes on while it is written.
     let state = core.look(|manager| manager.state().clone()).await?;
@@ -55,8 +54,7 @@ async fn restore(
             if fabric != head.fabric && !empty && !other_fabric {
                 return Err("this backup is another fabric's".to_owned());
             }
-            let made: Vec<Change> =
-                manager.restore(state, run, now_ms).map_err(|error| error.to_string())?;
+            let made: Vec<Change> = manager.restore(state, run, now_ms).map_err(|error| error.to_string())?;
             changes.extend(made);
             Ok(RestoredStore { before, restored: head.watermark, now: manager.watermark() })
         })

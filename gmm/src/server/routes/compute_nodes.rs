@@ -32,7 +32,8 @@ pub fn routes() -> ApiRouter<Core> {
         .api_route(
             "/v1/compute-nodes/{compute_node}",
             delete_with(forget, |op| {
-                op.id("forgetComputeNode").summary("Forget a compute node that is gone for good and has nothing")
+                op.id("forgetComputeNode")
+                    .summary("Forget a compute node that is gone for good and has nothing")
             }),
         )
         .api_route(

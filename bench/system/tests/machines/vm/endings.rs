@@ -155,7 +155,8 @@ pub fn regions_of_killed_programs_go() -> Outcome {
     rig.create_region("scratch")?;
     rig.attached("scratch", "active")?;
     let name = cxloe_fabric::model::Name::new("scratch")?;
-    for refused in [client::destroy(&rig.socket(), name.clone()), client::grow(&rig.socket(), name, 1 << 30)] {
+    for refused in [client::destroy(&rig.socket(), name.clone()), client::grow(&rig.socket(), name, 1 << 30)]
+    {
         let refused = refused.map_or_else(|error| error.to_string(), |()| "done".into());
         ensure(refused.contains("was not created for a program of this user"), refused)?;
     }
