@@ -31,6 +31,8 @@ pub enum Mistake {
     RepeatsCommands,
     /// Reports memory as zeroed that is not
     SkipsZeroing,
+    /// Follows any manager, and zeroes what that does not list
+    ZeroesUnlisted,
     /// The manager commits a change without the command for the memory node, now and then
     ForgetsCommits,
     /// Compute nodes take any answer of the manager for the one to their last question

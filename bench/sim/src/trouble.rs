@@ -31,6 +31,8 @@ pub enum Trouble {
     Manager,
     /// A node, or everybody, cannot reach the manager for a time.
     ManagerAway,
+    /// For a time the manager runs over an empty store, or over an older copy of its own.
+    WrongManager,
 }
 
 /// Everything, the more frequent ones several times.
@@ -56,6 +58,8 @@ pub(crate) const MANAGED: &[Trouble] = &[
     Trouble::Manager,
     Trouble::ManagerAway,
     Trouble::ManagerAway,
+    Trouble::WrongManager,
+    Trouble::WrongManager,
     Trouble::Cut,
     Trouble::RestartKept,
     Trouble::RestartKept,

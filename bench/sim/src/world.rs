@@ -467,6 +467,23 @@ impl<'a> World<'a> {
                 self.tally.figures.managers_killed += 1;
                 self.say(|| format!("the manager is to be killed: {at:?}"));
             }
+            Some(Trouble::WrongManager) => {
+                let (empty, copies) = (r.below(2) == 0, r.below(3) == 0);
+                let (lasts, away) = (trouble::duration(r), trouble::duration(r));
+                let Some(fabric) = &mut self.fabric else { return };
+                // Who has never followed anybody follows whoever comes first.
+                let state = fabric.manager.state();
+                let all_follow = self.mns.iter().all(MemoryNode::has_followed)
+                    && self.cns.iter().all(|cn| cn.has_followed(state));
+                if all_follow && fabric.manager.mislead(now, empty, lasts, away) {
+                    self.tally.figures.managers_killed += 1;
+                    self.say(|| format!("the manager has another store for {lasts:?}, empty: {empty}"));
+                }
+                let Some(fabric) = &mut self.fabric else { return };
+                if copies {
+                    fabric.manager.copy_store();
+                }
+            }
             Some(Trouble::ManagerAway) => {
                 let whose = match r.below(3) {
                     0 => None,

@@ -174,6 +174,7 @@ fn planted_mistakes_are_found() {
         (Mistake::RepeatsCommands, Scenario::Control),
         (Mistake::SkipsZeroing, Scenario::Control),
         (Mistake::ForgetsCommits, Scenario::Managers),
+        (Mistake::ZeroesUnlisted, Scenario::Managers),
         (Mistake::TakesOldAnswers, Scenario::Control),
         (Mistake::LetsGoEarly, Scenario::Control),
         // The kernel's, below the pager.

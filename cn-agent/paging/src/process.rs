@@ -12,6 +12,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use nix::unistd::{Uid, geteuid};
 
 use super::shared_state::started;
+use cxloe_cn_core::pager::PAGE_BYTES;
 
 /// Why a process is not taken for who it says it is.
 #[derive(Debug, thiserror::Error)]
@@ -143,7 +144,7 @@ impl Process {
     pub fn entries<const N: usize>(&self, address: u64) -> [u64; N] {
         let mut bytes = [[0; 8]; N];
         if let Some(table) = &self.table
-            && table.read_at(bytes.as_flattened_mut(), address / super::memory::PAGE * 8).is_err()
+            && table.read_at(bytes.as_flattened_mut(), address / PAGE_BYTES as u64 * 8).is_err()
         {
             return [0; N];
         }

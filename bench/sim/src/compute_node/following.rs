@@ -12,6 +12,7 @@ use cxloe_fabric::api::{
     RegisterComputeNode,
 };
 use cxloe_fabric::model::{CnId, Name, Region, RegionState, lineage};
+use cxloe_gmm::manager::State;
 use cxloe_gmm::manager::liveness::NodeKey;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
 use cxloe_wire::random::Random;
@@ -126,6 +127,13 @@ impl Managed {
         let drains = !self.drains.is_empty() && self.drains.gets_on();
         let drain = drains.then(|| self.drained_at + DRAIN_AGAIN);
         link.into_iter().chain(drain).min()
+    }
+
+    /// Whether it has all that the manager's store has to tell it, regions among it, so that it refuses a manager that lacks
+    /// what it has seen.
+    pub fn has_followed(&self, state: &State) -> bool {
+        let told = state.compute_nodes.get(&self.cn).is_some_and(|cn| cn.regions_event == self.after_event);
+        told && self.attachments.seen().run != 0
     }
 
     /// What it is at, for a message.
@@ -258,6 +266,11 @@ impl Managed {
 }
 
 impl ComputeNode {
+    /// Whether it has followed a manager, and has all that this store has to tell it.
+    pub fn has_followed(&self, state: &State) -> bool {
+        self.managed.as_ref().is_some_and(|managed| managed.has_followed(state))
+    }
+
     /// The process was killed, and another one is there: it goes by its state file.
     pub(super) fn restart_managed(&mut self, now: Time, net: &mut ControlNetwork) {
         let instance = self.requesters[0].instance;

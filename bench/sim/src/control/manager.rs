@@ -63,6 +63,10 @@ pub struct ManagerNode {
     /// Where the process is to be killed, and for how long there is none then.
     kill: Option<(Kill, Duration)>,
     mistake: Option<Mistake>,
+    /// The store as it was at some time before.
+    older: State,
+    /// The store, while the process runs over another one, and until when it does.
+    put_away: Option<(State, Time)>,
     /// Commands committed, and forgotten, by a manager that forgets some.
     commands: u64,
     trace: Trace,
@@ -87,6 +91,8 @@ impl ManagerNode {
             up_at: Time::ZERO,
             kill: None,
             mistake: None,
+            older: State::default(),
+            put_away: None,
             commands: 0,
             trace,
         }
@@ -97,9 +103,28 @@ impl ManagerNode {
         self.mistake = Some(mistake);
     }
 
-    /// What is committed.
+    /// What is committed, in the store that is the fabric's.
     pub fn state(&self) -> &State {
-        &self.committed
+        self.put_away.as_ref().map_or(&self.committed, |(right, _)| right)
+    }
+
+    /// Kills the process; the next ones run over an older copy of the store, or over an `empty` one, until so much later.
+    /// `false` if that is so already.
+    pub fn mislead(&mut self, now: Time, empty: bool, lasts: Duration, away: Duration) -> bool {
+        if self.put_away.is_some() {
+            return false;
+        }
+        let wrong = if empty { State::default() } else { self.older.clone() };
+        self.trace.say(now, "gmm", || format!("has another store, at {:?}", wrong.meta.watermark));
+        let right = std::mem::replace(&mut self.committed, wrong);
+        self.put_away = Some((right, now + lasts));
+        self.die(now, away);
+        true
+    }
+
+    /// Keeps a copy of the store as it is.
+    pub fn copy_store(&mut self) {
+        self.older = self.state().clone();
     }
 
     /// Whether a process runs.
@@ -130,18 +155,27 @@ impl ManagerNode {
     /// Nothing befalls it any more.
     pub fn heal(&mut self) {
         self.kill = None;
+        if let Some((_, until)) = &mut self.put_away {
+            *until = Time::ZERO;
+        }
     }
 
     /// When there is something to do next.
     pub fn deadline(&self) -> Option<Time> {
-        let Some(process) = &self.process else { return Some(self.up_at) };
+        let right = self.put_away.as_ref().map(|(_, until)| *until);
+        let Some(process) = &self.process else { return right.into_iter().chain([self.up_at]).min() };
         let tick = process.manager.next_deadline_ms();
         let tick = tick.map(|ms| Time(ms.saturating_sub(EPOCH_MS).saturating_mul(1_000_000)));
-        process.polls.iter().map(|poll| poll.until).chain(tick).min()
+        process.polls.iter().map(|poll| poll.until).chain(tick).chain(right).min()
     }
 
     /// Does what is due: starts, finds nodes silent, answers calls that have waited long enough.
     pub fn work(&mut self, now: Time, net: &mut ControlNetwork) {
+        if let Some((right, _)) = self.put_away.take_if(|(_, until)| *until <= now) {
+            self.trace.say(now, "gmm", || "has its store again".into());
+            self.committed = right;
+            self.die(now, Duration::ZERO);
+        }
         if self.process.is_none() {
             if now < self.up_at {
                 return;
@@ -224,6 +258,8 @@ impl ManagerNode {
                 let wait_ms = sync.wait_ms;
                 (Command::SyncComputeNode(cn, sync), wait_ms)
             }
+            // Whoever manages the fabric notices sooner or later.
+            Request::Order(_) if self.put_away.is_some() => return Err(Killed),
             Request::Order(command) => (*command, 0),
         };
         if let Err((code, why)) = self.apply(command, now)? {

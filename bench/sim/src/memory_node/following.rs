@@ -171,7 +171,11 @@ impl Following {
             incarnation: introduction.incarnation,
             instance_id: self.instance,
             mtu: 1500,
-            seen: mappings.seen(),
+            seen: if self.mistake == Some(Mistake::ZeroesUnlisted) {
+                Watermark::default()
+            } else {
+                mappings.seen()
+            },
         }
     }
 
@@ -224,6 +228,9 @@ impl Following {
         mappings: &mut Mappings,
         now: Time,
     ) -> Option<()> {
+        if self.mistake == Some(Mistake::ZeroesUnlisted) {
+            zero(mappings, answer.unowned.iter());
+        }
         mappings.accept(answer.watermark, &answer.lineage).ok()?;
         self.seen = mappings.seen();
         let job = mappings.registered(answer).ok()?;
@@ -309,17 +316,23 @@ impl Following {
         if self.mistake != Some(Mistake::RepeatsCommands) {
             return;
         }
-        let (pool, mapped) = (mappings.table().pool(), self.mapped.take());
-        for extent in mapped.iter().flat_map(|mapping| mapping.extents.iter()) {
-            let start = pool.extent_start(MpExtent(extent as u32));
-            let lines = pool.extent_bytes() / LINE_SIZE as u64;
-            (0..lines).for_each(|line| {
-                pool.write_lines(MpAddr(start.0 + line * LINE_SIZE as u64), &[0; LINE_SIZE]);
-            });
-        }
+        let mapped = self.mapped.take();
+        zero(mappings, mapped.iter().flat_map(|mapping| mapping.extents.iter()));
         if let NodeAction::MapCmem(mapping) = &next.action {
             self.mapped = Some(mapping.clone());
         }
+    }
+}
+
+/// Zeroes extents past every rule.
+fn zero(mappings: &Mappings, extents: impl Iterator<Item = u64>) {
+    let pool = mappings.table().pool();
+    for extent in extents {
+        let start = pool.extent_start(MpExtent(extent as u32));
+        let lines = pool.extent_bytes() / LINE_SIZE as u64;
+        (0..lines).for_each(|line| {
+            pool.write_lines(MpAddr(start.0 + line * LINE_SIZE as u64), &[0; LINE_SIZE]);
+        });
     }
 }
 

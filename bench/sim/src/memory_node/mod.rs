@@ -295,6 +295,11 @@ impl MemoryNode {
         self.following.as_ref().is_none_or(|following| following.is_quiet(&self.memory.mappings))
     }
 
+    /// Whether it has followed a manager, so that it refuses those that lack what it has seen.
+    pub fn has_followed(&self) -> bool {
+        self.following.as_ref().is_some_and(|following| following.seen.run != 0)
+    }
+
     /// Does what is due for the manager.
     pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
         let Some(following) = self.following.as_mut().filter(|_| now >= self.paused_until) else { return };

@@ -24,7 +24,7 @@ pub use foreign::Foreign;
 pub use private::Private;
 pub use shared::Shared;
 
-pub(super) const PAGE: u64 = PAGE_BYTES as u64;
+const PAGE: u64 = PAGE_BYTES as u64;
 
 /// A process's mapping of a view.
 #[derive(Debug)]
