@@ -141,6 +141,7 @@ impl Manager {
                     memory_node: node.name,
                     macs: node.macs,
                     udp: node.udp,
+                    mn_key: node.key,
                     decoder,
                     position,
                     cmem_base,

@@ -1,7 +1,8 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that do what they are told.
-//! `rules`, `devices`, `operations` and `lineage` have a test for each rule, `orders` looks for an order of events that breaks one.
+//! `rules`, `devices`, `operations`, `lineage` and `keys` have a test for each rule, `orders` looks for an order of events that breaks one.
 
 mod devices;
+mod keys;
 mod lineage;
 mod operations;
 mod orders;
@@ -66,6 +67,7 @@ impl Node {
             kind: self.kind,
             macs: vec![self.mac.into()],
             udp: None,
+            key: None,
             pool_bytes: self.extents * EXTENT,
             extent_bytes: EXTENT,
             incarnation: self.incarnation,
@@ -240,6 +242,7 @@ impl Fabric {
             cn_id: cn(last),
             name: name(&format!("cn{last}")),
             udp: None,
+            key: None,
             instance_id: 5,
             seen: Watermark::default(),
         };
