@@ -163,7 +163,8 @@ impl Thread {
 /// The CPU on which a thread of a process is, or was last.
 pub fn cpu_of(process: u32, thread: u32) -> Option<u32> {
     let mut text = [0; 1024];
-    let length = File::open(format!("/proc/{process}/task/{thread}/stat")).ok()?.read_at(&mut text, 0).ok()?;
+    let length =
+        File::open(format!("/proc/{process}/task/{thread}/stat")).ok()?.read_at(&mut text, 0).ok()?;
     parse_stat(text.get(..length)?)
 }
 

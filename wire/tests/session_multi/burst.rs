@@ -1,6 +1,8 @@
 //! Burst reads of more lines than an answer carries: one frame asks, each answer has a number of its own.
 
-use cxloe_wire::frame::{Command::*, FEATURE_LONG_BURSTS, FEATURES, FaultStatus, LINE_SIZE, Message, PAGE_LINES};
+use cxloe_wire::frame::{
+    Command::*, FEATURE_LONG_BURSTS, FEATURES, FaultStatus, LINE_SIZE, Message, PAGE_LINES,
+};
 use cxloe_wire::session::{OpError, SLOTS};
 
 use crate::session_common::*;
@@ -100,7 +102,8 @@ fn only_what_is_consecutive_in_one_page_is_joined() {
 #[test]
 fn nothing_is_joined_unless_both_ends_have_agreed() {
     let without = FEATURES & !FEATURE_LONG_BURSTS;
-    for (cn, mn, held) in [(without, FEATURES, true), (FEATURES, without, true), (FEATURES, FEATURES, false)] {
+    for (cn, mn, held) in [(without, FEATURES, true), (FEATURES, without, true), (FEATURES, FEATURES, false)]
+    {
         let mut p = Pair::new();
         p.requester.set_features(cn);
         p.responder.set_features(mn);

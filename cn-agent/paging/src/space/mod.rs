@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use cxloe_cn_core::mapped::{Kind, SpaceOptions, whole_pages};
-use cxloe_cn_core::pager::{MappingId, 
-    Entry, Io, NO_SLOT, PageBuffers, PageTable, Pager, PagerOptions, Slots, Use, ViewId,
+use cxloe_cn_core::pager::{
+    Entry, Io, MappingId, NO_SLOT, PageBuffers, PageTable, Pager, PagerOptions, Slots, Use, ViewId,
 };
 use cxloe_cn_core::transfers::{Ended, PageIo, Transfers};
 use cxloe_wire::time::Time;

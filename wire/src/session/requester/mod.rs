@@ -40,8 +40,9 @@ use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, WINDOW, infer};
 use crate::Transmit;
 use crate::frame::{
-    BURST_LINES_MAX, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE, Mac, Message, Space,
-    WIRE_OVERHEAD, burst_read_lines_max, burst_write_lines_max, multi_read_lines_max, multi_write_lines_max,
+    BURST_LINES_MAX, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE,
+    Mac, Message, Space, WIRE_OVERHEAD, burst_read_lines_max, burst_write_lines_max, multi_read_lines_max,
+    multi_write_lines_max,
 };
 use crate::time::Time;
 

@@ -12,8 +12,8 @@ use super::phase::{Action, Event, Liveness, Phase, next};
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
 use crate::frame::{
-    Aead, Axi, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity,
-    LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector, Seal, Space,
+    Aead, Axi, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, HEADER_LEN, Hello, HelloAck,
+    HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector, Seal, Space,
 };
 use crate::session::framer::{Framer, Identity, Received};
 use crate::session::slab::Slab;

@@ -149,8 +149,8 @@ impl Stream {
             *self.at_mut(place) = entry;
             self.next += 1;
             self.waiting.burst += lines;
-            let may_go_on = usize::from(lines) == shared.packing.burst
-                && burst_fits_page(entry.addr, usize::from(lines));
+            let may_go_on =
+                usize::from(lines) == shared.packing.burst && burst_fits_page(entry.addr, usize::from(lines));
             if !may_go_on {
                 self.send_waiting(now, framer, shared, tx);
             }
