@@ -87,7 +87,7 @@ impl Shell {
         let ManagerLinkOptions { name, cn, udp, instance, .. } = self.options.clone();
         let client = contact.client();
         let seen = self.controller.seen();
-        let request = RegisterComputeNode { cn_id: cn, name, udp, instance_id: instance, seen };
+        let request = RegisterComputeNode { cn_id: cn, name, udp, key: None, instance_id: instance, seen };
         let answered = contact.ask(client.register_compute_node(&request)).await;
         if answered.as_ref().is_err_and(is_stale) {
             self.say_not_followed(contact).await?;

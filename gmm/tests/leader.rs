@@ -139,6 +139,7 @@ async fn another_goes_on_when_the_leader_is_killed_or_told_to_end() {
         cmem_base: 0,
         extent_bytes: EXTENT,
         extents: [1000].into_iter().collect(),
+        cn_key: None,
     };
     let stale = NodeCommand { seq: 99, term: 1, revision: 1 << 40, action: NodeAction::MapCmem(mapping) };
     {

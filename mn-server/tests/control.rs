@@ -43,6 +43,7 @@ fn mapping(cn: u64, base_extent: u64, extents: &[u64]) -> Mapping {
         cmem_base: base_extent * EXTENT,
         extent_bytes: EXTENT,
         extents: extents.iter().copied().collect(),
+        cn_key: None,
     }
 }
 

@@ -15,6 +15,7 @@ pub fn memory_node(index: u32) -> RegisterMemoryNode {
         kind: DeviceKind::Mld,
         macs: vec![Mac::from(octets(2, index))],
         udp: None,
+        key: None,
         pool_bytes: POOL,
         extent_bytes: EXTENT,
         incarnation: 1,
@@ -27,7 +28,7 @@ pub fn memory_node(index: u32) -> RegisterMemoryNode {
 /// The `index`-th compute node, as it registers.
 pub fn compute_node(index: u32) -> RegisterComputeNode {
     let (cn_id, name, instance_id) = (cn_id(index), name("cn", index), 1 + u64::from(index));
-    RegisterComputeNode { cn_id, name, udp: None, instance_id, seen: Watermark::default() }
+    RegisterComputeNode { cn_id, name, udp: None, key: None, instance_id, seen: Watermark::default() }
 }
 
 /// The identity of the `index`-th compute node.

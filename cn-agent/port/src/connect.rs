@@ -166,6 +166,7 @@ impl Shards {
             cn_id: own,
             name: name(&options.name)?,
             udp,
+            key: None,
             instance_id: instance,
             seen: Watermark::default(),
         };

@@ -68,8 +68,8 @@ pub use overview::{
 pub use sessions::Session;
 
 use crate::model::{
-    ByteSize, CnId, CommandResult, DeviceKind, Extents, LeaderTerm, LogicalDevice, Mac, Mapping, MemoryNode,
-    Name, NodeCommand, Region, UdpPeer, Unmapped, Watermark,
+    ByteSize, CnId, CommandResult, ComputeNodeKey, DeviceKind, Extents, LeaderTerm, LogicalDevice, Mac,
+    Mapping, MemoryNode, Name, NodeCommand, PublicKey, Region, UdpPeer, Unmapped, Watermark,
 };
 
 /// A memory node says that it is there and what it lends.
@@ -85,6 +85,9 @@ pub struct RegisterMemoryNode {
     /// Where frames for these go over the `udp` link, if it uses it: one address of its own and a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
+    /// Its public key, if it has one. A key that was registered once is the node's until it joins anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
     /// Bytes of its pool; what is left over after whole extents is not used.
     pub pool_bytes: u64,
     /// Bytes of one extent: a power of two, at least 4 KiB. 2 MiB where nothing speaks for another.
@@ -123,6 +126,9 @@ pub struct MemoryNodeRegistered {
     /// Where the compute nodes are whose memory lies on it, as far as they use the `udp` link.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub udp_peers: Vec<UdpPeer>,
+    /// The keys of the compute nodes whose memory lies on it, as far as they have some. Nobody else may speak for these.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cn_keys: Vec<ComputeNodeKey>,
 }
 
 /// A memory node is alive, has done these commands, and waits for more.
@@ -167,6 +173,9 @@ pub struct MemoryNodeSynced {
     /// As in [`MemoryNodeRegistered`]: all of them as they are now.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub udp_peers: Vec<UdpPeer>,
+    /// As in [`MemoryNodeRegistered`]: all of them as they are now.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cn_keys: Vec<ComputeNodeKey>,
 }
 
 /// A memory node with what follows from the regions on it and what it said of itself.
@@ -202,6 +211,9 @@ pub struct RegisterComputeNode {
     /// Where its frames come from over the `udp` link, if it uses it: one address of its own and a port.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
+    /// Its public key, if it has one. A key that was registered once is the node's until it joins anew.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
     /// Random, chosen at the agent's start: tells a restart from a second agent with the same CN id.
     pub instance_id: u64,
     /// How far the manager had come that the node followed last, if it holds regions; a manager whose store does not

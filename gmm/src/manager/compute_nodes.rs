@@ -5,6 +5,7 @@ use cxloe_fabric::api::{
 };
 use cxloe_fabric::model::{CnId, ComputeNode, Event, EventKind, Health, Name, Region, Retired, Watermark};
 
+use super::keys::kept_key;
 use super::liveness::NodeKey;
 use super::memory_nodes::is_one_place;
 use super::{COMPUTE_NODES_MAX, Change, EVENTS_PER_ANSWER_MAX, Initialisation, Manager, ManagerError};
@@ -101,7 +102,7 @@ impl Manager {
         &mut self,
         register: RegisterComputeNode,
     ) -> Result<(), ManagerError> {
-        let RegisterComputeNode { cn_id, name, udp, instance_id, seen } = register;
+        let RegisterComputeNode { cn_id, name, udp, key, instance_id, seen } = register;
         if let Some(udp) = udp.filter(|udp| !is_one_place(udp)) {
             let reason = format!("{udp} is not one address and a port");
             return Err(ManagerError::out_of_range(format!("UDP address of compute node {cn_id}"), reason));
@@ -122,12 +123,15 @@ impl Manager {
             self.check_room_for_compute_node()?;
         }
         self.check_seen(&Party::ComputeNode(cn_id), seen)?;
+        let party = Party::ComputeNode(cn_id);
+        let key = kept_key(&party, known.as_ref().and_then(|known| known.key), key)?;
         if known.is_none() {
             self.make_room_for_compute_node();
         }
         let mut node = known.unwrap_or_else(|| self.new_compute_node(cn_id));
         node.name = Some(name.clone());
         let moved = std::mem::replace(&mut node.udp, udp) != udp;
+        let moved = std::mem::replace(&mut node.key, key) != key || moved;
         if node.instance_id != instance_id {
             self.registered_ms.insert(cn_id, self.now_ms);
         }
@@ -141,7 +145,7 @@ impl Manager {
             self.link_down(cn_id);
         }
         if moved {
-            self.udp_peer_moved(cn_id);
+            self.peer_changed(cn_id);
         }
         self.realise_declared();
         Ok(())
@@ -191,7 +195,7 @@ impl Manager {
     /// these the one that was registered least lately. Whoever invents ids takes the places of other invented ones.
     fn idle_compute_node(&self) -> Option<CnId> {
         let idle = self.state.compute_nodes.values().filter(|node| {
-            let asked_for = node.quota.is_some() || node.held_by_hand;
+            let asked_for = node.quota.is_some() || node.held_by_hand || node.key.is_some();
             !asked_for && node.cmem_next == self.state.meta.cmem_forgotten && self.why_needed(node).is_none()
         });
         idle.min_by_key(|node| node.registration).map(|node| node.cn_id)
@@ -278,6 +282,7 @@ impl Manager {
             index,
             name: None,
             udp: None,
+            key: None,
             instance_id: 0,
             registration: 0,
             health: Health::Unregistered,

@@ -2,7 +2,7 @@
 //! do, and [`ManagerError::code`] is the same for programs.
 
 use cxloe_fabric::api::{ErrorCode, Party};
-use cxloe_fabric::model::{CnId, DeviceKind, Mac, Name, RegionState, Watermark, human_bytes};
+use cxloe_fabric::model::{CnId, DeviceKind, Mac, Name, PublicKey, RegionState, Watermark, human_bytes};
 
 /// A command that cannot be carried out. The state is as it was before.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +57,16 @@ pub enum ManagerError {
         seen: Watermark,
         /// Where this manager is.
         own: Watermark,
+    },
+    /// The node has another key than the one it registered first.
+    #[error("{node} registers with the key {new}, and is known by the key {known}")]
+    KeyChanged {
+        /// The node.
+        node: Party,
+        /// The key it is known by.
+        known: PublicKey,
+        /// The key it gives.
+        new: PublicKey,
     },
     /// The node gives results for commands that were never issued, or leaves some out.
     #[error("memory node {node} acknowledges commands up to {acked_seq}: {reason}")]
@@ -266,6 +276,7 @@ impl ManagerError {
             Self::RegionExists(..) | Self::InUse { .. } | Self::Taken { .. } => ErrorCode::NameInUse,
             Self::NotRegistered { .. } => ErrorCode::NotRegistered,
             Self::Stale { .. } => ErrorCode::StaleManager,
+            Self::KeyChanged { .. } => ErrorCode::NameInUse,
             Self::GeometryChanged { .. }
             | Self::WrongState { .. }
             | Self::Bound { .. }
@@ -308,6 +319,10 @@ impl ManagerError {
             Self::Stale { .. } => {
                 "the node keeps what it holds; start the manager over the store that it was served from last; `gmm \
                  adopt-fabric` shows what would be lost with this one, and takes it all the same if it is forced"
+                    .into()
+            }
+            Self::KeyChanged { .. } => {
+                "somebody else speaks in its name, or its key file was lost: put the file back, or have the node join anew"
                     .into()
             }
             Self::BadAcknowledgement { .. } => {

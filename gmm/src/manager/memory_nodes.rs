@@ -12,6 +12,7 @@ use cxloe_fabric::model::{
     NodeCommand, Region, RegionState, UdpPeer, Watermark,
 };
 
+use super::keys::kept_key;
 use super::liveness::NodeKey;
 use super::overview::link_down;
 use super::pool::FreeExtents;
@@ -36,22 +37,29 @@ impl Manager {
             lineage: self.lineage_for(seen),
             heartbeat_ms: self.heartbeat_ms(),
             acked_seq: node.acked_seq,
-            mappings: served.map(|(region, leg)| mapping_of(region, leg)).collect(),
+            mappings: served.map(|(region, leg)| self.with_key(mapping_of(region, leg))).collect(),
             unowned: self.free.get(name).map(FreeExtents::extents).unwrap_or_default(),
             udp_peers: self.udp_peers(name),
+            cn_keys: self.cn_keys(name),
         })
     }
 
     /// The commands a memory node has not yet given a result for, as delivered now.
     pub fn memory_node_synced(&self, name: &Name) -> MemoryNodeSynced {
         let Watermark { term, revision, .. } = self.watermark();
-        let commands =
-            self.state.commands_of(name).map(|command| NodeCommand { term, revision, ..command.clone() });
+        let commands = self.state.commands_of(name).map(|command| {
+            let action = match command.action.clone() {
+                NodeAction::MapCmem(mapping) => NodeAction::MapCmem(self.with_key(mapping)),
+                unmap @ NodeAction::UnmapCmem(_) => unmap,
+            };
+            NodeCommand { seq: command.seq, term, revision, action }
+        });
         MemoryNodeSynced {
             watermark: self.watermark(),
             heartbeat_ms: self.heartbeat_ms(),
             commands: commands.collect(),
             udp_peers: self.udp_peers(name),
+            cn_keys: self.cn_keys(name),
         }
     }
 
@@ -65,8 +73,8 @@ impl Manager {
         owners.into_iter().filter_map(peer).collect()
     }
 
-    /// A compute node is at another address: those that serve it are to hear of it.
-    pub(super) fn udp_peer_moved(&mut self, cn: CnId) {
+    /// A compute node is at another address, or has another key: those that serve it are to hear of it.
+    pub(super) fn peer_changed(&mut self, cn: CnId) {
         let nodes: BTreeSet<Name> = self
             .index
             .regions_of(cn)
@@ -125,11 +133,14 @@ impl Manager {
             (0..).find(|index| !taken.contains(index)).unwrap_or(u32::MAX)
         };
         let index = known.as_ref().map_or_else(free_index, |known| known.index);
+        let party = Party::MemoryNode(register.name.clone());
+        let key = kept_key(&party, known.as_ref().and_then(|known| known.key), register.key)?;
         let RegisterMemoryNode {
             name,
             kind,
             macs,
             udp,
+            key: _,
             pool_bytes,
             extent_bytes,
             incarnation,
@@ -143,6 +154,7 @@ impl Manager {
             kind,
             macs,
             udp,
+            key,
             pool_bytes,
             extent_bytes,
             incarnation,
@@ -253,7 +265,7 @@ impl Manager {
     }
 
     /// Brings the legs on a node that registered up to date: where it is, what it lost, what it still has to zero.
-    fn refresh_legs(&mut self, node: &MemoryNode) {
+    pub(super) fn refresh_legs(&mut self, node: &MemoryNode) {
         for mut region in self.regions_on(&node.name) {
             let (mut reason, mut again) = (None, Vec::new());
             let decoders = region.decoders.clone();
@@ -263,6 +275,10 @@ impl Manager {
                     leg.macs.clone_from(&node.macs);
                     leg.udp = node.udp;
                     reason = Some(format!("memory node {} has other addresses", node.name));
+                }
+                if leg.mn_key != node.key {
+                    leg.mn_key = node.key;
+                    reason = Some(format!("memory node {} has another key", node.name));
                 }
                 let content_there = leg.incarnation == Some(node.incarnation);
                 match leg.state {
@@ -486,7 +502,7 @@ fn shortened(error: String) -> String {
     }
 }
 
-/// The mapping that serves a leg.
+/// The mapping that serves a leg; whose key is whose is said when it is delivered.
 pub(super) fn mapping_of(region: &Region, leg: &Leg) -> Mapping {
     Mapping {
         cn: region.owner,
@@ -494,5 +510,6 @@ pub(super) fn mapping_of(region: &Region, leg: &Leg) -> Mapping {
         cmem_base: leg.cmem_base,
         extent_bytes: leg.extent_bytes,
         extents: leg.extents.clone(),
+        cn_key: None,
     }
 }

@@ -21,6 +21,7 @@ mod devices;
 mod error;
 mod frozen;
 mod index;
+mod keys;
 mod lineage;
 pub mod liveness;
 mod memory_nodes;
@@ -48,8 +49,8 @@ use cxloe_fabric::api::{
     NotFollowed, Owner, Party, Progress, RegisterComputeNode, RegisterMemoryNode, ReportOrphans, Unbind,
 };
 use cxloe_fabric::model::{
-    ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Qos,
-    Region, Watermark,
+    ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind,
+    PublicKey, Qos, Region, Watermark,
 };
 use index::Index;
 use lineage::Refused;
@@ -94,6 +95,8 @@ pub enum Command {
     RegisterComputeNode(RegisterComputeNode),
     /// A compute node lives and tells what it has let go of.
     SyncComputeNode(CnId, ComputeNodeSync),
+    /// A node has this key from now on, whatever it had before; `None`: whatever it registers with next.
+    SetKey(Party, Option<PublicKey>),
     /// The connection of a node broke while it waited; the number is its registration.
     HungUp(NodeKey, u64),
     /// Make a region.
@@ -322,6 +325,7 @@ impl Manager {
             Command::Adopt(adopt) => self.adopt(&adopt),
             Command::RegisterComputeNode(node) => self.register_compute_node(node),
             Command::SyncComputeNode(cn, sync) => self.sync_compute_node(cn, &sync),
+            Command::SetKey(node, key) => self.set_key(&node, key),
             Command::HungUp(node, registration) => self.hang_up(&node, registration),
             Command::CreateRegion(create) => self.create_region(create),
             Command::GrowRegion(name, grow) => self.grow_region(&name, &grow),

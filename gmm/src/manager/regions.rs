@@ -133,6 +133,7 @@ impl Manager {
                     memory_node: node.name,
                     macs: node.macs,
                     udp: node.udp,
+                    mn_key: node.key,
                     decoder,
                     position,
                     cmem_base,

@@ -116,6 +116,7 @@ pub fn memory_node(node: &str, last: u8, extents: u64) -> RegisterMemoryNode {
         name: name(node),
         macs: vec![[2, 0, 0, 0, 2, last].into()],
         udp: None,
+        key: None,
         pool_bytes: extents * EXTENT,
         extent_bytes: EXTENT,
         incarnation: 11,
@@ -131,6 +132,7 @@ pub fn compute_node(node: &str, last: u8) -> RegisterComputeNode {
         cn_id: cn(last),
         name: name(node),
         udp: None,
+        key: None,
         instance_id: 1,
         seen: Watermark::default(),
     }

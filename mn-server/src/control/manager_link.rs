@@ -222,6 +222,7 @@ impl Shell {
             kind: self.options.kind,
             macs: self.options.macs.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect(),
             udp: self.options.udp,
+            key: None,
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
             incarnation: pool.incarnation(),

@@ -206,7 +206,7 @@ impl Mappings {
                 None => {
                     let region = Name::new("orphan").expect("these letters are a name");
                     let extents = Extents::from_iter([run]);
-                    pieces.push(Mapping { cn, region, cmem_base, extent_bytes, extents });
+                    pieces.push(Mapping { cn, region, cmem_base, extent_bytes, extents, cn_key: None });
                 }
             }
         }

@@ -162,6 +162,7 @@ impl Managed {
                 cn_id: self.cn,
                 name: self.name.clone(),
                 udp: None,
+                key: None,
                 instance_id: self.station.instance,
                 seen: self.attachments.seen(),
             };

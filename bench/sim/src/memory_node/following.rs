@@ -166,6 +166,7 @@ impl Following {
             kind: self.kind,
             macs: vec![introduction.mac],
             udp: None,
+            key: None,
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
             incarnation: introduction.incarnation,

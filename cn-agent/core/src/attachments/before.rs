@@ -96,6 +96,7 @@ impl From<OldRegion> for Region {
             memory_node: leg.memory_node,
             macs: leg.macs,
             udp: None,
+            mn_key: None,
             decoder,
             position: 0,
             cmem_base: leg.cmem_base,

@@ -19,6 +19,7 @@ fn add_decoder(region: &mut Region, size: u64, ways: u32, committed: bool) {
             memory_node: Name::new(format!("mn{position}")).unwrap(),
             macs: vec![format!("02:00:00:00:01:{position:02x}").parse().unwrap()],
             udp: None,
+            mn_key: None,
             decoder,
             position,
             cmem_base: offset,

@@ -5,7 +5,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Extents, Name};
+use super::{CnId, Extents, Name, PublicKey};
 
 /// How far a manager has come: its term, which grows with each start of a manager over the store, and the store's
 /// revision, which grows with each change. A store that was put back has terms and revisions once more: the random number
@@ -98,6 +98,9 @@ pub struct Mapping {
     pub extent_bytes: u64,
     /// The extents behind it, in CMem order.
     pub extents: Extents,
+    /// The public key of that CN, as far as the manager knows it at this moment.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cn_key: Option<PublicKey>,
 }
 
 impl Mapping {
@@ -132,6 +135,7 @@ impl CommandResult {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::PublicKey;
 
     #[test]
     fn json_of_a_command_is_flat() {
@@ -141,6 +145,7 @@ mod tests {
             cmem_base: 2 << 20,
             extent_bytes: 2 << 20,
             extents: [3, 4].into_iter().collect(),
+            cn_key: Some(PublicKey([7; 32])),
         };
         assert_eq!(mapping.bytes(), 4 << 20);
         let command = NodeCommand { seq: 7, term: 2, revision: 40, action: NodeAction::MapCmem(mapping) };

@@ -7,7 +7,7 @@ use core::net::SocketAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Health, Name};
+use super::{CnId, Health, Name, PublicKey};
 
 /// A server that uses remote memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -21,6 +21,9 @@ pub struct ComputeNode {
     /// Where its frames come from over the `udp` link, and go to; none if it does not use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
+    /// Its public key, by which it proves who it is to other nodes; none if it has no key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
     /// Identifies the run of the agent that registered last (random at its start).
     pub instance_id: u64,
     /// Number of its latest registration; a sync under an older one is refused. 0: never registered.
@@ -68,4 +71,13 @@ pub struct UdpPeer {
     pub compute_node: CnId,
     /// Where its frames come from, and go to.
     pub address: SocketAddr,
+}
+
+/// Which public key belongs to a compute node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ComputeNodeKey {
+    /// The compute node.
+    pub compute_node: CnId,
+    /// Its key.
+    pub key: PublicKey,
 }

@@ -6,7 +6,7 @@ use core::net::SocketAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{DeviceKind, Health, Mac, Name};
+use super::{DeviceKind, Health, Mac, Name, PublicKey};
 
 /// A server that lends a pool of memory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -22,6 +22,9 @@ pub struct MemoryNode {
     /// Where frames for these go over the `udp` link; none if it does not use it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
+    /// Its public key, by which it proves who it is to other nodes; none if it has no key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PublicKey>,
     /// Bytes of its pool.
     pub pool_bytes: u64,
     /// Bytes of one extent, a power of two: the unit in which its pool is given away.

@@ -18,12 +18,12 @@ mod qos;
 mod region;
 mod size;
 
-pub use cxloe_wire::frame::Mac;
+pub use cxloe_wire::frame::{Mac, PublicKey};
 
 pub use cleared_log::ClearedLog;
 pub use cn_id::{CnId, MacError};
 pub use command::{CommandResult, Mapping, NodeAction, NodeCommand, Watermark};
-pub use compute_node::{ComputeNode, Retired, UdpPeer};
+pub use compute_node::{ComputeNode, ComputeNodeKey, Retired, UdpPeer};
 pub use event::{Event, EventKind};
 pub use extents::{ExtentRun, Extents};
 pub use health::Health;

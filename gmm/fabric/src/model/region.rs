@@ -22,7 +22,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Extents, Mac, Name, UnbindOption};
+use super::{CnId, Extents, Mac, Name, PublicKey, UnbindOption};
 use crate::hdm::{Granularity, Ways};
 
 /// CMem addresses are 48 bits wide: the first that is not one.
@@ -175,6 +175,9 @@ pub struct Leg {
     /// Where frames for these go over the `udp` link, as that node registered it last.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub udp: Option<SocketAddr>,
+    /// The public key of that node, as it registered it last; none if it has no key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mn_key: Option<PublicKey>,
     /// Index of its decoder in [`Region::decoders`].
     pub decoder: u32,
     /// Its position in the decoder's interleave set, from 0.

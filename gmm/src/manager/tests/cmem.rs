@@ -259,6 +259,7 @@ fn invented_ids_take_each_others_places_alone() {
         cn_id: invented(number),
         name: name(&format!("x{number}")),
         udp: None,
+        key: None,
         instance_id: 1,
         seen: Watermark::default(),
     };

@@ -20,7 +20,8 @@ fn apply(manager: &mut Manager, store: &mut MemoryStore, command: Command) -> Re
 }
 
 fn register(seen: Watermark) -> Command {
-    let register = RegisterComputeNode { cn_id: cn(1), name: name("cn1"), udp: None, instance_id: 5, seen };
+    let register =
+        RegisterComputeNode { cn_id: cn(1), name: name("cn1"), udp: None, key: None, instance_id: 5, seen };
     Command::RegisterComputeNode(register)
 }
 
@@ -118,7 +119,14 @@ fn a_lineage_is_bounded_and_keeps_its_beginning() {
 
 fn orphan(owner: CnId, first: u64, count: u64) -> Mapping {
     let extents: Extents = (first..first + count).collect();
-    Mapping { cn: owner, region: name("x"), cmem_base: 64 * EXTENT, extent_bytes: EXTENT, extents }
+    Mapping {
+        cn: owner,
+        region: name("x"),
+        cmem_base: 64 * EXTENT,
+        extent_bytes: EXTENT,
+        extents,
+        cn_key: None,
+    }
 }
 
 fn report(fabric: &Fabric, orphans: Vec<Mapping>) -> Command {

@@ -1,8 +1,10 @@
 //! A fabric to test the manager with: a manager over a store in memory, and memory nodes that do what they are told.
-//! `rules`, `devices`, `operations`, `lineage` and `cmem` have a test for each rule, `orders` looks for an order of events that breaks one.
+//! `rules`, `devices`, `operations`, `lineage`, `keys` and `cmem` have a test for each rule, `orders` looks for an order of
+//! events that breaks one.
 
 mod cmem;
 mod devices;
+mod keys;
 mod lineage;
 mod operations;
 mod orders;
@@ -67,6 +69,7 @@ impl Node {
             kind: self.kind,
             macs: vec![self.mac.into()],
             udp: None,
+            key: None,
             pool_bytes: self.extents * EXTENT,
             extent_bytes: EXTENT,
             incarnation: self.incarnation,
@@ -248,6 +251,7 @@ impl Fabric {
             cn_id: cn(last),
             name: name(&format!("cn{last}")),
             udp: None,
+            key: None,
             instance_id,
             seen: Watermark::default(),
         };

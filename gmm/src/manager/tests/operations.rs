@@ -105,6 +105,7 @@ fn waiting_for_the_link_to_go_down_ends_when_it_does() {
         cn_id: cn(1),
         name: name("cn1"),
         udp: None,
+        key: None,
         instance_id: 6,
         seen: Watermark::default(),
     };

@@ -274,6 +274,7 @@ fn two_agents_with_one_cn_id_or_one_name_are_told_apart() {
             cn_id: cn(last),
             name: name(node),
             udp: None,
+            key: None,
             instance_id,
             seen: Watermark::default(),
         })
@@ -346,6 +347,7 @@ fn udp_addresses_are_told_to_those_who_need_them_and_to_nobody_else() {
             cn_id: cn(last),
             name: name(&format!("cn{last}")),
             udp: Some(address.parse().unwrap()),
+            key: None,
             instance_id: u64::from(last),
             seen: Watermark::default(),
         })

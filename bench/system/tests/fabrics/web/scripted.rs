@@ -22,6 +22,7 @@ impl<'a> Scripted<'a> {
             kind: DeviceKind::Mld,
             macs: vec!["02:00:00:00:09:01".parse()?],
             udp: None,
+            key: None,
             pool_bytes: pool,
             extent_bytes: 2 << 20,
             incarnation: 1,
