@@ -7,7 +7,7 @@ use common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{
     Bind, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, EventsQuery, GrowRegion, Overview, Owner,
-    RegionsPage, SetLdAllocations, Unbind,
+    RegionsPage, RestoreStore, SetLdAllocations, Unbind,
 };
 use cxloe_fabric::client::{Destroyed, Unbound};
 use cxloe_fabric::model::{ByteSize, EventKind, RegionState, UnbindOption};
@@ -505,4 +505,46 @@ async fn the_page_comes_with_a_policy_that_lets_nothing_else_in() {
     }
     let missing = http.get(format!("{}/ui/none.js", served.url)).send().await.unwrap();
     assert_eq!(missing.status(), 404);
+}
+
+#[tokio::test]
+async fn a_backup_is_taken_and_put_back_while_the_manager_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let served = Served::start(folder.path(), &[]);
+    let client = served.client();
+    let _node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
+    client.create_region(&CreateRegion::new(name("kept"), 4 * EXTENT, cn(1))).await.unwrap();
+    let backup = String::from_utf8(client.backup().await.unwrap()).unwrap();
+    client.create_region(&CreateRegion::new(name("late"), 4 * EXTENT, cn(1))).await.unwrap();
+    let names = || async {
+        let regions = client.regions().await.unwrap();
+        regions.into_iter().map(|region| region.name.to_string()).collect::<Vec<_>>()
+    };
+    let restore = |backup: String| RestoreStore { backup, other_fabric: false };
+    for (text, words) in [
+        (backup[..backup.len() / 2].to_owned(), "no backup of a manager's store"),
+        (backup.replacen("\"fabric\":", "\"fabric\":1", 1), "no backup of a manager's store"),
+        ("{}".to_owned(), "no backup of a manager's store"),
+    ] {
+        let error = client.restore(&restore(text)).await.unwrap_err();
+        assert_eq!(error.code(), Some(ErrorCode::BadRequest), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    assert_eq!(names().await, ["kept", "late"], "nothing was changed");
+    let restored = client.restore(&restore(backup.clone())).await.unwrap();
+    assert!(restored.restored.revision < restored.before.revision, "{restored:?}");
+    assert_eq!(names().await, ["kept"]);
+
+    // Another fabric's is not put in its place by accident; a new one may be begun with it.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = Served::start(elsewhere.path(), &[]);
+    let theirs = other.client();
+    theirs.restore(&restore(backup.clone())).await.unwrap();
+    assert_eq!(theirs.regions().await.unwrap().len(), 1);
+    let third = tempfile::tempdir().unwrap();
+    let third = Served::start(third.path(), &[]);
+    let _node = PatientNode::start(third.client(), memory_node("mn0", 0, 64)).await;
+    let error = third.client().restore(&restore(backup.clone())).await.unwrap_err();
+    assert!(error.to_string().contains("another fabric's"), "{error}");
+    third.client().restore(&RestoreStore { backup, other_fabric: true }).await.unwrap();
 }

@@ -11,6 +11,7 @@ use common::{EXTENT, cn, compute_node, memory_node, name};
 use cxloe_fabric::api::{Bind, CreateRegion, GrowRegion, MemoryNodeSync, Owner, Unbind};
 use cxloe_fabric::model::{ByteSize, CommandResult, LD_UNIT, Name, Qos, UnbindOption};
 use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
+use cxloe_gmm::store::backup;
 use cxloe_gmm::store::etcd::Leadership;
 use cxloe_gmm::store::{EtcdPlace, EtcdStore, MemoryStore, RedbStore, Store, StoreError};
 use proptest::prelude::*;
@@ -147,6 +148,11 @@ enum Step {
     Quota(u8, u64),
     Hold(u8, bool),
     Forget(u8),
+    ForgetCn(u8),
+    /// A backup is taken.
+    Backup,
+    /// The backup is put back.
+    Restore,
     Silence(u64),
     /// Another manager takes over.
     Restart,
@@ -167,6 +173,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (node.clone(), ld).prop_map(|(node, ld)| Step::Unbind(node, ld)),
         1 => (node.clone(), any::<u8>()).prop_map(|(node, percent)| Step::Qos(node, percent)),
         1 => (owner.clone(), 0u64..100).prop_map(|(owner, extents)| Step::Quota(owner, extents)),
+        1 => owner.clone().prop_map(Step::ForgetCn),
+        1 => Just(Step::Backup),
+        1 => Just(Step::Restore),
         1 => (owner, any::<bool>()).prop_map(|(owner, held)| Step::Hold(owner, held)),
         1 => node.prop_map(Step::Forget),
         1 => (1u64..9000).prop_map(Step::Silence),
@@ -181,6 +190,7 @@ struct Run<'a> {
     manager: Manager,
     now_ms: u64,
     regions: u32,
+    backup: Option<String>,
 }
 
 impl<'a> Run<'a> {
@@ -189,7 +199,7 @@ impl<'a> Run<'a> {
         assert_eq!(store.load().unwrap(), State::default(), "a new store is empty");
         let (manager, outcome) = Manager::take_over(State::default(), Options::default(), 1).unwrap();
         store.commit(&outcome.changes).unwrap();
-        let mut run = Self { kind, store: Some(store), manager, now_ms: 1, regions: 0 };
+        let mut run = Self { kind, store: Some(store), manager, now_ms: 1, regions: 0, backup: None };
         (0..NODES).for_each(|node| run.register(node));
         run.apply(Command::RegisterComputeNode(compute_node("cn0", 0)));
         run
@@ -297,6 +307,19 @@ impl<'a> Run<'a> {
                 self.apply(Command::Tick);
                 self.apply(Command::ForgetMemoryNode { name: node(on), force: true });
                 self.register(on);
+            }
+            Step::ForgetCn(cn) => {
+                self.now_ms += 20_000;
+                self.apply(Command::Tick);
+                self.apply(Command::ForgetComputeNode(owner(cn)));
+            }
+            Step::Backup => self.backup = Some(backup::write(self.manager.state()).unwrap()),
+            Step::Restore => {
+                let Some(text) = &self.backup else { return };
+                let (head, state) = backup::read(text).unwrap();
+                let changes = self.manager.restore(state, 7, self.now_ms).unwrap();
+                assert_eq!(self.manager.watermark().term, head.watermark.term + 1);
+                self.store.as_mut().unwrap().commit(&changes).unwrap();
             }
             Step::Silence(ms) => {
                 self.now_ms += ms;

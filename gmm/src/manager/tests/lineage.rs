@@ -264,3 +264,34 @@ fn what_cannot_be_stored_is_taken_back_and_nothing_is_changed_until_it_can() {
     let reachable = fabric.manager.memory_node_count().reachable;
     assert_eq!(reachable, 1, "who fell silent is missed again");
 }
+
+#[test]
+fn an_empty_store_is_not_begun_with_while_nodes_of_another_fabric_ask() {
+    for anew in [false, true] {
+        let options = Options { run: 71, anew, ..Options::default() };
+        let mut fabric = Fabric::with(&[8], options);
+        fabric.create("r", 1, cn(1)).unwrap();
+        fabric.settle();
+        fabric.destroy("r").unwrap();
+        fabric.settle();
+        // A node of another fabric asks, and is refused.
+        let mut stranger = Node::new(9, 8);
+        stranger.seen = Watermark { term: 4, revision: 99, run: 12345 };
+        let error = fabric.apply(Command::RegisterMemoryNode(stranger.register())).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::StaleManager);
+        match fabric.create("r", 1, cn(1)) {
+            Ok(()) => assert!(anew),
+            Err(error) => {
+                assert!(!anew && error.to_string().contains("wrong data directory"), "{error}");
+                assert!(error.hint().contains("--new-fabric"), "{}", error.hint());
+                // It has gone: this is a fabric like any other.
+                fabric.now_ms += 200_000;
+                (0..1).for_each(|node| fabric.register(node).unwrap());
+                fabric.create("r", 1, cn(1)).unwrap();
+            }
+        }
+        // With a region, it is somebody's.
+        fabric.apply(Command::RegisterMemoryNode(stranger.register())).unwrap_err();
+        fabric.create("s", 1, cn(1)).unwrap();
+    }
+}
