@@ -179,11 +179,10 @@ impl Grower {
 
 fn grow(agent: &Path, name: Name, bytes: u64) -> Result<(), Refusal> {
     client::grow(agent, name, bytes).map_err(|error| match error {
-        ClientError::Refused { reason: Refused::Manager { code, text }, .. }
-            if matches!(code, Some(ErrorCode::OverQuota | ErrorCode::NoSpace)) =>
-        {
-            Refusal::TooMuch(text)
-        }
+        ClientError::Refused {
+            reason: Refused::Manager { code: Some(ErrorCode::OverQuota | ErrorCode::NoSpace), text },
+            ..
+        } => Refusal::TooMuch(text),
         error => Refusal::Other(error.to_string()),
     })
 }
