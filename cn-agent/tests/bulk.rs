@@ -49,7 +49,7 @@ impl Agent {
         let end = AgentEnd::new(SharedMemory::create(PORT_BYTES).expect("memory"));
         let memory = end.memory().descriptor().try_clone_to_owned().expect("a copy");
         let slot = ClientSlot::take(&self.slots, 8).expect("a slot");
-        self.clients.add(Box::new(Client::new(end, ours, slot)));
+        self.clients.add(Box::new(Client::new(end, ours, slot, None)));
         let memory = SharedMemory::open(memory, PORT_BYTES).expect("the same memory");
         Ends(ClientEnd::new(memory).expect("an end"), theirs)
     }

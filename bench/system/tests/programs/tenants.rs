@@ -80,7 +80,7 @@ fn lent(rig: &Pair) -> Outcome<PathBuf> {
         Ok(())
     };
     lend(&std::env::current_exe()?, "tenant")?;
-    let agent = PathBuf::from(program("cn-agent")?);
+    let agent = program("cn-agent")?;
     lend(&agent, "cn-agent")?;
     let library = agent.parent().ok_or("a program without a folder")?.join("libcxloe_preload.so");
     lend(&library, "libcxloe_preload.so")?;
