@@ -24,7 +24,7 @@ struct Checked {
 
 impl Checked {
     async fn new(url: &str) -> Self {
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = cxloe_fabric::client::http().build().unwrap();
         let document = http.get(format!("{url}/v1/openapi.json")).send().await.unwrap().json().await.unwrap();
         Self { url: url.to_owned(), http, document, succeeded: BTreeSet::new(), refused: BTreeSet::new() }
     }

@@ -181,7 +181,7 @@ impl Client {
 
 /// What HTTP clients of this workspace are built from: no proxy, and TLS that trusts nobody until it is told whom.
 pub fn http() -> reqwest::ClientBuilder {
-    reqwest::Client::builder().no_proxy().tls_backend_preconfigured(Credentials::default().tls())
+    Credentials::default().http()
 }
 
 /// The innermost cause of an error: reqwest's own text names the URL once more, what lies beneath says what happened.

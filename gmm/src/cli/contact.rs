@@ -35,7 +35,10 @@ impl Logins {
     /// Where they are kept: in `$XDG_CONFIG_HOME`, which is `~/.config` if not set.
     pub fn path() -> PathBuf {
         let home = || std::env::home_dir().unwrap_or_default().join(".config");
-        std::env::var_os("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty()).map_or_else(home, PathBuf::from).join(LOGINS_FILE)
+        std::env::var_os("XDG_CONFIG_HOME")
+            .filter(|dir| !dir.is_empty())
+            .map_or_else(home, PathBuf::from)
+            .join(LOGINS_FILE)
     }
 
     /// Those at `path`; none where there is no file.
@@ -44,7 +47,10 @@ impl Logins {
     /// When it cannot be read, or is none.
     pub fn read(path: &Path) -> Result<Self, Failure> {
         let failed = |reason: String| {
-            Failure::failed(format!("cannot read the log-ins in {}: {reason}; remove it and log in again", path.display()))
+            Failure::failed(format!(
+                "cannot read the log-ins in {}: {reason}; remove it and log in again",
+                path.display()
+            ))
         };
         match fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
@@ -58,13 +64,15 @@ impl Logins {
     /// # Errors
     /// When it cannot be written.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
-        let failed =
-            |error: std::io::Error| Failure::failed(format!("cannot keep the log-in in {}: {error}", path.display()));
+        let failed = |error: std::io::Error| {
+            Failure::failed(format!("cannot keep the log-in in {}: {error}", path.display()))
+        };
         let folder = path.parent().unwrap_or(Path::new("."));
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         let draft = path.with_extension(format!("new-{}", std::process::id()));
         drop(fs::remove_file(&draft));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
+        let mut file =
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft).map_err(failed)?;
         let text = serde_json::to_vec_pretty(self).unwrap_or_default();
         file.write_all(&text).and_then(|()| file.sync_all()).map_err(failed)?;
         fs::rename(&draft, path).map_err(failed)

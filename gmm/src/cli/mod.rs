@@ -100,6 +100,7 @@ enum Command {
     /// Forget the token that `gmm login` has kept
     Logout(token::LogoutArgs),
     /// Show who you are to the manager, and what you may do
+    #[command(after_help = "Example:\n  gmm whoami")]
     Whoami,
     /// Have a node not speak here any more, until it joins again
     Revoke(token::RevokeArgs),

@@ -250,7 +250,9 @@ fn group(name: &str) -> Result<u32, Failure> {
 
 /// Whether clients can be sent to `url`: it is one of HTTP, to a TCP port.
 fn is_url(url: &str) -> bool {
-    (url.starts_with("http://") || url.starts_with("https://")) && !url.contains(',') && Client::new(url).is_ok()
+    (url.starts_with("http://") || url.starts_with("https://"))
+        && !url.contains(',')
+        && Client::new(url).is_ok()
 }
 
 impl ServeArgs {

@@ -14,6 +14,11 @@ use super::contact::Logins;
 
 /// Arguments of `gmm token`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  gmm token create --role mn        for a memory node that is to join
+  gmm token list
+  gmm token revoke 1a2b3c4d")]
 pub struct TokenArgs {
     #[command(subcommand)]
     command: TokenCommand,
@@ -36,8 +41,10 @@ Examples:
   gmm token create --role admin --ttl 12h                          for `gmm login`")]
     Create(CreateArgs),
     /// List the tokens there are, without their secrets
+    #[command(after_help = "Example:\n  gmm token list")]
     List,
     /// Have tokens not taken any more
+    #[command(after_help = "Example:\n  gmm token revoke 1a2b3c4d")]
     Revoke {
         /// Their ids: what stands between the first and the second dot
         #[arg(required = true, value_name = "ID")]

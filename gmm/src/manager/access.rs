@@ -141,9 +141,8 @@ impl Manager {
         proved: Option<Digest>,
     ) -> Result<(), ManagerError> {
         let JoinedNode { node, macs, tls, .. } = &joining;
-        let refused = |reason: &str| {
-            Err(ManagerError::JoinRefused { node: node.clone(), reason: reason.to_owned() })
-        };
+        let refused =
+            |reason: &str| Err(ManagerError::JoinRefused { node: node.clone(), reason: reason.to_owned() });
         let unicast = |mac: &Mac| mac.0[0] & 1 == 0 && mac.0 != [0; 6];
         if macs.is_empty() || macs.len() > PORTS_MAX || !macs.iter().all(unicast) {
             return refused("the addresses of its ports are none that it could have");
@@ -163,14 +162,17 @@ impl Manager {
             && (other.tls != *tls || proved != Some(*tls))
         {
             let other = &other.node;
-            return refused(&format!("a key or an address of it belongs to {other}; `gmm revoke` that one first"));
+            return refused(&format!(
+                "a key or an address of it belongs to {other}; `gmm revoke` that one first"
+            ));
         }
         // The same machine under another name, or at another interface: it is not the former one any more.
         let former = other.map(|other| other.node.clone());
         let before = self.state.joined.get(node);
         let mut used = None;
         if let Some(id) = token {
-            let Some(mut record) = self.state.tokens.get(id).filter(|t| t.is_valid(self.now_ms)).cloned() else {
+            let Some(mut record) = self.state.tokens.get(id).filter(|t| t.is_valid(self.now_ms)).cloned()
+            else {
                 return refused("its token is not known any more");
             };
             if record.role != role_of(node) {
@@ -196,7 +198,10 @@ impl Manager {
             used = Some(record);
         }
         if before.is_none() && self.state.joined.len() >= JOINED_MAX {
-            return Err(ManagerError::LimitReached { what: "nodes that have joined", limit: JOINED_MAX as u64 });
+            return Err(ManagerError::LimitReached {
+                what: "nodes that have joined",
+                limit: JOINED_MAX as u64,
+            });
         }
         if let Some(record) = used {
             self.put(Change::Token(record));

@@ -43,6 +43,7 @@ pub use error::ManagerError;
 pub use options::{Declared, DeclaredQuota, Initialisation, Options};
 pub use state::{Change, Contradiction, Meta, State};
 
+use access::{JoinedNode, TokenRecord};
 use cxloe_fabric::api::{
     AdoptFabric, Bind, ComputeNodeSync, CreateRegion, Events, GrowRegion, MemoryNodeSync, NodeCount,
     NotFollowed, Owner, Party, Progress, RegisterComputeNode, RegisterMemoryNode, ReportOrphans, Unbind,
@@ -51,7 +52,6 @@ use cxloe_fabric::model::{
     ByteSize, ClearedLog, CnId, Digest, Event, EventKind, Health, Name, NodeAction, NodeCommand,
     OperationKind, PublicKey, Qos, Region, Watermark,
 };
-use access::{JoinedNode, TokenRecord};
 use index::Index;
 use lineage::Refused;
 use liveness::{Liveness, NodeKey};

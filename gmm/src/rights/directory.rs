@@ -73,10 +73,7 @@ impl Directory {
 
     /// Whether a change concerns it.
     pub fn is_concerned(change: &Change) -> bool {
-        matches!(
-            change,
-            Change::Token(_) | Change::TokenGone(_) | Change::Joined(_) | Change::JoinedGone(_)
-        )
+        matches!(change, Change::Token(_) | Change::TokenGone(_) | Change::Joined(_) | Change::JoinedGone(_))
     }
 
     fn joined(&mut self, joined: JoinedNode) {
@@ -108,13 +105,20 @@ impl Directory {
         }
         if let Some((uid, admin)) = evidence.user {
             let who = format!("uid {uid}");
-            return if admin { Caller::admin(who) } else { Caller { who, may: May::Look, ..Caller::nobody(None) } };
+            return if admin {
+                Caller::admin(who)
+            } else {
+                Caller { who, may: May::Look, ..Caller::nobody(None) }
+            };
         }
         let Some(tls) = proved else { return Caller::nobody(None) };
         match self.by_tls.get(&tls).and_then(|node| self.joined.get(node)) {
-            Some(joined) => {
-                Caller { who: joined.node.to_string(), may: May::Node(joined.clone()), proved, expires_ms: None }
-            }
+            Some(joined) => Caller {
+                who: joined.node.to_string(),
+                may: May::Node(joined.clone()),
+                proved,
+                expires_ms: None,
+            },
             None => {
                 let why = "its certificate is that of a node which has not joined, has joined again, or was revoked";
                 Caller { proved, ..Caller::nobody(Some(why)) }

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::store::EtcdPlace;
+use crate::store::etcd::shared_authority;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use cxloe_fabric::api::Party;
@@ -20,8 +22,6 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SignatureAlgorithm,
 };
-use crate::store::EtcdPlace;
-use crate::store::etcd::shared_authority;
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -50,7 +50,9 @@ const POINT_BYTES: usize = 65;
 #[derive(Debug, thiserror::Error)]
 pub enum AuthorityError {
     /// Its file.
-    #[error("cannot use {path} for the manager's certificates: {source}; it is read and written by the manager's user alone")]
+    #[error(
+        "cannot use {path} for the manager's certificates: {source}; it is read and written by the manager's user alone"
+    )]
     File {
         /// The file.
         path: PathBuf,
@@ -178,7 +180,9 @@ impl Authority {
                         tracing::info!(path = %path.display(), hash = %new.hash(), "made an authority for certificates");
                         Ok(new)
                     }
-                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Self::in_folder(folder),
+                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                        Self::in_folder(folder)
+                    }
                     Err(error) => Err(failed(error)),
                 }
             }
@@ -278,7 +282,8 @@ fn params(name: &str, now: SystemTime, valid: Duration) -> CertificateParams {
     params.not_before = (now - SKEW).into();
     params.not_after = (now + valid).into();
     // Browsers remember certificates by number, and refuse another one of the same.
-    params.serial_number = Some(SerialNumber::from(rand::random::<[u8; 16]>().map(|byte| byte & 0x7f).to_vec()));
+    params.serial_number =
+        Some(SerialNumber::from(rand::random::<[u8; 16]>().map(|byte| byte & 0x7f).to_vec()));
     params
 }
 
@@ -360,7 +365,8 @@ mod tests {
         let parsed = rustls::server::ParsedCertificate::try_from(&certificate).unwrap();
         assert_eq!(Digest::of(&parsed.subject_public_key_info()), key.digest());
         assert!(signed.renew_ms < signed.expires_ms);
-        for wrong in ["", "AAAA", &STANDARD.encode([0; POINT_BYTES]), &STANDARD.encode([4; POINT_BYTES + 1])] {
+        for wrong in ["", "AAAA", &STANDARD.encode([0; POINT_BYTES]), &STANDARD.encode([4; POINT_BYTES + 1])]
+        {
             assert!(NodeKey::parse(wrong).is_none(), "{wrong}");
         }
     }

@@ -47,7 +47,8 @@ impl Bodies {
     pub async fn take(&self, request: Request) -> Result<Request, Response> {
         let limit = bytes_max(request.uri().path());
         let hint = request.body().size_hint();
-        let stranger = request.extensions().get::<Caller>().filter(|caller| matches!(caller.may, May::Nothing(_)));
+        let stranger =
+            request.extensions().get::<Caller>().filter(|caller| matches!(caller.may, May::Nothing(_)));
         if let Some(stranger) = stranger
             && hint.upper().is_none_or(|upper| upper > STRANGER_BYTES_MAX)
         {

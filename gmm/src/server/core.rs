@@ -100,11 +100,21 @@ impl Core {
         let directory = Arc::new(RwLock::new(Directory::new(manager.state())));
         let followed = Arc::clone(&directory);
         let thread = std::thread::Builder::new().name("gmm-core".to_owned()).spawn(move || {
-            let result = run(manager, store, clock, &queue, &Told { topics: &publish, directory: &followed, unwritable: &tell }, &told);
+            let result = run(
+                manager,
+                store,
+                clock,
+                &queue,
+                &Told { topics: &publish, directory: &followed, unwritable: &tell },
+                &told,
+            );
             publish.close();
             result
         })?;
-        Ok((Self { jobs: jobs.clone(), topics, unwritable, directory, clock }, CoreThread { thread, jobs, end }))
+        Ok((
+            Self { jobs: jobs.clone(), topics, unwritable, directory, clock },
+            CoreThread { thread, jobs, end },
+        ))
     }
 
     /// Carries out a command for `caller`, if they may give it, and returns what `view` sees right after it.

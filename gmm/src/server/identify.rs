@@ -61,11 +61,14 @@ impl Door {
     /// Whether a user of this machine is an administrator: root, the manager's own user, and members of its group.
     fn is_admin(&self, uid: u32, gid: u32) -> bool {
         let uid = Uid::from_raw(uid);
-        uid.is_root() || uid == Uid::effective() || self.admin_group.is_some_and(|group| is_member(uid, gid, group))
+        uid.is_root()
+            || uid == Uid::effective()
+            || self.admin_group.is_some_and(|group| is_member(uid, gid, group))
     }
 
     fn evidence<'a>(&self, peer: Option<&Peer>, headers: &'a HeaderMap) -> Evidence<'a> {
-        let mut evidence = Evidence { bearer: bearer(headers), session: session(headers), ..Evidence::default() };
+        let mut evidence =
+            Evidence { bearer: bearer(headers), session: session(headers), ..Evidence::default() };
         match peer {
             Some(Peer::Tcp(ip)) if self.insecure => evidence.unguarded = Some(format!("anybody at {ip}")),
             Some(Peer::Unix { uid, gid }) => evidence.user = Some((*uid, self.is_admin(*uid, *gid))),

@@ -14,9 +14,9 @@ use tokio::task::JoinSet;
 
 use super::clock::Clock;
 use super::config::Config;
-use super::identify::Door;
 use super::core::{Core, CoreThread};
 use super::fm::ManagerFm;
+use super::identify::Door;
 use super::leader_election::LeaderElection;
 use super::{ServerError, routes};
 use crate::manager::{Manager, Options};

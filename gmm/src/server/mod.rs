@@ -40,8 +40,8 @@ pub use config::{CONNECTIONS_DEFAULT, Config, NODE_TIMEOUT_MIN, PORT_DEFAULT, ST
 pub use fm::FmAddress;
 pub use routes::WAIT_MS_MAX;
 
-use cxloe_daemon::http::Listeners;
 use authority::{Authority, AuthorityError};
+use cxloe_daemon::http::Listeners;
 use cxloe_daemon::http::TlsDoor;
 use identify::Door;
 use leader_election::LeaderElection;
@@ -150,7 +150,8 @@ impl Server {
         let listen = |source| ServerError::Listen { address, source };
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let address = tcp.local_addr().map_err(listen)?;
-        let socket = config.socket.as_deref().map(|path| Bound::bind(path, SOCKET_MODE, "manager")).transpose()?;
+        let socket =
+            config.socket.as_deref().map(|path| Bound::bind(path, SOCKET_MODE, "manager")).transpose()?;
         let unix = socket.as_ref().map(Bound::async_listener).transpose()?;
         let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
 
@@ -177,16 +178,14 @@ impl Server {
             StorePlace::Etcd(place) if config.advertise.is_none() && address.ip().is_unspecified() => {
                 return Err(ServerError::Advertise { store: place.to_string(), address });
             }
-            StorePlace::Etcd(place) => {
-                tokio::spawn(leader_term::among(
-                    config.clone(),
-                    place.clone(),
-                    election.clone(),
-                    url,
-                    told,
-                    door.clone(),
-                ))
-            }
+            StorePlace::Etcd(place) => tokio::spawn(leader_term::among(
+                config.clone(),
+                place.clone(),
+                election.clone(),
+                url,
+                told,
+                door.clone(),
+            )),
         };
         let metrics = metrics.map(|listener| serve_metrics(listener, &election)).transpose()?;
         let (stop, stopped) = watch::channel(false);

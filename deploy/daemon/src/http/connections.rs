@@ -276,7 +276,11 @@ mod tests {
         assert_eq!(connections.evict(9002), Some(2), "a stranger who has just come, and not an idle node");
         assert_eq!(connections.evict(9002), Some(3));
         connections.receives(node, 9003);
-        assert_eq!(connections.expire(9003 + RECEIVE_MAX.as_millis() as u64), [1], "it takes too long all the same");
+        assert_eq!(
+            connections.expire(9003 + RECEIVE_MAX.as_millis() as u64),
+            [1],
+            "it takes too long all the same"
+        );
         let node = stays(&mut connections, peer(1), 4, 0).0;
         connections.is_known(node);
         assert_eq!(connections.evict(0), Some(4), "there is nobody else");

@@ -12,7 +12,7 @@ use reqwest::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
 
-use super::{ClientError, Credentials, causes, http};
+use super::{ClientError, Credentials, causes};
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -38,8 +38,8 @@ struct Place {
 impl Place {
     fn new(url: &str, credentials: &Credentials) -> Result<Self, ClientError> {
         let bad = |reason: String| ClientError::BadUrl { url: url.to_owned(), reason };
-        let builder = http()
-            .tls_backend_preconfigured(credentials.tls())
+        let builder = credentials
+            .http()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true);
@@ -139,7 +139,13 @@ impl Managers {
     pub fn new(urls: &str, credentials: Credentials) -> Result<Self, ClientError> {
         let place = |url: &str| Place::new(url.trim(), &credentials);
         let places = urls.split(',').map(place).collect::<Result<_, _>>()?;
-        Ok(Self { urls: urls.to_owned(), credentials, places, current: AtomicUsize::new(0), leader: Mutex::new(None) })
+        Ok(Self {
+            urls: urls.to_owned(),
+            credentials,
+            places,
+            current: AtomicUsize::new(0),
+            leader: Mutex::new(None),
+        })
     }
 
     /// The URLs as they were given.

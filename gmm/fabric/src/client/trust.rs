@@ -12,9 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
-use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
-};
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::model::{Digest, Token};
 
@@ -38,6 +36,11 @@ impl Credentials {
     /// Those of a node that has joined.
     pub fn of_node(identity: Arc<Identity>) -> Self {
         Self { authority: Some(identity.authority()), token: None, identity: Some(identity) }
+    }
+
+    /// What HTTP clients are built from that trust and show this; tokens are theirs to send.
+    pub fn http(&self) -> reqwest::ClientBuilder {
+        reqwest::Client::builder().no_proxy().tls_backend_preconfigured(self.tls())
     }
 
     /// What TLS is spoken with.
@@ -79,7 +82,8 @@ impl ServerCertVerifier for PinnedAuthority {
         };
         let authority = intermediates.iter().find(|shown| Digest::of(shown) == hash);
         let Some(authority) = authority else {
-            let shown = intermediates.first().map_or("none".to_owned(), |shown| Digest::of(shown).to_string());
+            let shown =
+                intermediates.first().map_or("none".to_owned(), |shown| Digest::of(shown).to_string());
             return Err(Error::General(format!(
                 "its authority is {shown}, and {hash} is the one to trust: it is another manager, or somebody in between"
             )));

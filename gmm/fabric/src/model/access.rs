@@ -43,8 +43,7 @@ pub enum Role {
 
 impl Role {
     /// Every role.
-    pub const ALL: [Self; 5] =
-        [Self::Admin, Self::Tenant, Self::Viewer, Self::MemoryNode, Self::ComputeNode];
+    pub const ALL: [Self; 5] = [Self::Admin, Self::Tenant, Self::Viewer, Self::MemoryNode, Self::ComputeNode];
 
     /// Whether its token has one node join, and is used up then.
     pub fn joins(self) -> bool {
@@ -172,7 +171,8 @@ impl Token {
 
     /// The token in full, for who is to bear it.
     pub fn reveal(&self) -> String {
-        let (secret, authority) = (URL_SAFE_NO_PAD.encode(self.secret), URL_SAFE_NO_PAD.encode(self.authority.0));
+        let (secret, authority) =
+            (URL_SAFE_NO_PAD.encode(self.secret), URL_SAFE_NO_PAD.encode(self.authority.0));
         format!("{PREFIX}.{}.{secret}.{authority}", self.id)
     }
 }
@@ -194,7 +194,11 @@ impl FromStr for Token {
             URL_SAFE_NO_PAD.decode(part).ok().and_then(|bytes| bytes.try_into().ok()).ok_or(TokenError)
         };
         let hexadecimal = |letter: u8| letter.is_ascii_digit() || (b'a'..=b'f').contains(&letter);
-        if prefix != PREFIX || id.len() != ID_LETTERS || !id.bytes().all(hexadecimal) || parts.next().is_some() {
+        if prefix != PREFIX
+            || id.len() != ID_LETTERS
+            || !id.bytes().all(hexadecimal)
+            || parts.next().is_some()
+        {
             return Err(TokenError);
         }
         Ok(Self { id: id.to_owned(), secret: bytes(secret)?, authority: Digest(bytes(authority)?) })
@@ -224,8 +228,17 @@ mod tests {
         };
         let longer = format!("{written}.x");
         for wrong in [
-            "", "cx1", "cx1...", &written[..written.len() - 1], &longer, &with(0, "cx2"), &with(1, "0001020G"),
-            &with(1, "000102"), &with(2, "AAAA"), &with(3, "?"), &with(2, &"A".repeat(44)),
+            "",
+            "cx1",
+            "cx1...",
+            &written[..written.len() - 1],
+            &longer,
+            &with(0, "cx2"),
+            &with(1, "0001020G"),
+            &with(1, "000102"),
+            &with(2, "AAAA"),
+            &with(3, "?"),
+            &with(2, &"A".repeat(44)),
         ] {
             assert_eq!(wrong.parse::<Token>(), Err(TokenError), "{wrong}");
         }

@@ -1,10 +1,10 @@
 //! Tokens, nodes that join and renew their certificates, and who somebody is; browsers log in and out here.
 
+use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::NoContent;
-use axum::Extension;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
@@ -53,7 +53,8 @@ pub fn routes() -> Routes {
         .route(
             "/v1/join",
             post(Right::Join, join, |op| {
-                op.id("join").summary("A node joins: it gets a certificate, and is known by its key from then on")
+                op.id("join")
+                    .summary("A node joins: it gets a certificate, and is known by its key from then on")
             }),
         )
         .route(
@@ -229,9 +230,9 @@ fn tls_key_of(text: &str) -> Result<NodeKey, ApiError> {
 }
 
 fn signed(authority: &Authority, door: &Door, node: &Party, key: &NodeKey) -> Result<Joined, ApiError> {
-    let signed = authority.sign(node, key).map_err(|error| {
-        ApiError::new(ErrorCode::BadRequest, error.to_string(), "join with another key")
-    })?;
+    let signed = authority
+        .sign(node, key)
+        .map_err(|error| ApiError::new(ErrorCode::BadRequest, error.to_string(), "join with another key"))?;
     Ok(Joined {
         certificate: signed.pem,
         authority: authority.certificate_pem(),

@@ -4,8 +4,8 @@
 use axum::Json;
 use axum::extract::State;
 
-use super::guard::{By, Routes, get, post, put};
 use super::extract::{Body, ComputeNodePath, Path};
+use super::guard::{By, Routes, get, post, put};
 use super::wait::poll;
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager, ManagerError};
@@ -23,14 +23,13 @@ pub fn routes() -> Routes {
     Routes::new()
         .route(
             "/v1/compute-nodes",
-            get(Right::Look, list, |op| op.id("listComputeNodes").summary("Every compute node, by CN id"))
-                ,
+            get(Right::Look, list, |op| op.id("listComputeNodes").summary("Every compute node, by CN id")),
         )
         .route(
             "/v1/compute-nodes",
             post(Right::ComputeNode, register, |op| {
-                    op.id("registerComputeNode").summary("A compute node says that it is there")
-                }),
+                op.id("registerComputeNode").summary("A compute node says that it is there")
+            }),
         )
         .route(
             "/v1/compute-nodes/{compute_node}/sync",
@@ -40,7 +39,9 @@ pub fn routes() -> Routes {
         )
         .route(
             "/v1/compute-nodes/{compute_node}/quota",
-            put(Right::Administer, set_quota, |op| op.id("setQuota").summary("Limit the regions of a compute node")),
+            put(Right::Administer, set_quota, |op| {
+                op.id("setQuota").summary("Limit the regions of a compute node")
+            }),
         )
         .route(
             "/v1/compute-nodes/{compute_node}/hold",
@@ -128,7 +129,12 @@ async fn release(
 }
 
 /// Carries out a command about a compute node and shows the node as it is then.
-async fn changed(core: &Core, caller: &Caller, node: Owner, command: Command) -> Result<Json<ComputeNode>, ApiError> {
+async fn changed(
+    core: &Core,
+    caller: &Caller,
+    node: Owner,
+    command: Command,
+) -> Result<Json<ComputeNode>, ApiError> {
     let view = move |manager: &Manager, _: &_| manager.known_compute_node(&node);
     let node: Result<ComputeNode, ManagerError> = core.apply(caller, command, view).await?;
     Ok(Json(node?))

@@ -14,9 +14,9 @@ use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 
-use super::guard::{Routes, get};
 use super::WAIT_MS_MAX;
 use super::extract::Query;
+use super::guard::{Routes, get};
 use super::wait::poll;
 use crate::manager::{EVENTS_PER_ANSWER_MAX, Manager};
 use crate::rights::Right;

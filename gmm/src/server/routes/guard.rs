@@ -64,9 +64,11 @@ macro_rules! operation {
             O: OperationOutput,
             T: 'static,
         {
-            Operation($with(handler, |operation| described(describe(operation), right)).layer::<_, Infallible>(middleware::from_fn(
-                move |request: Request, next: Next| checked(right, request, next),
-            )))
+            Operation(
+                $with(handler, |operation| described(describe(operation), right)).layer::<_, Infallible>(
+                    middleware::from_fn(move |request: Request, next: Next| checked(right, request, next)),
+                ),
+            )
         }
     };
 }

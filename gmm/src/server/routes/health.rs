@@ -3,8 +3,8 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 
-use super::guard::{Routes, get};
 use super::Leader;
+use super::guard::{Routes, get};
 use crate::manager::Manager;
 use crate::rights::Right;
 use crate::server::core::Core;

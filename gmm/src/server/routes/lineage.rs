@@ -5,8 +5,8 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::NoContent;
 
-use super::guard::{By, Routes, get, post};
 use super::extract::Body;
+use super::guard::{By, Routes, get, post};
 use crate::manager::Command;
 use crate::rights::Right;
 use crate::server::core::Core;
@@ -20,8 +20,7 @@ pub fn routes() -> Routes {
             get(Right::Look, list, |op| {
                 op.id("listRefusedNodes")
                     .summary("Nodes that do not follow this manager, and what they would lose if they did")
-            })
-            ,
+            }),
         )
         .route(
             "/v1/refused",
@@ -51,8 +50,11 @@ async fn not_followed(
     Ok(NoContent)
 }
 
-async fn adopt(State(core): State<Core>,
-    By(caller): By, Body(adopt): Body<AdoptFabric>) -> Result<NoContent, ApiError> {
+async fn adopt(
+    State(core): State<Core>,
+    By(caller): By,
+    Body(adopt): Body<AdoptFabric>,
+) -> Result<NoContent, ApiError> {
     core.apply(&caller, Command::Adopt(adopt), |_, _| ()).await?;
     Ok(NoContent)
 }

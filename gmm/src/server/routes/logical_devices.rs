@@ -4,9 +4,9 @@
 use axum::Json;
 use axum::extract::State;
 
-use super::guard::{By, Routes, get, post};
 use super::answer::{Gone, Settled};
 use super::extract::Body;
+use super::guard::{By, Routes, get, post};
 use super::regions::failed;
 use super::wait::poll;
 use crate::manager::{Command, Manager};
@@ -27,11 +27,15 @@ pub fn routes() -> Routes {
         )
         .route(
             "/v1/bindings",
-            post(Right::Administer, bind, |op| op.id("bind").summary("Bind a logical device to a compute node")),
+            post(Right::Administer, bind, |op| {
+                op.id("bind").summary("Bind a logical device to a compute node")
+            }),
         )
         .route(
             "/v1/unbind",
-            post(Right::Administer, unbind, |op| op.id("unbind").summary("Take a logical device from its compute node")),
+            post(Right::Administer, unbind, |op| {
+                op.id("unbind").summary("Take a logical device from its compute node")
+            }),
         )
 }
 
@@ -54,7 +58,8 @@ async fn bind(
         let region = ld.binding.as_ref()?.region.clone()?;
         Some((ld, region, manager.state().meta.last_event))
     };
-    let (bound, region, asked) = core.apply(&caller, Command::Bind(bind, None), view).await?.ok_or_else(lost)?;
+    let (bound, region, asked) =
+        core.apply(&caller, Command::Bind(bind, None), view).await?.ok_or_else(lost)?;
     let topic = Topic::Region(region.clone());
     let what = format!("LD {} of memory node {} was not bound", bound.id, bound.memory_node);
     let seen = move |manager: &Manager| {

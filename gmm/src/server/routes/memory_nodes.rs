@@ -4,10 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::NoContent;
 
-use super::guard::{By, Routes, delete, get, post, put};
 use super::answer::Settled;
 use super::compute_nodes::{HangUp, gone, superseded};
 use super::extract::{Body, Named, Path, Query};
+use super::guard::{By, Routes, delete, get, post, put};
 use super::wait::poll;
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager};
@@ -24,14 +24,13 @@ pub fn routes() -> Routes {
     Routes::new()
         .route(
             "/v1/memory-nodes",
-            get(Right::Look, list, |op| op.id("listMemoryNodes").summary("Every memory node, by name"))
-                ,
+            get(Right::Look, list, |op| op.id("listMemoryNodes").summary("Every memory node, by name")),
         )
         .route(
             "/v1/memory-nodes",
             post(Right::MemoryNode, register, |op| {
-                    op.id("registerMemoryNode").summary("A memory node says that it is there")
-                }),
+                op.id("registerMemoryNode").summary("A memory node says that it is there")
+            }),
         )
         .route(
             "/v1/memory-nodes/{name}",
@@ -90,7 +89,8 @@ async fn sync(
     let wait_ms = sync.wait_ms;
     let node = name.clone();
     let view = move |manager: &Manager, _: &_| (manager.heartbeat_ms(), manager.udp_peers(&node));
-    let (heartbeat_ms, udp_peers) = core.apply(&caller, Command::SyncMemoryNode(name.clone(), sync), view).await?;
+    let (heartbeat_ms, udp_peers) =
+        core.apply(&caller, Command::SyncMemoryNode(name.clone(), sync), view).await?;
     let mut hang_up = HangUp::new(&core, NodeKey::Memory(name.clone()), registration);
     let watched = name.clone();
     let due = move |manager: &Manager| {

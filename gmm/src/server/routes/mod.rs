@@ -28,10 +28,10 @@ use axum::{Extension, Router};
 
 use super::body::{BODY_BYTES_MAX, Bodies};
 use super::core::Core;
-use super::identify::{self, Door};
 use super::error::ApiError;
-use guard::Routes;
+use super::identify::{self, Door};
 use cxloe_fabric::api::ErrorCode;
+use guard::Routes;
 
 /// Longest wait of a long poll and of creating or destroying, in milliseconds.
 pub const WAIT_MS_MAX: u64 = 60_000;

@@ -31,7 +31,9 @@ pub fn documented(resources: impl FnOnce() -> Routes) -> Router<Core> {
     });
     let routes = resources().route(
         "/v1/openapi.json",
-        get(Right::Look, document, |op| op.id("showInterface").summary("This interface as an OpenAPI document")),
+        get(Right::Look, document, |op| {
+            op.id("showInterface").summary("This interface as an OpenAPI document")
+        }),
     );
     let mut api = OpenApi {
         info: Info {

@@ -3,9 +3,9 @@
 use axum::extract::State;
 use axum::{Extension, Json};
 
-use super::guard::{Routes, get};
 use super::Leader;
 use super::extract::Query;
+use super::guard::{Routes, get};
 use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;

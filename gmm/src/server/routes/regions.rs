@@ -4,9 +4,9 @@
 use axum::Json;
 use axum::extract::State;
 
-use super::guard::{By, Routes, delete, get, post};
 use super::answer::{Gone, Settled};
 use super::extract::{Body, Named, Path, Query};
+use super::guard::{By, Routes, delete, get, post};
 use super::wait::poll;
 use crate::manager::{Command, Manager};
 use crate::rights::{Caller, Right};
@@ -22,17 +22,15 @@ pub fn routes() -> Routes {
     Routes::new()
         .route(
             "/v1/regions",
-            get(Right::Look, list, |op| op.id("listRegions").summary("Every region, by name"))
-                ,
+            get(Right::Look, list, |op| op.id("listRegions").summary("Every region, by name")),
         )
         .route(
             "/v1/regions",
-            post(Right::Regions, create, |op| op.id("createRegion").summary("Make a region for a compute node")),
+            post(Right::Regions, create, |op| {
+                op.id("createRegion").summary("Make a region for a compute node")
+            }),
         )
-        .route(
-            "/v1/regions/{name}",
-            get(Right::Look, show, |op| op.id("showRegion").summary("One region")),
-        )
+        .route("/v1/regions/{name}", get(Right::Look, show, |op| op.id("showRegion").summary("One region")))
         .route(
             "/v1/regions/{name}",
             delete(Right::Regions, destroy, |op| {
@@ -41,7 +39,9 @@ pub fn routes() -> Routes {
         )
         .route(
             "/v1/regions/{name}/grow",
-            post(Right::Regions, grow, |op| op.id("growRegion").summary("Make a region larger while it is used")),
+            post(Right::Regions, grow, |op| {
+                op.id("growRegion").summary("Make a region larger while it is used")
+            }),
         )
         .route(
             "/v1/regions/{name}/disable",
@@ -158,8 +158,10 @@ async fn destroy(
     let command = Command::DestroyRegion { name: name.clone(), force };
     let created_ms = {
         let name = name.clone();
-        core.apply(&caller, command, move |manager, _| manager.region(&name).ok().map(|region| region.created_ms))
-            .await?
+        core.apply(&caller, command, move |manager, _| {
+            manager.region(&name).ok().map(|region| region.created_ms)
+        })
+        .await?
     };
     let current = move |manager: &Manager| {
         let region = manager.region(&name).ok().filter(|region| Some(region.created_ms) == created_ms);
@@ -186,7 +188,8 @@ fn mapped(region: &Region) -> Standing {
 
 /// Carries out a command about a region and waits until the region stands where that was to bring it.
 async fn follow<const DONE: u16>(
-    core: &Core, caller: &Caller,
+    core: &Core,
+    caller: &Caller,
     command: Command,
     name: Name,
     wait_ms: u64,
