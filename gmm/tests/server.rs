@@ -449,7 +449,7 @@ async fn what_answers_is_checked_to_be_a_manager() {
     assert!(matches!(&error, ClientError::Protocol { .. }), "{error}");
     assert!(error.to_string().contains(&url), "{error}");
     other.await.unwrap();
-    for bad in ["", "localhost:7440", "https://x", "unix:", "ftp://x"] {
+    for bad in ["", "localhost:7440", "unix:", "ftp://x"] {
         assert!(matches!(Client::new(bad), Err(ClientError::BadUrl { .. })), "{bad:?}");
     }
 }

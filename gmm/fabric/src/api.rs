@@ -41,7 +41,8 @@
 //! | `POST /v1/renew` | [`Renew`] | [`Joined`] |
 //! | `POST /v1/revoke` | [`Party`] | 204 |
 //! | `GET /v1/whoami` | - | [`WhoAmI`] |
-//! | `POST /v1/log-in`, `…/log-out` | - | [`WhoAmI`], with a cookie that stands for the token; without it |
+//! | `POST /v1/log-in` | - | [`WhoAmI`], with a cookie that stands for the token |
+//! | `POST /v1/log-out` | - | [`WhoAmI`], and the cookie is gone |
 //! | `GET /v1/health` | - | [`ManagerHealth`] |
 //! | `GET /v1/openapi.json` | - | this interface as an OpenAPI 3.1 document |
 //!
