@@ -21,7 +21,7 @@ use cxloe_cxl::HandOver;
 use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
-use cxloe_daemon::{Ending, Supervisor, log, read_key};
+use cxloe_daemon::{Ending, NodeIdentity, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
@@ -95,6 +95,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     };
     let worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
     let options = ManagerLinkOptions {
+        identity: NodeIdentity::read_if_given(config.identity.as_deref())?,
         udp: config.is_over_udp().then(|| own_address(&link_config)).transpose()?,
         ..ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance)
     };
@@ -118,8 +119,10 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     )?;
     let start = |(monitor, waker)| HandOver::start(config.cxl.clone(), controller.clone(), monitor, waker);
     let hand_over = listening.map(start).transpose()?;
+    let identity = options.identity.clone();
     let manager = ManagerLink::start(options, controller.clone())?;
     let context = ServerContext {
+        identity,
         listing: controller.listing(),
         controller: controller.clone(),
         orders: worker.orders(),

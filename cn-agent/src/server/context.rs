@@ -2,12 +2,16 @@
 
 use std::sync::Arc;
 
+use cxloe_daemon::NodeIdentity;
+
 use crate::region_controller::{Listing, RegionController};
 use crate::worker::Orders;
 
 /// What the server hands on.
 #[derive(Clone, Debug)]
 pub struct ServerContext {
+    /// What this node shows the manager, if it has joined.
+    pub identity: Option<Arc<NodeIdentity>>,
     /// What is attached.
     pub listing: Listing,
     /// Where temporary regions are kept in mind.

@@ -18,7 +18,8 @@ const WAIT_MS: u64 = 10_000;
 fn manager(context: &ServerContext) -> Result<(Client, CnId), Refused> {
     let node = context.listing.node();
     let cn = node.cn.parse().map_err(|error| Refused::System(format!("no CN id: {error}")))?;
-    Ok((Client::new(&node.manager).map_err(of_manager)?, cn))
+    let credentials = context.identity.as_ref().map(|identity| identity.credentials()).unwrap_or_default();
+    Ok((Client::with(&node.manager, credentials).map_err(of_manager)?, cn))
 }
 
 fn of_manager(error: ClientError) -> Refused {

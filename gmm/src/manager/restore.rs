@@ -1,5 +1,6 @@
 //! A backup put in the place of all that the store has, while the manager runs. To nodes it is what it is, an older copy: who
-//! has seen more refuses it by name, until that is given up by `gmm adopt-fabric`.
+//! has seen more refuses it by name, until that is given up by `gmm adopt-fabric`. Tokens and nodes that have joined stay as they are, unless
+//! there are none.
 
 use cxloe_fabric::model::{EventKind, Health};
 
@@ -28,6 +29,12 @@ impl Manager {
     pub fn restore(&mut self, state: State, run: u64, now_ms: u64) -> Result<Vec<Change>, RestoreError> {
         if let Some(reason) = &self.frozen {
             return Err(RestoreError::ReadOnly(reason.clone()));
+        }
+        let mut state = state;
+        if !self.state.tokens.is_empty() || !self.state.joined.is_empty() {
+            // Who may come in does not go back: neither does a token come back that was revoked, nor a node.
+            state.tokens.clone_from(&self.state.tokens);
+            state.joined.clone_from(&self.state.joined);
         }
         state.verify()?;
         let free = state.free_extents()?;

@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use cxloe_fabric::api::Orphans;
+use cxloe_fabric::api::{Orphans, Party};
 use cxloe_fabric::model::{
     CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LeaderTerm, LogicalDevice, MemoryNode, Name,
     NodeCommand, Operation, Qos, Region, Watermark,
 };
 use serde::{Deserialize, Serialize};
 
+use super::access::{JoinedNode, TokenRecord};
 use super::pool::FreeExtents;
 
 /// Counters of the fabric.
@@ -42,6 +43,10 @@ pub struct State {
     pub leader_terms: BTreeMap<u64, LeaderTerm>,
     /// Memory that memory nodes hold although no region has it.
     pub orphans: BTreeMap<Name, Orphans>,
+    /// Tokens by id.
+    pub tokens: BTreeMap<String, TokenRecord>,
+    /// Nodes that have joined.
+    pub joined: BTreeMap<Party, JoinedNode>,
     /// Memory nodes by name.
     pub memory_nodes: BTreeMap<Name, MemoryNode>,
     /// Compute nodes by CN id.
@@ -105,6 +110,14 @@ pub enum Change {
     Orphans(Orphans),
     /// A memory node holds no memory any more that no region has.
     OrphansGone(Name),
+    /// A token is new or now so.
+    Token(TokenRecord),
+    /// A token is gone.
+    TokenGone(String),
+    /// A node has joined, or joined again.
+    Joined(JoinedNode),
+    /// A node may not speak here any more.
+    JoinedGone(Party),
     /// All that was, the first, has been replaced by a backup.
     Replaced(Box<State>, Box<State>),
 }
@@ -120,6 +133,8 @@ impl State {
         let mut changes = vec![Change::Meta(self.meta)];
         changes.extend(self.leader_terms.values().cloned().map(Change::LeaderTerm));
         changes.extend(self.orphans.values().cloned().map(Change::Orphans));
+        changes.extend(self.tokens.values().cloned().map(Change::Token));
+        changes.extend(self.joined.values().cloned().map(Change::Joined));
         changes.extend(self.memory_nodes.values().cloned().map(Change::MemoryNode));
         changes.extend(self.compute_nodes.values().cloned().map(Change::ComputeNode));
         changes.extend(self.regions.values().cloned().map(Change::Region));
@@ -169,6 +184,10 @@ impl State {
             Change::LeaderTermForgotten(term) => drop(self.leader_terms.remove(&term)),
             Change::Orphans(orphans) => drop(self.orphans.insert(orphans.memory_node.clone(), orphans)),
             Change::OrphansGone(name) => drop(self.orphans.remove(&name)),
+            Change::Token(token) => drop(self.tokens.insert(token.id.clone(), token)),
+            Change::TokenGone(id) => drop(self.tokens.remove(&id)),
+            Change::Joined(joined) => drop(self.joined.insert(joined.node.clone(), joined)),
+            Change::JoinedGone(node) => drop(self.joined.remove(&node)),
         }
     }
 

@@ -12,13 +12,14 @@ use std::collections::BTreeSet;
 use serde::de::DeserializeOwned;
 
 use crate::manager::{Change, Contradiction, State};
+use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{ClearedLog, Name};
 
 /// Number of the layout that this version reads and writes. It is part of every store; whoever changes what a table
 /// holds, or adds one, counts it up.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
-/// The layout before, which is read as one where some tables are empty.
+/// The oldest layout that is read: as one where some tables are empty, like those between.
 pub const FORMAT_BEFORE: u32 = 2;
 
 /// Key of the one record of [`Table::Meta`].
@@ -51,11 +52,15 @@ pub enum Table {
     LeaderTerms,
     /// Memory that no region has, by memory node.
     Orphans,
+    /// Tokens by id.
+    Tokens,
+    /// Nodes that have joined, by kind and name.
+    Joined,
 }
 
 impl Table {
     /// Every table, in the order in which they are read.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Meta,
         Self::MemoryNodes,
         Self::ComputeNodes,
@@ -68,6 +73,8 @@ impl Table {
         Self::Events,
         Self::LeaderTerms,
         Self::Orphans,
+        Self::Tokens,
+        Self::Joined,
     ];
 
     /// Its name in a store.
@@ -85,6 +92,8 @@ impl Table {
             Self::Events => "events",
             Self::LeaderTerms => "reigns",
             Self::Orphans => "orphans",
+            Self::Tokens => "tokens",
+            Self::Joined => "joined",
         }
     }
 
@@ -197,6 +206,10 @@ impl Record {
             Change::LeaderTermForgotten(term) => Self::Delete(Table::LeaderTerms, number_key(*term)),
             Change::Orphans(orphans) => put(Table::Orphans, orphans.memory_node.to_string(), orphans)?,
             Change::OrphansGone(name) => Self::Delete(Table::Orphans, name.to_string()),
+            Change::Token(token) => put(Table::Tokens, token.id.clone(), token)?,
+            Change::TokenGone(id) => Self::Delete(Table::Tokens, id.clone()),
+            Change::Joined(joined) => put(Table::Joined, joined_key(&joined.node), joined)?,
+            Change::JoinedGone(node) => Self::Delete(Table::Joined, joined_key(node)),
             Change::EventsForgotten(before) => Self::DeleteBelow(Table::Events, number_key(*before)),
         };
         records.push(record);
@@ -227,6 +240,8 @@ fn change_of(table: Table, key: &str, value: &[u8]) -> Result<Change, RecordErro
         Table::Events => parse(value).map(Change::Event),
         Table::LeaderTerms => parse(value).map(Change::LeaderTerm),
         Table::Orphans => parse(value).map(Change::Orphans),
+        Table::Tokens => parse(value).map(Change::Token),
+        Table::Joined => parse(value).map(Change::Joined),
     };
     change.map_err(wrong)
 }
@@ -262,6 +277,13 @@ impl Restore {
     pub fn finish(self) -> Result<State, Contradiction> {
         self.state.verify()?;
         Ok(self.state)
+    }
+}
+
+fn joined_key(node: &Party) -> String {
+    match node {
+        Party::MemoryNode(name) => format!("mn/{name}"),
+        Party::ComputeNode(cn) => format!("cn/{cn}"),
     }
 }
 
@@ -302,7 +324,7 @@ mod tests {
     }
 
     fn event(seq: u64) -> Change {
-        Change::Event(Event { seq, time_ms: 3, kind: EventKind::ManagerStarted { term: seq } })
+        Change::Event(Event { seq, time_ms: 3, who: None, kind: EventKind::ManagerStarted { term: seq } })
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The store as one file, taken and put back while the manager runs.
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::{get_with, post_with};
 use axum::Json;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::State;
 
 use super::extract::Body;
+use super::guard::{Routes, get, post};
 use crate::manager::Change;
+use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::store::backup;
@@ -15,19 +15,21 @@ use cxloe_fabric::api::{ErrorCode, RestoreStore, RestoredStore};
 /// Largest backup that is put back, in bytes.
 pub const BACKUP_BYTES_MAX: usize = 512 << 20;
 
-pub fn routes() -> ApiRouter<Core> {
-    let restoring = ApiRouter::new()
-        .api_route(
-            "/v1/restore",
-            post_with(restore, |op| {
-                op.id("restoreStore").summary("Put a backup in the place of all that the store has")
+pub fn routes() -> Routes {
+    Routes::new()
+        .route(
+            "/v1/backup",
+            get(Right::Administer, take, |op| {
+                op.id("backupStore").summary("All that the store has, as one file").response::<200, String>()
             }),
         )
-        .layer(DefaultBodyLimit::max(BACKUP_BYTES_MAX));
-    let taking = get_with(take, |op| {
-        op.id("backupStore").summary("All that the store has, as one file").response::<200, String>()
-    });
-    ApiRouter::new().api_route("/v1/backup", taking).merge(restoring)
+        .route(
+            "/v1/restore",
+            post(Right::Administer, restore, |op| {
+                op.id("restoreStore").summary("Put a backup in the place of all that the store has")
+            })
+            .taking(BACKUP_BYTES_MAX),
+        )
 }
 
 async fn take(State(core): State<Core>) -> Result<String, ApiError> {
