@@ -1,6 +1,6 @@
 //! A backup put in the place of all that the store has, while the manager runs. To nodes it is what it is, an older copy: who
-//! has seen more refuses it by name, until that is given up by `gmm adopt-fabric`. Tokens and nodes that have joined stay as they are, unless
-//! there are none.
+//! has seen more refuses it by name, until that is given up by `gmm adopt-fabric`. Tokens and nodes that have joined
+//! stay as they are, unless there are none.
 
 use cxloe_fabric::model::{EventKind, Health};
 
@@ -22,15 +22,21 @@ pub enum RestoreError {
 }
 
 impl Manager {
-    /// Takes `state` for all there is, under a new term whose number is `run`. The changes are to be stored as one.
+    /// Takes `state` for all there is, under a new term whose number is `run`, because `who` says so. The changes are to
+    /// be stored as one.
     ///
     /// # Errors
     /// Any [`RestoreError`]; nothing is changed then.
-    pub fn restore(&mut self, state: State, run: u64, now_ms: u64) -> Result<Vec<Change>, RestoreError> {
+    pub fn restore(
+        &mut self,
+        mut state: State,
+        run: u64,
+        who: &str,
+        now_ms: u64,
+    ) -> Result<Vec<Change>, RestoreError> {
         if let Some(reason) = &self.frozen {
             return Err(RestoreError::ReadOnly(reason.clone()));
         }
-        let mut state = state;
         if !self.state.tokens.is_empty() || !self.state.joined.is_empty() {
             // Who may come in does not go back: neither does a token come back that was revoked, nor a node.
             state.tokens.clone_from(&self.state.tokens);
@@ -59,7 +65,9 @@ impl Manager {
         (meta.watermark.term, meta.watermark.run) = (meta.watermark.term + 1, run);
         self.put(Change::Meta(meta));
         self.begin_term(meta.watermark);
+        self.actor = Some(who.to_owned());
         self.event(EventKind::ManagerStarted { term: meta.watermark.term });
+        self.actor = None;
         self.end_what_waits();
         self.realise_declared();
         Ok(self.close_journal().changes)

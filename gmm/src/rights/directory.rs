@@ -67,13 +67,25 @@ impl Directory {
             }
             Change::Joined(joined) => self.joined(joined.clone()),
             Change::JoinedGone(node) => self.leave(node),
+            Change::Replaced(_, after) => {
+                let Self { sessions, last_session, .. } = std::mem::take(self);
+                *self = Self { sessions, last_session, ..Self::new(after) };
+                self.sessions.retain(|_, session| self.tokens.contains_key(&session.token));
+            }
             _ => {}
         }
     }
 
     /// Whether a change concerns it.
     pub fn is_concerned(change: &Change) -> bool {
-        matches!(change, Change::Token(_) | Change::TokenGone(_) | Change::Joined(_) | Change::JoinedGone(_))
+        matches!(
+            change,
+            Change::Token(_)
+                | Change::TokenGone(_)
+                | Change::Joined(_)
+                | Change::JoinedGone(_)
+                | Change::Replaced(..)
+        )
     }
 
     fn joined(&mut self, joined: JoinedNode) {

@@ -4,9 +4,10 @@ use axum::Json;
 use axum::extract::State;
 
 use super::extract::Body;
-use super::guard::{Routes, get, post};
+use super::guard::{By, Routes, get, post};
 use crate::manager::Change;
 use crate::rights::Right;
+use crate::server::body::RESTORE_PATH;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::store::backup;
@@ -24,7 +25,7 @@ pub fn routes() -> Routes {
             }),
         )
         .route(
-            "/v1/restore",
+            RESTORE_PATH,
             post(Right::Administer, restore, |op| {
                 op.id("restoreStore").summary("Put a backup in the place of all that the store has")
             })
@@ -42,6 +43,7 @@ async fn take(State(core): State<Core>) -> Result<String, ApiError> {
 
 async fn restore(
     State(core): State<Core>,
+    By(caller): By,
     Body(RestoreStore { backup, other_fabric }): Body<RestoreStore>,
 ) -> Result<Json<RestoredStore>, ApiError> {
     let refused = |error: String, hint: &'static str| ApiError::new(ErrorCode::BadRequest, error, hint);
@@ -56,7 +58,8 @@ async fn restore(
             if fabric != head.fabric && !empty && !other_fabric {
                 return Err("this backup is another fabric's".to_owned());
             }
-            let made: Vec<Change> = manager.restore(state, run, now_ms).map_err(|error| error.to_string())?;
+            let made = manager.restore(state, run, &caller.who, now_ms);
+            let made: Vec<Change> = made.map_err(|error| error.to_string())?;
             changes.extend(made);
             Ok(RestoredStore { before, restored: head.watermark, now: manager.watermark() })
         })
