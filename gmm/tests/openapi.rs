@@ -318,7 +318,7 @@ async fn what_is_answered_is_what_is_described() {
         (health == cxloe_fabric::model::Health::Unreachable).then_some(())
     })
     .await;
-    checked.ask(delete, "/v1/memory-nodes/{name}", "/v1/memory-nodes/mn1?force=true", None).await;
+    checked.ask(delete.clone(), "/v1/memory-nodes/{name}", "/v1/memory-nodes/mn1?force=true", None).await;
 
     let mut access = async |method: &Method, path: &str, target: &str, body: Option<Value>| {
         let (status, said) = checked.ask(method.clone(), path, target, body).await;
