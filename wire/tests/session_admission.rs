@@ -103,7 +103,7 @@ fn r10_an_offer_outlasts_those_to_others_and_a_few_in_its_own_name() {
     }
     // Somebody else says Hello in this CN's name, again and again, and is answered; but cannot start what he is offered.
     for seed in 0..10 {
-        let mut other = Requester::new(RequesterConfig { seed: 900 + seed, ..requester_config() });
+        let mut other = Requester::new(RequesterConfig { seed: (900 + seed).into(), ..requester_config() });
         let mut up = Sent::default();
         other.connect(p.now);
         other.poll(p.now, &mut up, &mut Log::default());

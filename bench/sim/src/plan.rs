@@ -419,6 +419,7 @@ pub const TIMING: Timing = Timing {
     timeout_initial: Duration::from_millis(2),
     timeout_min: Duration::from_micros(200),
     timeout_max: Duration::from_millis(10),
+    rekey_every: Duration::from_millis(40),
 };
 
 /// The PFC class of all frames.

@@ -113,8 +113,9 @@ impl<'a> World<'a> {
                 streams: node.streams,
                 instance: 1 + i as u64,
                 key: key.clone(),
+                keys: None,
                 timing: plan.timing,
-                seed: seed ^ peer.to_u64().rotate_left(16),
+                seed: (seed ^ peer.to_u64().rotate_left(16)).into(),
             };
             let random = Random::part(seed, 10 + i as u64);
             let requesters = mn_macs.iter().map(requester).collect();

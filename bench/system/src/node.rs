@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
 
-use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, Route, Target};
 use cxloe_lab::{Lab, Process, program};
@@ -208,6 +208,7 @@ fn instance(
         streams: STREAMS_DEFAULT,
         instance,
         key: None,
+        keys: StationKeys::none(cxloe_link::keys::SYSTEM),
         timing: Timing::default(),
     };
     let mut port =

@@ -6,13 +6,14 @@ use std::time::{Duration, Instant};
 use crate::manager::{Manager, ManagerError};
 use crate::port::{Port, PortError};
 use crate::rate_control::RateControl;
-use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::attachments::Attachment;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
 use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{CnId, Leg, MacError, Name, NameError, Region, Watermark};
+use cxloe_link::keys::SYSTEM;
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
@@ -197,6 +198,7 @@ impl Shards {
             streams: STREAMS_DEFAULT,
             instance,
             key: None,
+            keys: StationKeys::none(SYSTEM),
             timing: Timing::default(),
         };
         let attachment = Attachment::over_ethernet(region.clone(), HPA, region.size);

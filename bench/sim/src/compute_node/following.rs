@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attach::{Station, StationKeys};
 use cxloe_cn_core::attachments::{Attachments, Change};
 use cxloe_cn_core::drain::Drains;
 use cxloe_fabric::api::{
@@ -83,6 +83,7 @@ impl Managed {
                 streams: config.streams,
                 instance: config.instance,
                 key: None,
+                keys: StationKeys::none(0.into()),
                 timing: config.timing,
             },
             tickets: VecDeque::new(),

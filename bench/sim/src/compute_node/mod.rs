@@ -236,7 +236,7 @@ impl ComputeNode {
         while self.link.receive(64, &mut |_, _| {}).expect("a simulated link") > 0 {}
         for config in &mut self.requesters {
             config.instance += 1 << 8;
-            config.seed = config.seed.wrapping_add(1);
+            config.seed = config.seed.part(1);
         }
         for region in &mut self.regions {
             region.registers.crashed();

@@ -16,7 +16,7 @@ use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::{PageTable, Translation};
 use cxloe_wire::frame::{FEATURE_MULTI, FEATURES, LINE_SIZE, Mac};
 use cxloe_wire::random::Random;
-use cxloe_wire::session::ResponderConfig;
+use cxloe_wire::session::{Entropy, ResponderConfig};
 use cxloe_wire::time::Time;
 
 use crate::control::message::Answer;
@@ -238,7 +238,7 @@ impl MemoryNode {
 
     /// Comes back as a new process, with its pool or without.
     pub fn restart(&mut self, keeps_pool: bool) {
-        self.config.seed += 1;
+        self.config.seed = self.config.seed.part(1);
         if let Some(following) = &mut self.following {
             let kept = Arc::clone(&self.memory.pool);
             let extents = u64::from(kept.extents());
@@ -374,6 +374,7 @@ pub(crate) fn features(multi: bool) -> u32 {
 }
 
 /// The incarnation of a node's pool after so many losses; pools draw theirs, here it has to follow from the seed.
-fn incarnation(seed: u64, losses: usize) -> u64 {
+fn incarnation(seed: Entropy, losses: usize) -> u64 {
+    let Entropy::Seeded(seed) = seed else { unreachable!("a simulation has a seed") };
     seed.rotate_left(17) ^ (losses as u64 + 1) << 56 | 1
 }
