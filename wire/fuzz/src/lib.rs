@@ -147,6 +147,6 @@ fn sealed() -> &'static Seal {
         let (hello, ack) = (Hello::parse(&[1; Hello::LEN]), HelloAck::parse(&[2; HelloAck::LEN]));
         let mac = Mac([2, 0, 0, 0, 0, 1]);
         let aead = Aead::derive(&[3; 32], mac, Mac::BROADCAST, &hello, &ack);
-        Seal::Aead(Box::new(aead.expect("the key is long enough")))
+        Seal::Aead(aead.expect("the key is long enough"))
     })
 }

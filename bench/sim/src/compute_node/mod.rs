@@ -392,6 +392,9 @@ impl ComputeNode {
         if due {
             self.engine.poll(now, self.link.transmit(), &mut self.ended);
         }
+        while let Some((session, job)) = self.engine.poll_handshake() {
+            self.engine.handshake_done(session, job.run(), now);
+        }
         if issues || due {
             self.take_events(now, around, tally)?;
             self.take_ended(now, around, tally)?;

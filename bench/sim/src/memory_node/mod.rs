@@ -12,6 +12,7 @@ use cxloe_link::sim::SimLink;
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
 use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn_core::keys::AdmittedKeys;
 use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::{PageTable, Translation};
 use cxloe_wire::frame::{FEATURE_MULTI, FEATURES, LINE_SIZE, Mac};
@@ -45,6 +46,8 @@ const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 pub struct MemoryNode {
     /// Its address.
     pub mac: Mac,
+    /// Whose keys are whose.
+    keys: Arc<AdmittedKeys>,
     /// What its service is told at the next restart.
     pub config: ResponderConfig,
     /// The incarnations of its pools, the present one last.
@@ -196,6 +199,7 @@ impl MemoryNode {
             following,
             congestion: CongestionConfig { threshold: 0, ..CongestionConfig::default() },
             multi: [true; 2],
+            keys: Arc::default(),
         }
     }
 
@@ -203,6 +207,12 @@ impl MemoryNode {
     pub fn know_multi(&mut self, multi: [bool; 2]) {
         self.multi = multi;
         self.service.responder().set_features(features(multi[0]));
+    }
+
+    /// Takes compute nodes for who shows these keys.
+    pub fn admit(&mut self, keys: Arc<AdmittedKeys>) {
+        self.service.set_keys(Arc::clone(&keys));
+        self.keys = keys;
     }
 
     /// Makes it slow: busy for so long with each frame.
@@ -252,6 +262,7 @@ impl MemoryNode {
         }
         self.service = Service::new(self.config.clone(), self.memory.table().clone(), TLB_ENTRIES);
         self.service.set_congestion(self.congestion);
+        self.service.set_keys(Arc::clone(&self.keys));
         self.service.responder().set_features(features(self.multi[1]));
         (self.busy_until, self.paused_until, self.ends_at) = (Time::ZERO, Time::ZERO, None);
     }
@@ -345,6 +356,9 @@ impl MemoryNode {
             }),
         };
         let received = received.expect("a simulated link");
+        while let Some(job) = service.responder().poll_handshake() {
+            service.handshake_done(job.run(), now, link.transmit());
+        }
         if received > 0 || service.is_stalled() {
             service.finish_batch(link.transmit());
             // The cable's own pause needs somebody at its other end who hears it; nobody does here.
@@ -356,6 +370,7 @@ impl MemoryNode {
         }
         if now.since(self.polled) >= POLL_EVERY {
             self.polled = now;
+            self.service.end_revoked(self.link.transmit());
             self.service.responder().poll(now);
         }
         self.link.flush().expect("a simulated link");

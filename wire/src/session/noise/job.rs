@@ -1,7 +1,6 @@
 //! What is computed beside the worker: a few multiplications on the curve, which take longer than a thousand frames.
 
 use alloc::sync::Arc;
-use alloc::vec::Vec;
 use core::fmt;
 
 use hkdf::Hkdf;
@@ -19,18 +18,28 @@ use crate::frame::{Hello, Mac, PublicKey};
 const NOISE: &str = "Noise_IK_25519_AESGCM_SHA256";
 /// What no other use of Noise begins with.
 const PROLOGUE: &[u8; 7] = b"cxloe 2";
+const PROLOGUE_LEN: usize = PROLOGUE.len() + 6 + 6 + Hello::LEN;
 /// The key of the mac behind a HelloAck.
 const ACK_CONTEXT: &[u8] = b"cxloe 2 hello ack";
 
 /// When a Hello was made, as TAI64N writes it: a later one is greater.
 pub(crate) type TimeStamp = [u8; STAMP_LEN];
 
+/// What the handshake begins with. An array: a Hello may be made where nothing may be allocated.
+pub(crate) type Prologue = [u8; PROLOGUE_LEN];
+
 /// What both ends know after the handshake, and nobody else: both chaining keys and the handshake hash.
 pub(crate) type Secret = Zeroizing<[u8; 96]>;
 
 /// What both ends have to agree on before anything else, or the handshake fails.
-pub(crate) fn prologue(cn: Mac, mn: Mac, hello: &Hello) -> Vec<u8> {
-    [&PROLOGUE[..], &cn.0, &mn.0, &hello.to_bytes()].concat()
+pub(crate) fn prologue(cn: Mac, mn: Mac, hello: &Hello) -> Prologue {
+    let mut prologue = [0; PROLOGUE_LEN];
+    let (label, rest) = prologue.split_at_mut(PROLOGUE.len());
+    label.copy_from_slice(PROLOGUE);
+    rest[..6].copy_from_slice(&cn.0);
+    rest[6..12].copy_from_slice(&mn.0);
+    rest[12..].copy_from_slice(&hello.to_bytes());
+    prologue
 }
 
 /// The mac of a HelloAck, over all before it.
@@ -54,14 +63,14 @@ pub enum HandshakeError {
 pub(crate) struct Call {
     pub peer: PublicKey,
     pub ephemeral: Zeroizing<[u8; 32]>,
-    pub prologue: Vec<u8>,
+    pub prologue: Prologue,
     pub stamp: TimeStamp,
 }
 
 /// The answer to a message 1.
 pub(crate) struct Respond {
     pub ephemeral: Zeroizing<[u8; 32]>,
-    pub prologue: Vec<u8>,
+    pub prologue: Prologue,
     pub message: [u8; CALL_LEN],
 }
 

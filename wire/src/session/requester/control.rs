@@ -1,7 +1,5 @@
 //! Control frames from the memory node, turned into events of the connection.
 
-use alloc::boxed::Box;
-
 use super::connection::Session;
 use super::phase::{Action, Event, Phase};
 use super::{Completions, OpError, Requester, SessionEvent};
@@ -134,7 +132,7 @@ impl Requester {
             Some(key) => {
                 let id = self.config.identity;
                 match Aead::derive(key, id.own, id.peer, &hello, &ack) {
-                    Ok(aead) => Seal::Aead(Box::new(aead)),
+                    Ok(aead) => Seal::Aead(aead),
                     // The key is too short to be one.
                     Err(_) => return self.refused(HelloStatus::Integrity, &ack, now),
                 }

@@ -67,7 +67,7 @@ impl Keyed {
         Keyed {
             mac: HelloMac::new(&pair.peer),
             pair,
-            jobs: VecDeque::new(),
+            jobs: VecDeque::with_capacity(4),
             ids: 0,
             calling: None,
             call: None,

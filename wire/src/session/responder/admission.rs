@@ -4,7 +4,6 @@
 //! Start arrives under the new session id. Session ids come from a generator nobody outside sees, so that Start can only
 //! come from whoever received the HelloAck.
 
-use alloc::boxed::Box;
 use core::time::Duration;
 
 use super::keyed::Answer;
@@ -202,7 +201,7 @@ impl Responder {
         let seal = match secret.or(self.config.key.as_deref()) {
             None => Seal::Plain { session: ack.session },
             Some(key) => match Aead::derive(key, cn, self.config.own, hello, &ack) {
-                Ok(aead) => Seal::Aead(Box::new(aead)),
+                Ok(aead) => Seal::Aead(aead),
                 // The key is too short to be one.
                 Err(_) => return Some(HelloAck { status: HelloStatus::Integrity, session: 0, ..ack }),
             },

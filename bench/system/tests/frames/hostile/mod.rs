@@ -6,6 +6,7 @@
 //! node. What must hold: no wrong byte, no failed operation, bounded memory, and an orderly end.
 
 mod attacks;
+mod keys;
 mod work;
 
 use std::collections::VecDeque;
@@ -57,6 +58,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
         Test::new("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
         Test::new("wrong_addresses_are_named", wrong_addresses_are_named),
+        Test::new("strangers_without_the_key_get_nowhere", keys::strangers_without_the_key_get_nowhere),
     ];
     if standing == Standing::Root {
         tests.push(Test::new("xdp::echoes_stop_nobody", || echoes_stop_nobody(Backend::Xdp)));
