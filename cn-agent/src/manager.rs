@@ -7,8 +7,9 @@
 use std::collections::BTreeSet;
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
-use cxloe_daemon::{Backoff, Break, Connection, Contact};
+use cxloe_daemon::{Backoff, Break, Connection, Contact, NodeIdentity};
 use cxloe_fabric::api::{ComputeNodeSync, DestroyRegion, ErrorCode, NotFollowed, Party, RegisterComputeNode};
 use cxloe_fabric::client::ClientError;
 use cxloe_fabric::model::{CnId, Name, PublicKey, lineage};
@@ -22,8 +23,10 @@ const ACKNOWLEDGE_MS_MAX: u64 = 200;
 /// Where the manager is and what it is to know of this node.
 #[derive(Clone, Debug)]
 pub struct ManagerLinkOptions {
-    /// `http://HOST:PORT` or `unix:/path/to/socket`.
+    /// `https://HOST:PORT` or `unix:/path/to/socket`.
     pub url: String,
+    /// What this node shows the manager, if it has joined.
+    pub identity: Option<Arc<NodeIdentity>>,
     /// This node's name.
     pub name: Name,
     /// Its identity: the address of its link.
@@ -41,14 +44,16 @@ pub struct ManagerLinkOptions {
 impl ManagerLinkOptions {
     /// The usual pauses.
     pub fn new(url: impl Into<String>, name: Name, cn: CnId, instance: u64) -> Self {
+        let backoff = Backoff::default();
         ManagerLinkOptions {
             url: url.into(),
+            identity: None,
             name,
             cn,
             udp: None,
             key: None,
             instance,
-            backoff: Backoff::default(),
+            backoff,
         }
     }
 }
@@ -71,6 +76,7 @@ impl ManagerLink {
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
         let link = cxloe_daemon::ManagerLink::start(
             &url,
+            options.identity.clone(),
             backoff,
             Shell { controller, options, told: BTreeSet::new() },
             Shell::registration,

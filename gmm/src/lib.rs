@@ -15,6 +15,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | [`manager`] | the state machine and its rules |
+//! | [`rights`] | who somebody is, and whether they may do what they ask for |
 //! | [`store`] | where its state outlives the process |
 //! | [`fm_fabric`] | the manager's fabric as the FM API shows and changes it |
 //! | [`server`] | the shell around it, with sockets, threads and the clock |
@@ -30,6 +31,7 @@
 
 pub mod fm_fabric;
 pub mod manager;
+pub mod rights;
 pub mod server;
 pub mod store;
 

@@ -261,7 +261,7 @@ fn killed_again_and_again(kills: u32) {
 /// Ends a manager that may not have got as far as serving.
 fn killed_at_its_start(folder: &Path, after: Duration) {
     let mut child = gmm()
-        .args(["serve", "--listen", "127.0.0.1:0", "--data-dir"])
+        .args(["serve", "--insecure", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(folder)
         .stdout(Stdio::null())
         .stderr(Stdio::null())

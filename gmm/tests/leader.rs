@@ -65,8 +65,7 @@ async fn ask(
     path: &str,
     body: Option<Value>,
 ) -> (StatusCode, Option<String>, Value) {
-    let client =
-        reqwest::Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none()).build().unwrap();
+    let client = cxloe_fabric::client::http().redirect(reqwest::redirect::Policy::none()).build().unwrap();
     let mut request = client.request(method, format!("{url}{path}")).timeout(Duration::from_secs(60));
     if let Some(body) = body {
         request = request.json(&body);
@@ -289,5 +288,5 @@ fn what_several_managers_need_is_asked_for() {
     let (code, told) = serve(&["--store", store, "--lease-ttl", "1"]);
     assert!(code == Some(2) && told.contains("lease-ttl"), "{told}");
     let (code, told) = serve(&["--store", store, "--advertise", "nowhere"]);
-    assert!(code == Some(2) && told.contains("http://HOST:PORT"), "{told}");
+    assert!(code == Some(2) && told.contains("https://HOST:PORT"), "{told}");
 }

@@ -326,7 +326,7 @@ struct Messages {
 
 impl Messages {
     async fn open(url: &str, last: Option<u64>) -> Self {
-        let http = reqwest::Client::builder().no_proxy().build().unwrap();
+        let http = cxloe_fabric::client::http().build().unwrap();
         let mut request = http.get(url);
         if let Some(last) = last {
             request = request.header("last-event-id", last.to_string());
@@ -439,7 +439,7 @@ async fn the_overview_says_who_has_what_and_finds_regions() {
     };
     first.orders().stats = serde_json::json!([worker(5), worker(7)]);
 
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = cxloe_fabric::client::http().build().unwrap();
     let ask = async |query: &str| {
         let url = format!("{}/v1/overview{query}", served.url);
         http.get(url).send().await.unwrap().error_for_status().unwrap()
@@ -486,7 +486,7 @@ async fn the_overview_says_who_has_what_and_finds_regions() {
 async fn the_page_comes_with_a_policy_that_lets_nothing_else_in() {
     let folder = tempfile::tempdir().unwrap();
     let served = Served::start(folder.path(), &[]);
-    let http = reqwest::Client::builder().no_proxy().build().unwrap();
+    let http = cxloe_fabric::client::http().build().unwrap();
     for (path, kind) in
         [("/", "text/html"), ("/ui/main.js", "text/javascript"), ("/ui/style.css", "text/css")]
     {

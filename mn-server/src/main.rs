@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use cxloe_daemon::command_line::{Exit, finish, output};
 use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
 use cxloe_daemon::to_stderr;
-use cxloe_daemon::{Bound, Ending, SocketError, StateFile, Supervisor, log, read_key};
+use cxloe_daemon::{Bound, Ending, NodeIdentity, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_fabric::model::Watermark;
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::pfc::PfcSocket;
@@ -137,6 +137,7 @@ fn run(config: &Config) -> Result<(), Failure> {
         }
         MapSource::Manager(url) => {
             let options = ManagerLinkOptions {
+                identity: NodeIdentity::read_if_given(config.identity.as_deref())?,
                 state: Some(state),
                 kind: config.device,
                 udp: config.is_over_udp().then(|| own_address(&configs[0])).transpose()?,

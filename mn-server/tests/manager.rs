@@ -23,6 +23,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 async fn serve(store: &Path, port: u16) -> (Server, Client) {
     let config = Config {
         listen: ([127, 0, 0, 1], port).into(),
+        insecure: true,
         store: store.to_path_buf().into(),
         node_timeout: Duration::from_millis(600),
         ..Config::default()

@@ -144,7 +144,7 @@ fn in_lab_at(
         .build()?;
     let lab = Rc::new(lab);
     let _gmm = daemons::start(&*lab, "cn", state, "gmm", |c| {
-        c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
+        c.args(["serve", "--insecure", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
     })?;
     let memory_node = |interface: &str, name: &str| {
         // Two programs of one name, each with its own log.

@@ -360,7 +360,8 @@ impl Fabric {
             .address("mn0", "10.77.0.2/24")
             .build()?;
         let gmm = daemons::start(&lab, "cn", state, "gmm", |c| {
-            c.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(state.join("gmm"));
+            c.args(["serve", "--insecure", "--listen", "10.77.0.1:7440", "--data-dir"])
+                .arg(state.join("gmm"));
         })?;
         let most = sized.iter().map(Sized::region_bytes).max().unwrap_or(0);
         let swap = ways.contains(&Way::SwapNbd).then_some(most);

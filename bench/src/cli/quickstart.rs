@@ -123,7 +123,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
 
     let manager = place.manager();
     let _gmm = daemons::start(&*place.ground, "cn", state, "gmm", |c| {
-        c.args(["serve", "--listen", &place.listen, "--data-dir"]).arg(state.join("gmm"));
+        c.args(["serve", "--insecure", "--listen", &place.listen, "--data-dir"]).arg(state.join("gmm"));
     })?;
     to_stdout!("  gmm        {manager}");
     let (interface, address) = &place.memory_node;

@@ -98,7 +98,8 @@ fn wait_style(stage: &Stage) -> WaitStyle {
 impl Cxloe {
     fn start(&self, stage: &Stage, plan: &Plan) -> Result<(Running, Running), PeerError> {
         let mut gmm = Command::new(program("gmm")?);
-        gmm.args(["serve", "--listen", "10.77.0.1:7440", "--data-dir"]).arg(stage.folder.join("gmm"));
+        gmm.args(["serve", "--insecure", "--listen", "10.77.0.1:7440", "--data-dir"])
+            .arg(stage.folder.join("gmm"));
         let gmm = stage.serve(NEAR, "gmm", 7440, gmm)?;
 
         let mut memory_node = Command::new(program("mn-server")?);

@@ -88,7 +88,7 @@ impl Served {
         let start = |source| LiveError::Start { program: program.clone(), source };
         let started = Instant::now();
         let child = Command::new(&place.gmm)
-            .args(["serve", "--listen", "127.0.0.1:0", "--store"])
+            .args(["serve", "--insecure", "--listen", "127.0.0.1:0", "--store"])
             .arg(&place.store)
             .arg("--port-file")
             .arg(&port_file)

@@ -360,7 +360,7 @@ impl Driver {
             format!("chromedriver cannot be started: {error}; `deploy/install/need.sh chromium` installs it")
         })?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        let http = reqwest::Client::builder().no_proxy().timeout(LIMIT * 2).build()?;
+        let http = cxloe_fabric::client::http().timeout(LIMIT * 2).build()?;
         let url = format!("http://127.0.0.1:{port}");
         let mut driver = Driver { process, url, namespace, runtime, http, folder };
         driver.listens(&log)?;

@@ -1,9 +1,10 @@
 //! One cable between two namespaces, the smallest network there is.
 
+use std::fmt;
 use std::process::Command;
 
 use cxloe_lab::{Builder, Lab};
-use cxloe_link::Backend;
+use cxloe_link::{Backend, Encap};
 
 use crate::command::succeeded;
 use crate::outcome::Outcome;
@@ -23,9 +24,46 @@ pub fn with_addresses(cable: Builder) -> Builder {
     cable.address("cn0", "10.77.0.1/24").address("mn0", "10.77.0.2/24")
 }
 
+/// What frames go over: a kind of link, and what they travel in where it is a raw one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Over {
+    /// The implementation.
+    pub backend: Backend,
+    /// What frames travel in.
+    pub encap: Encap,
+}
+
+impl Over {
+    /// Frames inside UDP, under headers that the link writes.
+    pub const fn encap(backend: Backend) -> Over {
+        Over { backend, encap: Encap::Udp }
+    }
+
+    /// Whether frames travel inside UDP, by whatever link.
+    pub fn is_inside_udp(self) -> bool {
+        self.backend == Backend::Udp || self.encap == Encap::Udp
+    }
+}
+
+impl From<Backend> for Over {
+    fn from(backend: Backend) -> Over {
+        Over { backend, encap: Encap::None }
+    }
+}
+
+/// As the names of tests begin.
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.encap {
+            Encap::None => write!(f, "{}", self.backend),
+            Encap::Udp => write!(f, "encap_{}", self.backend),
+        }
+    }
+}
+
 /// The cable that a link of this kind needs.
-pub fn cable_for(backend: Backend) -> Builder {
-    if backend == Backend::Udp { with_addresses(cable()) } else { cable() }
+pub fn cable_for(over: impl Into<Over>) -> Builder {
+    if over.into().is_inside_udp() { with_addresses(cable()) } else { cable() }
 }
 
 /// Runs `ip` in a namespace of the lab; what it prints.

@@ -14,13 +14,13 @@ use cxloe_lab::{Lab, Process, program};
 use cxloe_link::keys::{SYSTEM, epoch_ns};
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::wait::WaitStyle;
-use cxloe_link::{Backend, Link, LinkConfig, UdpConfig, join_queues, open};
+use cxloe_link::{Link, LinkConfig, UdpConfig, join_queues, open};
 use cxloe_port::port::Port;
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PublicKey};
 use cxloe_wire::session::{NodeKey, Timing};
 use nix::sys::signal::Signal;
 
-use crate::cable::{CN_AT, MN_AT};
+use crate::cable::{CN_AT, MN_AT, Over};
 use crate::outcome::{LIMIT, Outcome, ensure, eventually};
 
 /// A running `mn-server`.
@@ -38,11 +38,11 @@ impl MemoryNode {
     pub fn start(
         lab: &Lab,
         interface: &str,
-        backend: Backend,
+        over: impl Into<Over>,
         map: &[(Mac, u64)],
         folder: &Path,
     ) -> Outcome<MemoryNode> {
-        MemoryNode::start_with(lab, interface, backend, map, folder, &[])
+        MemoryNode::start_with(lab, interface, over, map, folder, &[])
     }
 
     /// The same with further options.
@@ -52,11 +52,12 @@ impl MemoryNode {
     pub fn start_with(
         lab: &Lab,
         interface: &str,
-        backend: Backend,
+        over: impl Into<Over>,
         map: &[(Mac, u64)],
         folder: &Path,
         more: &[&str],
     ) -> Outcome<MemoryNode> {
+        let over = over.into();
         let listed: String =
             map.iter().map(|(cn, bytes)| format!("[[map]]\ncn = \"{cn}\"\nsize = {bytes}\n")).collect();
         let (file, log) = (folder.join("map.toml"), folder.join("mn-server.log"));
@@ -65,14 +66,15 @@ impl MemoryNode {
         let pool = map.iter().map(|(_, bytes)| bytes).sum::<u64>().max(32 << 20) + (32 << 20);
         command.args(["-i", interface, "--name", "mn1", "--wait", "adaptive"]);
         command.args(["--pool-size", &pool.to_string()]);
-        command.args(["--link", &backend.to_string()]).arg("--static-map").arg(&file).args(more);
+        command.args(["--link", &over.backend.to_string(), "--encap", &over.encap.to_string()]);
+        command.arg("--static-map").arg(&file).args(more);
         command.arg("--data-dir").arg(folder);
         if !more.contains(&"--socket") {
             command.arg("--socket").arg(folder.join("mn-server.sock"));
         }
         // What is named last stands.
         let named = more.contains(&"--udp-peer");
-        if let (Backend::Udp, Some((cn, _)), false) = (backend, map.first(), named) {
+        if let (true, Some((cn, _)), false) = (over.is_inside_udp(), map.first(), named) {
             command.args(["--udp-peer", &format!("{cn}={CN_AT}")]);
         }
         Process::log_to(&mut command, &log)?;
@@ -136,11 +138,13 @@ impl MemoryNode {
 }
 
 /// How to open the compute node's link to the memory node at `peer`, by the first end of a cable.
-pub fn config_to(backend: Backend, peer: Mac) -> LinkConfig {
+pub fn config_to(over: impl Into<Over>, peer: Mac) -> LinkConfig {
+    let Over { backend, encap } = over.into();
     let address = MN_AT.parse().expect("an address");
     let peers = Peers::named(&[Peer { mac: peer, address }]);
     LinkConfig {
         backend,
+        encap,
         busy_poll: false,
         udp: UdpConfig { peers, ..UdpConfig::default() },
         ..LinkConfig::new("cn0")

@@ -32,12 +32,63 @@ pub struct Seen {
 /// The socket.
 pub struct Raw {
     socket: OwnedFd,
-    /// What stands before each frame sent: Ethernet, IPv4 and UDP headers.
-    outer: Option<[u8; OUTER]>,
+    /// What stands before each frame sent.
+    outer: Option<Outer>,
 }
 
-/// Ethernet, IPv4, UDP.
-const OUTER: usize = 14 + 20 + 8;
+/// The headers around a frame inside UDP: they claim to come `from` there.
+#[derive(Clone, Copy, Debug)]
+pub struct Outer {
+    /// The station on this segment that gets it.
+    pub next: Mac,
+    /// Source address and port.
+    pub from: SocketAddrV4,
+    /// Destination address and port.
+    pub to: SocketAddrV4,
+}
+
+impl Outer {
+    /// Bytes of an Ethernet, an IPv4 and a UDP header.
+    pub const LEN: usize = 14 + 20 + 8;
+
+    /// A frame behind these headers; UDP goes without a checksum.
+    pub fn around(&self, frame: &[u8]) -> Vec<u8> {
+        let mut outer = [0; Outer::LEN];
+        outer[..6].copy_from_slice(&self.next.0);
+        outer[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x77]);
+        outer[12..14].copy_from_slice(&[8, 0]);
+        // Version and length of the header, do not fragment, time to live, UDP.
+        (outer[14], outer[20], outer[22], outer[23]) = (0x45, 0x40, 64, 17);
+        outer[26..30].copy_from_slice(&self.from.ip().octets());
+        outer[30..34].copy_from_slice(&self.to.ip().octets());
+        outer[34..36].copy_from_slice(&self.from.port().to_be_bytes());
+        outer[36..38].copy_from_slice(&self.to.port().to_be_bytes());
+        let udp = 8 + frame.len() as u16;
+        outer[16..18].copy_from_slice(&(20 + udp).to_be_bytes());
+        outer[38..40].copy_from_slice(&udp.to_be_bytes());
+        let mut packet = [&outer, frame].concat();
+        Outer::sum(&mut packet);
+        packet
+    }
+
+    /// Makes the checksum of a packet's IPv4 header right again.
+    pub fn sum(packet: &mut [u8]) {
+        packet[24..26].fill(0);
+        let words = packet[14..34].as_chunks::<2>().0;
+        let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+        let sum = (sum & 0xFFFF) + (sum >> 16);
+        let sum = !((sum & 0xFFFF) + (sum >> 16)) as u16;
+        packet[24..26].copy_from_slice(&sum.to_be_bytes());
+    }
+
+    /// What a packet that was seen carries, if it is one datagram.
+    pub fn inner(packet: &[u8]) -> Option<&[u8]> {
+        let header = packet.first_chunk::<{ Outer::LEN }>()?;
+        let length = usize::from(u16::from_be_bytes([header[38], header[39]]));
+        let whole = header[12..15] == [8, 0, 0x45] && header[23] == 17 && length == packet.len() - 34;
+        whole.then(|| &packet[Outer::LEN..])
+    }
+}
 
 impl Raw {
     /// Opens one on `interface` in this thread's network namespace.
@@ -69,18 +120,8 @@ impl Raw {
         Ok(lab.home_of(interface)?.enter(|| Raw::open(interface))??)
     }
 
-    /// Has each frame sent go inside a datagram that claims to come `from` there, to `to` behind the station `next`.
-    pub fn inside_udp(mut self, next: Mac, from: SocketAddrV4, to: SocketAddrV4) -> Raw {
-        let mut outer = [0; OUTER];
-        outer[..6].copy_from_slice(&next.0);
-        outer[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 0x77]);
-        outer[12..14].copy_from_slice(&[8, 0]);
-        // Version and length of the header, do not fragment, time to live, UDP.
-        (outer[14], outer[20], outer[22], outer[23]) = (0x45, 0x40, 64, 17);
-        outer[26..30].copy_from_slice(&from.ip().octets());
-        outer[30..34].copy_from_slice(&to.ip().octets());
-        outer[34..36].copy_from_slice(&from.port().to_be_bytes());
-        outer[36..38].copy_from_slice(&to.port().to_be_bytes());
+    /// Has each frame sent go inside a datagram of `outer`.
+    pub fn inside_udp(mut self, outer: Outer) -> Raw {
         self.outer = Some(outer);
         self
     }
@@ -90,7 +131,7 @@ impl Raw {
     /// # Errors
     /// What the kernel says.
     pub fn send(&self, frame: &[u8]) -> io::Result<()> {
-        let whole = self.outer.map(|outer| inside(outer, frame));
+        let whole = self.outer.map(|outer| outer.around(frame));
         let frame = whole.as_deref().unwrap_or(frame);
         match send(self.socket.as_raw_fd(), frame, MsgFlags::empty()) {
             Ok(_) | Err(nix::Error::ENOBUFS | nix::Error::EAGAIN) => Ok(()),
@@ -159,17 +200,4 @@ fn tag_of(message: &libc::msghdr) -> Option<u16> {
     // SAFETY: a message of this type holds a tpacket_auxdata, possibly unaligned.
     let data = unsafe { libc::CMSG_DATA(first).cast::<libc::tpacket_auxdata>().read_unaligned() };
     (data.tp_status & libc::TP_STATUS_VLAN_VALID != 0).then_some(data.tp_vlan_tci)
-}
-
-/// A frame behind its outer headers, with their lengths and the checksum of IPv4; UDP goes without one.
-fn inside(mut outer: [u8; OUTER], frame: &[u8]) -> Vec<u8> {
-    let udp = 8 + frame.len() as u16;
-    outer[16..18].copy_from_slice(&(20 + udp).to_be_bytes());
-    outer[38..40].copy_from_slice(&udp.to_be_bytes());
-    let words = outer[14..34].as_chunks::<2>().0;
-    let sum: u32 = words.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
-    let sum = (sum & 0xFFFF) + (sum >> 16);
-    let sum = !((sum & 0xFFFF) + (sum >> 16)) as u16;
-    outer[24..26].copy_from_slice(&sum.to_be_bytes());
-    [&outer, frame].concat()
 }

@@ -4,6 +4,7 @@ mod cxl;
 mod doctor;
 mod exec;
 mod failure;
+mod join;
 mod key;
 mod lines;
 mod list;
@@ -61,6 +62,8 @@ pub struct Args {
 enum Command {
     /// Run the agent
     Run(Box<RunArgs>),
+    /// Have this machine let in by a manager as a compute node, and start its agent
+    Join(Box<join::JoinArgs>),
     /// Look whether this machine is ready for an agent, and say what to do
     Doctor(Box<doctor::DoctorArgs>),
     /// List attached regions and where they are, and logical devices bound to this node
@@ -133,6 +136,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         // Ends with a code of its own.
         Command::Doctor(_) => Ok(()),
         Command::Run(args) => run::run(&args),
+        Command::Join(args) => join::run(*args),
         Command::List(args) => list::list(&args),
         Command::Cxl(args) => cxl::run(&args),
         Command::Sessions(args) => sessions::run(&args),

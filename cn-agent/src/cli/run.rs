@@ -21,7 +21,7 @@ use cxloe_cxl::HandOver;
 use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
-use cxloe_daemon::{Ending, Supervisor, log, read_key};
+use cxloe_daemon::{Ending, NodeIdentity, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::keys::SYSTEM;
 use cxloe_link::udp::own_address;
@@ -101,6 +101,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     };
     let worker = WorkerHandle::start(link, engine, signals, options, ending.worker())?;
     let options = ManagerLinkOptions {
+        identity: NodeIdentity::read_if_given(config.identity.as_deref())?,
         udp: config.is_over_udp().then(|| own_address(&link_config)).transpose()?,
         key: public,
         ..ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance)

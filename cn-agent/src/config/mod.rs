@@ -82,6 +82,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// The manager's URL.
     pub manager: String,
+    /// By which file the manager knows this node, if it has joined.
+    pub identity: Option<PathBuf>,
     /// What new regions are served by, and where CXL devices are looked for.
     pub cxl: HandOverOptions,
     /// The network interface.
@@ -202,6 +204,7 @@ impl Config {
             name,
             data_dir: s.data_dir.unwrap_or_else(places::data_dir),
             manager,
+            identity: s.identity,
             cxl: HandOverOptions {
                 preference: s.backend.unwrap_or_default(),
                 sysfs_root: s.sysfs_root.unwrap_or_else(|| SYSFS_ROOT.into()),
@@ -281,6 +284,7 @@ impl Config {
             name: Some(self.name.to_string()),
             data_dir: Some(self.data_dir.clone()),
             manager: Some(self.manager.clone()),
+            identity: self.identity.clone(),
             backend: Some(self.cxl.preference),
             sysfs_root: Some(self.cxl.sysfs_root.clone()),
             dev_root: Some(self.cxl.dev_root.clone()),

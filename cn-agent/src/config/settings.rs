@@ -34,11 +34,16 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub data_dir: Option<PathBuf>,
 
-    /// The manager to register with, for example http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock; several that share a
+    /// The manager to register with, for example https://10.0.0.1:7440 or unix:/run/cxloe-gmm/gmm.sock; several that share a
     /// store, separated by commas [default: the variable CXLOE_MANAGER]
     #[arg(long, value_name = "URL", help_heading = "Node")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub manager: Option<String>,
+
+    /// The file by which this node is known to the manager, as `join` has written it
+    #[arg(long, value_name = "FILE", help_heading = "Node")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub identity: Option<PathBuf>,
 
     /// What serves a region, decided once, when it is first attached: ethernet (its memory nodes), auto (a CXL device of
     /// this machine that fits, in devdax mode and not in use, else Ethernet; what is on the device is overwritten), cxl

@@ -19,7 +19,7 @@
 //! | [`log`] | logs through a bounded queue: a full disk neither ends nor blocks a process |
 //! | `ending`, `stop`, `supervisor`, `backoff` | signals, stopping threads, what systemd is told, pauses between attempts |
 //! | `socket`, `state_file` | a Unix socket that goes with its process; a file that remembers |
-//! | `manager_link` | the thread that keeps in touch with the manager |
+//! | `manager_link`, `identity`, [`join`] | the thread that keeps in touch with the manager; the certificate it does so with, and how a node gets one |
 //! | [`metrics`], [`http`] | counters for Prometheus; HTTP connections within limits |
 //! | [`doctor`] | whether a machine is ready for a daemon, and what to do where it is not |
 //! | [`command_line`] | exit codes, tables, JSON, completion and manual pages of every program |
@@ -34,6 +34,8 @@ pub mod doctor;
 mod ending;
 mod ethertype;
 pub mod http;
+mod identity;
+pub mod join;
 mod key_file;
 pub mod log;
 mod manager_link;
@@ -52,6 +54,7 @@ pub use backoff::Backoff;
 pub use cpus::{CpuList, pin};
 pub use ending::Ending;
 pub use ethertype::EtherType;
+pub use identity::{NodeIdentity, NodeIdentityError};
 pub use key_file::{KEY_BYTES_MIN, KeyError, read_key};
 pub use log::LogFormat;
 pub use manager_link::{Break, Connection, Contact, ManagerLink, ManagerLinkError};

@@ -14,7 +14,7 @@ use std::thread::{self, JoinHandle};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
-use super::{Backoff, StateError, Stop, Stopped};
+use super::{Backoff, NodeIdentity, StateError, Stop, Stopped};
 use cxloe_fabric::api::ErrorCode;
 use cxloe_fabric::{Client, ClientError};
 
@@ -146,17 +146,19 @@ pub struct ManagerLink<N> {
 
 impl<N: Send + 'static> ManagerLink<N> {
     /// Starts a link to the manager at `url`, or to several managers at URLs separated by commas. Returns at once; the
-    /// manager need not be there. `registration` is called for each registration of `node`.
+    /// manager need not be there. `registration` is called for each registration of `node`, which shows `identity`.
     ///
     /// # Errors
     /// Any [`ManagerLinkError`].
     pub fn start(
         url: &str,
+        identity: Option<Arc<NodeIdentity>>,
         backoff: Backoff,
         mut node: N,
         registration: impl AsyncFn(&mut N, &mut Contact) -> Result<Infallible, Break> + Send + 'static,
     ) -> Result<Self, ManagerLinkError> {
-        let client = Client::new(url).map_err(ManagerLinkError::Url)?;
+        let credentials = identity.as_ref().map(|identity| identity.credentials()).unwrap_or_default();
+        let client = Client::with(url, credentials).map_err(ManagerLinkError::Url)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -165,7 +167,19 @@ impl<N: Send + 'static> ManagerLink<N> {
         let stop = Arc::new(Stop::default());
         let contact = Contact { client, backoff, tell, stop: Arc::clone(&stop) };
         let thread = thread::Builder::new().name("manager-link".into()).spawn(move || {
-            runtime.block_on(contact.keep(&mut node, registration));
+            let client = contact.client();
+            let renewal = async {
+                match &identity {
+                    Some(identity) => identity.keep_renewed(&client).await,
+                    None => std::future::pending().await,
+                }
+            };
+            runtime.block_on(async {
+                tokio::select! {
+                    () = contact.keep(&mut node, registration) => {}
+                    never = renewal => match never {},
+                }
+            });
             node
         });
         let thread = Some(thread.map_err(ManagerLinkError::Thread)?);
@@ -224,7 +238,7 @@ mod tests {
         registration: impl AsyncFn(&mut u32, &mut Contact) -> Result<Infallible, Break> + Send + 'static,
     ) -> ManagerLink<u32> {
         let backoff = Backoff::new(Duration::from_millis(1), Duration::from_millis(2));
-        ManagerLink::start("http://127.0.0.1:1", backoff, 0, registration).unwrap()
+        ManagerLink::start("http://127.0.0.1:1", None, backoff, 0, registration).unwrap()
     }
 
     async fn until(link: &ManagerLink<u32>, what: impl FnMut(&Connection) -> bool) -> Connection {
@@ -264,7 +278,7 @@ mod tests {
     #[test]
     fn a_url_that_cannot_be_one_is_refused() {
         let never = async |_: &mut u32, _: &mut Contact| Err(Break::Stopped(Stopped));
-        let error = ManagerLink::start("gopher://m", Backoff::default(), 0, never).unwrap_err();
+        let error = ManagerLink::start("gopher://m", None, Backoff::default(), 0, never).unwrap_err();
         assert!(matches!(error, ManagerLinkError::Url(_)), "{error}");
     }
 }

@@ -34,6 +34,15 @@
 //! | `GET /v1/events/stream?…` | - | server-sent events: each an [`Event`](crate::model::Event), or `gap` with an [`EventsGap`] |
 //! | `GET /v1/overview` | - | [`Overview`]: the fabric at a glance |
 //! | `GET /v1/overview/regions?text=&state=&owner=&memory_node=&sort=&limit=` | - | [`RegionsPage`] |
+//! | `GET /v1/tokens` | - | array of [`TokenStatus`] |
+//! | `POST /v1/tokens` | [`CreateToken`] | [`TokenCreated`]: 201 |
+//! | `DELETE /v1/tokens/{id}` | - | 204 |
+//! | `POST /v1/join` | [`Join`] | [`Joined`] |
+//! | `POST /v1/renew` | [`Renew`] | [`Joined`] |
+//! | `POST /v1/revoke` | [`Party`] | 204 |
+//! | `GET /v1/whoami` | - | [`WhoAmI`] |
+//! | `POST /v1/log-in` | - | [`WhoAmI`], with a cookie that stands for the token |
+//! | `POST /v1/log-out` | - | [`WhoAmI`], and the cookie is gone |
 //! | `GET /v1/health` | - | [`ManagerHealth`] |
 //! | `GET /v1/openapi.json` | - | this interface as an OpenAPI 3.1 document |
 //!
@@ -42,6 +51,7 @@
 //!
 //! A request that fails is answered with an [`ErrorBody`] and the status of its [`ErrorCode`].
 
+mod access;
 mod devices;
 mod error;
 mod events;
@@ -54,6 +64,7 @@ use core::net::SocketAddr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use access::{CreateToken, Join, Joined, Renew, TokenCreated, TokenStatus, WhoAmI};
 pub use devices::{Bind, LogicalDeviceStatus, SetLdAllocations, Unbind};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Events, EventsGap, EventsQuery};
@@ -506,6 +517,9 @@ pub struct ManagerHealth {
     /// Why nothing can be changed at present, if that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub read_only: Option<String>,
+    /// It was started with `--insecure`: whoever reaches it over TCP may do everything.
+    #[serde(default)]
+    pub insecure: bool,
 }
 
 /// How many nodes there are.

@@ -7,13 +7,14 @@
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 //! use cxloe_fabric::{api::CreateRegion, client::Client, model::{CnId, Name}};
 //!
-//! let manager = Client::new("http://127.0.0.1:7440")?;
+//! let manager = Client::new("unix:/run/cxloe-gmm/gmm.sock")?;
 //! let owner: CnId = "02:00:00:00:00:01".parse()?;
 //! let region = manager.create_region(&CreateRegion::new(Name::new("scratch")?, 1 << 30, owner)).await?;
 //! println!("{} is {}", region.name, region.state);
 //! # Ok(()) }
 //! ```
 
+mod access;
 mod compute_nodes;
 mod events;
 mod lineage;
@@ -21,6 +22,7 @@ mod logical_devices;
 mod managers;
 mod memory_nodes;
 mod regions;
+mod trust;
 
 use std::sync::Arc;
 
@@ -31,18 +33,19 @@ use serde::de::DeserializeOwned;
 pub use logical_devices::Unbound;
 use managers::{Managers, Request};
 pub use regions::Destroyed;
+pub use trust::{Credentials, Identity, IdentityError};
 
 use crate::api::{ErrorBody, ErrorCode};
 
 /// Where a manager listens unless told otherwise.
-pub const URL_DEFAULT: &str = "http://127.0.0.1:7440";
+pub const URL_DEFAULT: &str = "https://127.0.0.1:7440";
 
 /// Why a call to the manager failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address of the manager cannot be used.
     #[error(
-        "{url:?} is not the URL of a manager ({reason}); write http://HOST:PORT or unix:/path/to/socket, several separated by commas"
+        "{url:?} is not the URL of a manager ({reason}); write https://HOST:PORT or unix:/path/to/socket, several separated by commas"
     )]
     BadUrl {
         /// What was given.
@@ -107,13 +110,22 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client for the manager at `url`: `http://HOST:PORT` or `unix:/path/to/socket`; several, separated by commas, are
-    /// managers that share a store. Connects with the first call.
+    /// A client that shows nothing of itself, for the manager at `url`: `https://HOST:PORT`, `unix:/path/to/socket`, or
+    /// `http://HOST:PORT` for one that asks for no rights; several, separated by commas, are managers that share a store.
+    /// Connects with the first call.
     ///
     /// # Errors
     /// [`ClientError::BadUrl`] when `url` is neither.
     pub fn new(url: &str) -> Result<Self, ClientError> {
-        Ok(Self { managers: Arc::new(Managers::new(url)?) })
+        Self::with(url, Credentials::default())
+    }
+
+    /// The same for who has `credentials`.
+    ///
+    /// # Errors
+    /// [`ClientError::BadUrl`] when `url` is neither.
+    pub fn with(url: &str, credentials: Credentials) -> Result<Self, ClientError> {
+        Ok(Self { managers: Arc::new(Managers::new(url, credentials)?) })
     }
 
     /// The URL, or URLs, this client was made for.
@@ -165,6 +177,11 @@ impl Client {
     fn protocol(&self, asked: &str, reason: String) -> ClientError {
         ClientError::Protocol { url: self.url().to_owned(), asked: asked.to_owned(), reason }
     }
+}
+
+/// What HTTP clients of this workspace are built from: no proxy, and TLS that trusts nobody until it is told whom.
+pub fn http() -> reqwest::ClientBuilder {
+    Credentials::default().http()
 }
 
 /// The innermost cause of an error: reqwest's own text names the URL once more, what lies beneath says what happened.

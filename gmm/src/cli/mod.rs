@@ -1,6 +1,7 @@
 //! The command line: what can be asked, in the manner of the CXL tools, and what becomes of it.
 
 mod bindings;
+mod contact;
 mod doctor;
 mod fabric_file;
 mod fm;
@@ -14,13 +15,12 @@ mod regions;
 mod serve;
 mod since;
 mod status;
+mod token;
 
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
-use cxloe_fabric::Client;
-use cxloe_fabric::client::URL_DEFAULT;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -32,6 +32,7 @@ Examples:
   gmm list -R                                        regions; with --json as JSON
   gmm destroy-region scratch                         give the memory back, zeroed
   gmm monitor                                        follow what happens
+  gmm token create --role mn                         for a memory node that is to join
   gmm doctor                                         is this machine ready for a manager?
 
 Exit codes:
@@ -41,15 +42,17 @@ Exit codes:
 
 Environment:
   CXLOE_MANAGER   URL of the manager, or URLs, as --manager
+  CXLOE_TOKEN     a token, instead of the one that `gmm login` has kept
   CXLOE_LOG       what goes to the log, as in `info`, `debug`, `cxloe_gmm=trace`";
 
 /// The global memory manager of CXL over Ethernet
 #[derive(Debug, Parser)]
 #[command(name = "gmm", version, after_help = AFTER_HELP, max_term_width = 110)]
 pub struct Args {
-    /// The manager to ask: http://HOST:PORT or unix:/path/to/socket; several, separated by commas
-    #[arg(long, global = true, env = "CXLOE_MANAGER", default_value = URL_DEFAULT, value_name = "URL")]
-    manager: String,
+    /// The manager to ask: https://HOST:PORT or unix:/path/to/socket; several, separated by commas [default: that of the
+    /// last `gmm login`; else this machine's socket, or https://127.0.0.1:7440]
+    #[arg(long, global = true, env = "CXLOE_MANAGER", value_name = "URL")]
+    manager: Option<String>,
 
     #[command(flatten)]
     form: output::FormArgs,
@@ -90,6 +93,17 @@ enum Command {
     Hold(nodes::HoldArgs),
     /// Release a compute node that is held in reset
     Release(nodes::ReleaseArgs),
+    /// Make, list and revoke tokens, by which people and nodes come in
+    Token(token::TokenArgs),
+    /// Keep a token for a manager, for all commands
+    Login(token::LoginArgs),
+    /// Forget the token that `gmm login` has kept
+    Logout(token::LogoutArgs),
+    /// Show who you are to the manager, and what you may do
+    #[command(after_help = "Example:\n  gmm whoami")]
+    Whoami,
+    /// Have a node not speak here any more, until it joins again
+    Revoke(token::RevokeArgs),
     /// Forget a memory node that is gone for good
     Forget(nodes::ForgetArgs),
     /// Take a store for the fabric's that lacks what nodes have seen, and show what that loses
@@ -129,14 +143,19 @@ fn dispatch(args: Args) -> Result<(), Failure> {
         }
         Command::Man(man) => return man.write(Args::command()),
         Command::Serve(serve) => return serve::run(*serve),
+        Command::Logout(logout) => return token::logout(&logout),
         command => command,
     };
-    let client = Client::new(&args.manager).map_err(Failure::usage)?;
+    let manager = args.manager.filter(|url| !url.is_empty());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
     runtime.block_on(async {
+        if let Command::Login(login) = command {
+            return token::login(login).await;
+        }
+        let client = contact::client(manager.as_deref())?;
         match command {
             Command::List(list) => list::run(&client, *list).await,
             Command::CreateRegion(create) => regions::create(&client, create).await,
@@ -156,8 +175,16 @@ fn dispatch(args: Args) -> Result<(), Failure> {
             Command::ReleaseOrphans(release) => lineage::release_orphans(&client, release).await,
             Command::Fm(fm) => fm::run(*fm).await,
             Command::Monitor(monitor) => monitor::run(&client, monitor).await,
+            Command::Token(token) => token::run(&client, token).await,
+            Command::Whoami => token::whoami(&client).await,
+            Command::Revoke(revoke) => token::revoke(&client, revoke).await,
             Command::Status(status) => status::run(&client, status).await,
-            Command::Serve(_) | Command::Doctor(_) | Command::Completions { .. } | Command::Man(_) => Ok(()),
+            Command::Serve(_)
+            | Command::Doctor(_)
+            | Command::Login(_)
+            | Command::Logout(_)
+            | Command::Completions { .. }
+            | Command::Man(_) => Ok(()),
         }
     })
 }

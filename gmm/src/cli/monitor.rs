@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_line_for_people_has_the_time_and_what_happened() {
         let kind = EventKind::MemoryNodeUnreachable { memory_node: Name::new("mn0").unwrap() };
-        let event = Event { seq: 7, time_ms: 86_400_000, kind };
+        let event = Event { seq: 7, time_ms: 86_400_000, who: None, kind };
         assert_eq!(
             line(&event, true).unwrap(),
             "1970-01-02T00:00:00.000Z 7 memory_node_unreachable memory_node=mn0"

@@ -23,6 +23,10 @@ use super::fabric_file;
 
 /// Name of the store in a data folder.
 const STORE_FILE: &str = "gmm.redb";
+/// Name of the socket beside it.
+const SOCKET_FILE: &str = "gmm.sock";
+/// Longest path of a socket, with room for the name it is made under.
+const SOCKET_PATH_MAX: usize = 90;
 
 /// Arguments of `gmm serve`.
 #[derive(Debug, Args)]
@@ -56,7 +60,8 @@ Have etcd forget its past, which this store has no use for: etcd --auto-compacti
 
 A browser shows the fabric when it opens the address listened on: http://127.0.0.1:7440/
 
-There is no authentication: listen on the loopback interface or a network whose users may manage all memory.
+People and nodes come in with tokens over TLS (`gmm token create --help`), or by the Unix socket on this machine: root and
+the manager's own user may do everything there, and others look. The key that signs certificates is kept beside the store.
 
 Examples:
   gmm serve --data-dir /var/lib/cxloe
@@ -79,7 +84,16 @@ struct Settings {
     /// TCP address to listen on; port 0 takes a free one [default: 127.0.0.1:7440]
     #[arg(long, env = "CXLOE_GMM_LISTEN", value_name = "ADDR")]
     listen: Option<SocketAddr>,
-    /// Unix socket to listen on besides
+    /// Serve without TLS and without rights: whoever reaches the address may do everything
+    #[arg(
+        long, env = "CXLOE_GMM_INSECURE", num_args = 0..=1, default_missing_value = "true", require_equals = true,
+        value_name = "BOOL"
+    )]
+    insecure: Option<bool>,
+    /// Group whose members may do everything by the Unix socket, besides root and the manager's own user; others look
+    #[arg(long, env = "CXLOE_GMM_ADMIN_GROUP", value_name = "GROUP")]
+    admin_group: Option<String>,
+    /// Unix socket to listen on besides [default: gmm.sock beside the store, unless --insecure]
     #[arg(long, env = "CXLOE_GMM_SOCKET", value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Folder of the store, which is its file gmm.redb [default: /var/lib/cxloe]
@@ -191,13 +205,20 @@ impl Settings {
             )));
         }
         if let Some(url) = self.advertise.as_deref().filter(|url| !is_url(url)) {
-            return Err(Failure::usage(format!("advertise: {url:?} is no URL; write http://HOST:PORT")));
+            return Err(Failure::usage(format!("advertise: {url:?} is no URL; write https://HOST:PORT")));
+        }
+        let insecure = self.insecure.unwrap_or(false);
+        if let Some(url) = self.advertise.as_deref().filter(|url| url.starts_with("http:") != insecure) {
+            let scheme = if insecure { "http" } else { "https" };
+            return Err(Failure::usage(format!("advertise: {url:?} has to begin with {scheme}://")));
         }
         let initialisation = self.init.unwrap_or_default();
         let declared = fabric_file::declared(self.fabric.as_deref(), initialisation)?;
         Ok(Config {
             listen: self.listen.unwrap_or(default.listen),
-            socket: self.socket,
+            insecure,
+            admin_group: self.admin_group.as_deref().map(group).transpose()?,
+            socket: self.socket.or_else(|| socket_beside(&store).filter(|_| !insecure)),
             store,
             advertise: self.advertise,
             lease_ttl_s,
@@ -213,9 +234,25 @@ impl Settings {
     }
 }
 
+/// The socket of a manager that was given none: beside its store, where there is room for its name.
+fn socket_beside(store: &StorePlace) -> Option<PathBuf> {
+    let StorePlace::File(path) = store else { return None };
+    let socket = path.parent()?.join(SOCKET_FILE);
+    (socket.as_os_str().len() < SOCKET_PATH_MAX).then_some(socket)
+}
+
+/// The group called `name`, or of that number.
+fn group(name: &str) -> Result<u32, Failure> {
+    let known = || nix::unistd::Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+    let number = name.parse().ok();
+    number.or_else(known).ok_or_else(|| Failure::usage(format!("admin-group: there is no group {name:?}")))
+}
+
 /// Whether clients can be sent to `url`: it is one of HTTP, to a TCP port.
 fn is_url(url: &str) -> bool {
-    url.starts_with("http://") && !url.contains(',') && Client::new(url).is_ok()
+    (url.starts_with("http://") || url.starts_with("https://"))
+        && !url.contains(',')
+        && Client::new(url).is_ok()
 }
 
 impl ServeArgs {
@@ -329,14 +366,15 @@ mod tests {
     fn what_several_managers_need_is_checked() {
         let read = |text: &str| toml::from_str::<Settings>(text).map(Settings::into_config);
         let config =
-            read("store = 'etcd://h:1/lab'\nadvertise = 'http://a:1'\nlease_ttl_s = 9").unwrap().unwrap();
+            read("store = 'etcd://h:1/lab'\nadvertise = 'https://a:1'\nlease_ttl_s = 9").unwrap().unwrap();
         assert_eq!((config.store.to_string().as_str(), config.lease_ttl_s), ("etcd://h:1/lab", 9));
         assert!(read("store = 'etcd://h:1'").is_err(), "the prefix is missing");
         for wrong in [
             "lease_ttl_s = 1",
             "lease_ttl_s = 1000",
             "advertise = 'unix:/x'",
-            "advertise = 'http://a,http://b'",
+            "advertise = 'https://a,https://b'",
+            "advertise = 'http://a:1'",
         ] {
             assert!(read(wrong).unwrap().is_err(), "{wrong}");
         }

@@ -76,7 +76,7 @@ impl ManagerView<'_> {
     }
 
     fn apply(&mut self, command: Command) -> Result<(), ReturnCode> {
-        match self.manager.apply(command, self.now_ms) {
+        match self.manager.apply_for(&format!("FM API of switch {}", self.switch), command, self.now_ms) {
             Ok(outcome) => {
                 self.changes.extend(outcome.changes);
                 Ok(())

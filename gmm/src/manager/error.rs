@@ -219,6 +219,20 @@ pub enum ManagerError {
     /// No node has been refused with such a history.
     #[error("no node is refused that has seen that")]
     NobodyRefused,
+    /// There is no such token.
+    #[error("there is no token {0}")]
+    NoToken(String),
+    /// A node has not joined.
+    #[error("{0} has not joined")]
+    NotJoined(Party),
+    /// A node may not join.
+    #[error("{node} may not join: {reason}")]
+    JoinRefused {
+        /// Which.
+        node: Party,
+        /// Why.
+        reason: String,
+    },
     /// A limit is reached.
     #[error("the limit of {limit} {what} is reached")]
     LimitReached {
@@ -250,6 +264,8 @@ impl ManagerError {
             | Self::NoMemoryNode(_)
             | Self::NoComputeNode(_)
             | Self::NobodyRefused
+            | Self::NoToken(_)
+            | Self::NotJoined(_)
             | Self::NoLogicalDevice { .. } => ErrorCode::NotFound,
             Self::RegionExists(..) | Self::InUse { .. } | Self::Taken { .. } => ErrorCode::NameInUse,
             Self::NotRegistered { .. } => ErrorCode::NotRegistered,
@@ -268,6 +284,7 @@ impl ManagerError {
             Self::RegionInUse { .. } => ErrorCode::RegionInUse,
             Self::LimitReached { .. } => ErrorCode::LimitReached,
             Self::ReadOnly(_) => ErrorCode::StoreFull,
+            Self::JoinRefused { .. } => ErrorCode::Forbidden,
         }
     }
 
@@ -338,6 +355,9 @@ impl ManagerError {
             Self::WrongState { .. } => "`gmm list -R` shows the state of each region".into(),
             Self::ReadOnly(_) => "make room where the store is, or see why its disk fails; the manager goes on by itself".into(),
             Self::NobodyRefused => "`gmm adopt-fabric` shows which nodes are refused, and what they would lose".into(),
+            Self::NoToken(_) => "`gmm token list` shows the tokens there are".into(),
+            Self::NotJoined(_) => "`gmm list -E` shows which nodes have joined".into(),
+            Self::JoinRefused { .. } => "`gmm token create` makes a new token, which one node joins with".into(),
             Self::LimitReached { .. } => "remove what is no longer needed".into(),
         }
     }

@@ -8,12 +8,13 @@
 //! * a CMem address is given to a CN once and never again
 //! * content that a memory node lost is reported as lost, never served as zeros, until someone accepts the loss
 //!
-//! Files: [`state`] what is remembered and how it changes; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
+//! Files: [`access`] tokens and nodes that have joined; [`state`] what is remembered and how it changes; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
 //! `placement` (which memory nodes give how much), `release` (making an owner let go), `devices` (logical devices and
 //! their bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
 //! extents, [`liveness`] who was heard of when, `lineage` who led this fabric and which nodes do not follow, `orphans`
 //! memory that no region has, `index` what follows from the state.
 
+pub mod access;
 mod compute_nodes;
 mod declared;
 mod devices;
@@ -42,13 +43,14 @@ pub use error::ManagerError;
 pub use options::{Declared, DeclaredQuota, Initialisation, Options};
 pub use state::{Change, Contradiction, Meta, State};
 
+use access::{JoinedNode, TokenRecord};
 use cxloe_fabric::api::{
     AdoptFabric, Bind, ComputeNodeSync, CreateRegion, Events, GrowRegion, MemoryNodeSync, NodeCount,
     NotFollowed, Owner, Party, Progress, RegisterComputeNode, RegisterMemoryNode, ReportOrphans, Unbind,
 };
 use cxloe_fabric::model::{
-    ByteSize, ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind,
-    PublicKey, Qos, Region, Watermark,
+    ByteSize, ClearedLog, CnId, Digest, Event, EventKind, Health, Name, NodeAction, NodeCommand,
+    OperationKind, PublicKey, Qos, Region, Watermark,
 };
 use index::Index;
 use lineage::Refused;
@@ -148,6 +150,21 @@ pub enum Command {
         /// Although regions lie on it.
         force: bool,
     },
+    /// A token is made.
+    CreateToken(TokenRecord),
+    /// A token is not to be taken any more, by its id.
+    RevokeToken(String),
+    /// A node joins.
+    Join {
+        /// The node, as it is to be known.
+        node: JoinedNode,
+        /// The id of its token, if it has one.
+        token: Option<String>,
+        /// The TLS key that it has shown to have.
+        proved: Option<Digest>,
+    },
+    /// A node may not speak here any more.
+    Revoke(Party),
     /// Time has passed.
     Tick,
 }
@@ -214,6 +231,8 @@ pub struct Manager {
     options: Options,
     /// The time of the command being applied.
     now_ms: u64,
+    /// Who asks for the command being applied.
+    actor: Option<String>,
     /// Changes made by the command being applied.
     journal: Vec<Change>,
     /// How to take back what was changed since the last commit, for whom says when there was one.
@@ -258,6 +277,7 @@ impl Manager {
             liveness,
             options,
             now_ms,
+            actor: None,
             journal,
             batch: None,
             frozen: None,
@@ -297,6 +317,17 @@ impl Manager {
             self.release_ready();
         }
         Ok(self.close_journal())
+    }
+
+    /// The same for somebody, who is named in the events that come of it.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn apply_for(&mut self, who: &str, command: Command, now_ms: u64) -> Result<Outcome, ManagerError> {
+        self.actor = Some(who.to_owned());
+        let applied = self.apply(command, now_ms);
+        self.actor = None;
+        applied
     }
 
     fn carry_out(&mut self, command: Command) -> Result<(), ManagerError> {
@@ -353,6 +384,10 @@ impl Manager {
                 Ok(())
             }
             Command::ForgetMemoryNode { name, force } => self.forget_memory_node(&name, force),
+            Command::CreateToken(token) => self.create_token(token),
+            Command::RevokeToken(id) => self.revoke_token(&id),
+            Command::Join { node, token, proved } => self.join(node, token.as_deref(), proved),
+            Command::Revoke(node) => self.revoke(&node),
             Command::Tick if self.frozen.is_some() => Ok(()),
             Command::Tick => {
                 self.tick();
@@ -453,7 +488,7 @@ impl Manager {
         meta.last_event += 1;
         let seq = meta.last_event;
         self.state.meta = meta;
-        self.put(Change::Event(Event { seq, time_ms: self.now_ms, kind }));
+        self.put(Change::Event(Event { seq, time_ms: self.now_ms, who: self.actor.clone(), kind }));
         seq
     }
 

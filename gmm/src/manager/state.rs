@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use cxloe_fabric::api::Orphans;
+use cxloe_fabric::api::{Orphans, Party};
 use cxloe_fabric::model::{
     CMEM_LIMIT, ClearedLog, CnId, ComputeNode, Event, LDS_MAX, LeaderTerm, LogicalDevice, MemoryNode, Name,
     NodeCommand, Operation, Qos, Region, Watermark,
 };
 use serde::{Deserialize, Serialize};
 
+use super::access::{JoinedNode, TokenRecord};
 use super::pool::FreeExtents;
 
 /// Counters of the fabric.
@@ -35,6 +36,10 @@ pub struct State {
     pub leader_terms: BTreeMap<u64, LeaderTerm>,
     /// Memory that memory nodes hold although no region has it.
     pub orphans: BTreeMap<Name, Orphans>,
+    /// Tokens by id.
+    pub tokens: BTreeMap<String, TokenRecord>,
+    /// Nodes that have joined.
+    pub joined: BTreeMap<Party, JoinedNode>,
     /// Memory nodes by name.
     pub memory_nodes: BTreeMap<Name, MemoryNode>,
     /// Compute nodes by CN id.
@@ -96,6 +101,14 @@ pub enum Change {
     Orphans(Orphans),
     /// A memory node holds no memory any more that no region has.
     OrphansGone(Name),
+    /// A token is new or now so.
+    Token(TokenRecord),
+    /// A token is gone.
+    TokenGone(String),
+    /// A node has joined, or joined again.
+    Joined(JoinedNode),
+    /// A node may not speak here any more.
+    JoinedGone(Party),
 }
 
 /// A state that contradicts itself: the store was damaged, or written by something else.
@@ -136,6 +149,10 @@ impl State {
             Change::LeaderTermForgotten(term) => drop(self.leader_terms.remove(&term)),
             Change::Orphans(orphans) => drop(self.orphans.insert(orphans.memory_node.clone(), orphans)),
             Change::OrphansGone(name) => drop(self.orphans.remove(&name)),
+            Change::Token(token) => drop(self.tokens.insert(token.id.clone(), token)),
+            Change::TokenGone(id) => drop(self.tokens.remove(&id)),
+            Change::Joined(joined) => drop(self.joined.insert(joined.node.clone(), joined)),
+            Change::JoinedGone(node) => drop(self.joined.remove(&node)),
         }
     }
 

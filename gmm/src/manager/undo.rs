@@ -94,6 +94,10 @@ impl UndoLog {
             Change::LeaderTermForgotten(term) => as_before!(state, leader_terms, *term),
             Change::Orphans(orphans) => as_before!(state, orphans, orphans.memory_node.clone()),
             Change::OrphansGone(name) => as_before!(state, orphans, name.clone()),
+            Change::Token(token) => as_before!(state, tokens, token.id.clone()),
+            Change::TokenGone(id) => as_before!(state, tokens, id.clone()),
+            Change::Joined(joined) => as_before!(state, joined, joined.node.clone()),
+            Change::JoinedGone(node) => as_before!(state, joined, node.clone()),
             Change::Event(_) => Box::new(|state| drop(state.events.pop_back())),
             Change::EventsForgotten(below) => {
                 let forgotten = state.events.iter().take_while(|event| event.seq < *below);

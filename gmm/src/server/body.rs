@@ -9,12 +9,15 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::Semaphore;
 
 use super::error::ApiError;
+use crate::rights::{Caller, Denied, May};
 use cxloe_fabric::api::ErrorCode;
 
 /// Largest body taken of a node, in bytes: the results and counters of a memory node with many commands.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
 /// Largest body taken of anybody else, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// Largest body taken of somebody who is not known: enough to log in with, in bytes.
+const STRANGER_BYTES_MAX: u64 = 4 << 10;
 /// Bodies beyond this count as large, in bytes.
 const LARGE_BYTES: u64 = 32 << 10;
 /// Large bodies on their way in at a time.
@@ -44,6 +47,13 @@ impl Bodies {
     pub async fn take(&self, request: Request) -> Result<Request, Response> {
         let limit = bytes_max(request.uri().path());
         let hint = request.body().size_hint();
+        let stranger =
+            request.extensions().get::<Caller>().filter(|caller| matches!(caller.may, May::Nothing(_)));
+        if let Some(stranger) = stranger
+            && hint.upper().is_none_or(|upper| upper > STRANGER_BYTES_MAX)
+        {
+            return Err(ApiError::from(Denied::forbidden(stranger, "")).into_response());
+        }
         if hint.upper().is_some_and(|upper| upper <= LARGE_BYTES) {
             return Ok(request);
         }

@@ -22,8 +22,12 @@ pub const NODE_TIMEOUT_MIN: Duration = Duration::from_millis(30);
 /// How a manager serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// TCP address to listen on; port 0 takes a free one. There is no authentication: whoever reaches it may do anything.
+    /// TCP address to listen on, with TLS; port 0 takes a free one.
     pub listen: SocketAddr,
+    /// Without TLS and without rights: whoever reaches the TCP address may do everything.
+    pub insecure: bool,
+    /// The group whose members are administrators on the Unix socket, besides root and the manager's own user.
+    pub admin_group: Option<u32>,
     /// Unix socket to listen on besides.
     pub socket: Option<PathBuf>,
     /// Where the store is. In etcd, several managers may share it: one leads, the others send clients to it.
@@ -55,6 +59,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, PORT_DEFAULT)),
+            insecure: false,
+            admin_group: None,
             socket: None,
             store: PathBuf::from(STORE_DEFAULT).into(),
             advertise: None,

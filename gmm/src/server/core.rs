@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use super::clock::Clock;
 use super::topics::{Topic, Topics, Watch};
 use crate::manager::{Change, Command, Manager, ManagerError, Outcome};
+use crate::rights::{Caller, Denied, Directory, Evidence, permit};
 use crate::store::{Store, StoreError};
 
 /// Jobs waiting for the thread; more are turned away. As many as nodes may ask at once when a manager is back.
@@ -34,6 +35,9 @@ pub enum CoreError {
     /// The manager refused.
     #[error(transparent)]
     Manager(#[from] ManagerError),
+    /// Who asked may not.
+    #[error(transparent)]
+    Denied(#[from] Denied),
     /// Too many jobs are waiting.
     #[error("the manager has {QUEUE_MAX} requests waiting")]
     Busy,
@@ -64,6 +68,9 @@ pub struct Core {
     topics: Arc<Topics>,
     /// Why the store cannot be written, when it cannot.
     unwritable: Unwritable,
+    /// Who may come in, as far as that is stored.
+    directory: Arc<RwLock<Directory>>,
+    clock: Clock,
 }
 
 /// Why the store cannot be written, between the thread and those who wait for its answers.
@@ -90,32 +97,45 @@ impl Core {
         let told = Arc::clone(&end);
         let unwritable = Unwritable::default();
         let tell = Arc::clone(&unwritable);
+        let directory = Arc::new(RwLock::new(Directory::new(manager.state())));
+        let followed = Arc::clone(&directory);
         let thread = std::thread::Builder::new().name("gmm-core".to_owned()).spawn(move || {
-            let result = run(manager, store, clock, &queue, &publish, &told, &tell);
+            let result = run(
+                manager,
+                store,
+                clock,
+                &queue,
+                &Told { topics: &publish, directory: &followed, unwritable: &tell },
+                &told,
+            );
             publish.close();
             result
         })?;
-        Ok((Self { jobs: jobs.clone(), topics, unwritable }, CoreThread { thread, jobs, end }))
+        Ok((
+            Self { jobs: jobs.clone(), topics, unwritable, directory, clock },
+            CoreThread { thread, jobs, end },
+        ))
     }
 
-    /// Carries out a command and returns what `view` sees right after it.
+    /// Carries out a command for `caller`, if they may give it, and returns what `view` sees right after it.
     ///
     /// # Errors
-    /// [`CoreError`]; [`CoreError::Manager`] when the manager refuses the command.
+    /// [`CoreError`]; [`CoreError::Manager`] when the manager refuses the command, [`CoreError::Denied`] when they may not.
     pub async fn apply<T: Send + 'static>(
         &self,
+        caller: &Caller,
         command: Command,
         view: impl FnOnce(&Manager, &Outcome) -> T + Send + 'static,
     ) -> Result<T, CoreError> {
-        let refused_or_seen = self
-            .job(move |turn| {
-                let outcome = turn.manager.apply(command, turn.now_ms)?;
-                let seen = view(turn.manager, &outcome);
-                turn.changes.extend(outcome.changes);
-                Ok::<T, ManagerError>(seen)
-            })
-            .await?;
-        Ok(refused_or_seen?)
+        let caller = caller.clone();
+        self.job(move |turn| {
+            permit(turn.manager, &caller, &command)?;
+            let outcome = turn.manager.apply_for(&caller.who, command, turn.now_ms)?;
+            let seen = view(turn.manager, &outcome);
+            turn.changes.extend(outcome.changes);
+            Ok::<T, CoreError>(seen)
+        })
+        .await?
     }
 
     /// Returns what `view` sees.
@@ -154,6 +174,27 @@ impl Core {
     /// Waits for a topic: what is stored from here on is not missed.
     pub fn watch(&self, topic: Topic) -> Watch {
         self.topics.watch(topic)
+    }
+
+    /// Who asks.
+    pub fn caller(&self, evidence: &Evidence<'_>) -> Caller {
+        self.directory.read().unwrap_or_else(PoisonError::into_inner).caller(evidence, self.clock.now_ms())
+    }
+
+    /// Begins a browser's session for the bearer of a token; returns who that is, and when it ends.
+    pub fn log_in(&self, token: &str, secret: &str) -> Option<(Caller, u64)> {
+        let mut directory = self.directory.write().unwrap_or_else(PoisonError::into_inner);
+        directory.log_in(token, secret, self.clock.now_ms())
+    }
+
+    /// Ends a browser's session.
+    pub fn log_out(&self, secret: &str) {
+        self.directory.write().unwrap_or_else(PoisonError::into_inner).log_out(secret);
+    }
+
+    /// The time by the manager's clock, in milliseconds since the Unix epoch.
+    pub fn now_ms(&self) -> u64 {
+        self.clock.now_ms()
     }
 
     /// Why a job has no answer.
@@ -202,16 +243,23 @@ impl CoreThread {
     }
 }
 
+/// Those who hear of what was stored, and of what cannot be.
+struct Told<'a> {
+    topics: &'a Topics,
+    directory: &'a RwLock<Directory>,
+    unwritable: &'a Mutex<Option<String>>,
+}
+
 fn run(
     mut manager: Manager,
     mut store: Box<dyn Store>,
     clock: Clock,
     queue: &Receiver<Work>,
-    topics: &Topics,
+    told: &Told<'_>,
     end: &AtomicBool,
-    unwritable: &Mutex<Option<String>>,
 ) -> Result<(), StoreError> {
     let (mut changes, mut answers) = (Vec::new(), Vec::new());
+    let Told { topics, directory, unwritable } = told;
     let mut thaw = Thaw::default();
     manager.begin_batch();
     loop {
@@ -247,6 +295,10 @@ fn run(
                 Ok(()) => {
                     manager.keep();
                     log(&changes);
+                    if changes.iter().any(Directory::is_concerned) {
+                        let mut directory = directory.write().unwrap_or_else(PoisonError::into_inner);
+                        changes.iter().for_each(|change| directory.follow(change));
+                    }
                     topics.publish(&changes);
                 }
                 Err(error) if error.is_for_want_of_room() => {
@@ -329,6 +381,7 @@ fn log(changes: &[Change]) {
                         memory_node = word("memory_node"),
                         compute_node = word("compute_node"),
                         cause = word("reason"),
+                        who = event.who.as_deref(),
                         "{kind}"
                     );
                 }

@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 
 use super::core::CoreError;
 use crate::manager::ManagerError;
+use crate::rights::Denied;
 use cxloe_fabric::api::{ErrorBody, ErrorCode};
 
 /// What a route answers when it cannot do what was asked.
@@ -32,9 +33,16 @@ impl From<CoreError> for ApiError {
     fn from(error: CoreError) -> Self {
         match error {
             CoreError::Manager(error) => error.into(),
+            CoreError::Denied(denied) => denied.into(),
             CoreError::Unwritable(reason) => ManagerError::ReadOnly(reason).into(),
             other => Self::new(ErrorCode::Unavailable, other.to_string(), "ask again in a moment"),
         }
+    }
+}
+
+impl From<Denied> for ApiError {
+    fn from(denied: Denied) -> Self {
+        Self::new(denied.code, denied.error, denied.hint)
     }
 }
 

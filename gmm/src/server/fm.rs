@@ -76,7 +76,9 @@ impl Answerer for ManagerFm {
         });
         answered.await.map_err(|error| match error {
             CoreError::Busy => ReturnCode::RetryRequired,
-            CoreError::Manager(_) | CoreError::Unwritable(_) | CoreError::Ended => ReturnCode::InternalError,
+            CoreError::Manager(_) | CoreError::Denied(_) | CoreError::Unwritable(_) | CoreError::Ended => {
+                ReturnCode::InternalError
+            }
         })
     }
 }

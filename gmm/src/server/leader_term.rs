@@ -16,6 +16,7 @@ use super::clock::Clock;
 use super::config::Config;
 use super::core::{Core, CoreThread};
 use super::fm::ManagerFm;
+use super::identify::Door;
 use super::leader_election::LeaderElection;
 use super::{ServerError, routes};
 use crate::manager::{Manager, Options};
@@ -88,8 +89,8 @@ impl LeaderTerm {
     }
 
     /// The REST interface; `url` is where this process says it serves.
-    pub fn router(&self, url: &str) -> Router {
-        routes::router(self.core.clone(), url)
+    pub fn router(&self, url: &str, door: Door) -> Router {
+        routes::router(self.core.clone(), url, door)
     }
 
     /// Returns when the core has ended by itself, which it does when the store fails.
@@ -141,6 +142,7 @@ pub async fn among(
     election: LeaderElection,
     url: String,
     mut stop: watch::Receiver<bool>,
+    door: Door,
 ) -> Result<(), ServerError> {
     let unusable = |source| StoreError::Etcd { place: place.to_string(), source };
     let campaign = Campaign::new(&place, &url, config.lease_ttl_s).map_err(unusable)?;
@@ -151,7 +153,7 @@ pub async fn among(
         };
         match attempt {
             Ok(Attempt::Won(leadership)) => {
-                let led = lead(&config, &place, &leadership, &election, &url, &mut stop).await;
+                let led = lead(&config, &place, &leadership, &election, (&url, &door), &mut stop).await;
                 election.wait("this manager has just given up the lead");
                 if let Err(reason) = leadership.give_back().await {
                     tracing::info!(%reason, "the lead cannot be given back; it ends by itself");
@@ -184,7 +186,7 @@ async fn lead(
     place: &EtcdPlace,
     leadership: &Leadership,
     election: &LeaderElection,
-    url: &str,
+    (url, door): (&str, &Door),
     stop: &mut watch::Receiver<bool>,
 ) -> Result<(), ServerError> {
     let lease = leadership.token().lease().clone();
@@ -224,7 +226,7 @@ async fn lead(
             drop(term.end().await);
             return Err(error);
         }
-        election.lead(term.router(url), lease.clone());
+        election.lead(term.router(url, door.clone()), lease.clone());
         election.show(term.core());
         tracing::info!("this manager leads");
         tokio::select! {

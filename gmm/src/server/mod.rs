@@ -7,12 +7,14 @@
 //!                                `-> web (the page that shows the fabric, whoever leads)
 //! ```
 
+mod authority;
 mod body;
 mod clock;
 mod config;
 mod core;
 mod error;
 mod fm;
+mod identify;
 mod leader_election;
 mod leader_term;
 pub mod metrics;
@@ -27,6 +29,7 @@ use std::path::{Path, PathBuf};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::Uri;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -37,7 +40,10 @@ pub use config::{CONNECTIONS_DEFAULT, Config, NODE_TIMEOUT_MIN, PORT_DEFAULT, ST
 pub use fm::FmAddress;
 pub use routes::WAIT_MS_MAX;
 
+use authority::{Authority, AuthorityError};
 use cxloe_daemon::http::Listeners;
+use cxloe_daemon::http::TlsDoor;
+use identify::Door;
 use leader_election::LeaderElection;
 use leader_term::LeaderTerm;
 use origin::HostNames;
@@ -81,9 +87,12 @@ pub enum ServerError {
     /// The node time-out.
     #[error("a node time-out of {0:?} is too short; use at least {NODE_TIMEOUT_MIN:?}")]
     NodeTimeout(std::time::Duration),
+    /// The key that certificates are signed with.
+    #[error(transparent)]
+    Authority(#[from] AuthorityError),
     /// The URL to be reached under.
     #[error(
-        "several managers share the store {store}, and clients of the others cannot be sent to {address}; say with --advertise http://HOST:PORT how this one is reached"
+        "several managers share the store {store}, and clients of the others cannot be sent to {address}; say with --advertise https://HOST:PORT how this one is reached"
     )]
     Advertise {
         /// The store.
@@ -110,6 +119,9 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
         _ => "give another address with --listen",
     }
 }
+
+/// Everybody on this machine may connect: what they may do then is decided by who they are.
+const SOCKET_MODE: u32 = 0o666;
 
 /// A manager that serves. Dropping it without [`Server::stop`] breaks everything off.
 pub struct Server {
@@ -138,36 +150,55 @@ impl Server {
         let listen = |source| ServerError::Listen { address, source };
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let address = tcp.local_addr().map_err(listen)?;
-        let socket = config.socket.as_deref().map(|path| Bound::bind(path, 0o600, "manager")).transpose()?;
+        let socket =
+            config.socket.as_deref().map(|path| Bound::bind(path, SOCKET_MODE, "manager")).transpose()?;
         let unix = socket.as_ref().map(Bound::async_listener).transpose()?;
         let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
 
-        let url = config.advertise.clone().unwrap_or_else(|| format!("http://{address}"));
+        let scheme = if config.insecure { "http" } else { "https" };
+        let url = config.advertise.clone().unwrap_or_else(|| format!("{scheme}://{}", reached(address)));
+        let door = Door::new(config.insecure, config.admin_group, &url);
+        let names = authority::names(address, host_names(&config));
         let election = LeaderElection::new(HostNames::new(&config.allow_hosts, config.advertise.as_deref()));
         let (abdicate, told) = watch::channel(false);
         let reigning = match &config.store {
             StorePlace::File(path) => {
-                let mut term = LeaderTerm::begin(Box::new(RedbStore::open(path)?), &config)?;
+                let store = RedbStore::open(path)?;
+                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+                door.set_authority(Authority::in_folder(folder.unwrap_or(Path::new(".")))?.into());
+                let mut term = LeaderTerm::begin(Box::new(store), &config)?;
                 if let Err(error) = term.serve(&config).await {
                     drop(term.end().await);
                     return Err(error);
                 }
-                election.lead(term.router(&url), Lease::for_ever());
+                election.lead(term.router(&url, door.clone()), Lease::for_ever());
                 election.show(term.core());
                 tokio::spawn(leader_term::alone(term, election.clone(), told))
             }
             StorePlace::Etcd(place) if config.advertise.is_none() && address.ip().is_unspecified() => {
                 return Err(ServerError::Advertise { store: place.to_string(), address });
             }
-            StorePlace::Etcd(place) => {
-                tokio::spawn(leader_term::among(config.clone(), place.clone(), election.clone(), url, told))
-            }
+            StorePlace::Etcd(place) => tokio::spawn(leader_term::among(
+                config.clone(),
+                place.clone(),
+                election.clone(),
+                url,
+                told,
+                door.clone(),
+            )),
         };
         let metrics = metrics.map(|listener| serve_metrics(listener, &election)).transpose()?;
         let (stop, stopped) = watch::channel(false);
+        let tls = match config.insecure {
+            true => {
+                tracing::warn!(%address, "--insecure: whoever reaches {address} may do everything, and reads what others do");
+                None
+            }
+            false => Some(tls_door(&config, &door, names)?),
+        };
         let router = election.router();
         let serving = tokio::spawn(cxloe_daemon::http::serve(
-            Listeners { tcp: Some(tcp), unix },
+            Listeners { tcp: Some(tcp), unix, tls },
             router.clone(),
             config.connections_max,
             stopped,
@@ -230,6 +261,50 @@ fn serve_metrics(
 ) -> Result<MetricsServer, MetricsError> {
     let election = election.clone();
     listener.serve(move || metrics::sample(election.clone()))
+}
+
+/// Where a manager that listens on `address` is reached: by its name, if it listens everywhere.
+fn reached(address: SocketAddr) -> String {
+    let name = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    match address.ip().is_unspecified().then(name).flatten() {
+        Some(name) => format!("{name}:{}", address.port()),
+        None => address.to_string(),
+    }
+}
+
+/// The names that a manager is told it has.
+fn host_names(config: &Config) -> Vec<String> {
+    let advertised = config.advertise.as_deref().and_then(|url| url.parse::<Uri>().ok());
+    let advertised = advertised.and_then(|url| url.host().map(str::to_owned));
+    config.allow_hosts.iter().cloned().chain(advertised).collect()
+}
+
+/// What TLS connections are accepted with: made of the authority as soon as that is there, and made anew from time to time.
+fn tls_door(config: &Config, door: &Door, names: Vec<String>) -> Result<TlsDoor, ServerError> {
+    let first = door.authority().map(|authority| authority.server_config(&names)).transpose()?;
+    let (tell, configured) = watch::channel(first);
+    let (door, place) = (door.clone(), config.store.clone());
+    tokio::spawn(async move {
+        if let StorePlace::Etcd(place) = &place {
+            let authority = tokio::select! {
+                authority = authority::shared(place) => authority,
+                () = tell.closed() => return,
+            };
+            door.set_authority(authority);
+        }
+        let Some(authority) = door.authority() else { return };
+        loop {
+            match authority.server_config(&names) {
+                Ok(config) => drop(tell.send_replace(Some(config))),
+                Err(error) => tracing::error!(%error, "no new certificate for this manager"),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(authority::MANAGER_RENEW) => {}
+                () = tell.closed() => return,
+            }
+        }
+    });
+    Ok(TlsDoor::new(configured))
 }
 
 /// Writes the address under another name first, so that who waits for the file never reads half of it.

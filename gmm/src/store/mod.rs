@@ -72,7 +72,7 @@ pub enum StoreError {
     },
     /// It was written by another version.
     #[error(
-        "the store {place} has format {found}, and this version reads formats {FORMAT_BEFORE} and {FORMAT}; run the version that wrote it, or start with an empty store"
+        "the store {place} has format {found}, and this version reads formats {FORMAT_BEFORE} to {FORMAT}; run the version that wrote it, or start with an empty store"
     )]
     Format {
         /// Which store: its file, or its URL.

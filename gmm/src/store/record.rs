@@ -10,13 +10,14 @@
 use serde::de::DeserializeOwned;
 
 use crate::manager::{Change, Contradiction, State};
+use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{ClearedLog, Name};
 
 /// Number of the layout that this version reads and writes. It is part of every store; whoever changes what a table
 /// holds, or adds one, counts it up.
-pub const FORMAT: u32 = 3;
+pub const FORMAT: u32 = 4;
 
-/// The layout before, which is read as one where some tables are empty.
+/// The oldest layout that is read: as one where some tables are empty, like those between.
 pub const FORMAT_BEFORE: u32 = 2;
 
 /// Key of the one record of [`Table::Meta`].
@@ -49,11 +50,15 @@ pub enum Table {
     LeaderTerms,
     /// Memory that no region has, by memory node.
     Orphans,
+    /// Tokens by id.
+    Tokens,
+    /// Nodes that have joined, by kind and name.
+    Joined,
 }
 
 impl Table {
     /// Every table, in the order in which they are read.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Meta,
         Self::MemoryNodes,
         Self::ComputeNodes,
@@ -66,6 +71,8 @@ impl Table {
         Self::Events,
         Self::LeaderTerms,
         Self::Orphans,
+        Self::Tokens,
+        Self::Joined,
     ];
 
     /// Its name in a store.
@@ -83,6 +90,8 @@ impl Table {
             Self::Events => "events",
             Self::LeaderTerms => "reigns",
             Self::Orphans => "orphans",
+            Self::Tokens => "tokens",
+            Self::Joined => "joined",
         }
     }
 
@@ -161,6 +170,10 @@ impl Record {
             Change::LeaderTermForgotten(term) => Self::Delete(Table::LeaderTerms, number_key(*term)),
             Change::Orphans(orphans) => put(Table::Orphans, orphans.memory_node.to_string(), orphans)?,
             Change::OrphansGone(name) => Self::Delete(Table::Orphans, name.to_string()),
+            Change::Token(token) => put(Table::Tokens, token.id.clone(), token)?,
+            Change::TokenGone(id) => Self::Delete(Table::Tokens, id.clone()),
+            Change::Joined(joined) => put(Table::Joined, joined_key(&joined.node), joined)?,
+            Change::JoinedGone(node) => Self::Delete(Table::Joined, joined_key(node)),
             Change::EventsForgotten(before) => Self::DeleteBelow(Table::Events, number_key(*before)),
         };
         records.push(record);
@@ -191,6 +204,8 @@ fn change_of(table: Table, key: &str, value: &[u8]) -> Result<Change, RecordErro
         Table::Events => parse(value).map(Change::Event),
         Table::LeaderTerms => parse(value).map(Change::LeaderTerm),
         Table::Orphans => parse(value).map(Change::Orphans),
+        Table::Tokens => parse(value).map(Change::Token),
+        Table::Joined => parse(value).map(Change::Joined),
     };
     change.map_err(wrong)
 }
@@ -226,6 +241,13 @@ impl Restore {
     pub fn finish(self) -> Result<State, Contradiction> {
         self.state.verify()?;
         Ok(self.state)
+    }
+}
+
+fn joined_key(node: &Party) -> String {
+    match node {
+        Party::MemoryNode(name) => format!("mn/{name}"),
+        Party::ComputeNode(cn) => format!("cn/{cn}"),
     }
 }
 
@@ -266,7 +288,7 @@ mod tests {
     }
 
     fn event(seq: u64) -> Change {
-        Change::Event(Event { seq, time_ms: 3, kind: EventKind::ManagerStarted { term: seq } })
+        Change::Event(Event { seq, time_ms: 3, who: None, kind: EventKind::ManagerStarted { term: seq } })
     }
 
     #[test]

@@ -71,7 +71,9 @@ impl RedbStore {
         let found = value.map(|value| String::from_utf8_lossy(value.value()).into_owned());
         match found {
             Some(found) if found == FORMAT.to_string() => Ok(()),
-            Some(found) if found == FORMAT_BEFORE.to_string() => self.bring_up(),
+            Some(found) if (FORMAT_BEFORE..FORMAT).any(|before| found == before.to_string()) => {
+                self.bring_up(&found)
+            }
             found => Err(StoreError::Format {
                 place: self.place(),
                 found: found.unwrap_or_else(|| "unknown".into()),
@@ -80,8 +82,8 @@ impl RedbStore {
     }
 
     /// Brings a store of the layout before to this one, which has more tables.
-    fn bring_up(&self) -> Result<(), StoreError> {
-        tracing::info!(store = %self.path.display(), "the store is brought from format {FORMAT_BEFORE} to {FORMAT}");
+    fn bring_up(&self, before: &str) -> Result<(), StoreError> {
+        tracing::info!(store = %self.path.display(), "the store is brought from format {before} to {FORMAT}");
         // Every table is made when it is opened for writing.
         let made = self.write(&[]).and_then(|()| self.write_format());
         made.map_err(|error| StoreError::Write { place: self.place(), reason: error.to_string() })

@@ -136,8 +136,7 @@ impl Etcd {
             let asked = scope.spawn(|| {
                 let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
                 runtime.block_on(async {
-                    let client =
-                        reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(5)).build();
+                    let client = cxloe_fabric::client::http().timeout(Duration::from_secs(5)).build();
                     let answer = client.unwrap().post(url).json(&question).send().await.ok()?;
                     if answer.status().is_success() { answer.json().await.ok() } else { None }
                 })

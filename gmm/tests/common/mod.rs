@@ -32,7 +32,12 @@ pub fn cn(last: u8) -> CnId {
 
 pub fn gmm() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gmm"));
-    command.env_remove("CXLOE_MANAGER").env("CXLOE_LOG", "info").stdin(Stdio::null());
+    command
+        .env_remove("CXLOE_MANAGER")
+        .env_remove("CXLOE_TOKEN")
+        .env("XDG_CONFIG_HOME", "/nonexistent")
+        .env("CXLOE_LOG", "info")
+        .stdin(Stdio::null());
     command
 }
 
@@ -48,12 +53,24 @@ impl Served {
         Self::start_over(&["--data-dir", folder.to_str().unwrap()], folder, more)
     }
 
+    /// With TLS and rights, and its socket at `gmm.sock` in `folder`.
+    pub fn start_guarded(folder: &Path, more: &[&str]) -> Self {
+        let mut served = Self::start_as(&[], &["--data-dir", folder.to_str().unwrap()], folder, more);
+        served.url = served.url.replacen("http:", "https:", 1);
+        served
+    }
+
     /// With a store elsewhere, given by the arguments `store`.
     pub fn start_over(store: &[&str], folder: &Path, more: &[&str]) -> Self {
+        Self::start_as(&["--insecure"], store, folder, more)
+    }
+
+    fn start_as(how: &[&str], store: &[&str], folder: &Path, more: &[&str]) -> Self {
         let (port_file, log) = (folder.join("port"), folder.join("log"));
         drop(std::fs::remove_file(&port_file));
         let mut child = gmm()
             .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(how)
             .args(store)
             .arg("--port-file")
             .arg(&port_file)

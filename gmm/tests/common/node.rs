@@ -90,7 +90,7 @@ impl Node {
     /// Starts its daemon, which ends when what is returned is dropped.
     pub fn start(&self, managers: &str) -> ManagerLink<Self> {
         let backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(500));
-        ManagerLink::start(managers, backoff, self.clone(), Self::registration).unwrap()
+        ManagerLink::start(managers, None, backoff, self.clone(), Self::registration).unwrap()
     }
 
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {

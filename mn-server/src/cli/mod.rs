@@ -2,6 +2,7 @@
 
 mod counters;
 mod doctor;
+mod join;
 mod key;
 mod sessions;
 
@@ -18,6 +19,9 @@ use serde_json::Value;
 
 const AFTER_HELP: &str = "\
 Without a command, the options are those of `run`.
+
+Let this machine in at a manager:
+    mn-server join https://gmm.lab:7440 --token cx1.… -i enp3s0f0 --pool-size 16G
 
 Look into a running node:
     mn-server sessions                      its compute nodes, and how each is doing
@@ -52,6 +56,8 @@ pub struct Args {
 enum Command {
     /// Run the memory node; the same as no command
     Run(Box<RunArgs>),
+    /// Have this machine let in by a manager as a memory node, and start it
+    Join(Box<join::JoinArgs>),
     /// Look whether this machine is ready for a memory node, and say what to do
     Doctor(Box<doctor::DoctorArgs>),
     /// Show the sessions with compute nodes
@@ -96,6 +102,11 @@ pub fn parse() -> Task {
     let shown = match command {
         None => return Task::Run(Box::new(run)),
         Some(Command::Run(run)) => return Task::Run(run),
+        Some(Command::Join(args)) => match join::run(*args) {
+            Ok(Some(run)) => return Task::Run(Box::new(run)),
+            Ok(None) => Ok(()),
+            Err(failure) => Err(failure),
+        },
         Some(Command::Doctor(args)) => return Task::Done(doctor::run(*args)),
         Some(Command::Sessions(args)) => show(&args, sessions::json, sessions::text),
         Some(Command::Counters(args)) => show(&args, counters::json, counters::text),

@@ -93,6 +93,8 @@ pub struct Config {
     pub socket: Option<PathBuf>,
     /// Who says what to serve.
     pub source: MapSource,
+    /// By which file the manager knows this node, if it has joined.
+    pub identity: Option<PathBuf>,
     /// Whether its memory is given away in slices or whole.
     pub device: DeviceKind,
     /// The network interface.
@@ -245,6 +247,7 @@ impl Config {
             data_dir: s.data_dir.unwrap_or_else(places::data_dir),
             socket: s.socket,
             source,
+            identity: s.identity,
             device: s.device.unwrap_or_default(),
             interface,
             backend: s.link.unwrap_or_default(),
@@ -364,6 +367,7 @@ impl Config {
             data_dir: Some(self.data_dir.clone()),
             socket: self.socket.clone(),
             manager,
+            identity: self.identity.clone(),
             static_map,
             device: Some(self.device),
             interface: Some(self.interface.clone()),

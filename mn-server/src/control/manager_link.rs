@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use cxloe_daemon::{Backoff, Break, Connection, Contact, StateFile, Stopped};
+use cxloe_daemon::{Backoff, Break, Connection, Contact, NodeIdentity, StateFile, Stopped};
 use cxloe_fabric::api::{
     ErrorCode, MemoryNodeRegistered, MemoryNodeSync, NotFollowed, Party, Progress, RegisterMemoryNode,
     ReportOrphans,
@@ -32,8 +32,10 @@ const PROGRESS_EVERY: Duration = Duration::from_millis(400);
 /// Where the manager is and what it is to know of this node.
 #[derive(Clone, Debug)]
 pub struct ManagerLinkOptions {
-    /// `http://HOST:PORT` or `unix:/path/to/socket`.
+    /// `https://HOST:PORT` or `unix:/path/to/socket`.
     pub url: String,
+    /// What this node shows the manager, if it has joined.
+    pub identity: Option<Arc<NodeIdentity>>,
     /// This node's name, its identity in the fabric.
     pub name: String,
     /// Whether it is given away in slices or whole.
@@ -61,6 +63,7 @@ impl ManagerLinkOptions {
     pub fn new(url: impl Into<String>, name: impl Into<String>, macs: Vec<Mac>, mtu: u32) -> Self {
         ManagerLinkOptions {
             url: url.into(),
+            identity: None,
             name: name.into(),
             kind: DeviceKind::default(),
             macs,
@@ -105,8 +108,15 @@ impl ManagerLink {
     ) -> Result<Self, ManagerLinkError> {
         let name = Name::new(options.name.clone())?;
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
+        let identity = options.identity.clone();
         let shell = Shell { mappings, options, stats, name, instance: rand::random() };
-        Ok(ManagerLink(cxloe_daemon::ManagerLink::start(&url, backoff, shell, Shell::registration)?))
+        Ok(ManagerLink(cxloe_daemon::ManagerLink::start(
+            &url,
+            identity,
+            backoff,
+            shell,
+            Shell::registration,
+        )?))
     }
 
     /// How things stand.

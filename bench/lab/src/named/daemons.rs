@@ -95,7 +95,8 @@ impl Daemons<'_> {
             Some("cn") => usual("cn-agent", &["run"]),
             _ => {
                 let listen = format!("{MANAGER_ADDRESS}:7440");
-                let words = ["serve", "--listen", &listen, "--socket", &socket, "--data-dir", &data];
+                let words =
+                    ["serve", "--insecure", "--listen", &listen, "--socket", &socket, "--data-dir", &data];
                 std::iter::once(self.program("gmm")).chain(words.map(str::to_owned)).collect()
             }
         }

@@ -13,9 +13,10 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::{Backend, Extras, open_with};
 use cxloe_port::port::Port;
+use cxloe_system::cable::{Over, cable_for};
 use cxloe_system::node::{MemoryNode, config_to, port};
 use cxloe_system::{Failed, Test};
-use cxloe_system::{LIMIT, Outcome, cable::cable_for, ensure};
+use cxloe_system::{LIMIT, Outcome, ensure};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::session::RequesterCounters;
 use tempfile::TempDir;
@@ -38,29 +39,40 @@ const PLANS: [(&str, &str); 3] = [
 pub fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = Vec::new();
     let root = standing == Standing::Root;
-    let backends: &[Backend] = if root { &[Backend::Packet, Backend::Xdp] } else { &[Backend::Packet] };
-    for &backend in backends {
-        let flap = move || a_short_flap_only_delays(backend);
-        tests.push(Test::new(format!("{backend}::a_short_flap_only_delays"), flap));
+    let raw: &[Backend] = if root { &[Backend::Packet, Backend::Xdp] } else { &[Backend::Packet] };
+    for &backend in raw {
+        let over = Over::from(backend);
+        tests.push(flap(over));
         for (name, plan) in PLANS {
-            let all = move |mib: u64| move || every_byte_is_right(backend, plan, mib * MIB);
+            let all = move |mib: u64| move || every_byte_is_right(over, plan, mib * MIB);
             let here = match (root, backend, name) {
                 (false, ..) => 8,
                 (_, Backend::Packet, "1_percent") => 256,
                 _ => 32,
             };
-            tests.push(Test::new(format!("{backend}::every_byte_is_right_at_{name}"), all(here)));
+            tests.push(Test::new(format!("{over}::every_byte_is_right_at_{name}"), all(here)));
             if root && here < 256 {
-                let name = format!("{backend}::every_byte_of_256_mib_is_right_at_{name}");
+                let name = format!("{over}::every_byte_of_256_mib_is_right_at_{name}");
                 tests.push(Test::new(name, all(256)).long("eight times as many bytes"));
             }
         }
     }
-    tests.push(Test::new("udp::every_byte_is_right_at_1_percent", || {
-        every_byte_is_right(Backend::Udp, PLANS[1].1, 16 * MIB)
-    }));
-    tests.push(Test::new("udp::a_short_flap_only_delays", || a_short_flap_only_delays(Backend::Udp)));
+    // Inside UDP, too: what differs is beneath the session, so that one plan of each kind of link is enough every day.
+    let inside = raw.iter().map(|&backend| Over::encap(backend)).chain([Over::from(Backend::Udp)]);
+    for over in inside {
+        tests.push(flap(over));
+        for (name, plan) in PLANS {
+            let run = move || every_byte_is_right(over, plan, if root { 16 } else { 8 } * MIB);
+            let test = Test::new(format!("{over}::every_byte_is_right_at_{name}"), run);
+            let every_day = (plan, over.backend) == (PLANS[1].1, Backend::Udp) || plan == PLANS[2].1;
+            tests.push(if every_day { test } else { test.long("more of the same") });
+        }
+    }
     tests
+}
+
+fn flap(over: Over) -> Test {
+    Test::new(format!("{over}::a_short_flap_only_delays"), move || a_short_flap_only_delays(over))
 }
 
 /// A memory node and what it is measured by, with `bytes` of its memory.
@@ -72,15 +84,15 @@ struct Ends {
 
 impl Ends {
     /// Connected over `lab`, both making the faults of `plan` to what they send.
-    fn connect(lab: &Lab, backend: Backend, plan: Option<&str>, bytes: u64) -> Result<Ends, Failed> {
+    fn connect(lab: &Lab, over: Over, plan: Option<&str>, bytes: u64) -> Result<Ends, Failed> {
         let folder = tempfile::tempdir()?;
         let of = |seed: u64| plan.map(|plan| format!("{plan},dir=tx,seed={seed}"));
         let more = of(5).map_or_else(Vec::new, |faults| vec!["--faults".to_owned(), faults]);
         let more: Vec<&str> = more.iter().map(String::as_str).collect();
-        let node = MemoryNode::start_with(lab, "mn0", backend, &[(CN, bytes)], folder.path(), &more)?;
+        let node = MemoryNode::start_with(lab, "mn0", over, &[(CN, bytes)], folder.path(), &more)?;
         let faults = of(6).map(|faults| faults.parse()).transpose()?;
         let extras = Extras { faults, ..Extras::default() };
-        let config = config_to(backend, MN);
+        let config = config_to(over, MN);
         let link = lab.home_of("cn0")?.enter(|| open_with(&config, &extras))??;
         let mut port = port(link, MN, HPA, bytes, CacheConfig::OFF)?;
         port.connect(LIMIT)?;
@@ -113,13 +125,13 @@ impl Ends {
     }
 }
 
-fn lab(backend: Backend) -> Result<Lab, Failed> {
-    Ok(cable_for(backend).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+fn lab(over: Over) -> Result<Lab, Failed> {
+    Ok(cable_for(over).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
-fn every_byte_is_right(backend: Backend, plan: &str, bytes: u64) -> Outcome {
-    let lab = lab(backend)?;
-    let mut ends = Ends::connect(&lab, backend, Some(plan), bytes)?;
+fn every_byte_is_right(over: Over, plan: &str, bytes: u64) -> Outcome {
+    let lab = lab(over)?;
+    let mut ends = Ends::connect(&lab, over, Some(plan), bytes)?;
     lines_are_right(&mut ends.target.port, bytes)?;
     ensure(ends.target.verify(bytes, &mut |_| {})? == bytes, "a part was not compared")?;
     let c = ends.counters()?;
@@ -131,9 +143,9 @@ fn every_byte_is_right(backend: Backend, plan: &str, bytes: u64) -> Outcome {
 }
 
 /// The cable is out for less than a session lasts, now at one end, now at the other, with work under way: nothing fails.
-fn a_short_flap_only_delays(backend: Backend) -> Outcome {
-    let lab = lab(backend)?;
-    let mut ends = Ends::connect(&lab, backend, None, 8 * MIB)?;
+fn a_short_flap_only_delays(over: Over) -> Outcome {
+    let lab = lab(over)?;
+    let mut ends = Ends::connect(&lab, over, None, 8 * MIB)?;
     let whole = AtomicBool::new(false);
     thread::scope(|scope| {
         let work = scope.spawn(|| {

@@ -9,12 +9,12 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::fault::FaultInjector;
 use cxloe_link::outer::{Peer, Peers};
-use cxloe_link::{Backend, Encap, Link, LinkConfig, LinkCounters, LinkError, UdpConfig};
+use cxloe_link::{Backend, Link, LinkConfig, LinkCounters, LinkError, UdpConfig};
 use cxloe_mn::admin::client::ask;
 use cxloe_port::port::{Port, PortError};
-use cxloe_system::cable::{CN_AT, MN_AT, cable, ip, with_addresses};
+use cxloe_system::cable::{CN_AT, MN_AT, Over, cable, ip, with_addresses};
 use cxloe_system::node::{MemoryNode, config_to, link_on, port};
-use cxloe_system::raw::Raw;
+use cxloe_system::raw::{Outer, Raw};
 use cxloe_system::{Failed, LIMIT, Outcome, Test, ensure, eventually, text};
 use cxloe_wire::frame::Mac;
 
@@ -55,14 +55,14 @@ fn node(lab: &Lab, folder: &Path) -> Outcome<MemoryNode> {
 
 /// A memory node by this link, with frames inside UDP.
 fn node_by(lab: &Lab, folder: &Path, backend: Backend) -> Outcome<MemoryNode> {
-    let (socket, peer) = (folder.join("mn.sock"), format!("{CN}={CN_AT}"));
-    let more = ["--socket", text(&socket), "--encap", "udp", "--udp-peer", &peer];
-    MemoryNode::start_with(lab, "mn0", backend, &[(CN, REGION)], folder, &more)
+    let socket = folder.join("mn.sock");
+    let more = ["--socket", text(&socket)];
+    MemoryNode::start_with(lab, "mn0", Over::encap(backend), &[(CN, REGION)], folder, &more)
 }
 
 /// The compute node's link to it, likewise.
 fn config_by(backend: Backend) -> LinkConfig {
-    LinkConfig { encap: Encap::Udp, ..config_to(backend, MN) }
+    config_to(Over::encap(backend), MN)
 }
 
 /// Frames inside UDP by whatever link at either end: lines, bursts, losses, and a peer that comes late.
@@ -182,7 +182,7 @@ fn forged_addresses_are_not_heard(backend: Backend) -> Outcome {
     check(&mut port, 1)?;
     let from = |from: &str| -> Result<Raw, Failed> {
         let (from, to): (SocketAddrV4, SocketAddrV4) = (from.parse()?, MN_AT.parse()?);
-        Ok(Raw::open_in(&lab, "cn0")?.inside_udp(MN, from, to))
+        Ok(Raw::open_in(&lab, "cn0")?.inside_udp(Outer { next: MN, from, to }))
     };
     // An end of the session, as far as the header says: only its address is wrong, and its trailer.
     let mut frame = [0; 60];

@@ -126,7 +126,7 @@ const CASES: &[Case] = &[
         name: "manager_is_no_url",
         arguments: "-i mn0 --manager ftp://somewhere",
         exit: 2,
-        says: &["option `manager`", "ftp://somewhere", "http://HOST:PORT"],
+        says: &["option `manager`", "ftp://somewhere", "https://HOST:PORT"],
         ..NODE
     },
     Case {
@@ -211,7 +211,7 @@ fn gmm_port_taken() -> Outcome {
     let taken = lab.enter("mn", || TcpListener::bind("127.0.0.1:0"))??;
     let address = taken.local_addr()?.to_string();
     let mut command = Command::new(program("gmm")?);
-    command.args(["serve", "--listen", &address, "--data-dir"]).arg(folder.path());
+    command.args(["serve", "--insecure", "--listen", &address, "--data-dir"]).arg(folder.path());
     refuses(&lab, command, 1, &[&format!("cannot listen on {address}"), "--listen"])
 }
 
@@ -233,7 +233,7 @@ fn manager_unreachable() -> Outcome {
     }
     // The manager comes up later: the node, still trying, registers.
     let mut command = Command::new(program("gmm")?);
-    command.args(["serve", "--listen", "127.0.0.1:7440", "--data-dir"]).arg(folder.path());
+    command.args(["serve", "--insecure", "--listen", "127.0.0.1:7440", "--data-dir"]).arg(folder.path());
     Process::log_to(&mut command, &folder.path().join("gmm.log"))?;
     let mut manager = lab.spawn("mn", command)?;
     let listed = || -> Result<String, Failed> {

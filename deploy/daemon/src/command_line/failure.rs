@@ -66,6 +66,8 @@ impl From<ClientError> for Failure {
                 | ErrorCode::LimitReached
                 | ErrorCode::StaleManager
                 | ErrorCode::StoreFull
+                | ErrorCode::Unauthenticated
+                | ErrorCode::Forbidden
                 | ErrorCode::NoSpace => Exit::Refused,
                 _ => Exit::Failed,
             },

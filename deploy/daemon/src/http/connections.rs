@@ -27,6 +27,8 @@ enum Phase {
 #[derive(Debug)]
 struct Connection<K> {
     peer: Option<IpAddr>,
+    /// Who is at the other end has shown who it is: it goes after all that have not.
+    known: bool,
     phase: Phase,
     since_ms: u64,
     end: K,
@@ -39,8 +41,8 @@ pub struct Connections<K> {
     per_peer_max: usize,
     next: u64,
     all: HashMap<u64, Connection<K>>,
-    /// Those that are not busy, by phase and time.
-    by_age: BTreeSet<(Phase, u64, u64)>,
+    /// Those that are not busy, by phase and time: of strangers, and of those that are known.
+    by_age: [BTreeSet<(Phase, u64, u64)>; 2],
     peers: HashMap<IpAddr, BTreeSet<u64>>,
 }
 
@@ -57,12 +59,12 @@ impl<K> Connections<K> {
     /// None yet, and at most so many; of one peer, at most `per_peer_max`.
     pub fn new(total_max: usize, per_peer_max: usize) -> Self {
         let (all, peers) = (HashMap::new(), HashMap::new());
-        Self { total_max, per_peer_max, next: 0, all, by_age: BTreeSet::new(), peers }
+        Self { total_max, per_peer_max, next: 0, all, by_age: Default::default(), peers }
     }
 
     /// Whether there is room for one more, if need be in somebody's place.
     pub fn has_room(&self) -> bool {
-        self.all.len() < self.total_max || !self.by_age.is_empty()
+        self.all.len() < self.total_max || self.by_age.iter().any(|some| !some.is_empty())
     }
 
     /// Somebody connected; `peer` is none for who is on this machine beyond doubt. To be asked only if there is
@@ -83,19 +85,22 @@ impl<K> Connections<K> {
         if let Some(peer) = peer {
             self.peers.entry(peer).or_default().insert(id);
         }
-        self.all.insert(id, Connection { peer, phase: Phase::Receiving, since_ms: now_ms, end });
-        self.by_age.insert((Phase::Receiving, now_ms, id));
+        let connection = Connection { peer, known: false, phase: Phase::Receiving, since_ms: now_ms, end };
+        self.all.insert(id, connection);
+        self.by_age[0].insert((Phase::Receiving, now_ms, id));
         Admission::Stays(id, evicted)
     }
 
     /// Takes out who can go most easily: who has been sending a request for long, then who has been idle for longest, then
     /// who has just begun to send.
     pub fn evict(&mut self, now_ms: u64) -> Option<K> {
-        let receiving = self.by_age.first().filter(|(phase, since, _)| {
-            *phase == Phase::Receiving && since.saturating_add(GRACE_MS) <= now_ms
-        });
-        let idle = || self.by_age.range((Phase::Idle, 0, 0)..).next();
-        let (.., id) = *receiving.or_else(idle).or(self.by_age.first())?;
+        let id = self.by_age.iter().find_map(|by_age| {
+            let receiving = by_age.first().filter(|(phase, since, _)| {
+                *phase == Phase::Receiving && since.saturating_add(GRACE_MS) <= now_ms
+            });
+            let idle = || by_age.range((Phase::Idle, 0, 0)..).next();
+            receiving.or_else(idle).or(by_age.first()).map(|(.., id)| *id)
+        })?;
         self.remove(id)
     }
 
@@ -103,10 +108,12 @@ impl<K> Connections<K> {
     pub fn expire(&mut self, now_ms: u64) -> Vec<K> {
         let limit = RECEIVE_MAX.as_millis() as u64;
         let mut expired = Vec::new();
-        while let Some((Phase::Receiving, since, id)) = self.by_age.first().copied()
-            && since.saturating_add(limit) <= now_ms
-        {
-            expired.extend(self.remove(id));
+        for kind in 0..self.by_age.len() {
+            while let Some((Phase::Receiving, since, id)) = self.by_age[kind].first().copied()
+                && since.saturating_add(limit) <= now_ms
+            {
+                expired.extend(self.remove(id));
+            }
         }
         expired
     }
@@ -128,10 +135,21 @@ impl<K> Connections<K> {
 
     fn becomes(&mut self, id: u64, phase: Phase, now_ms: u64) {
         let Some(connection) = self.all.get_mut(&id) else { return };
-        self.by_age.remove(&(connection.phase, connection.since_ms, id));
+        let by_age = &mut self.by_age[usize::from(connection.known)];
+        by_age.remove(&(connection.phase, connection.since_ms, id));
         (connection.phase, connection.since_ms) = (phase, now_ms);
         if phase != Phase::Busy {
-            self.by_age.insert((phase, now_ms, id));
+            by_age.insert((phase, now_ms, id));
+        }
+    }
+
+    /// Who is at the other end has shown who it is.
+    pub fn is_known(&mut self, id: u64) {
+        let Some(connection) = self.all.get_mut(&id).filter(|connection| !connection.known) else { return };
+        connection.known = true;
+        let age = (connection.phase, connection.since_ms, id);
+        if self.by_age[0].remove(&age) {
+            self.by_age[1].insert(age);
         }
     }
 
@@ -143,7 +161,7 @@ impl<K> Connections<K> {
     /// A connection ended. Returns what would have ended it.
     pub fn remove(&mut self, id: u64) -> Option<K> {
         let connection = self.all.remove(&id)?;
-        self.by_age.remove(&(connection.phase, connection.since_ms, id));
+        self.by_age[usize::from(connection.known)].remove(&(connection.phase, connection.since_ms, id));
         if let Some(peer) = connection.peer
             && let Some(own) = self.peers.get_mut(&peer)
         {
@@ -245,6 +263,27 @@ mod tests {
             stays(&mut connections, six(last), 10, 10);
         }
         assert_eq!(stays(&mut connections, six(9), 11, 20).1, Some(10), "a network of IPv6 is one peer");
+    }
+
+    #[test]
+    fn who_is_known_goes_after_all_strangers() {
+        let mut connections = Connections::new(3, 3);
+        let node = stays(&mut connections, peer(1), 1, 0).0;
+        connections.is_known(node);
+        connections.rests(node, 1);
+        stays(&mut connections, peer(2), 2, 9000);
+        stays(&mut connections, peer(3), 3, 9001);
+        assert_eq!(connections.evict(9002), Some(2), "a stranger who has just come, and not an idle node");
+        assert_eq!(connections.evict(9002), Some(3));
+        connections.receives(node, 9003);
+        assert_eq!(
+            connections.expire(9003 + RECEIVE_MAX.as_millis() as u64),
+            [1],
+            "it takes too long all the same"
+        );
+        let node = stays(&mut connections, peer(1), 4, 0).0;
+        connections.is_known(node);
+        assert_eq!(connections.evict(0), Some(4), "there is nobody else");
     }
 
     #[test]

@@ -18,9 +18,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
 use super::connections::{Admission, Connections};
+use super::tls::{Peer, TlsDoor};
 
 /// How long a connection may stay idle between two requests, the head of the second included.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
@@ -43,6 +45,8 @@ pub struct Listeners {
     pub tcp: Option<TcpListener>,
     /// Unix, if wanted.
     pub unix: Option<UnixListener>,
+    /// TCP speaks TLS, if this is there.
+    pub tls: Option<TlsDoor>,
 }
 
 /// Accepts and serves until `stop` becomes true; then lets requests under way end for a moment, and breaks the rest off.
@@ -89,9 +93,18 @@ pub async fn serve<S, B>(
         };
         let Some((slot, ended)) = connected.admit(peer) else { continue };
         let (service, stop) = (service.clone(), stop.clone());
-        match stream {
-            Stream::Tcp(stream) => connections.spawn(connection(stream, slot, ended, service, stop)),
-            Stream::Unix(stream) => connections.spawn(connection(stream, slot, ended, service, stop)),
+        match (stream, &listeners.tls) {
+            (Stream::Tcp(stream, ip), None) => {
+                connections.spawn(connection(stream, Peer::Tcp(ip), slot, ended, service, stop))
+            }
+            (Stream::Tcp(stream, ip), Some(tls)) => {
+                let accepting = tls.accept(stream, ip);
+                connections.spawn(secured(accepting, slot, ended, service, stop))
+            }
+            (Stream::Unix(stream), _) => {
+                let Some(peer) = Peer::at(&stream) else { continue };
+                connections.spawn(connection(stream, peer, slot, ended, service, stop))
+            }
         };
     }
     let all_ended = async { while connections.join_next().await.is_some() {} };
@@ -107,7 +120,7 @@ async fn told_to_end(stop: &mut watch::Receiver<bool>) {
 
 /// A connection that was accepted.
 enum Stream {
-    Tcp(TcpStream),
+    Tcp(TcpStream, IpAddr),
     Unix(UnixStream),
 }
 
@@ -130,7 +143,7 @@ async fn accept(listeners: &Listeners) -> std::io::Result<(Stream, Option<IpAddr
             if let Err(error) = stream.set_nodelay(true) {
                 tracing::debug!(%peer, %error, "TCP_NODELAY cannot be set");
             }
-            Ok((Stream::Tcp(stream), Some(peer.ip())))
+            Ok((Stream::Tcp(stream, peer.ip()), Some(peer.ip())))
         }
         accepted = unix => Ok((Stream::Unix(accepted?.0), None)),
     }
@@ -209,6 +222,11 @@ impl ClientSlot {
         self.connected.lock().works(self.id, self.connected.now_ms());
     }
 
+    /// Who is at the other end has shown a certificate.
+    fn is_known(&self) {
+        self.connected.lock().is_known(self.id);
+    }
+
     fn rests(&self) {
         self.connected.lock().rests(self.id, self.connected.now_ms());
     }
@@ -250,8 +268,34 @@ impl hyper::body::Body for Arriving {
     }
 }
 
+/// Serves a connection after its TLS handshake, which has to be over in the time that a request may take to arrive.
+async fn secured<S, B>(
+    accepting: impl Future<Output = Option<(TlsStream<TcpStream>, Peer)>>,
+    slot: ClientSlot,
+    mut ended: oneshot::Receiver<()>,
+    service: S,
+    mut stop: watch::Receiver<bool>,
+) where
+    S: Service<Request<Arriving>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body + 'static,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let accepted = tokio::select! {
+        accepted = accepting => accepted,
+        _ = &mut ended => return,
+        () = told_to_end(&mut stop) => return,
+    };
+    if let Some((stream, peer)) = accepted {
+        if peer.is_proved() {
+            slot.is_known();
+        }
+        connection(stream, peer, slot, ended, service, stop).await;
+    }
+}
+
 async fn connection<S, B>(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    peer: Peer,
     slot: ClientSlot,
     ended: oneshot::Receiver<()>,
     service: S,
@@ -272,6 +316,8 @@ async fn connection<S, B>(
                 false => slot.receives(),
             }
             let arriving = Arc::clone(&slot);
+            let mut request = request;
+            request.extensions_mut().insert(peer);
             let answer = service.call(request.map(|body| Arriving { body, slot: arriving })).await;
             slot.rests();
             answer

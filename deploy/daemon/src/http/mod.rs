@@ -6,5 +6,7 @@
 
 mod connections;
 mod listener;
+mod tls;
 
 pub use listener::{Arriving, Listeners, serve};
+pub use tls::{Peer, TlsDoor};

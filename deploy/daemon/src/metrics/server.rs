@@ -112,10 +112,10 @@ impl MetricsListener {
             match self.0 {
                 Socket::Tcp(listener) => {
                     let tcp = tokio::net::TcpListener::from_std(listener).map_err(MetricsError::Thread)?;
-                    (Listeners { tcp: Some(tcp), unix: None }, None)
+                    (Listeners { tcp: Some(tcp), unix: None, tls: None }, None)
                 }
                 Socket::Unix(bound) => {
-                    (Listeners { tcp: None, unix: Some(bound.async_listener()?) }, Some(bound))
+                    (Listeners { tcp: None, unix: Some(bound.async_listener()?), tls: None }, Some(bound))
                 }
             }
         };

@@ -60,6 +60,10 @@ pub enum ErrorCode {
     ForeignOrigin,
     /// The body is not JSON, or does not say so. 415
     NotJson,
+    /// Nobody is known to ask: no token, certificate or session comes with the request, or one that is not valid. 401
+    Unauthenticated,
+    /// Who asks may not do this. 403
+    Forbidden,
     /// A code this version does not know.
     #[serde(other)]
     Unknown,
@@ -71,7 +75,8 @@ impl ErrorCode {
         match self {
             Self::NotLeader => 307,
             Self::BadRequest => 400,
-            Self::OverQuota | Self::ForeignOrigin => 403,
+            Self::Unauthenticated => 401,
+            Self::OverQuota | Self::ForeignOrigin | Self::Forbidden => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::Timeout => 408,

@@ -39,7 +39,7 @@ impl Client {
 }
 
 /// A text as part of a query.
-fn url_encoded(text: &str) -> String {
+pub(super) fn url_encoded(text: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~,:".contains(&byte);
     text.bytes()
         .map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") })

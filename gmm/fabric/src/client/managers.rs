@@ -12,7 +12,7 @@ use reqwest::header::{CONTENT_TYPE, LOCATION, RETRY_AFTER};
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
 
-use super::{ClientError, causes};
+use super::{ClientError, Credentials, causes};
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,16 +31,19 @@ struct Place {
     url: String,
     /// What requests start with.
     base: String,
+    /// The token that goes with them.
+    token: Option<String>,
 }
 
 impl Place {
-    fn new(url: &str) -> Result<Self, ClientError> {
+    fn new(url: &str, credentials: &Credentials) -> Result<Self, ClientError> {
         let bad = |reason: String| ClientError::BadUrl { url: url.to_owned(), reason };
-        let builder = reqwest::Client::builder()
-            .no_proxy()
+        let builder = credentials
+            .http()
             .redirect(reqwest::redirect::Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .tcp_nodelay(true);
+        let mut token = credentials.token.as_ref().map(|token| token.reveal());
         let (builder, base) = match url.strip_prefix("unix:") {
             Some("") => return Err(bad("the path of the socket is missing".to_owned())),
             Some(path) => {
@@ -48,14 +51,18 @@ impl Place {
             }
             None => {
                 let parsed = reqwest::Url::parse(url).map_err(|e| bad(e.to_string()))?;
-                if parsed.scheme() != "http" || parsed.host_str().is_none() {
-                    return Err(bad("it does not start with http://HOST".to_owned()));
+                if !["http", "https"].contains(&parsed.scheme()) || parsed.host_str().is_none() {
+                    return Err(bad("it does not start with https://HOST".to_owned()));
+                }
+                if parsed.scheme() == "http" {
+                    // Whoever listens on the way would have it, too.
+                    token = None;
                 }
                 (builder, url.trim_end_matches('/').to_owned())
             }
         };
         let http = builder.build().map_err(|e| bad(causes(&e)))?;
-        Ok(Self { http, url: url.to_owned(), base })
+        Ok(Self { http, url: url.to_owned(), base, token })
     }
 
     async fn ask(
@@ -65,6 +72,9 @@ impl Place {
     ) -> Result<(Answer, Option<String>), reqwest::Error> {
         let url = format!("{}{}", self.base, request.path);
         let mut asked = self.http.request(request.method.clone(), url).timeout(timeout);
+        if let Some(token) = &self.token {
+            asked = asked.bearer_auth(token);
+        }
         if let Some(body) = request.body {
             asked = asked.json(body);
         } else if request.method != Method::GET {
@@ -113,6 +123,7 @@ pub struct Answer {
 pub struct Managers {
     /// As given: one URL, or several separated by commas.
     urls: String,
+    credentials: Credentials,
     places: Vec<Place>,
     /// Index in `places` of the one that answered last.
     current: AtomicUsize,
@@ -125,9 +136,16 @@ impl Managers {
     ///
     /// # Errors
     /// [`ClientError::BadUrl`].
-    pub fn new(urls: &str) -> Result<Self, ClientError> {
-        let places = urls.split(',').map(|url| Place::new(url.trim())).collect::<Result<_, _>>()?;
-        Ok(Self { urls: urls.to_owned(), places, current: AtomicUsize::new(0), leader: Mutex::new(None) })
+    pub fn new(urls: &str, credentials: Credentials) -> Result<Self, ClientError> {
+        let place = |url: &str| Place::new(url.trim(), &credentials);
+        let places = urls.split(',').map(place).collect::<Result<_, _>>()?;
+        Ok(Self {
+            urls: urls.to_owned(),
+            credentials,
+            places,
+            current: AtomicUsize::new(0),
+            leader: Mutex::new(None),
+        })
     }
 
     /// The URLs as they were given.
@@ -163,7 +181,8 @@ impl Managers {
             match asked.ask(request, timeout).await {
                 Ok((_, Some(location))) if redirects < REDIRECTS_MAX => {
                     redirects += 1;
-                    match location.strip_suffix(request.path).map(Place::new) {
+                    let leader = location.strip_suffix(request.path);
+                    match leader.map(|url| Place::new(url, &self.credentials)) {
                         Some(Ok(leader)) => {
                             self.set_leader(Some(leader.clone()));
                             place = Some(leader);

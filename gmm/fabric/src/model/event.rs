@@ -4,7 +4,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{CnId, Name, RegionState, UnbindOption};
+use super::{CnId, Name, RegionState, Role, UnbindOption};
 
 /// One entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -13,6 +13,10 @@ pub struct Event {
     pub seq: u64,
     /// When: milliseconds since the Unix epoch.
     pub time_ms: u64,
+    /// Who asked for what led to it: a token by its id, a user of this machine by uid, a node. None: nobody did, or it is
+    /// of a manager before this was kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub who: Option<String>,
     /// What.
     #[serde(flatten)]
     pub kind: EventKind,
@@ -189,11 +193,43 @@ pub enum EventKind {
         /// The number of its manager's run.
         run: u64,
     },
+    /// A token was made.
+    TokenCreated {
+        /// Its id.
+        token: String,
+        /// What its bearer may do.
+        role: Role,
+    },
+    /// A token was revoked.
+    TokenRevoked {
+        /// Its id.
+        token: String,
+    },
+    /// A memory node joined, for the first time or again.
+    MemoryNodeJoined {
+        /// Its name.
+        memory_node: Name,
+    },
+    /// A compute node joined, for the first time or again.
+    ComputeNodeJoined {
+        /// Its identity.
+        compute_node: CnId,
+    },
+    /// A memory node may not speak here any more.
+    MemoryNodeRevoked {
+        /// Its name.
+        memory_node: Name,
+    },
+    /// A compute node may not speak here any more.
+    ComputeNodeRevoked {
+        /// Its identity.
+        compute_node: CnId,
+    },
 }
 
 impl EventKind {
     /// What `event` may be, in the order of the variants.
-    pub const LABELS: [&str; 22] = [
+    pub const LABELS: [&str; 28] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -216,6 +252,12 @@ impl EventKind {
         "orphans_found",
         "orphans_released",
         "fabric_adopted",
+        "token_created",
+        "token_revoked",
+        "memory_node_joined",
+        "compute_node_joined",
+        "memory_node_revoked",
+        "compute_node_revoked",
     ];
 
     /// Its place in [`LABELS`](Self::LABELS).
@@ -243,6 +285,12 @@ impl EventKind {
             Self::OrphansFound { .. } => 19,
             Self::OrphansReleased { .. } => 20,
             Self::FabricAdopted { .. } => 21,
+            Self::TokenCreated { .. } => 22,
+            Self::TokenRevoked { .. } => 23,
+            Self::MemoryNodeJoined { .. } => 24,
+            Self::ComputeNodeJoined { .. } => 25,
+            Self::MemoryNodeRevoked { .. } => 26,
+            Self::ComputeNodeRevoked { .. } => 27,
         }
     }
 
@@ -264,6 +312,8 @@ impl EventKind {
             | Self::LdUnbound { memory_node, .. }
             | Self::OrphansFound { memory_node, .. }
             | Self::OrphansReleased { memory_node, .. }
+            | Self::MemoryNodeJoined { memory_node }
+            | Self::MemoryNodeRevoked { memory_node }
             | Self::MemoryNodeForgotten { memory_node } => Some(memory_node),
             _ => None,
         }
@@ -281,6 +331,8 @@ impl EventKind {
             | Self::ComputeNodeHeld { compute_node }
             | Self::ComputeNodeReleased { compute_node }
             | Self::QuotaSet { compute_node, .. }
+            | Self::ComputeNodeJoined { compute_node }
+            | Self::ComputeNodeRevoked { compute_node }
             | Self::AerGenerated { compute_node, .. } => Some(*compute_node),
             Self::RegionChanged { owner, .. } | Self::RegionDestroyed { owner, .. } => Some(*owner),
             _ => None,

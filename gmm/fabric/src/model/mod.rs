@@ -2,6 +2,7 @@
 //! one type for all three, so that nothing is translated on the way. No logic beyond what a noun knows of itself;
 //! the rules that connect nouns are in the manager (`cxloe_gmm::manager`).
 
+mod access;
 mod cleared_log;
 mod cn_id;
 mod command;
@@ -20,6 +21,7 @@ mod size;
 
 pub use cxloe_wire::frame::{Mac, PublicKey};
 
+pub use access::{Digest, Role, RoleError, Token, TokenError};
 pub use cleared_log::ClearedLog;
 pub use cn_id::{CnId, MacError};
 pub use command::{CommandResult, Mapping, NodeAction, NodeCommand, Watermark};

@@ -6,6 +6,7 @@ use aide::openapi::{Operation, Response as Described};
 use aide::operation::OperationOutput;
 use axum::Json;
 use axum::http::StatusCode;
+use axum::http::header::SET_COOKIE;
 use axum::response::{IntoResponse, Response};
 use schemars::JsonSchema;
 
@@ -26,6 +27,46 @@ pub enum Gone<T> {
     Done,
     /// It will be.
     Pending(T),
+}
+
+/// It was made (201).
+pub struct Created<T>(pub T);
+
+/// With a cookie for a browser.
+pub struct WithCookie<T>(pub T, pub String);
+
+impl<T: serde::Serialize> IntoResponse for Created<T> {
+    fn into_response(self) -> Response {
+        (StatusCode::CREATED, Json(self.0)).into_response()
+    }
+}
+
+impl<T: serde::Serialize> IntoResponse for WithCookie<T> {
+    fn into_response(self) -> Response {
+        ([(SET_COOKIE, self.1)], Json(self.0)).into_response()
+    }
+}
+
+impl<T: JsonSchema> OperationOutput for Created<T> {
+    type Inner = T;
+
+    fn inferred_responses(
+        context: &mut GenContext,
+        operation: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
+        vec![(Some(201), json::<T>(context, operation, "It was made."))]
+    }
+}
+
+impl<T: JsonSchema> OperationOutput for WithCookie<T> {
+    type Inner = T;
+
+    fn inferred_responses(
+        context: &mut GenContext,
+        operation: &mut Operation,
+    ) -> Vec<(Option<u16>, Described)> {
+        vec![(Some(200), json::<T>(context, operation, "With a cookie."))]
+    }
 }
 
 impl<T: serde::Serialize, const DONE: u16> IntoResponse for Settled<T, DONE> {

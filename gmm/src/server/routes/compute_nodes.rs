@@ -1,15 +1,15 @@
 //! Compute nodes: their agents register and wait for changes here; people list them, limit them, and hold them in reset.
 //! Also what a waiting node's connection tells when it breaks, for nodes of both kinds.
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::{get_with, post_with, put_with};
 use axum::Json;
 use axum::extract::State;
 
 use super::extract::{Body, ComputeNodePath, Path};
+use super::guard::{By, Routes, get, post, put};
 use super::wait::poll;
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager, ManagerError};
+use crate::rights::{Caller, Right};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
@@ -19,34 +19,39 @@ use cxloe_fabric::api::{
 };
 use cxloe_fabric::model::ComputeNode;
 
-pub fn routes() -> ApiRouter<Core> {
-    ApiRouter::new()
-        .api_route(
+pub fn routes() -> Routes {
+    Routes::new()
+        .route(
             "/v1/compute-nodes",
-            get_with(list, |op| op.id("listComputeNodes").summary("Every compute node, by CN id"))
-                .post_with(register, |op| {
-                    op.id("registerComputeNode").summary("A compute node says that it is there")
-                }),
+            get(Right::Look, list, |op| op.id("listComputeNodes").summary("Every compute node, by CN id")),
         )
-        .api_route(
+        .route(
+            "/v1/compute-nodes",
+            post(Right::ComputeNode, register, |op| {
+                op.id("registerComputeNode").summary("A compute node says that it is there")
+            }),
+        )
+        .route(
             "/v1/compute-nodes/{compute_node}/sync",
-            post_with(sync, |op| {
+            post(Right::ComputeNode, sync, |op| {
                 op.id("syncComputeNode").summary("A compute node waits for changes to what it has")
             }),
         )
-        .api_route(
+        .route(
             "/v1/compute-nodes/{compute_node}/quota",
-            put_with(set_quota, |op| op.id("setQuota").summary("Limit the regions of a compute node")),
+            put(Right::Administer, set_quota, |op| {
+                op.id("setQuota").summary("Limit the regions of a compute node")
+            }),
         )
-        .api_route(
+        .route(
             "/v1/compute-nodes/{compute_node}/hold",
-            post_with(hold, |op| {
+            post(Right::Administer, hold, |op| {
                 op.id("holdComputeNode").summary("Hold a compute node in reset: it attaches nothing")
             }),
         )
-        .api_route(
+        .route(
             "/v1/compute-nodes/{compute_node}/release",
-            post_with(release, |op| {
+            post(Right::Administer, release, |op| {
                 op.id("releaseComputeNode").summary("Release a compute node held in reset")
             }),
         )
@@ -58,16 +63,18 @@ async fn list(State(core): State<Core>) -> Result<Json<Vec<ComputeNode>>, ApiErr
 
 async fn register(
     State(core): State<Core>,
+    By(caller): By,
     Body(register): Body<RegisterComputeNode>,
 ) -> Result<Json<ComputeNodeRegistered>, ApiError> {
     let (cn, seen) = (register.cn_id, register.seen);
     let view = move |manager: &Manager, _: &_| manager.compute_node_registered(cn, seen);
-    let registered = core.apply(Command::RegisterComputeNode(register), view).await?;
+    let registered = core.apply(&caller, Command::RegisterComputeNode(register), view).await?;
     registered.map(Json).ok_or_else(gone)
 }
 
 async fn sync(
     State(core): State<Core>,
+    By(caller): By,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
     Body(sync): Body<ComputeNodeSync>,
 ) -> Result<Json<ComputeNodeSynced>, ApiError> {
@@ -77,7 +84,7 @@ async fn sync(
     };
     let ComputeNodeSync { registration, after_event, wait_ms, .. } = sync;
     let heartbeat_ms =
-        core.apply(Command::SyncComputeNode(cn, sync), |manager, _| manager.heartbeat_ms()).await?;
+        core.apply(&caller, Command::SyncComputeNode(cn, sync), |manager, _| manager.heartbeat_ms()).await?;
     let mut hang_up = HangUp::new(&core, NodeKey::Compute(cn), registration);
     let due = move |manager: &Manager| {
         let node = manager.state().compute_nodes.get(&cn);
@@ -97,31 +104,39 @@ async fn sync(
 
 async fn set_quota(
     State(core): State<Core>,
+    By(caller): By,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
     Body(SetQuota { bytes }): Body<SetQuota>,
 ) -> Result<Json<ComputeNode>, ApiError> {
     let bytes = bytes.map(|bytes| bytes.0);
-    changed(&core, compute_node.clone(), Command::SetQuota(compute_node, bytes)).await
+    changed(&core, &caller, compute_node.clone(), Command::SetQuota(compute_node, bytes)).await
 }
 
 async fn hold(
     State(core): State<Core>,
+    By(caller): By,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
 ) -> Result<Json<ComputeNode>, ApiError> {
-    changed(&core, compute_node.clone(), Command::Hold(compute_node, true)).await
+    changed(&core, &caller, compute_node.clone(), Command::Hold(compute_node, true)).await
 }
 
 async fn release(
     State(core): State<Core>,
+    By(caller): By,
     Path(ComputeNodePath { compute_node }): Path<ComputeNodePath>,
 ) -> Result<Json<ComputeNode>, ApiError> {
-    changed(&core, compute_node.clone(), Command::Hold(compute_node, false)).await
+    changed(&core, &caller, compute_node.clone(), Command::Hold(compute_node, false)).await
 }
 
 /// Carries out a command about a compute node and shows the node as it is then.
-async fn changed(core: &Core, node: Owner, command: Command) -> Result<Json<ComputeNode>, ApiError> {
+async fn changed(
+    core: &Core,
+    caller: &Caller,
+    node: Owner,
+    command: Command,
+) -> Result<Json<ComputeNode>, ApiError> {
     let view = move |manager: &Manager, _: &_| manager.known_compute_node(&node);
-    let node: Result<ComputeNode, ManagerError> = core.apply(command, view).await?;
+    let node: Result<ComputeNode, ManagerError> = core.apply(caller, command, view).await?;
     Ok(Json(node?))
 }
 

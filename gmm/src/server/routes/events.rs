@@ -4,8 +4,6 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::get_with;
 use aide::generate::GenContext;
 use aide::openapi::{MediaType, Operation, Response as Described};
 use aide::operation::OperationOutput;
@@ -18,8 +16,10 @@ use futures_util::stream;
 
 use super::WAIT_MS_MAX;
 use super::extract::Query;
+use super::guard::{Routes, get};
 use super::wait::poll;
 use crate::manager::{EVENTS_PER_ANSWER_MAX, Manager};
+use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
@@ -29,12 +29,12 @@ use cxloe_fabric::model::{CnId, Event, EventKind, Name};
 /// The header in which a reader of the stream says what it has seen last.
 const LAST_EVENT_ID: &str = "last-event-id";
 
-pub fn routes() -> ApiRouter<Core> {
-    ApiRouter::new()
-        .api_route("/v1/events", get_with(list, |op| op.id("listEvents").summary("A part of the event log")))
-        .api_route(
+pub fn routes() -> Routes {
+    Routes::new()
+        .route("/v1/events", get(Right::Look, list, |op| op.id("listEvents").summary("A part of the event log")))
+        .route(
             "/v1/events/stream",
-            get_with(follow, |op| {
+            get(Right::Look, follow, |op| {
                 op.id("followEvents").summary("Events as they happen").description(
                     "Each event has its number as `id`; a reader that comes back gives the last one in the header \
                      `Last-Event-ID` and goes on there. In place of events that are no longer kept comes one of the type \

@@ -1,20 +1,21 @@
 //! Whether the manager is well.
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::get_with;
 use axum::extract::State;
 use axum::{Extension, Json};
 
 use super::Leader;
+use super::guard::{Routes, get};
 use crate::manager::Manager;
+use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
+use crate::server::identify::Door;
 use cxloe_fabric::api::{ManagerHealth, Orphans};
 
-pub fn routes() -> ApiRouter<Core> {
-    ApiRouter::new().api_route(
+pub fn routes() -> Routes {
+    Routes::new().route(
         "/v1/health",
-        get_with(show, |op| {
+        get(Right::Anybody, show, |op| {
             op.id("showHealth").summary("Whether the manager is well, and how much it looks after")
         }),
     )
@@ -23,7 +24,9 @@ pub fn routes() -> ApiRouter<Core> {
 async fn show(
     State(core): State<Core>,
     Extension(Leader(leader)): Extension<Leader>,
+    Extension(door): Extension<Door>,
 ) -> Result<Json<ManagerHealth>, ApiError> {
+    let insecure = door.is_insecure();
     let view = move |manager: &mut Manager, now_ms: u64, _: &mut _| ManagerHealth {
         status: if manager.frozen().is_some() { "read-only" } else { "ok" }.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -36,6 +39,7 @@ async fn show(
         refused: manager.refused_nodes(now_ms).into_iter().map(|refused| refused.node).collect(),
         orphan_bytes: manager.state().orphans.values().map(Orphans::bytes).sum(),
         read_only: manager.frozen().map(str::to_owned),
+        insecure,
     };
     Ok(Json(core.turn(view).await?))
 }

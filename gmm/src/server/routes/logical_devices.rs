@@ -1,37 +1,41 @@
 //! Logical devices and their bindings. Binding and unbinding are waited for as long as the request says, and go on without
 //! it after that.
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::{get_with, post_with};
 use axum::Json;
 use axum::extract::State;
 
 use super::answer::{Gone, Settled};
 use super::extract::Body;
+use super::guard::{By, Routes, get, post};
 use super::regions::failed;
 use super::wait::poll;
 use crate::manager::{Command, Manager};
+use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{Bind, ErrorCode, LogicalDeviceStatus, Unbind};
 use cxloe_fabric::model::{LogicalDevice, RegionState};
 
-pub fn routes() -> ApiRouter<Core> {
-    ApiRouter::new()
-        .api_route(
+pub fn routes() -> Routes {
+    Routes::new()
+        .route(
             "/v1/logical-devices",
-            get_with(list, |op| {
+            get(Right::Look, list, |op| {
                 op.id("listLogicalDevices").summary("Logical devices that have capacity or are bound")
             }),
         )
-        .api_route(
+        .route(
             "/v1/bindings",
-            post_with(bind, |op| op.id("bind").summary("Bind a logical device to a compute node")),
+            post(Right::Administer, bind, |op| {
+                op.id("bind").summary("Bind a logical device to a compute node")
+            }),
         )
-        .api_route(
+        .route(
             "/v1/unbind",
-            post_with(unbind, |op| op.id("unbind").summary("Take a logical device from its compute node")),
+            post(Right::Administer, unbind, |op| {
+                op.id("unbind").summary("Take a logical device from its compute node")
+            }),
         )
 }
 
@@ -44,6 +48,7 @@ async fn list(State(core): State<Core>) -> Result<Json<Vec<LogicalDeviceStatus>>
 
 async fn bind(
     State(core): State<Core>,
+    By(caller): By,
     Body(bind): Body<Bind>,
 ) -> Result<Settled<LogicalDeviceStatus, 201>, ApiError> {
     let (wait_ms, owner, node) = (bind.wait_ms, bind.compute_node.clone(), bind.memory_node.clone());
@@ -53,7 +58,8 @@ async fn bind(
         let region = ld.binding.as_ref()?.region.clone()?;
         Some((ld, region, manager.state().meta.last_event))
     };
-    let (bound, region, asked) = core.apply(Command::Bind(bind, None), view).await?.ok_or_else(lost)?;
+    let (bound, region, asked) =
+        core.apply(&caller, Command::Bind(bind, None), view).await?.ok_or_else(lost)?;
     let topic = Topic::Region(region.clone());
     let what = format!("LD {} of memory node {} was not bound", bound.id, bound.memory_node);
     let seen = move |manager: &Manager| {
@@ -74,6 +80,7 @@ async fn bind(
 
 async fn unbind(
     State(core): State<Core>,
+    By(caller): By,
     Body(unbind): Body<Unbind>,
 ) -> Result<Gone<LogicalDeviceStatus>, ApiError> {
     let (wait_ms, place) = (unbind.wait_ms, (unbind.memory_node.clone(), unbind.ld));
@@ -82,7 +89,7 @@ async fn unbind(
         let place = place.clone();
         move |manager: &Manager, _: &_| manager.state().logical_devices.get(&place).cloned()
     };
-    let device = core.apply(Command::Unbind(unbind, None), view).await?;
+    let device = core.apply(&caller, Command::Unbind(unbind, None), view).await?;
     let Some(device) = device.filter(is_unbinding) else { return Ok(Gone::Done) };
     let current = move |manager: &Manager| {
         let ld = manager.state().logical_devices.get(&place).filter(|ld| is_unbinding(ld))?;

@@ -1,7 +1,5 @@
 //! Memory nodes: they register and wait for commands here; people list them, slice them, and forget those that are gone.
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::{delete_with, get_with, post_with, put_with};
 use axum::Json;
 use axum::extract::State;
 use axum::response::NoContent;
@@ -9,9 +7,11 @@ use axum::response::NoContent;
 use super::answer::Settled;
 use super::compute_nodes::{HangUp, gone, superseded};
 use super::extract::{Body, Named, Path, Query};
+use super::guard::{By, Routes, delete, get, post, put};
 use super::wait::poll;
 use crate::manager::liveness::NodeKey;
 use crate::manager::{Command, Manager};
+use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
@@ -20,42 +20,45 @@ use cxloe_fabric::api::{
     MemoryNodeSynced, Orphans, RegisterMemoryNode, ReleaseOrphans, ReportOrphans, SetLdAllocations,
 };
 
-pub fn routes() -> ApiRouter<Core> {
-    ApiRouter::new()
-        .api_route(
+pub fn routes() -> Routes {
+    Routes::new()
+        .route(
             "/v1/memory-nodes",
-            get_with(list, |op| op.id("listMemoryNodes").summary("Every memory node, by name"))
-                .post_with(register, |op| {
-                    op.id("registerMemoryNode").summary("A memory node says that it is there")
-                }),
+            get(Right::Look, list, |op| op.id("listMemoryNodes").summary("Every memory node, by name")),
         )
-        .api_route(
+        .route(
+            "/v1/memory-nodes",
+            post(Right::MemoryNode, register, |op| {
+                op.id("registerMemoryNode").summary("A memory node says that it is there")
+            }),
+        )
+        .route(
             "/v1/memory-nodes/{name}",
-            delete_with(forget, |op| {
+            delete(Right::Administer, forget, |op| {
                 op.id("forgetMemoryNode").summary("Forget a memory node that is gone for good")
             }),
         )
-        .api_route(
+        .route(
             "/v1/memory-nodes/{name}/sync",
-            post_with(sync, |op| {
+            post(Right::MemoryNode, sync, |op| {
                 op.id("syncMemoryNode").summary("A memory node gives results and waits for commands")
             }),
         )
-        .api_route(
+        .route(
             "/v1/memory-nodes/{name}/orphans",
-            post_with(report_orphans, |op| {
+            post(Right::MemoryNode, report_orphans, |op| {
                 op.id("reportOrphans").summary("A memory node says what it holds that no region has")
             }),
         )
-        .api_route(
+        .route(
             "/v1/memory-nodes/{name}/release-orphans",
-            post_with(release_orphans, |op| {
+            post(Right::Administer, release_orphans, |op| {
                 op.id("releaseOrphans").summary("Have a memory node zero what it holds that no region has")
             }),
         )
-        .api_route(
+        .route(
             "/v1/memory-nodes/{name}/logical-devices",
-            put_with(set_ld_allocations, |op| {
+            put(Right::Administer, set_ld_allocations, |op| {
                 op.id("setLdAllocations").summary("Set capacity aside for logical devices")
             }),
         )
@@ -67,16 +70,18 @@ async fn list(State(core): State<Core>) -> Result<Json<Vec<MemoryNodeStatus>>, A
 
 async fn register(
     State(core): State<Core>,
+    By(caller): By,
     Body(register): Body<RegisterMemoryNode>,
 ) -> Result<Json<MemoryNodeRegistered>, ApiError> {
     let (name, seen) = (register.name.clone(), register.seen);
     let view = move |manager: &Manager, _: &_| manager.memory_node_registered(&name, seen);
-    let registered = core.apply(Command::RegisterMemoryNode(register), view).await?;
+    let registered = core.apply(&caller, Command::RegisterMemoryNode(register), view).await?;
     registered.map(Json).ok_or_else(gone)
 }
 
 async fn sync(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Body(sync): Body<MemoryNodeSync>,
 ) -> Result<Json<MemoryNodeSynced>, ApiError> {
@@ -84,7 +89,8 @@ async fn sync(
     let wait_ms = sync.wait_ms;
     let node = name.clone();
     let view = move |manager: &Manager, _: &_| (manager.heartbeat_ms(), manager.udp_peers(&node));
-    let (heartbeat_ms, udp_peers) = core.apply(Command::SyncMemoryNode(name.clone(), sync), view).await?;
+    let (heartbeat_ms, udp_peers) =
+        core.apply(&caller, Command::SyncMemoryNode(name.clone(), sync), view).await?;
     let mut hang_up = HangUp::new(&core, NodeKey::Memory(name.clone()), registration);
     let watched = name.clone();
     let due = move |manager: &Manager| {
@@ -106,28 +112,31 @@ async fn sync(
 
 async fn forget(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Query(ForgetMemoryNode { force }): Query<ForgetMemoryNode>,
 ) -> Result<NoContent, ApiError> {
-    core.apply(Command::ForgetMemoryNode { name, force }, |_, _| ()).await?;
+    core.apply(&caller, Command::ForgetMemoryNode { name, force }, |_, _| ()).await?;
     Ok(NoContent)
 }
 
 async fn report_orphans(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Body(report): Body<ReportOrphans>,
 ) -> Result<NoContent, ApiError> {
-    core.apply(Command::ReportOrphans(name, report), |_, _| ()).await?;
+    core.apply(&caller, Command::ReportOrphans(name, report), |_, _| ()).await?;
     Ok(NoContent)
 }
 
 async fn release_orphans(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Query(ReleaseOrphans { wait_ms }): Query<ReleaseOrphans>,
 ) -> Result<Settled<Orphans, 200>, ApiError> {
-    core.apply(Command::ReleaseOrphans(name.clone()), |_, _| ()).await?;
+    core.apply(&caller, Command::ReleaseOrphans(name.clone()), |_, _| ()).await?;
     let node = name.clone();
     let gone = move |manager: &Manager| manager.orphans_on(&node).is_empty().then_some(());
     poll(&core, Topic::Orphans(name.clone()), wait_ms, gone).await?;
@@ -141,6 +150,7 @@ async fn release_orphans(
 
 async fn set_ld_allocations(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Body(SetLdAllocations { first, reserved }): Body<SetLdAllocations>,
 ) -> Result<Json<Vec<LogicalDeviceStatus>>, ApiError> {
@@ -149,5 +159,5 @@ async fn set_ld_allocations(
         let devices = manager.state().logical_devices_of(&node);
         devices.map(|ld| manager.device_status(ld)).collect()
     };
-    Ok(Json(core.apply(Command::SetLdAllocations(name, first, reserved), view).await?))
+    Ok(Json(core.apply(&caller, Command::SetLdAllocations(name, first, reserved), view).await?))
 }

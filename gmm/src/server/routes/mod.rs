@@ -2,10 +2,12 @@
 //! JSON. One file per resource; what they share is in `extract` (what a request gives), `answer` (what it gets) and `wait`
 //! (long polls). The OpenAPI document is made from the very types the handlers take and return.
 
+mod access;
 mod answer;
 mod compute_nodes;
 mod events;
 mod extract;
+mod guard;
 mod health;
 mod lineage;
 mod logical_devices;
@@ -19,7 +21,6 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
-use aide::axum::ApiRouter;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -28,7 +29,9 @@ use axum::{Extension, Router};
 use super::body::{BODY_BYTES_MAX, Bodies};
 use super::core::Core;
 use super::error::ApiError;
+use super::identify::{self, Door};
 use cxloe_fabric::api::ErrorCode;
+use guard::Routes;
 
 /// Longest wait of a long poll and of creating or destroying, in milliseconds.
 pub const WAIT_MS_MAX: u64 = 60_000;
@@ -40,17 +43,20 @@ const REQUEST_TIMEOUT: Duration = Duration::from_millis(WAIT_MS_MAX + 10_000);
 struct Leader(Arc<str>);
 
 /// Every route, over a running core of the manager that serves at `url`.
-pub fn router(core: Core, url: &str) -> Router {
+pub fn router(core: Core, url: &str, door: Door) -> Router {
+    let identified = middleware::from_fn_with_state((core.clone(), door.clone()), identify::identified);
     openapi::documented(resources)
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)
         .layer(middleware::from_fn_with_state(Bodies::default(), bounded))
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(identified)
         .layer(Extension(Leader(url.into())))
+        .layer(Extension(door))
         .with_state(core)
 }
 
-fn resources() -> ApiRouter<Core> {
+fn resources() -> Routes {
     memory_nodes::routes()
         .merge(compute_nodes::routes())
         .merge(regions::routes())
@@ -59,6 +65,7 @@ fn resources() -> ApiRouter<Core> {
         .merge(sessions::routes())
         .merge(events::routes())
         .merge(overview::routes())
+        .merge(access::routes())
         .merge(health::routes())
 }
 

@@ -3,24 +3,25 @@
 
 use std::sync::Arc;
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::get_with;
 use aide::generate;
-use aide::openapi::{Info, OpenApi};
+use aide::openapi::{Info, OpenApi, SecurityScheme};
 use axum::{Extension, Json, Router};
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 
+use super::guard::{Routes, get};
+use crate::rights::Right;
 use crate::server::core::Core;
 
 const DESCRIPTION: &str = "\
 Memory nodes lend memory, compute nodes use it; this manager says which belongs to whom. What takes memory nodes or \
 owners to come about is waited for up to `wait_ms`, and goes on without further asking after that (status 202). A \
 request that fails is answered with an ErrorBody and the status of its code. A manager that does not lead answers with \
-307 and the leader's URL. There is no authentication.";
+307 and the leader's URL. Each operation says in `x-cxloe-right` what it asks of who uses it: a token of that role or of a \
+more powerful one, or a node's certificate. On a manager started with --insecure, everybody may do everything.";
 
 /// The routes that `resources` gives, and the document that describes them, itself included.
-pub fn documented(resources: impl FnOnce() -> ApiRouter<Core>) -> Router<Core> {
+pub fn documented(resources: impl FnOnce() -> Routes) -> Router<Core> {
     // OpenAPI 3.1 has the JSON Schema of draft 2020-12.
     generate::in_context(|context| {
         let settings = SchemaSettings::draft2020_12().with(|settings| {
@@ -28,9 +29,11 @@ pub fn documented(resources: impl FnOnce() -> ApiRouter<Core>) -> Router<Core> {
         });
         context.schema = SchemaGenerator::new(settings);
     });
-    let router = resources().api_route(
+    let routes = resources().route(
         "/v1/openapi.json",
-        get_with(document, |op| op.id("showInterface").summary("This interface as an OpenAPI document")),
+        get(Right::Look, document, |op| {
+            op.id("showInterface").summary("This interface as an OpenAPI document")
+        }),
     );
     let mut api = OpenApi {
         info: Info {
@@ -41,7 +44,15 @@ pub fn documented(resources: impl FnOnce() -> ApiRouter<Core>) -> Router<Core> {
         },
         ..OpenApi::default()
     };
-    let router = router.finish_api(&mut api);
+    let router = routes.into_router().finish_api_with(&mut api, |api| {
+        let token = SecurityScheme::Http {
+            scheme: "bearer".to_owned(),
+            bearer_format: Some("cx1.…".to_owned()),
+            description: Some("A token, as `gmm token create` prints it.".to_owned()),
+            extensions: Default::default(),
+        };
+        api.security_scheme("token", token)
+    });
     router.layer(Extension(Document(Arc::new(api))))
 }
 

@@ -1,27 +1,27 @@
 //! The fabric at a glance, and a searched part of its regions: what the web view shows.
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::get_with;
 use axum::extract::State;
 use axum::{Extension, Json};
 
 use super::Leader;
 use super::extract::Query;
+use super::guard::{Routes, get};
+use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use cxloe_fabric::api::{Overview, RegionsPage, RegionsQuery};
 
-pub fn routes() -> ApiRouter<Core> {
-    ApiRouter::new()
-        .api_route(
+pub fn routes() -> Routes {
+    Routes::new()
+        .route(
             "/v1/overview",
-            get_with(show, |op| {
+            get(Right::Look, show, |op| {
                 op.id("showOverview").summary("The fabric at a glance: nodes, who has how much, traffic")
             }),
         )
-        .api_route(
+        .route(
             "/v1/overview/regions",
-            get_with(regions, |op| {
+            get(Right::Look, regions, |op| {
                 op.id("searchRegions").summary("Regions that fit a search: how many, and the first of them")
             }),
         )

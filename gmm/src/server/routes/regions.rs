@@ -1,15 +1,15 @@
 //! Regions: made, grown, disabled, enabled, reset, taken down. What takes memory nodes or an owner to come about is waited
 //! for as long as the request says, and goes on without it after that.
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::{get_with, post_with};
 use axum::Json;
 use axum::extract::State;
 
 use super::answer::{Gone, Settled};
 use super::extract::{Body, Named, Path, Query};
+use super::guard::{By, Routes, delete, get, post};
 use super::wait::poll;
 use crate::manager::{Command, Manager};
+use crate::rights::{Caller, Right};
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::server::topics::Topic;
@@ -18,38 +18,46 @@ use cxloe_fabric::api::{
 };
 use cxloe_fabric::model::{LegState, Name, Region, RegionState};
 
-pub fn routes() -> ApiRouter<Core> {
-    ApiRouter::new()
-        .api_route(
+pub fn routes() -> Routes {
+    Routes::new()
+        .route(
             "/v1/regions",
-            get_with(list, |op| op.id("listRegions").summary("Every region, by name"))
-                .post_with(create, |op| op.id("createRegion").summary("Make a region for a compute node")),
+            get(Right::Look, list, |op| op.id("listRegions").summary("Every region, by name")),
         )
-        .api_route(
+        .route(
+            "/v1/regions",
+            post(Right::Regions, create, |op| {
+                op.id("createRegion").summary("Make a region for a compute node")
+            }),
+        )
+        .route("/v1/regions/{name}", get(Right::Look, show, |op| op.id("showRegion").summary("One region")))
+        .route(
             "/v1/regions/{name}",
-            get_with(show, |op| op.id("showRegion").summary("One region")).delete_with(destroy, |op| {
+            delete(Right::Regions, destroy, |op| {
                 op.id("destroyRegion").summary("Take a region down: unmap it and zero its memory")
             }),
         )
-        .api_route(
+        .route(
             "/v1/regions/{name}/grow",
-            post_with(grow, |op| op.id("growRegion").summary("Make a region larger while it is used")),
+            post(Right::Regions, grow, |op| {
+                op.id("growRegion").summary("Make a region larger while it is used")
+            }),
         )
-        .api_route(
+        .route(
             "/v1/regions/{name}/disable",
-            post_with(disable, |op| {
+            post(Right::Regions, disable, |op| {
                 op.id("disableRegion").summary("Have the owner of a region let go of it; its content is kept")
             }),
         )
-        .api_route(
+        .route(
             "/v1/regions/{name}/enable",
-            post_with(enable, |op| {
+            post(Right::Regions, enable, |op| {
                 op.id("enableRegion").summary("Let the owner have a disabled region again")
             }),
         )
-        .api_route(
+        .route(
             "/v1/regions/{name}/reset",
-            post_with(reset, |op| op.id("resetRegion").summary("Map a lost region again, empty")),
+            post(Right::Regions, reset, |op| op.id("resetRegion").summary("Map a lost region again, empty")),
         )
 }
 
@@ -79,24 +87,27 @@ async fn show(
 
 async fn create(
     State(core): State<Core>,
+    By(caller): By,
     Body(create): Body<CreateRegion>,
 ) -> Result<Settled<Region, 201>, ApiError> {
     let (name, wait_ms) = (create.name.clone(), create.wait_ms);
     let asked = Asked("did not come about", ErrorCode::NodeRefused);
-    follow(&core, Command::CreateRegion(create), name, wait_ms, asked, mapped).await
+    follow(&core, &caller, Command::CreateRegion(create), name, wait_ms, asked, mapped).await
 }
 
 async fn reset(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Query(ResetRegion { wait_ms }): Query<ResetRegion>,
 ) -> Result<Settled<Region, 200>, ApiError> {
     let asked = Asked("was not reset", ErrorCode::NodeRefused);
-    follow(&core, Command::ResetRegion(name.clone()), name, wait_ms, asked, mapped).await
+    follow(&core, &caller, Command::ResetRegion(name.clone()), name, wait_ms, asked, mapped).await
 }
 
 async fn grow(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Body(grow): Body<GrowRegion>,
 ) -> Result<Settled<Region, 200>, ApiError> {
@@ -111,11 +122,12 @@ async fn grow(
         }
     };
     let asked = Asked("did not grow", ErrorCode::NodeRefused);
-    follow(&core, Command::GrowRegion(name.clone(), grow), name, wait_ms, asked, standing).await
+    follow(&core, &caller, Command::GrowRegion(name.clone(), grow), name, wait_ms, asked, standing).await
 }
 
 async fn disable(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Query(DisableRegion { wait_ms }): Query<DisableRegion>,
 ) -> Result<Settled<Region, 200>, ApiError> {
@@ -125,27 +137,31 @@ async fn disable(
         _ => Standing::Failed,
     };
     let asked = Asked("was not disabled", ErrorCode::WrongState);
-    follow(&core, Command::DisableRegion(name.clone()), name, wait_ms, asked, standing).await
+    follow(&core, &caller, Command::DisableRegion(name.clone()), name, wait_ms, asked, standing).await
 }
 
 async fn enable(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
 ) -> Result<Json<Region>, ApiError> {
     let command = Command::EnableRegion(name.clone());
-    Ok(Json(core.apply(command, move |manager, _| manager.region(&name).cloned()).await??))
+    Ok(Json(core.apply(&caller, command, move |manager, _| manager.region(&name).cloned()).await??))
 }
 
 async fn destroy(
     State(core): State<Core>,
+    By(caller): By,
     Path(Named { name }): Path<Named>,
     Query(DestroyRegion { force, wait_ms }): Query<DestroyRegion>,
 ) -> Result<Gone<RegionStatus>, ApiError> {
     let command = Command::DestroyRegion { name: name.clone(), force };
     let created_ms = {
         let name = name.clone();
-        core.apply(command, move |manager, _| manager.region(&name).ok().map(|region| region.created_ms))
-            .await?
+        core.apply(&caller, command, move |manager, _| {
+            manager.region(&name).ok().map(|region| region.created_ms)
+        })
+        .await?
     };
     let current = move |manager: &Manager| {
         let region = manager.region(&name).ok().filter(|region| Some(region.created_ms) == created_ms);
@@ -173,13 +189,14 @@ fn mapped(region: &Region) -> Standing {
 /// Carries out a command about a region and waits until the region stands where that was to bring it.
 async fn follow<const DONE: u16>(
     core: &Core,
+    caller: &Caller,
     command: Command,
     name: Name,
     wait_ms: u64,
     Asked(what, code): Asked,
     standing: impl Fn(&Region) -> Standing + Clone + Send + 'static,
 ) -> Result<Settled<Region, DONE>, ApiError> {
-    let asked = core.apply(command, |manager, _| manager.state().meta.last_event).await?;
+    let asked = core.apply(caller, command, |manager, _| manager.state().meta.last_event).await?;
     let watched = name.clone();
     let seen = move |manager: &Manager| {
         let region = manager.region(&watched).ok();

@@ -1,21 +1,21 @@
 //! Sessions between compute nodes and memory nodes, as the memory nodes reported them with their last syncs: each reports
 //! an array with one object a worker, whose `sessions` are objects with the compute node in `cn`.
 
-use aide::axum::ApiRouter;
-use aide::axum::routing::get_with;
 use axum::Json;
 use axum::extract::State;
 use serde_json::Value;
 
+use super::guard::{Routes, get};
 use crate::manager::Manager;
+use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use cxloe_fabric::api::{MemoryNodeStatus, Session};
 
-pub fn routes() -> ApiRouter<Core> {
-    ApiRouter::new().api_route(
+pub fn routes() -> Routes {
+    Routes::new().route(
         "/v1/sessions",
-        get_with(list, |op| {
+        get(Right::Look, list, |op| {
             op.id("listSessions")
                 .summary("Sessions of compute nodes with memory nodes, as the latter report them")
         }),

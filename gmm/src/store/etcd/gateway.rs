@@ -68,8 +68,7 @@ impl Gateway {
     /// # Errors
     /// [`EtcdError::Refused`] when no HTTP client can be made.
     pub fn new(place: &EtcdPlace) -> Result<Self, EtcdError> {
-        let builder =
-            reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let builder = cxloe_fabric::client::http().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
         let http = builder
             .build()
             .map_err(|error| EtcdError::Refused { host: place.to_string(), reason: error.to_string() })?;

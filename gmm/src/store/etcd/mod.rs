@@ -13,6 +13,7 @@
 //!   PREFIX/format  leader  commit  redo/head  redo/000000 ...  state/TABLE/KEY ...
 //! ```
 
+mod authority;
 mod batch;
 mod gateway;
 mod leadership;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+pub use self::authority::shared_authority;
 pub use self::gateway::EtcdError;
 pub use self::leadership::{
     Attempt, Campaign, FencingToken, LEASE_TTL_S_DEFAULT, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN, Leadership,
@@ -163,7 +165,7 @@ impl EtcdStore {
         let found = self.insist(async |timeout| self.gateway.txn(&txn, timeout).await)?;
         self.check_lead(&found)?;
         match found.found(1).map(|format| format.value.text()) {
-            Some(format) if format != FORMAT.to_string() && format != FORMAT_BEFORE.to_string() => {
+            Some(format) if !(FORMAT_BEFORE..=FORMAT).any(|known| format == known.to_string()) => {
                 return Err(StoreError::Format { place: self.place.to_string(), found: format });
             }
             _ => {}

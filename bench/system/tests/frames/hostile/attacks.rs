@@ -198,11 +198,10 @@ pub fn capture(tap: &Raw, work: &Work) -> Result<Vec<Vec<u8>>, Failed> {
     tap.drain()?;
     eventually("good frames pass by", || {
         for _ in 0..50 {
-            if let Ok(Some(seen)) = tap.receive(Duration::from_millis(20))
-                && seen.bytes.len() >= 60
-                && seen.bytes[12..14] == ETHERTYPE_DEFAULT.to_be_bytes()
-            {
-                good.push_back(seen.bytes);
+            let Ok(Some(seen)) = tap.receive(Duration::from_millis(20)) else { continue };
+            let frame = Outer::inner(&seen.bytes).unwrap_or(&seen.bytes);
+            if frame.len() >= 60 && frame[12..14] == ETHERTYPE_DEFAULT.to_be_bytes() {
+                good.push_back(frame.to_vec());
             }
         }
         good.len() >= 400 || work.thread.is_finished()

@@ -3,10 +3,11 @@
 //! A real `mn-server` with a static map serves a compute node whose every read is checked against what it wrote.
 //! Meanwhile raw sockets on the same cable send cut-off, oversized, random, damaged and replayed frames, floods of
 //! handshakes from invented stations, forged ends of sessions and pauses, first to the memory node, then to the compute
-//! node. What must hold: no wrong byte, no failed operation, bounded memory, and an orderly end.
+//! node; inside UDP also what is wrong around a frame. What must hold: no wrong byte, no failed operation, bounded memory, and an orderly end.
 
 mod attacks;
 mod keys;
+mod outer;
 mod work;
 
 use std::collections::VecDeque;
@@ -20,9 +21,9 @@ use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, Standing};
 use cxloe_link::{Backend, LinkConfig};
 use cxloe_port::port::{Port, PortError};
-use cxloe_system::cable::{CN_AT, MN_AT, cable, cable_for, ip};
+use cxloe_system::cable::{CN_AT, MN_AT, Over, cable, cable_for, ip};
 use cxloe_system::node::{MemoryNode, config_to, link_on, port};
-use cxloe_system::raw::Raw;
+use cxloe_system::raw::{Outer, Raw};
 use cxloe_system::{Failed, Test};
 use cxloe_system::{LIMIT, Outcome, ensure, eventually};
 use cxloe_wire::frame::{
@@ -49,27 +50,32 @@ const FLOOD: u64 = 12_000;
 
 pub fn tests(standing: Standing) -> Vec<Test> {
     let mut tests = vec![
-        Test::new("packet::memory_node_withstands", || memory_node_withstands(Backend::Packet)),
-        Test::new("packet::compute_node_withstands", || compute_node_withstands(Backend::Packet)),
-        Test::new("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet)),
-        Test::new("udp::memory_node_withstands", || memory_node_withstands(Backend::Udp)),
-        Test::new("udp::compute_node_withstands", || compute_node_withstands(Backend::Udp)),
+        Test::new("pnet::memory_node_withstands", || memory_node_withstands(Backend::Pnet.into())),
         Test::new("packet::echoes_stop_nobody", || echoes_stop_nobody(Backend::Packet)),
         Test::new("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
         Test::new("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
         Test::new("wrong_addresses_are_named", wrong_addresses_are_named),
         Test::new("strangers_without_the_key_get_nowhere", keys::strangers_without_the_key_get_nowhere),
     ];
+    let mut all = vec![Over::from(Backend::Packet), Backend::Udp.into(), Over::encap(Backend::Packet)];
     if standing == Standing::Root {
         tests.push(Test::new("xdp::echoes_stop_nobody", || echoes_stop_nobody(Backend::Xdp)));
-        tests.push(Test::new("xdp::memory_node_withstands", || memory_node_withstands(Backend::Xdp)));
-        tests.push(Test::new("xdp::compute_node_withstands", || compute_node_withstands(Backend::Xdp)));
+        all.extend([Backend::Xdp.into(), Over::encap(Backend::Xdp)]);
+    }
+    for over in all {
+        let called = |name: &str| format!("{over}::{name}");
+        tests.push(Test::new(called("memory_node_withstands"), move || memory_node_withstands(over)));
+        tests.push(Test::new(called("compute_node_withstands"), move || compute_node_withstands(over)));
+        if over.is_inside_udp() {
+            let name = called("outer_headers_deceive_nobody");
+            tests.push(Test::new(name, move || outer::headers_deceive_nobody(over)));
+        }
     }
     tests
 }
 
-fn lab_for(backend: Backend) -> Result<Lab, Failed> {
-    Ok(cable_for(backend).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
+fn lab_for(over: Over) -> Result<Lab, Failed> {
+    Ok(cable_for(over).mac("cn0", &CN.to_string()).mac("mn0", &MN.to_string()).build()?)
 }
 
 /// Cuts frames off where the outer headers leave no room for more.
@@ -90,45 +96,45 @@ fn lab() -> Result<Lab, Failed> {
 
 /// A raw socket at `interface`, whose frames go by the way of this kind of link: over UDP with the outer address of the
 /// peer that they claim to come from.
-fn neighbour(lab: &Lab, backend: Backend, interface: &str) -> Result<Raw, Failed> {
+fn neighbour(lab: &Lab, over: Over, interface: &str) -> Result<Raw, Failed> {
     let raw = Raw::open_in(lab, interface)?;
     let (cn, mn) = (CN_AT.parse()?, MN_AT.parse()?);
-    Ok(match (backend, interface) {
-        (Backend::Udp, "cn0") => raw.inside_udp(MN, cn, mn),
-        (Backend::Udp, _) => raw.inside_udp(CN, mn, cn),
+    Ok(match (over.is_inside_udp(), interface) {
+        (true, "cn0") => raw.inside_udp(Outer { next: MN, from: cn, to: mn }),
+        (true, _) => raw.inside_udp(Outer { next: CN, from: mn, to: cn }),
         _ => raw,
     })
 }
 
-fn memory_node_withstands(backend: Backend) -> Outcome {
-    let lab = lab_for(backend)?;
+fn memory_node_withstands(over: Over) -> Outcome {
+    let lab = lab_for(over)?;
     let folder = tempfile::tempdir()?;
-    let node = MemoryNode::start(&lab, "mn0", backend, &[(CN, REGION)], folder.path())?;
-    let config = config_to(backend, MN);
+    let node = MemoryNode::start(&lab, "mn0", over, &[(CN, REGION)], folder.path())?;
+    let config = config_to(over, MN);
     // The capture needs frames that pass by the memory node's socket, as those to pnet and packet rings do.
-    let neighbour = neighbour(&lab, backend, "cn0")?;
+    let neighbour = neighbour(&lab, over, "cn0")?;
     let tap = lab.enter("mn", || Raw::open("mn0"))??;
     let link = link_on(&lab, &config)?;
     let mut port = port(link, MN, HPA, REGION, CacheConfig::OFF)?;
     port.connect(LIMIT)?;
     let work = Work::start(port);
     work.goes_on("nothing yet")?;
-    let good = match backend {
-        Backend::Xdp | Backend::Udp => (0..400).map(|n| hello(CN, n, n)).collect(),
+    let good = match over.backend {
+        Backend::Xdp => (0..400).map(|n| hello(CN, n, n)).collect(),
         _ => capture(&tap, &work)?,
     };
     drop(tap);
     let before = node.resident_kib()?;
     let mut all = attacks(MN, CN, &good);
     all.extend(attacks_on_memory_node());
-    if backend == Backend::Udp {
+    if over.is_inside_udp() {
         fit_datagrams(&mut all);
     }
     attack(&neighbour, all, &work)?;
     let after = node.resident_kib()?;
     ensure(after <= before + GROWTH_KIB, format!("mn-server grew from {before} to {after} KiB"))?;
     // Longer than the rings have room for, until the node has made new ones for the MTU of now.
-    if !matches!(backend, Backend::Xdp | Backend::Udp) {
+    if over.backend != Backend::Xdp && !over.is_inside_udp() {
         for (namespace, interface) in [("cn", "cn0"), ("mn", "mn0")] {
             ip(&lab, namespace, &["link", "set", "dev", interface, "mtu", "9000"])?;
         }
@@ -275,20 +281,20 @@ fn invented_stations_take_no_session() -> Outcome {
     ensure(node.end()?.code() == Some(0), "mn-server did not end in order")
 }
 
-fn compute_node_withstands(backend: Backend) -> Outcome {
-    let lab = lab_for(backend)?;
+fn compute_node_withstands(over: Over) -> Outcome {
+    let lab = lab_for(over)?;
     let folder = tempfile::tempdir()?;
-    let theirs = if backend == Backend::Udp { backend } else { Backend::Packet };
+    let theirs = if over.is_inside_udp() { over } else { Backend::Packet.into() };
     let node = MemoryNode::start(&lab, "mn0", theirs, &[(CN, REGION)], folder.path())?;
-    let neighbour = neighbour(&lab, backend, "mn0")?;
+    let neighbour = neighbour(&lab, over, "mn0")?;
     let tap = lab.enter("cn", || Raw::open("cn0"))??;
-    let link = link_on(&lab, &config_to(backend, MN))?;
+    let link = link_on(&lab, &config_to(over, MN))?;
     let mut port = port(link, MN, HPA, REGION, CacheConfig::default())?;
     port.connect(LIMIT)?;
     let work = Work::start(port);
     work.goes_on("nothing yet")?;
-    let good: Vec<Vec<u8>> = match backend {
-        Backend::Xdp | Backend::Udp => (0..400_u16)
+    let good: Vec<Vec<u8>> = match over.backend {
+        Backend::Xdp => (0..400_u16)
             .map(|n| {
                 let message = Message::ReadResp { data: &[n as u8; 64] };
                 in_guessed_session(MN, CN, Direction::ToCn, &message, n, n.into())
@@ -299,7 +305,7 @@ fn compute_node_withstands(backend: Backend) -> Outcome {
     drop(tap);
     let mut all = attacks(CN, MN, &good);
     all.extend(attacks_on_compute_node());
-    if backend == Backend::Udp {
+    if over.is_inside_udp() {
         fit_datagrams(&mut all);
     }
     attack(&neighbour, all, &work)?;

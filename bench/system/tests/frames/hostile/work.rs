@@ -1,5 +1,8 @@
 //! A compute node at work while it is attacked: every byte it reads is checked.
 
+use cxloe_link::LinkCounters;
+use cxloe_wire::session::RequesterCounters;
+
 use super::*;
 
 /// Numbers that look random and are the same in every run.
@@ -22,13 +25,20 @@ impl Numbers {
     }
 }
 
+/// What a compute node has counted at its end.
+pub struct Ended {
+    pub session: RequesterCounters,
+    pub link: LinkCounters,
+}
+
 /// A compute node at work on a thread of its own: writes, reads, bursts, all checked.
 pub struct Work {
     pub stop: Arc<AtomicBool>,
     pub rounds: Arc<AtomicU64>,
     /// Why it has ended, if it has on its own.
     pub failure: Arc<Mutex<Option<String>>>,
-    pub thread: JoinHandle<Result<(), String>>,
+    /// Ends with what the session has counted.
+    pub thread: JoinHandle<Result<Ended, String>>,
 }
 
 impl Work {
@@ -53,7 +63,10 @@ impl Work {
             if all != lines.as_flattened() {
                 return Err("the region holds other bytes than were written".into());
             }
-            port.close().map_err(|e| e.to_string())
+            let session = port.engine().sessions().first().ok_or("no session")?.counters;
+            let link = port.link().counters();
+            port.close().map_err(|e| e.to_string())?;
+            Ok(Ended { session, link })
         });
         Work { stop, rounds, failure, thread }
     }
@@ -69,7 +82,7 @@ impl Work {
         ensure(enough(), format!("the compute node has stopped during: {during}: {failure:?}"))
     }
 
-    pub fn end(self) -> Outcome {
+    pub fn end(self) -> Outcome<Ended> {
         self.stop.store(true, Ordering::Relaxed);
         Ok(self.thread.join().map_err(|_| "the compute node's thread panicked")??)
     }

@@ -220,7 +220,7 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     let free = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store])?;
     free.expect("manager", "ok", "not running")?;
     ensure(free.failures().is_empty(), format!("{:#}", free.report))?;
-    let serve = ["serve", "--listen", "127.0.0.1:7440", "--data-dir", &store];
+    let serve = ["serve", "--insecure", "--listen", "127.0.0.1:7440", "--data-dir", &store];
     let mut command = Command::new(program("gmm")?);
     command.args(serve);
     cxloe_lab::Process::log_to(&mut command, &rig.path("gmm.log"))?;

@@ -1,0 +1,168 @@
+//! Joining: one command by which a node is let in by the manager, gets its certificate, writes its configuration, and
+//! starts.
+//!
+//! ```text
+//!   mn-server join URL --token T -i eth0
+//!     |  TLS key --> POST /v1/join --> certificate          DATA_DIR/mn-NAME.identity  (0600)
+//!     |  flags, URL, identity                               /etc/cxloe/mn-server.toml
+//!     `- systemctl enable --now mn-server, or --run
+//! ```
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use clap::Args;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{Join, Party};
+use cxloe_fabric::client::Credentials;
+use cxloe_fabric::model::{Mac, PublicKey, Token};
+
+use crate::command_line::Failure;
+use crate::identity::{NodeIdentity, TlsKey};
+use crate::to_stderr;
+
+/// What every node is told to join with.
+#[derive(Args, Clone, Debug)]
+pub struct JoinArgs {
+    /// The manager: https://HOST:PORT, or the Unix socket of a manager on this machine, for which root needs no token:
+    /// unix:/run/cxloe-gmm/gmm.sock
+    #[arg(value_name = "URL")]
+    pub url: String,
+
+    /// What `gmm token create` printed
+    #[arg(long, env = "CXLOE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub token: Option<String>,
+
+    /// The configuration file to write; options that it has already stay, unless given here [default: in /etc/cxloe as
+    /// root, else in ~/.config/cxloe]
+    #[arg(short, long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    /// Be the node from then on, instead of starting the service
+    #[arg(long)]
+    pub run: bool,
+
+    /// Start nothing
+    #[arg(long, conflicts_with = "run")]
+    pub no_start: bool,
+}
+
+/// A node that is to join.
+#[derive(Debug)]
+pub struct Joining<'a> {
+    /// Which.
+    pub node: Party,
+    /// The addresses of its ports, the one that identifies it first.
+    pub macs: Vec<Mac>,
+    /// The public half of the key of its sessions, if it has one.
+    pub key: Option<PublicKey>,
+    /// Where its TLS key and certificate are kept.
+    pub identity: &'a Path,
+}
+
+impl JoinArgs {
+    /// The configuration file of `program`.
+    pub fn config(&self, program: &str) -> PathBuf {
+        let default = || {
+            let folder = if nix::unistd::geteuid().is_root() {
+                PathBuf::from("/etc/cxloe")
+            } else {
+                let home = || std::env::home_dir().unwrap_or_default().join(".config");
+                std::env::var_os("XDG_CONFIG_HOME").map_or_else(home, PathBuf::from).join("cxloe")
+            };
+            folder.join(format!("{program}.toml"))
+        };
+        self.config.clone().unwrap_or_else(default)
+    }
+
+    /// Asks the manager to let `joining` in, and keeps what it answers. Returns the URL that the node has to register at.
+    ///
+    /// # Errors
+    /// When the manager cannot be asked or refuses, or the answer cannot be kept.
+    pub fn join(&self, joining: Joining<'_>) -> Result<String, Failure> {
+        let token: Option<Token> =
+            self.token.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
+        let key = TlsKey::kept_or_new(joining.identity).map_err(Failure::failed)?;
+        let mut credentials = token.map_or_else(Credentials::default, Credentials::of_token);
+        // Who has joined here before shows that it has the key: so it may come with other addresses.
+        if let Ok(before) = NodeIdentity::read(joining.identity)
+            && credentials.authority == before.credentials().authority
+        {
+            credentials.identity = before.credentials().identity;
+        }
+        let client = Client::with(&self.url, credentials).map_err(Failure::usage)?;
+        let Joining { node, macs, key: session_key, identity } = joining;
+        let join = Join { node, tls_key: key.public(), key: session_key, macs };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
+        let joined = runtime.block_on(client.join(&join))?;
+        key.keep(&joined, identity).map_err(Failure::failed)?;
+        let url = if self.url.starts_with("unix:") { joined.manager } else { self.url.clone() };
+        to_stderr!("{} has joined at {url}; its certificate is in {}", join.node, identity.display());
+        Ok(url)
+    }
+
+    /// Writes the configuration of `program`.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn write_config(&self, program: &str, text: &str) -> Result<PathBuf, Failure> {
+        let path = self.config(program);
+        let failed = |error: std::io::Error| {
+            Failure::failed(format!(
+                "cannot write {}: {error}; give another place with --config",
+                path.display()
+            ))
+        };
+        if let Some(folder) = path.parent() {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let draft = path.with_extension(format!("new-{}", std::process::id()));
+        let mut file = fs::File::create(&draft).map_err(failed)?;
+        writeln!(file, "# Written by `{program} join`. All keys: {program} --help.").map_err(failed)?;
+        file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        fs::rename(&draft, &path).map_err(failed)?;
+        to_stderr!("{} is written", path.display());
+        Ok(path)
+    }
+
+    /// Starts the service of `program`, where there is one.
+    ///
+    /// # Errors
+    /// When systemd cannot start it.
+    pub fn start(&self, program: &str, config: &Path) -> Result<(), Failure> {
+        let by_hand = || to_stderr!("start it with: {program} run --config {}", config.display());
+        if self.no_start || !Path::new("/run/systemd/system").exists() {
+            by_hand();
+            return Ok(());
+        }
+        for words in [["enable", program], ["restart", program]] {
+            let done = Command::new("systemctl").args(words).status();
+            if !done.as_ref().is_ok_and(std::process::ExitStatus::success) {
+                let why = done.map_or_else(|error| error.to_string(), |status| status.to_string());
+                by_hand();
+                return Err(Failure::failed(format!("systemctl {} {program}: {why}", words[0])));
+            }
+        }
+        to_stderr!("{program} runs");
+        Ok(())
+    }
+}
+
+/// The MAC address of a network interface.
+///
+/// # Errors
+/// When there is no such interface, or it has none.
+pub fn mac_of(interface: &str) -> Result<Mac, Failure> {
+    let addresses = nix::ifaddrs::getifaddrs()
+        .map_err(|error| Failure::failed(format!("cannot list the network interfaces: {error}")))?;
+    let of_it = addresses.filter(|address| address.interface_name == interface);
+    let mac = of_it.filter_map(|address| address.address?.as_link_addr()?.addr()).next();
+    mac.filter(|mac| *mac != [0; 6]).map(Mac).ok_or_else(|| {
+        Failure::failed(format!(
+            "there is no interface {interface} with a MAC address; `ip link` shows those there are"
+        ))
+    })
+}

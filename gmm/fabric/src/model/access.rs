@@ -1,0 +1,265 @@
+//! Who may do what at the manager: roles, and the tokens that give them to people and to nodes that are to join.
+//!
+//! ```text
+//!   cx1.<id>.<secret>.<hash of the manager's authority>
+//!        |     |         `- whom to trust: the authority (CA) that signs the manager's certificate
+//!        |     `- 32 random bytes; the manager keeps their hash only
+//!        `- names the token in lists and logs
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+/// What a token begins with: its version.
+const PREFIX: &str = "cx1";
+/// Letters of a token's id.
+const ID_LETTERS: usize = 8;
+
+/// What its bearer may do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Role {
+    /// Everything.
+    #[serde(rename = "admin")]
+    Admin,
+    /// Look at everything, and change the regions of its compute nodes.
+    #[serde(rename = "tenant")]
+    Tenant,
+    /// Look at everything.
+    #[serde(rename = "viewer")]
+    Viewer,
+    /// Have one memory node join.
+    #[serde(rename = "mn")]
+    MemoryNode,
+    /// Have one compute node join.
+    #[serde(rename = "cn")]
+    ComputeNode,
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Self; 5] = [Self::Admin, Self::Tenant, Self::Viewer, Self::MemoryNode, Self::ComputeNode];
+
+    /// Whether its token has one node join, and is used up then.
+    pub fn joins(self) -> bool {
+        matches!(self, Self::MemoryNode | Self::ComputeNode)
+    }
+
+    /// What it is called.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Admin => "admin",
+            Self::Tenant => "tenant",
+            Self::Viewer => "viewer",
+            Self::MemoryNode => "mn",
+            Self::ComputeNode => "cn",
+        }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A text that is no role.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no role `{0}`; roles are admin, tenant, viewer, mn, cn")]
+pub struct RoleError(pub String);
+
+impl FromStr for Role {
+    type Err = RoleError;
+
+    fn from_str(text: &str) -> Result<Self, RoleError> {
+        Self::ALL.into_iter().find(|role| role.name() == text).ok_or_else(|| RoleError(text.to_owned()))
+    }
+}
+
+/// A SHA-256 hash, written in hexadecimal.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Digest([u8; 32]);
+
+impl Digest {
+    /// Of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(Sha256::digest(bytes).into())
+    }
+
+    /// Whether both are the same, found out in a time that does not tell where they differ.
+    pub fn matches(&self, other: &Self) -> bool {
+        let differing = self.0.iter().zip(&other.0).fold(0, |all, (own, theirs)| all | (own ^ theirs));
+        std::hint::black_box(differing) == 0
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl TryFrom<String> for Digest {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let digits = text.as_bytes().chunks_exact(2).map(|pair| {
+            let pair = std::str::from_utf8(pair).ok().filter(|pair| !pair.starts_with('+'))?;
+            u8::from_str_radix(pair, 16).ok()
+        });
+        let bytes = digits.collect::<Option<Vec<u8>>>().filter(|_| text.len() == 64);
+        bytes.and_then(|bytes| bytes.try_into().ok()).map(Self).ok_or_else(|| format!("`{text}` is no hash"))
+    }
+}
+
+impl From<Digest> for String {
+    fn from(digest: Digest) -> Self {
+        digest.to_string()
+    }
+}
+
+/// A token as its bearer has it. It is not shown by `{:?}`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    id: String,
+    secret: [u8; 32],
+    authority: Digest,
+}
+
+/// A text that is no token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("this is no token; `gmm token create` prints one, which begins with `cx1.`")]
+pub struct TokenError;
+
+impl Token {
+    /// A new one of the manager whose authority has this hash; `random` is from the operating system.
+    pub fn new(random: [u8; 36], authority: Digest) -> Self {
+        let (mut id, mut secret) = (String::new(), [0; 32]);
+        for byte in &random[..ID_LETTERS / 2] {
+            id.push_str(&format!("{byte:02x}"));
+        }
+        secret.copy_from_slice(&random[ID_LETTERS / 2..]);
+        Self { id, secret, authority }
+    }
+
+    /// What names it.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// What the manager keeps of its secret.
+    pub fn digest(&self) -> Digest {
+        Digest::of(&self.secret)
+    }
+
+    /// The hash of the certificate of the manager's authority.
+    pub fn authority(&self) -> Digest {
+        self.authority
+    }
+
+    /// The token in full, for who is to bear it.
+    pub fn reveal(&self) -> String {
+        let (secret, authority) =
+            (URL_SAFE_NO_PAD.encode(self.secret), URL_SAFE_NO_PAD.encode(self.authority.0));
+        format!("{PREFIX}.{}.{secret}.{authority}", self.id)
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl FromStr for Token {
+    type Err = TokenError;
+
+    fn from_str(text: &str) -> Result<Self, TokenError> {
+        let mut parts = text.trim().split('.');
+        let mut part = || parts.next().ok_or(TokenError);
+        let (prefix, id, secret, authority) = (part()?, part()?, part()?, part()?);
+        let bytes = |part: &str| -> Result<[u8; 32], TokenError> {
+            URL_SAFE_NO_PAD.decode(part).ok().and_then(|bytes| bytes.try_into().ok()).ok_or(TokenError)
+        };
+        let hexadecimal = |letter: u8| letter.is_ascii_digit() || (b'a'..=b'f').contains(&letter);
+        if prefix != PREFIX
+            || id.len() != ID_LETTERS
+            || !id.bytes().all(hexadecimal)
+            || parts.next().is_some()
+        {
+            return Err(TokenError);
+        }
+        Ok(Self { id: id.to_owned(), secret: bytes(secret)?, authority: Digest(bytes(authority)?) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn token() -> Token {
+        Token::new(std::array::from_fn(|at| at as u8), Digest::of(b"authority"))
+    }
+
+    #[test]
+    fn a_token_is_read_as_it_was_written_and_nothing_else_is_one() {
+        let written = token().reveal();
+        assert!(written.starts_with("cx1.00010203."), "{written}");
+        let read: Token = written.parse().unwrap();
+        assert_eq!(read, token());
+        assert_eq!((read.id(), read.authority()), ("00010203", Digest::of(b"authority")));
+        let parts: Vec<&str> = written.split('.').collect();
+        let with = |at: usize, part: &str| {
+            let mut parts = parts.clone();
+            parts[at] = part;
+            parts.join(".")
+        };
+        let longer = format!("{written}.x");
+        for wrong in [
+            "",
+            "cx1",
+            "cx1...",
+            &written[..written.len() - 1],
+            &longer,
+            &with(0, "cx2"),
+            &with(1, "0001020G"),
+            &with(1, "000102"),
+            &with(2, "AAAA"),
+            &with(3, "?"),
+            &with(2, &"A".repeat(44)),
+        ] {
+            assert_eq!(wrong.parse::<Token>(), Err(TokenError), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_token_is_not_shown_by_accident() {
+        let written = token().reveal();
+        let secret = written.split('.').nth(2).unwrap();
+        assert!(!format!("{:?}", token()).contains(secret));
+        assert!(!format!("{:?}", token()).contains(&token().digest().to_string()));
+    }
+
+    #[test]
+    fn hashes_are_hexadecimal() {
+        let digest = Digest::of(b"");
+        let text = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+        assert_eq!(digest.to_string(), text);
+        assert_eq!(Digest::try_from(text.to_owned()), Ok(digest));
+        assert!(Digest::try_from(text[1..].to_owned()).is_err());
+        assert!(Digest::try_from(format!("+{}", &text[1..])).is_err());
+        assert!(digest.matches(&Digest::of(b"")) && !digest.matches(&Digest::of(b"x")));
+    }
+}

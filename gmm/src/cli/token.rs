@@ -1,0 +1,191 @@
+//! `gmm token`, `gmm login`, `gmm logout`, `gmm whoami` and `gmm revoke`: who may do what at the manager.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_daemon::to_stderr;
+use cxloe_fabric::Client;
+use cxloe_fabric::api::{CreateToken, Owner, Party};
+use cxloe_fabric::client::Credentials;
+use cxloe_fabric::model::{ByteSize, CnId, Name, Role, Token};
+
+use super::contact::Logins;
+
+/// Arguments of `gmm token`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  gmm token create --role mn        for a memory node that is to join
+  gmm token list
+  gmm token revoke 1a2b3c4d")]
+pub struct TokenArgs {
+    #[command(subcommand)]
+    command: TokenCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum TokenCommand {
+    /// Make a token and print it; it is shown this once
+    #[command(after_help = "\
+Roles:
+  admin    everything
+  tenant   looks at everything, and has regions for the compute nodes named with --cn, up to --quota
+  viewer   looks at everything
+  mn, cn   has one memory node or compute node join, and is used up then
+
+Examples:
+  gmm token create --role mn                                       for `mn-server join`, valid for an hour
+  gmm token create --role cn --ttl 10m
+  gmm token create --role tenant --cn 02:00:00:00:00:01 --quota 64G
+  gmm token create --role admin --ttl 12h                          for `gmm login`")]
+    Create(CreateArgs),
+    /// List the tokens there are, without their secrets
+    #[command(after_help = "Example:\n  gmm token list")]
+    List,
+    /// Have tokens not taken any more
+    #[command(after_help = "Example:\n  gmm token revoke 1a2b3c4d")]
+    Revoke {
+        /// Their ids: what stands between the first and the second dot
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct CreateArgs {
+    /// What its bearer may do: admin, tenant, viewer, mn or cn
+    #[arg(long)]
+    role: Role,
+    /// How long it is valid, as in 30m, 12h, 90d [default: 1h for mn and cn, 90d for others]
+    #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
+    ttl: Option<Duration>,
+    /// A compute node of the tenant, by CN id; of role cn, one that may join, and take the place of one of its name. Give
+    /// it once for each
+    #[arg(long, value_name = "MAC")]
+    cn: Vec<CnId>,
+    /// Most bytes of all regions of the tenant
+    #[arg(long, value_name = "SIZE")]
+    quota: Option<ByteSize>,
+}
+
+/// Makes, lists or revokes tokens.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn run(client: &Client, args: TokenArgs) -> Result<(), Failure> {
+    match args.command {
+        TokenCommand::Create(CreateArgs { role, ttl, cn, quota }) => {
+            let ttl_s = ttl.map(|ttl| ttl.as_secs().max(1));
+            let created = client.create_token(&CreateToken { role, ttl_s, compute_nodes: cn, quota }).await?;
+            output::line(&created.token)
+        }
+        TokenCommand::List => output::print(output::value(&client.tokens().await?)?, false),
+        TokenCommand::Revoke { ids } => {
+            for id in ids {
+                client.revoke_token(&id).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+/// Arguments of `gmm login`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The token is kept in $XDG_CONFIG_HOME/cxloe/logins.json, which nobody else reads. Every command of `gmm` uses it for that
+manager, and asks that manager where no other is named. CXLOE_TOKEN in the environment outweighs it.
+
+Examples:
+  gmm login https://gmm.lab:7440 --token cx1.…
+  CXLOE_TOKEN=cx1.… gmm login https://gmm.lab:7440     which keeps it out of the list of processes")]
+pub struct LoginArgs {
+    /// The manager: https://HOST:PORT; several that share a store, separated by commas
+    url: String,
+    /// The token, as `gmm token create` prints it
+    #[arg(long, env = super::contact::TOKEN_VARIABLE, hide_env_values = true)]
+    token: String,
+}
+
+/// Keeps a token, once the manager has taken it.
+///
+/// # Errors
+/// When the manager cannot be asked or does not take it, or it cannot be kept.
+pub async fn login(args: LoginArgs) -> Result<(), Failure> {
+    let LoginArgs { url, token } = args;
+    let token: Token = token.parse().map_err(Failure::usage)?;
+    let client = Client::with(&url, Credentials::of_token(token.clone())).map_err(Failure::usage)?;
+    let whoami = client.who_am_i().await?;
+    let path = Logins::path();
+    let mut logins = Logins::read(&path)?;
+    logins.add(&url, &token);
+    logins.write(&path)?;
+    to_stderr!("logged in at {url} as {} ({}); kept in {}", whoami.who, whoami.role, path.display());
+    Ok(())
+}
+
+/// Arguments of `gmm logout`.
+#[derive(Debug, Args)]
+#[command(after_help = "The token stays valid: `gmm token revoke` ends that.\n\nExample:\n  gmm logout")]
+pub struct LogoutArgs {
+    /// The manager [default: the one of the last log-in]
+    url: Option<String>,
+}
+
+/// Forgets a token.
+///
+/// # Errors
+/// When none is kept.
+pub fn logout(args: &LogoutArgs) -> Result<(), Failure> {
+    let path = Logins::path();
+    let mut logins = Logins::read(&path)?;
+    let removed = logins.remove(args.url.as_deref());
+    logins.write(&path)?;
+    match removed {
+        Some(url) => {
+            to_stderr!("logged out at {url}");
+            Ok(())
+        }
+        None => Err(Failure::failed("no log-in is kept")),
+    }
+}
+
+/// Prints who the caller is to the manager.
+///
+/// # Errors
+/// When the manager cannot be asked, or does not know.
+pub async fn whoami(client: &Client) -> Result<(), Failure> {
+    output::print(output::value(&client.who_am_i().await?)?, false)
+}
+
+/// Arguments of `gmm revoke`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The node's certificate is not taken any more, and the other ends of its mappings are told to forget its key. What it holds
+stays as it is. It comes back by joining again with a new token.
+
+Examples:
+  gmm revoke mn0
+  gmm revoke 02:00:00:00:00:01")]
+pub struct RevokeArgs {
+    /// The memory node by name, or the compute node by CN id
+    #[arg(value_name = "NODE")]
+    node: Owner,
+}
+
+/// Has a node not speak at the manager any more.
+///
+/// # Errors
+/// When the manager cannot be asked or refuses.
+pub async fn revoke(client: &Client, args: RevokeArgs) -> Result<(), Failure> {
+    let named = |name: Name| Party::MemoryNode(name);
+    let node = match args.node {
+        Owner::CnId(cn) => Party::ComputeNode(cn),
+        Owner::Name(name) => {
+            let known = client.compute_nodes().await?;
+            let known = known.into_iter().find(|node| node.name.as_ref() == Some(&name));
+            known.map_or_else(|| named(name), |node| Party::ComputeNode(node.cn_id))
+        }
+    };
+    Ok(client.revoke(&node).await?)
+}

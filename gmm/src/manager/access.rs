@@ -1,0 +1,244 @@
+//! Who may come in: tokens, as far as the manager keeps them, and nodes that have joined with one. Whether somebody may do
+//! what they ask for is decided in [`crate::rights`]; here is only what that is decided from.
+
+use cxloe_fabric::api::{Party, TokenStatus};
+use cxloe_fabric::model::{CnId, Digest, EventKind, Mac, PublicKey, Role};
+use serde::{Deserialize, Serialize};
+
+use super::{COMPUTE_NODES_MAX, Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
+
+/// Tokens kept at a time.
+pub const TOKENS_MAX: usize = 4096;
+/// Compute nodes of one token.
+pub const TOKEN_NODES_MAX: usize = 1024;
+/// Nodes that have joined.
+const JOINED_MAX: usize = MEMORY_NODES_MAX + COMPUTE_NODES_MAX;
+
+/// What the manager keeps of a token.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenRecord {
+    /// What names it.
+    pub id: String,
+    /// What its bearer may do.
+    pub role: Role,
+    /// The hash of its secret.
+    pub digest: Digest,
+    /// When it was made: milliseconds since the Unix epoch.
+    pub created_ms: u64,
+    /// When it ends.
+    pub expires_ms: u64,
+    /// The compute nodes of a tenant; those that may join, any if there are none.
+    #[serde(default)]
+    pub compute_nodes: Vec<CnId>,
+    /// Bytes that a tenant may have in regions; none: no limit of its own.
+    #[serde(default)]
+    pub quota: Option<u64>,
+    /// Who made it.
+    pub made_by: String,
+    /// The TLS key of the node that joined with it: it is used up for all others.
+    #[serde(default)]
+    pub used: Option<Digest>,
+}
+
+impl TokenRecord {
+    /// Whether it is valid at this time.
+    pub fn is_valid(&self, now_ms: u64) -> bool {
+        now_ms < self.expires_ms
+    }
+
+    /// As it is listed.
+    pub fn status(&self) -> TokenStatus {
+        TokenStatus {
+            id: self.id.clone(),
+            role: self.role,
+            created_ms: self.created_ms,
+            expires_ms: self.expires_ms,
+            made_by: self.made_by.clone(),
+            compute_nodes: self.compute_nodes.clone(),
+            quota: self.quota,
+            used: self.used.is_some(),
+        }
+    }
+}
+
+/// A node that has joined.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinedNode {
+    /// Which.
+    pub node: Party,
+    /// Its TLS key, by the hash of what its certificate says of it (SubjectPublicKeyInfo).
+    pub tls: Digest,
+    /// The key of its sessions, if it said one.
+    #[serde(default)]
+    pub key: Option<PublicKey>,
+    /// The addresses of its ports.
+    pub macs: Vec<Mac>,
+    /// When: milliseconds since the Unix epoch.
+    pub joined_ms: u64,
+    /// Who let it in.
+    pub by: String,
+}
+
+/// The role of the token that a node joins with.
+pub fn role_of(node: &Party) -> Role {
+    match node {
+        Party::MemoryNode(_) => Role::MemoryNode,
+        Party::ComputeNode(_) => Role::ComputeNode,
+    }
+}
+
+impl Manager {
+    /// A token was made.
+    pub(super) fn create_token(&mut self, token: TokenRecord) -> Result<(), ManagerError> {
+        let now_ms = self.now_ms;
+        let what = || format!("a token of role {}", token.role);
+        if token.expires_ms <= now_ms {
+            return Err(ManagerError::out_of_range(what(), "it would have ended already"));
+        }
+        if token.role == Role::Tenant && token.compute_nodes.is_empty() {
+            return Err(ManagerError::out_of_range(what(), "say which compute nodes are the tenant's"));
+        }
+        if !matches!(token.role, Role::Tenant | Role::ComputeNode) && !token.compute_nodes.is_empty() {
+            return Err(ManagerError::out_of_range(what(), "it is not about compute nodes"));
+        }
+        if token.role != Role::Tenant && token.quota.is_some() {
+            return Err(ManagerError::out_of_range(what(), "only a tenant's has a quota"));
+        }
+        if token.compute_nodes.len() > TOKEN_NODES_MAX {
+            let limit = TOKEN_NODES_MAX as u64;
+            return Err(ManagerError::LimitReached { what: "compute nodes of one token", limit });
+        }
+        let ended = self.state.tokens.values().filter(|token| !token.is_valid(now_ms));
+        let ended: Vec<String> = ended.map(|token| token.id.clone()).collect();
+        if self.state.tokens.len() - ended.len() >= TOKENS_MAX {
+            return Err(ManagerError::LimitReached { what: "tokens", limit: TOKENS_MAX as u64 });
+        }
+        if self.state.tokens.contains_key(&token.id) {
+            return Err(ManagerError::out_of_range(what(), "there is one of its id; ask again"));
+        }
+        ended.into_iter().for_each(|id| self.put(Change::TokenGone(id)));
+        self.event(EventKind::TokenCreated { token: token.id.clone(), role: token.role });
+        self.put(Change::Token(token));
+        Ok(())
+    }
+
+    /// A token is not to be taken any more.
+    pub(super) fn revoke_token(&mut self, id: &str) -> Result<(), ManagerError> {
+        if !self.state.tokens.contains_key(id) {
+            return Err(ManagerError::NoToken(id.to_owned()));
+        }
+        self.put(Change::TokenGone(id.to_owned()));
+        self.event(EventKind::TokenRevoked { token: id.to_owned() });
+        Ok(())
+    }
+
+    /// A node joins: with the token of this id, or because somebody asks for it who may. `proved` is the TLS key that
+    /// it has shown to have.
+    pub(super) fn join(
+        &mut self,
+        joining: JoinedNode,
+        token: Option<&str>,
+        proved: Option<Digest>,
+    ) -> Result<(), ManagerError> {
+        let JoinedNode { node, macs, tls, .. } = &joining;
+        let refused =
+            |reason: &str| Err(ManagerError::JoinRefused { node: node.clone(), reason: reason.to_owned() });
+        let unicast = |mac: &Mac| mac.0[0] & 1 == 0 && mac.0 != [0; 6];
+        if macs.is_empty() || macs.len() > PORTS_MAX || !macs.iter().all(unicast) {
+            return refused("the addresses of its ports are none that it could have");
+        }
+        if let Party::ComputeNode(cn) = node
+            && macs.first().map(|mac| mac.0) != Some(cn.mac().0)
+        {
+            return refused("its CN id is not the address of its first port");
+        }
+        let other = self.state.joined.values().find(|other| {
+            other.node != *node
+                && (other.tls == *tls
+                    || (other.key.is_some() && other.key == joining.key)
+                    || other.macs.iter().any(|mac| macs.contains(mac)))
+        });
+        if let Some(other) = other
+            && (other.tls != *tls || proved != Some(*tls))
+        {
+            let other = &other.node;
+            return refused(&format!(
+                "a key or an address of it belongs to {other}; `gmm revoke` that one first"
+            ));
+        }
+        // The same machine under another name, or at another interface: it is not the former one any more.
+        let former = other.map(|other| other.node.clone());
+        let before = self.state.joined.get(node);
+        let mut used = None;
+        if let Some(id) = token {
+            let Some(mut record) = self.state.tokens.get(id).filter(|t| t.is_valid(self.now_ms)).cloned()
+            else {
+                return refused("its token is not known any more");
+            };
+            if record.role != role_of(node) {
+                return refused(&format!("its token has a node of role {} join", record.role));
+            }
+            if record.used.is_some_and(|used| used != *tls) {
+                return refused("its token is used up");
+            }
+            let names_it = match node {
+                Party::ComputeNode(cn) => record.compute_nodes.contains(cn),
+                Party::MemoryNode(_) => false,
+            };
+            if !names_it && !record.compute_nodes.is_empty() {
+                return refused("its token is for others");
+            }
+            let takes_over = before.is_some_and(|before| before.tls != *tls && proved != Some(before.tls));
+            if takes_over && !names_it {
+                return refused(
+                    "another machine has joined as it, with another key; `gmm revoke` that one first",
+                );
+            }
+            record.used = Some(*tls);
+            used = Some(record);
+        }
+        if before.is_none() && self.state.joined.len() >= JOINED_MAX {
+            return Err(ManagerError::LimitReached {
+                what: "nodes that have joined",
+                limit: JOINED_MAX as u64,
+            });
+        }
+        if let Some(record) = used {
+            self.put(Change::Token(record));
+        }
+        if let Some(former) = former {
+            self.put(Change::JoinedGone(former));
+        }
+        let event = match node {
+            Party::MemoryNode(name) => EventKind::MemoryNodeJoined { memory_node: name.clone() },
+            Party::ComputeNode(cn) => EventKind::ComputeNodeJoined { compute_node: *cn },
+        };
+        self.key_is(&joining.node, joining.key)?;
+        self.put(Change::Joined(joining));
+        self.event(event);
+        Ok(())
+    }
+
+    /// The other ends of a node's mappings are told of its key; one that has not registered yet has none.
+    fn key_is(&mut self, node: &Party, key: Option<PublicKey>) -> Result<(), ManagerError> {
+        let is_known = match node {
+            Party::MemoryNode(name) => self.state.memory_nodes.contains_key(name),
+            Party::ComputeNode(cn) => self.state.compute_nodes.contains_key(cn),
+        };
+        if is_known { self.set_key(node, key) } else { Ok(()) }
+    }
+
+    /// A node may not speak here any more.
+    pub(super) fn revoke(&mut self, node: &Party) -> Result<(), ManagerError> {
+        if !self.state.joined.contains_key(node) {
+            return Err(ManagerError::NotJoined(node.clone()));
+        }
+        self.key_is(node, None)?;
+        self.put(Change::JoinedGone(node.clone()));
+        self.event(match node {
+            Party::MemoryNode(name) => EventKind::MemoryNodeRevoked { memory_node: name.clone() },
+            Party::ComputeNode(cn) => EventKind::ComputeNodeRevoked { compute_node: *cn },
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,373 @@
+//! The manager's authority (CA): it signs the certificates of this fabric's managers and nodes, and of nobody else. Clients
+//! know it by the hash of its certificate, which is part of every token, so they need no other way to trust it.
+//!
+//! Its key never leaves the place where the store is: a file beside it that only the manager's user reads, or a key in
+//! etcd, where managers that share a store share it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use crate::store::EtcdPlace;
+use crate::store::etcd::shared_authority;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use cxloe_fabric::api::Party;
+use cxloe_fabric::model::Digest;
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SanType, SerialNumber, SignatureAlgorithm,
+};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+
+/// The file of the authority, beside the store.
+pub const AUTHORITY_FILE: &str = "authority.pem";
+/// Its certificate alone, for those who want to read it.
+pub const CERTIFICATE_FILE: &str = "ca.pem";
+/// How long a node's certificate is valid.
+const NODE_VALID: Duration = Duration::from_secs(30 * 86_400);
+/// How long a manager's own certificate is valid: it is made anew at each start, and every tenth of that.
+const MANAGER_VALID: Duration = Duration::from_secs(100 * 86_400);
+/// How often it is made anew.
+pub const MANAGER_RENEW: Duration = Duration::from_secs(10 * 86_400);
+/// Pause before a store is asked again that did not answer.
+const SHARED_PAUSE: Duration = Duration::from_millis(500);
+/// How long the authority's own is.
+const AUTHORITY_VALID: Duration = Duration::from_secs(3650 * 86_400);
+/// Clocks of nodes may be behind by so much.
+const SKEW: Duration = Duration::from_secs(3600);
+/// Bytes of a public key: an uncompressed point of P-256.
+const POINT_BYTES: usize = 65;
+
+/// Why there is no authority.
+#[derive(Debug, thiserror::Error)]
+pub enum AuthorityError {
+    /// Its file.
+    #[error(
+        "cannot use {path} for the manager's certificates: {source}; it is read and written by the manager's user alone"
+    )]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// What was read is none.
+    #[error(
+        "{place} holds no usable key and certificate ({reason}); put the file back from a backup, or remove it: all nodes have to join again then"
+    )]
+    Damaged {
+        /// The file, or the key in etcd.
+        place: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Something could not be signed.
+    #[error("cannot make a certificate: {0}")]
+    Sign(String),
+    /// TLS cannot be set up.
+    #[error("cannot set up TLS: {0}")]
+    Tls(String),
+}
+
+impl From<rcgen::Error> for AuthorityError {
+    fn from(error: rcgen::Error) -> Self {
+        Self::Sign(error.to_string())
+    }
+}
+
+/// Signs certificates.
+pub struct Authority {
+    certificate: CertificateDer<'static>,
+    issuer: Issuer<'static, KeyPair>,
+    /// Key and certificate as they are kept.
+    pem: String,
+}
+
+/// A certificate that was signed.
+pub struct Signed {
+    /// The certificate, PEM.
+    pub pem: String,
+    /// When it ends, in milliseconds since the Unix epoch.
+    pub expires_ms: u64,
+    /// When it should be renewed.
+    pub renew_ms: u64,
+}
+
+/// The public half of a node's TLS key.
+pub struct NodeKey([u8; POINT_BYTES]);
+
+impl NodeKey {
+    /// From base64.
+    pub fn parse(text: &str) -> Option<Self> {
+        let bytes: [u8; POINT_BYTES] = STANDARD.decode(text).ok()?.try_into().ok()?;
+        (bytes[0] == 4).then_some(Self(bytes))
+    }
+
+    /// The hash by which it is known: that of what a certificate says of it.
+    pub fn digest(&self) -> Digest {
+        Digest::of(&self.subject_public_key_info())
+    }
+}
+
+impl PublicKeyData for NodeKey {
+    fn der_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    fn algorithm(&self) -> &'static SignatureAlgorithm {
+        &PKCS_ECDSA_P256_SHA256
+    }
+}
+
+impl Authority {
+    /// A new one, not kept anywhere yet.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Sign`].
+    pub fn new() -> Result<Self, AuthorityError> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let certificate = authority_params(SystemTime::now()).self_signed(&key)?;
+        Self::from_pem(&format!("{}{}", key.serialize_pem(), certificate.pem()), "what was just made")
+    }
+
+    /// From key and certificate as they are kept at `place`.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Damaged`].
+    pub fn from_pem(pem: &str, place: &str) -> Result<Self, AuthorityError> {
+        let damaged = |reason: String| AuthorityError::Damaged { place: place.to_owned(), reason };
+        let certificate =
+            CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|e| damaged(e.to_string()))?;
+        let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|e| damaged(e.to_string()))?;
+        let key = KeyPair::try_from(&key).map_err(|e| damaged(e.to_string()))?;
+        let parsed = rustls::server::ParsedCertificate::try_from(&certificate);
+        let parsed = parsed.map_err(|e| damaged(e.to_string()))?;
+        if parsed.subject_public_key_info().as_ref() != key.subject_public_key_info() {
+            return Err(damaged("the key is not that of the certificate".to_owned()));
+        }
+        let issuer = Issuer::new(authority_params(SystemTime::now()), key);
+        Ok(Self { certificate, issuer, pem: pem.to_owned() })
+    }
+
+    /// The one in `folder`; made there if there is none.
+    ///
+    /// # Errors
+    /// [`AuthorityError`].
+    pub fn in_folder(folder: &Path) -> Result<Self, AuthorityError> {
+        let path = folder.join(AUTHORITY_FILE);
+        let failed = |source| AuthorityError::File { path: path.clone(), source };
+        match fs::read_to_string(&path) {
+            Ok(pem) => Self::from_pem(&pem, &path.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                fs::create_dir_all(folder).map_err(failed)?;
+                let new = Self::new()?;
+                // Under another name first: it is there as a whole or not at all, and who was faster wins.
+                let draft = folder.join(format!("{AUTHORITY_FILE}.new-{}", std::process::id()));
+                let written = write_private(&draft, &new.pem).and_then(|()| fs::hard_link(&draft, &path));
+                drop(fs::remove_file(&draft));
+                match written {
+                    Ok(()) => {
+                        File::open(folder).and_then(|folder| folder.sync_all()).map_err(failed)?;
+                        fs::write(folder.join(CERTIFICATE_FILE), new.certificate_pem()).map_err(failed)?;
+                        tracing::info!(path = %path.display(), hash = %new.hash(), "made an authority for certificates");
+                        Ok(new)
+                    }
+                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                        Self::in_folder(folder)
+                    }
+                    Err(error) => Err(failed(error)),
+                }
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// As it is kept: a secret.
+    pub fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// The hash of its certificate.
+    pub fn hash(&self) -> Digest {
+        Digest::of(&self.certificate)
+    }
+
+    /// Its certificate (PEM).
+    pub fn certificate_pem(&self) -> String {
+        to_pem(&self.certificate)
+    }
+
+    /// A certificate for a node with this key.
+    ///
+    /// # Errors
+    /// [`AuthorityError::Sign`].
+    pub fn sign(&self, node: &Party, key: &NodeKey) -> Result<Signed, AuthorityError> {
+        let now = SystemTime::now();
+        let mut params = params(&node.to_string(), now, NODE_VALID);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        let pem = params.signed_by(key, &self.issuer)?.pem();
+        let at = |after: Duration| unix_ms(now + after);
+        Ok(Signed { pem, expires_ms: at(NODE_VALID), renew_ms: at(NODE_VALID * 2 / 3) })
+    }
+
+    /// What TLS connections are accepted with, by a manager that is reached under `names`.
+    ///
+    /// # Errors
+    /// [`AuthorityError`].
+    pub fn server_config(&self, names: &[String]) -> Result<Arc<rustls::ServerConfig>, AuthorityError> {
+        let tls = |error: String| AuthorityError::Tls(error);
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = params("manager", SystemTime::now(), MANAGER_VALID);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.subject_alt_names = names.iter().filter_map(|name| alternative(name)).collect();
+        let leaf = params.signed_by(&key, &self.issuer)?;
+        let chain = vec![leaf.der().clone(), self.certificate.clone()];
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(|e| tls(e.to_owned()))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(self.certificate.clone()).map_err(|e| tls(e.to_string()))?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider))
+            .allow_unauthenticated()
+            .build()
+            .map_err(|e| tls(e.to_string()))?;
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .map_err(|e| tls(e.to_string()))?
+            .with_client_cert_verifier(clients)
+            .with_single_cert(chain, key)
+            .map_err(|e| tls(e.to_string()))?;
+        Ok(Arc::new(config))
+    }
+}
+
+/// The authority of managers that share the store at `place`; asks until it is there.
+pub async fn shared(place: &EtcdPlace) -> Arc<Authority> {
+    let mut said = false;
+    loop {
+        let asked = async {
+            let new = Authority::new().map_err(|error| error.to_string())?;
+            let kept = shared_authority(place, new.pem()).await.map_err(|error| error.to_string())?;
+            Authority::from_pem(&kept, &place.to_string()).map_err(|error| error.to_string())
+        };
+        match asked.await {
+            Ok(authority) => return Arc::new(authority),
+            Err(reason) if !std::mem::replace(&mut said, true) => {
+                tracing::warn!(store = %place, %reason, "no key to sign certificates with yet; trying again");
+            }
+            Err(_) => {}
+        }
+        tokio::time::sleep(SHARED_PAUSE).await;
+    }
+}
+
+fn authority_params(now: SystemTime) -> CertificateParams {
+    let mut params = params("CXLoE authority", now, AUTHORITY_VALID);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+fn params(name: &str, now: SystemTime, valid: Duration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::OrganizationName, "CXLoE");
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = (now - SKEW).into();
+    params.not_after = (now + valid).into();
+    // Browsers remember certificates by number, and refuse another one of the same.
+    params.serial_number =
+        Some(SerialNumber::from(rand::random::<[u8; 16]>().map(|byte| byte & 0x7f).to_vec()));
+    params
+}
+
+fn alternative(name: &str) -> Option<SanType> {
+    match name.parse::<IpAddr>() {
+        Ok(ip) => Some(SanType::IpAddress(ip)),
+        Err(_) => name.try_into().ok().map(SanType::DnsName),
+    }
+}
+
+/// Names and addresses under which a manager that listens on `listen` may be reached.
+pub fn names(listen: SocketAddr, more: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut names: Vec<String> = vec!["localhost".to_owned(), listen.ip().to_string()];
+    names.extend(nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()));
+    for interface in nix::ifaddrs::getifaddrs().into_iter().flatten() {
+        let Some(address) = interface.address else { continue };
+        names.extend(address.as_sockaddr_in().map(|address| address.ip().to_string()));
+        names.extend(address.as_sockaddr_in6().map(|address| address.ip().to_string()));
+    }
+    names.extend(more);
+    names.sort();
+    names.dedup();
+    names
+}
+
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    drop(fs::remove_file(path));
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()
+}
+
+fn to_pem(certificate: &CertificateDer<'_>) -> String {
+    let text = STANDARD.encode(certificate);
+    let lines = text.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line).into_owned() + "\n");
+    format!("-----BEGIN CERTIFICATE-----\n{}-----END CERTIFICATE-----\n", lines.collect::<String>())
+}
+
+fn unix_ms(at: SystemTime) -> u64 {
+    let since = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn key_of(pair: &KeyPair) -> NodeKey {
+        NodeKey::parse(&STANDARD.encode(pair.public_key_raw())).unwrap()
+    }
+
+    #[test]
+    fn it_is_made_once_and_read_by_nobody_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = Authority::in_folder(folder.path()).unwrap();
+        let again = Authority::in_folder(folder.path()).unwrap();
+        assert_eq!(made.hash(), again.hash());
+        let mode = fs::metadata(folder.path().join(AUTHORITY_FILE)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let public = fs::read_to_string(folder.path().join(CERTIFICATE_FILE)).unwrap();
+        assert!(!public.contains("PRIVATE"));
+        assert_eq!(Digest::of(&CertificateDer::from_pem_slice(public.as_bytes()).unwrap()), made.hash());
+        fs::write(folder.path().join(AUTHORITY_FILE), public).unwrap();
+        assert!(matches!(Authority::in_folder(folder.path()), Err(AuthorityError::Damaged { .. })));
+        let other = Authority::new().unwrap();
+        let mixed = format!("{}{}", KeyPair::generate().unwrap().serialize_pem(), other.certificate_pem());
+        assert!(matches!(Authority::from_pem(&mixed, "x"), Err(AuthorityError::Damaged { .. })));
+    }
+
+    #[test]
+    fn a_nodes_certificate_has_its_key() {
+        let authority = Authority::new().unwrap();
+        let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let key = key_of(&pair);
+        let signed = authority.sign(&Party::MemoryNode("mn0".parse().unwrap()), &key).unwrap();
+        let certificate = CertificateDer::from_pem_slice(signed.pem.as_bytes()).unwrap();
+        let parsed = rustls::server::ParsedCertificate::try_from(&certificate).unwrap();
+        assert_eq!(Digest::of(&parsed.subject_public_key_info()), key.digest());
+        assert!(signed.renew_ms < signed.expires_ms);
+        for wrong in ["", "AAAA", &STANDARD.encode([0; POINT_BYTES]), &STANDARD.encode([4; POINT_BYTES + 1])]
+        {
+            assert!(NodeKey::parse(wrong).is_none(), "{wrong}");
+        }
+    }
+}

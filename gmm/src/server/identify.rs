@@ -1,0 +1,152 @@
+//! Who asks: what the connection and the headers of a request show, put before the [directory](crate::rights::Directory).
+//! What routes and commands then allow is decided in [`crate::rights`].
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::http::HeaderMap;
+use axum::http::header::{AUTHORIZATION, COOKIE};
+use axum::middleware::Next;
+use axum::response::Response;
+use cxloe_daemon::http::Peer;
+use nix::unistd::{Gid, Uid, User, getgrouplist};
+
+use super::authority::Authority;
+use super::core::Core;
+use crate::rights::Evidence;
+
+/// The name of the cookie that a browser's session is known by.
+pub const COOKIE_NAME: &str = "cxloe-session";
+
+/// How this process lets people and nodes in.
+#[derive(Clone)]
+pub struct Door {
+    /// Without TLS and without rights over TCP.
+    insecure: bool,
+    /// The group whose members are administrators on the Unix socket.
+    admin_group: Option<Gid>,
+    /// Who signs certificates; none yet where it is kept in a store that has not answered.
+    authority: Arc<std::sync::OnceLock<Arc<Authority>>>,
+    /// Where nodes reach this manager.
+    url: Arc<str>,
+}
+
+impl Door {
+    /// A door of a manager that is reached at `url`.
+    pub fn new(insecure: bool, admin_group: Option<u32>, url: &str) -> Self {
+        let admin_group = admin_group.map(Gid::from_raw);
+        Self { insecure, admin_group, authority: Arc::default(), url: url.into() }
+    }
+
+    /// Whether whoever reaches it over TCP may do everything.
+    pub fn is_insecure(&self) -> bool {
+        self.insecure
+    }
+
+    /// Where nodes reach this manager.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// From here on, certificates are signed.
+    pub fn set_authority(&self, authority: Arc<Authority>) {
+        drop(self.authority.set(authority));
+    }
+
+    /// Who signs certificates.
+    pub fn authority(&self) -> Option<&Arc<Authority>> {
+        self.authority.get()
+    }
+
+    /// Whether a user of this machine is an administrator: root, the manager's own user, and members of its group.
+    fn is_admin(&self, uid: u32, gid: u32) -> bool {
+        let uid = Uid::from_raw(uid);
+        uid.is_root()
+            || uid == Uid::effective()
+            || self.admin_group.is_some_and(|group| is_member(uid, gid, group))
+    }
+
+    fn evidence<'a>(&self, peer: Option<&Peer>, headers: &'a HeaderMap) -> Evidence<'a> {
+        let mut evidence =
+            Evidence { bearer: bearer(headers), session: session(headers), ..Evidence::default() };
+        match peer {
+            Some(Peer::Tcp(ip)) if self.insecure => evidence.unguarded = Some(format!("anybody at {ip}")),
+            Some(Peer::Unix { uid, gid }) => evidence.user = Some((*uid, self.is_admin(*uid, *gid))),
+            Some(Peer::Tls { key, .. }) => evidence.tls = *key,
+            Some(Peer::Tcp(_)) | None => {}
+        }
+        evidence
+    }
+}
+
+fn is_member(uid: Uid, gid: u32, group: Gid) -> bool {
+    if Gid::from_raw(gid) == group {
+        return true;
+    }
+    let Ok(Some(user)) = User::from_uid(uid) else { return false };
+    let Ok(name) = std::ffi::CString::new(user.name) else { return false };
+    getgrouplist(&name, user.gid).is_ok_and(|groups| groups.contains(&group))
+}
+
+/// The token that comes with a request.
+pub fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(AUTHORIZATION)?;
+    let text = value.to_str().unwrap_or_default();
+    // Something else than a token is no token either, and not nothing.
+    Some(text.strip_prefix("Bearer ").unwrap_or_default().trim())
+}
+
+/// The session that comes with a request.
+pub fn session(headers: &HeaderMap) -> Option<&str> {
+    let cookies = headers.get_all(COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|text| text.split(';')).filter_map(|pair| pair.trim().split_once('='));
+    pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, secret)| secret)
+}
+
+/// Says to what follows who asks.
+pub async fn identified(
+    State((core, door)): State<(Core, Door)>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let caller = core.caller(&door.evidence(request.extensions().get::<Peer>(), request.headers()));
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn what_headers_show() {
+        let shown = |pairs: &[(&'static str, &str)]| {
+            let headers = headers(pairs);
+            (bearer(&headers).map(str::to_owned), session(&headers).map(str::to_owned))
+        };
+        assert_eq!(shown(&[]), (None, None));
+        assert_eq!(shown(&[("authorization", "Bearer cx1.a ")]), (Some("cx1.a".into()), None));
+        assert_eq!(shown(&[("authorization", "Basic x")]), (Some(String::new()), None), "not nothing");
+        assert_eq!(shown(&[("cookie", "a=b; cxloe-session=s; c=d")]), (None, Some("s".into())));
+        assert_eq!(shown(&[("cookie", "xcxloe-session=s")]), (None, None));
+    }
+
+    #[test]
+    fn connections_show_what_they_are() {
+        let (guarded, open) = (Door::new(false, None, "https://h:1"), Door::new(true, None, "http://h:1"));
+        let none = HeaderMap::new();
+        let tcp = Peer::Tcp([10, 0, 0, 1].into());
+        assert!(guarded.evidence(Some(&tcp), &none).unguarded.is_none());
+        assert!(open.evidence(Some(&tcp), &none).unguarded.is_some());
+        assert!(open.evidence(None, &none).unguarded.is_none());
+        let user = |door: &Door, uid| door.evidence(Some(&Peer::Unix { uid, gid: 77 }), &none).user;
+        assert_eq!(user(&guarded, 0), Some((0, true)));
+        let stranger = Uid::effective().as_raw() + 12_345;
+        assert_eq!(user(&guarded, stranger), Some((stranger, false)));
+        assert_eq!(user(&Door::new(false, Some(77), ""), stranger), Some((stranger, true)), "of the group");
+    }
+}

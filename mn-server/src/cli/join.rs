@@ -1,0 +1,69 @@
+//! `mn-server join`: has this machine let in as a memory node, and starts it.
+
+use clap::Args;
+use cxloe_daemon::command_line::Failure;
+use cxloe_daemon::join::{JoinArgs as Common, Joining, mac_of};
+use cxloe_daemon::options;
+use cxloe_fabric::api::Party;
+use cxloe_fabric::model::Name;
+use cxloe_link::LinkConfig;
+use cxloe_link::udp::own_mac;
+use cxloe_mn::config::{Cli as RunArgs, Config, Settings};
+
+const PROGRAM: &str = "mn-server";
+
+/// Arguments of `mn-server join`.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+The manager is known by the token: nothing else has to be trusted beforehand. The node gets a certificate of 30 days, which
+it renews by itself, and a configuration file; then its service is started. A node at another interface, or with another
+address, joins again, with a new token.
+
+Examples:
+  gmm token create --role mn                                                       on the manager's side
+  mn-server join https://gmm.lab:7440 --token cx1.… -i enp3s0f0 --pool-size 16G
+  mn-server join unix:/run/cxloe-gmm/gmm.sock -i enp3s0f0 --pool-size 16G          on the manager's machine, as root")]
+pub struct JoinArgs {
+    #[command(flatten)]
+    common: Common,
+    /// Options of the node, which go to its configuration file.
+    #[command(flatten)]
+    settings: Settings,
+}
+
+/// Joins. Returns how to run the node, if that is to be done now.
+///
+/// # Errors
+/// When the options do not work, the manager does not let it in, or the service cannot be started.
+pub fn run(args: JoinArgs) -> Result<Option<RunArgs>, Failure> {
+    let JoinArgs { common, settings } = args;
+    let file = common.config(PROGRAM);
+    let kept =
+        if file.exists() { options::read(&file).map_err(Failure::usage)? } else { Settings::default() };
+    let mut settings: Settings = options::over(&settings, &kept);
+    (settings.manager, settings.static_map) = (Some(common.url.clone()), None);
+    let config = Config::new(settings.clone()).map_err(Failure::usage)?;
+    let name = Name::new(config.name.clone()).map_err(Failure::usage)?;
+    let mac = match config.is_over_udp() {
+        true => {
+            let link = LinkConfig { udp: config.udp(), ..LinkConfig::new(&config.interface) };
+            own_mac(&link).map_err(Failure::failed)?
+        }
+        false => mac_of(&config.interface)?,
+    };
+    let identity = config.data_dir.join(format!("mn-{name}.identity"));
+    let url = common.join(Joining {
+        node: Party::MemoryNode(name),
+        macs: vec![mac],
+        key: None,
+        identity: &identity,
+    })?;
+    settings.manager = Some(url);
+    settings.identity = Some(identity);
+    settings.name = Some(config.name.clone());
+    let file = common.write_config(PROGRAM, &options::to_toml(&settings))?;
+    if common.run {
+        return Ok(Some(RunArgs { config: Some(file), print_config: false, settings: Settings::default() }));
+    }
+    common.start(PROGRAM, &file).map(|()| None)
+}
