@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
 
 use cxloe_wire::frame::PublicKey;
@@ -78,6 +78,11 @@ fn make(path: &Path) -> Result<NodeKey, KeyFileError> {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
         writeln!(file, "{}", PublicKey(key.to_bytes()))?;
         file.sync_all()?;
+        // Root may make the key of a daemon that runs as another user: it belongs to whom its folder belongs to.
+        let (of, own) = (fs::metadata(dir)?, file.metadata()?);
+        if own.uid() == 0 && of.uid() != 0 {
+            chown(&new, Some(of.uid()), Some(of.gid()))?;
+        }
         let linked = fs::hard_link(&new, path);
         fs::remove_file(&new)?;
         linked?;
