@@ -5,7 +5,7 @@ mod session_common;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use cxloe_wire::frame::{Message, PublicKey};
+use cxloe_wire::frame::{FEATURE_MULTI, FEATURE_SHARDS, Message, PublicKey};
 use cxloe_wire::session::{Entropy, KeyPair, NodeKey, RequesterConfig, ResponderConfig};
 use session_common::*;
 
@@ -44,6 +44,8 @@ fn handshake() -> (Pair, Vec<Vec<u8>>) {
     };
     let mut p = Pair::with(requester, responder);
     p.memory.key = Some(cn.public());
+    // Features that are added later are not of the example.
+    p.requester.set_features(FEATURE_MULTI | FEATURE_SHARDS);
     p.requester.connect(p.now);
     p.compute();
     p.poll();

@@ -133,7 +133,7 @@ impl Ends {
         let link = self.link("mn0", backend, wait)?;
         let incarnation = self.mappings.table().pool().incarnation();
         let info = link.info();
-        let config = ResponderConfig::new(info.mac, info.max_frame, incarnation, rand::random());
+        let config = ResponderConfig::new(info.mac, info.max_frame, incarnation, rand::random::<u64>());
         Ok((link, config))
     }
 

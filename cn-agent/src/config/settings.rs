@@ -135,6 +135,11 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_key: Option<Vec<PeerKey>>,
 
+    /// A session between keys gets new ones this often [default: 2min]
+    #[arg(long, value_name = "TIME", hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rekey_every: Option<Span>,
+
     /// Speak without keys, although there is a --node-key: for laboratories, and for measuring
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
