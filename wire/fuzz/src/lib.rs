@@ -3,10 +3,12 @@
 //! thinks up; `wire/tests/frame_corpus.rs` runs them on the inputs kept under `corpus/`, so that an ordinary
 //! test run goes through everything found so far.
 
+mod keyed;
 mod responder;
 
 use std::sync::OnceLock;
 
+pub use keyed::keyed;
 pub use responder::responder;
 
 use cxloe_wire::frame::*;
