@@ -179,8 +179,9 @@ impl Ends {
             streams: STREAMS,
             instance: 1,
             key: None,
+            keys: None,
             timing: Timing::default(),
-            seed: setting.seed,
+            seed: setting.seed.into(),
         };
         let (mut requester, mut responder) =
             (Requester::new(config), Responder::new(ResponderConfig::new(MN, max_frame, 1, setting.seed)));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use cxloe_daemon::{Backoff, Break, Connection, Contact, NodeIdentity};
 use cxloe_fabric::api::{ComputeNodeSync, DestroyRegion, ErrorCode, NotFollowed, Party, RegisterComputeNode};
 use cxloe_fabric::client::ClientError;
-use cxloe_fabric::model::{CnId, Name, lineage};
+use cxloe_fabric::model::{CnId, Name, PublicKey, lineage};
 
 use crate::region_controller::RegionController;
 
@@ -33,6 +33,8 @@ pub struct ManagerLinkOptions {
     pub cn: CnId,
     /// Where its frames come from over the `udp` link, if it uses it.
     pub udp: Option<SocketAddr>,
+    /// This node's public key, if it has one.
+    pub key: Option<PublicKey>,
     /// This process's instance id, the same as in its sessions.
     pub instance: u64,
     /// The pauses between two tries.
@@ -43,7 +45,16 @@ impl ManagerLinkOptions {
     /// The usual pauses.
     pub fn new(url: impl Into<String>, name: Name, cn: CnId, instance: u64) -> Self {
         let backoff = Backoff::default();
-        ManagerLinkOptions { url: url.into(), identity: None, name, cn, udp: None, instance, backoff }
+        ManagerLinkOptions {
+            url: url.into(),
+            identity: None,
+            name,
+            cn,
+            udp: None,
+            key: None,
+            instance,
+            backoff,
+        }
     }
 }
 
@@ -89,10 +100,10 @@ struct Shell {
 impl Shell {
     /// From a registration until something breaks it.
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
-        let ManagerLinkOptions { name, cn, udp, instance, .. } = self.options.clone();
+        let ManagerLinkOptions { name, cn, udp, key, instance, .. } = self.options.clone();
         let client = contact.client();
         let seen = self.controller.seen();
-        let request = RegisterComputeNode { cn_id: cn, name, udp, key: None, instance_id: instance, seen };
+        let request = RegisterComputeNode { cn_id: cn, name, udp, key, instance_id: instance, seen };
         let answered = contact.ask(client.register_compute_node(&request)).await;
         if answered.as_ref().is_err_and(is_stale) {
             self.say_not_followed(contact).await?;

@@ -74,8 +74,9 @@ impl Cn {
             streams: 4,
             instance: u64::from(index),
             key: None,
+            keys: None,
             timing: Timing::default(),
-            seed: 1 + u64::from(index),
+            seed: (1 + u64::from(index)).into(),
         };
         let peer = engine.add_peer(config, Time::ZERO);
         let target = Target { peer, cmem: 0, incarnation: None };

@@ -67,6 +67,8 @@ local HELLO_STATUS = {
     [5] = "not the integrity configured here",
     [6] = "the memory node is about to stop",
     [7] = "the address is not that of the shard",
+    [8] = "this CN has a key, and has to show it",
+    [9] = "many handshakes: ask again with the cookie",
 }
 local FAULT_STATUS = {
     [1] = "NXM: nothing is mapped there",
@@ -124,6 +126,14 @@ field("hello_ack.features", u32, "Features", base.HEX)
 field("hello_ack.max_frame", u16, "Largest frame of the session", base.DEC)
 field("hello_ack.streams", u8, "Streams granted", base.DEC)
 field("hello_ack.reserved", ProtoField.bytes, "Reserved")
+field("keyed.ephemeral", ProtoField.bytes, "Ephemeral public key")
+field("keyed.static", ProtoField.bytes, "Public key of the CN, encrypted")
+field("keyed.stamp", ProtoField.bytes, "Time stamp, encrypted")
+field("keyed.tag", ProtoField.bytes, "Tag")
+field("keyed.mac1", ProtoField.bytes, "mac1")
+field("keyed.mac2", ProtoField.bytes, "mac2")
+field("keyed.mac", ProtoField.bytes, "mac")
+field("keyed.cookie", ProtoField.bytes, "Cookie, encrypted")
 field("echo.reply_len", u16, "Length of each answer", base.DEC)
 field("echo.reply_count", u16, "Answers", base.DEC)
 field("echo.index", u16, "Which answer", base.DEC)
@@ -811,6 +821,39 @@ local function show_record(tree, record)
     end
 end
 
+-- What stands behind the checksum of a Hello or HelloAck of version 2: field and length, one behind the other.
+local KEYED = {
+    [0x10] = {
+        { "keyed.ephemeral", 32 }, { "keyed.static", 48 }, { "keyed.stamp", 28 }, { "keyed.mac1", 16 },
+        { "keyed.mac2", 16 },
+    },
+    [0x90] = { { "keyed.ephemeral", 32 }, { "keyed.tag", 16 }, { "keyed.mac", 16 } },
+    cookie = { { "keyed.cookie", 44 } },
+}
+
+-- Shows it from `at` on; how long it is, 0 if there is none.
+local function show_keyed(tree, tvb, at)
+    local code = tvb(0, 1):uint()
+    local fields = KEYED[code]
+    if code == 0x10 and tvb(HEADER, 2):uint() ~= 2 then
+        return 0
+    elseif code == 0x90 and tvb(HEADER + 4, 1):uint() == 9 then
+        fields = KEYED.cookie
+    end
+    local total = 0
+    for _, part in ipairs(fields or {}) do
+        total = total + part[2]
+    end
+    if total == 0 or tvb:len() < at + total then
+        return 0
+    end
+    for _, part in ipairs(fields) do
+        tree:add(F[part[1]], tvb(at, part[2]))
+        at = at + part[2]
+    end
+    return total
+end
+
 local function show_trailer(tree, tvb, pinfo, record, body_end)
     local trailer = math.min(record.trailer, tvb:len() - body_end)
     if trailer > 0 then
@@ -832,10 +875,14 @@ local function show_trailer(tree, tvb, pinfo, record, body_end)
             item:add_proto_expert_info(X.bad_trailer)
         end
     end
-    local padding = tvb:len() - body_end - trailer
+    local behind = body_end + trailer
+    if trailer == CRC_LEN then
+        behind = behind + show_keyed(tree, tvb, behind)
+    end
+    local padding = tvb:len() - behind
     if padding > 0 then
-        local item = tree:add(F.padding, tvb(body_end + trailer, padding))
-        if record.trailer > 0 and not tvb:raw(body_end + trailer, padding):match("^%z*$") then
+        local item = tree:add(F.padding, tvb(behind, padding))
+        if record.trailer > 0 and not tvb:raw(behind, padding):match("^%z*$") then
             item:add_proto_expert_info(X.padding_used)
         end
     end

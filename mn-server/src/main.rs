@@ -18,6 +18,7 @@ use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample
 use cxloe_daemon::to_stderr;
 use cxloe_daemon::{Bound, Ending, NodeIdentity, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_fabric::model::Watermark;
+use cxloe_link::keys::SYSTEM;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
@@ -25,7 +26,7 @@ use cxloe_link::{Extras, LinkConfig, LinkHealth, UdpConfig, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
-use cxloe_mn::control::{ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
+use cxloe_mn::control::{KeyRing, ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
 use cxloe_mn::metrics;
 use cxloe_mn::pool::{ByteSize, Host, Pool};
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
@@ -79,6 +80,13 @@ fn run(config: &Config) -> Result<(), Failure> {
     let table = Arc::clone(mappings.table());
 
     let key = config.key_file.as_deref().map(read_key).transpose()?;
+    let node_key = config.own_key()?;
+    let named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
+    let ring = KeyRing::open(named, Some(StateFile::at(config.keys_path())?))?;
+    match &node_key {
+        Some(key) => info!(key = %key.public(), "sessions with compute nodes that have keys are sealed"),
+        None => info!("this node has no key: sessions are insecure, or sealed with a pre-shared key"),
+    }
     let mut workers = Vec::new();
     let mut macs: Vec<Mac> = Vec::new();
     let mut mtu = 0;
@@ -103,10 +111,12 @@ fn run(config: &Config) -> Result<(), Failure> {
             early_buffers_total: config.reorder_total_max as usize,
             idle_after: config.session_timeout,
             key: key.clone(),
-            ..ResponderConfig::new(info.mac, info.max_frame, pool.incarnation(), rand::random())
+            node_key: node_key.clone(),
+            ..ResponderConfig::new(info.mac, info.max_frame, pool.incarnation(), SYSTEM)
         };
         let mut service = Service::new(responder, Arc::clone(&table), config.tlb_entries);
         service.set_congestion(config.congestion());
+        service.set_keys(ring.admitted());
         let pauses = config.pfc && !config.is_over_udp();
         let pfc = if pauses { Some(PfcSocket::open(&config.interface)?) } else { None };
         let options = WorkerOptions {
@@ -114,6 +124,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             cpu: config.cpus.get(index as usize).copied(),
             wait: config.wait,
             echo: config.echo.clone(),
+            keyed: node_key.is_some(),
         };
         workers.push(WorkerHandle::start(link, service, pfc, options, ending.worker())?);
     }
@@ -131,6 +142,8 @@ fn run(config: &Config) -> Result<(), Failure> {
                 kind: config.device,
                 udp: config.is_over_udp().then(|| own_address(&configs[0])).transpose()?,
                 peers: udp.peers,
+                key: node_key.as_ref().map(|key| key.public()),
+                keys: Some(ring),
                 ..ManagerLinkOptions::new(url, &config.name, macs, mtu as u32)
             };
             let reporters: Vec<_> = workers.iter().map(WorkerHandle::reporter).collect();

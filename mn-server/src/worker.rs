@@ -4,6 +4,7 @@
 //! The thread owns its rings, its sessions and its TLB. The rest of the process reaches it through
 //! [`WorkerHandle`]: two flags it looks at between batches, and a report it writes when asked.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use cxloe_daemon::pin;
 use cxloe_link::Clock;
+use cxloe_link::keys::Handshaker;
 use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkCounters, LinkError, echo};
@@ -30,6 +32,8 @@ const SPINS: u32 = 64;
 const FULL_RING_SLEEP: Duration = Duration::from_micros(100);
 /// How often a session's silence is looked at.
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
+/// How often it is said that a CN is refused.
+const REFUSAL_EVERY: Duration = Duration::from_secs(60);
 /// How often peers are told of the end, and for how long.
 const BYE_EVERY: Duration = Duration::from_millis(20);
 const DRAIN_MAX: Duration = Duration::from_millis(500);
@@ -115,6 +119,8 @@ pub struct WorkerOptions {
     pub wait: WaitStyle,
     /// Whose Echo frames it answers.
     pub echo: EchoFor,
+    /// Whether it talks with compute nodes that have keys.
+    pub keyed: bool,
 }
 
 impl WorkerHandle {
@@ -129,7 +135,9 @@ impl WorkerHandle {
     ) -> std::io::Result<WorkerHandle> {
         let shared = Arc::new(Shared::default());
         let own = link.info().mac;
+        let handshaker = options.keyed.then(Handshaker::start).transpose()?;
         let mut worker = Worker {
+            handshaker,
             link,
             service,
             pfc,
@@ -141,6 +149,7 @@ impl WorkerHandle {
             waiter: Waiter::new(options.wait),
             housekeeping_at: Time::ZERO,
             reopened: 0,
+            refused: BTreeMap::new(),
         };
         let thread = thread::Builder::new().name(format!("worker-{}", options.index)).spawn(move || {
             if let Some(cpu) = options.cpu {
@@ -210,9 +219,13 @@ struct Worker {
     shared: Arc<Shared>,
     clock: Clock,
     waiter: Waiter,
+    /// Computes for sessions between keys; `None` without a key.
+    handshaker: Option<Handshaker<()>>,
     housekeeping_at: Time,
     /// How often the link had been opened again when this was last looked at.
     reopened: u32,
+    /// CNs that were refused for their keys, and when that was said.
+    refused: BTreeMap<Mac, Time>,
 }
 
 impl Worker {
@@ -221,6 +234,9 @@ impl Worker {
         let mut empty = 0;
         loop {
             let received = self.batch(now)?;
+            if self.handshaker.is_some() {
+                self.shake_hands(now)?;
+            }
             if received > 0 {
                 empty = 0;
                 now = self.clock.now();
@@ -247,7 +263,8 @@ impl Worker {
                 return self.drain();
             }
             self.link.flush()?;
-            let waiting = self.service.is_stalled() || self.link.has_unsent();
+            let computing = self.handshaker.as_ref().is_some_and(Handshaker::is_busy);
+            let waiting = self.service.is_stalled() || self.link.has_unsent() || computing;
             if let Idle::Sleep(most) = self.waiter.after(0, now, waiting.then(|| now + FULL_RING_SLEEP)) {
                 self.service.park();
                 self.link.wait(most)?;
@@ -281,6 +298,21 @@ impl Worker {
             self.link.flush()?;
         }
         Ok(received)
+    }
+
+    /// Has Diffie-Hellman done, and answers where it has been.
+    #[inline]
+    fn shake_hands(&mut self, now: Time) -> Result<(), LinkError> {
+        let Some(handshaker) = &mut self.handshaker else { return Ok(()) };
+        while let Some(job) = self.service.responder().poll_handshake() {
+            handshaker.compute((), job);
+        }
+        let mut any = false;
+        while let Some(((), done)) = handshaker.finished() {
+            self.service.handshake_done(done, now, self.link.transmit());
+            any = true;
+        }
+        if any { self.link.flush() } else { Ok(()) }
     }
 
     /// Has others told if too many frames wait.
@@ -321,8 +353,10 @@ impl Worker {
             // What cannot be sent now is tried again at the next turn.
             let _ = self.link.flush();
         }
+        self.service.end_revoked(self.link.transmit());
         let responder = self.service.responder();
         responder.poll(now);
+        let mut refused = Vec::new();
         while let Some(event) = responder.poll_event() {
             match event {
                 ResponderEvent::Started { cn, replaced } => {
@@ -341,8 +375,31 @@ impl Worker {
                     worker = index, peer = %cn, theirs = version, ours = cxloe_wire::frame::PROTOCOL_VERSION,
                     "refused a CN of another protocol version; upgrade the older of the two"
                 ),
+                ResponderEvent::KeyRefused { cn, shown } => refused.push((cn, shown)),
+                ResponderEvent::Revoked(cn) => tracing::warn!(
+                    worker = index, peer = %cn, "session ended: the CN's key is another by now, or is known by now"
+                ),
             }
         }
+        for (cn, shown) in refused {
+            // It goes on being refused, at every call: the log has it once a minute.
+            if self.refused.get(&cn).is_none_or(|at| now - *at > REFUSAL_EVERY) {
+                self.refused.insert(cn, now);
+                match shown {
+                    Some(key) => tracing::warn!(
+                        worker = index, peer = %cn, %key,
+                        "refused a CN that showed a key which is not the one known for it, or for which none is known; \
+                         `mn-server --peer-key` or the manager says whose is whose"
+                    ),
+                    None => tracing::warn!(
+                        worker = index, peer = %cn,
+                        "refused a CN that showed no key, although one is known for it: it runs with --insecure, is of an \
+                         older release, or somebody else speaks in its name"
+                    ),
+                }
+            }
+        }
+        self.refused.retain(|_, at| now - *at <= REFUSAL_EVERY);
         if self.shared.report_wanted.swap(false, Ordering::Relaxed) {
             let tlb = self.service.tlb_counters();
             let report = WorkerReport {

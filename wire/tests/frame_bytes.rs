@@ -207,7 +207,9 @@ fn handshake_codes() {
         (5, HelloStatus::Integrity),
         (6, HelloStatus::Draining),
         (7, HelloStatus::Shard),
-        (8, HelloStatus::Unknown(8)),
+        (8, HelloStatus::KeyNeeded),
+        (9, HelloStatus::Cookie),
+        (10, HelloStatus::Unknown(10)),
         (255, HelloStatus::Unknown(255)),
     ] {
         assert_eq!((HelloStatus::from(code), u8::from(status)), (status, code));

@@ -54,6 +54,11 @@ fn trailer() {
 }
 
 #[test]
+fn keyed() {
+    replay("keyed", checks::keyed);
+}
+
+#[test]
 fn responder() {
     replay("responder", checks::responder);
 }

@@ -42,7 +42,7 @@ fn hello_ack() -> HelloAck {
 }
 
 fn aead() -> Seal {
-    Seal::Aead(Box::new(Aead::derive(KEY, CN, MN, &hello(), &hello_ack()).unwrap()))
+    Seal::Aead(Aead::derive(KEY, CN, MN, &hello(), &hello_ack()).unwrap())
 }
 
 fn seals() -> [Seal; 2] {
@@ -201,7 +201,7 @@ fn no_other_place_in_the_session_passes() {
 #[test]
 fn no_other_session_passes() {
     let derive = |key: &[u8], cn, mn, hello: &Hello, ack: &HelloAck| {
-        Seal::Aead(Box::new(Aead::derive(key, cn, mn, hello, ack).unwrap()))
+        Seal::Aead(Aead::derive(key, cn, mn, hello, ack).unwrap())
     };
     let (hello, ack) = (hello(), hello_ack());
     let others = [

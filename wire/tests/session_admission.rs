@@ -34,7 +34,7 @@ fn invented(p: &mut Pair, number: u32) -> (Requester, Vec<Vec<u8>>) {
     let [a, b, c, d] = number.to_be_bytes();
     let mut config = requester_config();
     config.identity.own = Mac([6, 1, a, b, c, d]);
-    config.seed = u64::from(number) + 7;
+    config.seed = (u64::from(number) + 7).into();
     let mut stranger = Requester::new(config);
     let mut up = Sent::default();
     stranger.connect(p.now);
@@ -103,7 +103,7 @@ fn r10_an_offer_outlasts_those_to_others_and_a_few_in_its_own_name() {
     }
     // Somebody else says Hello in this CN's name, again and again, and is answered; but cannot start what he is offered.
     for seed in 0..10 {
-        let mut other = Requester::new(RequesterConfig { seed: 900 + seed, ..requester_config() });
+        let mut other = Requester::new(RequesterConfig { seed: (900 + seed).into(), ..requester_config() });
         let mut up = Sent::default();
         other.connect(p.now);
         other.poll(p.now, &mut up, &mut Log::default());
@@ -122,7 +122,7 @@ fn r10_a_flood_of_hellos_takes_bounded_room_and_disturbs_nobody() {
     for i in 0..5_000_u32 {
         let [a, b, c, d] = i.to_be_bytes();
         config.identity.own = Mac([6, 1, a, b, c, d]);
-        config.seed = u64::from(i);
+        config.seed = u64::from(i).into();
         let mut flood = Requester::new(config.clone());
         let mut up = Sent::default();
         flood.connect(p.now);

@@ -210,7 +210,8 @@ fn an_open_session_does_not_allocate() {
             instance: 1,
             key: key.clone(),
             timing: Timing::default(),
-            seed: 1,
+            keys: None,
+            seed: 1.into(),
         };
         let mut ends = Ends {
             requester: Requester::new(config),

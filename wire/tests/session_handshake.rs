@@ -91,8 +91,8 @@ fn delayed_and_replayed_handshakes_change_nothing() {
     // A replay between HelloAck and Start does not take the offer away.
     let old_hello = &seen[0];
     let mut q = Pair::with(
-        RequesterConfig { seed: 123, ..requester_config() },
-        ResponderConfig { seed: 456, ..responder_config() },
+        RequesterConfig { seed: 123.into(), ..requester_config() },
+        ResponderConfig { seed: 456.into(), ..responder_config() },
     );
     q.requester.connect(q.now);
     q.poll();
@@ -228,7 +228,7 @@ fn control_frames_repeated_or_of_another_session_are_ignored() {
     p.deliver_down(&pong);
     assert_eq!(p.requester.counters().duplicates, 1);
     // A Bye of another session does not end this one.
-    let mut q = Pair::with(requester_config(), ResponderConfig { seed: 1_234, ..responder_config() });
+    let mut q = Pair::with(requester_config(), ResponderConfig { seed: 1_234.into(), ..responder_config() });
     q.connect();
     exchange(&mut q, 1);
     for _ in 0..3 {

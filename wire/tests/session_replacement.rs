@@ -62,7 +62,7 @@ fn queued_writes_of_an_old_session_are_never_executed_after_start() {
 fn a_second_agent_is_refused_while_the_first_one_lives() {
     let mut p = Pair::open();
     p.mn_events();
-    let mut second = Requester::new(RequesterConfig { instance: 78, seed: 44, ..requester_config() });
+    let mut second = Requester::new(RequesterConfig { instance: 78, seed: 44.into(), ..requester_config() });
     let mut up = Sent::default();
     second.connect(p.now);
     let end = p.now + 3_000 * MS;
@@ -95,7 +95,7 @@ fn a_new_agent_takes_over_from_one_that_is_gone() {
     let mut p = Pair::open();
     p.mn_events();
     p.pass(100 * MS);
-    p.requester = Requester::new(RequesterConfig { instance: 78, seed: 44, ..requester_config() });
+    p.requester = Requester::new(RequesterConfig { instance: 78, seed: 44.into(), ..requester_config() });
     p.requester.connect(p.now);
     p.run(300 * MS);
     assert!(!p.requester.is_open(), "the old one is given time to show itself");

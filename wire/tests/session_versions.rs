@@ -40,7 +40,7 @@ fn asked(p: &mut Pair, time: std::time::Duration) -> Vec<u16> {
 
 /// The memory node as another release, with the memory it had.
 fn replace(p: &mut Pair, versions: RangeInclusive<u16>) {
-    p.responder = Responder::new(ResponderConfig { seed: 99, ..responder_config() });
+    p.responder = Responder::new(ResponderConfig { seed: 99.into(), ..responder_config() });
     p.responder.set_versions(versions);
 }
 

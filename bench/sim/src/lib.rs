@@ -56,6 +56,7 @@ mod kernel;
 mod layout;
 mod memory_node;
 mod mistake;
+mod node_keys;
 mod operation;
 mod overrides;
 mod paces;

@@ -59,8 +59,10 @@ pub struct Plan {
     pub batch: usize,
     /// How long nodes wait for what.
     pub timing: Timing,
-    /// Frames are sealed with a key.
+    /// Frames are sealed with a pre-shared key.
     pub sealed: bool,
+    /// Nodes have keys: sessions are sealed under keys of their own, which are replaced every 40 ms. Outweighs `sealed`.
+    pub keyed: bool,
     /// What befalls the nodes.
     pub troubles: Troubles,
     /// Nothing planned can make an operation fail, so none may.
@@ -226,6 +228,7 @@ impl Plan {
             batch: 64,
             timing: TIMING,
             sealed: false,
+            keyed: false,
             troubles: Troubles::NONE,
             all_succeed: scenario.is_harmless(),
             mistake: None,
@@ -323,6 +326,8 @@ impl Plan {
         self.path = storm(r);
         self.batch = pick(r, &[1, 8, 64]);
         self.sealed = r.below(6) == 0;
+        // By a sequence of its own: what else follows from a seed stays as it was.
+        self.keyed = Random::part(self.seed, 7_001).below(6) == 0;
         self.timing = pick(r, &[Timing::default(), TIMING, TIMING]);
         for mn in &mut self.mns {
             mn.port = pick(r, &[port, port, slow]);
@@ -419,6 +424,7 @@ pub const TIMING: Timing = Timing {
     timeout_initial: Duration::from_millis(2),
     timeout_min: Duration::from_micros(200),
     timeout_max: Duration::from_millis(10),
+    rekey_every: Duration::from_millis(40),
 };
 
 /// The PFC class of all frames.

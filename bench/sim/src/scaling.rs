@@ -266,8 +266,9 @@ impl Run {
                 streams: STREAMS,
                 instance: 1,
                 key: None,
+                keys: None,
                 timing: Timing::default(),
-                seed: shard.into(),
+                seed: u64::from(shard).into(),
             });
             requester.set_shard(CN, shard);
             requester.connect(Time::ZERO);

@@ -19,6 +19,7 @@ use crate::control::operator::Operator;
 use crate::fabric::Fabric;
 use crate::layout::Layout;
 use crate::memory_node::MemoryNode;
+use crate::node_keys;
 use crate::paces::SAMPLE_EVERY;
 use crate::plan::{self, CnPlan, Plan};
 use crate::surroundings::Surroundings;
@@ -81,13 +82,14 @@ impl<'a> World<'a> {
         }
         let mn_macs: Vec<Mac> = (0..plan.mns.len()).map(Name::mn).collect();
         let cn_macs: Vec<Mac> = (0..plan.cns.len()).map(Name::cn).collect();
-        let key: Option<PreSharedKey> = plan.sealed.then(|| KEY.into());
+        let key: Option<PreSharedKey> = (plan.sealed && !plan.keyed).then(|| KEY.into());
         let mut mns = Vec::new();
         for (i, (own, node)) in mn_macs.iter().zip(&plan.mns).enumerate() {
             let link = net.attach(*own, node.port).expect("a new address");
             let config = ResponderConfig {
                 early_buffers: node.early_buffers,
                 key: key.clone(),
+                node_key: plan.keyed.then(|| node_keys::key_of(*own)),
                 ..ResponderConfig::new(*own, plan.max_frame, 0, seed ^ (0x100 + i as u64))
             };
             let mut mn = match &plan.fabric {
@@ -101,6 +103,9 @@ impl<'a> World<'a> {
             mn.slow_down(node.service);
             mn.watch_queue(node.congestion);
             mn.know_multi(node.multi);
+            if plan.keyed {
+                mn.admit(node_keys::admitted(&cn_macs));
+            }
             plan.mistake.into_iter().for_each(|mistake| mn.plant(mistake));
             mns.push(mn);
         }
@@ -113,8 +118,9 @@ impl<'a> World<'a> {
                 streams: node.streams,
                 instance: 1 + i as u64,
                 key: key.clone(),
+                keys: plan.keyed.then(|| node_keys::pair_of(*own, *peer)),
                 timing: plan.timing,
-                seed: seed ^ peer.to_u64().rotate_left(16),
+                seed: (seed ^ peer.to_u64().rotate_left(16)).into(),
             };
             let random = Random::part(seed, 10 + i as u64);
             let requesters = mn_macs.iter().map(requester).collect();

@@ -129,6 +129,10 @@ pub struct RegionArgs {
     #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Memory")]
     pub rate_control: Switch,
 
+    /// This compute node's key: sessions with memory nodes that have one are sealed; made if there is none in FILE
+    #[arg(long, value_name = "FILE", help_heading = "Memory")]
+    pub node_key: Option<PathBuf>,
+
     /// The memory node does not answer bare echoes: measure without the limit
     #[arg(long, help_heading = "Memory")]
     pub no_echo: bool,
@@ -212,6 +216,7 @@ impl Session {
             granularity: region.granularity,
             timeout: Duration::from_secs(10),
             rate_control: (region.rate_control == Switch::On).then(RateControl::default),
+            node_key: region.node_key.clone(),
         })?;
         let info = port.link().info().clone();
         let target = Target {

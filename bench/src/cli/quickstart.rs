@@ -160,6 +160,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         granularity: Granularity::PAGE,
         timeout: Duration::from_secs(10),
         rate_control: (args.rate_control == Switch::On).then(RateControl::default),
+        node_key: None,
     })?;
     let Connected { mut port, region, hpa, peer, lease } = connected;
     let info = port.link().info().clone();

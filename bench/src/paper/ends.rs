@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, Route, Target as RouteTarget};
 use cxloe_fabric::model::Watermark;
@@ -133,7 +133,7 @@ impl Ends {
         let link = self.link("mn0", backend, wait)?;
         let incarnation = self.mappings.table().pool().incarnation();
         let info = link.info();
-        let config = ResponderConfig::new(info.mac, info.max_frame, incarnation, rand::random());
+        let config = ResponderConfig::new(info.mac, info.max_frame, incarnation, rand::random::<u64>());
         Ok((link, config))
     }
 
@@ -147,7 +147,8 @@ impl Ends {
         let (link, config) = self.memory_node(backend, wait)?;
         let service = Service::new(config, Arc::clone(self.table()), TLB_ENTRIES_DEFAULT);
         let echo = EchoFor { sessions: true, named: Vec::new() };
-        let options = WorkerOptions { index: 0, cpu: self.cores.map(|(_, theirs)| theirs), wait, echo };
+        let options =
+            WorkerOptions { index: 0, cpu: self.cores.map(|(_, theirs)| theirs), wait, echo, keyed: false };
         let worker = WorkerHandle::start(link, service, None, options, || {})
             .map_err(PaperError::io("starting the memory node's thread"))?;
         Ok(Served(Some(worker)))
@@ -164,6 +165,7 @@ impl Ends {
             streams: STREAMS_DEFAULT,
             instance: rand::random(),
             key: None,
+            keys: StationKeys::none(cxloe_link::keys::SYSTEM),
             timing: Timing::default(),
         };
         let mut port = Port::new(link, Engine::new(CacheConfig::OFF), wait);

@@ -8,7 +8,7 @@ use cxloe_wire::random::Random;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::cache::{CacheConfig, LineCache};
 use cxloe_cn_core::engine::{Engine, EngineError, Route, Sink, Target as RouteTarget};
 use cxloe_fabric::model::Watermark;
@@ -235,6 +235,7 @@ fn sessions() -> Result<Option<(i64, f64, f64)>, PaperError> {
             streams: STREAMS_DEFAULT,
             instance: index + 1,
             key: None,
+            keys: StationKeys::none(1.into()),
             timing: Timing::default(),
         };
         let mut engine = Engine::new(CacheConfig::OFF);

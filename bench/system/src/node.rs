@@ -1,20 +1,23 @@
 //! Daemons and compute nodes for tests: a real `mn-server` with a static map, and line ports that reach it.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
+use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, Route, Target};
 use cxloe_lab::{Lab, Process, program};
+use cxloe_link::keys::{SYSTEM, epoch_ns};
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Link, LinkConfig, UdpConfig, join_queues, open};
 use cxloe_port::port::Port;
-use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
-use cxloe_wire::session::Timing;
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac, PublicKey};
+use cxloe_wire::session::{NodeKey, Timing};
 use nix::sys::signal::Signal;
 
 use crate::cable::{CN_AT, MN_AT, Over};
@@ -197,6 +200,22 @@ pub fn port_of(
     instance(link, (queues, 0x5EED), peer, (hpa, bytes), cache)
 }
 
+/// A line port by a session between keys: `own`, and the memory nodes' as `peers` names them.
+///
+/// # Errors
+/// When the kernel or the engine refuses.
+pub fn keyed_port(
+    link: Box<dyn Link>,
+    own: Arc<NodeKey>,
+    peers: BTreeMap<Mac, PublicKey>,
+    peer: Mac,
+    hpa: u64,
+    bytes: u64,
+) -> Outcome<Port> {
+    let keys = StationKeys { own: Some(own), named: peers, ..StationKeys::none(SYSTEM) };
+    port_with(link, (1, 0x5EED), peer, (hpa, bytes), CacheConfig::OFF, keys)
+}
+
 fn instance(
     link: Box<dyn Link>,
     (queues, instance): (usize, u64),
@@ -204,19 +223,35 @@ fn instance(
     (hpa, bytes): (u64, u64),
     cache: CacheConfig,
 ) -> Outcome<Port> {
+    port_with(link, (queues, instance), peer, (hpa, bytes), cache, StationKeys::none(SYSTEM))
+}
+
+fn port_with(
+    link: Box<dyn Link>,
+    (queues, instance): (usize, u64),
+    peer: Mac,
+    (hpa, bytes): (u64, u64),
+    cache: CacheConfig,
+    keys: StationKeys,
+) -> Outcome<Port> {
     let info = link.info().clone();
-    let station = Station {
+    let mut station = Station {
         own: info.mac,
         ethertype: ETHERTYPE_DEFAULT,
         max_frame: info.max_frame,
         streams: STREAMS_DEFAULT,
         instance,
         key: None,
+        keys,
         timing: Timing::default(),
     };
     let mut port =
         Port::new(link, Engine::new(cache), WaitStyle::Adaptive { spin: Duration::from_micros(50) });
     port.engine().set_queues(queues);
+    if station.keys.own.is_some() {
+        port.shake_hands()?;
+        station.keys.epoch_ns = epoch_ns(port.clock());
+    }
     let now = port.clock().now();
     let peer = port.engine().add_peer(station.requester(peer), now);
     port.engine().add_route(Route::direct(hpa, bytes, Target { peer, cmem: 0, incarnation: None }))?;

@@ -74,6 +74,7 @@ impl Region {
             granularity: Granularity::PAGE,
             timeout: CONNECT_MAX,
             rate_control: Some(RateControl::default()),
+            node_key: std::env::var_os("CXLOE_NODE_KEY").map(Into::into),
         };
         let Connected { port, region, hpa, lease, .. } = Connected::open(&connect).map_err(words)?;
         let region = InlineRegion::map(port, hpa, region.size, options.inline()).map_err(words)?;

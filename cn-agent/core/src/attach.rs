@@ -11,13 +11,15 @@
 //! anything moving. Only decoders that are committed are routed. What a CXL device of this machine serves of it is no route
 //! but local memory, and calls no memory node.
 
+use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::string::ToString;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use cxloe_fabric::hdm::Decoder;
 use cxloe_fabric::model::{HdmDecoder, Leg, LegState, Region};
-use cxloe_wire::frame::Mac;
-use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, Timing};
+use cxloe_wire::frame::{Mac, PublicKey};
+use cxloe_wire::session::{Entropy, Identity, KeyPair, NodeKey, PreSharedKey, RequesterConfig, Timing};
 use cxloe_wire::time::Time;
 
 use crate::attachments::{Attachment, reach_of};
@@ -37,10 +39,41 @@ pub struct Station {
     pub streams: u8,
     /// This process's instance id, random.
     pub instance: u64,
-    /// Key for sealed frames.
+    /// Pre-shared key for sealed frames, with memory nodes whose own key is not known.
     pub key: Option<PreSharedKey>,
+    /// This node's key, and whose are whose.
+    pub keys: StationKeys,
     /// How long to wait for what.
     pub timing: Timing,
+}
+
+/// Keys as a compute node knows them.
+#[derive(Clone, Debug)]
+pub struct StationKeys {
+    /// Where nonces and ephemeral keys come from.
+    pub entropy: Entropy,
+    /// This node's key; `None`: sessions are not between keys.
+    pub own: Option<Arc<NodeKey>>,
+    /// Public keys of memory nodes that were named to this node; they outweigh the manager's.
+    pub named: BTreeMap<Mac, PublicKey>,
+    /// Public keys of memory nodes as the manager told them last.
+    pub told: BTreeMap<Mac, PublicKey>,
+    /// What the clock of the wall showed at [`Time::ZERO`], in nanoseconds since the Unix epoch.
+    pub epoch_ns: u64,
+}
+
+impl StationKeys {
+    /// None.
+    pub fn none(entropy: Entropy) -> StationKeys {
+        StationKeys { entropy, own: None, named: BTreeMap::new(), told: BTreeMap::new(), epoch_ns: 0 }
+    }
+
+    /// The keys of a session with the memory node at `peer`, if both are known.
+    pub fn with(&self, peer: Mac) -> Option<KeyPair> {
+        let own = Arc::clone(self.own.as_ref()?);
+        let peer = *self.named.get(&peer).or_else(|| self.told.get(&peer))?;
+        Some(KeyPair { own, peer, epoch_ns: self.epoch_ns })
+    }
 }
 
 /// Streams of a session unless told otherwise: enough that one lost frame does not hold up everything.
@@ -91,10 +124,17 @@ impl Station {
             streams: self.streams,
             instance: self.instance,
             key: self.key.clone(),
+            keys: self.keys.with(peer),
             timing: self.timing,
-            // Another for each peer; nonces need to differ, not to be secret.
-            seed: self.instance ^ peer.to_u64().rotate_left(16),
+            // Another for each peer.
+            seed: self.keys.entropy.part(self.instance ^ peer.to_u64().rotate_left(16)),
         }
+    }
+
+    /// Takes over which public key is which memory node's: sessions that were agreed on otherwise are agreed on anew.
+    pub fn tell_keys(&mut self, engine: &mut Engine, told: BTreeMap<Mac, PublicKey>, now: Time) {
+        self.keys.told = told;
+        engine.set_keys(|mac| self.keys.with(mac), now);
     }
 
     /// Attaches a region at its address: calls its memory nodes, adds the routes of its committed decoders as far as they
@@ -241,6 +281,7 @@ mod tests {
                 streams: 2,
                 instance: 1,
                 key: None,
+                keys: StationKeys::none(1.into()),
                 timing: Timing::default(),
             };
             Node { station, engine: Engine::new(CacheConfig::OFF), link }

@@ -15,6 +15,10 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
         return None;
     };
     Some(match status {
+        HelloStatus::VersionMismatch if (*version_min..=*version_max).contains(&PROTOCOL_VERSION) => format!(
+            "memory node {mac} speaks without keys, and its key is known: it is not spoken to without; take --insecure away there, \
+             or upgrade it"
+        ),
         HelloStatus::VersionMismatch => format!(
             "memory node {mac} speaks protocol versions {version_min} to {version_max}, this program {PROTOCOL_VERSION}; upgrade the older of the two"
         ),
@@ -23,7 +27,8 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
         ),
         HelloStatus::NotAllowed => {
             format!(
-                "memory node {mac} has nothing for this CN; create a region for it with `gmm create-region`"
+                "memory node {mac} has nothing for this CN, or knows another key for it; create a region for it with `gmm \
+                 create-region`, or join again"
             )
         }
         HelloStatus::NoResources => {
@@ -35,8 +40,12 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
         HelloStatus::Shard => format!(
             "memory node {mac} takes no sessions of several queues; upgrade it, or leave --queues out"
         ),
+        HelloStatus::KeyNeeded => format!(
+            "memory node {mac} knows a key for this CN and takes nobody for it without; start this node with --node-key, and \
+             without --insecure"
+        ),
         HelloStatus::Draining => format!("memory node {mac} is about to stop and takes no new session"),
-        HelloStatus::Ok | HelloStatus::Unknown(_) => {
+        HelloStatus::Ok | HelloStatus::Cookie | HelloStatus::Unknown(_) => {
             format!(
                 "memory node {mac} refuses the session with status {status:?}; upgrade the older of the two"
             )

@@ -1,23 +1,27 @@
 //! Becoming a compute node of one's own: a program registers with the manager under its interface's address,
 //! gets a region, and reaches it by a line port in its own process.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::manager::{Manager, ManagerError};
 use crate::port::{Port, PortError};
 use crate::rate_control::RateControl;
-use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::attachments::Attachment;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
 use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{CnId, Leg, MacError, Name, NameError, Region, Watermark};
+use cxloe_link::keys::{KeyFileError, SYSTEM, epoch_ns, node_key};
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Extras, LinkConfig, LinkError, open_with};
-use cxloe_wire::frame::{Mac, SHARDS_MAX};
+use cxloe_wire::frame::{Mac, PublicKey, SHARDS_MAX};
 use cxloe_wire::session::Timing;
 
 /// What to connect with.
@@ -45,6 +49,8 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// How requests are paced; `None`: not at all.
     pub rate_control: Option<RateControl>,
+    /// File with the key of this compute node, made if there is none: sessions with memory nodes that have keys are sealed.
+    pub node_key: Option<PathBuf>,
 }
 
 /// Why there is no connection.
@@ -82,6 +88,12 @@ pub enum ConnectError {
     /// Attaching it.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// The node's key.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    /// No thread for handshakes.
+    #[error("no thread for handshakes can be started: {0}")]
+    Thread(std::io::Error),
     /// The session.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -160,13 +172,14 @@ impl Shards {
         let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
             .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
         let instance = rand::random();
+        let own_key = options.node_key.as_deref().map(node_key).transpose()?.map(Arc::new);
         let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));
 
         let registration = RegisterComputeNode {
             cn_id: own,
             name: name(&options.name)?,
             udp,
-            key: None,
+            key: own_key.as_ref().map(|key| key.public()),
             instance_id: instance,
             seen: Watermark::default(),
         };
@@ -190,13 +203,14 @@ impl Shards {
         if udp.is_some() {
             find_peers(&region, &options.link.udp.peers)?;
         }
-        let station = Station {
+        let mut station = Station {
             own: info.mac,
             ethertype: options.link.ethertype,
             max_frame: info.max_frame,
             streams: STREAMS_DEFAULT,
             instance,
             key: None,
+            keys: StationKeys { own: own_key, told: keys_of(&region), ..StationKeys::none(SYSTEM) },
             timing: Timing::default(),
         };
         let attachment = Attachment::over_ethernet(region.clone(), HPA, region.size);
@@ -205,6 +219,10 @@ impl Shards {
             let mut engine = Engine::new(CacheConfig::OFF);
             engine.set_shard(shard);
             let mut port = Port::new(link, engine, options.wait);
+            if station.keys.own.is_some() {
+                port.shake_hands().map_err(ConnectError::Thread)?;
+            }
+            station.keys.epoch_ns = epoch_ns(port.clock());
             let now = port.clock().now();
             if let Some(rates) = &options.rate_control {
                 let signals = rates.apply(port.engine(), &info, options.link.priority.unwrap_or(0), now)?;
@@ -217,6 +235,12 @@ impl Shards {
         let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));
         Ok(Shards { ports, region, hpa: HPA, peer, lease })
     }
+}
+
+/// The keys of the memory nodes of `region`.
+fn keys_of(region: &Region) -> BTreeMap<Mac, PublicKey> {
+    let keys = region.legs.iter().filter_map(|leg| Some((leg.mac()?, leg.mn_key?)));
+    keys.collect()
 }
 
 /// Has the link know where the memory nodes of `region` are.

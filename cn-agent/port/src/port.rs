@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use cxloe_link::Clock;
+use cxloe_link::keys::Handshaker;
 use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
@@ -28,6 +29,8 @@ use waiting::{Many, Next, Nobody, One, REQUEST_BITS, Request, Requests};
 
 /// Frames taken from the ring in one go.
 const BATCH: usize = 64;
+/// The longest sleep while a handshake is computed.
+const COMPUTING_SLEEP: Duration = Duration::from_micros(100);
 /// Looks at an empty ring between two looks at the clock.
 const SPINS: u32 = 32;
 /// Requests in flight of one batched call, unless changed: enough to keep both ends busy, few enough for
@@ -76,6 +79,8 @@ pub struct Port {
     /// never taken for the answer to another's.
     call: u64,
     last_refusal: Option<String>,
+    /// Computes for sessions between keys; `None` without a key.
+    handshaker: Option<Handshaker<usize>>,
 }
 
 impl Port {
@@ -92,7 +97,17 @@ impl Port {
             requests: Requests::new(DEPTH_DEFAULT),
             call: 0,
             last_refusal: None,
+            handshaker: None,
         }
+    }
+
+    /// Has a thread compute handshakes, so that the engine can have sessions between keys.
+    ///
+    /// # Errors
+    /// No thread.
+    pub fn shake_hands(&mut self) -> std::io::Result<()> {
+        self.handshaker = Some(Handshaker::start()?);
+        Ok(())
     }
 
     /// Has the engine told of pauses.
@@ -146,10 +161,20 @@ impl Port {
         if now >= self.engine.deadline() {
             self.engine.poll(now, self.link.transmit(), sink);
         }
+        let mut computing = false;
+        if let Some(handshaker) = self.handshaker.as_mut().filter(|_| received == 0) {
+            while let Some((session, job)) = self.engine.poll_handshake() {
+                handshaker.compute(session, job);
+            }
+            while let Some((session, done)) = handshaker.finished() {
+                self.engine.handshake_done(session, done, now);
+            }
+            computing = handshaker.is_busy();
+        }
         self.engine.release(now, self.link.transmit());
         self.link.flush()?;
         if let Idle::Sleep(most) = self.waiter.after(received, now, Some(self.engine.deadline())) {
-            self.link.wait(most)?;
+            self.link.wait(if computing { most.min(COMPUTING_SLEEP) } else { most })?;
         }
         Ok(received)
     }

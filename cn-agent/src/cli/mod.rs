@@ -5,6 +5,7 @@ mod doctor;
 mod exec;
 mod failure;
 mod join;
+mod key;
 mod lines;
 mod list;
 mod nbd;
@@ -93,6 +94,8 @@ enum Command {
     Vm(Box<vm::VmArgs>),
     /// Serve the memory of a virtual machine whose monitor hands over a userfaultfd, as Firecracker does
     ServeUffd(Box<vm::ServeUffdArgs>),
+    /// Print the public half of this node's key
+    Key(key::KeyArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  cn-agent completions bash > /etc/bash_completion.d/cn-agent")]
     Completions {
@@ -140,6 +143,7 @@ fn dispatch(command: Command) -> Result<(), Failure> {
         Command::Counters(args) => list::counters(&args),
         Command::Paging(args) => paging::paging(&args),
         Command::Top(args) => top::run(&args),
+        Command::Key(args) => key::run(&args),
         Command::Read(args) => lines::read(&args),
         Command::Write(args) => lines::write(&args),
         Command::Flush(args) => lines::flush(&args),

@@ -14,7 +14,7 @@ use cxloe_cn::region_controller::RegionController;
 use cxloe_cn::server::{self, Server, ServerContext};
 use cxloe_cn::state_file::StateFile;
 use cxloe_cn::worker::{WorkerHandle, WorkerOptions};
-use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attach::{Station, StationKeys};
 use cxloe_cn_core::backing::Preference;
 use cxloe_cn_core::engine::Engine;
 use cxloe_cxl::HandOver;
@@ -23,6 +23,7 @@ use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
 use cxloe_daemon::{Ending, NodeIdentity, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
+use cxloe_link::keys::SYSTEM;
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Extras, LinkConfig, join_queues, open_persistent};
@@ -49,6 +50,10 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let socket = server::bind(&config.socket)?;
     let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
     let key = config.key_file.as_deref().map(read_key).transpose()?;
+    let mut keys = StationKeys::none(SYSTEM);
+    keys.own = config.own_key()?;
+    keys.named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
+    let public = keys.own.as_ref().map(|key| key.public());
     let link_config = LinkConfig {
         backend: config.backend,
         encap: config.encap,
@@ -79,6 +84,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
             streams: config.streams,
             instance,
             key,
+            keys,
             timing: config.timing(),
         },
         health: health.clone(),
@@ -97,6 +103,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     let options = ManagerLinkOptions {
         identity: NodeIdentity::read_if_given(config.identity.as_deref())?,
         udp: config.is_over_udp().then(|| own_address(&link_config)).transpose()?,
+        key: public,
         ..ManagerLinkOptions::new(&config.manager, config.name.clone(), cn, instance)
     };
     let preference = config.cxl.preference;

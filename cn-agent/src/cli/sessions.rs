@@ -45,6 +45,7 @@ fn text(sessions: &[Session]) -> String {
     let mut state = new_table([
         "memory node",
         "state",
+        "frames are",
         "streams",
         "window",
         "frame",
@@ -75,6 +76,7 @@ fn text(sessions: &[Session]) -> String {
         state.add_row([
             peer(),
             s.state.clone(),
+            s.integrity.clone(),
             s.streams.to_string(),
             s.window.to_string(),
             format!("{} B", s.max_frame),
@@ -128,7 +130,7 @@ mod tests {
                 multi: true,
                 window: 256,
                 max_frame: 1514,
-                integrity: "plain".into(),
+                integrity: "insecure".into(),
                 unanswered: 7,
                 buffered: 3,
                 rtt_ns: 12_340,
@@ -159,7 +161,10 @@ mod tests {
         let shown = text(&[session()]);
         let found = rows(&shown);
         assert_eq!(found.len(), 2, "{shown}");
-        assert_eq!(found[0][1..], ["open", "4", "256", "1514 B", "7", "3", "12.3µs", "560.0ns", "2.0ms"]);
+        assert_eq!(
+            found[0][1..],
+            ["open", "insecure", "4", "256", "1514 B", "7", "3", "12.3µs", "560.0ns", "2.0ms"]
+        );
         assert_eq!(found[1][1..], ["1000", "12", "5", "0", "0", "0", "0", "trailer 2, full 1"]);
     }
 

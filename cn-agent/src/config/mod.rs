@@ -9,6 +9,7 @@ mod settings;
 pub use settings::Settings;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
@@ -17,11 +18,12 @@ use cxloe_daemon::options::{self, in_range, wrong};
 use cxloe_daemon::{ConfigError, EtherType, LogFormat, Span, Switch, log, places};
 use cxloe_fabric::model::{ByteSize, Name};
 use cxloe_link::fault::FaultPlan;
+use cxloe_link::keys::{KeyFileError, PeerKey, node_key};
 use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Encap, UdpConfig};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, SHARDS_MAX};
-use cxloe_wire::session::{STREAMS_MAX, Timing};
+use cxloe_wire::session::{NodeKey, STREAMS_MAX, Timing};
 
 use crate::worker::clients::CLIENTS_LIMIT;
 use cxloe_client::places::default_socket;
@@ -35,6 +37,9 @@ use cxloe_port::rate_control::RateControl;
 const CLIENTS_DEFAULT: usize = 64;
 /// The largest line cache: a flush walks all of it.
 const CACHE_MAX: u64 = 64 << 20;
+/// The shortest and the longest time that a session's keys are used.
+const REKEY_MIN: Span = Span(Duration::from_millis(10));
+const REKEY_MAX: Span = Span(Duration::from_secs(120));
 /// The shortest and the longest silence that may end a session.
 const SESSION_TIMEOUT_MIN: Span = Span(Duration::from_millis(100));
 const SESSION_TIMEOUT_MAX: Span = Span(Duration::from_secs(60));
@@ -106,6 +111,14 @@ pub struct Config {
     pub ethertype: u16,
     /// File with the pre-shared key; `None`: frames carry a plain checksum.
     pub key_file: Option<PathBuf>,
+    /// File with this node's key; `None`: it has none.
+    pub node_key: Option<PathBuf>,
+    /// Public keys of other nodes that are known beforehand.
+    pub peer_keys: Vec<PeerKey>,
+    /// How often a session between keys gets new ones.
+    pub rekey_every: Duration,
+    /// Whether it speaks without keys although it has one.
+    pub insecure: bool,
     /// Streams of each session, 1 to [`STREAMS_MAX`].
     pub streams: u8,
     /// Silence after which a memory node is gone.
@@ -174,6 +187,8 @@ impl Config {
         let session_timeout = s.session_timeout.unwrap_or(Span(Timing::default().dead_after));
         let Span(session_timeout) =
             in_range("session-timeout", session_timeout, SESSION_TIMEOUT_MIN, SESSION_TIMEOUT_MAX)?;
+        let rekey_every = s.rekey_every.unwrap_or(Span(Timing::default().rekey_every));
+        let Span(rekey_every) = in_range("rekey-every", rekey_every, REKEY_MIN, REKEY_MAX)?;
         let rate_control = RateControl {
             link: s.link_rate,
             times: [s.cc_t1, s.cc_t2, s.cc_t3, s.cc_t4, s.cc_t5, s.cc_t6].map(|time| time.map(|span| span.0)),
@@ -213,6 +228,10 @@ impl Config {
             priority,
             ethertype,
             key_file: s.key_file,
+            node_key: s.node_key,
+            peer_keys: s.peer_key.unwrap_or_default(),
+            rekey_every,
+            insecure: s.insecure.unwrap_or(false),
             streams: in_range("streams", s.streams.unwrap_or(STREAMS_DEFAULT), 1, STREAMS_MAX as u8)?,
             session_timeout,
             rate_control: (s.rate_control != Some(Switch::Off)).then_some(rate_control),
@@ -237,8 +256,18 @@ impl Config {
             suspect_after: usual.suspect_after.min(dead_after / 4),
             ping_every: usual.ping_every.min(dead_after / 4),
             timeout_max: usual.timeout_max.min(dead_after / 4),
+            rekey_every: self.rekey_every,
             ..usual
         }
+    }
+
+    /// This node's key; `None` if it has none, or is to speak without.
+    ///
+    /// # Errors
+    /// Any [`KeyFileError`].
+    pub fn own_key(&self) -> Result<Option<Arc<NodeKey>>, KeyFileError> {
+        let path = self.node_key.as_deref().filter(|_| !self.insecure);
+        path.map(|path| node_key(path).map(Arc::new)).transpose()
     }
 
     /// Whether frames travel inside UDP, by whatever link.
@@ -279,6 +308,11 @@ impl Config {
             priority: self.priority,
             ethertype: Some(EtherType(self.ethertype)),
             key_file: self.key_file.clone(),
+            node_key: self.node_key.clone(),
+            peer_key: (!self.peer_keys.is_empty()).then(|| self.peer_keys.clone()),
+            rekey_every: (self.rekey_every != Timing::default().rekey_every)
+                .then_some(Span(self.rekey_every)),
+            insecure: self.insecure.then_some(true),
             streams: Some(self.streams),
             session_timeout: Some(Span(self.session_timeout)),
             rate_control: Some(if self.rate_control.is_some() { Switch::On } else { Switch::Off }),

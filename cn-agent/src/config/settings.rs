@@ -10,6 +10,7 @@ use clap::Args;
 use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::{EtherType, LogFormat, Span, Switch};
 use cxloe_fabric::model::ByteSize;
+use cxloe_link::keys::PeerKey;
 use cxloe_link::limit::Rate;
 use cxloe_link::outer::{Peer, UdpAddress};
 use cxloe_link::wait::WaitStyle;
@@ -123,6 +124,26 @@ pub struct Settings {
     #[arg(long, value_name = "FILE", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
+
+    /// This node's key, which seals its sessions with memory nodes that have one; made if there is none in FILE
+    #[arg(long, value_name = "FILE", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_key: Option<PathBuf>,
+
+    /// The memory node with this MAC has this public key, whatever the manager says; give it once for each
+    #[arg(long, value_name = "MAC=KEY", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_key: Option<Vec<PeerKey>>,
+
+    /// A session between keys gets new ones this often [default: 2min]
+    #[arg(long, value_name = "TIME", hide = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rekey_every: Option<Span>,
+
+    /// Speak without keys, although there is a --node-key: for laboratories, and for measuring
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub insecure: Option<bool>,
 
     /// Streams of each session, 1 to 64: a lost frame holds up its own stream only [default: 4]
     #[arg(long, value_name = "N", help_heading = "Link")]

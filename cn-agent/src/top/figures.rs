@@ -153,6 +153,8 @@ pub struct SessionFigures {
     pub pauses_per_s: f64,
     /// Why the memory node refuses.
     pub refusal: Option<String>,
+    /// How frames are protected: `sealed`, `sealed (pre-shared)` or `insecure`.
+    pub integrity: String,
 }
 
 /// Counts per second between two snapshots.
@@ -313,6 +315,7 @@ fn sessions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<SessionFigu
             rate: session.pace.as_ref().map(|pace| pace.rate),
             pauses_per_s: rates.per_s(known.map_or(0, pauses), pauses(session)),
             refusal: session.refusal.clone(),
+            integrity: s.integrity.clone(),
         }
     };
     now.sessions.iter().map(figures).collect()

@@ -376,7 +376,7 @@ fn draw_sessions(figures: &Figures, view: &View, area: Rect, buffer: &mut Buffer
             short(session.resent as f64),
             short(session.dropped_per_s),
             short(session.pauses_per_s),
-            refused.unwrap_or_default(),
+            refused.unwrap_or_else(|| session.integrity.clone()),
         ];
         (cells, style)
     };

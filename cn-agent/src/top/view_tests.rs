@@ -65,7 +65,7 @@ fn session(peer: &str, requests: u64, retransmitted: u64) -> Session {
         multi: true,
         window: 256,
         max_frame: 1514,
-        integrity: "plain".into(),
+        integrity: "insecure".into(),
         unanswered: 7,
         buffered: 3,
         rtt_ns: 12_340,

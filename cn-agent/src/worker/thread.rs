@@ -18,6 +18,7 @@ use std::time::Duration;
 use crossbeam_channel::{Receiver, Sender};
 use cxloe_daemon::pin;
 use cxloe_link::Clock;
+use cxloe_link::keys::{Handshaker, epoch_ns};
 use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkError, LinkHealth};
 use cxloe_wire::session::SessionEvent;
@@ -88,12 +89,15 @@ impl WorkerHandle {
         link: Box<dyn Link>,
         engine: Engine,
         signals: Signals,
-        options: WorkerOptions,
+        mut options: WorkerOptions,
         on_end: impl FnOnce() + Send + 'static,
     ) -> io::Result<WorkerHandle> {
         let waker = Waker::new()?;
         let (orders, inbox) = Orders::channel(waker.clone());
         let (tell, drained) = DrainedTickets::channel();
+        let clock = Clock::new();
+        options.station.keys.epoch_ns = epoch_ns(&clock);
+        let handshaker = options.station.keys.own.is_some().then(Handshaker::start).transpose()?;
         let stop = Arc::new(AtomicBool::new(false));
         let spaces = Spaces::new()?;
         let paging = Some(spaces.descriptor().as_raw_fd());
@@ -101,7 +105,8 @@ impl WorkerHandle {
             sleeper: Sleeper::new(waker, link.readiness(), paging, options.clients_max),
             parties: Parties { clients: Clients::new(options.clients_max), spaces },
             waiter: Waiter::new(options.wait),
-            clock: Clock::new(),
+            clock,
+            handshaker,
             stop: Arc::clone(&stop),
             refusals: BTreeMap::new(),
             drains: Drains::default(),
@@ -193,6 +198,8 @@ struct Worker {
     inbox: Receiver<Order>,
     stop: Arc<AtomicBool>,
     clock: Clock,
+    /// Computes for sessions between keys; `None` without a key.
+    handshaker: Option<Handshaker<usize>>,
     waiter: Waiter,
     sleeper: Sleeper,
     /// Why memory nodes refuse us, by their address as sessions show it.
@@ -269,7 +276,8 @@ impl Worker {
                 idle => idle,
             };
             if let Idle::Sleep(most) = idle {
-                self.sleep(if self.backpressured { most.min(BACKPRESSURE_SLEEP_MAX) } else { most });
+                let soon = self.backpressured || self.handshaker.as_ref().is_some_and(Handshaker::is_busy);
+                self.sleep(if soon { most.min(BACKPRESSURE_SLEEP_MAX) } else { most });
                 now = self.clock.now();
             }
         }
@@ -294,6 +302,9 @@ impl Worker {
         if now >= self.engine.deadline() {
             self.engine.poll(now, self.link.transmit(), &mut self.parties);
         }
+        if self.handshaker.is_some() {
+            self.shake_hands(now);
+        }
         if !self.drains.is_empty() {
             self.depart(now);
         }
@@ -304,6 +315,18 @@ impl Worker {
         self.link.flush()?;
         self.told = self.parties.clients.wake();
         Ok(received + served.taken + paged)
+    }
+
+    /// Has Diffie-Hellman done, and takes what has been.
+    #[inline]
+    fn shake_hands(&mut self, now: Time) {
+        let Some(handshaker) = &mut self.handshaker else { return };
+        while let Some((session, job)) = self.engine.poll_handshake() {
+            handshaker.compute(session, job);
+        }
+        while let Some((session, done)) = handshaker.finished() {
+            self.engine.handshake_done(session, done, now);
+        }
     }
 
     /// Looks on which CPU this thread runs, and whether a client is on the same.
@@ -453,6 +476,7 @@ impl Worker {
                 let region = now;
                 tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
             }
+            Change::Keys(told) => self.options.station.tell_keys(engine, told, now),
             Change::Hold(held) => {
                 engine.set_in_reset(held);
                 if held {

@@ -95,8 +95,9 @@ pub fn open(count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
             streams: STREAMS_DEFAULT,
             instance: 1,
             key: None,
+            keys: None,
             timing: Timing::default(),
-            seed: u64::from(index),
+            seed: u64::from(index).into(),
         };
         engine.add_peer(config, cxloe_wire::time::Time::ZERO);
     }

@@ -165,18 +165,25 @@ fn with_renewal(pem: &str, renew_ms: u64) -> String {
     format!("{RENEW}{renew_ms}\n{pem}")
 }
 
+/// Makes the folder of what a node keeps, if there is none: the daemon's own.
+pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
+    if folder.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(folder)?;
+    if let Ok(Some(user)) = nix::unistd::User::from_name(DAEMON_USER)
+        && nix::unistd::geteuid().is_root()
+    {
+        chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
+    }
+    Ok(())
+}
+
 /// Replaces the file as a whole. It belongs to whom its folder belongs to: root may have a daemon join that runs as another
 /// user.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    if !folder.exists() {
-        fs::create_dir_all(folder)?;
-        if let Ok(Some(user)) = nix::unistd::User::from_name(DAEMON_USER)
-            && nix::unistd::geteuid().is_root()
-        {
-            chown(folder, Some(user.uid.as_raw()), Some(user.gid.as_raw()))?;
-        }
-    }
+    make_folder(folder)?;
     let owner = fs::metadata(folder)?;
     let draft = path.with_extension(format!("new-{}", std::process::id()));
     drop(fs::remove_file(&draft));

@@ -77,6 +77,15 @@ impl JoinArgs {
         self.config.clone().unwrap_or_else(default)
     }
 
+    /// Makes the folder in which the node keeps its key and its certificate, if there is none.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn make_folder(&self, folder: &Path) -> Result<(), Failure> {
+        let failed = |error| Failure::failed(format!("cannot make {}: {error}", folder.display()));
+        crate::identity::make_folder(folder).map_err(failed)
+    }
+
     /// Asks the manager to let `joining` in, and keeps what it answers. Returns the URL that the node has to register at.
     ///
     /// # Errors

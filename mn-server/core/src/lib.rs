@@ -20,6 +20,7 @@
 //! | [`service`] | a request frame in, response frames out |
 //! | [`translation`] | TLB, and the page table, which lies in the pool itself (paper, section III.C) |
 //! | [`pool`] | lines, extents, superblock, layout |
+//! | [`keys`] | which public key belongs to which compute node |
 //! | [`congestion`] | when the receive queue is too long |
 //! | [`trace`] | what is told when a request reaches the memory, for those who time it |
 
@@ -27,6 +28,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 pub mod congestion;
+pub mod keys;
 pub mod pool;
 pub mod service;
 pub mod trace;

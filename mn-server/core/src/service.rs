@@ -8,12 +8,14 @@ use std::sync::Arc;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{
-    Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, MULTI_LINES_MAX, Mac, PfcVector, address_of,
+    Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, MULTI_LINES_MAX, Mac, PfcVector, PublicKey,
+    address_of,
 };
-use cxloe_wire::session::{Memory, Responder, ResponderConfig};
+use cxloe_wire::session::{HandshakeDone, Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
 
 use crate::congestion::{CongestionConfig, CongestionWatch, Verdict};
+use crate::keys::AdmittedKeys;
 use crate::pool::{MpAddr, prefetch_bytes};
 use crate::trace::{Trace, Untraced};
 use crate::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
@@ -31,6 +33,7 @@ pub struct Service<T: Trace = Untraced> {
 /// Translation and pool.
 struct NodeMemory<T> {
     table: Arc<PageTable>,
+    keys: Arc<AdmittedKeys>,
     tlb: Tlb,
     trace: T,
 }
@@ -53,11 +56,26 @@ impl<T: Trace> Service<T> {
         let (passage, shards) = (table.generation().worker(), table.instances().worker());
         Service {
             responder: Responder::new(config),
-            memory: NodeMemory { tlb: Tlb::new(tlb_entries), table, trace },
+            memory: NodeMemory { tlb: Tlb::new(tlb_entries), table, keys: Arc::default(), trace },
             passage,
             shards,
             congestion: CongestionWatch::new(CongestionConfig::default()),
         }
+    }
+
+    /// Takes a CN for who shows the key that `keys` names for it.
+    pub fn set_keys(&mut self, keys: Arc<AdmittedKeys>) {
+        self.memory.keys = keys;
+    }
+
+    /// Takes what has come of a handshake that the responder has asked for.
+    pub fn handshake_done(&mut self, done: HandshakeDone, now: Time, tx: &mut dyn Transmit) {
+        self.responder.handshake_done(done, now, &mut self.memory, tx);
+    }
+
+    /// Ends the sessions of CNs whose key is another by now. To be called about twice a second, between batches.
+    pub fn end_revoked(&mut self, tx: &mut dyn Transmit) {
+        self.responder.end_revoked(&mut self.memory, tx);
     }
 
     /// Sets from which length on the receive queue is too long, and what is said then.
@@ -272,6 +290,10 @@ impl<T: Trace> Memory for NodeMemory<T> {
 
     fn has_memory(&mut self, cn: u64) -> bool {
         NodeMemory::has_memory(self, cn)
+    }
+
+    fn key(&mut self, cn: u64) -> Option<PublicKey> {
+        self.keys.of(cn)
     }
 
     fn take_over(&mut self, cn: u64, instance: u64) -> bool {

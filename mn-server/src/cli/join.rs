@@ -7,6 +7,7 @@ use cxloe_daemon::options;
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::Name;
 use cxloe_link::LinkConfig;
+use cxloe_link::keys::node_key;
 use cxloe_link::udp::own_mac;
 use cxloe_mn::config::{Cli as RunArgs, Config, Settings};
 
@@ -52,12 +53,15 @@ pub fn run(args: JoinArgs) -> Result<Option<RunArgs>, Failure> {
         false => mac_of(&config.interface)?,
     };
     let identity = config.data_dir.join(format!("mn-{name}.identity"));
-    let url = common.join(Joining {
-        node: Party::MemoryNode(name),
-        macs: vec![mac],
-        key: None,
-        identity: &identity,
-    })?;
+    if !config.insecure {
+        common.make_folder(&config.data_dir)?;
+        let path = config.data_dir.join(format!("mn-{}.key", config.name));
+        settings.node_key.get_or_insert(path);
+    }
+    let key = settings.node_key.as_deref().filter(|_| !config.insecure).map(node_key).transpose();
+    let key = key.map_err(Failure::failed)?.map(|key| key.public());
+    let url =
+        common.join(Joining { node: Party::MemoryNode(name), macs: vec![mac], key, identity: &identity })?;
     settings.manager = Some(url);
     settings.identity = Some(identity);
     settings.name = Some(config.name.clone());

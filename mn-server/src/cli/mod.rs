@@ -3,6 +3,7 @@
 mod counters;
 mod doctor;
 mod join;
+mod key;
 mod sessions;
 
 use std::path::PathBuf;
@@ -63,6 +64,8 @@ enum Command {
     Sessions(ShowArgs),
     /// Show what the workers have counted
     Counters(ShowArgs),
+    /// Print the public half of this node's key
+    Key(key::KeyArgs),
     /// Print a completion script for a shell
     #[command(after_help = "Example:\n  mn-server completions bash > /etc/bash_completion.d/mn-server")]
     Completions {
@@ -107,6 +110,7 @@ pub fn parse() -> Task {
         Some(Command::Doctor(args)) => return Task::Done(doctor::run(*args)),
         Some(Command::Sessions(args)) => show(&args, sessions::json, sessions::text),
         Some(Command::Counters(args)) => show(&args, counters::json, counters::text),
+        Some(Command::Key(args)) => key::run(&args),
         Some(Command::Completions { shell }) => output::completions(shell, Args::command()),
         Some(Command::Man(man)) => man.write(Args::command()),
     };

@@ -45,8 +45,17 @@ pub fn text(status: &NodeStatus) -> String {
     if rows(status).next().is_none() {
         return "no sessions: no compute node is connected\n".into();
     }
-    let mut state =
-        new_table(["compute node", "worker", "streams", "window", "frame", "waiting", "buffered", "idle"]);
+    let mut state = new_table([
+        "compute node",
+        "frames are",
+        "worker",
+        "streams",
+        "window",
+        "frame",
+        "waiting",
+        "buffered",
+        "idle",
+    ]);
     let mut counted = new_table([
         "compute node",
         "executed",
@@ -61,6 +70,7 @@ pub fn text(status: &NodeStatus) -> String {
     for Row { worker, window, session: s, .. } in rows(status) {
         state.add_row([
             s.cn.clone(),
+            s.integrity.clone(),
             worker.to_string(),
             s.streams.to_string(),
             window.to_string(),
@@ -85,6 +95,8 @@ fn drops(c: &ResponderCounters) -> String {
         ("window", c.dropped_window),
         ("full", c.dropped_full),
         ("foreign", c.dropped_foreign),
+        ("mac", c.dropped_mac),
+        ("handshake", c.dropped_handshake),
     ])
 }
 
@@ -110,6 +122,7 @@ mod tests {
 
     fn session() -> SessionStatus {
         SessionStatus {
+            integrity: "insecure".into(),
             cn: "02:00:00:00:00:01".into(),
             streams: 4,
             max_frame: 1514,
@@ -135,7 +148,7 @@ mod tests {
             .filter(|line| line.contains("02:00"))
             .map(|line| line.split(['│', '┆']).map(str::trim).filter(|cell| !cell.is_empty()).collect())
             .collect();
-        assert_eq!(rows[0], ["02:00:00:00:00:01", "3", "4", "256", "1514 B", "5", "6", "1.5ms"]);
+        assert_eq!(rows[0], ["02:00:00:00:00:01", "insecure", "3", "4", "256", "1514 B", "5", "6", "1.5ms"]);
         assert_eq!(rows[1][1..], ["70", "0", "0", "8", "9", "0", "0", "trailer 2, foreign 1"]);
         assert!(shown.contains("cn-agent sessions"));
     }

@@ -8,6 +8,7 @@ mod settings;
 pub use settings::Settings;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
@@ -16,10 +17,12 @@ use cxloe_daemon::options::{self, in_range, wrong};
 use cxloe_daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
 use cxloe_fabric::model::DeviceKind;
 use cxloe_link::fault::FaultPlan;
+use cxloe_link::keys::{KeyFileError, PeerKey, node_key};
 use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Encap, UdpConfig};
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
+use cxloe_wire::session::NodeKey;
 
 use crate::pool::{ByteSize, PoolOptions};
 use crate::worker::EchoFor;
@@ -116,6 +119,12 @@ pub struct Config {
     pub ethertype: u16,
     /// File with the pre-shared key; `None`: frames carry a plain checksum.
     pub key_file: Option<PathBuf>,
+    /// File with this node's key; `None`: it has none.
+    pub node_key: Option<PathBuf>,
+    /// Public keys of other nodes that are known beforehand.
+    pub peer_keys: Vec<PeerKey>,
+    /// Whether it speaks without keys although it has one.
+    pub insecure: bool,
     /// The memory to lend.
     pub pool: PoolOptions,
     /// Entries of each worker's TLB.
@@ -251,6 +260,9 @@ impl Config {
             priority,
             ethertype,
             key_file: s.key_file,
+            node_key: s.node_key,
+            peer_keys: s.peer_key.unwrap_or_default(),
+            insecure: s.insecure.unwrap_or(false),
             pool: PoolOptions {
                 spec: s.pool.unwrap_or_default(),
                 bytes: s.pool_size.map(|size| size.0),
@@ -301,6 +313,11 @@ impl Config {
         self.data_dir.join(format!("mn-{}.state", self.name))
     }
 
+    /// Where the keys of compute nodes are kept.
+    pub fn keys_path(&self) -> PathBuf {
+        self.data_dir.join(format!("mn-{}.keys", self.name))
+    }
+
     /// When compute nodes are told to slow down.
     pub fn congestion(&self) -> CongestionConfig {
         CongestionConfig {
@@ -309,6 +326,15 @@ impl Config {
             class: self.priority.unwrap_or(0),
             ..CongestionConfig::default()
         }
+    }
+
+    /// This node's key; `None` if it has none, or is to speak without.
+    ///
+    /// # Errors
+    /// Any [`KeyFileError`].
+    pub fn own_key(&self) -> Result<Option<Arc<NodeKey>>, KeyFileError> {
+        let path = self.node_key.as_deref().filter(|_| !self.insecure);
+        path.map(|path| node_key(path).map(Arc::new)).transpose()
     }
 
     /// Whether frames travel inside UDP, by whatever link.
@@ -355,6 +381,9 @@ impl Config {
             priority: self.priority,
             ethertype: Some(EtherType(self.ethertype)),
             key_file: self.key_file.clone(),
+            node_key: self.node_key.clone(),
+            peer_key: (!self.peer_keys.is_empty()).then(|| self.peer_keys.clone()),
+            insecure: self.insecure.then_some(true),
             pool: Some(self.pool.spec.clone()),
             pool_size: self.pool.bytes.map(ByteSize),
             extent_size: self.pool.extent_bytes.map(ByteSize),

@@ -10,6 +10,7 @@ use clap::Args;
 use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::{CpuList, EtherType, LogFormat, Span};
 use cxloe_fabric::model::{DeviceKind, Mac};
+use cxloe_link::keys::PeerKey;
 use cxloe_link::outer::{Peer, UdpAddress};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Encap};
@@ -119,6 +120,21 @@ pub struct Settings {
     #[arg(long, value_name = "FILE", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub key_file: Option<PathBuf>,
+
+    /// This node's key, which seals its sessions with compute nodes that have one; made if there is none in FILE
+    #[arg(long, value_name = "FILE", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_key: Option<PathBuf>,
+
+    /// The compute node with this MAC has this public key, whatever the manager says; give it once for each
+    #[arg(long, value_name = "MAC=KEY", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peer_key: Option<Vec<PeerKey>>,
+
+    /// Speak without keys, although there is a --node-key: for laboratories, and for measuring
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Link")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub insecure: Option<bool>,
 
     /// What the lent memory is made of: anon, huge2m, huge1g, memfd, file:/path or dax:/dev/daxX.Y
     /// [default: anon]

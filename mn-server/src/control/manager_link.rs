@@ -13,14 +13,17 @@ use cxloe_fabric::api::{
     ErrorCode, MemoryNodeRegistered, MemoryNodeSync, NotFollowed, Party, Progress, RegisterMemoryNode,
     ReportOrphans,
 };
-use cxloe_fabric::model::{DeviceKind, Name, NameError, NodeAction, NodeCommand, UdpPeer, Watermark};
+use cxloe_fabric::model::{
+    ComputeNodeKey, DeviceKind, Name, NameError, NodeAction, NodeCommand, UdpPeer, Watermark,
+};
 use cxloe_link::outer::{Peer, Peers};
-use cxloe_wire::frame::Mac;
+use cxloe_wire::frame::{Mac, PublicKey};
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::background;
 use super::job::{Job, JobError};
+use super::key_ring::KeyRing;
 use super::mappings::{Mappings, Refusal};
 
 /// How often the manager hears how far a long change has come; more often where its heartbeat is faster than that.
@@ -45,6 +48,10 @@ pub struct ManagerLinkOptions {
     pub peers: Peers,
     /// The MTU of its ports in bytes.
     pub mtu: u32,
+    /// This node's public key, if it has one.
+    pub key: Option<PublicKey>,
+    /// Who hears which keys belong to which compute nodes.
+    pub keys: Option<KeyRing>,
     /// Where the highest term and revision seen are kept; `None` forgets them with the process.
     pub state: Option<StateFile<Watermark>>,
     /// The pauses between two tries.
@@ -63,6 +70,8 @@ impl ManagerLinkOptions {
             udp: None,
             peers: Peers::default(),
             mtu,
+            key: None,
+            keys: None,
             state: None,
             backoff: Backoff::default(),
         }
@@ -154,6 +163,7 @@ impl Shell {
         self.mappings.confirm(self.now_ms());
         self.remember(request.seen)?;
         self.hear_peers(&answer.udp_peers);
+        self.hear_keys(&answer.cn_keys)?;
         let job = self.mappings.registered(&answer).map_err(Break::node)?;
         let mut heartbeat = Duration::from_millis(answer.heartbeat_ms.max(1));
         self.carry_out(job, contact, &answer, heartbeat).await?;
@@ -177,6 +187,7 @@ impl Shell {
             self.remember(before)?;
             // Before a compute node is given memory here, so that it is heard when it says Hello.
             self.hear_peers(&synced.udp_peers);
+            self.hear_keys(&synced.cn_keys)?;
             for command in &synced.commands {
                 if let Some(job) = self.mappings.start(command).map_err(Break::node)? {
                     log(command);
@@ -195,6 +206,11 @@ impl Shell {
         let peer =
             |peer: &UdpPeer| Peer { mac: Mac(peer.compute_node.mac().octets()), address: peer.address };
         self.options.peers.tell(peers.iter().map(peer).flat_map(Peer::shards));
+    }
+
+    /// Takes over whose keys are whose.
+    fn hear_keys(&mut self, keys: &[ComputeNodeKey]) -> Result<(), Break> {
+        Ok(self.options.keys.as_mut().map_or(Ok(()), |ring| ring.tell(keys))?)
     }
 
     /// Lets the manager show that this node does not follow, and what it holds. A manager that does not understand need not.
@@ -232,7 +248,7 @@ impl Shell {
             kind: self.options.kind,
             macs: self.options.macs.iter().map(|mac| cxloe_fabric::model::Mac(mac.0)).collect(),
             udp: self.options.udp,
-            key: None,
+            key: self.options.key,
             pool_bytes: pool.bytes(),
             extent_bytes: pool.extent_bytes(),
             incarnation: pool.incarnation(),

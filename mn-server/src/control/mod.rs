@@ -16,11 +16,13 @@
 
 mod background;
 mod job;
+mod key_ring;
 mod manager_link;
 mod mappings;
 mod static_map;
 
 pub use job::{Job, JobError};
+pub use key_ring::{KeptKeys, KeyRing};
 pub use manager_link::{ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};
 pub use mappings::{AUTHORISATION_MS, Mappings, Refusal};
 pub use static_map::{StaticMap, StaticMapError, StaticRange};

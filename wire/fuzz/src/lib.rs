@@ -3,10 +3,12 @@
 //! thinks up; `wire/tests/frame_corpus.rs` runs them on the inputs kept under `corpus/`, so that an ordinary
 //! test run goes through everything found so far.
 
+mod keyed;
 mod responder;
 
 use std::sync::OnceLock;
 
+pub use keyed::keyed;
 pub use responder::responder;
 
 use cxloe_wire::frame::*;
@@ -147,6 +149,6 @@ fn sealed() -> &'static Seal {
         let (hello, ack) = (Hello::parse(&[1; Hello::LEN]), HelloAck::parse(&[2; HelloAck::LEN]));
         let mac = Mac([2, 0, 0, 0, 0, 1]);
         let aead = Aead::derive(&[3; 32], mac, Mac::BROADCAST, &hello, &ack);
-        Seal::Aead(Box::new(aead.expect("the key is long enough")))
+        Seal::Aead(aead.expect("the key is long enough"))
     })
 }

@@ -421,7 +421,7 @@ impl World {
         }
         let seal = if self.sealed {
             let aead = Aead::derive(KEY, mac(cn), MN, &hello, ack).expect("the key is long enough");
-            Seal::Aead(Box::new(aead))
+            Seal::Aead(aead)
         } else {
             Seal::Plain { session: ack.session }
         };

@@ -37,6 +37,7 @@
 //! | [`impairment`], `rate` | what [`fault`] and [`sim`] share: losses and damage by a seed, time on a wire |
 //! | [`pfc`] | 802.1Qbb frames, over a socket of their own |
 //! | [`ethtool`], `interface` | what the driver and the kernel say of an interface |
+//! | [`keys`] | what sessions between keys need of the machine: random bytes, a file for the key, a thread for Diffie-Hellman |
 //! | `socket` | calls on sockets, as links make them |
 //! | [`wait`], `clock` | what a polling thread does when nothing comes; the clock it reads |
 //! | [`echo`] | bare echo, to measure a link without the protocol |
@@ -62,6 +63,7 @@ pub mod echo;
 pub mod ethtool;
 pub mod fault;
 pub mod impairment;
+pub mod keys;
 pub mod limit;
 pub mod outer;
 pub mod packet;

@@ -63,7 +63,9 @@ impl Aead {
         if pre_shared.len() < Self::KEY_LEN_MIN {
             return Err(AeadError { have: pre_shared.len() });
         }
-        let salt = [hello.nonce.to_be_bytes(), ack.nonce.to_be_bytes()].concat();
+        let mut salt = [0; 16];
+        salt[..8].copy_from_slice(&hello.nonce.to_be_bytes());
+        salt[8..].copy_from_slice(&ack.nonce.to_be_bytes());
         let hkdf = Hkdf::<Sha256>::new(Some(&salt), pre_shared);
         let cipher = |direction: Direction| {
             let info = [CONTEXT, &[direction as u8], &cn.0, &mn.0, &hello.to_bytes(), &ack.to_bytes()];

@@ -33,6 +33,10 @@ pub enum HelloStatus {
     Draining,
     /// 7: the Hello's address is not that of the shard that it names.
     Shard,
+    /// 8: the memory node knows a key of this CN, and takes nobody for it who does not show it.
+    KeyNeeded,
+    /// 9: the memory node has many handshakes to do: ask again with the cookie behind this answer.
+    Cookie,
     /// Any other code.
     Unknown(u8),
 }
@@ -251,6 +255,8 @@ impl From<u8> for HelloStatus {
             5 => Self::Integrity,
             6 => Self::Draining,
             7 => Self::Shard,
+            8 => Self::KeyNeeded,
+            9 => Self::Cookie,
             other => Self::Unknown(other),
         }
     }
@@ -267,6 +273,8 @@ impl From<HelloStatus> for u8 {
             HelloStatus::Integrity => 5,
             HelloStatus::Draining => 6,
             HelloStatus::Shard => 7,
+            HelloStatus::KeyNeeded => 8,
+            HelloStatus::Cookie => 9,
             HelloStatus::Unknown(other) => other,
         }
     }

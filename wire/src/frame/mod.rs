@@ -13,6 +13,7 @@
 //! On the way out [`Message::emit`] writes header and payload into a transmit slot of [`frame_len`] bytes and
 //! [`Seal::seal`] adds the trailer and zeroes the padding. `PROTOCOL.md` beside this crate gives every byte.
 
+pub mod keyed;
 pub mod vlan;
 
 mod aead;
@@ -67,7 +68,9 @@ pub const FEATURES: u32 = FEATURE_MULTI | FEATURE_SHARDS | FEATURE_LONG_BURSTS;
 /// Sessions with one memory node that a CN may have at most, its first included.
 pub const SHARDS_MAX: u8 = 16;
 
-/// The newest version of the protocol this crate speaks, and the one it speaks with who speaks it too.
+/// The newest version of the protocol that this crate speaks without keys, and the one it speaks with who speaks it too.
 pub const PROTOCOL_VERSION: u16 = 1;
 /// The oldest version it speaks, so that nodes of two releases can work together while one takes the place of the other.
 pub const PROTOCOL_VERSION_OLDEST: u16 = 1;
+/// The version that ends with keys speak with each other: sealed, under keys that nobody else knows.
+pub const PROTOCOL_VERSION_KEYED: u16 = 2;

@@ -4,14 +4,16 @@
 //! number (R11), whose number it is and which way the frame travels. So a frame of an earlier session or of an
 //! earlier turn of the 16-bit counter fails just as a damaged one does.
 
-use alloc::boxed::Box;
-
 use super::command::place;
 use super::header::field;
 use super::{Aead, Direction, Space, clear_len, crc};
 
 /// How frames of a session are sealed and opened.
 #[derive(Clone, Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a session begins where nothing may be allocated: in a signal handler"
+)]
 pub enum Seal {
     /// CRC-32C, 4 bytes: against damage and mix-ups, not against an attacker.
     Plain {
@@ -20,7 +22,7 @@ pub enum Seal {
     },
     /// An AEAD tag, 16 bytes, payload encrypted: against an attacker too. The session id is part of what the
     /// keys are derived from.
-    Aead(Box<Aead>),
+    Aead(Aead),
 }
 
 impl Seal {

@@ -36,6 +36,12 @@ impl<T: AsRef<[u8]>> FrameView<T> {
         self.bytes.as_ref().first_chunk().expect("checked when the view was made")
     }
 
+    /// All that was received, trailer and what follows it included.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.as_ref()
+    }
+
     /// Destination MAC address.
     #[inline]
     pub fn dst(&self) -> Mac {

@@ -79,6 +79,23 @@ impl Framer {
         true
     }
 
+    /// Queues a Hello or HelloAck with something behind its trailer: `len` bytes in all, of which `write` does those that
+    /// follow the trailer.
+    pub fn send_keyed(
+        &self,
+        tx: &mut dyn Transmit,
+        message: &Message<'_>,
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) {
+        let body = message.body_len();
+        let Some(slot) = tx.slot(len) else { return };
+        message.emit(&self.header(message.command() as u8, 0, Axi { stream: 0, tag: 0 }, 0), slot);
+        self.seal.seal(self.out, Space::Control, slot, body, 0);
+        write(slot);
+        tx.commit();
+    }
+
     /// Writes the trailer of a frame whose body was written into a transmit slot in place.
     #[inline]
     pub fn finish(&self, slot: &mut [u8], body: usize, space: Space, seq: u64) {

@@ -15,6 +15,7 @@
 //!
 //! * *inputs*: `handle(frame, now, …)` for every frame, `poll(now, …)` when `deadline()` has come;
 //! * *commands*: `connect`, `read`, `write`, … at the CN; `drain` at the MN;
+//! * *beside the worker*: `poll_handshake` hands out Diffie-Hellman to be done, `handshake_done` takes what has come of it;
 //! * *outputs*: frames into the [`Transmit`](crate::Transmit) they are given; completions into
 //!   [`Completions`]; and events from `poll_event`.
 //!
@@ -22,7 +23,9 @@
 //!
 //! Numbers like R7 in comments are the rules of `PROTOCOL.md`.
 
+mod entropy;
 mod framer;
+mod noise;
 mod requester;
 mod responder;
 mod rtt;
@@ -30,7 +33,9 @@ mod scheme;
 mod seq;
 mod slab;
 
+pub use entropy::Entropy;
 pub use framer::{Identity, PreSharedKey};
+pub use noise::{HandshakeDone, HandshakeError, HandshakeJob, KeyPair, NodeKey};
 pub use requester::{
     Completions, OpError, Rejected, Requester, RequesterConfig, RequesterCounters, RequesterStatus,
     SessionEvent, Timing,
@@ -39,8 +44,6 @@ pub use responder::{Memory, Responder, ResponderConfig, ResponderCounters, Respo
 pub use rtt::RoundTrip;
 pub use scheme::Retransmission;
 pub use seq::{FIRST, infer};
-
-use crate::random::Random;
 
 /// Reads, and as many writes, of a stream that may be unanswered at once (R1): the limit of the paper's CXL
 /// IP core.
@@ -51,23 +54,3 @@ pub const SLOTS: usize = 2 * WINDOW;
 
 /// Streams a session may have.
 pub const STREAMS_MAX: usize = 64;
-
-/// Nonces and ids, from a seed of the shell's.
-#[derive(Clone, Debug)]
-pub(crate) struct Nonces(Random);
-
-impl Nonces {
-    pub fn new(seed: u64) -> Self {
-        Nonces(Random::new(seed))
-    }
-
-    /// The next number, never 0.
-    pub fn next(&mut self) -> u64 {
-        loop {
-            let number = self.0.bits();
-            if number != 0 {
-                return number;
-            }
-        }
-    }
-}

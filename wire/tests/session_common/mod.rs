@@ -11,7 +11,7 @@ use std::time::Duration;
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{
     Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, HelloAck, HelloStatus, LINE_SIZE, Mac,
-    Message, Seal, Space, frame_len,
+    Message, PublicKey, Seal, Space, frame_len,
 };
 use cxloe_wire::session::{
     Completions, Identity, Memory, OpError, Requester, RequesterConfig, Responder, ResponderConfig,
@@ -76,6 +76,8 @@ pub struct TestMemory {
     pub instance: Option<u64>,
     /// Whether something of the one before may still be executed elsewhere.
     pub busy: bool,
+    /// The key of [`CN`], if the node knows one.
+    pub key: Option<PublicKey>,
     /// Whose memory was reached.
     pub cns: std::collections::BTreeSet<u64>,
 }
@@ -115,6 +117,10 @@ impl Memory for TestMemory {
 
     fn has_memory(&mut self, cn: u64) -> bool {
         !self.strangers || cn == CN.to_u64()
+    }
+
+    fn key(&mut self, cn: u64) -> Option<PublicKey> {
+        self.key.filter(|_| cn == CN.to_u64())
     }
 
     fn take_over(&mut self, _cn: u64, instance: u64) -> bool {
@@ -179,8 +185,9 @@ pub fn requester_config() -> RequesterConfig {
         streams: 2,
         instance: 77,
         key: None,
+        keys: None,
         timing: Timing::default(),
-        seed: 5,
+        seed: 5.into(),
     }
 }
 
@@ -261,6 +268,16 @@ impl Pair {
         self.requester.write(stream, addr, &data, token, self.now, &mut self.up).expect("room");
     }
 
+    /// Does the Diffie-Hellman that either end has asked for.
+    pub fn compute(&mut self) {
+        while let Some(job) = self.requester.poll_handshake() {
+            self.requester.handshake_done(job.run(), self.now);
+        }
+        while let Some(job) = self.responder.poll_handshake() {
+            self.responder.handshake_done(job.run(), self.now, &mut self.memory, &mut self.down);
+        }
+    }
+
     /// Polls the requester if it wants to be.
     pub fn poll(&mut self) {
         if self.now >= self.requester.deadline() {
@@ -329,6 +346,7 @@ impl Pair {
             self.pass(50 * US);
             self.deliver_up(&there);
             self.deliver_down(&back);
+            self.compute();
             if self.up.frames.is_empty() && self.down.frames.is_empty() && self.now < end {
                 self.now = self.requester.deadline().max(self.now).min(end);
             }
@@ -391,14 +409,18 @@ pub fn codes(frames: &[Vec<u8>]) -> Vec<Command> {
 pub fn exchange(p: &mut Pair, times: usize) {
     for _ in 0..times {
         p.poll();
+        p.compute();
+        p.poll();
         p.carry_up();
+        p.compute();
         p.carry_down();
+        p.compute();
     }
 }
 
 /// The MN as a new process.
 pub fn restart(p: &mut Pair, incarnation: u64, change: impl FnOnce(&mut ResponderConfig)) {
-    let mut config = ResponderConfig { incarnation, seed: 99, ..responder_config() };
+    let mut config = ResponderConfig { incarnation, seed: 99.into(), ..responder_config() };
     change(&mut config);
     p.responder = Responder::new(config);
 }

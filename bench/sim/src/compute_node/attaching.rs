@@ -71,6 +71,7 @@ impl ComputeNode {
                 managed.moving.retain(|(at, _)| *at != hpa);
                 self.dropped(addresses(&attachment));
             }
+            Change::Keys(told) => managed.station.tell_keys(engine, told, now),
             Change::Hold(held) => engine.set_in_reset(held),
         }
     }
@@ -217,5 +218,6 @@ fn said(change: &Change) -> String {
         Change::Drain { attachment, ticket } => what(&format!("let go, ticket {ticket}, of"), attachment),
         Change::Drop(attachment) => what("drop", attachment),
         Change::Hold(held) => format!("held: {held}"),
+        Change::Keys(keys) => format!("keys of {} memory nodes", keys.len()),
     }
 }

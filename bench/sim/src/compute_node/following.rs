@@ -2,9 +2,10 @@
 //! link to the manager of `cn-agent` does, around the same decisions. What outlives the process is its state file.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attach::{Station, StationKeys};
 use cxloe_cn_core::attachments::{Attachments, Change};
 use cxloe_cn_core::drain::Drains;
 use cxloe_fabric::api::{
@@ -25,8 +26,9 @@ use crate::control::message::{Answer, Caller, Message, Request};
 use crate::control::network::ControlNetwork;
 use crate::control::port::Port;
 use crate::mistake::Mistake;
+use crate::node_keys::key_of;
 use crate::surroundings::Surroundings;
-use crate::trace::Trace;
+use crate::trace::{self, Trace};
 
 /// From one try to reach the manager to the next, at most.
 const AGAIN: Duration = Duration::from_millis(3);
@@ -34,6 +36,9 @@ const AGAIN: Duration = Duration::from_millis(3);
 const ACKNOWLEDGE_MS: u64 = 1;
 /// How soon what is on its way out is looked at again while it gets on.
 const DRAIN_AGAIN: Duration = Duration::from_micros(20);
+
+/// Memory nodes that a run may have.
+const MNS_MAX: usize = 16;
 
 /// What the node is waiting for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +89,7 @@ impl Managed {
                 streams: config.streams,
                 instance: config.instance,
                 key: None,
+                keys: keys_of(config),
                 timing: config.timing,
             },
             tickets: VecDeque::new(),
@@ -346,4 +352,15 @@ impl ComputeNode {
 /// The name of a compute node.
 pub(crate) fn name(index: usize) -> Name {
     Name::new(format!("cn{index}")).expect("letters and digits")
+}
+
+/// The keys of a compute node that is configured so, as if it had been told all memory nodes'.
+fn keys_of(config: &RequesterConfig) -> StationKeys {
+    let mut keys = StationKeys::none(0.into());
+    if let Some(pair) = &config.keys {
+        keys.own = Some(Arc::clone(&pair.own));
+        keys.epoch_ns = pair.epoch_ns;
+        keys.named = (0..MNS_MAX).map(trace::Name::mn).map(|mac| (mac, key_of(mac).public())).collect();
+    }
+    keys
 }

@@ -236,7 +236,7 @@ impl ComputeNode {
         while self.link.receive(64, &mut |_, _| {}).expect("a simulated link") > 0 {}
         for config in &mut self.requesters {
             config.instance += 1 << 8;
-            config.seed = config.seed.wrapping_add(1);
+            config.seed = config.seed.part(1);
         }
         for region in &mut self.regions {
             region.registers.crashed();
@@ -391,6 +391,9 @@ impl ComputeNode {
         let due = now >= self.engine.deadline();
         if due {
             self.engine.poll(now, self.link.transmit(), &mut self.ended);
+        }
+        while let Some((session, job)) = self.engine.poll_handshake() {
+            self.engine.handshake_done(session, job.run(), now);
         }
         if issues || due {
             self.take_events(now, around, tally)?;

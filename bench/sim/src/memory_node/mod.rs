@@ -12,11 +12,12 @@ use cxloe_link::sim::SimLink;
 use cxloe_mn::control::{Mappings, StaticMap, StaticRange};
 use cxloe_mn::pool::{ByteSize, Host, MpAddr, MpExtent, Pool, PoolOptions};
 use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
+use cxloe_mn_core::keys::AdmittedKeys;
 use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::{PageTable, Translation};
 use cxloe_wire::frame::{FEATURE_MULTI, FEATURES, LINE_SIZE, Mac};
 use cxloe_wire::random::Random;
-use cxloe_wire::session::ResponderConfig;
+use cxloe_wire::session::{Entropy, ResponderConfig};
 use cxloe_wire::time::Time;
 
 use crate::control::message::Answer;
@@ -45,6 +46,8 @@ const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 pub struct MemoryNode {
     /// Its address.
     pub mac: Mac,
+    /// Whose keys are whose.
+    keys: Arc<AdmittedKeys>,
     /// What its service is told at the next restart.
     pub config: ResponderConfig,
     /// The incarnations of its pools, the present one last.
@@ -196,6 +199,7 @@ impl MemoryNode {
             following,
             congestion: CongestionConfig { threshold: 0, ..CongestionConfig::default() },
             multi: [true; 2],
+            keys: Arc::default(),
         }
     }
 
@@ -203,6 +207,12 @@ impl MemoryNode {
     pub fn know_multi(&mut self, multi: [bool; 2]) {
         self.multi = multi;
         self.service.responder().set_features(features(multi[0]));
+    }
+
+    /// Takes compute nodes for who shows these keys.
+    pub fn admit(&mut self, keys: Arc<AdmittedKeys>) {
+        self.service.set_keys(Arc::clone(&keys));
+        self.keys = keys;
     }
 
     /// Makes it slow: busy for so long with each frame.
@@ -238,7 +248,7 @@ impl MemoryNode {
 
     /// Comes back as a new process, with its pool or without.
     pub fn restart(&mut self, keeps_pool: bool) {
-        self.config.seed += 1;
+        self.config.seed = self.config.seed.part(1);
         if let Some(following) = &mut self.following {
             let kept = Arc::clone(&self.memory.pool);
             let extents = u64::from(kept.extents());
@@ -252,6 +262,7 @@ impl MemoryNode {
         }
         self.service = Service::new(self.config.clone(), self.memory.table().clone(), TLB_ENTRIES);
         self.service.set_congestion(self.congestion);
+        self.service.set_keys(Arc::clone(&self.keys));
         self.service.responder().set_features(features(self.multi[1]));
         (self.busy_until, self.paused_until, self.ends_at) = (Time::ZERO, Time::ZERO, None);
     }
@@ -350,6 +361,9 @@ impl MemoryNode {
             }),
         };
         let received = received.expect("a simulated link");
+        while let Some(job) = service.responder().poll_handshake() {
+            service.handshake_done(job.run(), now, link.transmit());
+        }
         if received > 0 || service.is_stalled() {
             service.finish_batch(link.transmit());
             // The cable's own pause needs somebody at its other end who hears it; nobody does here.
@@ -361,6 +375,7 @@ impl MemoryNode {
         }
         if now.since(self.polled) >= POLL_EVERY {
             self.polled = now;
+            self.service.end_revoked(self.link.transmit());
             self.service.responder().poll(now);
         }
         self.link.flush().expect("a simulated link");
@@ -379,6 +394,7 @@ pub(crate) fn features(multi: bool) -> u32 {
 }
 
 /// The incarnation of a node's pool after so many losses; pools draw theirs, here it has to follow from the seed.
-fn incarnation(seed: u64, losses: usize) -> u64 {
+fn incarnation(seed: Entropy, losses: usize) -> u64 {
+    let Entropy::Seeded(seed) = seed else { unreachable!("a simulation has a seed") };
     seed.rotate_left(17) ^ (losses as u64 + 1) << 56 | 1
 }

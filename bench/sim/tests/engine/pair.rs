@@ -26,8 +26,9 @@ impl Pair {
             streams: 2,
             instance: 1,
             key: None,
+            keys: None,
             timing: TIMING,
-            seed: 5,
+            seed: 5.into(),
         };
         let peer = engine.add_peer(config, net.now());
         engine.add_route(direct(peer, 0)).expect("a route");

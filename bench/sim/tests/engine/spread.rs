@@ -37,8 +37,9 @@ impl Fabric {
                 streams: 2,
                 instance: 1,
                 key: None,
+                keys: None,
                 timing: TIMING,
-                seed: 5 + index as u64,
+                seed: (5 + index as u64).into(),
             };
             let peer = engine.add_peer(config, net.now());
             Target { peer, cmem: 0, incarnation: None }

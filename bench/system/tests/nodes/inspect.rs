@@ -100,7 +100,7 @@ fn sessions_and_counters() -> Outcome {
     ensure(session["counters"]["executed"] == 2 * LINES, session.to_string())?;
     let table = told("sessions", folder, &[])?;
     let found = rows(&table, &CN.to_string());
-    ensure(found.len() == 2 && found[0][3] == "256", table.clone())?;
+    ensure(found.len() == 2 && found[0][4] == "256", table.clone())?;
     ensure(found[1][1] == (2 * LINES).to_string() && found[1].last() == Some(&"0"), table.clone())?;
 
     let counters = json("counters", folder)?;

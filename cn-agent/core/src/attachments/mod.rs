@@ -29,7 +29,7 @@ use core::net::SocketAddr;
 use cxloe_fabric::api::{Held, ReleasedRegion};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{
-    HdmDecoder, LegState, LogicalDevice, Mac, Name, Region, RegionState, UnbindOption, Watermark,
+    HdmDecoder, LegState, LogicalDevice, Mac, Name, PublicKey, Region, RegionState, UnbindOption, Watermark,
 };
 use serde::{Deserialize, Serialize};
 
@@ -112,6 +112,8 @@ pub enum Change {
     Drop(Attachment),
     /// Whether this node is held in reset from now on.
     Hold(bool),
+    /// Which public key is which memory node's, all of them.
+    Keys(BTreeMap<Mac, PublicKey>),
 }
 
 /// How far a region is attached.
@@ -150,6 +152,9 @@ pub struct Attachments {
     devices: Vec<LogicalDevice>,
     #[serde(skip)]
     tickets: u64,
+    /// Which public key is which memory node's, as the worker was told last.
+    #[serde(skip)]
+    keys: BTreeMap<Mac, PublicKey>,
     /// What new regions are to be served by.
     #[serde(skip)]
     preference: Preference,
@@ -169,6 +174,7 @@ impl Default for Attachments {
             wanted_back: Vec::new(),
             devices: Vec::new(),
             tickets: 0,
+            keys: BTreeMap::new(),
             preference: Preference::default(),
             notes: BTreeMap::new(),
         }
@@ -221,6 +227,7 @@ impl Attachments {
         if self.held {
             changes.push(Change::Hold(true));
         }
+        changes.extend(self.other_keys(&[]));
         let names: Vec<Name> = self.by_name.keys().cloned().collect();
         names.iter().for_each(|name| self.settle(name, &mut changes));
         changes
@@ -242,6 +249,24 @@ impl Attachments {
         legs.flat_map(|leg| leg.macs.iter().filter_map(|mac| Some((*mac, leg.udp?)))).collect()
     }
 
+    /// The keys of memory nodes, if they are others than the worker knows: as the regions told now have them, and of other
+    /// memory nodes as they were.
+    fn other_keys(&mut self, told: &[Region]) -> Option<Change> {
+        let known = self.by_name.values().map(|attachment| &attachment.region).chain(told);
+        let legs = known.flat_map(|region| &region.legs);
+        let mut keys = BTreeMap::new();
+        for (mac, key) in legs.flat_map(|leg| leg.macs.iter().map(|mac| (*mac, leg.mn_key))) {
+            match key {
+                Some(key) => drop(keys.insert(mac, key)),
+                None => drop(keys.remove(&mac)),
+            }
+        }
+        (keys != self.keys).then(|| {
+            self.keys.clone_from(&keys);
+            Change::Keys(keys)
+        })
+    }
+
     /// What this node holds, for who wants to know what it would lose.
     pub fn holds(&self) -> Vec<Held> {
         let held = |Attachment { region, .. }: &Attachment| Held {
@@ -260,6 +285,7 @@ impl Attachments {
             self.held = held;
             changes.push(Change::Hold(held));
         }
+        changes.extend(self.other_keys(regions));
         let told: BTreeMap<&Name, &Region> = regions.iter().map(|region| (&region.name, region)).collect();
         let (phases, notes) = (&mut self.phases, &mut self.notes);
         self.by_name.retain(|name, attachment| {

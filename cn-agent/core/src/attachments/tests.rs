@@ -75,7 +75,7 @@ fn hpas(changes: &[Change]) -> Vec<u64> {
     let hpa = |change: &Change| match change {
         Change::Attach(a) | Change::Move(a) | Change::Drop(a) => Some(a.hpa),
         Change::Drain { attachment, .. } | Change::Extend { attachment, .. } => Some(attachment.hpa),
-        Change::Hold(_) => None,
+        Change::Hold(_) | Change::Keys(_) => None,
     };
     changes.iter().filter_map(hpa).collect()
 }

@@ -265,8 +265,9 @@ mod tests {
                 streams: 2,
                 instance: 1,
                 key: None,
+                keys: None,
                 timing: Timing::default(),
-                seed: 1,
+                seed: 1.into(),
             };
             engine.add_peer(config, Time::ZERO);
             Node { engine, link }

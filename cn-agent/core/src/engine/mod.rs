@@ -30,6 +30,7 @@ mod drain;
 mod error;
 mod flush;
 mod inflight;
+mod keys;
 mod lines;
 mod local;
 mod miss_policy;

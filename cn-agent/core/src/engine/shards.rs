@@ -50,8 +50,8 @@ impl Engine {
         let own = owner.shard(shard);
         config.identity.own = own;
         // Nonces of two sessions must differ.
-        config.seed = config.seed.wrapping_add(u64::from(shard) << 56);
-        let sealed = config.key.is_some();
+        config.seed = config.seed.part(u64::from(shard) << 56);
+        let sealed = config.key.is_some() || config.keys.is_some();
         let mut requester = Requester::new(config);
         requester.set_features(self.features);
         requester.set_shard(owner, shard);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cxloe_link::Link;
+use cxloe_wire::session::{HandshakeDone, HandshakeJob};
 use cxloe_wire::time::Time;
 
 use super::counter::{Counter, End, Outcome, Wish};
@@ -304,6 +305,18 @@ impl State {
     /// that faults within the allocator waits for it.
     pub fn event(&mut self) -> Option<EngineEvent> {
         self.port.as_mut()?.engine.poll_event()
+    }
+
+    /// Diffie-Hellman to be done, without the lock, and for which session.
+    pub fn handshake(&mut self) -> Option<(usize, HandshakeJob)> {
+        self.port.as_mut()?.engine.poll_handshake()
+    }
+
+    /// Takes what has come of it.
+    pub fn handshake_done(&mut self, session: usize, done: HandshakeDone) {
+        if let Some(Parts { engine, clock, .. }) = &mut self.port {
+            engine.handshake_done(session, done, clock.now());
+        }
     }
 
     fn turn(&mut self) -> usize {

@@ -298,6 +298,11 @@ fn keep(core: &Core, stop: &AtomicBool) {
     while !stop.load(Ordering::Acquire) {
         // Beside a thread that waits for its fault there is nothing to do, and a core to be had.
         let worked = !core.is_wanted() && core.with(State::round_of_keeper);
+        // Computed without the lock, for which threads wait that fault.
+        while let Some((session, job)) = core.with(State::handshake) {
+            let mut done = Some(job.run());
+            core.with(|state| done.take().into_iter().for_each(|done| state.handshake_done(session, done)));
+        }
         while let Some(event) = core.with(State::event) {
             cxloe_cn_core::events::log(&event);
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cxloe_client::message::Session;
 use cxloe_cn::config::Config;
-use cxloe_cn_core::attach::Station;
+use cxloe_cn_core::attach::{Station, StationKeys};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
 use cxloe_cn_core::events;
@@ -14,6 +14,7 @@ use cxloe_daemon::doctor::{Check, Group};
 use cxloe_daemon::read_key;
 use cxloe_fabric::api::MemoryNodeStatus;
 use cxloe_fabric::model::Health;
+use cxloe_link::keys::SYSTEM;
 use cxloe_link::outer::Peer;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, LinkConfig, UdpConfig, open};
@@ -159,6 +160,7 @@ fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec
         streams: config.streams,
         instance: rand::random(),
         key,
+        keys: StationKeys::none(SYSTEM),
         timing: config.timing(),
     };
     let mut port = Port::new(link, Engine::new(CacheConfig::OFF), WaitStyle::Sleep);

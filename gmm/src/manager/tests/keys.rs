@@ -25,6 +25,7 @@ fn both_ends_of_a_mapping_are_told_the_key_of_the_other_whenever_it_becomes_know
     let node = name("mn0");
     fabric.apply(register(None)).unwrap();
     fabric.create("a", 1, cn(1)).unwrap();
+    fabric.settle();
     let leg = |fabric: &Fabric| fabric.manager.region(&name("a")).unwrap().legs[0].mn_key;
     let served = |fabric: &Fabric| {
         let registered = fabric.manager.memory_node_registered(&node, Watermark::default()).unwrap();

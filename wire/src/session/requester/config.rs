@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::session::{Identity, PreSharedKey};
+use crate::session::{Entropy, Identity, KeyPair, PreSharedKey};
 
 /// When a session waits how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +23,8 @@ pub struct Timing {
     pub timeout_min: Duration,
     /// Longest time-out of a request.
     pub timeout_max: Duration,
+    /// A session between keys gets new ones this often.
+    pub rekey_every: Duration,
 }
 
 impl Default for Timing {
@@ -36,6 +38,7 @@ impl Default for Timing {
             timeout_initial: Duration::from_millis(20),
             timeout_min: Duration::from_millis(1),
             timeout_max: Duration::from_millis(500),
+            rekey_every: Duration::from_secs(120),
         }
     }
 }
@@ -51,10 +54,12 @@ pub struct RequesterConfig {
     pub streams: u8,
     /// This agent's instance id: random at its start.
     pub instance: u64,
-    /// Key for sealed frames; `None` for the plain trailer.
+    /// Pre-shared key for sealed frames; `None` for the plain trailer.
     pub key: Option<PreSharedKey>,
+    /// The keys of both nodes: the session is sealed under keys of its own, or there is none.
+    pub keys: Option<KeyPair>,
     /// How long to wait for what.
     pub timing: Timing,
-    /// Seeds the nonces.
-    pub seed: u64,
+    /// Where nonces and ephemeral keys come from.
+    pub seed: Entropy,
 }

@@ -8,13 +8,15 @@ use crate::Transmit;
 use crate::frame::{
     FEATURES, Hello, HelloAck, HelloStatus, Mac, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST,
 };
-use crate::session::Nonces;
+use crate::session::entropy::Nonces;
 use crate::session::framer::Framer;
 use crate::time::Time;
 
 /// A session, agreed with the memory node.
 pub(super) struct Session {
     pub framer: Framer,
+    /// Whether it is between keys.
+    pub keyed: bool,
     pub ack: HelloAck,
     /// Control frames sent and the highest received.
     pub sent: u64,
@@ -114,6 +116,11 @@ impl Connection {
             Some(session) if self.phase.takes_requests() => Some(&session.framer),
             _ => None,
         }
+    }
+
+    /// The session there is, or the one offered.
+    pub fn latest(&self) -> Option<&Session> {
+        self.session.as_ref().or(self.offered.as_ref())
     }
 
     /// Sends a control frame of the session, if there is one.

@@ -1,7 +1,5 @@
 //! Control frames from the memory node, turned into events of the connection.
 
-use alloc::boxed::Box;
-
 use super::connection::Session;
 use super::phase::{Action, Event, Phase};
 use super::{Completions, OpError, Requester, SessionEvent};
@@ -9,6 +7,7 @@ use crate::Transmit;
 use crate::frame::{Aead, Command, FEATURE_SHARDS, HelloAck, HelloStatus, Message, Seal, Space};
 use crate::session::framer::{Framer, Received};
 use crate::session::infer;
+use crate::session::noise::Secret;
 use crate::time::Time;
 
 impl Requester {
@@ -28,7 +27,11 @@ impl Requester {
                 if !cn.open(&mut frame, Space::Control, 0) {
                     self.shared.counters.dropped_trailer += 1;
                 } else if let Ok(Message::HelloAck(ack)) = frame.message() {
-                    self.hello_acked(ack, now);
+                    if self.keyed.is_some() {
+                        self.keyed_ack(ack, frame.bytes(), now);
+                    } else {
+                        self.hello_acked(ack, None, now);
+                    }
                 }
             }
             Command::StartAck => self.start_acked(frame, now, out),
@@ -79,7 +82,8 @@ impl Requester {
         true
     }
 
-    fn hello_acked(&mut self, ack: HelloAck, now: Time) {
+    /// Takes the answer to the present Hello; of a handshake between keys, a genuine one, and its secret.
+    pub(super) fn hello_acked(&mut self, ack: HelloAck, secret: Option<&Secret>, now: Time) {
         let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
             return;
         };
@@ -121,19 +125,21 @@ impl Requester {
             self.shared.counters.dropped_unmatched += 1;
             return;
         }
-        let seal = match &self.config.key {
+        let secret = secret.map(|secret| secret.as_slice());
+        let keyed = secret.is_some();
+        let seal = match secret.or(self.config.key.as_deref()) {
             None => Seal::Plain { session: ack.session },
             Some(key) => {
                 let id = self.config.identity;
                 match Aead::derive(key, id.own, id.peer, &hello, &ack) {
-                    Ok(aead) => Seal::Aead(Box::new(aead)),
+                    Ok(aead) => Seal::Aead(aead),
                     // The key is too short to be one.
                     Err(_) => return self.refused(HelloStatus::Integrity, &ack, now),
                 }
             }
         };
         let framer = Framer::at_cn(self.config.identity, seal);
-        self.connection.offered = Some(Session { framer, ack, sent: 0, heard: 0 });
+        self.connection.offered = Some(Session { framer, keyed, ack, sent: 0, heard: 0 });
         self.step(Event::Offered, now);
     }
 
@@ -189,6 +195,7 @@ impl Requester {
         self.connection.ping_since = None;
         self.shared.counters.sessions += 1;
         self.last_heard = now;
+        self.rekey_later(now);
         let before = self.connection.incarnation.replace(incarnation);
         if let Some(before) = before.filter(|b| *b != incarnation) {
             self.fail_all(OpError::DataLost, out);

@@ -95,7 +95,7 @@ impl Requester {
         action
     }
 
-    fn call_newest(&mut self, now: Time) {
+    pub(super) fn call_newest(&mut self, now: Time) {
         self.call(*self.connection.versions.end(), now);
     }
 
@@ -108,12 +108,13 @@ impl Requester {
             instance: self.config.instance,
             streams: self.config.streams,
             max_frame: self.config.max_frame.min(MAX_FRAME_LIMIT) as u16,
-            integrity: if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain },
+            integrity: if self.is_to_be_sealed() { Integrity::Aead } else { Integrity::Plain },
             shard: self.connection.shard,
             owner: self.connection.owner,
         });
         self.connection.interval = self.config.timing.hello_first;
         self.timers.arm(Timer::Retry, now);
+        self.prepare_keyed(now);
     }
 
     /// Does what time demands: sends again, pings, calls, gives up. Sends through `tx`; flush afterwards.
@@ -137,6 +138,9 @@ impl Requester {
                 }
             }
             Timer::Ping => {
+                if self.has_sent_enough() {
+                    self.timers.arm(Timer::Rekey, now);
+                }
                 if now - self.last_heard.max(self.connection.last_ping) >= timing.ping_every {
                     let action = self.step(Event::PingDue, now);
                     self.send(action, now, tx);
@@ -159,6 +163,9 @@ impl Requester {
             Timer::GiveUp => {
                 self.step(Event::GivenUp, now);
             }
+            Timer::Rekey => {
+                self.step(Event::LimitsChanged, now);
+            }
             Timer::Retry => {
                 let spent = self.connection.phase() == Phase::Closing && self.connection.byes == BYES_MAX;
                 let action = self.step(if spent { Event::ByesSpent } else { Event::RetryDue }, now);
@@ -169,8 +176,12 @@ impl Requester {
 
     /// Sends what `action` says, if anything, and sees to it that it is sent again. What finds no room counts as lost.
     fn send(&mut self, action: Action, now: Time, tx: &mut dyn Transmit) {
+        if action == Action::SendHello && self.keyed.is_some() {
+            self.send_keyed_hello(now, tx);
+        }
         let connection = &mut self.connection;
         match action {
+            Action::SendHello if self.keyed.is_some() => {}
             Action::SendHello => {
                 let outside = Framer::at_cn(self.config.identity, Seal::OUTSIDE);
                 let axi = Axi { stream: 0, tag: 0 };

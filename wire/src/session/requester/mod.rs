@@ -5,6 +5,7 @@
 //! * `phase`: opening, keeping alive, losing and re-opening the session, as one table; `connection`: what it is about;
 //!   `control`, `drive`: what turns frames, commands and time into its events and does what it says; `timers`: what
 //!   waits for a time.
+//! * `keyed`: how a session between keys is agreed on.
 //! * `config`, `outcome`, `figures`: what it is told, what it tells, how it is doing.
 
 mod config;
@@ -13,6 +14,7 @@ mod control;
 mod drive;
 mod entry;
 mod figures;
+mod keyed;
 mod outcome;
 mod phase;
 mod stream;
@@ -30,14 +32,16 @@ pub use outcome::{Completions, OpError, Rejected, SessionEvent};
 
 use connection::Connection;
 use entry::{Answer, Buffers, Op};
+use keyed::Keyed;
 use phase::Event;
 use stream::{Packing, Stream};
 use timers::{Timer, Timers};
 
+use super::entropy::Nonces;
 use super::framer::{Framer, Identity, Received};
 use super::rtt::RoundTrip;
 use super::slab::Slab;
-use super::{Nonces, Retransmission, STREAMS_MAX, WINDOW, infer};
+use super::{Retransmission, STREAMS_MAX, WINDOW, infer};
 use crate::Transmit;
 use crate::frame::{
     BURST_LINES_MAX, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE,
@@ -90,6 +94,8 @@ pub struct Requester {
     timers: Timers,
     read_lines_max: usize,
     write_lines_max: usize,
+    /// What a session between keys is agreed on with; `None` without keys.
+    keyed: Option<Keyed>,
 }
 
 impl Requester {
@@ -99,8 +105,11 @@ impl Requester {
         let config = RequesterConfig { streams, ..config };
         let lines = (config.max_frame.saturating_sub(HEADER_LEN) / LINE_SIZE).clamp(1, BURST_LINES_MAX);
         let timing = config.timing;
+        let mut connection = Connection::new(Nonces::new(config.seed));
+        connection.versions = keyed::versions(config.keys.is_some());
         Requester {
-            connection: Connection::new(Nonces::new(config.seed)),
+            keyed: config.keys.clone().map(Keyed::new),
+            connection,
             streams: (0..streams).map(Stream::new).collect(),
             granted: usize::from(streams),
             shared: Shared {
@@ -254,7 +263,7 @@ impl Requester {
             window: self.connection.window(),
             max_frame: self.connection.max_frame(),
             multi: self.connection.has(FEATURE_MULTI),
-            integrity: if self.config.key.is_some() { "sealed" } else { "plain" }.to_owned(),
+            integrity: self.integrity().to_owned(),
             unanswered: self.unanswered(),
             buffered: buffers.writes.used() + buffers.early.used(),
             rtt_ns: if rtt.is_measured() { rtt.smoothed_ns() } else { 0 },

@@ -7,6 +7,7 @@
 //! | [`Ping`](Timer::Ping) | each poll, while the session is open: from the last frame or Ping on | Ping, if nothing has come since |
 //! | [`Dead`](Timer::Dead) | each poll, while something is owed | everything unanswered fails |
 //! | [`Suspect`](Timer::Suspect) | each poll, while something is owed and the session is open | Hello for a new session |
+//! | [`Rekey`](Timer::Rekey) | a session between keys | Hello for a session with new keys |
 //! | [`Retry`](Timer::Retry) | Hello, Start and Bye, each time for the next | the same again |
 //!
 //! What is heard moves Ping, Dead and Suspect back. That would be work for each frame, so it is not done: they go off
@@ -29,14 +30,16 @@ pub(super) enum Timer {
     Dead,
     /// An answer has been owed for long.
     Suspect,
+    /// The keys of the session have been in use for long enough.
+    Rekey,
     /// Hello, Start or Bye goes again.
     Retry,
 }
 
 impl Timer {
     /// All, in the order in which they go off.
-    pub const ALL: [Timer; 6] =
-        [Timer::GiveUp, Timer::Streams, Timer::Ping, Timer::Dead, Timer::Suspect, Timer::Retry];
+    pub const ALL: [Timer; 7] =
+        [Timer::GiveUp, Timer::Streams, Timer::Ping, Timer::Dead, Timer::Suspect, Timer::Rekey, Timer::Retry];
 }
 
 /// Not armed.

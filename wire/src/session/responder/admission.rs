@@ -4,16 +4,16 @@
 //! Start arrives under the new session id. Session ids come from a generator nobody outside sees, so that Start can only
 //! come from whoever received the HelloAck.
 
-use alloc::boxed::Box;
 use core::time::Duration;
 
+use super::keyed::Answer;
 use super::offers::Offer;
 use super::phase::{Action, Event, Liveness, Phase, next};
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
 use crate::frame::{
     Aead, Axi, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, HEADER_LEN, Hello, HelloAck,
-    HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector, Seal, Space,
+    HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector, PublicKey, Seal, Space,
 };
 use crate::session::framer::{Framer, Identity, Received};
 use crate::session::slab::Slab;
@@ -46,7 +46,7 @@ impl Session {
 }
 
 impl Responder {
-    fn identity(&self, cn: Mac) -> Identity {
+    pub(super) fn identity(&self, cn: Mac) -> Identity {
         Identity { own: self.config.own, peer: cn, ethertype: self.config.ethertype }
     }
 
@@ -69,7 +69,11 @@ impl Responder {
                 } else if !outside.open(&mut frame, Space::Control, 0) {
                     self.counters.dropped_trailer += 1;
                 } else if let Ok(Message::Hello(hello)) = frame.message()
-                    && let Some(ack) = self.hello(cn, &hello, now, memory, tx)
+                    && self.is_for_keys(&hello)
+                {
+                    self.keyed_hello(cn, &hello, frame.bytes(), now, tx);
+                } else if let Ok(Message::Hello(hello)) = frame.message()
+                    && let Some(ack) = self.hello(cn, &hello, None, now, memory, tx)
                 {
                     let axi = Axi { stream: 0, tag: 0 };
                     outside.send(tx, Space::Control, 0, axi, 0, &Message::HelloAck(ack));
@@ -121,19 +125,23 @@ impl Responder {
         }
     }
 
-    /// Decides on a Hello. `None`: no answer yet; the CN will ask again.
-    fn hello<M: Memory>(
+    /// Decides on a Hello, `shown` with a key or without. `None`: no answer yet; the CN will ask again.
+    pub(super) fn hello<M: Memory>(
         &mut self,
         cn: Mac,
         hello: &Hello,
+        shown: Option<(PublicKey, &Answer)>,
         now: Time,
         memory: &mut M,
         tx: &mut dyn Transmit,
     ) -> Option<HelloAck> {
-        if let Some(ack) = self.offers.repeat(cn, hello) {
+        if shown.is_none()
+            && let Some(ack) = self.offers.repeat(cn, hello)
+        {
             return Some(ack);
         }
-        let integrity = if self.config.key.is_some() { Integrity::Aead } else { Integrity::Plain };
+        let sealed = shown.is_some() || self.config.key.is_some();
+        let integrity = if sealed { Integrity::Aead } else { Integrity::Plain };
         let mut ack = HelloAck {
             hello_nonce: hello.nonce,
             version_min: *self.versions.start(),
@@ -160,6 +168,10 @@ impl Responder {
             Some(HelloStatus::Integrity)
         } else if owner.is_none() {
             Some(HelloStatus::Shard)
+        } else if let Some(status) =
+            self.key_refusal(cn, owner.unwrap_or(cn), shown.map(|(key, _)| key), memory)
+        {
+            Some(status)
         } else if !memory.admits(owner.unwrap_or(cn).to_u64()) {
             Some(HelloStatus::NotAllowed)
         } else if hello.streams == 0 || usize::from(ack.max_frame) < FRAME_MIN {
@@ -185,16 +197,18 @@ impl Responder {
         }
         ack.session = self.nonces.next();
         ack.nonce = self.nonces.next();
-        let seal = match &self.config.key {
+        let secret = shown.map(|(_, answer)| answer.secret.as_slice());
+        let seal = match secret.or(self.config.key.as_deref()) {
             None => Seal::Plain { session: ack.session },
             Some(key) => match Aead::derive(key, cn, self.config.own, hello, &ack) {
-                Ok(aead) => Seal::Aead(Box::new(aead)),
+                Ok(aead) => Seal::Aead(aead),
                 // The key is too short to be one.
                 Err(_) => return Some(HelloAck { status: HelloStatus::Integrity, session: 0, ..ack }),
             },
         };
         let framer = Framer::at_mn(self.identity(cn), seal);
-        self.offers.add(Offer { offered_at: now, guest, hello: *hello, ack, framer });
+        let keyed = shown.map(|(key, answer)| (key, answer.clone()));
+        self.offers.add(Offer { offered_at: now, guest, hello: *hello, ack, keyed, framer });
         Some(ack)
     }
 
@@ -251,7 +265,7 @@ impl Responder {
     }
 
     /// Takes what `event` makes of a session, and does what is to be done about it.
-    fn step(&mut self, index: usize, event: Event, tx: &mut dyn Transmit) -> Action {
+    pub(super) fn step(&mut self, index: usize, event: Event, tx: &mut dyn Transmit) -> Action {
         let (phase, action) = self.decide(index, event);
         match action {
             Action::Challenge | Action::AskAgain => self.answer(index, tx, &Message::Ping),
@@ -354,6 +368,7 @@ impl Responder {
             shard,
             guest,
             instance,
+            key: offer.keyed.map(|(key, _)| key),
             framer: offer.framer,
             max_frame,
             multi: offer.ack.features & FEATURE_MULTI != 0,
@@ -393,6 +408,7 @@ impl Responder {
     /// Forgets silent sessions and stale offers. To be called about once a second.
     pub fn poll(&mut self, now: Time) {
         self.offers.expire(now, self.config.max_frame);
+        self.expire_handshakes(now);
         for index in 0..self.sessions.len() {
             if let Some(session) = &self.sessions[index]
                 && now - session.last_heard >= self.config.idle_after

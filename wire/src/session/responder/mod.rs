@@ -2,18 +2,22 @@
 //!
 //! * `stream`: order, execution, the reorder and the retry buffer (R2-R4, R7); `multi`: frames that are many requests.
 //! * `phase`: what becomes of a session, as one table; `admission`: Hello, Start, Ping, Bye, and who may have one.
+//! * `keyed`: sessions between keys: what is looked at before Diffie-Hellman, and what its outcome is worth.
 //! * `directory`: which session is whose.
 //! * `offers`: Hellos answered and not yet followed by a Start.
 
 mod admission;
 mod directory;
+mod keyed;
 mod multi;
 mod offers;
 mod phase;
 mod stream;
 
+use alloc::borrow::ToOwned;
 use alloc::collections::VecDeque;
 use alloc::string::{String, ToString};
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use core::time::Duration;
@@ -21,18 +25,21 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use directory::Directory;
+use keyed::Keyed;
 use multi::Multi;
 use offers::Offers;
 use phase::Phase;
 use stream::{Context, Op, Request, Stream};
 
+use super::entropy::{Entropy, Nonces};
 use super::framer::{Framer, PreSharedKey, Received};
+use super::noise::{NodeKey, integrity_name};
 use super::slab::Slab;
-use super::{Nonces, Retransmission, STREAMS_MAX, infer};
+use super::{Retransmission, STREAMS_MAX, infer};
 use crate::Transmit;
 use crate::frame::{
     BURST_LINES_MAX, Command, FEATURES, FaultStatus, FrameView, HEADER_LEN, LINE_SIZE, Mac, Message,
-    PROTOCOL_VERSION, PROTOCOL_VERSION_OLDEST, Space,
+    PROTOCOL_VERSION, PROTOCOL_VERSION_KEYED, PROTOCOL_VERSION_OLDEST, PublicKey, Seal, Space,
 };
 use crate::time::Time;
 
@@ -48,6 +55,13 @@ pub trait Memory {
 
     /// Whether CN `cn` may have a session at all.
     fn admits(&mut self, cn: u64) -> bool;
+
+    /// The public key that belongs to CN `cn`, if one does: a memory node with a key takes nobody for this CN who does not
+    /// show it.
+    fn key(&mut self, cn: u64) -> Option<PublicKey> {
+        let _ = cn;
+        None
+    }
 
     /// Whether CN `cn` has memory here. One that has none is a guest: anybody can invent such a CN, so guests have few
     /// of the sessions, and none that a CN with memory needs.
@@ -93,15 +107,17 @@ pub struct ResponderConfig {
     pub idle_after: Duration,
     /// Incarnation of the memory: changes when its content was lost.
     pub incarnation: u64,
-    /// Key for sealed frames; `None` for the plain trailer.
+    /// Pre-shared key for the frames of CNs without a key of their own; `None` for the plain trailer.
     pub key: Option<PreSharedKey>,
-    /// Seeds session ids and nonces.
-    pub seed: u64,
+    /// This node's key, by which it talks with CNs that have one; `None`: with none of these.
+    pub node_key: Option<Arc<NodeKey>>,
+    /// Where session ids, nonces and ephemeral keys come from.
+    pub seed: Entropy,
 }
 
 impl ResponderConfig {
     /// Usual limits for a node at `own`.
-    pub fn new(own: Mac, max_frame: usize, incarnation: u64, seed: u64) -> Self {
+    pub fn new(own: Mac, max_frame: usize, incarnation: u64, seed: impl Into<Entropy>) -> Self {
         ResponderConfig {
             own,
             ethertype: crate::frame::ETHERTYPE_DEFAULT,
@@ -114,7 +130,8 @@ impl ResponderConfig {
             idle_after: Duration::from_secs(15),
             incarnation,
             key: None,
-            seed,
+            node_key: None,
+            seed: seed.into(),
         }
     }
 }
@@ -154,6 +171,15 @@ pub struct ResponderCounters {
     pub dropped_full: u64,
     /// Frames dropped: from nobody with a session, or not for us.
     pub dropped_foreign: u64,
+    /// Hellos dropped: from who does not know this node's key, or made no use of its cookie.
+    #[serde(default)]
+    pub dropped_mac: u64,
+    /// Hellos dropped: not genuine, or older than one that was taken.
+    #[serde(default)]
+    pub dropped_handshake: u64,
+    /// Cookies asked for.
+    #[serde(default)]
+    pub cookies: u64,
 }
 
 /// What happens to sessions.
@@ -179,6 +205,15 @@ pub enum ResponderEvent {
         /// Its version.
         version: u16,
     },
+    /// Somebody asked for a session in the name of a CN whose key is known, and did not show that key.
+    KeyRefused {
+        /// The compute node.
+        cn: Mac,
+        /// The key that was shown; none if none was.
+        shown: Option<PublicKey>,
+    },
+    /// The session of a CN ended because its key is another by now, or none.
+    Revoked(Mac),
 }
 
 /// A session as `mn-server sessions` shows it.
@@ -186,6 +221,9 @@ pub enum ResponderEvent {
 pub struct SessionStatus {
     /// The compute node.
     pub cn: String,
+    /// How its frames are protected: `sealed`, `sealed (pre-shared)` or `insecure`.
+    #[serde(default)]
+    pub integrity: String,
     /// Streams of the session.
     pub streams: u8,
     /// The largest frame, in bytes.
@@ -212,6 +250,8 @@ struct Session {
     /// Whether the CN had no memory here when this was last looked at.
     guest: bool,
     instance: u64,
+    /// The key that the CN has shown.
+    key: Option<PublicKey>,
     framer: Framer,
     max_frame: usize,
     /// Whether frames that are many requests were agreed on.
@@ -252,6 +292,8 @@ pub struct Responder {
     events: VecDeque<ResponderEvent>,
     nonces: Nonces,
     draining: bool,
+    /// What sessions between keys are agreed on with.
+    keyed: Option<Keyed>,
     scheme: Retransmission,
     versions: RangeInclusive<u16>,
     features: u32,
@@ -260,7 +302,9 @@ pub struct Responder {
 impl Responder {
     /// A responder without sessions.
     pub fn new(config: ResponderConfig) -> Responder {
-        let nonces = Nonces::new(config.seed);
+        let mut nonces = Nonces::new(config.seed);
+        let keyed = config.node_key.clone().map(|own| Keyed::new(own, &mut nonces));
+        let newest = if keyed.is_some() { PROTOCOL_VERSION_KEYED } else { PROTOCOL_VERSION };
         let config = ResponderConfig {
             sessions_max: config.sessions_max.max(1),
             streams_max: config.streams_max.clamp(1, STREAMS_MAX as u8),
@@ -280,7 +324,8 @@ impl Responder {
             nonces,
             draining: false,
             scheme: Retransmission::Selective,
-            versions: PROTOCOL_VERSION_OLDEST..=PROTOCOL_VERSION,
+            keyed,
+            versions: PROTOCOL_VERSION_OLDEST..=newest,
             features: FEATURES,
             config,
         }
@@ -354,6 +399,7 @@ impl Responder {
     pub fn statuses(&self, now: Time) -> Vec<SessionStatus> {
         let status = |s: &Session| SessionStatus {
             cn: s.cn.to_string(),
+            integrity: integrity_name(matches!(s.framer.seal, Seal::Aead(_)), s.key.is_some()).to_owned(),
             streams: s.streams.len() as u8,
             max_frame: s.max_frame,
             waiting: s.streams.iter().map(Stream::waiting).sum(),
@@ -537,6 +583,9 @@ impl ResponderCounters {
             dropped_window: self.dropped_window + o.dropped_window,
             dropped_full: self.dropped_full + o.dropped_full,
             dropped_foreign: self.dropped_foreign + o.dropped_foreign,
+            dropped_mac: self.dropped_mac + o.dropped_mac,
+            dropped_handshake: self.dropped_handshake + o.dropped_handshake,
+            cookies: self.cookies + o.cookies,
         }
     }
 }

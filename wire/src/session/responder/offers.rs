@@ -7,7 +7,8 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use crate::frame::{Hello, HelloAck, Mac};
+use super::keyed::Answer;
+use crate::frame::{Hello, HelloAck, Mac, PublicKey};
 use crate::session::framer::Framer;
 use crate::time::Time;
 
@@ -27,6 +28,8 @@ pub(super) struct Offer {
     pub guest: bool,
     pub hello: Hello,
     pub ack: HelloAck,
+    /// Of a session between keys: who asked, and what goes with the answer.
+    pub keyed: Option<(PublicKey, Answer)>,
     pub framer: Framer,
 }
 
@@ -46,7 +49,14 @@ impl Offers {
 
     /// The answer to this very Hello, if it has been answered before.
     pub fn repeat(&self, cn: Mac, hello: &Hello) -> Option<HelloAck> {
-        self.0.iter().find(|offer| offer.cn() == cn && offer.hello == *hello).map(|offer| offer.ack)
+        let same = |offer: &&Offer| offer.keyed.is_none() && offer.cn() == cn && offer.hello == *hello;
+        self.0.iter().find(same).map(|offer| offer.ack)
+    }
+
+    /// The answer to this very Hello of a CN with a key, if it has been answered before.
+    pub fn repeat_keyed(&self, cn: Mac, hello: &Hello) -> Option<(HelloAck, &Answer)> {
+        let offer = self.0.iter().find(|offer| offer.cn() == cn && offer.hello == *hello)?;
+        offer.keyed.as_ref().map(|(_, answer)| (offer.ack, answer))
     }
 
     /// Keeps an offer, in the place of an older one if there are too many.

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station};
+use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, Route, Target};
 use cxloe_lab::{Lab, Process};
@@ -197,6 +197,7 @@ impl Traffic {
             streams: STREAMS_DEFAULT,
             instance: 0x5EED,
             key: self.sealed.then(|| Arc::from(KEY.as_bytes())),
+            keys: StationKeys::none(cxloe_link::keys::SYSTEM),
             timing: Timing { ping_every: Duration::from_millis(5), ..Timing::default() },
         };
         let wait = WaitStyle::Adaptive { spin: Duration::from_micros(50) };

@@ -6,6 +6,7 @@
 //! node; inside UDP also what is wrong around a frame. What must hold: no wrong byte, no failed operation, bounded memory, and an orderly end.
 
 mod attacks;
+mod keys;
 mod outer;
 mod work;
 
@@ -54,6 +55,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("invented_stations_take_no_session_from_others", invented_stations_take_no_session),
         Test::new("memory_of_others_is_out_of_reach", memory_of_others_is_out_of_reach),
         Test::new("wrong_addresses_are_named", wrong_addresses_are_named),
+        Test::new("strangers_without_the_key_get_nowhere", keys::strangers_without_the_key_get_nowhere),
     ];
     let mut all = vec![Over::from(Backend::Packet), Backend::Udp.into(), Over::encap(Backend::Packet)];
     if standing == Standing::Root {

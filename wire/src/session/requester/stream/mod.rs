@@ -87,6 +87,11 @@ impl Stream {
         self.oldest
     }
 
+    /// Requests sent in this session.
+    pub fn sent(&self) -> u64 {
+        self.next - FIRST
+    }
+
     /// Requests not yet answered.
     #[inline]
     pub fn unanswered(&self) -> usize {

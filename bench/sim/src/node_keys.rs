@@ -1,0 +1,29 @@
+//! The keys of simulated nodes: each follows from the node's address.
+
+use std::sync::Arc;
+
+use cxloe_mn_core::keys::AdmittedKeys;
+use cxloe_wire::frame::Mac;
+use cxloe_wire::session::{KeyPair, NodeKey};
+
+/// Simulated time begins here, in nanoseconds since the Unix epoch.
+const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
+
+/// The key of the node at `mac`.
+pub fn key_of(mac: Mac) -> Arc<NodeKey> {
+    let mut bytes = [0x5a; NodeKey::LEN];
+    bytes[..6].copy_from_slice(&mac.0);
+    Arc::new(NodeKey::from_bytes(bytes))
+}
+
+/// The keys of a session of the compute node at `own` with the memory node at `peer`.
+pub fn pair_of(own: Mac, peer: Mac) -> KeyPair {
+    KeyPair { own: key_of(own), peer: key_of(peer).public(), epoch_ns: EPOCH_NS }
+}
+
+/// What a memory node is told that serves these compute nodes.
+pub fn admitted(cns: &[Mac]) -> Arc<AdmittedKeys> {
+    let keys = AdmittedKeys::default();
+    keys.admit(cns.iter().map(|cn| (*cn, key_of(*cn).public())));
+    Arc::new(keys)
+}

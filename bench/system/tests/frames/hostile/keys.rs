@@ -1,0 +1,149 @@
+//! A session between keys, and a neighbour who has others: forged and replayed Hellos, floods, and frames in the names of
+//! both ends.
+
+use std::collections::BTreeMap;
+use std::process::Command as Process;
+
+use cxloe_lab::program;
+use cxloe_link::keys::node_key;
+use cxloe_system::node::keyed_port;
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::PublicKey;
+use cxloe_wire::frame::keyed::{CALL_AT, HELLO_FRAME_LEN, MAC1_AT};
+use cxloe_wire::session::{Completions, Identity, KeyPair, NodeKey, Requester, RequesterConfig, Timing};
+use cxloe_wire::time::Time;
+
+use super::*;
+
+/// Where frames go that a test sends itself.
+#[derive(Default)]
+struct Frames {
+    sent: Vec<Vec<u8>>,
+    slot: Vec<u8>,
+}
+
+impl Transmit for Frames {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.slot = vec![0; len];
+        Some(&mut self.slot)
+    }
+
+    fn commit(&mut self) {
+        self.sent.push(std::mem::take(&mut self.slot));
+    }
+}
+
+struct Nothing;
+
+impl Completions for Nothing {
+    fn read(&mut self, _: u64, _: &[u8]) {}
+    fn written(&mut self, _: u64) {}
+    fn failed(&mut self, _: u64, _: OpError, _: &[u8]) {}
+}
+
+/// A Hello that somebody with `own` makes in the name of `from`.
+fn keyed_hello(from: Mac, own: &Arc<NodeKey>, mn: PublicKey, seed: u64) -> Result<Vec<u8>, Failed> {
+    let keys = KeyPair { own: Arc::clone(own), peer: mn, epoch_ns: 1_900_000_000_000_000_000 + seed };
+    let mut requester = Requester::new(RequesterConfig {
+        identity: Identity { own: from, peer: MN, ethertype: ETHERTYPE_DEFAULT },
+        max_frame: 1514,
+        streams: 4,
+        instance: seed,
+        key: None,
+        keys: Some(keys),
+        timing: Timing::default(),
+        seed: seed.into(),
+    });
+    let (now, mut frames) = (Time(1), Frames::default());
+    requester.connect(now);
+    let job = requester.poll_handshake().ok_or("a handshake to be computed")?;
+    requester.handshake_done(job.run(), now);
+    requester.poll(now, &mut frames, &mut Nothing);
+    let hello = frames.sent.pop().ok_or("a Hello")?;
+    ensure(hello.len() == HELLO_FRAME_LEN, "a Hello of version 2")?;
+    Ok(hello)
+}
+
+pub fn strangers_without_the_key_get_nowhere() -> Outcome {
+    let lab = lab()?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("mn.key");
+    let shown = Process::new(program("mn-server")?).arg("key").arg("--node-key").arg(&file).output()?;
+    let mn: PublicKey = String::from_utf8(shown.stdout)?.trim().parse()?;
+    ensure(mn == node_key(&file)?.public(), "`mn-server key` prints the public key")?;
+    let own = Arc::new(NodeKey::generate(cxloe_link::keys::SYSTEM));
+    let named = format!("{CN}={}", own.public());
+    let file = file.to_str().ok_or("a path that is no text")?;
+    let socket = folder.path().join("mn.sock");
+    let options = ["--node-key", file, "--peer-key", &named, "--socket", socket.to_str().ok_or("no text")?];
+    let node =
+        MemoryNode::start_with(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path(), &options)?;
+    let neighbour = neighbour(&lab, Backend::Packet, "cn0")?;
+    let tap = lab.enter("mn", || Raw::open("mn0"))??;
+
+    let config = config_to(Backend::Packet, MN);
+    let keys = BTreeMap::from([(MN, mn)]);
+    let mut port = keyed_port(link_on(&lab, &config)?, own, keys, MN, HPA, REGION)?;
+    port.connect(LIMIT)?;
+    let work = Work::start(port);
+    work.goes_on("nothing yet")?;
+    let mut genuine = None;
+    for _ in 0..100_000 {
+        let Some(seen) = tap.receive(Duration::from_millis(200))? else { break };
+        if seen.bytes.len() >= HELLO_FRAME_LEN && seen.bytes[14] == Command::Hello as u8 {
+            genuine = Some(seen.bytes);
+            break;
+        }
+    }
+    drop(tap);
+    let genuine = genuine.ok_or("the Hello was not seen")?;
+    ensure(genuine[26] == 2, "the Hello is one of version 2")?;
+
+    let stranger = Arc::new(NodeKey::from_bytes([3; 32]));
+    let his = keyed_hello(NOBODY, &stranger, mn, 5)?;
+    let in_our_name = keyed_hello(CN, &stranger, mn, 6)?;
+    let others: Vec<Vec<u8>> =
+        (0..100).map(|seed| keyed_hello(NOBODY, &stranger, mn, 100 + seed)).collect::<Result<_, _>>()?;
+    let before = node.resident_kib()?;
+    let attacks: Vec<Attack<'_>> = vec![
+        ("Hellos of version 1 in the name of the CN", Box::new(|n| hello(CN, n, n))),
+        ("the Hello of the CN again", Box::new(|_| genuine.clone())),
+        (
+            "the Hello of the CN, changed",
+            Box::new(|n| {
+                let mut frame = genuine.clone();
+                let at = 14 + n as usize % (frame.len() - 14);
+                frame[at] ^= 1 << (n % 8);
+                frame
+            }),
+        ),
+        (
+            "Hellos with a wrong mac1",
+            Box::new(|n| {
+                let mut frame = genuine.clone();
+                frame[CALL_AT..CALL_AT + 8].copy_from_slice(&n.to_be_bytes());
+                frame[MAC1_AT] ^= 1;
+                frame
+            }),
+        ),
+        ("Hellos of an unknown key", Box::new(|_| his.clone())),
+        ("many Hellos of an unknown key", Box::new(|n| others[n as usize % others.len()].clone())),
+        ("Hellos of another key in the name of the CN", Box::new(|_| in_our_name.clone())),
+        ("cut-off Hellos", Box::new(|n| genuine[..60 + n as usize % (HELLO_FRAME_LEN - 60)].to_vec())),
+    ];
+    attack(&neighbour, attacks, &work)?;
+    let after = node.resident_kib()?;
+    ensure(after <= before + GROWTH_KIB, format!("mn-server grew from {before} to {after} KiB"))?;
+
+    let told =
+        Process::new(program("mn-server")?).args(["sessions", "--json", "--socket"]).arg(&socket).output()?;
+    let sessions: serde_json::Value = serde_json::from_slice(&told.stdout)?;
+    let all = sessions.as_array().ok_or("no sessions")?;
+    ensure(all.len() == 1 && all[0]["cn"] == CN.to_string(), sessions.to_string())?;
+    ensure(all[0]["integrity"] == "sealed", sessions.to_string())?;
+    let said = node.said();
+    ensure(said.contains("showed no key") && said.contains("showed a key which is not the one"), said)?;
+    work.goes_on("all of that")?;
+    work.end()?;
+    ensure(node.end()?.success(), "an orderly end")
+}

@@ -1,0 +1,22 @@
+//! `cn-agent key`: the public half of this node's key.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use cxloe_daemon::command_line::{Failure, output};
+use cxloe_link::keys::node_key;
+
+/// Which key.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  cn-agent key --node-key /var/lib/cxloe/cn-agent.key")]
+pub struct KeyArgs {
+    /// The file with the key, as given to the node with --node-key; made if there is none
+    #[arg(long, value_name = "FILE")]
+    node_key: PathBuf,
+}
+
+/// Prints the public key.
+pub fn run(args: &KeyArgs) -> Result<(), Failure> {
+    let key = node_key(&args.node_key).map_err(Failure::failed)?;
+    output::line(&key.public().to_string())
+}

@@ -1,0 +1,145 @@
+//! The handshake between keys: a genuine Hello and a genuine HelloAck, into which the input is mixed. What was changed
+//! leads to no session, and nothing of it makes either end fall.
+
+use std::sync::{Arc, OnceLock};
+
+use cxloe_wire::Transmit;
+use cxloe_wire::frame::keyed::MAC2_AT;
+use cxloe_wire::frame::*;
+use cxloe_wire::session::{
+    Completions, Identity, KeyPair, Memory, NodeKey, OpError, Requester, RequesterConfig, Responder,
+    ResponderConfig, Timing,
+};
+use cxloe_wire::time::Time;
+
+const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const MN: Mac = Mac([2, 0, 0, 0, 0, 2]);
+const NOW: Time = Time(1_000);
+
+#[derive(Default)]
+struct Sent(Vec<Vec<u8>>, Vec<u8>);
+
+impl Transmit for Sent {
+    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.1 = vec![0xee; len];
+        Some(&mut self.1)
+    }
+
+    fn commit(&mut self) {
+        self.0.push(std::mem::take(&mut self.1));
+    }
+}
+
+struct Nothing;
+
+impl Completions for Nothing {
+    fn read(&mut self, _: u64, _: &[u8]) {}
+    fn written(&mut self, _: u64) {}
+    fn failed(&mut self, _: u64, _: OpError, _: &[u8]) {}
+}
+
+impl Memory for Nothing {
+    fn read(&mut self, _: u64, _: u64, _: &mut [u8]) -> Result<(), FaultStatus> {
+        panic!("there is no session")
+    }
+
+    fn write(&mut self, _: u64, _: u64, _: u64, _: &[u8]) -> Result<(), FaultStatus> {
+        panic!("there is no session")
+    }
+
+    fn admits(&mut self, _: u64) -> bool {
+        true
+    }
+
+    fn key(&mut self, cn: u64) -> Option<PublicKey> {
+        (cn == CN.to_u64()).then(|| keys().0.public())
+    }
+}
+
+fn keys() -> &'static (Arc<NodeKey>, Arc<NodeKey>) {
+    static KEYS: OnceLock<(Arc<NodeKey>, Arc<NodeKey>)> = OnceLock::new();
+    KEYS.get_or_init(|| (NodeKey::from_bytes([1; 32]).into(), NodeKey::from_bytes([2; 32]).into()))
+}
+
+fn responder() -> Responder {
+    Responder::new(ResponderConfig {
+        node_key: Some(keys().1.clone()),
+        ..ResponderConfig::new(MN, 1514, 7, 8)
+    })
+}
+
+/// A CN that has called, and its Hello.
+fn requester() -> (Requester, Vec<u8>) {
+    let (own, mn) = keys();
+    let mut requester = Requester::new(RequesterConfig {
+        identity: Identity { own: CN, peer: MN, ethertype: ETHERTYPE_DEFAULT },
+        max_frame: 1514,
+        streams: 2,
+        instance: 5,
+        key: None,
+        keys: Some(KeyPair { own: own.clone(), peer: mn.public(), epoch_ns: 1 }),
+        timing: Timing::default(),
+        seed: 6.into(),
+    });
+    let mut sent = Sent::default();
+    requester.connect(NOW);
+    let job = requester.poll_handshake().expect("message 1 is to be made");
+    requester.handshake_done(job.run(), NOW);
+    requester.poll(NOW, &mut sent, &mut Nothing);
+    (requester, sent.0.pop().expect("a Hello"))
+}
+
+/// What the responder answers.
+fn answer(responder: &mut Responder, hello: &mut [u8]) -> Option<Vec<u8>> {
+    let mut sent = Sent::default();
+    responder.handle(hello, NOW, &mut Nothing, &mut sent);
+    while let Some(job) = responder.poll_handshake() {
+        responder.handshake_done(job.run(), NOW, &mut Nothing, &mut sent);
+    }
+    assert_eq!(responder.sessions(), 0);
+    sent.0.pop()
+}
+
+/// The handshake that nobody changes.
+fn genuine() -> &'static (Vec<u8>, Vec<u8>) {
+    static GENUINE: OnceLock<(Vec<u8>, Vec<u8>)> = OnceLock::new();
+    GENUINE.get_or_init(|| {
+        let (_, hello) = requester();
+        let ack = answer(&mut responder(), &mut hello.clone()).expect("a HelloAck");
+        (hello, ack)
+    })
+}
+
+/// Mixes the input into one of the two frames, from where it says on.
+pub fn keyed(data: &[u8]) {
+    let Some(([which, at, cut], mix)) = data.split_first_chunk::<3>() else { return };
+    let (hello, ack) = genuine();
+    let original = if which & 1 == 0 { hello } else { ack };
+    let mut frame = original.clone();
+    frame.iter_mut().skip(usize::from(*at)).zip(mix).for_each(|(byte, mix)| *byte ^= mix);
+    frame.truncate(frame.len() - usize::from(*cut) % 64);
+    if which & 1 == 0 {
+        // mac2 is not looked at while little is under way.
+        let changed = frame.get(..MAC2_AT) != original.get(..MAC2_AT) || frame.len() < original.len();
+        let offered = answer(&mut responder(), &mut frame).and_then(|answer| {
+            Message::parse(&answer).ok().map(
+                |(_, message)| matches!(message, Message::HelloAck(ack) if ack.status == HelloStatus::Ok),
+            )
+        });
+        assert!(
+            !(changed && offered == Some(true) && frame[26] == 2),
+            "a changed Hello was answered by an offer"
+        );
+        return;
+    }
+    let (mut requester, _) = requester();
+    let changed = frame != *ack;
+    let mut sent = Sent::default();
+    requester.handle(&mut frame, NOW, &mut sent, &mut Nothing);
+    while let Some(job) = requester.poll_handshake() {
+        requester.handshake_done(job.run(), NOW);
+    }
+    requester.poll(NOW, &mut sent, &mut Nothing);
+    let started = sent.0.iter().any(|frame| frame[14] == Command::Start as u8);
+    assert_eq!(started, !changed, "who is answered by the other node, and nobody else, starts the session");
+}

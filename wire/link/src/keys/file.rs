@@ -1,0 +1,130 @@
+//! The file that holds a node's key: 44 characters of base64, as WireGuard writes keys, and nobody else may read it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
+use std::path::{Path, PathBuf};
+
+use cxloe_wire::frame::PublicKey;
+use cxloe_wire::session::NodeKey;
+
+use super::SYSTEM;
+
+/// A node's key cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyFileError {
+    /// The file cannot be read or made.
+    #[error("cannot {what} the node key {}: {source}; name another file with --node-key", .path.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// Others may read it.
+    #[error("the node key {} may be read by others than its owner (mode {mode:o}): `chmod 600` it, and have a new one made \
+             if somebody may have read it", .path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+    /// It holds no key.
+    #[error("{} holds no node key (44 characters of base64): remove it to have one made", .path.display())]
+    Content {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+fn io_error(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> KeyFileError {
+    move |source| KeyFileError::Io { what, path: path.into(), source }
+}
+
+/// The key in the file at `path`; one is made if there is no such file.
+///
+/// # Errors
+/// Any [`KeyFileError`].
+pub fn node_key(path: &Path) -> Result<NodeKey, KeyFileError> {
+    match File::open(path) {
+        Ok(file) => read(file, path),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => make(path),
+        Err(error) => Err(io_error("read", path)(error)),
+    }
+}
+
+fn read(mut file: File, path: &Path) -> Result<NodeKey, KeyFileError> {
+    let mode = file.metadata().map_err(io_error("read", path))?.mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(KeyFileError::Open { path: path.into(), mode });
+    }
+    let mut text = String::new();
+    // A key is short; what is longer is none.
+    Read::by_ref(&mut file).take(128).read_to_string(&mut text).map_err(io_error("read", path))?;
+    let bytes = text.trim().parse::<PublicKey>().map_err(|_| KeyFileError::Content { path: path.into() })?;
+    Ok(NodeKey::from_bytes(bytes.0))
+}
+
+fn make(path: &Path) -> Result<NodeKey, KeyFileError> {
+    let key = NodeKey::generate(SYSTEM);
+    let write = || -> io::Result<()> {
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(dir)?;
+        // Whole or not at all, and never another's: the link fails if somebody was faster.
+        let new = path.with_extension(format!("new-{}", std::process::id()));
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+        writeln!(file, "{}", PublicKey(key.to_bytes()))?;
+        file.sync_all()?;
+        // Root may make the key of a daemon that runs as another user: it belongs to whom its folder belongs to.
+        let (of, own) = (fs::metadata(dir)?, file.metadata()?);
+        if own.uid() == 0 && of.uid() != 0 {
+            chown(&new, Some(of.uid()), Some(of.gid()))?;
+        }
+        let linked = fs::hard_link(&new, path);
+        fs::remove_file(&new)?;
+        linked?;
+        File::open(dir)?.sync_all()
+    };
+    match write() {
+        Ok(()) => Ok(key),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.exists() => node_key(path),
+        Err(error) => Err(io_error("make", path)(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn place(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("cxloe-key-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir.join("deeper").join("node.key")
+    }
+
+    #[test]
+    fn a_key_is_made_once_and_read_from_then_on() {
+        let path = place("made");
+        let key = node_key(&path).unwrap();
+        assert_eq!(node_key(&path).unwrap().to_bytes(), key.to_bytes());
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
+        assert_ne!(node_key(&place("other")).unwrap().public(), key.public());
+    }
+
+    #[test]
+    fn a_key_that_others_may_read_and_a_file_without_one_are_refused() {
+        let path = place("refused");
+        node_key(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+        let error = node_key(&path).unwrap_err();
+        assert!(matches!(error, KeyFileError::Open { mode: 0o640, .. }), "{error}");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::write(&path, "something else\n").unwrap();
+        assert!(matches!(node_key(&path).unwrap_err(), KeyFileError::Content { .. }));
+    }
+}

@@ -1,0 +1,70 @@
+//! Where ids, nonces and ephemeral keys come from: the operating system's generator, which the shell names, or a seed, so
+//! that a simulated run repeats.
+
+use crate::random::Random;
+
+/// A source of random bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum Entropy {
+    /// A sequence that repeats. Whoever sees a few numbers of it knows all: for simulations and tests alone.
+    Seeded(u64),
+    /// Fills the bytes from the operating system's generator.
+    System(fn(&mut [u8])),
+}
+
+impl Entropy {
+    /// A source for part `label` of what runs under this one. A seed becomes another one.
+    pub fn part(self, label: u64) -> Self {
+        match self {
+            Self::Seeded(seed) => Self::Seeded(seed.wrapping_add(label)),
+            Self::System(fill) => Self::System(fill),
+        }
+    }
+}
+
+impl From<u64> for Entropy {
+    fn from(seed: u64) -> Self {
+        Self::Seeded(seed)
+    }
+}
+
+/// Nonces, ids and ephemeral keys of one state machine.
+#[derive(Clone, Debug)]
+pub(crate) enum Nonces {
+    Seeded(Random),
+    System(fn(&mut [u8])),
+}
+
+impl Nonces {
+    pub fn new(entropy: Entropy) -> Self {
+        match entropy {
+            Entropy::Seeded(seed) => Self::Seeded(Random::new(seed)),
+            Entropy::System(fill) => Self::System(fill),
+        }
+    }
+
+    /// Random bytes.
+    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        match self {
+            Self::Seeded(random) => {
+                bytes.chunks_mut(8).for_each(|part| {
+                    let number = random.bits().to_be_bytes();
+                    part.copy_from_slice(&number[..part.len()]);
+                });
+            }
+            Self::System(fill) => fill(&mut bytes),
+        }
+        bytes
+    }
+
+    /// The next number, never 0: all 64 bits of it are random.
+    pub fn next(&mut self) -> u64 {
+        loop {
+            let number = u64::from_be_bytes(self.bytes());
+            if number != 0 {
+                return number;
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! What is looked at before a Hello costs anything, as in WireGuard: mac1 shows that the sender knows whom it calls, mac2
+//! that it receives what is sent to the address it claims.
+
+use aes_gcm::aead::{AeadInOut, KeyInit};
+use aes_gcm::{Aes256Gcm, Tag};
+use hmac::{Hmac, Mac as _};
+use sha2::{Digest, Sha256};
+
+use crate::frame::keyed::{COOKIE_LEN, COOKIE_SEALED_LEN, MAC_LEN};
+use crate::frame::{Mac, PublicKey};
+use crate::session::entropy::Nonces;
+use crate::time::Time;
+
+/// What the key of mac1 is made with.
+const MAC1: &[u8] = b"mac1----";
+/// What the key of cookies on their way is made with.
+const COOKIE: &[u8] = b"cookie--";
+/// How long a cookie is good for, at the least and at the most twice.
+const COOKIE_AGE: core::time::Duration = core::time::Duration::from_secs(120);
+
+/// The first bytes of HMAC-SHA256 under `key`.
+pub(crate) fn keyed(key: &[u8], parts: &[&[u8]]) -> [u8; MAC_LEN] {
+    truncated(parts.iter().fold(hmac(key), |mac, part| mac.chain_update(part)))
+}
+
+fn hmac(key: &[u8]) -> Hmac<Sha256> {
+    <Hmac<Sha256> as hmac::KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length")
+}
+
+fn truncated(mac: Hmac<Sha256>) -> [u8; MAC_LEN] {
+    let whole: [u8; 32] = mac.finalize().into_bytes().into();
+    core::array::from_fn(|at| whole[at])
+}
+
+/// Whether both are the same, in a time that does not tell where they differ.
+pub(crate) fn equal(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differing, (a, b)| differing | (a ^ b)) == 0
+}
+
+fn hashed(label: &[u8], key: &PublicKey) -> [u8; 32] {
+    Sha256::new().chain_update(label).chain_update(key.0).finalize().into()
+}
+
+/// mac1 of Hellos to one memory node. Its key is worked out once.
+#[derive(Clone)]
+pub(crate) struct HelloMac(Hmac<Sha256>);
+
+impl HelloMac {
+    pub fn new(responder: &PublicKey) -> Self {
+        Self(hmac(&hashed(MAC1, responder)))
+    }
+
+    /// mac1 over a Hello up to where it stands.
+    pub fn of(&self, hello: &[u8]) -> [u8; MAC_LEN] {
+        truncated(self.0.clone().chain_update(hello))
+    }
+}
+
+/// The memory node's cookies: one for each address, from a secret that changes.
+pub(crate) struct Cookies {
+    sealing: [u8; 32],
+    secret: [u8; 32],
+    before: [u8; 32],
+    since: Time,
+}
+
+impl Cookies {
+    pub fn new(own: &PublicKey, nonces: &mut Nonces) -> Self {
+        Self {
+            sealing: hashed(COOKIE, own),
+            secret: nonces.bytes(),
+            before: nonces.bytes(),
+            since: Time::ZERO,
+        }
+    }
+
+    fn turn(&mut self, now: Time, nonces: &mut Nonces) {
+        if now - self.since >= COOKIE_AGE {
+            self.before = core::mem::replace(&mut self.secret, nonces.bytes());
+            self.since = now;
+        }
+    }
+
+    /// Whether `mac2` of a Hello from `from`, over `hello` up to where it stands, was made with one of our cookies.
+    pub fn accept(&mut self, from: Mac, hello: &[u8], mac2: &[u8], now: Time, nonces: &mut Nonces) -> bool {
+        self.turn(now, nonces);
+        [self.secret, self.before].iter().any(|secret| {
+            let cookie: [u8; COOKIE_LEN] = keyed(secret, &[&from.0]);
+            equal(&mac_of_cookie(&cookie, hello), mac2)
+        })
+    }
+
+    /// The cookie for `from`, readable for who made `mac1`: a nonce, the cookie sealed, its tag.
+    pub fn give(
+        &mut self,
+        from: Mac,
+        mac1: &[u8],
+        now: Time,
+        nonces: &mut Nonces,
+    ) -> [u8; COOKIE_SEALED_LEN] {
+        self.turn(now, nonces);
+        let mut cookie: [u8; COOKIE_LEN] = keyed(&self.secret, &[&from.0]);
+        let nonce: [u8; 12] = nonces.bytes();
+        let cipher = Aes256Gcm::new(&self.sealing.into());
+        let tag = cipher
+            .encrypt_inout_detached(&nonce.into(), mac1, cookie.as_mut_slice().into())
+            .expect("a cookie is short");
+        let mut sealed = [0; COOKIE_SEALED_LEN];
+        sealed[..12].copy_from_slice(&nonce);
+        sealed[12..12 + COOKIE_LEN].copy_from_slice(&cookie);
+        sealed[12 + COOKIE_LEN..].copy_from_slice(&tag);
+        sealed
+    }
+}
+
+/// mac2 of a Hello, over all before it.
+pub(crate) fn mac_of_cookie(cookie: &[u8; COOKIE_LEN], hello: &[u8]) -> [u8; MAC_LEN] {
+    keyed(cookie, &[hello])
+}
+
+/// The cookie in `sealed` (nonce, cookie, tag), which answers a Hello with this `mac1` to `responder`.
+pub(crate) fn open_cookie(
+    responder: &PublicKey,
+    sealed: &[u8; COOKIE_SEALED_LEN],
+    mac1: &[u8; MAC_LEN],
+) -> Option<[u8; COOKIE_LEN]> {
+    let (nonce, rest) = sealed.split_first_chunk::<12>()?;
+    let (cookie, tag) = rest.split_first_chunk::<COOKIE_LEN>()?;
+    let tag: [u8; 16] = tag.try_into().ok()?;
+    let (mut cookie, cipher) = (*cookie, Aes256Gcm::new(&hashed(COOKIE, responder).into()));
+    cipher
+        .decrypt_inout_detached(&(*nonce).into(), mac1, cookie.as_mut_slice().into(), &Tag::from(tag))
+        .ok()
+        .map(|()| cookie)
+}

@@ -1,0 +1,259 @@
+//! Sessions between keys: what a Hello has to show before Diffie-Hellman is done for it, and what the outcome is worth.
+//!
+//! ```text
+//!   Hello --> mac1? --> answered already? --> many under way: mac2? --> HandshakeJob, at most 256
+//!                                                                            |  beside the worker
+//!   HelloAck <-- offer <-- free to have a session? <-- newer than any before? <-- whose key?
+//! ```
+//!
+//! Nothing is stored for who does not know this node's public key, and no offer is made to who cannot show the key that
+//! belongs to the address.
+
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use super::phase::Event;
+use super::{Responder, ResponderEvent};
+use crate::Transmit;
+use crate::frame::keyed::{
+    ACK_FRAME_LEN, ACK_SIGNED_LEN, ANSWER_AT, ANSWER_LEN, CALL_AT, CALL_LEN, COOKIE_FRAME_LEN,
+    HELLO_FRAME_LEN, MAC1_AT, MAC2_AT,
+};
+use crate::frame::{
+    Hello, HelloAck, HelloStatus, Integrity, Mac, Message, PROTOCOL_VERSION_KEYED, PublicKey, Seal,
+};
+use crate::session::Memory;
+use crate::session::entropy::Nonces;
+use crate::session::framer::Framer;
+use crate::session::noise::{
+    Cookies, HandshakeDone, HandshakeJob, HelloMac, NodeKey, Outcome, Respond, Secret, TimeStamp, Work,
+    ack_mac, equal, prologue,
+};
+use crate::time::Time;
+
+/// Handshakes under way from which on a cookie is asked for.
+const COOKIE_FROM: usize = 64;
+/// Handshakes under way at most.
+const HANDSHAKES_MAX: usize = 256;
+/// How long one may be under way: then it was lost.
+const HANDSHAKE_AGE_MAX: Duration = Duration::from_secs(5);
+/// How long it is remembered which Hello of an address was the newest. An older one leads to an offer that nobody can
+/// start; so forgetting it costs no more than a handshake, and a clock that was set back is not shut out for ever.
+const STAMP_AGE_MAX: Duration = Duration::from_secs(600);
+
+/// What goes with the answer to a Hello of a CN with a key.
+#[derive(Clone)]
+pub(super) struct Answer {
+    pub message: [u8; ANSWER_LEN],
+    pub secret: Secret,
+}
+
+/// A handshake under way.
+struct UnderWay {
+    id: u64,
+    cn: Mac,
+    hello: Hello,
+    since: Time,
+}
+
+/// This node's key and the handshakes under way.
+pub(super) struct Keyed {
+    own: Arc<NodeKey>,
+    mac: HelloMac,
+    cookies: Cookies,
+    jobs: VecDeque<HandshakeJob>,
+    under_way: Vec<UnderWay>,
+    ids: u64,
+    /// The newest Hello that led to an offer, by address. Only CNs whose key is known get here.
+    newest: BTreeMap<Mac, (TimeStamp, Time)>,
+}
+
+impl Keyed {
+    pub fn new(own: Arc<NodeKey>, nonces: &mut Nonces) -> Self {
+        let public = own.public();
+        Keyed {
+            mac: HelloMac::new(&public),
+            cookies: Cookies::new(&public, nonces),
+            own,
+            jobs: VecDeque::new(),
+            under_way: Vec::new(),
+            ids: 0,
+            newest: BTreeMap::new(),
+        }
+    }
+}
+
+impl Responder {
+    /// Whether a Hello is for sessions between keys, and this node has one.
+    pub(super) fn is_for_keys(&self, hello: &Hello) -> bool {
+        self.keyed.is_some() && hello.version == PROTOCOL_VERSION_KEYED
+    }
+
+    /// Diffie-Hellman that is to be done beside this machine; a bounded number is under way.
+    #[inline]
+    pub fn poll_handshake(&mut self) -> Option<HandshakeJob> {
+        self.keyed.as_mut()?.jobs.pop_front()
+    }
+
+    /// Whether handshakes are under way.
+    #[inline]
+    pub fn has_handshakes(&self) -> bool {
+        self.keyed.as_ref().is_some_and(|keyed| !keyed.under_way.is_empty())
+    }
+
+    /// Looks at a Hello, `frame` to its end, as far as that costs little.
+    pub(super) fn keyed_hello(
+        &mut self,
+        cn: Mac,
+        hello: &Hello,
+        frame: &[u8],
+        now: Time,
+        tx: &mut dyn Transmit,
+    ) {
+        let identity = self.identity(cn);
+        let Some(keyed) = &mut self.keyed else { return };
+        let Some(frame) = frame.first_chunk::<HELLO_FRAME_LEN>() else {
+            self.counters.dropped_length += 1;
+            return;
+        };
+        let mac1 = &frame[MAC1_AT..MAC2_AT];
+        if !equal(&keyed.mac.of(&frame[..MAC1_AT]), mac1) {
+            self.counters.dropped_mac += 1;
+            return;
+        }
+        let outside = Framer::at_mn(identity, Seal::OUTSIDE);
+        if let Some((ack, answer)) = self.offers.repeat_keyed(cn, hello) {
+            send_ack(&outside, ack, answer, tx);
+            return;
+        }
+        if keyed.under_way.iter().any(|other| other.cn == cn && other.hello == *hello) {
+            return;
+        }
+        if keyed.under_way.len() >= COOKIE_FROM {
+            let nonces = &mut self.nonces;
+            if !keyed.cookies.accept(cn, &frame[..MAC2_AT], &frame[MAC2_AT..], now, nonces) {
+                let sealed = keyed.cookies.give(cn, mac1, now, nonces);
+                let ack = Message::HelloAck(cookie_ack(hello));
+                outside.send_keyed(tx, &ack, COOKIE_FRAME_LEN, |frame| {
+                    frame[ANSWER_AT..].copy_from_slice(&sealed)
+                });
+                self.counters.cookies += 1;
+                return;
+            }
+        }
+        if keyed.under_way.len() >= HANDSHAKES_MAX {
+            self.counters.dropped_full += 1;
+            return;
+        }
+        let mut message = [0; CALL_LEN];
+        message.copy_from_slice(&frame[CALL_AT..MAC1_AT]);
+        keyed.ids += 1;
+        let respond = Respond {
+            ephemeral: self.nonces.bytes().into(),
+            prologue: prologue(cn, self.config.own, hello),
+            message,
+        };
+        let work = Work::Respond(respond);
+        keyed.jobs.push_back(HandshakeJob { id: keyed.ids, own: Arc::clone(&keyed.own), work });
+        keyed.under_way.push(UnderWay { id: keyed.ids, cn, hello: *hello, since: now });
+    }
+
+    /// Takes what has come of a handshake, and answers the Hello if it was genuine.
+    pub fn handshake_done<M: Memory>(
+        &mut self,
+        done: HandshakeDone,
+        now: Time,
+        memory: &mut M,
+        tx: &mut dyn Transmit,
+    ) {
+        let Some(keyed) = &mut self.keyed else { return };
+        let Some(at) = keyed.under_way.iter().position(|under_way| under_way.id == done.id) else { return };
+        let UnderWay { cn, hello, .. } = keyed.under_way.swap_remove(at);
+        let Ok(Outcome::Responded { key, stamp, message, secret }) = done.outcome else {
+            self.counters.dropped_handshake += 1;
+            return;
+        };
+        if keyed.newest.get(&cn).is_some_and(|(newest, _)| stamp <= *newest) {
+            self.counters.dropped_handshake += 1;
+            return;
+        }
+        let answer = Answer { message, secret };
+        let Some(ack) = self.hello(cn, &hello, Some((key, &answer)), now, memory, tx) else { return };
+        if let (HelloStatus::Ok, Some(keyed)) = (ack.status, &mut self.keyed) {
+            keyed.newest.insert(cn, (stamp, now));
+        }
+        send_ack(&Framer::at_mn(self.identity(cn), Seal::OUTSIDE), ack, &answer, tx);
+    }
+
+    /// Why the session of `owner` is refused to who calls from `cn` and has shown this key, or none.
+    pub(super) fn key_refusal<M: Memory>(
+        &mut self,
+        cn: Mac,
+        owner: Mac,
+        shown: Option<PublicKey>,
+        memory: &mut M,
+    ) -> Option<HelloStatus> {
+        self.keyed.as_ref()?;
+        let known = memory.key(owner.to_u64());
+        if shown == known {
+            return None;
+        }
+        self.event(ResponderEvent::KeyRefused { cn, shown });
+        Some(if shown.is_some() { HelloStatus::NotAllowed } else { HelloStatus::KeyNeeded })
+    }
+
+    /// Ends the sessions of CNs whose key is another by now than the one they have shown, or is known by now where they
+    /// have shown none.
+    #[cold]
+    pub fn end_revoked<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
+        if self.keyed.is_none() {
+            return;
+        }
+        for index in 0..self.sessions.len() {
+            let Some(session) = &self.sessions[index] else { continue };
+            let (cn, owner, key) = (session.cn, session.owner, session.key);
+            if memory.key(owner.to_u64()) != key {
+                self.finish_batch(tx);
+                self.step(index, Event::Dismiss, tx);
+                self.end(index);
+                self.event(ResponderEvent::Revoked(cn));
+            }
+        }
+    }
+
+    /// Forgets handshakes that were lost, and time stamps that are old.
+    pub(super) fn expire_handshakes(&mut self, now: Time) {
+        if let Some(keyed) = &mut self.keyed {
+            keyed.under_way.retain(|under_way| now - under_way.since < HANDSHAKE_AGE_MAX);
+            keyed.newest.retain(|_, (_, at)| now - *at < STAMP_AGE_MAX);
+        }
+    }
+}
+
+fn send_ack(outside: &Framer, ack: HelloAck, answer: &Answer, tx: &mut dyn Transmit) {
+    outside.send_keyed(tx, &Message::HelloAck(ack), ACK_FRAME_LEN, |frame| {
+        frame[ANSWER_AT..ACK_SIGNED_LEN].copy_from_slice(&answer.message);
+        let mac = ack_mac(&answer.secret, &frame[..ACK_SIGNED_LEN]);
+        frame[ACK_SIGNED_LEN..].copy_from_slice(&mac);
+    });
+}
+
+/// What a cookie stands behind.
+fn cookie_ack(hello: &Hello) -> HelloAck {
+    HelloAck {
+        hello_nonce: hello.nonce,
+        version_min: PROTOCOL_VERSION_KEYED,
+        version_max: PROTOCOL_VERSION_KEYED,
+        features: 0,
+        session: 0,
+        nonce: 0,
+        window: 0,
+        streams: 0,
+        max_frame: 0,
+        incarnation: 0,
+        integrity: Integrity::Aead,
+        status: HelloStatus::Cookie,
+    }
+}

@@ -1,0 +1,91 @@
+//! The worked handshake of `PROTOCOL.md`, byte for byte: another implementation that gives these bytes works with this one.
+
+mod session_common;
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use cxloe_wire::frame::{FEATURE_MULTI, FEATURE_SHARDS, Message, PublicKey};
+use cxloe_wire::session::{Entropy, KeyPair, NodeKey, RequesterConfig, ResponderConfig};
+use session_common::*;
+
+/// What each end draws, in the order in which it does: bytes that count up from `first`.
+fn counting(first: u8) -> impl Fn(&mut [u8]) {
+    move |out| out.iter_mut().zip(first..).for_each(|(byte, value)| *byte = value)
+}
+
+fn cn_draws(out: &mut [u8]) {
+    counting(0x40)(out);
+}
+
+fn mn_draws(out: &mut [u8]) {
+    counting(0x80)(out);
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.chunks(32).fold(String::new(), |mut text, line| {
+        line.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+        text.push('\n');
+        text
+    })
+}
+
+/// The handshake: Hello, HelloAck, Start.
+fn handshake() -> (Pair, Vec<Vec<u8>>) {
+    let cn = Arc::new(NodeKey::from_bytes([0x11; 32]));
+    let mn = Arc::new(NodeKey::from_bytes([0x22; 32]));
+    let keys = KeyPair { own: Arc::clone(&cn), peer: mn.public(), epoch_ns: 1_700_000_000_000_000_000 };
+    let requester =
+        RequesterConfig { keys: Some(keys), seed: Entropy::System(cn_draws), ..requester_config() };
+    let responder = ResponderConfig {
+        node_key: Some(mn),
+        seed: Entropy::System(mn_draws),
+        ..ResponderConfig::new(MN, MAX_FRAME, 1000, 1)
+    };
+    let mut p = Pair::with(requester, responder);
+    p.memory.key = Some(cn.public());
+    // Features that are added later are not of the example.
+    p.requester.set_features(FEATURE_MULTI | FEATURE_SHARDS);
+    p.requester.connect(p.now);
+    p.compute();
+    p.poll();
+    let hello = p.take_up().pop().unwrap();
+    p.deliver_up([&hello]);
+    p.compute();
+    let ack = p.take_down().pop().unwrap();
+    p.deliver_down([&ack]);
+    p.compute();
+    p.poll();
+    let start = p.take_up().pop().unwrap();
+    (p, vec![hello, ack, start])
+}
+
+fn document() -> String {
+    std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/PROTOCOL.md")).unwrap()
+}
+
+#[test]
+fn the_documents_handshake_is_this_one() {
+    let (_, frames) = handshake();
+    let document = document();
+    for (name, frame) in ["Hello", "HelloAck", "Start"].into_iter().zip(&frames) {
+        let bytes = hex(frame);
+        assert!(document.contains(&bytes), "PROTOCOL.md has other bytes for {name} than\n{bytes}");
+    }
+    for key in [[0x11; 32], [0x22; 32]] {
+        let public: PublicKey = NodeKey::from_bytes(key).public();
+        let bytes = hex(&public.0);
+        assert!(document.contains(&bytes), "PROTOCOL.md has another public key than\n{bytes}");
+    }
+}
+
+#[test]
+fn the_fields_are_where_the_document_says() {
+    let (_, frames) = handshake();
+    let Ok((_, Message::Hello(hello))) = Message::parse(&frames[0]) else { panic!("a Hello") };
+    assert_eq!((hello.version, frames[0].len()), (2, 209));
+    let Ok((_, Message::HelloAck(ack))) = Message::parse(&frames[1]) else { panic!("a HelloAck") };
+    assert_eq!((ack.hello_nonce, ack.version_max, frames[1].len()), (hello.nonce, 2, 157));
+    // TAI64N, a microsecond after the epoch given.
+    assert_eq!(hex(&frames[2][14..15]), "13\n");
+}

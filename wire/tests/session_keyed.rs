@@ -1,0 +1,265 @@
+//! Sessions between keys: who gets one, who does not, and what a stranger on the segment can do about it.
+
+mod session_common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cxloe_wire::frame::keyed::{ACK_FRAME_LEN, CALL_AT, COOKIE_FRAME_LEN, HELLO_FRAME_LEN, MAC1_AT, MAC2_AT};
+use cxloe_wire::frame::{Command, HelloStatus, PublicKey};
+use cxloe_wire::session::{
+    KeyPair, NodeKey, RequesterConfig, ResponderConfig, ResponderEvent, SessionEvent, Timing,
+};
+use session_common::*;
+
+fn cn_key() -> Arc<NodeKey> {
+    Arc::new(NodeKey::from_bytes([1; 32]))
+}
+
+fn mn_key() -> Arc<NodeKey> {
+    Arc::new(NodeKey::from_bytes([2; 32]))
+}
+
+fn pair_of(own: &Arc<NodeKey>, peer: PublicKey) -> KeyPair {
+    KeyPair { own: Arc::clone(own), peer, epoch_ns: 1_700_000_000_000_000_000 }
+}
+
+fn keyed_cn() -> RequesterConfig {
+    RequesterConfig { keys: Some(pair_of(&cn_key(), mn_key().public())), ..requester_config() }
+}
+
+fn keyed_mn() -> ResponderConfig {
+    ResponderConfig { node_key: Some(mn_key()), ..responder_config() }
+}
+
+/// Both ends with keys, and the memory node knows whose is whose.
+fn keyed() -> Pair {
+    let mut p = Pair::with(keyed_cn(), keyed_mn());
+    p.memory.key = Some(cn_key().public());
+    p
+}
+
+/// The Hello that the CN sends first.
+fn hello_of(p: &mut Pair) -> Vec<u8> {
+    p.requester.connect(p.now);
+    p.compute();
+    p.poll();
+    let hello = p.take_up().pop().expect("a Hello");
+    assert_eq!((code(&hello), hello.len()), (Command::Hello, HELLO_FRAME_LEN));
+    hello
+}
+
+/// How many frames wait to be sent by the MN, and what it counted.
+fn sent_by_mn(p: &mut Pair) -> usize {
+    p.compute();
+    p.take_down().len()
+}
+
+#[test]
+fn a_session_between_keys_is_sealed_and_carries_data() {
+    let mut p = keyed();
+    p.connect();
+    assert_eq!(p.requester.status().integrity, "sealed");
+    assert_eq!(p.responder.statuses(p.now)[0].integrity, "sealed");
+    p.write(0, 0x40, 7, 1);
+    p.read(0, 0x40, 2);
+    let frame = p.up.frames[0].clone();
+    assert!(!frame.windows(8).any(|bytes| bytes == [7; 8]), "the line is encrypted");
+    p.run(MS);
+    assert_eq!(p.done.0, [Done::Written(1), Done::Read(2, vec![7])]);
+    p.assert_at_rest();
+}
+
+#[test]
+fn without_keys_a_session_says_that_it_is_insecure() {
+    let p = Pair::open();
+    assert_eq!(p.requester.status().integrity, "insecure");
+    assert_eq!(p.responder.statuses(p.now)[0].integrity, "insecure");
+}
+
+#[test]
+fn who_has_another_key_gets_no_session() {
+    // Its key is not the one that belongs to the address.
+    let other = Arc::new(NodeKey::from_bytes([9; 32]));
+    let keys = Some(pair_of(&other, mn_key().public()));
+    let mut p = Pair::with(RequesterConfig { keys, ..requester_config() }, keyed_mn());
+    p.memory.key = Some(cn_key().public());
+    p.requester.connect(p.now);
+    p.run(100 * MS);
+    assert!(!p.requester.is_open());
+    let refused = SessionEvent::Refused { status: HelloStatus::NotAllowed, version_min: 1, version_max: 2 };
+    assert_eq!(p.events(), [refused]);
+    assert_eq!(p.mn_events()[0], ResponderEvent::KeyRefused { cn: CN, shown: Some(other.public()) });
+    // No key is known to belong to the address.
+    let mut p = keyed();
+    p.memory.key = None;
+    p.requester.connect(p.now);
+    p.run(100 * MS);
+    assert!(!p.requester.is_open());
+    // It takes somebody else for the memory node: no answer at all.
+    let keys = Some(pair_of(&cn_key(), other.public()));
+    let mut p = Pair::with(RequesterConfig { keys, ..requester_config() }, keyed_mn());
+    p.memory.key = Some(cn_key().public());
+    p.requester.connect(p.now);
+    p.run(100 * MS);
+    assert!(!p.requester.is_open() && p.events().is_empty() && !p.responder.has_handshakes());
+    assert!(p.responder.totals().dropped_mac >= 2);
+}
+
+#[test]
+fn nobody_is_talked_into_a_session_without_keys() {
+    // A CN that shows none, though one is known.
+    let mut p = Pair::with(requester_config(), keyed_mn());
+    p.memory.key = Some(cn_key().public());
+    p.requester.connect(p.now);
+    p.run(100 * MS);
+    assert!(!p.requester.is_open());
+    let refused = SessionEvent::Refused { status: HelloStatus::KeyNeeded, version_min: 1, version_max: 2 };
+    assert_eq!(p.events(), [refused]);
+    // A memory node without a key: said by name, and never spoken to in version 1.
+    let mut p = Pair::with(keyed_cn(), responder_config());
+    p.requester.connect(p.now);
+    p.run_with(5_000 * MS, |hello| hello[26] == 2, |_| true);
+    assert!(!p.requester.is_open());
+    let refused =
+        SessionEvent::Refused { status: HelloStatus::VersionMismatch, version_min: 1, version_max: 1 };
+    assert_eq!(p.events(), [refused]);
+    // A CN without a key still has its session with a memory node that has one.
+    let mut p = Pair::with(requester_config(), keyed_mn());
+    p.connect();
+}
+
+#[test]
+fn a_hello_that_was_changed_or_is_repeated_leads_to_nothing() {
+    for at in (0..MAC2_AT).step_by(7) {
+        let mut p = keyed();
+        let mut hello = hello_of(&mut p);
+        hello[at] ^= 0x10;
+        p.deliver_up(&[hello]);
+        assert_eq!(sent_by_mn(&mut p), 0, "byte {at}");
+    }
+    // One that stays what it was under mac1, which anybody can make who knows the node's key.
+    let mut p = keyed();
+    p.connect();
+    let mut q = keyed();
+    let hello = hello_of(&mut q);
+    q.deliver_up([&hello]);
+    assert_eq!(sent_by_mn(&mut q), 1);
+    q.deliver_up([&hello]);
+    assert_eq!(sent_by_mn(&mut q), 1, "the same Hello, while it is offered a session, gets the same answer");
+    q.pass(Duration::from_secs(6));
+    q.responder.poll(q.now);
+    q.deliver_up([&hello]);
+    assert_eq!((sent_by_mn(&mut q), q.responder.totals().dropped_handshake), (0, 1), "later it is a replay");
+}
+
+#[test]
+fn an_answer_that_was_changed_is_not_taken_and_the_genuine_one_is() {
+    let mut p = keyed();
+    let hello = hello_of(&mut p);
+    p.deliver_up([&hello]);
+    p.compute();
+    let ack = p.take_down().pop().unwrap();
+    assert_eq!(ack.len(), ACK_FRAME_LEN);
+    for at in (14..ACK_FRAME_LEN).step_by(5) {
+        let mut changed = ack.clone();
+        changed[at] ^= 1;
+        p.deliver_down(&[changed]);
+        p.compute();
+        p.poll();
+        assert!(p.take_up().iter().all(|frame| code(frame) == Command::Hello), "byte {at}");
+    }
+    p.deliver_down(&[ack]);
+    p.compute();
+    p.poll();
+    assert_eq!(codes(&p.take_up()), [Command::Start]);
+}
+
+#[test]
+fn keys_that_become_known_seal_the_session_there_is() {
+    let mut p = Pair::with(requester_config(), keyed_mn());
+    p.connect();
+    p.memory.key = Some(cn_key().public());
+    p.requester.set_keys(Some(pair_of(&cn_key(), mn_key().public())), p.now);
+    p.write(0, 0, 5, 1);
+    p.run(10 * MS);
+    assert_eq!(
+        (p.requester.status().integrity.as_str(), p.done.0.as_slice()),
+        ("sealed", &[Done::Written(1)][..])
+    );
+    assert_eq!(p.responder.statuses(p.now)[0].integrity, "sealed");
+}
+
+#[test]
+fn a_session_gets_new_keys_in_time_and_loses_nothing_by_it() {
+    let timing = Timing { rekey_every: 20 * MS, ..Timing::default() };
+    let mut p = Pair::with(RequesterConfig { timing, ..keyed_cn() }, keyed_mn());
+    p.memory.key = Some(cn_key().public());
+    p.connect();
+    for token in 0..200 {
+        if p.requester.write(0, 64 * (token % 8), &[token as u8; 64], token, p.now, &mut p.up).is_err() {
+            p.run(200 * US);
+            p.write(0, 64 * (token % 8), token as u8, token);
+        }
+        p.run(MS);
+    }
+    assert!(p.requester.counters().sessions >= 8, "{:?}", p.requester.counters());
+    assert_eq!(p.done.0, (0..200).map(Done::Written).collect::<Vec<_>>());
+    assert_eq!(p.memory.log.len(), 200, "each once");
+    p.assert_at_rest();
+}
+
+#[test]
+fn a_session_ends_when_its_key_is_revoked() {
+    let mut p = keyed();
+    p.connect();
+    p.mn_events();
+    p.memory.key = None;
+    p.responder.end_revoked(&mut p.memory, &mut p.down);
+    assert_eq!((p.responder.sessions(), p.mn_events()), (0, vec![ResponderEvent::Revoked(CN)]));
+    p.run(100 * MS);
+    assert_eq!((p.responder.sessions(), p.requester.counters().sessions), (0, 1));
+}
+
+#[test]
+fn above_64_handshakes_only_who_has_a_cookie_is_listened_to() {
+    let mut p = keyed();
+    // From other addresses, by somebody who knows the node's key: 64 are begun, and nobody computes them.
+    let flood: Vec<_> = (0..200)
+        .map(|seed: u64| {
+            let mut other =
+                Pair::with(RequesterConfig { seed: (1_000 + seed).into(), ..keyed_cn() }, keyed_mn());
+            hello_of(&mut other)
+        })
+        .collect();
+    p.deliver_up(&flood);
+    assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 64);
+    let cookies = p.take_down();
+    assert_eq!((cookies.len(), cookies[0].len()), (136, COOKIE_FRAME_LEN));
+    assert_eq!(p.responder.totals().cookies, 136);
+    // Who is where it says gets through.
+    p.connect();
+    assert_eq!(p.responder.totals().cookies, 137);
+    // And what was lost is forgotten.
+    p.run(Duration::from_secs(6));
+    assert!(!p.responder.has_handshakes());
+}
+
+#[test]
+fn a_flood_without_mac1_costs_nothing_and_keeps_nobody_out() {
+    let mut p = keyed();
+    let mut hello = hello_of(&mut p);
+    hello[MAC1_AT] ^= 1;
+    let flood: Vec<_> = (0..10_000_u32)
+        .map(|n| {
+            let mut hello = hello.clone();
+            hello[CALL_AT..CALL_AT + 4].copy_from_slice(&n.to_be_bytes());
+            hello
+        })
+        .collect();
+    p.deliver_up(&flood);
+    assert_eq!(p.responder.totals().dropped_mac, 10_000);
+    assert!(!p.responder.has_handshakes() && p.take_down().is_empty());
+    p.run(50 * MS);
+    assert!(p.requester.is_open());
+}
