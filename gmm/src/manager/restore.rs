@@ -22,11 +22,18 @@ pub enum RestoreError {
 }
 
 impl Manager {
-    /// Takes `state` for all there is, under a new term whose number is `run`. The changes are to be stored as one.
+    /// Takes `state` for all there is, under a new term whose number is `run`, for `who` wants that. The changes are to be
+    /// stored as one.
     ///
     /// # Errors
     /// Any [`RestoreError`]; nothing is changed then.
-    pub fn restore(&mut self, state: State, run: u64, now_ms: u64) -> Result<Vec<Change>, RestoreError> {
+    pub fn restore(
+        &mut self,
+        who: &str,
+        state: State,
+        run: u64,
+        now_ms: u64,
+    ) -> Result<Vec<Change>, RestoreError> {
         if let Some(reason) = &self.frozen {
             return Err(RestoreError::ReadOnly(reason.clone()));
         }
@@ -59,7 +66,9 @@ impl Manager {
         (meta.watermark.term, meta.watermark.run) = (meta.watermark.term + 1, run);
         self.put(Change::Meta(meta));
         self.begin_term(meta.watermark);
+        self.actor = Some(who.to_owned());
         self.event(EventKind::ManagerStarted { term: meta.watermark.term });
+        self.actor = None;
         self.end_what_waits();
         self.realise_declared();
         Ok(self.close_journal().changes)

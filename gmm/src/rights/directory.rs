@@ -67,13 +67,27 @@ impl Directory {
             }
             Change::Joined(joined) => self.joined(joined.clone()),
             Change::JoinedGone(node) => self.leave(node),
+            Change::Replaced(_, after) => {
+                // Who had logged in by a token that is none any more has not.
+                let mut sessions = std::mem::take(&mut self.sessions);
+                sessions.retain(|_, session| after.tokens.contains_key(&session.token));
+                let last_session = self.last_session;
+                *self = Self { sessions, last_session, ..Self::new(after) };
+            }
             _ => {}
         }
     }
 
     /// Whether a change concerns it.
     pub fn is_concerned(change: &Change) -> bool {
-        matches!(change, Change::Token(_) | Change::TokenGone(_) | Change::Joined(_) | Change::JoinedGone(_))
+        matches!(
+            change,
+            Change::Token(_)
+                | Change::TokenGone(_)
+                | Change::Joined(_)
+                | Change::JoinedGone(_)
+                | Change::Replaced(..)
+        )
     }
 
     fn joined(&mut self, joined: JoinedNode) {

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 
 use super::extract::Body;
-use super::guard::{Routes, get, post};
+use super::guard::{By, Routes, get, post};
 use crate::manager::Change;
 use crate::rights::Right;
 use crate::server::core::Core;
@@ -42,6 +42,7 @@ async fn take(State(core): State<Core>) -> Result<String, ApiError> {
 
 async fn restore(
     State(core): State<Core>,
+    By(caller): By,
     Body(RestoreStore { backup, other_fabric }): Body<RestoreStore>,
 ) -> Result<Json<RestoredStore>, ApiError> {
     let refused = |error: String, hint: &'static str| ApiError::new(ErrorCode::BadRequest, error, hint);
@@ -56,7 +57,8 @@ async fn restore(
             if fabric != head.fabric && !empty && !other_fabric {
                 return Err("this backup is another fabric's".to_owned());
             }
-            let made: Vec<Change> = manager.restore(state, run, now_ms).map_err(|error| error.to_string())?;
+            let made: Vec<Change> =
+                manager.restore(&caller.who, state, run, now_ms).map_err(|error| error.to_string())?;
             changes.extend(made);
             Ok(RestoredStore { before, restored: head.watermark, now: manager.watermark() })
         })
