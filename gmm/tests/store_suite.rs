@@ -317,7 +317,7 @@ impl<'a> Run<'a> {
             Step::Restore => {
                 let Some(text) = &self.backup else { return };
                 let (head, state) = backup::read(text).unwrap();
-                let changes = self.manager.restore("somebody", state, 7, self.now_ms).unwrap();
+                let changes = self.manager.restore(state, 7, "root", self.now_ms).unwrap();
                 assert_eq!(self.manager.watermark().term, head.watermark.term + 1);
                 self.store.as_mut().unwrap().commit(&changes).unwrap();
             }

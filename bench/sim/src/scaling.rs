@@ -32,8 +32,10 @@ const CN: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const MN: Mac = Mac([2, 0, 0, 0, 0, 0x99]);
 const PAGE: u64 = 4096;
 const STREAMS: u8 = 4;
-/// Virtual time before anything is counted: sessions open, windows fill.
-const WARM_UP: Duration = Duration::from_millis(60);
+/// Virtual time in which all sessions open, before anybody asks for anything.
+const OPENING: Duration = Duration::from_millis(200);
+/// Virtual time of work before anything is counted: windows fill.
+const WARM_UP: Duration = Duration::from_millis(1);
 /// Frames that a queue of a NIC holds.
 const QUEUE_FRAMES: usize = 4096;
 
@@ -103,6 +105,9 @@ pub enum ScalingError {
     /// The simulated link.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// A session did not open.
+    #[error("not every shard has a session after {OPENING:?}")]
+    NoSession,
     /// A request failed.
     #[error("a request of shard {shard} failed: {error}")]
     Failed {
@@ -205,7 +210,9 @@ pub fn simulate(setting: &ScalingSetting) -> Result<ScalingOutcome, ScalingError
         return Err(ScalingError::Setting);
     }
     let mut run = Run::new(s);
-    let (begin, end) = (Time::ZERO + WARM_UP, Time::ZERO + WARM_UP + Duration::from_micros(s.micros));
+    run.open()?;
+    let begin = run.net.now() + WARM_UP;
+    let end = begin + Duration::from_micros(s.micros);
     run.until(begin)?;
     let before: u64 = run.shards.iter().map(|shard| shard.done.answered).sum();
     run.shards.iter_mut().for_each(|shard| shard.core.busy = Duration::ZERO);
@@ -230,6 +237,8 @@ struct Run {
     node: SimLink,
     shards: Vec<Shard>,
     workers: Vec<Worker>,
+    /// Whether shards ask for lines.
+    asks: bool,
 }
 
 impl Run {
@@ -277,21 +286,40 @@ impl Run {
             setting: *setting,
             node,
             net,
+            asks: false,
         }
+    }
+
+    /// Waits until every shard has its session.
+    fn open(&mut self) -> Result<(), ScalingError> {
+        let limit = self.net.now() + OPENING;
+        while self.shards.iter().any(|shard| !shard.requester.is_open()) {
+            if self.net.now() >= limit {
+                return Err(ScalingError::NoSession);
+            }
+            self.once(limit)?;
+        }
+        self.asks = true;
+        Ok(())
     }
 
     fn until(&mut self, end: Time) -> Result<(), ScalingError> {
         while self.net.now() < end {
-            let next = self.turn()?;
-            let now = self.net.now();
-            self.net.step(next.max(now + Duration::from_nanos(1)).min(end));
+            self.once(end)?;
         }
+        Ok(())
+    }
+
+    fn once(&mut self, end: Time) -> Result<(), ScalingError> {
+        let next = self.turn()?;
+        let now = self.net.now();
+        self.net.step(next.max(now + Duration::from_nanos(1)).min(end));
         Ok(())
     }
 
     /// Lets everybody do what can be done now; when something can be done next.
     fn turn(&mut self) -> Result<Time, ScalingError> {
-        let Run { setting, net, node, shards, workers } = self;
+        let Run { setting, net, node, shards, workers, asks } = self;
         let now = net.now();
         let cost =
             |frame_ns: u64, lines: usize| Duration::from_nanos(frame_ns + setting.line_ns * lines as u64);
@@ -336,7 +364,7 @@ impl Run {
             if now >= requester.deadline() {
                 requester.poll(now, link.transmit(), done);
             }
-            while core.free_at <= now && shard.in_flight < setting.depth {
+            while *asks && core.free_at <= now && shard.in_flight < setting.depth {
                 match ask(requester, &mut shard.next, setting, now, link.transmit()) {
                     Ok(()) => shard.in_flight += 1,
                     Err(_) => break,

@@ -66,6 +66,26 @@ start to end.
 Exit codes: 0 done, 1 a program failed or printed something wrong (the others are reported), 2 wrong usage, 130 ended by
 Ctrl-C.";
 
+/// Which programs run, and with how much.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Choice {
+    /// Run these programs only, separated by commas
+    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// How much of a program's memory may be resident: shares of what it takes, or bytes
+    #[arg(long, value_name = "SHARE|SIZE", value_delimiter = ',', default_value = "100%,75%,50%,25%")]
+    resident: Vec<Resident>,
+
+    /// So much of the usual work: smaller programs, with less memory
+    #[arg(long, value_name = "SHARE", default_value = "100%")]
+    scale: Share,
+
+    /// How long one run of a program may take; what takes longer is ended and reported as that
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    limit: humantime::Duration,
+}
+
 /// Run programs with part of their memory remote, or swapped, and compare them with local memory
 ///
 /// A sort, a database, a hash, a compressor, Redis under Zipf's law, a walk through a graph and a pointer chase run in local
@@ -74,13 +94,8 @@ Ctrl-C.";
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
-    /// Run these programs only, separated by commas
-    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
-    only: Vec<String>,
-
-    /// How much may be resident: shares of what a program takes, or bytes
-    #[arg(long, value_name = "SHARE|SIZE", value_delimiter = ',', default_value = "100%,75%,50%,25%")]
-    resident: Vec<Resident>,
+    #[command(flatten)]
+    choice: Choice,
 
     /// Where memory is, besides local: exec, swap-nbd, swap-zram, swap-file
     #[arg(
@@ -98,14 +113,6 @@ pub struct Args {
     /// Trials of each program in each way
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     trials: u32,
-
-    /// How long one run of a program may take; what takes longer is ended and reported as that
-    #[arg(long, value_name = "TIME", default_value = "60s")]
-    limit: humantime::Duration,
-
-    /// So much of the usual work: smaller programs, with less memory
-    #[arg(long, value_name = "SHARE", default_value = "100%")]
-    scale: Share,
 
     /// Folder for files of swap, on a disk
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
@@ -143,15 +150,12 @@ impl Args {
     }
 
     /// The usual measurement, as a part of another one.
-    pub fn within(only: Vec<String>, resident: Vec<Resident>, scale: Share, limit: Duration) -> Args {
+    pub fn within(choice: Choice) -> Args {
         Args {
-            only,
-            resident,
+            choice,
             ways: Way::LIMITED.to_vec(),
             list: false,
             trials: 1,
-            limit: limit.into(),
-            scale,
             swap_dir: "/var/tmp".into(),
             link: Backend::Auto,
             wait: WaitStyle::default(),
@@ -164,17 +168,25 @@ impl Args {
 
     fn chosen(&self) -> Result<Vec<Program>, Failure> {
         let all = programs();
-        if let Some(word) = self.only.iter().find(|word| !all.iter().any(|program| program.name == **word)) {
+        if let Some(word) =
+            self.choice.only.iter().find(|word| !all.iter().any(|program| program.name == **word))
+        {
             let names: Vec<&str> = all.iter().map(|program| program.name).collect();
             return Err(format!("no program is called `{word}`; there are {}", names.join(", ")).into());
         }
-        let is_chosen =
-            |program: &Program| self.only.is_empty() || self.only.iter().any(|word| word == program.name);
+        let is_chosen = |program: &Program| {
+            self.choice.only.is_empty() || self.choice.only.iter().any(|word| word == program.name)
+        };
         Ok(all.into_iter().filter(is_chosen).collect())
     }
 
     fn plan(&self, ways: Vec<Way>) -> Plan {
-        Plan { ways, residents: self.resident.clone(), trials: self.trials, limit: self.limit.into() }
+        Plan {
+            ways,
+            residents: self.choice.resident.clone(),
+            trials: self.trials,
+            limit: self.choice.limit.into(),
+        }
     }
 }
 
@@ -220,7 +232,7 @@ pub fn carry_out(
         bar.inc(1);
     };
     let (sized, unfit) =
-        size(&stage, &chosen, args.scale, args.limit.into(), &mut |what| step(&progress, what))
+        size(&stage, &chosen, args.choice.scale, args.choice.limit.into(), &mut |what| step(&progress, what))
             .map_err(plain)?;
     progress.finish_and_clear();
     unfit.iter().for_each(say_absent);

@@ -21,8 +21,7 @@ use crate::measure::costs::CostPlan;
 use crate::measure::evictions::{evictions, region_bytes};
 use crate::measure::floor_fault::FaultFloors;
 use crate::measure::latency::LatencyResults;
-use crate::pattern::Share;
-use crate::programs::{Resident, Table};
+use crate::programs::Table;
 use crate::report::html::{escape, table};
 use crate::report::table::new_table;
 use crate::report::{Report, Samples, Statistic, json_text, units};
@@ -50,7 +49,8 @@ Examples:
 
 By turns: bare echo and lines, page fetches, faults served from local memory, and the probes. Then: what a line and a byte cost
 in processor cycles at both ends, lines at 70 % of the most there is, first touches of pages with and without eviction, and
-programs with all, half and a quarter of their memory resident (`cxloe-bench programs` measures those in more ways).
+programs with all, three quarters, half and a quarter of their memory resident (`cxloe-bench programs` measures those in more
+ways).
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 130 ended by Ctrl-C.";
 
@@ -86,27 +86,8 @@ pub struct Args {
     #[arg(long, help_heading = "Programs")]
     without_programs: bool,
 
-    /// Run these programs only, separated by commas
-    #[arg(long, value_name = "PROGRAMS", value_delimiter = ',', help_heading = "Programs")]
-    only: Vec<String>,
-
-    /// How much of a program's memory may be resident
-    #[arg(
-        long,
-        value_name = "SHARE|SIZE",
-        value_delimiter = ',',
-        default_value = "100%,50%,25%",
-        help_heading = "Programs"
-    )]
-    resident: Vec<Resident>,
-
-    /// So much of the usual work of programs
-    #[arg(long, value_name = "SHARE", default_value = "100%", help_heading = "Programs")]
-    scale: Share,
-
-    /// How long one run of a program may take
-    #[arg(long, value_name = "TIME", default_value = "60s", help_heading = "Programs")]
-    limit: humantime::Duration,
+    #[command(flatten, next_help_heading = "Programs")]
+    choice: programs::Choice,
 
     /// Write the results as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]
@@ -129,8 +110,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
     let (programs, failed) = match args.without_programs {
         true => (None, Vec::new()),
         false => {
-            let (only, resident) = (args.only.clone(), args.resident.clone());
-            let wanted = programs::Args::within(only, resident, args.scale, args.limit.into());
+            let wanted = programs::Args::within(args.choice.clone());
             let (table, failed) =
                 programs::carry_out(&wanted, standing.unwrap_or(Standing::Root), interrupt.clone())?;
             (Some(table), failed)

@@ -321,6 +321,9 @@ pub struct Counters {
     /// Particulars of it, and if there was a choice, why it was taken.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub link_detail: String,
+    /// How the agent waits when there is nothing to do, once it has: `io_uring`, or `ppoll` and why.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sleeps_by: String,
     /// Why there is no link, when there is none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link_down: Option<LinkDown>,

@@ -6,6 +6,7 @@
 //! is recognised and dropped. No client has more operations under way than its completion ring has room, so a
 //! completion always finds a place. Operations on more than a line, or on less, are [`bulk`](super::bulk)'s.
 
+use std::net::Shutdown;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -110,6 +111,13 @@ impl Client {
         // Full: it has wake-ups enough that it has not taken. Gone: `listen` will notice.
         let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
         let _ = send(self.socket.as_raw_fd(), &[1], flags);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // Whoever is asked to watch a socket holds it open for a while; its other end is to hear of the end now.
+        let _ = self.socket.shutdown(Shutdown::Both);
     }
 }
 

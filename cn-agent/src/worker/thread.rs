@@ -324,7 +324,7 @@ impl Worker {
     }
 
     fn sleep(&mut self, most: Duration) {
-        self.sleeper.watch_link(self.link.readiness());
+        self.sleeper.watch_link(self.link.readiness(), self.link.reopened());
         let clients = &mut self.parties.clients;
         if let Some(sockets) = clients.changed_sockets() {
             self.sleeper.watch(sockets);
@@ -535,6 +535,7 @@ impl Worker {
                 link: self.link.counters(),
                 backend: self.link.info().backend.to_owned(),
                 link_detail: self.link.info().detail.clone(),
+                sleeps_by: self.sleeper.way(),
                 link_down: self.options.health.down(),
                 link_reopened: self.options.health.reopened(),
                 clients: self.parties.clients.count(),

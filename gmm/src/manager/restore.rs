@@ -1,6 +1,6 @@
 //! A backup put in the place of all that the store has, while the manager runs. To nodes it is what it is, an older copy: who
-//! has seen more refuses it by name, until that is given up by `gmm adopt-fabric`. Tokens and nodes that have joined stay as they are, unless
-//! there are none.
+//! has seen more refuses it by name, until that is given up by `gmm adopt-fabric`. Tokens and nodes that have joined
+//! stay as they are, unless there are none.
 
 use cxloe_fabric::model::{EventKind, Health};
 
@@ -22,22 +22,21 @@ pub enum RestoreError {
 }
 
 impl Manager {
-    /// Takes `state` for all there is, under a new term whose number is `run`, for `who` wants that. The changes are to be
-    /// stored as one.
+    /// Takes `state` for all there is, under a new term whose number is `run`, because `who` says so. The changes are to
+    /// be stored as one.
     ///
     /// # Errors
     /// Any [`RestoreError`]; nothing is changed then.
     pub fn restore(
         &mut self,
-        who: &str,
-        state: State,
+        mut state: State,
         run: u64,
+        who: &str,
         now_ms: u64,
     ) -> Result<Vec<Change>, RestoreError> {
         if let Some(reason) = &self.frozen {
             return Err(RestoreError::ReadOnly(reason.clone()));
         }
-        let mut state = state;
         if !self.state.tokens.is_empty() || !self.state.joined.is_empty() {
             // Who may come in does not go back: neither does a token come back that was revoked, nor a node.
             state.tokens.clone_from(&self.state.tokens);

@@ -68,11 +68,9 @@ impl Directory {
             Change::Joined(joined) => self.joined(joined.clone()),
             Change::JoinedGone(node) => self.leave(node),
             Change::Replaced(_, after) => {
-                // Who had logged in by a token that is none any more has not.
-                let mut sessions = std::mem::take(&mut self.sessions);
-                sessions.retain(|_, session| after.tokens.contains_key(&session.token));
-                let last_session = self.last_session;
+                let Self { sessions, last_session, .. } = std::mem::take(self);
                 *self = Self { sessions, last_session, ..Self::new(after) };
+                self.sessions.retain(|_, session| self.tokens.contains_key(&session.token));
             }
             _ => {}
         }

@@ -14,6 +14,8 @@ use cxloe_fabric::api::ErrorCode;
 
 /// Largest body taken of a node, in bytes: the results and counters of a memory node with many commands.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Where backups are put back, which are larger.
+pub const RESTORE_PATH: &str = "/v1/restore";
 /// Largest body taken of anybody else, in bytes.
 pub const REQUEST_BYTES_MAX: usize = 64 << 10;
 /// Largest body taken of somebody who is not known: enough to log in with, in bytes.
@@ -45,10 +47,6 @@ impl Bodies {
     /// # Errors
     /// The answer.
     pub async fn take(&self, request: Request) -> Result<Request, Response> {
-        if request.uri().path() == "/v1/restore" {
-            // Bounded where it is taken, once it is known that it may come.
-            return Ok(request);
-        }
         let limit = bytes_max(request.uri().path());
         let hint = request.body().size_hint();
         let stranger =
@@ -58,7 +56,8 @@ impl Bodies {
         {
             return Err(ApiError::from(Denied::forbidden(stranger, "")).into_response());
         }
-        if hint.upper().is_some_and(|upper| upper <= LARGE_BYTES) {
+        if request.uri().path() == RESTORE_PATH || hint.upper().is_some_and(|upper| upper <= LARGE_BYTES) {
+            // A backup is bounded where it is taken, once it is known that it may come.
             return Ok(request);
         }
         let too_large = || {

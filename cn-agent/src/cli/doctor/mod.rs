@@ -103,7 +103,8 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
     let sessions = client::sessions(&config.socket);
     checks.push(judge_daemon(&sessions));
     if sessions.is_ok() {
-        checks.extend(client::counters(&config.socket).iter().map(judge_link));
+        let counters = client::counters(&config.socket);
+        checks.extend(counters.iter().flat_map(|counters| [judge_link(counters), judge_sleep(counters)]));
     }
     let asked = Asked::at(&config.manager);
     checks.push(asked.judge_manager(&config.manager, env!("CARGO_PKG_VERSION")));
@@ -190,6 +191,12 @@ fn judge_link(counters: &Counters) -> Check {
             "mend the interface: the agent opens the link again by itself",
         ),
     }
+}
+
+/// Says how a running agent waits.
+fn judge_sleep(counters: &Counters) -> Check {
+    let way = if counters.sleeps_by.is_empty() { "it has not slept yet" } else { &counters.sleeps_by };
+    Check::ok(Group::Daemon, "sleeps by", way)
 }
 
 #[cfg(test)]

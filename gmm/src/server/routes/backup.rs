@@ -7,6 +7,7 @@ use super::extract::Body;
 use super::guard::{By, Routes, get, post};
 use crate::manager::Change;
 use crate::rights::Right;
+use crate::server::body::RESTORE_PATH;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
 use crate::store::backup;
@@ -24,7 +25,7 @@ pub fn routes() -> Routes {
             }),
         )
         .route(
-            "/v1/restore",
+            RESTORE_PATH,
             post(Right::Administer, restore, |op| {
                 op.id("restoreStore").summary("Put a backup in the place of all that the store has")
             })
@@ -57,8 +58,8 @@ async fn restore(
             if fabric != head.fabric && !empty && !other_fabric {
                 return Err("this backup is another fabric's".to_owned());
             }
-            let made: Vec<Change> =
-                manager.restore(&caller.who, state, run, now_ms).map_err(|error| error.to_string())?;
+            let made = manager.restore(state, run, &caller.who, now_ms);
+            let made: Vec<Change> = made.map_err(|error| error.to_string())?;
             changes.extend(made);
             Ok(RestoredStore { before, restored: head.watermark, now: manager.watermark() })
         })

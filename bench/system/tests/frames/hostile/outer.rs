@@ -55,7 +55,7 @@ fn attacks_on_outer<'a>(right: Outer, mut harm: Harm<'a>) -> impl FnMut(&str, u6
                 // Another protocol, IP version or header length.
                 match n % 3 {
                     0 => packet[23] = [1, 6, 136, 0][other as usize % 4],
-                    1 => packet[14] = (other & 0xF0) ^ 0x80 | 5,
+                    1 => packet[14] = [0x05, 0x35, 0x65, 0xF5][other as usize % 4],
                     _ => packet[14] = 0x40 | [0, 1, 4, 15][other as usize % 4],
                 }
                 Outer::sum(&mut packet);

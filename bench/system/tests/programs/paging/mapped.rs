@@ -30,11 +30,23 @@ fn unmapped(rig: &Pair) -> Outcome {
 
 /// Sixteen pages may be resident of 2048, and four threads write to all of them.
 pub fn threads_under_the_tightest_limit() -> Outcome {
-    let rig = rig(&[])?;
-    let program = Program::start(&rig, &job(&rig, "lines"))?;
+    tightly(&rig(&[])?)
+}
+
+/// The same with pages that travel inside UDP, where the manager tells each node the other's address.
+pub fn threads_under_the_tightest_limit_inside_udp() -> Outcome {
+    let rig = rig_inside_udp()?;
+    tightly(&rig)?;
+    let counted = client::counters(&rig.socket())?;
+    ensure(counted.backend == "packet" && counted.link_detail.contains("inside UDP"), counted.link_detail)?;
+    ensure(counted.link.rx_forged == 0, format!("{:?}", counted.link))
+}
+
+fn tightly(rig: &Pair) -> Outcome {
+    let program = Program::start(rig, &job(rig, "lines"))?;
     program.works(Duration::from_secs(2))?;
     let done = program.finish()?;
-    let counted = counters(&rig)?;
+    let counted = counters(rig)?;
     ensure(
         counted.evicted > 100 && counted.fetched > 100 && counted.lines_written_back > 100,
         format!("{counted:?}"),

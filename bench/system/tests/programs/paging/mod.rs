@@ -19,6 +19,7 @@ use mapped::*;
 pub fn tests(_: Standing) -> Vec<Test> {
     tests![
         threads_under_the_tightest_limit,
+        threads_under_the_tightest_limit_inside_udp,
         what_was_written_is_there_for_the_next_program,
         processes_share_a_region,
         the_kernel_touches_pages_too,

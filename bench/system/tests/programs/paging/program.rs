@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use cxloe_lab::Process;
 
 use super::work::Job;
+use cxloe_system::cable::{cable, with_addresses};
 use cxloe_system::copy_as;
 use cxloe_system::pair::{LIMIT, Outcome, Pair, ensure, eventually, saying};
 
@@ -40,9 +41,18 @@ pub fn job(rig: &Pair, what: &str) -> Job {
 
 /// All three daemons, and the region `pages`.
 pub fn rig(agent: &[&str]) -> Outcome<Pair> {
-    let rig = Pair::bare()?;
+    started(Pair::bare()?, &[], agent)
+}
+
+/// The same with frames inside UDP, under headers that the packet links write.
+pub fn rig_inside_udp() -> Outcome<Pair> {
+    let encap = ["--encap", "udp"];
+    started(Pair::on(with_addresses(cable()))?, &encap, &encap)
+}
+
+fn started(rig: Pair, mn: &[&str], agent: &[&str]) -> Outcome<Pair> {
     rig.start_gmm()?;
-    rig.start_mn("anon")?;
+    rig.start_mn_with("anon", mn)?;
     rig.start_agent(agent)?;
     rig.gmm(&["create-region", "-s", &BYTES.to_string(), "--owner", cxloe_system::pair::CN, "pages"])?;
     rig.attached("pages", "active")?;
