@@ -10,6 +10,7 @@ import * as details from "./details.js";
 import { byId, h, keyed, text } from "./dom.js";
 import * as events from "./events.js";
 import { bytes, count, moment, percent, short, some, span, time } from "./format.js";
+import * as login from "./login.js";
 import * as nodes from "./nodes.js";
 import * as problems from "./problems.js";
 import * as regions from "./regions.js";
@@ -187,12 +188,20 @@ async function attempt(work) {
   try {
     await work();
     state.failingSince = null;
+    login.show(true);
     showStanding();
     return true;
   } catch (error) {
     if (error instanceof Moved) {
       // The address leads to the one that leads now.
       location.reload();
+      return false;
+    }
+    if (error instanceof Refused && error.status === 401) {
+      byId("fabric").hidden = true;
+      byId("banner").hidden = true;
+      text(byId("standing-text"), "Not logged in");
+      login.show(false);
       return false;
     }
     state.failingSince ??= state.answeredMs || Date.now();
@@ -272,7 +281,12 @@ async function go() {
   // A page that nobody looks at asks nothing.
   if (!document.hidden) waiting = setTimeout(go, Math.max(ROUND_MS, Math.min(took * SHARE, 30_000)));
 }
+function entered() {
+  login.showWho().catch(() => null);
+  go();
+}
+login.listen(entered);
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) go();
 });
-go();
+entered();

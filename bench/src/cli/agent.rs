@@ -80,7 +80,12 @@ pub fn start(
 ) -> Result<Agent, Failure> {
     let socket = state.join("cn-agent.sock");
     let process = daemons::start(ground, "cn", state, "cn-agent", |c| {
-        c.args(["run", "-i", &place.interface, "--name", "cn1", "--manager", &place.manager]);
+        // By the socket of a manager on this machine it joins; without rights there is nothing to join.
+        match place.manager.starts_with("unix:") {
+            true => c.args(["join", &place.manager, "--run", "--config"]).arg(state.join("cn-agent.toml")),
+            false => c.args(["run", "--manager", &place.manager]),
+        };
+        c.args(["-i", &place.interface, "--name", "cn1"]);
         c.args(&place.link);
         // The port is measured without its cache, as the one in this process is.
         c.args(["--cache-size", "0", "--socket"]).arg(&socket);

@@ -99,7 +99,7 @@ impl LinkArgs {
 /// Which memory is measured.
 #[derive(Args, Clone, Debug)]
 pub struct RegionArgs {
-    /// The manager, for example http://10.0.0.1:7440
+    /// The manager, for example https://10.0.0.1:7440
     #[arg(
         long,
         value_name = "URL",

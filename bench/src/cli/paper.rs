@@ -67,7 +67,7 @@ Examples:
   cxloe-bench paper                             # everything; target/paper/paper.html
   cxloe-bench paper --quick --output /tmp/p     # in half a minute
   cxloe-bench paper --only fig8,table2
-  cxloe-bench paper --only fig7 -i enp3s0f0 --manager http://10.0.0.1:7440";
+  cxloe-bench paper --only fig7 -i enp3s0f0 --manager https://10.0.0.1:7440";
 
 impl Args {
     /// Whether it makes a lab, for which the process needs namespaces of its own.

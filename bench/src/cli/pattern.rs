@@ -127,7 +127,7 @@ Examples:
     cxloe-bench pattern chase --over mapped,inline --resident 25%,50%,100%
 
   Latency at given rates, two reads to one write, over a NIC:
-    cxloe-bench pattern load-latency -i enp3s0f0 --manager http://10.0.0.1:7440 \\
+    cxloe-bench pattern load-latency -i enp3s0f0 --manager https://10.0.0.1:7440 \\
       --rates 50k,100k,200k,400k --traffic 2:1 --hdr load.hlog
 
   STREAM here and there:

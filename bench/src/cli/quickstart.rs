@@ -121,14 +121,16 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     };
     to_stdout!("  network    {}{how}", place.words);
 
-    let manager = place.manager();
+    let manager = Place::manager(state);
     let _gmm = daemons::start(&*place.ground, "cn", state, "gmm", |c| {
-        c.args(["serve", "--insecure", "--listen", &place.listen, "--data-dir"]).arg(state.join("gmm"));
+        c.args(["serve", "--listen", &place.listen, "--data-dir"]).arg(state.join("gmm"));
+        c.arg("--socket").arg(state.join("gmm.sock"));
     })?;
     to_stdout!("  gmm        {manager}");
     let (interface, address) = &place.memory_node;
     let mn = daemons::start(&*place.ground, "mn", state, "mn-server", |c| {
-        c.args(["-i", interface, "--name", "mn1", "--manager", &manager, "--echo"]);
+        c.args(["join", &manager, "--run", "-i", interface, "--name", "mn1", "--echo"]);
+        c.arg("--config").arg(state.join("mn-server.toml"));
         c.args(["--link", &place.bench.backend.to_string(), "--wait", &wait.to_string()]);
         if let Some(address) = address {
             c.args(["--udp-address", &address.to_string()]);
@@ -141,7 +143,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     })?;
     daemons::wait_for_nodes(&manager, interrupt)?;
     to_stdout!("  mn-server  on {interface}, waiting style {wait}");
-    let with_agent = place.agent()?;
+    let with_agent = place.agent(state)?;
     let agent = super::agent::start(&*place.ground, &with_agent, state, interrupt)?;
     to_stdout!("  cn-agent   on {}", with_agent.interface);
     if let Some((ours, _)) = pair {

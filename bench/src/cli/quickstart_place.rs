@@ -2,6 +2,7 @@
 //! machine's loopback interface, over UDP.
 
 use std::net::UdpSocket;
+use std::path::Path;
 
 use cxloe_fabric::model::Mac;
 use cxloe_lab::{Host, Lab};
@@ -82,13 +83,13 @@ impl Place {
         })
     }
 
-    /// The manager's URL.
-    pub fn manager(&self) -> String {
-        format!("http://{}", self.listen)
+    /// The manager's URL on this machine: its socket, in `state`, where who runs all of this is an administrator.
+    pub fn manager(state: &Path) -> String {
+        format!("unix:{}", state.join("gmm.sock").display())
     }
 
     /// What the agent is told.
-    pub fn agent(&self) -> Result<agent::Place, Failure> {
+    pub fn agent(&self, state: &Path) -> Result<agent::Place, Failure> {
         let (interface, address) = self.agent.clone();
         let (link, own) = match address {
             Some(address) => {
@@ -105,6 +106,6 @@ impl Place {
                 (["--link", "packet"].map(String::from).to_vec(), own.trim().parse()?)
             }
         };
-        Ok(agent::Place { interface, link, own, manager: self.manager() })
+        Ok(agent::Place { interface, link, own, manager: Self::manager(state) })
     }
 }

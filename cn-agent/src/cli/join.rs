@@ -65,7 +65,10 @@ pub fn run(args: JoinArgs) -> Result<(), Failure> {
     settings.manager = Some(url);
     settings.identity = Some(identity);
     settings.name = Some(config.name.to_string());
-    let file = common.write_config(PROGRAM, &options::to_toml(&settings))?;
+    // A file that says all this already stays as it is, with its comments.
+    if !file.exists() || settings != kept {
+        common.write_config(PROGRAM, &options::to_toml(&settings))?;
+    }
     if common.run {
         let args = RunArgs { config: Some(file), print_config: false, settings: Settings::default() };
         return super::run::run(&args);

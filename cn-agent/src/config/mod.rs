@@ -64,16 +64,16 @@ pub struct RunArgs {
 const EXAMPLES: &str = "\
 Examples:
   Reach memory nodes by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit:
-    cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440
+    cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440
 
   The fastest: a spinning worker on CPU 2, PFC class 3, a larger line cache:
-    cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440 --wait busy --cpu 2 --priority 3 --cache-size 256K
+    cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440 --wait busy --cpu 2 --priority 3 --cache-size 256K
 
   Serve regions from a CXL device of this machine where one fits:
-    cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440 --backend auto
+    cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440 --backend auto
 
   Turn a command line into a configuration file, and use it:
-    cn-agent run -i enp3s0f0 --manager http://10.0.0.1:7440 --print-config > cn.toml
+    cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440 --print-config > cn.toml
     cn-agent run --config cn.toml";
 
 /// Complete and checked options.
@@ -179,7 +179,7 @@ impl Config {
         let name = options::node_name(s.name, "compute-node")?;
         let interface = options::interface(s.interface)?;
         let manager = s.manager.ok_or_else(|| {
-            wrong("manager", "say who gives memory away, as in --manager http://10.0.0.1:7440, or by the variable CXLOE_MANAGER")
+            wrong("manager", "say who gives memory away, as in --manager https://10.0.0.1:7440, or by the variable CXLOE_MANAGER")
         })?;
         cxloe_fabric::Client::new(&manager).map_err(|error| wrong("manager", error))?;
         let ethertype = options::ethertype(s.ethertype, ETHERTYPE_DEFAULT)?;
@@ -388,7 +388,7 @@ mod tests {
         for (flags, said) in [
             ("--manager http://127.0.0.1:1", "-i enp3s0f0"),
             ("-i cn0", "--manager http"),
-            ("-i cn0 --manager ftp://x", "http://HOST"),
+            ("-i cn0 --manager ftp://x", "https://HOST"),
             ("-i a-name-that-is-too-long --manager http://h:1", "1 to 15"),
             ("-i cn0 --manager http://h:1 --ethertype 0x8100", "0x88B5"),
             ("-i cn0 --manager http://h:1 --priority 8", "0 to 7"),

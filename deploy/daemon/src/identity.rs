@@ -77,12 +77,16 @@ impl NodeIdentity {
         Ok(Self { path: path.into(), identity: identity.into(), renew_ms: renew_ms.into() })
     }
 
-    /// The same where a node may have none: it was given no file.
+    /// The same where a node may have none: it was given no file. What there is becomes what this process shows.
     ///
     /// # Errors
     /// [`NodeIdentityError`].
     pub fn read_if_given(path: Option<&Path>) -> Result<Option<Arc<Self>>, NodeIdentityError> {
-        path.map(|path| Self::read(path).map(Arc::new)).transpose()
+        let identity = path.map(|path| Self::read(path).map(Arc::new)).transpose()?;
+        if let Some(identity) = &identity {
+            identity.credentials().take();
+        }
+        Ok(identity)
     }
 
     /// What is shown with it.

@@ -12,16 +12,23 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use cxloe_fabric::Client;
-use cxloe_fabric::api::{Join, Party};
+use cxloe_fabric::api::{ErrorCode, Join, Joined, Party};
 use cxloe_fabric::client::Credentials;
 use cxloe_fabric::model::{Mac, PublicKey, Token};
+use cxloe_fabric::{Client, ClientError};
 
 use crate::command_line::Failure;
 use crate::identity::{NodeIdentity, TlsKey};
 use crate::to_stderr;
+
+/// How long a manager that does not listen yet is waited for.
+const START_MAX: Duration = Duration::from_secs(10);
+const START_PAUSE: Duration = Duration::from_millis(50);
+/// What connecting says where nobody listens.
+const NOT_YET: [&str; 2] = ["Connection refused", "No such file"];
 
 /// What every node is told to join with.
 #[derive(Args, Clone, Debug)]
@@ -106,7 +113,7 @@ impl JoinArgs {
         let join = Join { node, tls_key: key.public(), key: session_key, macs };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
-        let joined = runtime.block_on(client.join(&join))?;
+        let joined = runtime.block_on(patiently(&client, &join))?;
         key.keep(&joined, identity).map_err(Failure::failed)?;
         let url = if self.url.starts_with("unix:") { joined.manager } else { self.url.clone() };
         to_stderr!("{} has joined at {url}; its certificate is in {}", join.node, identity.display());
@@ -157,6 +164,20 @@ impl JoinArgs {
         }
         to_stderr!("{program} runs");
         Ok(())
+    }
+}
+
+/// Asks for as long as a manager may take that was started a moment ago.
+async fn patiently(client: &Client, join: &Join) -> Result<Joined, ClientError> {
+    let started = Instant::now();
+    loop {
+        match client.join(join).await {
+            Err(ClientError::Unreachable { reason, .. })
+                if started.elapsed() < START_MAX && NOT_YET.iter().any(|yet| reason.contains(yet)) => {}
+            Err(error) if started.elapsed() < START_MAX && error.code() == Some(ErrorCode::Unavailable) => {}
+            answered => return answered,
+        }
+        tokio::time::sleep(START_PAUSE).await;
     }
 }
 

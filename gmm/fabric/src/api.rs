@@ -30,7 +30,7 @@
 //! | `POST /v1/refused` | [`NotFollowed`] | 204 |
 //! | `POST /v1/adopt` | [`AdoptFabric`] | 204 |
 //! | `GET /v1/sessions` | - | array of [`Session`] |
-//! | `GET /v1/events?after=&limit=&wait_ms=&since_ms=&kind=&node=&region=` | - | [`Events`] |
+//! | `GET /v1/events?after=&limit=&wait_ms=&since_ms=&kind=&node=&who=&region=` | - | [`Events`] |
 //! | `GET /v1/events/stream?…` | - | server-sent events: each an [`Event`](crate::model::Event), or `gap` with an [`EventsGap`] |
 //! | `GET /v1/overview` | - | [`Overview`]: the fabric at a glance |
 //! | `GET /v1/overview/regions?text=&state=&owner=&memory_node=&sort=&limit=` | - | [`RegionsPage`] |

@@ -33,7 +33,7 @@ use serde::de::DeserializeOwned;
 pub use logical_devices::Unbound;
 use managers::{Managers, Request};
 pub use regions::Destroyed;
-pub use trust::{Credentials, Identity, IdentityError};
+pub use trust::{Credentials, Identity, IdentityError, TOKEN_VARIABLE};
 
 use crate::api::{ErrorBody, ErrorCode};
 
@@ -110,14 +110,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// A client that shows nothing of itself, for the manager at `url`: `https://HOST:PORT`, `unix:/path/to/socket`, or
+    /// A client that shows [what this process does](Credentials::of_process), for the manager at `url`: `https://HOST:PORT`, `unix:/path/to/socket`, or
     /// `http://HOST:PORT` for one that asks for no rights; several, separated by commas, are managers that share a store.
     /// Connects with the first call.
     ///
     /// # Errors
     /// [`ClientError::BadUrl`] when `url` is neither.
     pub fn new(url: &str) -> Result<Self, ClientError> {
-        Self::with(url, Credentials::default())
+        Self::with(url, Credentials::of_process())
     }
 
     /// The same for who has `credentials`.

@@ -9,16 +9,14 @@ use std::path::{Path, PathBuf};
 use cxloe_daemon::command_line::Failure;
 use cxloe_daemon::places;
 use cxloe_fabric::Client;
-use cxloe_fabric::client::{Credentials, URL_DEFAULT};
+use cxloe_fabric::client::{Credentials, TOKEN_VARIABLE, URL_DEFAULT};
 use cxloe_fabric::model::Token;
 use serde::{Deserialize, Serialize};
 
-/// The variable of the environment that holds a token.
-pub const TOKEN_VARIABLE: &str = "CXLOE_TOKEN";
 /// Where the file of log-ins is, below the user's configuration.
 const LOGINS_FILE: &str = "cxloe/logins.json";
 /// Where a manager of this machine has its socket.
-const SOCKETS: [&str; 2] = ["/run/cxloe-gmm/gmm.sock", "/var/lib/cxloe/gmm.sock"];
+const SOCKETS: [&str; 3] = ["/run/cxloe-gmm/gmm.sock", "/run/cxloe/gmm.sock", "/var/lib/cxloe/gmm.sock"];
 
 /// What `gmm login` keeps.
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -79,8 +79,12 @@ fn examine(config: &Config) -> Vec<Check> {
         }
     }
     let bound = TcpListener::bind(config.listen).map(drop).map_err(|error| error.kind());
-    let url = format!("http://{}", reachable(config.listen));
-    let asked = matches!(bound, Err(ErrorKind::AddrInUse)).then(|| Asked::at(&url));
+    // By its socket, if it has one: that needs no token.
+    let url = match &config.socket {
+        Some(socket) if !config.insecure => format!("unix:{}", socket.display()),
+        _ => format!("http://{}", reachable(config.listen)),
+    };
+    let asked = matches!(bound, Err(ErrorKind::AddrInUse)).then(|| Asked::at(&url, None));
     let running = asked.as_ref().is_some_and(|asked| asked.health.is_ok());
     checks.push(judge_address(config.listen, bound, running));
     checks.push(match &asked {

@@ -41,6 +41,9 @@ pub struct MonitorArgs {
     /// Only events about this node: a memory node's name, or a compute node's name or CN id
     #[arg(short, long, value_name = "NODE")]
     node: Option<Owner>,
+    /// Only events that this one asked for, as in "token 1a2b3c4d", "uid 0", "memory node mn0"
+    #[arg(long, value_name = "WHO")]
+    who: Option<String>,
     /// Only events about this region
     #[arg(short, long, value_name = "NAME")]
     region: Option<Name>,
@@ -70,6 +73,7 @@ pub async fn run(client: &Client, args: MonitorArgs) -> Result<(), Failure> {
         since_ms: args.since.map(Since::unix_ms),
         kind: (!args.kind.is_empty()).then(|| args.kind.join(",")),
         node: args.node.clone(),
+        who: args.who.clone(),
         region: args.region.clone(),
         limit: None,
     };

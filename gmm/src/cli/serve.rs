@@ -15,7 +15,7 @@ use cxloe_fm::listener::{FmConfig, SWITCHES_MAX};
 use cxloe_gmm::manager::Initialisation;
 use cxloe_gmm::server::{Config, FmAddress, Server};
 use cxloe_gmm::store::StorePlace;
-use cxloe_gmm::store::etcd::{LEASE_TTL_S_MAX, LEASE_TTL_S_MIN};
+use cxloe_gmm::store::etcd::{EtcdAccess, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -23,6 +23,8 @@ use super::fabric_file;
 
 /// Name of the store in a data folder.
 const STORE_FILE: &str = "gmm.redb";
+/// The variable that holds the password at etcd.
+const ETCD_PASSWORD_VARIABLE: &str = "CXLOE_GMM_ETCD_PASSWORD";
 /// Name of the socket beside it.
 const SOCKET_FILE: &str = "gmm.sock";
 /// Longest path of a socket, with room for the name it is made under.
@@ -105,6 +107,18 @@ struct Settings {
     /// The store, instead of --data-dir: a file, or etcd://HOST:PORT[,HOST:PORT...]/PREFIX
     #[arg(long, env = "CXLOE_GMM_STORE", value_name = "PLACE")]
     store: Option<StorePlace>,
+    /// File (PEM) of the authority that signed the certificates of etcd: with it, TLS is spoken there
+    #[arg(long, env = "CXLOE_GMM_ETCD_CA", value_name = "FILE")]
+    etcd_ca: Option<PathBuf>,
+    /// File (PEM) of this manager's certificate for etcd
+    #[arg(long, env = "CXLOE_GMM_ETCD_CERT", value_name = "FILE")]
+    etcd_cert: Option<PathBuf>,
+    /// File (PEM) of the key to it
+    #[arg(long, env = "CXLOE_GMM_ETCD_KEY", value_name = "FILE")]
+    etcd_key: Option<PathBuf>,
+    /// User at etcd; the password is in the variable CXLOE_GMM_ETCD_PASSWORD
+    #[arg(long, env = "CXLOE_GMM_ETCD_USER", value_name = "NAME")]
+    etcd_user: Option<String>,
     /// URL under which clients and other managers reach this one, with etcd [default: the address it listens on]
     #[arg(long, env = "CXLOE_GMM_ADVERTISE", value_name = "URL")]
     advertise: Option<String>,
@@ -129,6 +143,13 @@ struct Settings {
     /// Serve the FM API on this address; without a port: 2508 [default: not served]
     #[arg(long, env = "CXLOE_GMM_FM_LISTEN", value_name = "ADDR")]
     fm_listen: Option<FmAddress>,
+    /// Serve the FM API although it has no rights of its own: whoever reaches it may do everything. On an address of the
+    /// loopback interface only
+    #[arg(
+        long, env = "CXLOE_GMM_FM_INSECURE", num_args = 0..=1, default_missing_value = "true", require_equals = true,
+        value_name = "BOOL"
+    )]
+    fm_insecure: Option<bool>,
     /// Switches of the FM API, at consecutive ports: one for each 127 memory nodes or compute nodes [default: 1]
     #[arg(long, env = "CXLOE_GMM_FM_SWITCHES", value_name = "N")]
     fm_switches: Option<u16>,
@@ -168,6 +189,20 @@ impl Settings {
     /// How the FM API is served, if it is.
     fn fm(&self) -> Result<Option<FmConfig>, Failure> {
         let Some(FmAddress(listen)) = self.fm_listen else { return Ok(None) };
+        if !self.insecure.unwrap_or(false) {
+            if !self.fm_insecure.unwrap_or(false) {
+                return Err(Failure::usage(
+                    "fm-listen: the FM API has no rights of its own, whoever reaches it may do everything; say with \
+                     fm-insecure that this is meant",
+                ));
+            }
+            if !listen.ip().is_loopback() {
+                return Err(Failure::usage(format!(
+                    "fm-listen: {listen} is reached from other machines, and the FM API has no rights of its own; give an \
+                     address of the loopback interface, as 127.0.0.1"
+                )));
+            }
+        }
         let usual = FmConfig::new(listen);
         let config = FmConfig {
             switches: self.fm_switches.unwrap_or(usual.switches),
@@ -188,15 +223,45 @@ impl Settings {
         Ok(Some(config))
     }
 
+    /// How to come in at etcd.
+    fn etcd(&self) -> Result<EtcdAccess, Failure> {
+        let identity = match (self.etcd_cert.clone(), self.etcd_key.clone()) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(Failure::usage("etcd-cert and etcd-key go together")),
+        };
+        if identity.is_some() && self.etcd_ca.is_none() {
+            return Err(Failure::usage("etcd-cert is for TLS: give etcd-ca as well"));
+        }
+        let user = match &self.etcd_user {
+            Some(name) => {
+                let password = std::env::var(ETCD_PASSWORD_VARIABLE);
+                let missing =
+                    || Failure::usage(format!("etcd-user: the variable {ETCD_PASSWORD_VARIABLE} is not set"));
+                Some((name.clone(), password.map_err(|_| missing())?))
+            }
+            None => None,
+        };
+        Ok(EtcdAccess { ca: self.etcd_ca.clone(), identity, user })
+    }
+
     fn into_config(self) -> Result<Config, Failure> {
         let default = Config::default();
         let fm = self.fm()?;
-        let store = match (self.store, self.data_dir) {
+        let access = self.etcd()?;
+        let mut store = match (self.store, self.data_dir) {
             (Some(_), Some(_)) => return Err(Failure::usage("give the store or the data_dir, not both")),
             (Some(store), None) => store,
             (None, Some(folder)) => folder.join(STORE_FILE).into(),
             (None, None) => default.store,
         };
+        match &mut store {
+            StorePlace::Etcd(place) => place.access = access,
+            StorePlace::File(_) if access != EtcdAccess::default() => {
+                return Err(Failure::usage("the etcd options are for a store in etcd: --store etcd://…"));
+            }
+            StorePlace::File(_) => {}
+        }
         let connections_max = self.connections_max.unwrap_or(default.connections_max);
         if connections_max == 0 {
             return Err(Failure::usage("connections-max must be at least 1"));
@@ -369,6 +434,13 @@ mod tests {
     }
 
     #[test]
+    fn the_fm_api_is_for_this_machine() {
+        let read = |text: &str| toml::from_str::<Settings>(text).unwrap().into_config();
+        assert!(read("fm_listen = '127.0.0.1'\nfm_insecure = true").unwrap().fm.is_some());
+        assert!(read("fm_listen = '10.0.0.1'\ninsecure = true").unwrap().fm.is_some());
+    }
+
+    #[test]
     fn what_several_managers_need_is_checked() {
         let read = |text: &str| toml::from_str::<Settings>(text).map(Settings::into_config);
         let config =
@@ -378,6 +450,12 @@ mod tests {
         for wrong in [
             "lease_ttl_s = 1",
             "lease_ttl_s = 1000",
+            "etcd_ca = '/ca.pem'",
+            "store = 'etcd://h:1/lab'\netcd_cert = '/cert.pem'",
+            "store = 'etcd://h:1/lab'\netcd_cert = '/cert.pem'\netcd_key = '/key.pem'",
+            "store = 'etcd://h:1/lab'\netcd_user = 'nobody'",
+            "fm_listen = '127.0.0.1'",
+            "fm_listen = '10.0.0.1'\nfm_insecure = true",
             "advertise = 'unix:/x'",
             "advertise = 'https://a,https://b'",
             "advertise = 'http://a:1'",

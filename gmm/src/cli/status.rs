@@ -48,7 +48,7 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
     }
     if args.human || output::form() == output::Form::Table {
         return output::line(&format!(
-            "{} {}: gmm {}, led by {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}",
+            "{} {}: gmm {}, led by {}, term {}, memory nodes {}/{} reachable, compute nodes {}/{} reachable, {} regions, {} free of {}{}",
             client.url(),
             health.status,
             health.version,
@@ -61,6 +61,7 @@ pub async fn run(client: &Client, args: StatusArgs) -> Result<(), Failure> {
             health.regions,
             human_bytes(free_bytes),
             human_bytes(pool_bytes),
+            if health.insecure { "; --insecure: whoever reaches it may do everything" } else { "" },
         ));
     }
     let mut value = output::value(&health)?;

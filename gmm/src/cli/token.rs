@@ -103,7 +103,7 @@ pub struct LoginArgs {
     /// The manager: https://HOST:PORT; several that share a store, separated by commas
     url: String,
     /// The token, as `gmm token create` prints it
-    #[arg(long, env = super::contact::TOKEN_VARIABLE, hide_env_values = true)]
+    #[arg(long, env = cxloe_fabric::client::TOKEN_VARIABLE, hide_env_values = true)]
     token: String,
 }
 

@@ -29,6 +29,7 @@ const PARTS: &[(&str, &str, &str)] = &[
     ("/ui/format.js", "text/javascript", include_str!("../../web/format.js")),
     ("/ui/problems.js", "text/javascript", include_str!("../../web/problems.js")),
     ("/ui/details.js", "text/javascript", include_str!("../../web/details.js")),
+    ("/ui/login.js", "text/javascript", include_str!("../../web/login.js")),
     ("/ui/nodes.js", "text/javascript", include_str!("../../web/nodes.js")),
     ("/ui/regions.js", "text/javascript", include_str!("../../web/regions.js")),
     ("/ui/traffic.js", "text/javascript", include_str!("../../web/traffic.js")),

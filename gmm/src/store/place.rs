@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::etcd::EtcdAccess;
+
 /// What an etcd listens on for clients unless told otherwise.
 const ETCD_PORT_DEFAULT: u16 = 2379;
 /// The longest prefix in bytes.
@@ -26,6 +28,8 @@ pub enum StorePlace {
 pub struct EtcdPlace {
     hosts: Vec<String>,
     prefix: String,
+    /// How to come in there; not part of how the place is written.
+    pub access: EtcdAccess,
 }
 
 impl EtcdPlace {
@@ -76,7 +80,7 @@ impl FromStr for EtcdPlace {
                 _ => return Err(wrong("each member is HOST:PORT, without user or path")),
             }
         }
-        Ok(Self { hosts: found, prefix: prefix.to_owned() })
+        Ok(Self { hosts: found, prefix: prefix.to_owned(), access: EtcdAccess::default() })
     }
 }
 

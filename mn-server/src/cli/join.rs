@@ -65,7 +65,10 @@ pub fn run(args: JoinArgs) -> Result<Option<RunArgs>, Failure> {
     settings.manager = Some(url);
     settings.identity = Some(identity);
     settings.name = Some(config.name.clone());
-    let file = common.write_config(PROGRAM, &options::to_toml(&settings))?;
+    // A file that says all this already stays as it is, with its comments.
+    if !file.exists() || settings != kept {
+        common.write_config(PROGRAM, &options::to_toml(&settings))?;
+    }
     if common.run {
         return Ok(Some(RunArgs { config: Some(file), print_config: false, settings: Settings::default() }));
     }

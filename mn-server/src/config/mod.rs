@@ -63,18 +63,18 @@ pub struct Cli {
 pub const EXAMPLES: &str = "\
 Examples:
   Lend 16 GiB by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit:
-    mn-server -i enp3s0f0 --pool-size 16G --manager http://10.0.0.1:7440
+    mn-server -i enp3s0f0 --pool-size 16G --manager https://10.0.0.1:7440
 
   The fastest: huge pages, two spinning workers on CPUs 2 and 3, PFC class 3:
     echo 8200 > /proc/sys/vm/nr_hugepages
     mn-server -i enp3s0f0 --pool huge2m --pool-size 16G --workers 2 --cpus 2,3 --wait busy \\
-              --priority 3 --manager http://10.0.0.1:7440
+              --priority 3 --manager https://10.0.0.1:7440
 
   A pool in a file, whose content outlives restarts:
-    mn-server -i enp3s0f0 --pool file:/srv/pool --pool-size 64G --manager http://10.0.0.1:7440
+    mn-server -i enp3s0f0 --pool file:/srv/pool --pool-size 64G --manager https://10.0.0.1:7440
 
   Turn a command line into a configuration file, and use it:
-    mn-server -i enp3s0f0 --pool-size 16G --manager http://10.0.0.1:7440 --print-config > mn.toml
+    mn-server -i enp3s0f0 --pool-size 16G --manager https://10.0.0.1:7440 --print-config > mn.toml
     mn-server --config mn.toml
 
   Without a manager, 1 GiB for one compute node:

@@ -64,17 +64,21 @@ impl Daemons<'_> {
     /// The program of a daemon, and its arguments.
     fn command(&self, node: &str) -> Vec<String> {
         let (settings, data) = (self.settings, self.file(node));
-        let (manager, socket) =
-            (format!("http://{MANAGER_ADDRESS}:7440"), self.file(&format!("{node}.sock")));
-        let usual = |program: &str, first: &[&str]| {
+        let (manager, socket) = (self.manager_url(), self.file(&format!("{node}.sock")));
+        let config = self.file(&format!("{node}.toml"));
+        // A node joins by the manager's socket, which takes root for an administrator, and is known from then on.
+        let has_joined = Path::new(&config).exists();
+        let usual = |program: &str| {
             let mut all = vec![self.program(program)];
-            all.extend(first.iter().map(|&word| word.to_owned()));
+            match has_joined {
+                true => all.extend(["run", "--config", &config].map(str::to_owned)),
+                false => all.extend(["join", &manager, "--run", "--config", &config].map(str::to_owned)),
+            }
             let options = [
                 ("--name", node),
                 ("-i", node),
                 ("--link", &settings.link),
                 ("--wait", &settings.wait),
-                ("--manager", &manager),
                 ("--data-dir", &data),
                 ("--socket", &socket),
             ];
@@ -85,18 +89,17 @@ impl Daemons<'_> {
         };
         match node.get(..2) {
             Some("mn") => {
-                let mut all = usual("mn-server", &[]);
+                let mut all = usual("mn-server");
                 all.extend(["--pool-size".to_owned(), settings.pool.clone()]);
                 if settings.kept {
                     all.extend(["--pool".to_owned(), format!("file:{}", self.file(&format!("{node}.pool")))]);
                 }
                 all
             }
-            Some("cn") => usual("cn-agent", &["run"]),
+            Some("cn") => usual("cn-agent"),
             _ => {
                 let listen = format!("{MANAGER_ADDRESS}:7440");
-                let words =
-                    ["serve", "--insecure", "--listen", &listen, "--socket", &socket, "--data-dir", &data];
+                let words = ["serve", "--listen", &listen, "--socket", &socket, "--data-dir", &data];
                 std::iter::once(self.program("gmm")).chain(words.map(str::to_owned)).collect()
             }
         }

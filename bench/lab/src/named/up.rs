@@ -116,7 +116,7 @@ impl NamedLab {
         let checked = || check(interrupt);
         daemons.start("gmm")?;
         daemons.wait("the manager's answer", "gmm", || daemons.manager_answers(), checked)?;
-        say(format!("manager    {}, in the lab http://{MANAGER_ADDRESS}:7440", daemons.manager_url()));
+        say(format!("manager    {}, in the lab https://{MANAGER_ADDRESS}:7440", daemons.manager_url()));
         let nodes = settings.nodes();
         nodes.iter().try_for_each(|node| daemons.start(node))?;
         for node in &nodes {

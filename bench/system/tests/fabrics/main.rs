@@ -1,6 +1,7 @@
 //! Whole fabrics around a manager: regions over several memory nodes, binding, stores; what is observed of them, and the
 //! manager's page.
 
+mod doors;
 mod fabric;
 mod observe;
 mod web;
@@ -14,6 +15,7 @@ fn main() -> ExitCode {
     unsafe { std::env::remove_var("NO_COLOR") };
     run(
         &[
+            Subject::new("doors", doors::tests),
             Subject::new("fabric", fabric::tests),
             Subject::new("observe", observe::tests),
             Subject::new("web", web::tests),

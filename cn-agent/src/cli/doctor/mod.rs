@@ -41,7 +41,7 @@ Exit codes:
 Examples:
   cn-agent doctor                                as it is installed
   cn-agent doctor --config cn.toml --json | jq '.checks[] | select(.level != \"ok\")'
-  cn-agent doctor -i enp3s0f0 --manager http://10.0.0.1:7440 --wait busy --cpu 2")]
+  cn-agent doctor -i enp3s0f0 --manager https://10.0.0.1:7440 --wait busy --cpu 2")]
 pub struct DoctorArgs {
     /// Read options from FILE, as the agent does
     #[arg(short, long, value_name = "FILE")]
@@ -106,7 +106,7 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
         let counters = client::counters(&config.socket);
         checks.extend(counters.iter().flat_map(|counters| [judge_link(counters), judge_sleep(counters)]));
     }
-    let asked = Asked::at(&config.manager);
+    let asked = Asked::at(&config.manager, config.identity.as_deref());
     checks.push(asked.judge_manager(&config.manager, env!("CARGO_PKG_VERSION")));
     if asked.health.is_ok() {
         checks.extend(peers::judge_nodes(&asked.memory_nodes, nic.mtu));

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::NodeIdentity;
 use crate::doctor::{Check, Group};
 
 use cxloe_fabric::api::{ManagerHealth, MemoryNodeStatus};
@@ -44,12 +45,14 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Asks the manager at `url`.
-    pub fn at(url: &str) -> Asked {
+    /// Asks the manager at `url`, as the node that is known by the file `identity` if there is one.
+    pub fn at(url: &str, identity: Option<&Path>) -> Asked {
         let silent = |error: String| Asked { health: Err(error), memory_nodes: Vec::new() };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let asked = async {
-            let client = Client::new(url)?;
+            let identity = identity.and_then(|path| NodeIdentity::read(path).ok());
+            let credentials = identity.map(|identity| identity.credentials()).unwrap_or_default();
+            let client = Client::with(url, credentials)?;
             let health = client.health().await?;
             Ok::<_, ClientError>((health, client.memory_nodes().await?))
         };
@@ -142,10 +145,10 @@ mod tests {
         assert!(judged(&troubled).advice.unwrap().contains("gmm adopt-fabric"));
         troubled.health.as_mut().unwrap().read_only = Some("no room".into());
         assert!(judged(&troubled).level == Level::Fail && judged(&troubled).found.contains("no room"));
-        let nobody = Asked::at("http://127.0.0.1:1").judge_manager("http://127.0.0.1:1", "1.0.0");
+        let nobody = Asked::at("http://127.0.0.1:1", None).judge_manager("http://127.0.0.1:1", "1.0.0");
         assert_eq!(nobody.level, Level::Fail);
         assert!(nobody.found.contains("unreachable"), "{}", nobody.found);
-        assert_eq!(Asked::at("ftp://x").judge_manager("ftp://x", "1.0.0").level, Level::Fail);
+        assert_eq!(Asked::at("ftp://x", None).judge_manager("ftp://x", "1.0.0").level, Level::Fail);
     }
 
     #[test]

@@ -29,6 +29,9 @@ pub struct EventsQuery {
     /// Only events about this node: the name of a memory node, or the name or CN id of a compute node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Owner>,
+    /// Only events that this one asked for, as the events say it: `token 1a2b3c4d`, `uid 0`, `memory node mn0`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub who: Option<String>,
     /// Only events about this region.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub region: Option<Name>,

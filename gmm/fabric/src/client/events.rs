@@ -11,13 +11,14 @@ impl Client {
     /// # Errors
     /// Any [`ClientError`]; refused with `bad_request` for a kind that there is not.
     pub async fn events(&self, query: EventsQuery) -> Result<Events, ClientError> {
-        let EventsQuery { after, limit, wait_ms, since_ms, kind, node, region } = query;
+        let EventsQuery { after, limit, wait_ms, since_ms, kind, node, who, region } = query;
         let mut path = format!("/v1/events?after={after}&wait_ms={wait_ms}");
         let optional = [
             ("limit", limit.map(|limit| limit.to_string())),
             ("since_ms", since_ms.map(|since_ms| since_ms.to_string())),
             ("kind", kind),
             ("node", node.map(|node| node.to_string())),
+            ("who", who),
             ("region", region.map(|region| region.to_string())),
         ];
         for (key, value) in optional {

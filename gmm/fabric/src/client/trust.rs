@@ -3,7 +3,7 @@
 //! not matter: the authority signs for this fabric's managers and nobody else, under whatever address they are reached.
 
 use std::fmt;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ResolvesClientCert, verify_server_cert_signed_by_trust_anchor};
@@ -15,6 +15,12 @@ use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::model::{Digest, Token};
+
+/// The variable of the environment that holds a token.
+pub const TOKEN_VARIABLE: &str = "CXLOE_TOKEN";
+
+/// What this process shows where nothing else is said.
+static OWN: OnceLock<Credentials> = OnceLock::new();
 
 /// What a client shows, and whom it trusts. Without any, it reaches managers without TLS only.
 #[derive(Debug, Clone, Default)]
@@ -36,6 +42,18 @@ impl Credentials {
     /// Those of a node that has joined.
     pub fn of_node(identity: Arc<Identity>) -> Self {
         Self { authority: Some(identity.authority()), token: None, identity: Some(identity) }
+    }
+
+    /// Those of this process, for clients that are told of none: what a daemon [has taken](Self::take), else the token in
+    /// the variable `CXLOE_TOKEN`, else none.
+    pub fn of_process() -> Self {
+        let token = || std::env::var(TOKEN_VARIABLE).ok()?.parse().ok().map(Self::of_token);
+        OWN.get().cloned().or_else(token).unwrap_or_default()
+    }
+
+    /// From here on, these are [those of this process](Self::of_process); the first ones taken stay.
+    pub fn take(&self) {
+        drop(OWN.set(self.clone()));
     }
 
     /// What HTTP clients are built from that trust and show this; tokens are theirs to send.

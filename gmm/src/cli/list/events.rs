@@ -16,7 +16,7 @@ use super::scope::{Scope, Thing};
 pub async fn list(client: &Client, args: &ListArgs, scope: &Scope) -> Result<Vec<Value>, Failure> {
     let kinds = (!args.kind.is_empty()).then(|| args.kind.join(","));
     let since_ms = args.since.map(|since| since.unix_ms());
-    let mut query = EventsQuery { kind: kinds, since_ms, ..EventsQuery::default() };
+    let mut query = EventsQuery { kind: kinds, since_ms, who: args.who.clone(), ..EventsQuery::default() };
     let mut found = Vec::new();
     loop {
         let page = client.events(query.clone()).await?;

@@ -45,6 +45,7 @@ Examples:
   gmm list -MR               two kinds at once
   gmm list -LB               slices of memory nodes, and what is bound where
   gmm list -E --since 10m    events of the last ten minutes
+  gmm list --who 'uid 0'     what root asked for at the manager's machine
   gmm list -vvi              everything, idle ones included")]
 pub struct ListArgs {
     /// Memory nodes
@@ -99,6 +100,9 @@ pub struct ListArgs {
     /// Only events from then on: a time (2026-05-01T12:00:00Z) or how long ago (10m, 2h, 1d)
     #[arg(long, value_name = "TIME", help_heading = "Filters")]
     since: Option<Since>,
+    /// Only events that this one asked for, as in "token 1a2b3c4d", "uid 0", "memory node mn0"
+    #[arg(long, value_name = "WHO", help_heading = "Filters")]
+    who: Option<String>,
     /// Idle ones too
     #[arg(short = 'i', long)]
     idle: bool,
@@ -160,7 +164,7 @@ impl ListArgs {
             (Kind::ComputeNodes, !self.compute_node.is_empty()),
             (Kind::Regions, !self.region.is_empty()),
             (Kind::Decoders, !self.decoder.is_empty()),
-            (Kind::Events, !self.kind.is_empty() || self.since.is_some()),
+            (Kind::Events, !self.kind.is_empty() || self.since.is_some() || self.who.is_some()),
         ];
         let chosen = |of: &[(Kind, bool)]| -> Vec<Kind> {
             of.iter().filter(|(_, chosen)| *chosen).map(|(kind, _)| *kind).collect()

@@ -50,6 +50,7 @@ struct Filter {
     since_ms: u64,
     kinds: Vec<&'static str>,
     node: Option<Node>,
+    who: Option<String>,
     region: Option<Name>,
 }
 
@@ -62,7 +63,7 @@ struct Node {
 
 impl Filter {
     async fn new(core: &Core, query: &EventsQuery) -> Result<Self, ApiError> {
-        let EventsQuery { since_ms, kind, node, region, .. } = query.clone();
+        let EventsQuery { since_ms, kind, node, who, region, .. } = query.clone();
         let kinds = kind.iter().flat_map(|kinds| kinds.split(',')).map(kind_of).collect::<Result<_, _>>()?;
         let node = match node {
             None => None,
@@ -75,13 +76,14 @@ impl Filter {
                 Some(Node { memory_node, compute_node: known.ok().map(|node| node.cn_id) })
             }
         };
-        Ok(Self { since_ms: since_ms.unwrap_or(0), kinds, node, region })
+        Ok(Self { since_ms: since_ms.unwrap_or(0), kinds, node, who, region })
     }
 
     fn wants(&self, event: &Event) -> bool {
         let kind = &event.kind;
         event.time_ms >= self.since_ms
             && (self.kinds.is_empty() || self.kinds.contains(&kind.label()))
+            && self.who.as_ref().is_none_or(|who| event.who.as_ref() == Some(who))
             && self.region.as_ref().is_none_or(|region| kind.region() == Some(region))
             && self.node.as_ref().is_none_or(|node| node.is_concerned(kind))
     }

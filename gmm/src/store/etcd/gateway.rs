@@ -2,11 +2,14 @@
 //! that does not answer, or says that it cannot for now, makes the next question go to the next one.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use reqwest::header::AUTHORIZATION;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::access::{Authenticate, Authenticated, EtcdAccess};
 use super::wire::{
     Failure, Ignored, LeaseGrant, LeaseGranted, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer,
 };
@@ -18,6 +21,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 const PASSING: [i32; 2] = [4, 14];
 /// How etcd says that its database is as large as it may be (`--quota-backend-bytes`).
 const NO_SPACE: &str = "database space exceeded";
+/// gRPC: the token is none, or has ended.
+const UNAUTHENTICATED: i32 = 16;
+/// Where a token is given for user and password.
+const AUTHENTICATE: &str = "/v3/auth/authenticate";
 /// gRPC: there is no such thing.
 const NOT_FOUND: i32 = 5;
 
@@ -60,6 +67,9 @@ pub struct Gateway {
     http: reqwest::Client,
     hosts: Vec<String>,
     current: AtomicUsize,
+    access: EtcdAccess,
+    /// What etcd has given for user and password.
+    token: Mutex<Option<String>>,
 }
 
 impl Gateway {
@@ -68,11 +78,14 @@ impl Gateway {
     /// # Errors
     /// [`EtcdError::Refused`] when no HTTP client can be made.
     pub fn new(place: &EtcdPlace) -> Result<Self, EtcdError> {
-        let builder = cxloe_fabric::client::http().connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let refused = |reason: String| EtcdError::Refused { host: place.to_string(), reason };
+        let access = place.access.clone();
+        let builder = access.http().map_err(refused)?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
         let http = builder
             .build()
             .map_err(|error| EtcdError::Refused { host: place.to_string(), reason: error.to_string() })?;
-        Ok(Self { http, hosts: place.hosts().to_vec(), current: AtomicUsize::new(0) })
+        let hosts = place.hosts().to_vec();
+        Ok(Self { http, hosts, current: AtomicUsize::new(0), access, token: Mutex::default() })
     }
 
     /// Carries out a transaction.
@@ -128,6 +141,37 @@ impl Gateway {
         question: &impl Serialize,
         timeout: Duration,
     ) -> Result<A, (EtcdError, i32)> {
+        let Some((name, password)) = &self.access.user else {
+            return self.ask_as(None, path, question, timeout).await;
+        };
+        let kept = self.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let token = match kept {
+            Some(token) => token,
+            None => {
+                let user = Authenticate { name, password };
+                let given: Authenticated = self.ask_as(None, AUTHENTICATE, &user, timeout).await?;
+                *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(given.token.clone());
+                given.token
+            }
+        };
+        let answered = self.ask_as(Some(&token), path, question, timeout).await;
+        match answered {
+            // The token has ended: the next try asks for another.
+            Err((EtcdError::Refused { host, reason }, UNAUTHENTICATED)) => {
+                *self.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                Err((EtcdError::Away { host, reason }, UNAUTHENTICATED))
+            }
+            answered => answered,
+        }
+    }
+
+    async fn ask_as<A: DeserializeOwned>(
+        &self,
+        token: Option<&str>,
+        path: &str,
+        question: &impl Serialize,
+        timeout: Duration,
+    ) -> Result<A, (EtcdError, i32)> {
         let current = self.current.load(Ordering::Relaxed);
         let host = &self.hosts[current % self.hosts.len()];
         let away = |reason: String| {
@@ -135,8 +179,12 @@ impl Gateway {
             let _ = self.current.compare_exchange(current, next, Ordering::Relaxed, Ordering::Relaxed);
             (EtcdError::Away { host: host.clone(), reason }, 0)
         };
-        let asked = self.http.post(format!("http://{host}{path}")).timeout(timeout).json(question).send();
-        let answer = asked.await.map_err(|error| away(cxloe_fabric::client::causes(&error)))?;
+        let scheme = self.access.scheme();
+        let mut asked = self.http.post(format!("{scheme}://{host}{path}")).timeout(timeout).json(question);
+        if let Some(token) = token {
+            asked = asked.header(AUTHORIZATION, token);
+        }
+        let answer = asked.send().await.map_err(|error| away(cxloe_fabric::client::causes(&error)))?;
         let status = answer.status();
         let body = answer.bytes().await.map_err(|error| away(cxloe_fabric::client::causes(&error)))?;
         if status.is_success() {

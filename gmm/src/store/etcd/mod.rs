@@ -13,6 +13,7 @@
 //!   PREFIX/format  leader  commit  redo/head  redo/000000 ...  state/TABLE/KEY ...
 //! ```
 
+mod access;
 mod authority;
 mod batch;
 mod gateway;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
+pub use self::access::EtcdAccess;
 pub use self::authority::shared_authority;
 pub use self::gateway::EtcdError;
 pub use self::leadership::{

@@ -40,7 +40,7 @@ Exit codes:
 Examples:
   mn-server doctor                                as it is installed
   mn-server doctor --config mn.toml --json | jq '.checks[] | select(.level != \"ok\")'
-  mn-server doctor -i enp3s0f0 --manager http://10.0.0.1:7440 --wait busy --cpus 2")]
+  mn-server doctor -i enp3s0f0 --manager https://10.0.0.1:7440 --wait busy --cpus 2")]
 pub struct DoctorArgs {
     /// Read options from FILE, as the node does
     #[arg(short, long, value_name = "FILE")]
@@ -115,7 +115,7 @@ fn examine(config: &Config, try_link: bool) -> Vec<Check> {
         );
     }
     if let MapSource::Manager(url) = &config.source {
-        let asked = Asked::at(url);
+        let asked = Asked::at(url, config.identity.as_deref());
         checks.push(asked.judge_manager(url, env!("CARGO_PKG_VERSION")));
         let known = asked.memory_nodes.iter().find(|status| status.node.name.as_str() == config.name);
         checks.extend(

@@ -10,7 +10,7 @@ use cxloe_system::star::*;
 
 /// Where the manager serves, the same after each start.
 const ADDRESS: &str = "127.0.0.1:7440";
-const LISTEN: [&str; 2] = ["--listen", ADDRESS];
+const LISTEN: [&str; 3] = ["--insecure", "--listen", ADDRESS];
 /// A phone, in CSS pixels.
 const PHONE: (u32, u32) = (390, 844);
 

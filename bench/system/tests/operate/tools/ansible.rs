@@ -178,18 +178,23 @@ pub fn the_role_brings_up_a_lab_and_changes_nothing_twice() -> Outcome {
         !hosts.on("mem0", &["test", "-e", "/usr/bin/mn-server"]).status()?.success(),
         "check mode changes nothing",
     )?;
+    // The manager first: the others join it.
+    hosts.play(&["--limit", "cxloe_manager"])?;
+    let _gmm = hosts.start("head", &["gmm", "serve", "--config", "/etc/cxloe/gmm.toml"])?;
+    let socket = "unix:/run/cxloe-gmm/gmm.sock";
+    hosts.eventually("head", &["gmm", "--manager", socket, "status"])?;
     hosts.play(&[])?;
+    let identity = "/var/lib/cxloe/mn-mem0.identity";
+    let mode = printed(&mut hosts.on("mem0", &["stat", "-c", "%a", identity]))?;
+    ensure(mode.trim() == "600", mode)?;
     let mode = printed(&mut hosts.on("node0", &["stat", "-c", "%a %U %G", "/etc/cxloe/key"]))?;
     ensure(mode.trim() == "640 root cxloe", mode)?;
     ensure(printed(&mut hosts.on("mem0", &["cat", "/sys/class/net/mem0/mtu"]))?.trim() == "1400", "tuned")?;
 
     // What the role wrote is what the daemons run with.
-    let _gmm = hosts.start("head", &["gmm", "serve", "--config", "/etc/cxloe/gmm.toml"])?;
-    let manager = "http://10.77.0.1:7440";
-    hosts.eventually("head", &["gmm", "--manager", manager, "status"])?;
     let _mn = hosts.start("mem0", &["mn-server", "run", "--config", "/etc/cxloe/mn-server.toml"])?;
     let _cn = hosts.start("node0", &["cn-agent", "run", "--config", "/etc/cxloe/cn-agent.toml"])?;
-    let both = "gmm --manager http://10.77.0.1:7440 list -MC | grep -q node0 && gmm --manager http://10.77.0.1:7440 list -MC | grep -q mem0";
+    let both = "gmm list -MC | grep -q node0 && gmm list -MC | grep -q mem0";
     hosts.eventually("head", &["sh", "-c", both])?;
 
     // A region more in the inventory is all there is to do, and then nothing.
