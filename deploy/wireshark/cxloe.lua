@@ -18,6 +18,8 @@ local LINE = 64
 local PAGE_LINES = 64
 local ADDRESS = 6 -- of a line behind the first, in frames of many
 local CRC_LEN, TAG_LEN = 4, 16
+local BURST_READ = 0x03
+local FEATURE_LONG_BURSTS = 4 -- a burst read takes a number for each answer that its lines need
 
 -- Commands: name, kind. A kind says which counter a frame's number comes from and how it is answered. One of `many` stands
 -- for requests, or answers, of as many numbers as it has lines.
@@ -260,7 +262,8 @@ function cxloe.init()
     records, peers = {}, {}
 end
 
--- A session: `known` if its handshake was seen, so that its numbers count from 1.
+-- A session: `known` if its handshake was seen, so that its numbers count from 1. `burst`, set where it was agreed that burst
+-- reads take several answers, is how many lines an answer has.
 local function new_session(id, sealed, known)
     local start = nil
     if known then
@@ -380,6 +383,11 @@ local function follow_handshake(record, peer, code, tvb, number, time)
     local known = peer.pending and peer.pending.id == id or peer.current and peer.current.id == id
     if status == 0 and not known then
         peer.pending = new_session(id, integrity == 1, true)
+        if tvb(HEADER + 40, 4):uint() % (2 * FEATURE_LONG_BURSTS) >= FEATURE_LONG_BURSTS then
+            local trailer = integrity == 1 and TAG_LEN or CRC_LEN
+            local room = tvb(HEADER + 44, 2):uint() - ETHERNET - HEADER - 1 - trailer
+            peer.pending.burst = math.max(math.floor(room / LINE), 0)
+        end
     end
 end
 
@@ -410,9 +418,16 @@ local function passes(pinfo, ethertype, place, tvb, body_end)
     return right == tvb(body_end, CRC_LEN):uint()
 end
 
--- How many numbers a frame stands for: one, unless it is of many and makes sense.
-local function numbers_of(tvb, command)
-    if command and command.many then
+-- How many numbers a frame of a session stands for: one, unless it is of many, or a burst read that takes several answers,
+-- and makes sense.
+local function numbers_of(tvb, code, command, session)
+    if code == BURST_READ and session.burst and session.burst > 0 then
+        local lines = tvb(HEADER, 1):uint()
+        local fits = math.floor(tvb(9, 2):uint() % 4096 / LINE) + lines <= PAGE_LINES
+        if lines > session.burst and fits and tvb(10, 1):uint() % LINE == 0 then
+            return math.ceil(lines / session.burst)
+        end
+    elseif command and command.many then
         local count = tvb(HEADER, 1):uint()
         if count >= 2 and count <= PAGE_LINES then
             return count
@@ -503,11 +518,11 @@ local function follow(tvb, pinfo, code, body_end)
     end
     local stream = stream_of(session, stream_number)
     if kind == "request" then
-        follow_request(record, stream, numbers_of(tvb, command), number, time)
+        follow_request(record, stream, numbers_of(tvb, code, command, session), number, time)
     elseif kind == "response" then
         answer(record, stream, record.full, number, time)
         -- What the frame shows is the first one's.
-        for full = record.full + 1, record.full + numbers_of(tvb, command) - 1 do
+        for full = record.full + 1, record.full + numbers_of(tvb, code, command, session) - 1 do
             answer({}, stream, full, number, time)
         end
     else

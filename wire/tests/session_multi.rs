@@ -7,6 +7,7 @@ mod session_multi {
     pub mod lot;
 
     mod agreement;
+    mod burst;
     mod loss;
     mod mix;
     mod refusal;

@@ -11,7 +11,7 @@ use super::memory::{KernelMemory, Mapped, wanted};
 use super::shared_state::{self, Record};
 use super::space::{ONLY, Space};
 use super::spaces::{Joining, Spaces};
-use crate::uffd::{Modes, Uffd};
+use crate::uffd::{Features, Modes, Uffd};
 use cxloe_cn_core::mapped::Kind;
 use cxloe_cn_core::pager::{MappingId, PAGE_BYTES, ViewId};
 
@@ -137,7 +137,8 @@ impl Space {
         let uffd = Self::uffd(joining)?;
         let (features, modes) = wanted(self.options.kind);
         if self.options.kind != Kind::Foreign {
-            uffd.handshake(features).map_err(refused)?;
+            // Who faults says where it is best served.
+            uffd.handshake(features | Features::THREAD_ID).map_err(refused)?;
             let range = joining.address..joining.address + joining.bytes;
             // SAFETY: the memory is another process's, which has asked for it to be served.
             unsafe { uffd.register(range, modes) }.map_err(|error| {

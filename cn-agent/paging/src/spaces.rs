@@ -401,6 +401,11 @@ impl Spaces {
         Ok(())
     }
 
+    /// A thread that has faulted since this was last asked: its process and its number.
+    pub fn take_faulting(&mut self) -> Option<(u32, u32)> {
+        self.list.0.iter_mut().flatten().fold(None, |found, space| space.take_faulting().or(found))
+    }
+
     /// What all pagers have counted.
     pub fn counters(&self) -> PagerCounters {
         let all = self.list.0.iter().flatten().map(|space| space.pager.counters());

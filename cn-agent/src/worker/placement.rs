@@ -6,6 +6,9 @@
 //! node's worker on the same machine, it waits for milliseconds. So what decides is how long it was kept waiting for a
 //! CPU, which the kernel counts: when that is more than a share of the time, the worker binds itself to the client's CPU.
 //! After a while it lets go, to see whether there is room elsewhere; that while grows as long as there is none.
+//!
+//! A program that waits for a page is another matter: it and the worker never run at the same time, and waking a thread on
+//! another CPU costs more than serving the page does. So as long as faults come from one CPU, the worker is bound to that.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -44,6 +47,8 @@ pub struct Placement {
     looked: Time,
     /// Time spent waiting for a CPU until then.
     waited: Duration,
+    /// Where a thread ran that had faulted before the last look at one.
+    program: Option<u32>,
 }
 
 impl Default for Placement {
@@ -54,6 +59,7 @@ impl Default for Placement {
             hold: HOLD_MIN,
             looked: Time::ZERO,
             waited: Duration::ZERO,
+            program: None,
         }
     }
 }
@@ -65,11 +71,30 @@ impl Placement {
         now.since(self.looked) >= LOOK_INTERVAL
     }
 
-    /// The worker, on CPU `own`, has spent `waited` in all waiting for a CPU; a client that is awake was last on `client`.
-    /// Where to go, if elsewhere.
-    pub fn decide(&mut self, now: Time, waited: Duration, own: u32, client: Option<u32>) -> Option<Move> {
+    /// The worker, on CPU `own`, has spent `waited` in all waiting for a CPU; a client that is awake was last on `client`,
+    /// and a thread that has faulted since the last look on `program`. Where to go, if elsewhere.
+    pub fn decide(
+        &mut self,
+        now: Time,
+        waited: Duration,
+        own: u32,
+        client: Option<u32>,
+        program: Option<u32>,
+    ) -> Option<Move> {
         let (span, lost) = (now.since(self.looked), waited.saturating_sub(self.waited));
         (self.looked, self.waited) = (now, waited);
+        if let Some(cpu) = program {
+            let stays = self.program.replace(cpu) == Some(cpu);
+            if self.bound == Some(cpu) {
+                self.until = self.until.max(now + HOLD_MIN);
+                return None;
+            }
+            if stays {
+                self.until = now + HOLD_MIN;
+                self.bound = Some(cpu);
+                return Some(Move::To(cpu));
+            }
+        }
         let Some(bound) = self.bound else {
             let crowded = lost * WAITED_SHARE > span && span < SPAN_MAX;
             let to = client.filter(|client| crowded && *client != own)?;
@@ -135,6 +160,21 @@ impl Thread {
     }
 }
 
+/// The CPU on which a thread of a process is, or was last.
+pub fn cpu_of(process: u32, thread: u32) -> Option<u32> {
+    let mut text = [0; 1024];
+    let length =
+        File::open(format!("/proc/{process}/task/{thread}/stat")).ok()?.read_at(&mut text, 0).ok()?;
+    parse_stat(text.get(..length)?)
+}
+
+/// The 39th field. The second, the name, is in brackets and may contain anything.
+fn parse_stat(stat: &[u8]) -> Option<u32> {
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(name_end + 1..)?).ok()?;
+    rest.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
 /// The second number: nanoseconds spent waiting on a run queue.
 fn parse(schedstat: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(schedstat).ok()?;
@@ -165,7 +205,13 @@ mod tests {
             self.now = self.now + LOOK_INTERVAL;
             self.waited += waited;
             assert!(self.placement.is_due(self.now));
-            self.placement.decide(self.now, self.waited, own, client)
+            self.placement.decide(self.now, self.waited, own, client, None)
+        }
+
+        /// A look after faults by a thread on this CPU.
+        fn fault(&mut self, own: u32, program: u32) -> Option<Move> {
+            self.now = self.now + LOOK_INTERVAL;
+            self.placement.decide(self.now, self.waited, own, None, Some(program))
         }
     }
 
@@ -201,6 +247,41 @@ mod tests {
         let begun = walk.now;
         while walk.step(Duration::ZERO, 0, Some(0)) != Some(Move::Anywhere) {}
         assert!(walk.now.since(begun) < 2 * HOLD_MIN);
+    }
+
+    #[test]
+    fn it_stays_beside_the_program_whose_faults_it_serves() {
+        let mut walk = Walk::new();
+        assert_eq!(walk.fault(1, 0), None, "once is not often");
+        assert_eq!(walk.fault(1, 0), Some(Move::To(0)));
+        assert_eq!(walk.fault(0, 0), None);
+        // Threads on two CPUs by turns: it does not follow each.
+        assert_eq!([1, 0, 1, 0].map(|program| walk.fault(0, program)), [None; 4]);
+        assert_eq!(walk.fault(0, 1), None);
+        assert_eq!(walk.fault(0, 1), Some(Move::To(1)));
+        // As long as it faults, however long that is.
+        let begun = walk.now;
+        while walk.now.since(begun) < 3 * HOLD_MIN {
+            assert_eq!(walk.fault(1, 1), None);
+        }
+        let last = walk.now;
+        while walk.step(Duration::ZERO, 1, None) != Some(Move::Anywhere) {}
+        assert!(walk.now.since(last) >= HOLD_MIN && walk.now.since(last) < 2 * HOLD_MIN);
+        // Where it is already, it is bound all the same: the kernel would wake it elsewhere.
+        assert_eq!(walk.fault(1, 1), Some(Move::To(1)));
+    }
+
+    #[test]
+    fn threads_say_where_they_are() {
+        let line = b"7 (a ) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 5 1 1 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 3 0 0 0 0 0";
+        assert_eq!(parse_stat(line), Some(3));
+        for wrong in [&b""[..], b"7 (a", b"7 (a) S 1", b"7 (a) \xFF"] {
+            assert_eq!(parse_stat(wrong), None);
+        }
+        let here = nix::unistd::gettid().as_raw() as u32;
+        let most = CpuSet::count() as u32;
+        assert!(cpu_of(std::process::id(), here).is_some_and(|cpu| cpu < most));
+        assert_eq!(cpu_of(0, here), None);
     }
 
     #[test]

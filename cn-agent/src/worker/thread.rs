@@ -25,7 +25,7 @@ use cxloe_wire::time::Time;
 
 use super::clients::Clients;
 use super::order::{DrainedTickets, Order, Orders, PagingOrder, Report};
-use super::placement::{Placement, Thread};
+use super::placement::{Placement, Thread, cpu_of};
 use super::sleeper::{Sleeper, Waker};
 use cxloe_client::message::{Counters, Pace, Session};
 use cxloe_client::places::this_cpu;
@@ -363,8 +363,13 @@ impl Worker {
         let Some(seat) = &self.seat else { return };
         let (Some(waited), Some(own)) = (seat.waited(), this_cpu()) else { return };
         let client = self.parties.clients.cpus().next();
-        if let Some(to) = self.placement.decide(now, waited, own, client) {
+        // One that never gives its CPU up is best on another.
+        let may_share = self.waiter.style() != WaitStyle::Busy;
+        let faulting = self.parties.spaces.take_faulting().filter(|_| may_share);
+        let program = faulting.and_then(|(process, thread)| cpu_of(process, thread));
+        if let Some(to) = self.placement.decide(now, waited, own, client, program) {
             seat.go(to);
+            self.crowded |= program.is_some();
             self.look_around();
         }
     }

@@ -32,6 +32,16 @@ pub const fn burst_write_lines_max(max_frame: usize, trailer_len: usize) -> usiz
     lines_max(max_frame, HEADER_LEN + 8 + trailer_len)
 }
 
+/// The bursts, each of one answer, that a burst read of `lines` lines from `addr` on stands for where an answer carries
+/// `most` lines: first line's address and number of lines of each. All but the last have `most`. None if `most` is 0.
+#[inline]
+pub fn long_burst_parts(addr: u64, lines: u8, most: usize) -> impl Iterator<Item = (u64, u8)> {
+    let step = most.clamp(1, BURST_LINES_MAX) as u8;
+    let end = if most == 0 { 0 } else { lines };
+    let part = move |first: u8| (addr + u64::from(first) * LINE_SIZE as u64, step.min(lines - first));
+    (0..end).step_by(step.into()).map(part)
+}
+
 const fn lines_max(max_frame: usize, overhead: usize) -> usize {
     let lines = max_frame.saturating_sub(overhead) / LINE_SIZE;
     if lines > BURST_LINES_MAX { BURST_LINES_MAX } else { lines }
@@ -71,6 +81,19 @@ mod tests {
         }
         assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT, 16), 64);
         assert_eq!(burst_write_lines_max(MAX_FRAME_LIMIT - 1, 16), 63);
+    }
+
+    #[test]
+    fn parts_of_long_bursts() {
+        let parts = |addr, lines, most| long_burst_parts(addr, lines, most).collect::<std::vec::Vec<_>>();
+        assert_eq!(parts(0x1000, 64, 23), [(0x1000, 23), (0x15c0, 23), (0x1b80, 18)]);
+        assert_eq!(parts(0x1000, 64, 64), [(0x1000, 64)]);
+        assert_eq!(parts(0x1040, 46, 23), [(0x1040, 23), (0x1600, 23)]);
+        assert_eq!(parts(0x1040, 24, 23), [(0x1040, 23), (0x1600, 1)]);
+        assert_eq!(parts(0x1040, 5, 23), [(0x1040, 5)]);
+        assert_eq!(parts(0, 64, 1).len(), 64);
+        assert_eq!(parts(0, 64, usize::MAX), [(0, 64)]);
+        assert_eq!((parts(0, 0, 23), parts(0, 64, 0)), (vec![], vec![]));
     }
 
     #[test]

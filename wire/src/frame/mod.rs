@@ -41,7 +41,7 @@ pub use handshake::{Hello, HelloAck, HelloStatus, Integrity};
 pub use header::{Axi, ETHERTYPE_DEFAULT, HEADER_LEN, Header, LINE_SIZE, MIN_FRAME, PAGE_LINES};
 pub use limits::{
     BURST_LINES_MAX, MAX_FRAME_LIMIT, WIRE_OVERHEAD, burst_fits_page, burst_read_lines_max,
-    burst_write_lines_max, frame_len,
+    burst_write_lines_max, frame_len, long_burst_parts,
 };
 pub use mac::{Mac, ParseMacError};
 pub use message::Message;
@@ -58,8 +58,11 @@ pub use view::FrameView;
 pub const FEATURE_MULTI: u32 = 1;
 /// Feature of a session, likewise: it is one of several of a CN, each of which has an address and a queue of its own.
 pub const FEATURE_SHARDS: u32 = 2;
+/// Feature of a session, likewise: a burst read may have more lines than an answer carries, and takes a number for each
+/// answer ([`long_burst_parts`]).
+pub const FEATURE_LONG_BURSTS: u32 = 4;
 /// The features this crate knows.
-pub const FEATURES: u32 = FEATURE_MULTI | FEATURE_SHARDS;
+pub const FEATURES: u32 = FEATURE_MULTI | FEATURE_SHARDS | FEATURE_LONG_BURSTS;
 
 /// Sessions with one memory node that a CN may have at most, its first included.
 pub const SHARDS_MAX: u8 = 16;

@@ -9,6 +9,7 @@
 //! not agreed on such frames, each request leaves at once.
 
 use cxloe_wire::Transmit;
+use cxloe_wire::session::Requester;
 use cxloe_wire::time::Time;
 
 #[cfg(doc)]
@@ -23,12 +24,21 @@ impl Engine {
     }
 
     /// More operations follow at once. [`release`](Self::release) is to follow before the link is flushed; what still
-    /// waits then leaves with the next poll that is due.
+    /// waits then leaves with the next poll that is due. Whether it was not so already.
     #[inline]
-    pub fn hold(&mut self) {
-        if !self.held {
-            self.held = true;
+    pub fn hold(&mut self) -> bool {
+        let begins = !core::mem::replace(&mut self.held, true);
+        if begins {
             self.peers.iter_mut().for_each(|peer| peer.requester.hold());
+        }
+        begins
+    }
+
+    /// Sends what waits for more operations, though more follow: the link is to be flushed for what is urgent.
+    #[inline]
+    pub fn send_waiting(&mut self, now: Time, tx: &mut dyn Transmit) {
+        if self.held {
+            self.each_waiting(tx, |requester, tx| requester.send_waiting(now, tx));
         }
     }
 
@@ -41,12 +51,16 @@ impl Engine {
     /// No more operations follow at this moment: sends those that wait. Flush the link afterwards.
     #[inline]
     pub fn release(&mut self, now: Time, tx: &mut dyn Transmit) {
-        if !core::mem::take(&mut self.held) {
-            return;
+        if core::mem::take(&mut self.held) {
+            self.each_waiting(tx, |requester, tx| requester.release(now, tx));
         }
+    }
+
+    #[inline]
+    fn each_waiting(&mut self, tx: &mut dyn Transmit, send: impl Fn(&mut Requester, &mut dyn Transmit)) {
         for peer in &mut self.peers {
             tx.steer(peer.queue);
-            peer.requester.release(now, tx);
+            send(&mut peer.requester, tx);
             if let Some(pacer) = &mut peer.pacer {
                 pacer.charge_sent(peer.requester.wire_bytes());
             }

@@ -52,6 +52,12 @@ impl Transfers {
         source: &mut impl BufferSource,
         ended: &mut Vec<Ended>,
     ) -> usize {
+        self.now = now;
+        if !self.is_waiting() && self.waiting_to_retry.is_empty() {
+            return 0;
+        }
+        // The bursts of a page are asked for together.
+        let begins = engine.hold();
         let mut link = Outgoing { engine, now, tx, source, ended };
         let (mut sent, busy) = self.send_demand(&mut link);
         let most = if self.demands > 0 { BACKGROUND_BESIDE_DEMAND } else { BACKGROUND };
@@ -59,6 +65,7 @@ impl Transfers {
             let (more, _) = self.send_class(class, busy, most, &mut link);
             sent += more;
         }
+        finish(begins, link);
         sent
     }
 
@@ -72,13 +79,20 @@ impl Transfers {
         source: &mut impl BufferSource,
         ended: &mut Vec<Ended>,
     ) -> usize {
-        self.send_demand(&mut Outgoing { engine, now, tx, source, ended }).0
+        self.now = now;
+        if self.lanes.waiting(Class::Demand) == 0 && self.waiting_to_retry.is_empty() {
+            return 0;
+        }
+        let begins = engine.hold();
+        let mut link = Outgoing { engine, now, tx, source, ended };
+        let (sent, _) = self.send_demand(&mut link);
+        finish(begins, link);
+        sent
     }
 
     /// How many segments were sent, and to the memory nodes of which lanes no more can be.
     #[inline]
     fn send_demand(&mut self, link: &mut Outgoing<'_, impl BufferSource>) -> (usize, u64) {
-        self.now = link.now;
         while let Some((_, at)) = self.waiting_to_retry.front().copied().filter(|(at, _)| *at <= link.now) {
             self.waiting_to_retry.pop_front();
             let class = self.slots[usize::from(at)].as_ref().map_or(Class::Ahead, |transfer| transfer.class);
@@ -196,6 +210,17 @@ impl Transfers {
             self.on_their_way[class as usize][usize::from(lane)] += 1;
         }
         Ok(Next::Sent)
+    }
+}
+
+/// Sends what waits to be sent with others. `begins`: nobody else has more to send.
+#[inline]
+fn finish<S>(begins: bool, link: Outgoing<'_, S>) {
+    let Outgoing { engine, now, tx, .. } = link;
+    if begins {
+        engine.release(now, tx);
+    } else {
+        engine.send_waiting(now, tx);
     }
 }
 

@@ -70,7 +70,7 @@ impl Space {
     #[inline]
     fn happened(&mut self, id: MappingId, event: Event, transfers: &mut Transfers) {
         match event {
-            Event::Fault { address, write, wp, minor, .. } => {
+            Event::Fault { address, write, wp, minor, thread } => {
                 let found = match &self.memory {
                     KernelMemory::Foreign(memory) => memory.find(address),
                     memory => memory.mappings().get(id).and_then(|m| Some((id, m.page_at(address)?))),
@@ -80,6 +80,7 @@ impl Space {
                     self.answer_probe(mapping);
                     return;
                 }
+                self.faulting = Some((mapping, thread));
                 let write = write || self.options.kind == Kind::Foreign;
                 let fault = Fault { mapping, page, access: access(wp, minor), write };
                 let (since, before) = (transfers.watch.now(), self.pager.counters());

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 
 use cxloe_cn_core::mapped::{Kind, SpaceOptions, whole_pages};
 use cxloe_cn_core::pager::{
-    Entry, Io, NO_SLOT, PageBuffers, PageTable, Pager, PagerOptions, Slots, Use, ViewId,
+    Entry, Io, MappingId, NO_SLOT, PageBuffers, PageTable, Pager, PagerOptions, Slots, Use, ViewId,
 };
 use cxloe_cn_core::transfers::{Ended, PageIo, Transfers};
 use cxloe_wire::time::Time;
@@ -85,6 +85,8 @@ pub struct Space {
     pub(super) parted: Vec<Mapped>,
     /// Why pages are lost, as its members were told last.
     told: Option<String>,
+    /// The thread that faulted last since this was last asked, and whose it is.
+    faulting: Option<(MappingId, u32)>,
 }
 
 impl Space {
@@ -167,6 +169,7 @@ impl Space {
             changed: true,
             parted: Vec::new(),
             told: None,
+            faulting: None,
         }
     }
 
@@ -267,6 +270,13 @@ impl Space {
     #[inline]
     pub(super) fn has_work(&self) -> bool {
         self.pager.has_work() || !self.cleans.is_empty()
+    }
+
+    /// The thread that faulted last since this was last asked: its process and its number.
+    pub(super) fn take_faulting(&mut self) -> Option<(u32, u32)> {
+        let (mapping, thread) = self.faulting.take()?;
+        let pid = self.memory.mappings().get(mapping)?.pid;
+        (pid != 0 && thread != 0).then_some((pid, thread))
     }
 
     /// Changes how many pages may be resident.

@@ -40,8 +40,9 @@ use super::slab::Slab;
 use super::{Nonces, Retransmission, STREAMS_MAX, WINDOW, infer};
 use crate::Transmit;
 use crate::frame::{
-    BURST_LINES_MAX, Command, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE, Mac, Message, Space,
-    WIRE_OVERHEAD, burst_read_lines_max, burst_write_lines_max, multi_read_lines_max, multi_write_lines_max,
+    BURST_LINES_MAX, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE,
+    Mac, Message, Space, WIRE_OVERHEAD, burst_read_lines_max, burst_write_lines_max, multi_read_lines_max,
+    multi_write_lines_max,
 };
 use crate::time::Time;
 
@@ -151,7 +152,7 @@ impl Requester {
     }
 
     /// More requests follow at once: single lines wait for each other from now on, to be sent many in a frame where the
-    /// session has such frames. [`release`](Self::release) is to follow soon; what waits after that is sent by the next
+    /// session has such frames; likewise burst reads for the burst that goes on where they end. [`release`](Self::release) is to follow soon; what waits after that is sent by the next
     /// [`poll`](Self::poll).
     #[inline]
     pub fn hold(&mut self) {
@@ -162,6 +163,12 @@ impl Requester {
     #[inline]
     pub fn release(&mut self, now: Time, tx: &mut dyn Transmit) {
         self.shared.packing.held = false;
+        self.send_waiting(now, tx);
+    }
+
+    /// Sends those that wait; more follow all the same.
+    #[inline]
+    pub fn send_waiting(&mut self, now: Time, tx: &mut dyn Transmit) {
         let Some(framer) = self.connection.framer() else { return };
         for stream in &mut self.streams[..self.granted] {
             if stream.waiting() > 0 && !stream.send_waiting(now, framer, &mut self.shared, tx) {
@@ -469,6 +476,8 @@ impl Requester {
         let multi = self.connection.has(FEATURE_MULTI);
         self.shared.packing.reads = if multi { multi_read_lines_max(max_frame, trailer) } else { 0 };
         self.shared.packing.writes = if multi { multi_write_lines_max(max_frame, trailer) } else { 0 };
+        let long = self.connection.has(FEATURE_LONG_BURSTS) && self.read_lines_max < BURST_LINES_MAX;
+        self.shared.packing.burst = if long { self.read_lines_max } else { 0 };
         if self.connection.streams() != self.granted {
             // R12: with another number of streams, lines belong to other streams.
             self.fail_all(OpError::FrameTooLarge, out);

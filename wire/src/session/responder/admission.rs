@@ -12,8 +12,8 @@ use super::phase::{Action, Event, Liveness, Phase, next};
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
 use crate::frame::{
-    Aead, Axi, Command, FEATURE_MULTI, FEATURE_SHARDS, HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity,
-    LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector, Seal, Space,
+    Aead, Axi, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, HEADER_LEN, Hello, HelloAck,
+    HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector, Seal, Space,
 };
 use crate::session::framer::{Framer, Identity, Received};
 use crate::session::slab::Slab;
@@ -357,6 +357,7 @@ impl Responder {
             framer: offer.framer,
             max_frame,
             multi: offer.ack.features & FEATURE_MULTI != 0,
+            long_bursts: offer.ack.features & FEATURE_LONG_BURSTS != 0,
             streams: (0..offer.ack.streams).map(|id| Stream::new(id, self.scheme)).collect(),
             buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
             counters: ResponderCounters::default(),

@@ -216,6 +216,8 @@ struct Session {
     max_frame: usize,
     /// Whether frames that are many requests were agreed on.
     multi: bool,
+    /// Whether burst reads of more lines than an answer carries were agreed on.
+    long_bursts: bool,
     streams: Vec<Stream>,
     buffers: Slab,
     counters: ResponderCounters,
@@ -426,7 +428,13 @@ impl Responder {
                 None => stream.take(seq, request(&frame), &mut session.buffers, &mut cx),
             }
         } else {
-            stream.take(seq, request(&frame), &mut session.buffers, &mut cx);
+            let request = request(&frame);
+            match request.op {
+                Op::BurstRead { lines } if session.long_bursts => {
+                    stream.take_burst_read(seq, lines, &request, &mut session.buffers, &mut cx);
+                }
+                _ => stream.take(seq, request, &mut session.buffers, &mut cx),
+            }
         }
         self.early = self.early + session.buffers.used() - before;
         if stream.due.is_some() {

@@ -1,4 +1,5 @@
-//! Frames that are many requests, of consecutive numbers (see `frame::multi`).
+//! Frames that are many requests, of consecutive numbers: lines of any addresses (see `frame::multi`), and burst reads of more
+//! lines than an answer carries.
 //!
 //! In their turn, and if nothing is wrong with any of them, they are executed one after the other and answered by one
 //! frame. In every other case the frame is unrolled: each request goes the way of one that came by itself, so that
@@ -9,8 +10,8 @@ use super::super::slab::Slab;
 use super::Memory;
 use super::stream::{Answered, Context, Op, Request, Stream, fault};
 use crate::frame::{
-    ADDRESS_LEN, Axi, Command, FaultStatus, HEADER_LEN, LINE_SIZE, Message, Space, address_of, frame_len,
-    multi_read_lines_max, multi_write_lines_max,
+    ADDRESS_LEN, Axi, Command, FaultStatus, HEADER_LEN, LINE_SIZE, Message, Space, address_of,
+    burst_read_lines_max, frame_len, long_burst_parts, multi_read_lines_max, multi_write_lines_max,
 };
 
 /// The requests of a genuine frame.
@@ -70,6 +71,25 @@ fn is_line(addr: u64) -> bool {
 }
 
 impl Stream {
+    /// Takes a genuine burst read of so many lines, the first of whose numbers is `seq`: a burst for each answer that it takes,
+    /// as if each had come by itself.
+    #[inline]
+    pub fn take_burst_read<M: Memory>(
+        &mut self,
+        seq: u64,
+        lines: u8,
+        request: &Request<'_>,
+        buffers: &mut Slab,
+        cx: &mut Context<'_, M>,
+    ) {
+        let most = burst_read_lines_max(cx.max_frame, cx.framer.seal.len());
+        for ((addr, lines), number) in long_burst_parts(request.addr, lines, most).zip(seq..) {
+            let tag = request.axi.tag.wrapping_add((number - seq) as u8);
+            let (op, axi) = (Op::BurstRead { lines }, Axi { tag, ..request.axi });
+            self.take(number, Request { op, addr, axi, data: &[] }, buffers, cx);
+        }
+    }
+
     /// Takes a genuine frame of many requests, the first of which is `seq`.
     #[inline]
     pub fn take_multi<M: Memory>(

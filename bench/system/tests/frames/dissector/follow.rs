@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use cxloe_wire::frame::{
-    Command, Direction, HEADER_LEN, Header, HelloStatus, Integrity, MULTI_LINES_MAX, MULTI_LINES_MIN, Mac,
-    Message, Seal, Space, body_len,
+    Command, Direction, FEATURE_LONG_BURSTS, HEADER_LEN, Header, HelloStatus, Integrity, MULTI_LINES_MAX,
+    MULTI_LINES_MIN, Mac, Message, Seal, Space, body_len, burst_read_lines_max, long_burst_parts,
 };
 
 use super::decoder;
@@ -52,6 +52,8 @@ struct Stream {
 struct Session {
     id: Option<u64>,
     sealed: Option<bool>,
+    /// Lines of an answer, where burst reads may take several.
+    burst: usize,
     streams: BTreeMap<u8, Stream>,
     control: [Option<u64>; 2],
     /// Start, Ping and Bye without an answer, by command and direction.
@@ -198,9 +200,9 @@ impl Follower {
             }
             return Some(out);
         }
-        let stream = session.stream(header.axi.stream);
         // What a frame of many shows is the first one's.
-        let others = full + 1..full + numbers(command, frame);
+        let others = full + 1..full + numbers(command, frame, session.burst);
+        let stream = session.stream(header.axi.stream);
         if code < 0x80 {
             if let Some(known) = stream.requests.get(&full) {
                 out.again(known.number);
@@ -271,14 +273,21 @@ impl Follower {
     }
 }
 
-/// How many numbers a frame stands for: one, unless it is of many and makes sense.
-fn numbers(command: Option<Command>, frame: &[u8]) -> u64 {
+/// How many numbers a frame stands for: one, unless it is of many, or a burst read that takes several answers of `burst` lines,
+/// and makes sense.
+fn numbers(command: Option<Command>, frame: &[u8], burst: usize) -> u64 {
     use Command::{MultiReadReq, MultiReadResp, MultiWriteReq, MultiWriteResp};
     match command {
         Some(MultiReadReq | MultiWriteReq | MultiReadResp | MultiWriteResp) => {
             let count = usize::from(frame[HEADER_LEN]);
             if (MULTI_LINES_MIN..=MULTI_LINES_MAX).contains(&count) { count as u64 } else { 1 }
         }
+        Some(Command::BurstReadReq) if burst > 0 => match Message::parse(frame) {
+            Ok((header, Message::BurstReadReq { lines })) => {
+                long_burst_parts(header.addr, lines, burst).count() as u64
+            }
+            _ => 1,
+        },
         _ => 1,
     }
 }
@@ -307,7 +316,11 @@ fn handshake(
             if ack.status == HelloStatus::Ok && !known {
                 let sealed = Some(ack.integrity == Integrity::Aead);
                 let control = [Some(0); 2];
-                peer.pending = Some(Session { id: Some(ack.session), sealed, control, ..Session::default() });
+                let trailer = if sealed == Some(true) { 16 } else { Seal::PLAIN_LEN };
+                let long = ack.features & FEATURE_LONG_BURSTS != 0;
+                let burst = if long { burst_read_lines_max(ack.max_frame.into(), trailer) } else { 0 };
+                peer.pending =
+                    Some(Session { id: Some(ack.session), sealed, burst, control, ..Session::default() });
             }
         }
         _ => {}

@@ -25,6 +25,7 @@ pub fn tests(_: cxloe_lab::Standing) -> Vec<Test> {
     tests.push(Test::new("inline_over_its_own_link", inline_over_its_own_link));
     tests.push(Test::new("threads_of_c_with_any_signal_stack", threads::of_c));
     tests.push(Test::new("threads_of_go", threads::of_go));
+    tests.push(Test::new("programs_say_what_they_will_need", programs_say_what_they_will_need));
     tests.push(Test::new("errors_are_said_in_words", errors_are_said_in_words));
     tests.push(Test::new("the_header_is_plain_c_and_cpp", the_header_is_plain_c_and_cpp));
     tests
@@ -113,6 +114,16 @@ fn run_inline(rig: &Pair, example: &Path) -> Outcome<String> {
     rig.start_mn("anon")?;
     rig.create_region("scratch")?;
     run_example(rig, example, &["scratch", &LOCAL.to_string(), "cn0", &rig.manager_url()], 0)
+}
+
+/// By `cxloe_hint`: the program looks at what the agent counts.
+fn programs_say_what_they_will_need() -> Outcome {
+    let rig = Pair::with_region("anon", &[])?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/nodes/c_library/hints.c");
+    let program = compile_from(&source, &rig.path("hints"), Linked::Shared)?;
+    let said = run_example(&rig, &program, &["scratch", &LOCAL.to_string()], 0)?;
+    let pages = LOCAL / 4096 / 2;
+    ensure(count(&said, "pages")? == pages && count(&said, "ahead")? >= pages - pages / 8, &said)
 }
 
 fn errors_are_said_in_words() -> Outcome {

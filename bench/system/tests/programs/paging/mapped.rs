@@ -127,6 +127,13 @@ pub fn parts_may_be_discarded_and_unmapped() -> Outcome {
     unmapped(&rig)
 }
 
+/// By `Mapping::hint`: the program looks at what the agent counts.
+pub fn programs_say_what_they_will_need() -> Outcome {
+    let rig = rig(&[])?;
+    Program::start(&rig, &Job { limit: 4 << 20, ..job(&rig, "hints") })?.finish()?;
+    unmapped(&rig)
+}
+
 pub fn many_threads_fault_at_once() -> Outcome {
     let rig = rig(&[])?;
     let program = Program::start(&rig, &Job { threads: 48, limit: 256 << 10, ..job(&rig, "lines") })?;

@@ -5,6 +5,7 @@
 //! Runs as root, or as an ordinary user inside a private user namespace. Every wait is bounded. `CXLOE_PAGING_SECONDS`
 //! makes the programs work for so long instead of a second or two.
 
+mod hints;
 mod mapped;
 mod program;
 #[allow(dead_code)]
@@ -23,6 +24,7 @@ pub fn tests(_: Standing) -> Vec<Test> {
         processes_share_a_region,
         the_kernel_touches_pages_too,
         parts_may_be_discarded_and_unmapped,
+        programs_say_what_they_will_need,
         many_threads_fault_at_once,
         frames_may_be_lost,
         a_killed_agent_is_taken_over_from,

@@ -101,6 +101,8 @@ fn asked_to_stop() -> &'static AtomicBool {
 fn work(job: &Job) -> Result<(), String> {
     let options = MapOptions {
         limit: job.limit,
+        // What is announced is to be told apart from what is guessed.
+        prefetch: job.what != "hints",
         fresh: job.fresh,
         lost_wait: job.lost_wait,
         wait: job.wait,
@@ -116,6 +118,7 @@ fn work(job: &Job) -> Result<(), String> {
         "counter" => counter(job, &mapping),
         "system-calls" => super::system_calls::run(&mapping),
         "parts" => super::system_calls::parts(&mapping),
+        "hints" => super::hints::run(&mapping),
         other => Err(format!("no job is called {other}")),
     }
 }

@@ -17,12 +17,19 @@
 //! before it. A write of a line that a waiting read asks for would overtake that read; it has all that wait sent first. A
 //! read and a write of different lines may change places, for a line is its compute node's alone and what one of them does
 //! is nothing to the other.
+//!
+//! Or one burst read waits, for the next to go on where it ends: together they are one frame, which asks for all their lines
+//! (see `frame::long_burst_parts`). Only bursts as long as an answer wait, and none beyond its page. Lines and bursts do not
+//! wait together.
 
 use super::super::Shared;
 use super::super::entry::{Entry, Op};
 use super::{Stream, transmit};
 use crate::Transmit;
-use crate::frame::{ADDRESS_LEN, Axi, Command, HEADER_LEN, LINE_SIZE, Space, address_bytes, frame_len};
+use crate::frame::{
+    ADDRESS_LEN, Axi, Command, HEADER_LEN, LINE_SIZE, PAGE_LINES, Space, address_bytes, burst_fits_page,
+    frame_len,
+};
 use crate::session::framer::Framer;
 use crate::time::Time;
 
@@ -33,6 +40,9 @@ pub(in super::super) struct Packing {
     pub reads: usize,
     /// Most lines of a frame that writes; 0 where it was not agreed on.
     pub writes: usize,
+    /// Lines of each but the last of the burst reads that one frame may ask for; 0 where it was not agreed on, or an answer
+    /// carries a page.
+    pub burst: usize,
     /// Requests wait for others.
     pub held: bool,
 }
@@ -45,6 +55,7 @@ impl Packing {
             _ if !self.held => 0,
             Op::Read => self.reads,
             Op::Write => self.writes,
+            Op::BurstRead { .. } if self.burst > 0 => PAGE_LINES,
             Op::BurstRead { .. } | Op::BurstWrite { .. } => 0,
         }
     }
@@ -57,6 +68,8 @@ pub(super) struct Waiting {
     writes: usize,
     /// The lines that the others read, each a bit of its place in its page.
     lines: u64,
+    /// Where they are burst reads: how many lines they have together.
+    burst: u8,
 }
 
 /// The bit of a line in [`Waiting::lines`].
@@ -85,6 +98,15 @@ impl Stream {
         self.waiting.lines & line_bit(addr) != 0 && reads.into_iter().any(|seq| self.at(seq).addr == addr)
     }
 
+    /// Whether burst reads wait, each of so many lines, and what they lack of their page begins at `addr`.
+    #[inline]
+    fn goes_on_at(&self, addr: u64, each: usize) -> bool {
+        let (first, lines) = (self.at(self.unsent).addr, usize::from(self.waiting.burst));
+        lines == self.waiting() * each
+            && burst_fits_page(first, lines)
+            && first + (lines * LINE_SIZE) as u64 == addr
+    }
+
     /// Sends those that wait unless the request `op` for `addr`, of whose kind `most` may wait, can join them; `false` when
     /// the transmit ring is full.
     #[inline]
@@ -99,7 +121,14 @@ impl Stream {
         shared: &mut Shared,
         tx: &mut dyn Transmit,
     ) -> bool {
-        let joins = self.waiting_like(op) < most && (op.is_read() || !self.overtakes_read(addr));
+        let joins = match op {
+            Op::BurstRead { .. } if most > 0 => self.goes_on_at(addr, shared.packing.burst),
+            _ => {
+                self.waiting.burst == 0
+                    && self.waiting_like(op) < most
+                    && (op.is_read() || !self.overtakes_read(addr))
+            }
+        };
         joins || self.send_waiting(now, framer, shared, tx)
     }
 
@@ -116,6 +145,17 @@ impl Stream {
         tx: &mut dyn Transmit,
     ) {
         let mut place = self.next;
+        if let Op::BurstRead { lines } = entry.op {
+            *self.at_mut(place) = entry;
+            self.next += 1;
+            self.waiting.burst += lines;
+            let may_go_on =
+                usize::from(lines) == shared.packing.burst && burst_fits_page(entry.addr, usize::from(lines));
+            if !may_go_on {
+                self.send_waiting(now, framer, shared, tx);
+            }
+            return;
+        }
         if entry.op.is_read() {
             self.waiting.lines |= line_bit(entry.addr);
         } else {
@@ -177,14 +217,23 @@ impl Stream {
                 let entry = self.at(first);
                 transmit(framer, tx, self.id, first, op, entry.addr, entry.data(&shared.buffers))
             }
+            _ if self.waiting.burst > 0 => {
+                let (whole, addr) = (Op::BurstRead { lines: self.waiting.burst }, self.at(first).addr);
+                transmit(framer, tx, self.id, first, whole, addr, &[])
+            }
             _ => self.transmit_many(lines, op.is_read(), framer, shared, tx),
         };
         if !sent {
             return false;
         }
+        let burst = core::mem::take(&mut self.waiting.burst) > 0;
         for seq in first..first + lines as u64 {
             let entry = self.at_mut(seq);
             (entry.sends, entry.last_sent) = (1, now);
+            if burst {
+                // Each has an answer of its own.
+                shared.charge(entry.op.payload_len(), framer);
+            }
         }
         self.unsent += lines as u64;
         if op.is_read() {
@@ -192,13 +241,15 @@ impl Stream {
         } else {
             self.waiting.writes = 0;
         }
-        let payload = match lines {
-            1 => op.payload_len(),
-            // The answer to reads, which is larger, and writes.
-            _ if op.is_read() => 1 + lines * LINE_SIZE,
-            _ => 1 + lines * LINE_SIZE + (lines - 1) * ADDRESS_LEN,
-        };
-        shared.charge(payload, framer);
+        if !burst {
+            let payload = match lines {
+                1 => op.payload_len(),
+                // The answer to reads, which is larger, and writes.
+                _ if op.is_read() => 1 + lines * LINE_SIZE,
+                _ => 1 + lines * LINE_SIZE + (lines - 1) * ADDRESS_LEN,
+            };
+            shared.charge(payload, framer);
+        }
         if lines > 1 {
             shared.counters.multi_frames += 1;
             shared.counters.multi_requests += lines as u64;
