@@ -229,7 +229,9 @@ impl Manager {
         } else if self.devices_of(cn).next().is_some() {
             Some("logical devices are bound to it: unbind them first")
         } else if kept() {
-            Some("memory nodes keep memory of it that no region has: release that first (`gmm release-orphans`)")
+            Some(
+                "memory nodes keep memory of it that no region has: release that first (`gmm release-orphans`)",
+            )
         } else if declared() {
             Some("the fabric file declares something for it")
         } else {

@@ -10,7 +10,7 @@ use cxloe_fabric::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::access::{JoinedNode, TokenRecord};
+use super::admitted::{JoinedNode, TokenRecord};
 use super::pool::FreeExtents;
 
 /// Counters of the fabric.
