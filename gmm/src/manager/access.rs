@@ -1,10 +1,10 @@
 //! Who may come in: tokens, as far as the manager keeps them, and nodes that have joined with one. Whether somebody may do
 //! what they ask for is decided in [`crate::rights`]; here is only what that is decided from.
 
-use cxloe_fabric::api::{Party, TokenStatus};
-use cxloe_fabric::model::{CnId, Digest, EventKind, Mac, PublicKey, Role};
-use serde::{Deserialize, Serialize};
+use cxloe_fabric::api::Party;
+use cxloe_fabric::model::{Digest, EventKind, Mac, PublicKey, Role};
 
+pub use super::tokens::{JoinedNode, TokenRecord, role_of};
 use super::{COMPUTE_NODES_MAX, Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 
 /// Tokens kept at a time.
@@ -13,79 +13,6 @@ pub const TOKENS_MAX: usize = 4096;
 pub const TOKEN_NODES_MAX: usize = 1024;
 /// Nodes that have joined.
 const JOINED_MAX: usize = MEMORY_NODES_MAX + COMPUTE_NODES_MAX;
-
-/// What the manager keeps of a token.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenRecord {
-    /// What names it.
-    pub id: String,
-    /// What its bearer may do.
-    pub role: Role,
-    /// The hash of its secret.
-    pub digest: Digest,
-    /// When it was made: milliseconds since the Unix epoch.
-    pub created_ms: u64,
-    /// When it ends.
-    pub expires_ms: u64,
-    /// The compute nodes of a tenant; those that may join, any if there are none.
-    #[serde(default)]
-    pub compute_nodes: Vec<CnId>,
-    /// Bytes that a tenant may have in regions; none: no limit of its own.
-    #[serde(default)]
-    pub quota: Option<u64>,
-    /// Who made it.
-    pub made_by: String,
-    /// The TLS key of the node that joined with it: it is used up for all others.
-    #[serde(default)]
-    pub used: Option<Digest>,
-}
-
-impl TokenRecord {
-    /// Whether it is valid at this time.
-    pub fn is_valid(&self, now_ms: u64) -> bool {
-        now_ms < self.expires_ms
-    }
-
-    /// As it is listed.
-    pub fn status(&self) -> TokenStatus {
-        TokenStatus {
-            id: self.id.clone(),
-            role: self.role,
-            created_ms: self.created_ms,
-            expires_ms: self.expires_ms,
-            made_by: self.made_by.clone(),
-            compute_nodes: self.compute_nodes.clone(),
-            quota: self.quota,
-            used: self.used.is_some(),
-        }
-    }
-}
-
-/// A node that has joined.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct JoinedNode {
-    /// Which.
-    pub node: Party,
-    /// Its TLS key, by the hash of what its certificate says of it (SubjectPublicKeyInfo).
-    pub tls: Digest,
-    /// The key of its sessions, if it said one.
-    #[serde(default)]
-    pub key: Option<PublicKey>,
-    /// The addresses of its ports.
-    pub macs: Vec<Mac>,
-    /// When: milliseconds since the Unix epoch.
-    pub joined_ms: u64,
-    /// Who let it in.
-    pub by: String,
-}
-
-/// The role of the token that a node joins with.
-pub fn role_of(node: &Party) -> Role {
-    match node {
-        Party::MemoryNode(_) => Role::MemoryNode,
-        Party::ComputeNode(_) => Role::ComputeNode,
-    }
-}
 
 impl Manager {
     /// A token was made.

@@ -35,6 +35,7 @@ mod regions;
 mod release;
 mod reports;
 pub mod state;
+mod tokens;
 mod undo;
 
 use std::collections::BTreeMap;
