@@ -14,8 +14,8 @@ use cxloe_fm::header::Dialect;
 use cxloe_fm::listener::{FmConfig, SWITCHES_MAX};
 use cxloe_gmm::manager::Initialisation;
 use cxloe_gmm::server::{Config, FmAddress, Server};
-use cxloe_gmm::store::StorePlace;
-use cxloe_gmm::store::etcd::{EtcdAccess, LEASE_TTL_S_MAX, LEASE_TTL_S_MIN};
+use cxloe_gmm::store::etcd::{LEASE_TTL_S_MAX, LEASE_TTL_S_MIN};
+use cxloe_gmm::store::{EtcdAccess, StorePlace};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 

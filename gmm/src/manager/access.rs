@@ -4,7 +4,7 @@
 use cxloe_fabric::api::Party;
 use cxloe_fabric::model::{Digest, EventKind, Mac, PublicKey, Role};
 
-pub use super::admitted::{JoinedNode, TokenRecord};
+pub use super::tokens::{JoinedNode, TokenRecord, role_of};
 use super::{COMPUTE_NODES_MAX, Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 
 /// Tokens kept at a time.
@@ -13,14 +13,6 @@ pub const TOKENS_MAX: usize = 4096;
 pub const TOKEN_NODES_MAX: usize = 1024;
 /// Nodes that have joined.
 const JOINED_MAX: usize = MEMORY_NODES_MAX + COMPUTE_NODES_MAX;
-
-/// The role of the token that a node joins with.
-pub fn role_of(node: &Party) -> Role {
-    match node {
-        Party::MemoryNode(_) => Role::MemoryNode,
-        Party::ComputeNode(_) => Role::ComputeNode,
-    }
-}
 
 impl Manager {
     /// A token was made.

@@ -8,7 +8,7 @@
 //! * a CMem address is given to a CN again only when no request made for what had it before can still be carried out
 //! * content that a memory node lost is reported as lost, never served as zeros, until someone accepts the loss
 //!
-//! Files: [`access`] tokens and nodes that have joined, `admitted` what is remembered of them; `cmem` addresses of compute nodes, and when they are handed out again;
+//! Files: [`access`] tokens and nodes that have joined, `tokens` what is remembered of them; `cmem` addresses of compute nodes, and when they are handed out again;
 //! [`state`] what is remembered and how it changes; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
 //! `placement` (which memory nodes give how much), `release` (making an owner let go), `devices` (logical devices and
 //! their bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
@@ -16,7 +16,6 @@
 //! memory that no region has, `restore` a backup put in the place of all, `index` what follows from the state.
 
 pub mod access;
-mod admitted;
 mod cmem;
 mod compute_nodes;
 mod declared;
@@ -39,6 +38,7 @@ mod release;
 mod reports;
 mod restore;
 pub mod state;
+mod tokens;
 mod undo;
 
 use std::collections::BTreeMap;

@@ -10,8 +10,8 @@ use cxloe_fabric::model::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::admitted::{JoinedNode, TokenRecord};
 use super::pool::FreeExtents;
+use super::tokens::{JoinedNode, TokenRecord};
 
 /// Counters of the fabric.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

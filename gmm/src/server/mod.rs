@@ -120,9 +120,6 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
     }
 }
 
-/// Everybody on this machine may connect: what they may do then is decided by who they are.
-const SOCKET_MODE: u32 = 0o666;
-
 /// A manager that serves. Dropping it without [`Server::stop`] breaks everything off.
 pub struct Server {
     address: SocketAddr,
@@ -150,8 +147,10 @@ impl Server {
         let listen = |source| ServerError::Listen { address, source };
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let address = tcp.local_addr().map_err(listen)?;
+        // Everybody on this machine may connect: what they may do then is decided by who they are.
+        let socket_mode = if config.insecure { 0o600 } else { 0o666 };
         let socket =
-            config.socket.as_deref().map(|path| Bound::bind(path, SOCKET_MODE, "manager")).transpose()?;
+            config.socket.as_deref().map(|path| Bound::bind(path, socket_mode, "manager")).transpose()?;
         let unix = socket.as_ref().map(Bound::async_listener).transpose()?;
         let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
 

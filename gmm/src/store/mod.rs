@@ -14,7 +14,7 @@ mod redb;
 pub use self::etcd::EtcdStore;
 pub use self::lease::Lease;
 pub use self::memory::MemoryStore;
-pub use self::place::{EtcdPlace, StorePlace};
+pub use self::place::{EtcdAccess, EtcdPlace, StorePlace};
 pub use self::record::{FORMAT, FORMAT_BEFORE};
 pub use self::redb::RedbStore;
 

@@ -6,8 +6,6 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::etcd::EtcdAccess;
-
 /// What an etcd listens on for clients unless told otherwise.
 const ETCD_PORT_DEFAULT: u16 = 2379;
 /// The longest prefix in bytes.
@@ -21,6 +19,31 @@ pub enum StorePlace {
     File(PathBuf),
     /// An etcd cluster: several managers, one of which leads.
     Etcd(EtcdPlace),
+}
+
+/// What is shown to etcd, and whom to trust.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct EtcdAccess {
+    /// File (PEM) of the authorities that sign certificates of etcd's members; with it, TLS is spoken.
+    pub ca: Option<PathBuf>,
+    /// Files (PEM) of this manager's certificate and key for etcd.
+    pub identity: Option<(PathBuf, PathBuf)>,
+    /// User and password.
+    pub user: Option<(String, String)>,
+}
+
+impl fmt::Debug for EtcdAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.user.as_ref().map(|(name, _)| name);
+        f.debug_struct("EtcdAccess").field("ca", &self.ca).field("user", &user).finish_non_exhaustive()
+    }
+}
+
+impl EtcdAccess {
+    /// What its URLs begin with.
+    pub fn scheme(&self) -> &'static str {
+        if self.ca.is_some() { "https" } else { "http" }
+    }
 }
 
 /// Members of an etcd cluster, and what the keys of this fabric start with there.

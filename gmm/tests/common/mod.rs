@@ -55,7 +55,12 @@ impl Served {
 
     /// With TLS and rights, and its socket at `gmm.sock` in `folder`.
     pub fn start_guarded(folder: &Path, more: &[&str]) -> Self {
-        let mut served = Self::start_as(&[], &["--data-dir", folder.to_str().unwrap()], folder, more);
+        Self::start_guarded_over(&["--data-dir", folder.to_str().unwrap()], folder, more)
+    }
+
+    /// The same with a store elsewhere, given by the arguments `store`.
+    pub fn start_guarded_over(store: &[&str], folder: &Path, more: &[&str]) -> Self {
+        let mut served = Self::start_as(&[], store, folder, more);
         served.url = served.url.replacen("http:", "https:", 1);
         served
     }

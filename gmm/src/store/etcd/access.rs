@@ -1,7 +1,7 @@
 //! How a manager comes in at etcd: over TLS with a CA of etcd's own, with a certificate, as a user.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use rustls::pki_types::pem::PemObject;
@@ -9,23 +9,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use serde::{Deserialize, Serialize};
 
-/// What is shown to etcd, and whom to trust.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub struct EtcdAccess {
-    /// File (PEM) of the authorities that sign certificates of etcd's members; with it, TLS is spoken.
-    pub ca: Option<PathBuf>,
-    /// Files (PEM) of this manager's certificate and key for etcd.
-    pub identity: Option<(PathBuf, PathBuf)>,
-    /// User and password.
-    pub user: Option<(String, String)>,
-}
-
-impl fmt::Debug for EtcdAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = self.user.as_ref().map(|(name, _)| name);
-        f.debug_struct("EtcdAccess").field("ca", &self.ca).field("user", &user).finish_non_exhaustive()
-    }
-}
+use crate::store::EtcdAccess;
 
 /// A user and a password, as etcd is asked for a token.
 #[derive(Debug, Serialize)]
@@ -43,37 +27,30 @@ pub struct Authenticated {
     pub token: String,
 }
 
-impl EtcdAccess {
-    /// What its URLs begin with.
-    pub fn scheme(&self) -> &'static str {
-        if self.ca.is_some() { "https" } else { "http" }
+/// What HTTP clients for it are built from.
+///
+/// # Errors
+/// What is wrong with which file.
+pub fn http(access: &EtcdAccess) -> Result<reqwest::ClientBuilder, String> {
+    let Some(ca) = &access.ca else { return Ok(cxloe_fabric::client::http()) };
+    let wrong = |path: &Path, error: &dyn fmt::Display| format!("{}: {error}", path.display());
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates(ca)? {
+        roots.add(certificate).map_err(|error| wrong(ca, &error))?;
     }
-
-    /// What HTTP clients for it are built from.
-    ///
-    /// # Errors
-    /// What is wrong with which file.
-    pub fn http(&self) -> Result<reqwest::ClientBuilder, String> {
-        let Some(ca) = &self.ca else { return Ok(cxloe_fabric::client::http()) };
-        let wrong = |path: &Path, error: &dyn fmt::Display| format!("{}: {error}", path.display());
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(ca)? {
-            roots.add(certificate).map_err(|error| wrong(ca, &error))?;
+    let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(|error| error.to_string())?
+        .with_root_certificates(roots);
+    let config = match &access.identity {
+        Some((certificate, key)) => {
+            let chain = certificates(certificate)?;
+            let private = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
+            builder.with_client_auth_cert(chain, private).map_err(|error| wrong(certificate, &error))?
         }
-        let builder = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])
-            .map_err(|error| error.to_string())?
-            .with_root_certificates(roots);
-        let config = match &self.identity {
-            Some((certificate, key)) => {
-                let chain = certificates(certificate)?;
-                let private = PrivateKeyDer::from_pem_file(key).map_err(|error| wrong(key, &error))?;
-                builder.with_client_auth_cert(chain, private).map_err(|error| wrong(certificate, &error))?
-            }
-            None => builder.with_no_client_auth(),
-        };
-        Ok(reqwest::Client::builder().no_proxy().tls_backend_preconfigured(config))
-    }
+        None => builder.with_no_client_auth(),
+    };
+    Ok(reqwest::Client::builder().no_proxy().tls_backend_preconfigured(config))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {

@@ -9,11 +9,11 @@ use reqwest::header::AUTHORIZATION;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::access::{Authenticate, Authenticated, EtcdAccess};
+use super::access::{Authenticate, Authenticated, http};
 use super::wire::{
     Failure, Ignored, LeaseGrant, LeaseGranted, LeaseId, Number, Range, RangeAnswer, Streamed, Txn, TxnAnswer,
 };
-use crate::store::EtcdPlace;
+use crate::store::{EtcdAccess, EtcdPlace};
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
@@ -80,7 +80,7 @@ impl Gateway {
     pub fn new(place: &EtcdPlace) -> Result<Self, EtcdError> {
         let refused = |reason: String| EtcdError::Refused { host: place.to_string(), reason };
         let access = place.access.clone();
-        let builder = access.http().map_err(refused)?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+        let builder = http(&access).map_err(refused)?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
         let http = builder
             .build()
             .map_err(|error| EtcdError::Refused { host: place.to_string(), reason: error.to_string() })?;

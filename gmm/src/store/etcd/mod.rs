@@ -24,7 +24,6 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 
-pub use self::access::EtcdAccess;
 pub use self::authority::shared_authority;
 pub use self::gateway::EtcdError;
 pub use self::leadership::{

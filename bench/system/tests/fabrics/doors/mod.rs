@@ -87,6 +87,19 @@ impl Doors {
         Ok(self.gmm(&[&["token", "create"], words].concat())?.trim().to_owned())
     }
 
+    /// A token to join with of another manager, which has its own authority.
+    fn foreign_token(&self) -> Outcome<String> {
+        let mut gmm = Command::new(program("gmm")?);
+        gmm.args(["serve", "--listen", "127.0.0.1:0", "--data-dir", text(&self.path("other"))]);
+        self.start("other", "cn", gmm)?;
+        let url = format!("unix:{}", self.path("other").join("gmm.sock").display());
+        eventually("the other manager makes a token", || {
+            let mut gmm = Command::new(program("gmm").ok()?);
+            gmm.args(["--manager", &url, "token", "create", "--role", "mn"]);
+            succeeded(output(&mut gmm).ok()?).ok().map(|token| token.trim().to_owned())
+        })
+    }
+
     /// A program on the other machine, to its end.
     fn neighbour(&self, name: &str, token: Option<&str>, words: &[&str]) -> Outcome<Output> {
         let mut command = Command::new(program(name)?);
@@ -133,7 +146,7 @@ impl Doors {
         let hpa = eventually("the region is attached", || {
             let regions = cxloe_client::client::regions(&self.path("cn0.sock")).ok()?;
             let usable = |known: &AttachedRegion| {
-                known.name.as_str() == region
+                known.region.as_str() == region
                     && known.attachment == Attaching::Attached
                     && known.state == "active"
             };

@@ -18,8 +18,7 @@ pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
     refused(&join(&doors, "mn0", None)?, "which authority to trust")?;
     refused(&join(&doors, "mn0", Some("cx1.no"))?, "this is no token")?;
 
-    let other = Doors::new()?;
-    let foreign = other.token(&["--role", "mn"])?;
+    let foreign = doors.foreign_token()?;
     refused(&join(&doors, "mn0", Some(&foreign))?, "is the one to trust")?;
     // The secret of another manager, with the hash of this one: what it trusts is right, and it is not taken.
     let own = doors.token(&["--role", "mn"])?;

@@ -74,8 +74,16 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     let log = |daemon: &str| dir.path().join(format!("{daemon}.log"));
     let logged = |daemon: &str| fs::read_to_string(log(daemon)).unwrap_or_default();
 
-    let serve =
-        ["serve", "--listen", "127.0.0.1:0", "--store", &path("gmm.redb"), "--socket", &path("gmm.sock")];
+    let serve = [
+        "serve",
+        "--insecure",
+        "--listen",
+        "127.0.0.1:0",
+        "--store",
+        &path("gmm.redb"),
+        "--socket",
+        &path("gmm.sock"),
+    ];
     let gmm = start("mn", "gmm", &serve)?;
     let ask =
         |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);

@@ -1,4 +1,4 @@
-//! What is remembered of whoever may come in: tokens, and nodes that have joined.
+//! What the manager keeps of tokens, and of nodes that have joined.
 
 use cxloe_fabric::api::{Party, TokenStatus};
 use cxloe_fabric::model::{CnId, Digest, Mac, PublicKey, Role};
@@ -67,4 +67,12 @@ pub struct JoinedNode {
     pub joined_ms: u64,
     /// Who let it in.
     pub by: String,
+}
+
+/// The role of the token that a node joins with.
+pub fn role_of(node: &Party) -> Role {
+    match node {
+        Party::MemoryNode(_) => Role::MemoryNode,
+        Party::ComputeNode(_) => Role::ComputeNode,
+    }
 }
