@@ -3,6 +3,7 @@
 //! The [`Scenario`] decides what is possible, the seed what becomes of it; what was set by hand has the last word.
 
 mod managed;
+mod queues;
 
 use std::time::Duration;
 
@@ -96,6 +97,8 @@ pub struct CnPlan {
     pub multi: bool,
     /// Operations that its program makes at one moment, at most.
     pub together: usize,
+    /// Queues of its link, each with an address and a session of its own: a power of two.
+    pub queues: u8,
 }
 
 /// A memory node.
@@ -133,6 +136,7 @@ impl Plan {
         plan.specialise(r);
         // Of its own as well.
         plan.pack(&mut Random::part(seed, 4));
+        plan.give_queues(&mut Random::part(seed, 6));
         plan
     }
 
@@ -183,6 +187,7 @@ impl Plan {
                 paging: None,
                 multi: true,
                 together: 1,
+                queues: 1,
             })
             .collect();
         Plan {
@@ -215,6 +220,7 @@ impl Plan {
             paging: None,
             multi: true,
             together: 1,
+            queues: 1,
         };
         Plan {
             seed,
@@ -403,6 +409,7 @@ impl Plan {
             paging: None,
             multi: true,
             together: 1,
+            queues: 1,
         };
         self.cns = vec![cn; 4 + r.below(5) as usize];
         self.batch = 16;

@@ -137,6 +137,11 @@ impl fmt::Display for Name {
         match self.0.0 {
             [2, 0, 0, 0, 0, index] => f.pad(&format!("cn{index}")),
             [2, 0, 0, 0, 1, index] => f.pad(&format!("mn{index}")),
+            // A queue's, as Mac::shard makes it.
+            [first, 0, 0, 0, 0, last] if first & 0xF == 2 => {
+                let shard = first >> 4;
+                f.pad(&format!("cn{}.{shard}", last.wrapping_sub(shard)))
+            }
             _ => f.pad(&self.0.to_string()),
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use cxloe_fabric::model::DeviceKind;
 use cxloe_gmm::manager::State;
 use cxloe_link::sim::{Path, SimNetwork};
+use cxloe_link::{Link, join_queues};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
 use cxloe_wire::random::Random;
 use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, ResponderConfig};
@@ -111,7 +112,9 @@ impl<'a> World<'a> {
         }
         let mut cns = Vec::new();
         for (i, (own, node)) in cn_macs.iter().zip(&plan.cns).enumerate() {
-            let link = net.attach(*own, node.port).expect("a new address");
+            let link = |shard| net.attach(own.shard(shard), node.port).expect("a new address");
+            let links = (0..node.queues).map(|shard| Box::new(link(shard)) as Box<dyn Link>).collect();
+            let link = join_queues(links).expect("descriptors are to be had");
             let requester = |peer: &Mac| RequesterConfig {
                 identity: Identity { own: *own, peer: *peer, ethertype: ETHERTYPE_DEFAULT },
                 max_frame: plan.max_frame,
@@ -321,7 +324,8 @@ impl<'a> World<'a> {
         figures.overflowed += counters.full;
         figures.repeated += counters.late;
         let (cns, mns) = (&self.cns, &self.mns);
-        for (cn, mn) in cns.iter().flat_map(|cn| mns.iter().map(|mn| (cn.mac, mn.mac))) {
+        let cns = cns.iter().flat_map(ComputeNode::addresses);
+        for (cn, mn) in cns.flat_map(|cn| mns.iter().map(move |mn| (cn, mn.mac))) {
             for faults in [self.net.faults(cn, mn), self.net.faults(mn, cn)] {
                 figures.repeated += faults.duplicated;
                 figures.reordered += faults.reordered;
@@ -409,9 +413,9 @@ impl<'a> World<'a> {
             None => {}
             Some(Trouble::Cut) => self.cut(now, cn, mn),
             Some(Trouble::CutOff) => {
-                let mac = self.cns[cn].mac;
+                let addresses: Vec<Mac> = self.cns[cn].addresses().collect();
                 let until = now + Duration::from_micros(pick(r, &[500, 20_000, 200_000, 7_000_000]));
-                self.net.partition(&[mac]);
+                self.net.partition(&addresses);
                 self.healed_at = Some(until);
                 self.tally.figures.cuts += 1;
                 self.say(|| format!("cn{cn} is cut off until {until}"));
@@ -514,16 +518,22 @@ impl<'a> World<'a> {
     }
 
     fn cut(&mut self, now: Time, cn: usize, mn: usize) {
-        let (cn_mac, mn_mac) = (self.cns[cn].mac, self.mns[mn].mac);
+        let mn_mac = self.mns[mn].mac;
+        // All of a node's queues, or one of them: then its other sessions go on.
+        let mut addresses: Vec<Mac> = self.cns[cn].addresses().collect();
         let r = &mut self.random;
+        if addresses.len() > 1 && r.below(2) == 0 {
+            addresses = vec![pick(r, &addresses)];
+        }
+        let (paths, of) = (addresses.len(), if addresses.len() == 1 { "path" } else { "paths" });
         let what = match r.below(3) {
             0 => {
-                self.net.cut(cn_mac, mn_mac);
-                format!("the path from cn{cn} to mn{mn} is cut")
+                addresses.iter().for_each(|cn| self.net.cut(*cn, mn_mac));
+                format!("{paths} {of} from cn{cn} to mn{mn} cut")
             }
             1 => {
-                self.net.cut(mn_mac, cn_mac);
-                format!("the path from mn{mn} to cn{cn} is cut")
+                addresses.iter().for_each(|cn| self.net.cut(mn_mac, *cn));
+                format!("{paths} {of} from mn{mn} to cn{cn} cut")
             }
             _ => {
                 self.net.partition(&[mn_mac]);

@@ -68,7 +68,7 @@ Ctrl-C.";
 
 /// Which programs run, and with how much.
 #[derive(clap::Args, Clone, Debug)]
-pub struct Choice {
+pub struct ChosenPrograms {
     /// Run these programs only, separated by commas
     #[arg(long, value_name = "PROGRAMS", value_delimiter = ',')]
     only: Vec<String>,
@@ -95,7 +95,7 @@ pub struct Choice {
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(flatten)]
-    choice: Choice,
+    choice: ChosenPrograms,
 
     /// Where memory is, besides local: exec, swap-nbd, swap-zram, swap-file
     #[arg(
@@ -150,7 +150,7 @@ impl Args {
     }
 
     /// The usual measurement, as a part of another one.
-    pub fn within(choice: Choice) -> Args {
+    pub fn within(choice: ChosenPrograms) -> Args {
         Args {
             choice,
             ways: Way::LIMITED.to_vec(),

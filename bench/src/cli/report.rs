@@ -87,7 +87,7 @@ pub struct Args {
     without_programs: bool,
 
     #[command(flatten, next_help_heading = "Programs")]
-    choice: programs::Choice,
+    choice: programs::ChosenPrograms,
 
     /// Write the results as JSON
     #[arg(long, value_name = "FILE", help_heading = "Output")]

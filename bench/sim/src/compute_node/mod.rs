@@ -19,7 +19,6 @@ use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{Engine, EngineEvent, Pacing, Route, Target};
 use cxloe_fabric::hdm::{Decoder, Ways};
 use cxloe_link::Link;
-use cxloe_link::sim::SimLink;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::random::Random;
 use cxloe_wire::session::{RequesterConfig, SessionEvent};
@@ -63,7 +62,9 @@ pub struct ComputeNode {
     pub paused_until: Time,
     /// When it did something last.
     now: Time,
-    link: SimLink,
+    link: Box<dyn Link>,
+    /// Queues of the link.
+    queues: u8,
     index: usize,
     random: Random,
     shape: Shape,
@@ -110,7 +111,7 @@ impl ComputeNode {
     #[allow(clippy::too_many_arguments, reason = "the parts of a node")]
     pub fn new(
         index: usize,
-        link: SimLink,
+        link: Box<dyn Link>,
         plan: &CnPlan,
         requesters: Vec<RequesterConfig>,
         layout: Layout,
@@ -131,6 +132,7 @@ impl ComputeNode {
             paused_until: Time::ZERO,
             now: Time::ZERO,
             link,
+            queues: plan.queues,
             index,
             random,
             shape,
@@ -173,6 +175,12 @@ impl ComputeNode {
         self.start(Time::ZERO);
     }
 
+    /// The addresses of its queues, its own first.
+    pub fn addresses(&self) -> impl Iterator<Item = Mac> + use<> {
+        let mac = self.mac;
+        (0..self.queues).map(move |shard| mac.shard(shard))
+    }
+
     /// From now on no operation may fail.
     pub fn expect_success(&mut self) {
         self.all_succeed = true;
@@ -195,6 +203,7 @@ impl ComputeNode {
     /// A new process: an engine with an empty cache that calls its memory nodes.
     fn start(&mut self, now: Time) {
         self.engine = Engine::new(self.cache);
+        self.engine.set_queues(self.queues.into());
         self.told.clear();
         self.engine.set_pacing(self.pacing, now);
         self.engine.set_features(features(self.multi));
@@ -202,11 +211,9 @@ impl ComputeNode {
             return;
         }
         for (mn, config) in self.requesters.iter().enumerate() {
-            assert_eq!(
-                self.engine.add_peer(config.clone(), now),
-                mn,
-                "peers are numbered as memory nodes are"
-            );
+            let first = mn * usize::from(self.queues);
+            let why = "peers are numbered as memory nodes are, by their first sessions";
+            assert_eq!(self.engine.add_peer(config.clone(), now), first, "{why}");
         }
         for set in self.layout.clone().sets() {
             let route = self.route(set, |region| region.born);
@@ -220,7 +227,11 @@ impl ComputeNode {
         let Set { base, granularity, .. } = *set;
         let target = |mn: &usize| {
             let region = &self.regions[*mn];
-            Target { peer: *mn, cmem: region.cmem, incarnation: incarnation(region) }
+            Target {
+                peer: *mn * usize::from(self.queues),
+                cmem: region.cmem,
+                incarnation: incarnation(region),
+            }
         };
         let targets = set.parts.iter().map(target).collect();
         let mut route = Route { decoder: Decoder { base, size: set.size(), ways, granularity }, targets };
@@ -328,7 +339,7 @@ impl ComputeNode {
         for mn in set.parts.iter().copied() {
             let Region { life, session, .. } = self.regions[mn];
             let told = told.then_some(mns[mn].config.incarnation);
-            let born = told.or(self.engine.peer_incarnation(mn));
+            let born = told.or(self.engine.peer_incarnation(mn * usize::from(self.queues)));
             let (life, losses) = (life + 1, mns[mn].losses());
             let origin = Origin { cn: self.index, mn, life, losses, zero: false };
             self.regions[mn] = Region::new(origin, life * EXTENT, self.shape, born, session);
