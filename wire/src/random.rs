@@ -2,7 +2,7 @@
 //! every machine and in every version.
 //!
 //! [`Random`] is SplitMix64 (Steele, Lea and Flood, 2014): a counter and a mixing function, 8 bytes of state,
-//! about a nanosecond a number. It drives faults and simulations, and draws session ids; it is not for keys.
+//! about a nanosecond a number. It drives faults and simulations; it is not for keys, nor for session ids outside of simulations.
 
 use alloc::borrow::ToOwned;
 use alloc::string::{String, ToString};

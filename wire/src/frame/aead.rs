@@ -7,7 +7,7 @@
 //! GCM-SIV derives the key stream from the plaintext as well: all that a repeated nonce shows is whether two
 //! frames are equal, which a retransmission shows anyway. It also needs no counter in the frame.
 //!
-//! The keys come by HKDF-SHA256 (RFC 5869) from the pre-shared key, with both nonces as salt and both
+//! The keys come by HKDF-SHA256 (RFC 5869) from the secret of the handshake between keys, or from the pre-shared key, with both nonces as salt and both
 //! addresses and both handshake payloads as context. So they are new in every session, differ per direction,
 //! and whoever changed a byte of the handshake on its way leaves the two ends with different keys: Start, the
 //! first sealed frame, then fails.
