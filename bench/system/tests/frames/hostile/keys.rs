@@ -78,7 +78,7 @@ pub fn strangers_without_the_key_get_nowhere() -> Outcome {
     let options = ["--node-key", file, "--peer-key", &named, "--socket", socket.to_str().ok_or("no text")?];
     let node =
         MemoryNode::start_with(&lab, "mn0", Backend::Packet, &[(CN, REGION)], folder.path(), &options)?;
-    let neighbour = neighbour(&lab, Backend::Packet, "cn0")?;
+    let neighbour = neighbour(&lab, Backend::Packet.into(), "cn0")?;
     let tap = lab.enter("mn", || Raw::open("mn0"))??;
 
     let config = config_to(Backend::Packet, MN);
