@@ -98,8 +98,13 @@ impl JoinArgs {
     /// # Errors
     /// When the manager cannot be asked or refuses, or the answer cannot be kept.
     pub fn join(&self, joining: Joining<'_>) -> Result<String, Failure> {
-        let token: Option<Token> =
-            self.token.as_deref().map(str::parse).transpose().map_err(Failure::usage)?;
+        let token: Option<Token> = self
+            .token
+            .as_deref()
+            .filter(|text| !text.is_empty())
+            .map(str::parse)
+            .transpose()
+            .map_err(Failure::usage)?;
         let key = TlsKey::kept_or_new(joining.identity).map_err(Failure::failed)?;
         let mut credentials = token.map_or_else(Credentials::default, Credentials::of_token);
         // Who has joined here before shows that it has the key: so it may come with other addresses.

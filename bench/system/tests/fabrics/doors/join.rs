@@ -49,13 +49,13 @@ pub fn a_node_that_is_revoked_is_out_until_it_joins_again() -> Outcome {
     doors.says("mn0", "was revoked")?;
     eventually("mn0 is not heard of", || {
         doors
-            .gmm(&["list", "-M", "--json"])
+            .gmm(&["list", "-Mi", "--json"])
             .is_ok_and(|nodes| nodes.contains("\"unreachable\""))
             .then_some(())
     })?;
     doors.end("mn0", Signal::SIGTERM)?;
     doors.join_mn()?;
     eventually("mn0 is back", || {
-        doors.gmm(&["list", "-M", "--json"]).is_ok_and(|nodes| nodes.contains("\"reachable\"")).then_some(())
+        doors.gmm(&["list", "-Mi", "--json"]).is_ok_and(|nodes| nodes.contains("\"reachable\"")).then_some(())
     })
 }

@@ -45,11 +45,13 @@ pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
 
     let joined = join(&doors, "mn0", Some(&own))?;
     ensure(joined.status.success(), String::from_utf8_lossy(&joined.stderr))?;
-    refused(&join(&doors, "mn1", Some(&own))?, "used up")?;
+    refused(&join(&doors, "mn1", Some(&own))?, "belongs to memory node mn0")?;
     // Another machine that says it is mn0.
     std::fs::remove_dir_all(doors.path("mn0.data"))?;
     let fresh = doors.token(&["--role", "mn"])?;
-    refused(&join(&doors, "mn0", Some(&fresh))?, "another machine has joined as it")
+    refused(&join(&doors, "mn0", Some(&fresh))?, "another machine has joined as it")?;
+    doors.gmm(&["revoke", "mn0"])?;
+    refused(&join(&doors, "mn1", Some(&own))?, "used up")
 }
 
 pub fn a_viewer_changes_nothing() -> Outcome {
