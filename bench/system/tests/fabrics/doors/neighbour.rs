@@ -44,7 +44,7 @@ pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
     ensure(!nodes()?.contains("memory_node_joined"), "somebody came in")?;
 
     let joined = join(&doors, "mn0", Some(&own))?;
-    ensure(joined.status.success(), String::from_utf8_lossy(&joined.stderr))?;
+    ensure(joined.status.success(), String::from_utf8_lossy(&joined.stderr).into_owned())?;
     refused(&join(&doors, "mn1", Some(&own))?, "belongs to memory node mn0")?;
     // Another machine that says it is mn0.
     std::fs::remove_dir_all(doors.path("mn0.data"))?;
