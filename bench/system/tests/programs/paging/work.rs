@@ -107,7 +107,6 @@ fn work(job: &Job) -> Result<(), String> {
         lost_wait: job.lost_wait,
         wait: job.wait,
         abandoned: Abandoned::Abort,
-        ..MapOptions::default()
     };
     let mapping = Mapping::open(&job.socket, &job.region, options).map_err(|error| error.to_string())?;
     say("ready");
