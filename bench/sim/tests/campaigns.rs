@@ -79,6 +79,9 @@ fn every_scenario_passes_and_is_what_it_says() {
     let hostile = figures(Scenario::Hostile);
     assert!(hostile.corrupted > 0 && hostile.weather > 0);
     assert!(figures(Scenario::Partitions).cuts > 0);
+    let several =
+        |seed| campaign(Scenario::Partitions, seed, 1).plan(seed).cns.iter().any(|cn| cn.queues > 1);
+    assert!((1..13).any(several), "nobody has several queues");
     let restarts = figures(Scenario::Restarts);
     assert!(restarts.kills > 0 && restarts.restarts_kept > 0 && restarts.restarts_lost > 0);
     let interleaved = figures(Scenario::Interleaved);
