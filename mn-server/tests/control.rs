@@ -221,6 +221,7 @@ fn a_registration_brings_the_table_to_what_the_manager_lists() {
         mappings: vec![mapping(CN1, 0, &[0]), mapping(CN2, 3, &[2, 6])],
         unowned: [1, 3, 4, 5, 7].into_iter().collect(),
         udp_peers: Vec::new(),
+        cn_keys: Vec::new(),
     };
     let job = m.registered(&answer).unwrap();
     let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0), || ());
@@ -250,6 +251,7 @@ fn with_orphans(run: u64) -> (Mappings, MemoryNodeRegistered) {
         mappings: vec![mapping(CN1, 0, &[0])],
         unowned: (1..8).collect(),
         udp_peers: Vec::new(),
+        cn_keys: Vec::new(),
     };
     let job = m.registered(&answer).unwrap();
     let outcome = job.carry_out(m.table(), &RUN, &AtomicU64::new(0), || ());
