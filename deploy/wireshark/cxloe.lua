@@ -17,7 +17,9 @@ local ETHERNET = 14 -- addresses and EtherType, which the offsets of the protoco
 local LINE = 64
 local PAGE_LINES = 64
 local ADDRESS = 6 -- of a line behind the first, in frames of many
-local CRC_LEN, TAG_LEN = 4, 16
+local CRC_LEN, TAG_LEN, COUNTER_LEN = 4, 16, 6
+-- The trailer of each integrity.
+local TRAILERS = { [0] = CRC_LEN, [1] = TAG_LEN, [2] = TAG_LEN + COUNTER_LEN }
 local BURST_READ = 0x03
 local FEATURE_LONG_BURSTS = 4 -- a burst read takes a number for each answer that its lines need
 
@@ -57,7 +59,7 @@ local names = {}
 for code, command in pairs(COMMANDS) do
     names[code] = command[1]
 end
-local INTEGRITY = { [0] = "plain: CRC-32C", [1] = "AES-128-GCM-SIV" }
+local INTEGRITY = { [0] = "plain: CRC-32C", [1] = "AES-128-GCM-SIV", [2] = "AES-128-GCM" }
 local HELLO_STATUS = {
     [0] = "the session may be started",
     [1] = "no version in common",
@@ -140,7 +142,8 @@ field("echo.index", u16, "Which answer", base.DEC)
 field("sealed", ProtoField.bytes, "Sealed payload (encrypted)")
 field("unknown", ProtoField.bytes, "Content of unknown form")
 field("trailer.crc", u32, "CRC-32C", base.HEX)
-field("trailer.tag", ProtoField.bytes, "AES-128-GCM-SIV tag")
+field("trailer.tag", ProtoField.bytes, "Tag")
+field("trailer.counter", ProtoField.uint64, "Counter of sealed frames", base.DEC)
 field("trailer.status", u8, "Trailer", base.DEC, TRAILER_STATUS)
 field("padding", ProtoField.bytes, "Padding")
 -- Found out rather than read.
@@ -274,12 +277,12 @@ end
 
 -- A session: `known` if its handshake was seen, so that its numbers count from 1. `burst`, set where it was agreed that burst
 -- reads take several answers, is how many lines an answer has.
-local function new_session(id, sealed, known)
+local function new_session(id, trailer, known)
     local start = nil
     if known then
         start = 0
     end
-    return { id = id, sealed = sealed, start = start, streams = {}, control = { [0] = start, [1] = start }, asked = {} }
+    return { id = id, trailer = trailer, start = start, streams = {}, control = { [0] = start, [1] = start }, asked = {} }
 end
 
 local function stream_of(session, number)
@@ -392,9 +395,9 @@ local function follow_handshake(record, peer, code, tvb, number, time)
     local id, status, integrity = tvb:raw(HEADER + 16, 8), tvb(HEADER + 4, 1):uint(), tvb(HEADER + 5, 1):uint()
     local known = peer.pending and peer.pending.id == id or peer.current and peer.current.id == id
     if status == 0 and not known then
-        peer.pending = new_session(id, integrity == 1, true)
+        local trailer = TRAILERS[integrity] or CRC_LEN
+        peer.pending = new_session(id, trailer, true)
         if tvb(HEADER + 40, 4):uint() % (2 * FEATURE_LONG_BURSTS) >= FEATURE_LONG_BURSTS then
-            local trailer = integrity == 1 and TAG_LEN or CRC_LEN
             local room = tvb(HEADER + 44, 2):uint() - ETHERNET - HEADER - 1 - trailer
             peer.pending.burst = math.max(math.floor(room / LINE), 0)
         end
@@ -410,6 +413,10 @@ local function trailer_by_form(tvb, body_end)
     local rest = tvb:raw(body_end + CRC_LEN, left - CRC_LEN)
     if rest:match("^%z*$") then
         return CRC_LEN
+    end
+    local counted = TAG_LEN + COUNTER_LEN
+    if left >= counted and not tvb:raw(body_end + TAG_LEN, COUNTER_LEN):match("^%z*$") then
+        return counted
     end
     return TAG_LEN
 end
@@ -496,19 +503,16 @@ local function follow(tvb, pinfo, code, body_end)
             end
             local place = { session = candidate.id, full = infer(near, low), direction = record.direction }
             place.stream = stream_number
-            local sealed = candidate.sealed
-            if sealed == nil then
-                sealed = trailer_by_form(tvb, body_end) == TAG_LEN
-            end
+            local trailer = candidate.trailer or trailer_by_form(tvb, body_end)
             local right = nil
-            if sealed and tvb:reported_len() < body_end + TAG_LEN then
+            if tvb:reported_len() < body_end + trailer and trailer > CRC_LEN then
                 right = false
-            elseif not sealed then
+            elseif trailer == CRC_LEN then
                 right = passes(pinfo, pinfo.match_uint, place, tvb, body_end)
             end
             if right ~= false or first_trailer == nil then
                 first_trailer = true
-                session, record.trailer = candidate, sealed and TAG_LEN or CRC_LEN
+                session, record.trailer = candidate, trailer
                 record.place, record.full = place, place.full
                 record.status = right == nil and UNVERIFIED or right and GOOD or BAD
             end
@@ -861,7 +865,10 @@ local function show_trailer(tree, tvb, pinfo, record, body_end)
         if trailer < record.trailer then
             name = "unknown"
         end
-        tree:add(F[name], tvb(body_end, trailer))
+        tree:add(F[name], tvb(body_end, name == "trailer.tag" and TAG_LEN or trailer))
+        if name == "trailer.tag" and trailer > TAG_LEN then
+            tree:add(F["trailer.counter"], tvb(body_end + TAG_LEN, COUNTER_LEN))
+        end
     end
     -- A first pass may not have had what the checksum needs.
     if record.status == UNVERIFIED and record.trailer == CRC_LEN and record.place then
@@ -936,7 +943,7 @@ function cxloe.dissector(tvb, pinfo, root)
     local body_end = HEADER + length
     local record = records[pinfo.number] or follow(tvb, pinfo, code, body_end)
 
-    local sealed = record.trailer == TAG_LEN
+    local sealed = record.trailer > CRC_LEN
     local clear = sealed and clear_length(code) or length
     if sealed and length > clear then
         if clear > 0 then

@@ -217,7 +217,8 @@ fn handshake_codes() {
     for (code, integrity) in [
         (0, Integrity::Plain),
         (1, Integrity::Aead),
-        (2, Integrity::Unknown(2)),
+        (2, Integrity::Gcm),
+        (3, Integrity::Unknown(3)),
         (255, Integrity::Unknown(255)),
     ] {
         assert_eq!((Integrity::from(code), u8::from(integrity)), (integrity, code));

@@ -45,8 +45,12 @@ fn aead() -> Seal {
     Seal::Aead(Aead::derive(KEY, CN, MN, &hello(), &hello_ack()).unwrap())
 }
 
-fn seals() -> [Seal; 2] {
-    [Seal::Plain { session: SESSION }, aead()]
+fn gcm() -> Seal {
+    Seal::Gcm(Gcm::derive(&[7; 96], CN, MN, &hello(), &hello_ack()))
+}
+
+fn seals() -> [Seal; 3] {
+    [Seal::Plain { session: SESSION }, aead(), gcm()]
 }
 
 /// A frame with room for `seal`'s trailer, and padded if short; gives the length of its body too.
@@ -273,8 +277,38 @@ fn short_keys_are_refused() {
     assert!(Aead::derive(&KEY[..16], CN, MN, &hello(), &hello_ack()).is_ok());
 }
 
-fn seal_of(sealed: bool, session: u64) -> Seal {
-    if sealed { aead() } else { Seal::Plain { session } }
+fn seal_of(integrity: u8, session: u64) -> Seal {
+    match integrity {
+        0 => Seal::Plain { session },
+        1 => aead(),
+        _ => gcm(),
+    }
+}
+
+/// One frame, sent again: other bytes under another number, and both are genuine in their place and no other.
+#[test]
+fn no_number_of_a_counter_is_used_twice() {
+    let seal = gcm();
+    let line = line();
+    let sealed: Vec<Vec<u8>> = (0..3u8)
+        .map(|count| {
+            let (mut bytes, len) = frame(Message::ReadResp { data: &line }, 9, 0, 0, 64, &seal);
+            seal.seal(Direction::ToCn, Space::Stream(0), &mut bytes, len, 9);
+            assert_eq!(bytes[len + 16..len + 22], [0, 0, 0, 0, 0, count]);
+            assert_ne!(bytes[HEADER_LEN..len], line);
+            bytes
+        })
+        .collect();
+    assert!(sealed[0] != sealed[1] && sealed[0][..HEADER_LEN + 64] != sealed[2][..HEADER_LEN + 64]);
+    for bytes in sealed {
+        let len = HEADER_LEN + 64;
+        let opens = |direction, space, seq| seal.open(direction, space, &mut bytes.clone(), len, seq);
+        assert!(!opens(Direction::ToMn, Space::Stream(0), 9));
+        assert!(!opens(Direction::ToCn, Space::Control, 9));
+        assert!(!opens(Direction::ToCn, Space::Stream(1), 9));
+        assert!(!opens(Direction::ToCn, Space::Stream(0), 9 + 65_536));
+        assert!(opens(Direction::ToCn, Space::Stream(0), 9));
+    }
 }
 
 fn space_of(code: u16) -> Space {
@@ -284,7 +318,7 @@ fn space_of(code: u16) -> Space {
 proptest! {
     #[test]
     fn any_bytes_can_be_opened(
-        sealed: bool,
+        integrity in 0u8..3,
         session: u64,
         mut bytes in vec(any::<u8>(), 0..300),
         len in 0usize..400,
@@ -293,17 +327,17 @@ proptest! {
         seq: u64,
     ) {
         let direction = if to_cn { Direction::ToCn } else { Direction::ToMn };
-        let seal = seal_of(sealed, session);
+        let seal = seal_of(integrity, session);
         let passes = seal.open(direction, space_of(space), &mut bytes, len, seq);
         prop_assert!(!passes || len + seal.len() <= bytes.len());
-        if sealed {
+        if integrity > 0 {
             prop_assert!(!passes);
         }
     }
 
     #[test]
     fn what_is_sealed_opens_and_is_what_it_was(
-        sealed: bool,
+        integrity in 0u8..3,
         session: u64,
         body in vec(any::<u8>(), 33..1600),
         to_cn: bool,
@@ -313,7 +347,7 @@ proptest! {
         change in 1u8..=255,
     ) {
         let direction = if to_cn { Direction::ToCn } else { Direction::ToMn };
-        let seal = seal_of(sealed, session);
+        let seal = seal_of(integrity, session);
         let mut bytes = vec![0xee; frame_len(body.len(), seal.len())];
         bytes[..body.len()].copy_from_slice(&body);
         seal.seal(direction, space_of(space), &mut bytes, body.len(), seq);

@@ -6,8 +6,6 @@
 mod keyed;
 mod responder;
 
-use std::sync::OnceLock;
-
 pub use keyed::keyed;
 pub use responder::responder;
 
@@ -110,8 +108,11 @@ pub fn trailer(data: &[u8]) {
         return;
     };
     let seq = u64::from_be_bytes(*seq);
-    let plain = Seal::Plain { session: seq.rotate_left(32) };
-    let seal = if choice & 1 == 0 { &plain } else { sealed() };
+    let seal = &match (choice & 1, change & 0x80) {
+        (0, _) => Seal::Plain { session: seq.rotate_left(32) },
+        (_, 0) => sealed().0,
+        _ => sealed().1,
+    };
     let direction = if choice & 2 == 0 { Direction::ToMn } else { Direction::ToCn };
     let space = if choice & 4 == 0 { Space::Stream(*stream) } else { Space::Control };
 
@@ -142,13 +143,11 @@ pub fn trailer(data: &[u8]) {
     assert!(bytes[frame.len() + seal.len()..].iter().all(|byte| *byte == 0));
 }
 
-/// Keys of some session.
-fn sealed() -> &'static Seal {
-    static SEAL: OnceLock<Seal> = OnceLock::new();
-    SEAL.get_or_init(|| {
-        let (hello, ack) = (Hello::parse(&[1; Hello::LEN]), HelloAck::parse(&[2; HelloAck::LEN]));
-        let mac = Mac([2, 0, 0, 0, 0, 1]);
-        let aead = Aead::derive(&[3; 32], mac, Mac::BROADCAST, &hello, &ack);
-        Seal::Aead(aead.expect("the key is long enough"))
-    })
+/// Keys of some session, under a pre-shared key and between keys of nodes.
+fn sealed() -> (Seal, Seal) {
+    let (hello, ack) = (Hello::parse(&[1; Hello::LEN]), HelloAck::parse(&[2; HelloAck::LEN]));
+    let mac = Mac([2, 0, 0, 0, 0, 1]);
+    let aead = Aead::derive(&[3; 32], mac, Mac::BROADCAST, &hello, &ack);
+    let gcm = Gcm::derive(&[3; 96], mac, Mac::BROADCAST, &hello, &ack);
+    (Seal::Aead(aead.expect("the key is long enough")), Seal::Gcm(gcm))
 }

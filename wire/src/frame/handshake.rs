@@ -10,6 +10,8 @@ pub enum Integrity {
     Plain,
     /// 1: AES-128-GCM-SIV with keys from a pre-shared key, a 16-byte tag.
     Aead,
+    /// 2: AES-128-GCM with keys from a handshake between keys of nodes, a 16-byte tag and a counter of 6 bytes.
+    Gcm,
     /// Any other code.
     Unknown(u8),
 }
@@ -229,6 +231,7 @@ impl From<u8> for Integrity {
         match code {
             0 => Self::Plain,
             1 => Self::Aead,
+            2 => Self::Gcm,
             other => Self::Unknown(other),
         }
     }
@@ -239,6 +242,7 @@ impl From<Integrity> for u8 {
         match integrity {
             Integrity::Plain => 0,
             Integrity::Aead => 1,
+            Integrity::Gcm => 2,
             Integrity::Unknown(other) => other,
         }
     }

@@ -22,6 +22,7 @@ mod crc;
 mod error;
 mod extent;
 mod fault;
+mod gcm;
 mod handshake;
 mod header;
 mod limits;
@@ -38,6 +39,7 @@ pub use command::{Command, Direction, Space};
 pub use error::FrameError;
 pub use extent::{body_len, clear_len, destination, source};
 pub use fault::FaultStatus;
+pub use gcm::Gcm;
 pub use handshake::{Hello, HelloAck, HelloStatus, Integrity};
 pub use header::{Axi, ETHERTYPE_DEFAULT, HEADER_LEN, Header, LINE_SIZE, MIN_FRAME, PAGE_LINES};
 pub use limits::{

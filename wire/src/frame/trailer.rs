@@ -6,10 +6,10 @@
 
 use super::command::place;
 use super::header::field;
-use super::{Aead, Direction, Space, clear_len, crc};
+use super::{Aead, Direction, Gcm, Space, clear_len, crc};
 
 /// How frames of a session are sealed and opened.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[allow(
     clippy::large_enum_variant,
     reason = "a session begins where nothing may be allocated: in a signal handler"
@@ -23,6 +23,8 @@ pub enum Seal {
     /// An AEAD tag, 16 bytes, payload encrypted: against an attacker too. The session id is part of what the
     /// keys are derived from.
     Aead(Aead),
+    /// The same between keys of nodes, with a counter behind the tag: 22 bytes.
+    Gcm(Gcm),
 }
 
 impl Seal {
@@ -37,7 +39,14 @@ impl Seal {
         match self {
             Self::Plain { .. } => Self::PLAIN_LEN,
             Self::Aead(_) => Aead::TAG_LEN,
+            Self::Gcm(_) => Gcm::TRAILER_LEN,
         }
+    }
+
+    /// Whether it withstands an attacker.
+    #[inline]
+    pub const fn is_sealed(&self) -> bool {
+        !matches!(self, Self::Plain { .. })
     }
 
     /// Never: every session has a trailer.
@@ -63,6 +72,11 @@ impl Seal {
             Self::Aead(aead) => {
                 let (trailer, padding) = rest.split_at_mut(Aead::TAG_LEN);
                 seal_by(aead, direction, space, body, seq, trailer);
+                padding.fill(0);
+            }
+            Self::Gcm(gcm) => {
+                let (trailer, padding) = rest.split_first_chunk_mut().expect("room for the trailer");
+                gcm.seal(direction, space, body, seq, trailer);
                 padding.fill(0);
             }
         }
@@ -104,6 +118,9 @@ impl Seal {
             Self::Aead(aead) => rest
                 .first_chunk()
                 .is_some_and(|tag| open_by(aead, direction, space, body, clear_len, seq, tag)),
+            Self::Gcm(gcm) => rest
+                .first_chunk()
+                .is_some_and(|trailer| gcm.open(direction, space, body, clear_len, seq, trailer)),
         }
     }
 }

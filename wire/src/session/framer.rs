@@ -23,7 +23,7 @@ pub struct Identity {
 }
 
 /// One session's frames in one direction out and the other in.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Framer {
     pub id: Identity,
     pub seal: Seal,

@@ -18,7 +18,7 @@ use core::time::Duration;
 
 use cxloe_cc::{Config, Pacer, PacerStatus};
 use cxloe_wire::frame::WIRE_OVERHEAD;
-use cxloe_wire::frame::{Aead, HEADER_LEN, LINE_SIZE, PfcVector, Seal};
+use cxloe_wire::frame::{Gcm, HEADER_LEN, LINE_SIZE, PfcVector, Seal};
 use cxloe_wire::time::Time;
 
 use super::{Engine, EngineError, Peer};
@@ -64,7 +64,7 @@ fn since_start(now: Time) -> Duration {
 impl PeerPacer {
     /// Pays for what leaves from now on, `wire_bytes` having left before.
     pub fn new(pacing: &Pacing, sealed: bool, wire_bytes: u64, now: Time) -> PeerPacer {
-        let trailer = if sealed { Aead::TAG_LEN } else { Seal::PLAIN_LEN };
+        let trailer = if sealed { Gcm::TRAILER_LEN } else { Seal::PLAIN_LEN };
         PeerPacer {
             pacer: Pacer::new(pacing.control, pacing.bucket, since_start(now)),
             overhead: HEADER_LEN + trailer + WIRE_OVERHEAD,

@@ -4,7 +4,7 @@ use super::connection::Session;
 use super::phase::{Action, Event, Phase};
 use super::{Completions, OpError, Requester, SessionEvent};
 use crate::Transmit;
-use crate::frame::{Aead, Command, FEATURE_SHARDS, HelloAck, HelloStatus, Message, Seal, Space};
+use crate::frame::{Aead, Command, FEATURE_SHARDS, Gcm, HelloAck, HelloStatus, Message, Seal, Space};
 use crate::session::framer::{Framer, Received};
 use crate::session::infer;
 use crate::session::noise::Secret;
@@ -127,10 +127,11 @@ impl Requester {
         }
         let secret = secret.map(|secret| secret.as_slice());
         let keyed = secret.is_some();
-        let seal = match secret.or(self.config.key.as_deref()) {
-            None => Seal::Plain { session: ack.session },
-            Some(key) => {
-                let id = self.config.identity;
+        let id = self.config.identity;
+        let seal = match (secret, self.config.key.as_deref()) {
+            (None, None) => Seal::Plain { session: ack.session },
+            (Some(secret), _) => Seal::Gcm(Gcm::derive(secret, id.own, id.peer, &hello, &ack)),
+            (None, Some(key)) => {
                 match Aead::derive(key, id.own, id.peer, &hello, &ack) {
                     Ok(aead) => Seal::Aead(aead),
                     // The key is too short to be one.

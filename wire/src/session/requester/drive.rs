@@ -4,7 +4,7 @@ use super::phase::{Action, Event, Phase, next};
 use super::timers::Timer;
 use super::{Completions, OpError, Requester, SessionEvent, Stream};
 use crate::Transmit;
-use crate::frame::{Axi, Hello, HelloStatus, Integrity, MAX_FRAME_LIMIT, Message, Seal, Space};
+use crate::frame::{Axi, Hello, HelloStatus, MAX_FRAME_LIMIT, Message, Seal, Space};
 use crate::session::framer::Framer;
 use crate::time::Time;
 
@@ -108,7 +108,7 @@ impl Requester {
             instance: self.config.instance,
             streams: self.config.streams,
             max_frame: self.config.max_frame.min(MAX_FRAME_LIMIT) as u16,
-            integrity: if self.is_to_be_sealed() { Integrity::Aead } else { Integrity::Plain },
+            integrity: self.integrity_wanted(),
             shard: self.connection.shard,
             owner: self.connection.owner,
         });

@@ -15,7 +15,8 @@ use crate::frame::keyed::{
     MAC1_AT, MAC2_AT,
 };
 use crate::frame::{
-    HelloAck, HelloStatus, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_KEYED, PROTOCOL_VERSION_OLDEST, Seal,
+    HelloAck, HelloStatus, Integrity, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_KEYED,
+    PROTOCOL_VERSION_OLDEST, Seal,
 };
 use crate::session::framer::Framer;
 use crate::session::noise::{
@@ -226,6 +227,15 @@ impl Requester {
         keyed && self.streams.iter().map(Stream::sent).sum::<u64>() >= FRAMES_MAX
     }
 
+    /// The integrity that the next session is to have.
+    pub(super) fn integrity_wanted(&self) -> Integrity {
+        match (&self.keyed, self.is_to_be_sealed()) {
+            (Some(_), _) => Integrity::Gcm,
+            (None, true) => Integrity::Aead,
+            (None, false) => Integrity::Plain,
+        }
+    }
+
     /// Whether sessions to come are to be sealed.
     pub(super) fn is_to_be_sealed(&self) -> bool {
         self.config.key.is_some() || self.config.keys.is_some()
@@ -235,7 +245,7 @@ impl Requester {
     /// `sealed (pre-shared)` or `insecure`.
     pub fn integrity(&self) -> &'static str {
         let (sealed, keyed) = match self.connection.latest() {
-            Some(session) => (matches!(session.framer.seal, Seal::Aead(_)), session.keyed),
+            Some(session) => (session.framer.seal.is_sealed(), session.keyed),
             None => (self.is_to_be_sealed(), self.keyed.is_some()),
         };
         integrity_name(sealed, keyed)

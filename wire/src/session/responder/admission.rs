@@ -12,7 +12,7 @@ use super::phase::{Action, Event, Liveness, Phase, next};
 use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
 use crate::Transmit;
 use crate::frame::{
-    Aead, Axi, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, HEADER_LEN, Hello, HelloAck,
+    Aead, Axi, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, Gcm, HEADER_LEN, Hello, HelloAck,
     HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector, PublicKey, Seal, Space,
 };
 use crate::session::framer::{Framer, Identity, Received};
@@ -24,7 +24,7 @@ use crate::time::Time;
 const CHALLENGE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// A session's frames carry at least a line, whatever the trailer.
-const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + Aead::TAG_LEN;
+const FRAME_MIN: usize = HEADER_LEN + LINE_SIZE + Gcm::TRAILER_LEN;
 
 /// A sign of life older than this proves nothing.
 const SIGN_OF_LIFE_MAX_AGE: Duration = Duration::from_secs(1);
@@ -140,8 +140,11 @@ impl Responder {
         {
             return Some(ack);
         }
-        let sealed = shown.is_some() || self.config.key.is_some();
-        let integrity = if sealed { Integrity::Aead } else { Integrity::Plain };
+        let integrity = match shown {
+            Some(_) => Integrity::Gcm,
+            None if self.config.key.is_some() => Integrity::Aead,
+            None => Integrity::Plain,
+        };
         let mut ack = HelloAck {
             hello_nonce: hello.nonce,
             version_min: *self.versions.start(),
@@ -198,9 +201,10 @@ impl Responder {
         ack.session = self.nonces.next();
         ack.nonce = self.nonces.next();
         let secret = shown.map(|(_, answer)| answer.secret.as_slice());
-        let seal = match secret.or(self.config.key.as_deref()) {
-            None => Seal::Plain { session: ack.session },
-            Some(key) => match Aead::derive(key, cn, self.config.own, hello, &ack) {
+        let seal = match (secret, self.config.key.as_deref()) {
+            (None, None) => Seal::Plain { session: ack.session },
+            (Some(secret), _) => Seal::Gcm(Gcm::derive(secret, cn, self.config.own, hello, &ack)),
+            (None, Some(key)) => match Aead::derive(key, cn, self.config.own, hello, &ack) {
                 Ok(aead) => Seal::Aead(aead),
                 // The key is too short to be one.
                 Err(_) => return Some(HelloAck { status: HelloStatus::Integrity, session: 0, ..ack }),

@@ -253,7 +253,7 @@ fn cookie_ack(hello: &Hello) -> HelloAck {
         streams: 0,
         max_frame: 0,
         incarnation: 0,
-        integrity: Integrity::Aead,
+        integrity: Integrity::Gcm,
         status: HelloStatus::Cookie,
     }
 }

@@ -39,7 +39,7 @@ use super::{Retransmission, STREAMS_MAX, infer};
 use crate::Transmit;
 use crate::frame::{
     BURST_LINES_MAX, Command, FEATURES, FaultStatus, FrameView, HEADER_LEN, LINE_SIZE, Mac, Message,
-    PROTOCOL_VERSION, PROTOCOL_VERSION_KEYED, PROTOCOL_VERSION_OLDEST, PublicKey, Seal, Space,
+    PROTOCOL_VERSION, PROTOCOL_VERSION_KEYED, PROTOCOL_VERSION_OLDEST, PublicKey, Space,
 };
 use crate::time::Time;
 
@@ -399,7 +399,7 @@ impl Responder {
     pub fn statuses(&self, now: Time) -> Vec<SessionStatus> {
         let status = |s: &Session| SessionStatus {
             cn: s.cn.to_string(),
-            integrity: integrity_name(matches!(s.framer.seal, Seal::Aead(_)), s.key.is_some()).to_owned(),
+            integrity: integrity_name(s.framer.seal.is_sealed(), s.key.is_some()).to_owned(),
             streams: s.streams.len() as u8,
             max_frame: s.max_frame,
             waiting: s.streams.iter().map(Stream::waiting).sum(),
