@@ -414,10 +414,6 @@ local function trailer_by_form(tvb, body_end)
     if rest:match("^%z*$") then
         return CRC_LEN
     end
-    local counted = TAG_LEN + COUNTER_LEN
-    if left >= counted and not tvb:raw(body_end + TAG_LEN, COUNTER_LEN):match("^%z*$") then
-        return counted
-    end
     return TAG_LEN
 end
 

@@ -167,7 +167,8 @@ async fn the_document_is_whole_and_describes_the_routes_there_are() {
 #[tokio::test]
 async fn what_is_answered_is_what_is_described() {
     let folder = tempfile::tempdir().unwrap();
-    let served = Served::start(folder.path(), &["--node-timeout", "2000"]);
+    // One that a node refuses makes regions all the same.
+    let served = Served::start(folder.path(), &["--node-timeout", "2000", "--new-fabric"]);
     let client = served.client();
     let mut checked = Checked::new(&served.url).await;
     let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 1024)).await;

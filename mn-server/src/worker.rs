@@ -224,8 +224,8 @@ struct Worker {
     housekeeping_at: Time,
     /// How often the link had been opened again when this was last looked at.
     reopened: u32,
-    /// CNs that were refused for their keys, and when that was said.
-    refused: BTreeMap<Mac, Time>,
+    /// CNs that were refused for the key that they showed, or for none, and when that was said.
+    refused: BTreeMap<(Mac, bool), Time>,
 }
 
 impl Worker {
@@ -383,8 +383,9 @@ impl Worker {
         }
         for (cn, shown) in refused {
             // It goes on being refused, at every call: the log has it once a minute.
-            if self.refused.get(&cn).is_none_or(|at| now - *at > REFUSAL_EVERY) {
-                self.refused.insert(cn, now);
+            let kind = (cn, shown.is_some());
+            if self.refused.get(&kind).is_none_or(|at| now - *at > REFUSAL_EVERY) {
+                self.refused.insert(kind, now);
                 match shown {
                     Some(key) => tracing::warn!(
                         worker = index, peer = %cn, %key,

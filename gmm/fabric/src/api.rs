@@ -13,6 +13,7 @@
 //! | `GET /v1/compute-nodes` | - | array of [`ComputeNode`](crate::model::ComputeNode) |
 //! | `POST /v1/compute-nodes` | [`RegisterComputeNode`] | [`ComputeNodeRegistered`] |
 //! | `POST /v1/compute-nodes/{compute_node}/sync` | [`ComputeNodeSync`] | [`ComputeNodeSynced`] |
+//! | `DELETE /v1/compute-nodes/{compute_node}` | - | 204 |
 //! | `PUT /v1/compute-nodes/{compute_node}/quota` | [`SetQuota`] | [`ComputeNode`](crate::model::ComputeNode) |
 //! | `POST /v1/compute-nodes/{compute_node}/hold`, `…/release` | - | [`ComputeNode`](crate::model::ComputeNode) |
 //! | `GET /v1/regions` | - | array of [`RegionStatus`] |
@@ -43,6 +44,8 @@
 //! | `GET /v1/whoami` | - | [`WhoAmI`] |
 //! | `POST /v1/log-in` | - | [`WhoAmI`], with a cookie that stands for the token |
 //! | `POST /v1/log-out` | - | [`WhoAmI`], and the cookie is gone |
+//! | `GET /v1/backup` | - | all that the store has, as one text |
+//! | `POST /v1/restore` | [`RestoreStore`] | [`RestoredStore`] |
 //! | `GET /v1/health` | - | [`ManagerHealth`] |
 //! | `GET /v1/openapi.json` | - | this interface as an OpenAPI 3.1 document |
 //!

@@ -39,7 +39,7 @@ impl Logins {
             .join(LOGINS_FILE)
     }
 
-    /// Those at `path`; none where there is no file.
+    /// Those at `path`; none where there is no file, or one of another user.
     ///
     /// # Errors
     /// When it cannot be read, or is none.
@@ -52,7 +52,13 @@ impl Logins {
         };
         match fs::read(path) {
             Ok(bytes) => serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string())),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            // Under `sudo` and its like, $HOME is somebody else's.
+            Err(error)
+                if [std::io::ErrorKind::NotFound, std::io::ErrorKind::PermissionDenied]
+                    .contains(&error.kind()) =>
+            {
+                Ok(Self::default())
+            }
             Err(error) => Err(failed(error.to_string())),
         }
     }

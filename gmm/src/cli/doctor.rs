@@ -82,7 +82,8 @@ fn examine(config: &Config) -> Vec<Check> {
     // By its socket, if it has one: that needs no token.
     let url = match &config.socket {
         Some(socket) if !config.insecure => format!("unix:{}", socket.display()),
-        _ => format!("http://{}", reachable(config.listen)),
+        _ if config.insecure => format!("http://{}", reachable(config.listen)),
+        _ => format!("https://{}", reachable(config.listen)),
     };
     let asked = matches!(bound, Err(ErrorKind::AddrInUse)).then(|| Asked::at(&url, None));
     let running = asked.as_ref().is_some_and(|asked| asked.health.is_ok());

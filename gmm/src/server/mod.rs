@@ -48,7 +48,7 @@ use leader_election::LeaderElection;
 use leader_term::LeaderTerm;
 use origin::HostNames;
 
-use crate::store::{Lease, RedbStore, StoreError, StorePlace};
+use crate::store::{EtcdPlace, Lease, RedbStore, StoreError, StorePlace};
 use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer};
 use cxloe_daemon::{Bound, SocketError};
 use cxloe_fm::listener::FmListenError;
@@ -120,6 +120,12 @@ fn listen_hint(error: &std::io::Error) -> &'static str {
     }
 }
 
+/// A store in a file is open before anything is served; one in etcd is reached later, and again and again.
+enum Opened<'a> {
+    File(RedbStore, &'a Path),
+    Etcd(&'a EtcdPlace),
+}
+
 /// A manager that serves. Dropping it without [`Server::stop`] breaks everything off.
 pub struct Server {
     address: SocketAddr,
@@ -147,6 +153,11 @@ impl Server {
         let listen = |source| ServerError::Listen { address, source };
         let tcp = TcpListener::bind(address).await.map_err(listen)?;
         let address = tcp.local_addr().map_err(listen)?;
+        // Before the socket, which lies beside it unless told otherwise.
+        let place = match &config.store {
+            StorePlace::File(path) => Opened::File(RedbStore::open(path)?, path),
+            StorePlace::Etcd(place) => Opened::Etcd(place),
+        };
         // Everybody on this machine may connect: what they may do then is decided by who they are.
         let socket_mode = if config.insecure { 0o600 } else { 0o666 };
         let socket =
@@ -160,9 +171,8 @@ impl Server {
         let names = authority::names(address, host_names(&config));
         let election = LeaderElection::new(HostNames::new(&config.allow_hosts, config.advertise.as_deref()));
         let (abdicate, told) = watch::channel(false);
-        let reigning = match &config.store {
-            StorePlace::File(path) => {
-                let store = RedbStore::open(path)?;
+        let reigning = match place {
+            Opened::File(store, path) => {
                 let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
                 door.set_authority(Authority::in_folder(folder.unwrap_or(Path::new(".")))?.into());
                 let mut term = LeaderTerm::begin(Box::new(store), &config)?;
@@ -174,10 +184,10 @@ impl Server {
                 election.show(term.core());
                 tokio::spawn(leader_term::alone(term, election.clone(), told))
             }
-            StorePlace::Etcd(place) if config.advertise.is_none() && address.ip().is_unspecified() => {
+            Opened::Etcd(place) if config.advertise.is_none() && address.ip().is_unspecified() => {
                 return Err(ServerError::Advertise { store: place.to_string(), address });
             }
-            StorePlace::Etcd(place) => tokio::spawn(leader_term::among(
+            Opened::Etcd(place) => tokio::spawn(leader_term::among(
                 config.clone(),
                 place.clone(),
                 election.clone(),

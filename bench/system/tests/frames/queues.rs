@@ -12,7 +12,7 @@ use cxloe_link::fault::FaultInjector;
 use cxloe_link::{Backend, Encap, Link, LinkConfig, join_queues};
 use cxloe_mn::admin::client::ask;
 use cxloe_port::port::{Port, PortError};
-use cxloe_system::cable::{CN_AT, cable_for};
+use cxloe_system::cable::{CN_AT, Over, cable_for};
 use cxloe_system::node::{MemoryNode, config_to, link_on, port_of, queues_on};
 use cxloe_system::{LIMIT, Outcome, Test, ensure, text};
 use cxloe_wire::frame::Mac;
@@ -48,9 +48,9 @@ fn node(lab: &Lab, backend: Backend, folder: &Path) -> Outcome<MemoryNode> {
 }
 
 fn node_inside(lab: &Lab, backend: Backend, encap: Encap, folder: &Path) -> Outcome<MemoryNode> {
-    let (socket, peer, encap) = (folder.join("mn.sock"), format!("{CN}={CN_AT}"), encap.to_string());
-    let more = ["--workers", "4", "--socket", text(&socket), "--encap", &encap, "--udp-peer", &peer];
-    MemoryNode::start_with(lab, "mn0", backend, &[(CN, REGION)], folder, &more)
+    let (socket, peer) = (folder.join("mn.sock"), format!("{CN}={CN_AT}"));
+    let more = ["--workers", "4", "--socket", text(&socket), "--udp-peer", &peer];
+    MemoryNode::start_with(lab, "mn0", Over { backend, encap }, &[(CN, REGION)], folder, &more)
 }
 
 fn on(link: Box<dyn Link>) -> Outcome<Port> {

@@ -256,6 +256,7 @@ impl EventKind {
         "quota_set",
         "aer_generated",
         "memory_node_forgotten",
+        "compute_node_forgotten",
         "orphans_found",
         "orphans_released",
         "fabric_adopted",
@@ -265,7 +266,6 @@ impl EventKind {
         "compute_node_joined",
         "memory_node_revoked",
         "compute_node_revoked",
-        "compute_node_forgotten",
     ];
 
     /// Its place in [`LABELS`](Self::LABELS).
@@ -290,16 +290,16 @@ impl EventKind {
             Self::QuotaSet { .. } => 16,
             Self::AerGenerated { .. } => 17,
             Self::MemoryNodeForgotten { .. } => 18,
-            Self::OrphansFound { .. } => 19,
-            Self::OrphansReleased { .. } => 20,
-            Self::FabricAdopted { .. } => 21,
-            Self::TokenCreated { .. } => 22,
-            Self::TokenRevoked { .. } => 23,
-            Self::MemoryNodeJoined { .. } => 24,
-            Self::ComputeNodeJoined { .. } => 25,
-            Self::MemoryNodeRevoked { .. } => 26,
-            Self::ComputeNodeRevoked { .. } => 27,
-            Self::ComputeNodeForgotten { .. } => 28,
+            Self::ComputeNodeForgotten { .. } => 19,
+            Self::OrphansFound { .. } => 20,
+            Self::OrphansReleased { .. } => 21,
+            Self::FabricAdopted { .. } => 22,
+            Self::TokenCreated { .. } => 23,
+            Self::TokenRevoked { .. } => 24,
+            Self::MemoryNodeJoined { .. } => 25,
+            Self::ComputeNodeJoined { .. } => 26,
+            Self::MemoryNodeRevoked { .. } => 27,
+            Self::ComputeNodeRevoked { .. } => 28,
         }
     }
 

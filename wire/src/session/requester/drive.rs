@@ -85,6 +85,9 @@ impl Requester {
         if !phase.awaits_start() {
             self.timers.stop(Timer::GiveUp);
         }
+        if !phase.has_session() {
+            self.timers.stop(Timer::Rekey);
+        }
         if phase.takes_requests() && !before.takes_requests() {
             // What waited for that is due.
             self.timers.arm(Timer::Streams, Time::ZERO);

@@ -152,8 +152,11 @@ impl Doors {
             };
             regions.into_iter().find(usable).map(|known| known.hpa)
         })?;
-        cxloe_system::lines::fill(&mut port, hpa, 64 << 10, seed)?;
-        port.flush()?;
+        // Attached is before the session is open.
+        eventually("lines are written", || {
+            cxloe_system::lines::fill(&mut port, hpa, 64 << 10, seed).ok()?;
+            port.flush().ok()
+        })?;
         cxloe_system::lines::verify(&mut port, hpa, 64 << 10, seed)
     }
 }

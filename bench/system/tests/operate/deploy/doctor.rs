@@ -226,7 +226,7 @@ pub fn wrong_options_and_absent_peers_are_named() -> Outcome {
     cxloe_lab::Process::log_to(&mut command, &rig.path("gmm.log"))?;
     let running = rig.lab.spawn("mn", command)?;
     eventually("the manager's doctor sees it", || {
-        let found = examine(&rig, "mn", "gmm", &["--listen", "127.0.0.1:7440", "--data-dir", &store]).ok()?;
+        let found = examine(&rig, "mn", "gmm", &serve[1..]).ok()?;
         found.expect("manager", "ok", "0 of 0 memory nodes").ok()
     })?;
     drop(running);
