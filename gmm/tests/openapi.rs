@@ -320,6 +320,8 @@ async fn what_is_answered_is_what_is_described() {
     })
     .await;
     checked.ask(delete.clone(), "/v1/memory-nodes/{name}", "/v1/memory-nodes/mn1?force=true", None).await;
+    let nobody = "/v1/compute-nodes/nobody";
+    checked.ask(delete.clone(), "/v1/compute-nodes/{compute_node}", nobody, None).await;
 
     let mut access = async |method: &Method, path: &str, target: &str, body: Option<Value>| {
         let (status, said) = checked.ask(method.clone(), path, target, body).await;
@@ -355,7 +357,11 @@ async fn what_is_answered_is_what_is_described() {
     let unanswered: Vec<_> = all.difference(&checked.succeeded).collect();
     let [log_in, renew]: [Operation; 2] =
         ["/v1/log-in", "/v1/renew"].map(|path| ("POST".into(), path.into()));
-    assert_eq!(unanswered, [&stream, &log_in, &reset, &renew]);
+    let elsewhere =
+        [("DELETE", "/v1/compute-nodes/{compute_node}"), ("GET", "/v1/backup"), ("POST", "/v1/restore")]
+            .map(|(method, path)| Operation::from((method.to_owned(), path.to_owned())));
+    let [forget, backup, restore] = &elsewhere;
+    assert_eq!(unanswered, [forget, backup, &stream, &log_in, &reset, &renew, restore]);
     let lists = |path: &String| !path.contains('{');
     let never_refused: Vec<_> = all.difference(&checked.refused).filter(|(_, path)| !lists(path)).collect();
     assert!(never_refused.is_empty(), "{never_refused:?}");

@@ -56,7 +56,7 @@ pub struct StationKeys {
     pub own: Option<Arc<NodeKey>>,
     /// Public keys of memory nodes that were named to this node; they outweigh the manager's.
     pub named: BTreeMap<Mac, PublicKey>,
-    /// Public keys of memory nodes as the manager told them last.
+    /// Public keys of memory nodes that the manager has told.
     pub told: BTreeMap<Mac, PublicKey>,
     /// What the clock of the wall showed at [`Time::ZERO`], in nanoseconds since the Unix epoch.
     pub epoch_ns: u64,
@@ -133,7 +133,8 @@ impl Station {
 
     /// Takes over which public key is which memory node's: sessions that were agreed on otherwise are agreed on anew.
     pub fn tell_keys(&mut self, engine: &mut Engine, told: BTreeMap<Mac, PublicKey>, now: Time) {
-        self.keys.told = told;
+        // What was known of a key stays: between two regions on a memory node it is not told.
+        self.keys.told.extend(told);
         engine.set_keys(|mac| self.keys.with(mac), now);
     }
 

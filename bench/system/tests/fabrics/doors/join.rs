@@ -11,6 +11,8 @@ use nix::sys::signal::Signal;
 use super::{CN, Doors};
 
 pub fn nodes_join_by_one_command_serve_and_start_again() -> Outcome {
+    // Its pool is plain memory, and it starts again.
+    cxloe_lab::expect_error("the memory node has lost its content");
     let mut doors = Doors::new()?;
     doors.join_mn()?;
     doors.join_cn()?;

@@ -116,6 +116,10 @@ pub fn describe(row: &mut Row, frame: &[u8], sealed: bool) {
         // Not a whole one.
         _ => put("unknown", hex(trailer)),
     }
+    let padding = match trailer.len() {
+        Seal::PLAIN_LEN if !sealed => padding.get(keyed_len(header.command, payload)..).unwrap_or(padding),
+        _ => padding,
+    };
     if !padding.is_empty() {
         put("padding", hex(padding));
     }
@@ -125,6 +129,16 @@ pub fn describe(row: &mut Row, frame: &[u8], sealed: bool) {
         put("sealed", hex(&payload[clear..]));
     }
     describe_clear(&mut put, header.command, &payload[..clear.min(payload.len())]);
+}
+
+/// Bytes behind the checksum of a handshake that only ends with keys read.
+fn keyed_len(command: u8, payload: &[u8]) -> usize {
+    match command {
+        0x10 if payload.starts_with(&[0, 2]) => 108 + 16 + 16,
+        0x90 if payload[4] == 9 => 12 + 16 + 16,
+        0x90 => 48 + 16,
+        _ => 0,
+    }
 }
 
 /// What the payload of a frame that can be delimited shows, also when it makes no sense.
