@@ -26,7 +26,7 @@ impl Manager {
     /// be stored as one.
     ///
     /// # Errors
-    /// Any [`RestoreError`]; nothing is changed then.
+    /// A `RestoreError`; nothing is changed then.
     pub fn restore(
         &mut self,
         mut state: State,
