@@ -200,7 +200,14 @@ impl Responder {
         if shown == known {
             return None;
         }
-        self.event(ResponderEvent::KeyRefused { cn, shown });
+        // Said once until it is taken: a flood of them is to push no other event out.
+        let said = |event: &ResponderEvent| match event {
+            ResponderEvent::KeyRefused { cn: of, shown: by } => (*of, by.is_some()) == (cn, shown.is_some()),
+            _ => false,
+        };
+        if !self.events.iter().any(said) {
+            self.event(ResponderEvent::KeyRefused { cn, shown });
+        }
         Some(if shown.is_some() { HelloStatus::NotAllowed } else { HelloStatus::KeyNeeded })
     }
 
