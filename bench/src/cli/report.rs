@@ -123,6 +123,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
         ways: Ways::One,
         granularity: Granularity::PAGE,
         rate_control: Switch::On,
+        identity: None,
         node_key: None,
         no_echo: false,
     };

@@ -105,6 +105,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         granularity: args.region.granularity,
         timeout: Duration::from_secs(10),
         rate_control: (args.region.rate_control == Switch::On).then(RateControl::default),
+        identity: args.region.identity.clone(),
         node_key: args.region.node_key.clone(),
     };
     let plan = ScalePlan {
