@@ -182,13 +182,16 @@ impl Shell {
     async fn destroy_own(&self, contact: &Contact, name: &Name) -> Result<(), Break> {
         let client = contact.client();
         let none = |error: &ClientError| error.code() == Some(ErrorCode::NotFound);
-        match contact.ask(client.region(name)).await {
+        let created_ms = match contact.ask(client.region(name)).await {
             Ok(region) if region.owner != self.options.cn => return Ok(()),
-            Ok(_) => {}
+            Ok(region) => region.created_ms,
             Err(Break::Client(error)) if none(&error) => return Ok(()),
             Err(reason) => return Err(reason),
-        }
-        match contact.ask(client.destroy_region(name, DestroyRegion { force: true, wait_ms: 0 })).await {
+        };
+        // Of the one that was looked at, or none: meanwhile there may be another one of its name.
+        let created_ms = self.controller.created_ms(name).unwrap_or(created_ms);
+        let now = DestroyRegion { force: true, wait_ms: 0, created_ms: Some(created_ms) };
+        match contact.ask(client.destroy_region(name, now)).await {
             Ok(_) => {
                 tracing::info!(region = %name, "destroyed the region of a program that has not done so itself")
             }

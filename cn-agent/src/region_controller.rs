@@ -108,6 +108,18 @@ impl RegionController {
         Ok(RegionController { inner: Arc::new(Mutex::new(inner)), listing })
     }
 
+    /// This node has joined with a manager that had come so far; none: it has not joined. To be told before the manager is
+    /// asked anything.
+    ///
+    /// # Errors
+    /// Any [`ControllerError`].
+    pub fn join(&self, joined: Option<Watermark>) -> Result<(), ControllerError> {
+        self.change(|attachments| {
+            attachments.join(joined);
+            Vec::new()
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -203,10 +215,27 @@ impl RegionController {
         }
         let started = shared_state::started(pid).ok_or_else(|| Refused::Unseen(unseen(pid)))?;
         let mut next = inner.leases.clone();
-        let holder = Holder { pid, started, boot: inner.boot.clone(), uid: Some(uid) };
+        let boot = inner.boot.clone();
+        let holder = Holder { pid, started, boot, uid: Some(uid), created_ms: None };
         let limit = if has_all_rights(uid) { leases::LEASES_MAX } else { leases::LEASES_OF_ONE_MAX };
         next.keep(region, holder, limit).map_err(|leases::Full| Refused::Leases { limit })?;
         inner.keep(next).map_err(|error| Refused::System(error.to_string()))
+    }
+
+    /// The manager has created a temporary region, at this time.
+    ///
+    /// # Errors
+    /// It could not be kept.
+    pub fn lease_created(&self, region: &Name, created_ms: u64) -> Result<(), StateError> {
+        let mut inner = self.lock();
+        let mut next = inner.leases.clone();
+        next.created(region, created_ms);
+        inner.keep(next)
+    }
+
+    /// When a temporary region was created: milliseconds since the Unix epoch, if the manager has said so.
+    pub fn created_ms(&self, region: &Name) -> Option<u64> {
+        self.lock().leases.holder(region)?.created_ms
     }
 
     /// The user for whose program a region was created; `None`: it was not.

@@ -105,7 +105,10 @@ async fn ask(
             (2, Some(pick)) => {
                 let (region, _) = own.swap_remove(pick);
                 ledger.note(&region, |told| told.destroy_asked = true);
-                match client.destroy_region(&name(&region), DestroyRegion { force: true, wait_ms }).await {
+                match client
+                    .destroy_region(&name(&region), DestroyRegion { force: true, wait_ms, created_ms: None })
+                    .await
+                {
                     Ok(_) => {
                         ledger.answered(&region, |told| told.destroyed = true);
                         false
@@ -279,8 +282,9 @@ fn everything_can_be_had_back(runtime: &tokio::runtime::Runtime, folder: &Path, 
     let client = served.client();
     runtime.block_on(async {
         for region in client.regions().await.unwrap() {
-            let destroyed =
-                client.destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 0 }).await;
+            let destroyed = client
+                .destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 0, created_ms: None })
+                .await;
             // One that was being taken down before may have come to its end meanwhile.
             let refused = destroyed.is_err_and(|error| error.code() != Some(ErrorCode::NotFound));
             assert!(!refused, "{} cannot be destroyed", region.name);

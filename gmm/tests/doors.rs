@@ -334,11 +334,41 @@ async fn a_tenant_has_regions_of_its_own_up_to_its_quota() {
     );
     assert_eq!(code(tenant.create_region(&create("theirs", 1, 2)).await), ErrorCode::Forbidden);
     rig.admin.create_region(&create("theirs", 1, 2)).await.unwrap();
-    let destroy = cxloe_fabric::api::DestroyRegion { force: true, wait_ms: 5000 };
+    let destroy = cxloe_fabric::api::DestroyRegion { force: true, wait_ms: 5000, created_ms: None };
     assert_eq!(code(tenant.destroy_region(&name("theirs"), destroy).await), ErrorCode::Forbidden);
     assert_eq!(code(tenant.create_token(&role(Role::Admin)).await.map(drop)), ErrorCode::Forbidden);
     tenant.destroy_region(&name("mine"), destroy).await.unwrap();
     assert_eq!(tenant.regions().await.unwrap().len(), 1, "it sees all");
+}
+
+#[tokio::test]
+async fn a_tenant_changes_nothing_of_anothers_by_any_route() {
+    let rig = Rig::start();
+    let (_node, _) = ObedientNode::start(rig.admin.clone(), memory_node("mn0", 1, 64)).await;
+    for last in 1..=2 {
+        rig.admin.register_compute_node(&compute_node(&format!("cn{last}"), last)).await.unwrap();
+    }
+    let theirs = rig.admin.create_region(&CreateRegion::new(name("a"), EXTENT, cn(1))).await.unwrap();
+    let tenant = rig.token(CreateToken { compute_nodes: vec![cn(2)], ..role(Role::Tenant) }).await;
+    let tenant = rig.http(Some(&tenant)).await;
+    let (_, document) = tenant.ask(Method::GET, "/v1/openapi.json", None).await;
+    let mut tried = 0;
+    for (method, path, right) in operations(&document) {
+        if right == "viewer" || right == "anybody" {
+            continue;
+        }
+        let body = match path.as_str() {
+            "/v1/regions" => serde_json::json!({"name": "b", "size": EXTENT, "owner": cn(1)}),
+            grow if grow.ends_with("/grow") => serde_json::json!({"size": 2 * EXTENT}),
+            _ => serde_json::json!({}),
+        };
+        let (status, said) = tenant.ask(method.clone(), &path, Some(body)).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{method} {path} ({right}): {said}");
+        tried += usize::from(right == "tenant");
+    }
+    assert!(tried >= 6, "create, grow, disable, enable, reset, destroy: {tried}");
+    assert_eq!(rig.admin.region(&name("a")).await.unwrap(), theirs);
+    assert_eq!(rig.admin.regions().await.unwrap().len(), 1);
 }
 
 #[tokio::test]

@@ -179,7 +179,7 @@ async fn destroying_tells_how_far_it_has_come() {
     let node = PatientNode::start(client.clone(), memory_node("mn0", 0, 64)).await;
     client.create_region(&CreateRegion::new(name("r"), 4 * EXTENT, cn(1))).await.unwrap();
     node.orders().zero_only = Some(3 * EXTENT);
-    let short = DestroyRegion { force: true, wait_ms: SHORT_MS };
+    let short = DestroyRegion { force: true, wait_ms: SHORT_MS, created_ms: None };
     assert!(matches!(client.destroy_region(&name("r"), short).await.unwrap(), Destroyed::Draining(_)));
     eventually("three quarters", || async {
         let status = client.region_status(&name("r")).await.unwrap();
@@ -187,7 +187,7 @@ async fn destroying_tells_how_far_it_has_come() {
     })
     .await;
     node.orders().zero_only = None;
-    let long = DestroyRegion { force: true, wait_ms: LONG_MS };
+    let long = DestroyRegion { force: true, wait_ms: LONG_MS, created_ms: None };
     match client.destroy_region(&name("r"), long).await {
         Ok(destroyed) => assert_eq!(destroyed, Destroyed::Gone),
         Err(error) => assert_eq!(error.code(), Some(ErrorCode::NotFound), "{error}"),

@@ -10,7 +10,7 @@ use cxloe_fabric::client::{Client, ClientError, Destroyed};
 use cxloe_fabric::model::{CommandResult, EventKind, Health, NodeAction, RegionState};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-const FORCE: DestroyRegion = DestroyRegion { force: true, wait_ms: 10_000 };
+const FORCE: DestroyRegion = DestroyRegion { force: true, wait_ms: 10_000, created_ms: None };
 
 #[tokio::test]
 async fn a_region_lives_from_creation_to_destruction() {
@@ -50,7 +50,7 @@ async fn a_region_lives_from_creation_to_destruction() {
     let health = client.health().await.unwrap();
     assert_eq!((health.memory_nodes.reachable, health.compute_nodes.reachable, health.regions), (1, 1, 1));
 
-    let polite = DestroyRegion { force: false, wait_ms: 0 };
+    let polite = DestroyRegion { force: false, wait_ms: 0, created_ms: None };
     let error = client.destroy_region(&name("r"), polite).await.unwrap_err();
     assert_eq!(error.code(), Some(ErrorCode::RegionInUse));
     assert_eq!(client.destroy_region(&name("r"), FORCE).await.unwrap(), Destroyed::Gone);
@@ -97,7 +97,7 @@ async fn waiting_is_bounded_and_goes_on_without_the_caller() {
     assert!(matches!(draining.commands[0].action, NodeAction::UnmapCmem(_)));
     assert_eq!(client.region(&name("r")).await.unwrap().state, RegionState::Draining);
 
-    let waiting = DestroyRegion { force: true, wait_ms: 50 };
+    let waiting = DestroyRegion { force: true, wait_ms: 50, created_ms: None };
     let destroyed = client.destroy_region(&name("r"), waiting).await.unwrap();
     assert!(
         matches!(destroyed, Destroyed::Draining(left) if left.region.failure.as_deref().unwrap().contains("page table"))

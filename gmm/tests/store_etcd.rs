@@ -92,7 +92,7 @@ fn what_arrives_late_changes_nothing() {
     let mut manager = manager(&mut store);
     for region in ["r0", "r1", "r2"] {
         store.commit(&create(&mut manager, region)).unwrap();
-        let destroy = Command::DestroyRegion { name: name(region), force: true };
+        let destroy = Command::DestroyRegion { name: name(region), force: true, created_ms: None };
         store.commit(&manager.apply(destroy, 4).unwrap().changes).unwrap();
     }
     drop(store);

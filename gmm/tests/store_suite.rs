@@ -269,7 +269,7 @@ impl<'a> Run<'a> {
             }
             Step::Destroy(pick) => {
                 if let Some(name) = self.region(pick) {
-                    self.apply(Command::DestroyRegion { name, force: true });
+                    self.apply(Command::DestroyRegion { name, force: true, created_ms: None });
                 }
             }
             Step::Disable(pick, on) => {
@@ -359,7 +359,8 @@ fn a_large_batch_is_one(kind: &mut dyn Kind) {
         batch.extend(run.manager.apply(Command::CreateRegion(create), 2).unwrap().changes);
     }
     for region in 0..100 {
-        let destroy = Command::DestroyRegion { name: name(&format!("large-{region}")), force: true };
+        let destroy =
+            Command::DestroyRegion { name: name(&format!("large-{region}")), force: true, created_ms: None };
         batch.extend(run.manager.apply(destroy, 3).unwrap().changes);
     }
     assert!(batch.len() > 5000, "{} changes", batch.len());

@@ -139,6 +139,7 @@ fn run(config: &Config) -> Result<(), Failure> {
             let options = ManagerLinkOptions {
                 identity: NodeIdentity::read_if_given(config.identity.as_deref())?,
                 state: Some(state),
+                heard: Some(StateFile::at(config.heard_path())?),
                 kind: config.device,
                 udp: config.is_over_udp().then(|| own_address(&configs[0])).transpose()?,
                 peers: udp.peers,

@@ -9,7 +9,7 @@ use cxloe_daemon::{Backoff, Connection};
 use cxloe_fabric::api::MemoryNodeRegistered;
 use cxloe_fabric::model::{CommandResult, LeaderTerm, Mapping, Name, NodeAction, NodeCommand, Watermark};
 use cxloe_mn::control::{
-    AUTHORISATION_MS, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal,
+    AUTHORISATION_MS, Heard, JobError, ManagerLink, ManagerLinkError, ManagerLinkOptions, Mappings, Refusal,
     StaticMap, StaticMapError,
 };
 use cxloe_mn::pool::{Host, MpAddr, MpExtent, Pool, PoolOptions, PoolSpec};
@@ -305,6 +305,18 @@ fn without_word_from_a_manager_for_a_day_nobody_is_served_and_nothing_is_lost() 
     assert_eq!((m.expire(5000 + AUTHORISATION_MS), m.len()), (2, 0));
     assert_eq!((m.table().lookup(CN1, 0), m.table().lookup(CN1, 1)), (None, None));
     assert_eq!((m.expire(5000 + AUTHORISATION_MS), m.held()), (0, held), "once, and it is still held");
+    // Started anew before the day is over, with the clock as it is or set back: it goes on counting.
+    let kept = Heard { kept_ms: 7_000, silent_ms: AUTHORISATION_MS - 10 };
+    for (wall_ms, left_ms) in [(7_004, 6), (3, 10)] {
+        let (mut anew, _) = with_orphans(4);
+        let job = anew.registered(&listed).unwrap();
+        anew.finish(job, Ok(()));
+        anew.resume(kept.silent_at(wall_ms));
+        assert_eq!((anew.expire(left_ms - 1), anew.len()), (0, 2));
+        assert_eq!(anew.expire(left_ms), 2, "by a wall clock at {wall_ms}");
+        anew.confirm(left_ms);
+        assert_eq!(anew.silent_ms(left_ms + 1), 1, "word of a manager ends the silence of before, too");
+    }
     // The manager is there again: one extent is listed, the other it knows of and unmaps, the third is an orphan as before.
     let back = MemoryNodeRegistered { unowned: (2..8).collect(), ..answer };
     let job = m.registered(&back).unwrap();

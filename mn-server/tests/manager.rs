@@ -125,7 +125,7 @@ async fn story() {
     // A destroyed region is out of reach and zeroed when that is answered.
     client.create_region(&CreateRegion::new(name("b"), EXTENT, owner)).await.unwrap();
     assert_eq!(table.iter().count(), 4);
-    let destroy = DestroyRegion { force: true, wait_ms: 10_000 };
+    let destroy = DestroyRegion { force: true, wait_ms: 10_000, created_ms: None };
     assert_eq!(client.destroy_region(&name("b"), destroy).await.unwrap(), Destroyed::Gone);
     assert_eq!(table.iter().count(), 3);
 

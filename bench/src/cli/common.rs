@@ -133,6 +133,10 @@ pub struct RegionArgs {
     #[arg(long, value_name = "ignore|trust", default_value = "ignore", help_heading = "Memory")]
     pub pfc: PfcTrust,
 
+    /// The file by which this compute node is known to the manager, as `cn-agent join` has written it
+    #[arg(long, env = "CXLOE_IDENTITY", value_name = "FILE", help_heading = "Memory")]
+    pub identity: Option<PathBuf>,
+
     /// This compute node's key: sessions with memory nodes that have one are sealed; made if there is none in FILE
     #[arg(long, value_name = "FILE", help_heading = "Memory")]
     pub node_key: Option<PathBuf>,
@@ -228,6 +232,7 @@ impl Session {
             granularity: region.granularity,
             timeout: Duration::from_secs(10),
             rate_control: region.rates(),
+            identity: region.identity.clone(),
             node_key: region.node_key.clone(),
         })?;
         let info = port.link().info().clone();

@@ -162,6 +162,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         granularity: Granularity::PAGE,
         timeout: Duration::from_secs(10),
         rate_control: (args.rate_control == Switch::On).then(RateControl::default),
+        identity: None,
         node_key: None,
     })?;
     let Connected { mut port, region, hpa, peer, lease } = connected;

@@ -124,6 +124,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
         granularity: Granularity::PAGE,
         rate_control: Switch::On,
         pfc: PfcTrust::Ignore,
+        identity: None,
         node_key: None,
         no_echo: false,
     };

@@ -104,6 +104,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         granularity: args.region.granularity,
         timeout: Duration::from_secs(10),
         rate_control: args.region.rates(),
+        identity: args.region.identity.clone(),
         node_key: args.region.node_key.clone(),
     };
     let plan = ScalePlan {

@@ -78,6 +78,7 @@ impl Peer for Cxloe {
             granularity: Granularity::PAGE,
             timeout: Duration::from_secs(60),
             rate_control: Some(RateControl::default()),
+            identity: None,
             node_key: None,
         })?;
         let Connected { mut port, hpa, lease, .. } = connected;

@@ -172,7 +172,10 @@ pub async fn measure(place: &Place, size: Size, creates: u32, clients: u32) -> R
             return Err(LiveError::NotActive(made.state));
         }
         let began = Instant::now();
-        served.client.destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 10_000 }).await?;
+        served
+            .client
+            .destroy_region(&region.name, DestroyRegion { force: true, wait_ms: 10_000, created_ms: None })
+            .await?;
         destroy.add(began.elapsed());
     }
 

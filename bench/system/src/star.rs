@@ -205,7 +205,7 @@ impl Star {
     /// # Errors
     /// What the manager or the node says.
     pub fn destroy(&self, name: &str) -> Outcome {
-        let destroy = DestroyRegion { force: true, wait_ms: WAIT_MS };
+        let destroy = DestroyRegion { force: true, wait_ms: WAIT_MS, created_ms: None };
         self.ask(self.manager.destroy_region(&self::name(name), destroy))?;
         eventually(&format!("region {name} is gone"), || {
             self.ask(self.manager.region(&self::name(name))).is_err().then_some(())

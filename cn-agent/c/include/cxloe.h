@@ -51,7 +51,9 @@ struct cxloe_options {
 struct cxloe_link {
     /* The network interface. */
     const char *interface_name;
-    /* The manager's URL, as http://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock. */
+    /* The manager's URL, as https://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock. Over TLS, the program shows the certificate
+       in the file that CXLOE_IDENTITY in the environment names, and seals its sessions with the key in the one that
+       CXLOE_NODE_KEY names: those that `cn-agent join` has written for this interface. */
     const char *manager;
     /* "auto", "xdp", "packet", "pnet" or "udp"; "udp:ADDRESS:PORT" or "udp::PORT" to listen elsewhere than at the
        interface's address and port 63669, which another process may have. */

@@ -68,6 +68,7 @@ impl Region {
             extras: Extras::default(),
             wait: WaitStyle::Busy,
             manager: manager.into(),
+            identity: std::env::var_os("CXLOE_IDENTITY").map(Into::into),
             region: Some(name.into()),
             size: 0,
             ways: Ways::One,

@@ -179,6 +179,14 @@ pub enum Refused {
         /// The limit.
         limit: usize,
     },
+    /// The user who asks, or all users, have as many connections as there may be.
+    #[error(
+        "there are {limit} connections to the agent already, as many as one user, or all users together, may have; close one, or try again"
+    )]
+    Connections {
+        /// The limit.
+        limit: usize,
+    },
     /// It is about to stop.
     #[error("the agent is ending")]
     Ending,

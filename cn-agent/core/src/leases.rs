@@ -26,6 +26,10 @@ pub struct Holder {
     /// Its user; none is said by earlier releases.
     #[serde(default)]
     pub uid: Option<u32>,
+    /// When the manager created the region, in milliseconds since the Unix epoch, if it has answered: another one of that
+    /// name is not this one.
+    #[serde(default)]
+    pub created_ms: Option<u64>,
 }
 
 /// Names that one user's programs hold at most, unless the user is root or the agent's.
@@ -58,6 +62,13 @@ impl Leases {
         self.0.get(region)
     }
 
+    /// The manager has created the region at this time.
+    pub fn created(&mut self, region: &Name, created_ms: u64) {
+        if let Some(holder) = self.0.get_mut(region) {
+            holder.created_ms = Some(created_ms);
+        }
+    }
+
     /// There is no such region any more.
     pub fn forget(&mut self, region: &Name) {
         self.0.remove(region);
@@ -84,7 +95,7 @@ mod tests {
     }
 
     fn holder(pid: u32) -> Holder {
-        Holder { pid, started: 7, boot: "b".into(), uid: Some(pid % 2) }
+        Holder { pid, started: 7, boot: "b".into(), uid: Some(pid % 2), created_ms: None }
     }
 
     #[test]
@@ -95,6 +106,9 @@ mod tests {
         assert_eq!(leases.abandoned(there), [name(1)]);
         let kept: Leases = serde_json::from_str(&serde_json::to_string(&leases).unwrap()).unwrap();
         assert_eq!(kept.abandoned(there), [name(1)], "also for a successor");
+        leases.created(&name(1), 77);
+        leases.created(&name(9), 78);
+        assert_eq!(leases.holder(&name(1)).and_then(|holder| holder.created_ms), Some(77));
         leases.forget(&name(1));
         assert!(leases.abandoned(there).is_empty() && !leases.is_empty());
     }

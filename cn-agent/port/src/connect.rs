@@ -2,7 +2,7 @@
 //! gets a region, and reaches it by a line port in its own process.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use cxloe_cn_core::engine::Engine;
 use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{CnId, Leg, MacError, Name, NameError, Region, Watermark};
+use cxloe_fabric::trust::{Credentials, Identity};
 use cxloe_link::keys::{KeyFileError, SYSTEM, epoch_ns, node_key};
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::udp::own_address;
@@ -37,6 +38,9 @@ pub struct ConnectOptions {
     pub wait: WaitStyle,
     /// The manager's URL.
     pub manager: String,
+    /// File with the certificate by which this compute node is known to the manager, as `cn-agent join` writes it; `None`:
+    /// what this process shows, as the token in `CXLOE_TOKEN`.
+    pub identity: Option<PathBuf>,
     /// An existing region of this node to use, or `None` for a new one that is destroyed afterwards.
     pub region: Option<String>,
     /// Size of a new region in bytes.
@@ -94,6 +98,16 @@ pub enum ConnectError {
     /// No thread for handshakes.
     #[error("no thread for handshakes can be started: {0}")]
     Thread(std::io::Error),
+    /// The file by which this node is known.
+    #[error(
+        "cannot read {path}, by which this compute node is known to the manager: {reason}; `cn-agent join` makes it"
+    )]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
     /// The session.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -134,7 +148,8 @@ pub struct Lease {
     manager: Manager,
     own: CnId,
     registration: u64,
-    temporary: Option<Name>,
+    /// Its name, and when it was created.
+    temporary: Option<(Name, u64)>,
 }
 
 /// How long the manager is given to hear that this compute node has gone.
@@ -167,7 +182,7 @@ impl Shards {
         });
         let links = links.collect::<Result<Vec<_>, _>>()?;
         let info = links[0].info().clone();
-        let manager = Manager::new(&options.manager)?;
+        let manager = Manager::new(&options.manager, &credentials(options.identity.as_deref())?)?;
         let udp = options.link.is_over_udp().then(|| own_address(&options.link)).transpose()?;
         let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
             .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
@@ -193,7 +208,9 @@ impl Shards {
                     granularity: options.granularity.bytes(),
                     ..CreateRegion::new(wanted.clone(), options.size, own)
                 };
-                (manager.create_region(&create)?, Some(wanted))
+                let made = manager.create_region(&create)?;
+                let temporary = (wanted, made.created_ms);
+                (made, Some(temporary))
             }
         };
         let lease = Lease { manager, own, registration, temporary };
@@ -237,6 +254,15 @@ impl Shards {
     }
 }
 
+/// What the manager is shown: what is in the file `identity`, else what this process shows.
+fn credentials(identity: Option<&Path>) -> Result<Credentials, ConnectError> {
+    let Some(path) = identity else { return Ok(Credentials::of_process()) };
+    let failed = |reason: String| ConnectError::Identity { path: path.into(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let identity = Identity::parse(&text).map_err(|error| failed(error.to_string()))?;
+    Ok(Credentials::of_node(identity.into()))
+}
+
 /// The keys of the memory nodes of `region`.
 fn keys_of(region: &Region) -> BTreeMap<Mac, PublicKey> {
     let keys = region.legs.iter().filter_map(|leg| Some((leg.mac()?, leg.mn_key?)));
@@ -254,8 +280,8 @@ fn find_peers(region: &Region, peers: &Peers) -> Result<(), LinkError> {
 impl Lease {
     /// Destroys the temporary region, if there is one.
     pub fn end(mut self) -> Result<(), ConnectError> {
-        let Some(name) = self.temporary.take() else { return Ok(()) };
-        let now = DestroyRegion { force: true, wait_ms: 10_000 };
+        let Some((name, created_ms)) = self.temporary.take() else { return Ok(()) };
+        let now = DestroyRegion { force: true, wait_ms: 10_000, created_ms: Some(created_ms) };
         Ok(self.manager.destroy_region(&name, now)?)
     }
 
@@ -283,9 +309,9 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(name) = self.temporary.take() {
+        if let Some((name, created_ms)) = self.temporary.take() {
             // On the way out after an error: say it, but the error that led here matters more.
-            let now = DestroyRegion { force: true, wait_ms: 2_000 };
+            let now = DestroyRegion { force: true, wait_ms: 2_000, created_ms: Some(created_ms) };
             if let Err(e) = self.manager.destroy_region(&name, now) {
                 tracing::warn!(region = %name, %e, "the temporary region is left over");
             }

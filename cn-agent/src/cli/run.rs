@@ -125,6 +125,13 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
         worker.drained(),
         link_config.udp.peers.clone(),
     )?;
+    let joined = options.identity.as_ref().map(|identity| identity.joined());
+    if joined.is_none() {
+        tracing::info!(
+            "this node has not joined: while it has no regions, it follows any manager at its URL"
+        );
+    }
+    controller.join(joined)?;
     let start = |(monitor, waker)| HandOver::start(config.cxl.clone(), controller.clone(), monitor, waker);
     let hand_over = listening.map(start).transpose()?;
     let identity = options.identity.clone();

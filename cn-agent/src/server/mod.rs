@@ -2,11 +2,13 @@
 //! task, bounded in number, in the size of what it sends and in how long it may stay silent. A connection that
 //! becomes a port or a member leaves here for the worker; one that owns a mapped region stays as long as it likes.
 //!
-//! Who asks is who the kernel says it is (`caller`): memory that belongs to a user is that user's, root's and the agent's.
+//! Who asks is who the kernel says it is (`caller`): memory that belongs to a user is that user's, root's and the agent's. One
+//! user has a share of the connections ([`places`]), so that none locks the others out, or root.
 
 mod caller;
 mod context;
 mod mapping;
+mod places;
 mod temporary;
 
 use std::io;
@@ -20,7 +22,7 @@ use cxloe_daemon::{Bound, SocketError};
 use cxloe_member::socket::Descriptors;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::worker::clients::{Client, ClientSlot};
@@ -32,11 +34,8 @@ use cxloe_client::ring::{AgentEnd, PORT_BYTES};
 
 use caller::Caller;
 pub use context::ServerContext;
+use places::{Kind, Place, Places};
 
-/// Connections with questions at a time; further ones wait to be accepted.
-const CONNECTIONS_MAX: usize = 64;
-/// Connections that own mapped regions at a time.
-const OWNERS_MAX: usize = 1024;
 /// How long a connection may take to say something.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// The pause after a failed accept, most likely for want of descriptors.
@@ -90,30 +89,43 @@ impl Drop for Server {
 }
 
 async fn accept(listener: UnixListener, context: ServerContext, mut stopped: watch::Receiver<bool>) {
-    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let slots = Arc::new(AtomicUsize::new(0));
-    let owners = Arc::new(Semaphore::new(OWNERS_MAX));
+    let places = Places::default();
     loop {
-        let next = async {
-            let permit = Arc::clone(&room).acquire_owned().await;
-            (permit, listener.accept().await)
-        };
-        let (permit, accepted) = tokio::select! {
+        let accepted = tokio::select! {
             _ = stopped.changed() => return,
-            next = next => next,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let (context, slots, owners) = (context.clone(), Arc::clone(&slots), Arc::clone(&owners));
+            Ok((mut stream, _)) => {
+                let Ok(caller) = Caller::of(&stream) else { continue };
+                let waits = match places.take(Kind::Waits, caller) {
+                    Ok(waits) => waits,
+                    Err(limit) => {
+                        tracing::debug!(
+                            uid = caller.uid,
+                            limit,
+                            "a connection is closed: its user has as many as one may have"
+                        );
+                        refuse(&mut stream, limit);
+                        continue;
+                    }
+                };
+                let (context, slots, places) = (context.clone(), Arc::clone(&slots), places.clone());
                 tokio::spawn(async move {
-                    let mut place = Place { permit: permit.ok(), owners, owns: None };
-                    let ended = converse(stream, &context, slots, &mut place).await;
+                    let Ok(place) = timeout(SILENCE_MAX, places.wait(Kind::Asks, caller)).await else {
+                        refuse(&mut stream, waits.limit());
+                        return;
+                    };
+                    let mut place = Held { place, places, owns: None };
+                    let ended = converse(stream, caller, &context, slots, &mut place).await;
                     if let Some(space) = place.owns {
                         ask(&context.orders, move |spaces| spaces.own(space, false)).await;
                     }
                     if let Err(error) = ended {
                         tracing::debug!(%error, "a connection to the agent's socket ended");
                     }
+                    drop(waits);
                 });
             }
             Err(error) => {
@@ -124,23 +136,28 @@ async fn accept(listener: UnixListener, context: ServerContext, mut stopped: wat
     }
 }
 
-/// A connection's place among the others.
-struct Place {
-    /// While it only asks.
-    permit: Option<OwnedSemaphorePermit>,
-    owners: Arc<Semaphore>,
+/// What a connection has.
+struct Held {
+    /// Its place among the others of its kind.
+    place: Place,
+    places: Places,
     /// The space it owns.
     owns: Option<u64>,
+}
+
+/// Tells who has too many connections that there is no room, if that can be told at once.
+fn refuse(stream: &mut UnixStream, limit: usize) {
+    let _ = stream.try_write(&message::encode(&Answer::Refused(Refused::Connections { limit })));
 }
 
 /// Answers until the other side leaves, stays silent, says nonsense, or becomes a port or a member.
 async fn converse(
     mut stream: UnixStream,
+    caller: Caller,
     context: &ServerContext,
     slots: Arc<AtomicUsize>,
-    place: &mut Place,
+    place: &mut Held,
 ) -> io::Result<()> {
-    let caller = Caller::of(&stream)?;
     loop {
         let mut sent = Descriptors::new();
         let request = receive(&mut stream, &mut sent);
@@ -173,12 +190,15 @@ async fn converse(
                 Answer::Refused(Refused::Malformed("a connection maps one region; open another".into()))
             }
             Ask::Map(request) => {
-                let Ok(permit) = Arc::clone(&place.owners).try_acquire_owned() else {
-                    return answer(&mut stream, &Answer::Refused(Refused::Full { limit: OWNERS_MAX })).await;
+                let owner = match place.places.take(Kind::Owns, caller) {
+                    Ok(owner) => owner,
+                    Err(limit) => {
+                        return answer(&mut stream, &Answer::Refused(Refused::Connections { limit })).await;
+                    }
                 };
                 match mapping::map(context, caller, request, sent).await {
                     Ok(mapped) => {
-                        (place.permit, place.owns) = (Some(permit), Some(mapped.made.id));
+                        (place.place, place.owns) = (owner, Some(mapped.made.id));
                         timeout(SILENCE_MAX, mapped.answer(&mut stream)).await??;
                         continue;
                     }

@@ -42,7 +42,12 @@ pub async fn create(context: &ServerContext, caller: Caller, bytes: u64) -> Resu
     context.controller.lease(name.clone(), pid, caller.uid)?;
     let create = CreateRegion { uid: Some(caller.uid), ..CreateRegion::new(name.clone(), bytes, cn) };
     match manager.create_region(&create).await {
-        Ok(_) => Ok(Answer::Created { region: name, unit }),
+        Ok(region) => {
+            if let Err(error) = context.controller.lease_created(&name, region.created_ms) {
+                tracing::warn!(region = %name, %error, "when a program's region was created is not kept");
+            }
+            Ok(Answer::Created { region: name, unit })
+        }
         Err(error) => {
             // Of what the manager has not said no to, it may have made something.
             if error.code().is_some() && !error.is_passing() {
@@ -77,7 +82,8 @@ pub async fn grow(
 pub async fn destroy(context: &ServerContext, caller: Caller, region: Name) -> Result<Answer, Refused> {
     check(context, caller, &region)?;
     let (manager, _) = manager(context)?;
-    let now = DestroyRegion { force: true, wait_ms: WAIT_MS };
+    let created_ms = context.controller.created_ms(&region);
+    let now = DestroyRegion { force: true, wait_ms: WAIT_MS, created_ms };
     match manager.destroy_region(&region, now).await {
         Ok(_) => {}
         Err(error) if error.code() == Some(ErrorCode::NotFound) => {}

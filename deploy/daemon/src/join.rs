@@ -56,7 +56,7 @@ pub struct JoinArgs {
     pub no_start: bool,
 }
 
-/// A node that is to join.
+/// A node, or a client of the FM API, that is to join.
 #[derive(Debug)]
 pub struct Joining<'a> {
     /// Which.
@@ -67,6 +67,34 @@ pub struct Joining<'a> {
     pub key: Option<PublicKey>,
     /// Where its TLS key and certificate are kept.
     pub identity: &'a Path,
+}
+
+impl Joining<'_> {
+    /// Asks the manager at `url` to let it in, and keeps what it answers. Returns the URL under which the manager is reached
+    /// over the network.
+    ///
+    /// # Errors
+    /// When the manager cannot be asked or refuses, or the answer cannot be kept.
+    pub async fn at(self, url: &str, token: Option<&str>) -> Result<String, Failure> {
+        let Joining { node, macs, key: session_key, identity } = self;
+        let token = token.filter(|text| !text.is_empty()).map(str::parse::<Token>).transpose();
+        let token = token.map_err(Failure::usage)?;
+        let key = TlsKey::kept_or_new(identity).map_err(Failure::failed)?;
+        let mut credentials = token.map_or_else(Credentials::default, Credentials::of_token);
+        // Who has joined here before shows that it has the key: so it may come with other addresses.
+        if let Ok(before) = NodeIdentity::read(identity)
+            && credentials.authority == before.credentials().authority
+        {
+            credentials.identity = before.credentials().identity;
+        }
+        let client = Client::with(url, credentials).map_err(Failure::usage)?;
+        let join = Join { node, tls_key: key.public(), key: session_key, macs };
+        let joined = patiently(&client, &join).await?;
+        let manager = if url.starts_with("unix:") { joined.manager.clone() } else { url.to_owned() };
+        key.keep(&joined, &manager, identity).map_err(Failure::failed)?;
+        to_stderr!("{} has joined at {manager}; its certificate is in {}", join.node, identity.display());
+        Ok(manager)
+    }
 }
 
 impl JoinArgs {
@@ -98,31 +126,9 @@ impl JoinArgs {
     /// # Errors
     /// When the manager cannot be asked or refuses, or the answer cannot be kept.
     pub fn join(&self, joining: Joining<'_>) -> Result<String, Failure> {
-        let token: Option<Token> = self
-            .token
-            .as_deref()
-            .filter(|text| !text.is_empty())
-            .map(str::parse)
-            .transpose()
-            .map_err(Failure::usage)?;
-        let key = TlsKey::kept_or_new(joining.identity).map_err(Failure::failed)?;
-        let mut credentials = token.map_or_else(Credentials::default, Credentials::of_token);
-        // Who has joined here before shows that it has the key: so it may come with other addresses.
-        if let Ok(before) = NodeIdentity::read(joining.identity)
-            && credentials.authority == before.credentials().authority
-        {
-            credentials.identity = before.credentials().identity;
-        }
-        let client = Client::with(&self.url, credentials).map_err(Failure::usage)?;
-        let Joining { node, macs, key: session_key, identity } = joining;
-        let join = Join { node, tls_key: key.public(), key: session_key, macs };
+        let joined = async { joining.at(&self.url, self.token.as_deref()).await };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?;
-        let joined = runtime.block_on(patiently(&client, &join))?;
-        key.keep(&joined, identity).map_err(Failure::failed)?;
-        let url = if self.url.starts_with("unix:") { joined.manager } else { self.url.clone() };
-        to_stderr!("{} has joined at {url}; its certificate is in {}", join.node, identity.display());
-        Ok(url)
+        runtime.map_err(|error| Failure::failed(format!("cannot start: {error}")))?.block_on(joined)
     }
 
     /// Writes the configuration of `program`.

@@ -22,7 +22,6 @@ mod logical_devices;
 mod managers;
 mod memory_nodes;
 mod regions;
-mod trust;
 
 use std::sync::Arc;
 
@@ -30,10 +29,10 @@ use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use crate::trust::{Credentials, Identity, IdentityError, TOKEN_VARIABLE};
 pub use logical_devices::Unbound;
 use managers::{Managers, Request};
 pub use regions::Destroyed;
-pub use trust::{Credentials, Identity, IdentityError, TOKEN_VARIABLE};
 
 use crate::api::{ErrorBody, ErrorCode};
 

@@ -23,6 +23,7 @@
 //! | [`model`] | the nouns: nodes, regions, legs, extents, logical devices, events, commands to nodes |
 //! | [`api`] | bodies of requests and answers of the REST interface |
 //! | `client` | the REST interface as typed calls; only with feature `client`, as it needs a network |
+//! | `trust` | whom a client trusts, and what it shows of itself; only with feature `tls`, which `client` includes |
 
 // These end the process when nobody can be told.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
@@ -32,6 +33,8 @@ pub mod api;
 pub mod client;
 pub mod hdm;
 pub mod model;
+#[cfg(feature = "tls")]
+pub mod trust;
 
 #[cfg(feature = "client")]
 pub use client::{Client, ClientError};

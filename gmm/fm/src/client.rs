@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 
@@ -35,7 +35,9 @@ pub enum FmClientError {
         source: std::io::Error,
     },
     /// The connection broke.
-    #[error("the connection to {address} broke while {asked} was asked: {source}; ask again")]
+    #[error(
+        "the connection to {address} broke while {asked} was asked: {source}; ask again, and where it asks for a certificate, have this client join (`gmm fm join`)"
+    )]
     Broken {
         /// Where.
         address: String,
@@ -101,11 +103,16 @@ pub enum Recipient {
     Device(u8),
 }
 
+/// What is spoken over with an endpoint: TCP, or TLS over it.
+pub trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send + std::fmt::Debug> ByteStream for S {}
+
 /// A connection to an FM API endpoint.
 #[derive(Debug)]
 pub struct FmClient {
     address: String,
-    stream: TcpStream,
+    stream: Box<dyn ByteStream>,
     dialect: Dialect,
     reassembler: Reassembler,
     packetizer: Packetizer,
@@ -123,9 +130,14 @@ impl FmClient {
         let connected = timeout(PATIENCE, TcpStream::connect(address)).await;
         let stream = connected.unwrap_or_else(|_| Err(timed_out())).map_err(unreachable)?;
         stream.set_nodelay(true).map_err(unreachable)?;
+        Ok(Self::over(stream, address, dialect))
+    }
+
+    /// Asks over `stream`, which leads to `address`.
+    pub fn over(stream: impl ByteStream + 'static, address: &str, dialect: Dialect) -> Self {
         let (reassembler, packetizer) = (Reassembler::new(MESSAGE_MAX), Packetizer::default());
-        let (address, unread) = (address.to_owned(), Vec::new());
-        Ok(Self { address, stream, dialect, reassembler, packetizer, unread, tag: 0 })
+        let (address, unread, stream) = (address.to_owned(), Vec::new(), Box::new(stream));
+        Self { address, stream, dialect, reassembler, packetizer, unread, tag: 0 }
     }
 
     /// Asks for what `R` is, and asks again a few times if told to and doing it twice is as good as once.

@@ -18,8 +18,9 @@
 //! | [`fabric`] | what is shown and changed: a trait |
 //! | [`answer`], [`config_space`], [`registers`] | answers over a [`fabric::Fabric`], without I/O; config space and registers of a logical device |
 //! | [`tag`] | tags of dynamic capacity as names of regions |
+//! | [`door`] | who comes in: a trait |
 //! | [`listener`] | serves TCP, within the connections there may be (`places`) and with what clients have set (`settings`) |
-//! | [`client`] | asks over TCP |
+//! | [`client`] | asks over TCP, or what is spoken over it |
 //! | `memory_fabric` | a fabric in memory, for tests; only with the feature of that name |
 
 // These end the process when nobody can be told.
@@ -32,6 +33,7 @@ pub mod component;
 pub mod config_space;
 pub mod control;
 pub mod dcd;
+pub mod door;
 pub mod event_record;
 pub mod fabric;
 pub mod header;

@@ -1,7 +1,7 @@
 //! Serves the FM API on TCP: one address for each switch, a task for each connection.
 //!
 //! ```text
-//!   read --> reassemble --> answer (the manager's thread) --> packets --> one write
+//!   let in (the caller's door) --> read --> reassemble --> answer (the manager's thread) --> packets --> one write
 //! ```
 //!
 //! A connection's requests are answered one after the other in the order they came, so what it occupies is bounded: one
@@ -9,7 +9,6 @@
 //! [`FmConfig::read_within`] it is closed. So are those that ask nothing for [`FmConfig::idle_within`], those that send
 //! anything but MCTP, and, when there are too many, the one that has been silent longest or else the newest.
 
-use std::future::Future;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,6 +22,7 @@ use tokio::time::{sleep, timeout};
 
 use super::answer::{self, MESSAGE_MAX, Session};
 use super::control::Endpoint;
+use super::door::{Answerer, Door};
 use super::header::{Dialect, ReturnCode};
 use super::mctp::{Message, PacketError, Packetizer, Reassembler, TYPE_CCI, TYPE_CONTROL, TYPE_FM_API};
 use super::places::Places;
@@ -38,6 +38,8 @@ pub const ANSWER_WITHIN_DEFAULT: Duration = Duration::from_millis(40);
 pub const READ_WITHIN_DEFAULT: Duration = Duration::from_secs(5);
 /// How long a client may ask nothing unless told otherwise.
 pub const IDLE_WITHIN_DEFAULT: Duration = Duration::from_secs(300);
+/// How long a client may take to show who it is.
+pub const ADMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a client may pause within a message.
 pub const MESSAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Broken messages in a row after which a connection is closed.
@@ -113,18 +115,6 @@ pub enum FmListenError {
     },
 }
 
-/// Whoever answers: the manager, from wherever it runs.
-pub trait Answerer: Clone + Send + Sync + 'static {
-    /// The response to a message (header and payload) to a switch, if there is one, and the session after it. `Err`: this
-    /// cannot be answered now, with that return code.
-    fn answer(
-        &self,
-        switch: u32,
-        session: Session,
-        message: Vec<u8>,
-    ) -> impl Future<Output = Result<(Session, Option<Vec<u8>>), ReturnCode>> + Send;
-}
-
 /// The FM API being served, until this is dropped: listeners and connections are closed with it.
 #[derive(Debug)]
 pub struct FmListener {
@@ -133,11 +123,11 @@ pub struct FmListener {
 }
 
 impl FmListener {
-    /// Listens for every switch. When this returns, clients can connect.
+    /// Listens for every switch, for clients that `door` lets in. When this returns, clients can connect.
     ///
     /// # Errors
     /// [`FmListenError`], with nothing left listening.
-    pub async fn start(config: FmConfig, answerer: impl Answerer) -> Result<Self, FmListenError> {
+    pub async fn start(config: FmConfig, door: impl Door) -> Result<Self, FmListenError> {
         let mut listeners = Vec::new();
         for switch in 0..config.switches {
             let port = match config.listen.port() {
@@ -157,14 +147,14 @@ impl FmListener {
         let config = Arc::new(config);
         let mut switches = JoinSet::new();
         for (switch, listener) in (0..).zip(listeners) {
-            let door = Door {
+            let entrance = Entrance {
                 switch,
-                answerer: answerer.clone(),
+                door: door.clone(),
                 config: Arc::clone(&config),
                 places: Arc::clone(&places),
                 kept: Arc::clone(&kept),
             };
-            switches.spawn(door.serve(listener));
+            switches.spawn(entrance.serve(listener));
         }
         Ok(Self { addresses, switches })
     }
@@ -186,9 +176,9 @@ impl FmListener {
 
 /// Where clients of one switch come in.
 #[derive(Clone)]
-struct Door<A> {
+struct Entrance<D> {
     switch: u32,
-    answerer: A,
+    door: D,
     config: Arc<FmConfig>,
     places: Arc<Mutex<Places>>,
     kept: Arc<Mutex<Kept>>,
@@ -219,7 +209,7 @@ impl Drop for ClientSlot {
     }
 }
 
-impl<A: Answerer> Door<A> {
+impl<D: Door> Entrance<D> {
     async fn serve(self, listener: TcpListener) {
         let mut connections = JoinSet::new();
         loop {
@@ -248,7 +238,12 @@ impl<A: Answerer> Door<A> {
     async fn connection(self, stream: TcpStream, peer: IpAddr, slot: ClientSlot) -> Result<(), Farewell> {
         prepare(&stream);
         let idle_within = self.config.idle_within;
-        let mut client = Conversation::new(self, stream, peer);
+        let admitted = tokio::select! {
+            admitted = timeout(ADMIT_TIMEOUT, self.door.admit(stream, peer)) => admitted,
+            () = slot.leave.notified() => return Err(Farewell::MadeRoom),
+        };
+        let Some((stream, answerer)) = admitted.ok().flatten() else { return Err(Farewell::NotLetIn) };
+        let mut client = Conversation::new(self, answerer, stream, peer);
         let mut buffer = vec![0; READ_BYTES];
         loop {
             lock(&slot.places).silent(slot.number, Instant::now());
@@ -270,7 +265,7 @@ impl<A: Answerer> Door<A> {
                 lock(&slot.places).busy(slot.number);
                 if let Some(response) = client.respond(received).await? {
                     let packets = client.packetizer.packets(&response);
-                    let read_within = client.door.config.read_within;
+                    let read_within = client.entrance.config.read_within;
                     let written = timeout(read_within, client.stream.write_all(&packets)).await;
                     written.map_err(|_| Farewell::DoesNotRead(read_within))??;
                 }
@@ -290,6 +285,10 @@ enum Farewell {
     Unfinished(Duration),
     #[error("it asked nothing for {0:?}")]
     Idle(Duration),
+    #[error("it was not let in: it showed no certificate of an FM client of this fabric")]
+    NotLetIn,
+    #[error("it may not ask any more: its certificate was revoked, or it has joined again")]
+    NotWelcome,
     #[error("it was silent, and had to make room for another client; give more with --fm-connections-max")]
     MadeRoom,
     #[error("{FAULTS_MAX} broken messages in a row, the last: {0}")]
@@ -297,10 +296,11 @@ enum Farewell {
 }
 
 /// One connection's state.
-struct Conversation<A> {
-    door: Door<A>,
+struct Conversation<D: Door> {
+    entrance: Entrance<D>,
+    answerer: D::Answerer,
     peer: IpAddr,
-    stream: TcpStream,
+    stream: D::Stream,
     reassembler: Reassembler,
     packetizer: Packetizer,
     endpoint: Endpoint,
@@ -309,17 +309,17 @@ struct Conversation<A> {
     faults: u32,
 }
 
-impl<A: Answerer> Conversation<A> {
-    fn new(door: Door<A>, stream: TcpStream, peer: IpAddr) -> Self {
-        let session = Session::new(door.config.dialect);
-        let endpoint = Endpoint::of_switch(door.config.fabric, door.switch);
+impl<D: Door> Conversation<D> {
+    fn new(entrance: Entrance<D>, answerer: D::Answerer, stream: D::Stream, peer: IpAddr) -> Self {
+        let session = Session::new(entrance.config.dialect);
+        let endpoint = Endpoint::of_switch(entrance.config.fabric, entrance.switch);
         let (reassembler, packetizer) = (Reassembler::new(MESSAGE_MAX), Packetizer::default());
-        Self { door, peer, stream, reassembler, packetizer, endpoint, session, faults: 0 }
+        Self { entrance, answerer, peer, stream, reassembler, packetizer, endpoint, session, faults: 0 }
     }
 
     /// What was set at this end by its client, be it on another connection.
     fn take_over_settings(&mut self) -> Settings {
-        let settings = lock(&self.door.kept).of(self.door.switch, self.peer);
+        let settings = lock(&self.entrance.kept).of(self.entrance.switch, self.peer);
         (self.endpoint.eid, self.session.response_limit) = (settings.eid, settings.response_limit);
         settings
     }
@@ -327,16 +327,19 @@ impl<A: Answerer> Conversation<A> {
     fn keep_settings(&self, before: Settings) {
         let settings = Settings { eid: self.endpoint.eid, response_limit: self.session.response_limit };
         if settings != before {
-            lock(&self.door.kept).set(self.door.switch, self.peer, settings);
+            lock(&self.entrance.kept).set(self.entrance.switch, self.peer, settings);
         }
     }
 
     /// The response to what came, if it gets one.
     async fn respond(&mut self, received: Result<Message, PacketError>) -> Result<Option<Message>, Farewell> {
+        if !self.answerer.is_welcome() {
+            return Err(Farewell::NotWelcome);
+        }
         let message = match received {
             Ok(message) => message,
             Err(error) => {
-                tracing::debug!(switch = self.door.switch, "FM API: {error}");
+                tracing::debug!(switch = self.entrance.switch, "FM API: {error}");
                 self.faults += 1;
                 let PacketError::TooLong { start, .. } = &error else {
                     return if self.faults < FAULTS_MAX { Ok(None) } else { Err(Farewell::Garbage(error)) };
@@ -353,7 +356,7 @@ impl<A: Answerer> Conversation<A> {
             kind if is_fm(kind) => self.ask(&message.body).await,
             kind => {
                 tracing::debug!(
-                    switch = self.door.switch,
+                    switch = self.entrance.switch,
                     "FM API: message type {kind:#04x} is none of these"
                 );
                 None
@@ -364,8 +367,8 @@ impl<A: Answerer> Conversation<A> {
     }
 
     async fn ask(&mut self, message: &[u8]) -> Option<Vec<u8>> {
-        let asked = self.door.answerer.answer(self.door.switch, self.session, message.to_vec());
-        let code = match timeout(self.door.config.answer_within, asked).await {
+        let asked = self.answerer.answer(self.entrance.switch, self.session, message.to_vec());
+        let code = match timeout(self.entrance.config.answer_within, asked).await {
             Ok(Ok((session, response))) => {
                 self.session = session;
                 return response;

@@ -4,9 +4,13 @@ mod ask;
 mod endpoint;
 mod show;
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 use cxloe_daemon::command_line::{Failure, output};
-use cxloe_fabric::model::ByteSize;
+use cxloe_daemon::join::Joining;
+use cxloe_fabric::api::Party;
+use cxloe_fabric::model::{ByteSize, Name};
 use cxloe_fm::PORT_DEFAULT;
 use cxloe_fm::client::Recipient;
 use cxloe_fm::header::Dialect;
@@ -26,7 +30,8 @@ Examples:
   gmm fm unbind --vcs 0 --vppb 0                 take it back: the compute node writes back and lets go
   gmm fm background --abort                      break off what goes on, such as an unbinding that waits for ever
   gmm fm --port 0 dcd add --ld 2 --size 256M --tag scratch
-  gmm fm raw 5101 0100                           any command: opcode and payload in hexadecimal")]
+  gmm fm raw 5101 0100                           any command: opcode and payload in hexadecimal
+  gmm fm join https://gmm.lab:7440 --token cx1.… --name fm0     get the certificate that the FM API asks for")]
 pub struct FmArgs {
     /// The switch's FM API; without a port: 2508
     #[arg(
@@ -37,6 +42,13 @@ pub struct FmArgs {
         value_name = "HOST[:PORT]"
     )]
     connect: String,
+    /// File with the certificate that is shown, and whom to trust, as `gmm fm join` writes it
+    /// [default: ~/.config/cxloe/fm.identity, where it is there]
+    #[arg(long, global = true, env = "CXLOE_FM_IDENTITY", value_name = "FILE")]
+    identity: Option<PathBuf>,
+    /// Without TLS: of a switch that asks for no certificate, such as one of `gmm serve --fm-insecure`
+    #[arg(long, global = true)]
+    insecure: bool,
     /// How headers are written: as the TCP client tools have it, or as the specification has it
     #[arg(long, global = true, value_enum, default_value = "tools", value_name = "DIALECT")]
     dialect: Dialect,
@@ -49,6 +61,17 @@ pub struct FmArgs {
 
 #[derive(Debug, Subcommand)]
 enum FmCommand {
+    /// Have this client let in by the manager: it gets a certificate of 30 days, which is renewed when it is used
+    Join {
+        /// The manager: https://HOST:PORT, or its Unix socket on its own machine, for which root needs no token
+        url: String,
+        /// What `gmm token create --role fm` printed
+        #[arg(long, env = cxloe_fabric::client::TOKEN_VARIABLE, hide_env_values = true)]
+        token: Option<String>,
+        /// What the client is called in the event log, and for `gmm revoke --fm`
+        #[arg(long, default_value = "fm", value_name = "NAME")]
+        name: Name,
+    },
     /// What a switch or device is
     Identify,
     /// What is at the ports of the switch
@@ -292,6 +315,16 @@ fn tag(text: &str) -> Result<[u8; 16], String> {
 /// # Errors
 /// When the endpoint cannot be asked or refuses.
 pub async fn run(args: FmArgs) -> Result<(), Failure> {
+    let identity = args.identity.clone().unwrap_or_else(endpoint::identity_default);
+    let command = match args.command {
+        FmCommand::Join { url, token, name } => {
+            let node = Party::FmClient(name);
+            let joining = Joining { node, macs: Vec::new(), key: None, identity: &identity };
+            return joining.at(&url, token.as_deref()).await.map(drop);
+        }
+        command => command,
+    };
+    let shown = !args.insecure && (args.identity.is_some() || identity.exists());
     let address = match args.connect.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => format!("{host}:{port}"),
         _ if args.connect.contains(':') && !args.connect.starts_with('[') => {
@@ -299,7 +332,8 @@ pub async fn run(args: FmArgs) -> Result<(), Failure> {
         }
         _ => format!("{}:{PORT_DEFAULT}", args.connect),
     };
-    let mut client = endpoint::Endpoint::connect(&address, args.dialect).await?;
+    let mut client =
+        endpoint::Endpoint::connect(&address, args.dialect, shown.then_some(identity.as_path())).await?;
     let recipient = args.port.map_or(Recipient::Switch, Recipient::Device);
     let mut commands = ask::Commands {
         client: &mut client,
@@ -307,5 +341,5 @@ pub async fn run(args: FmArgs) -> Result<(), Failure> {
         port: args.port,
         json: output::form() == output::Form::Json,
     };
-    commands.carry_out(args.command).await
+    commands.carry_out(command).await
 }

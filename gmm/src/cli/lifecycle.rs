@@ -116,7 +116,7 @@ pub async fn destroy(client: &Client, args: DestroyArgs) -> Result<(), Failure> 
 
 async fn destroy_one(client: &Client, name: &Name, force: bool, wait_ms: u64) -> Result<Value, Failure> {
     let deadline = Instant::now() + Duration::from_millis(wait_ms);
-    let destroy = DestroyRegion { force, wait_ms: wait_ms.min(SHORT_MS) };
+    let destroy = DestroyRegion { force, wait_ms: wait_ms.min(SHORT_MS), created_ms: None };
     let Destroyed::Draining(mut left) = client.destroy_region(name, destroy).await? else {
         return Ok(json!({ "region": name, "state": "destroyed" }));
     };

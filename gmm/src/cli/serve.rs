@@ -140,11 +140,12 @@ struct Settings {
     /// Connections served at a time, half of them from one peer [default: 8192]
     #[arg(long, env = "CXLOE_GMM_CONNECTIONS_MAX", value_name = "N")]
     connections_max: Option<usize>,
-    /// Serve the FM API on this address; without a port: 2508 [default: not served]
+    /// Serve the FM API on this address, over TLS for clients that have joined with a token of role fm (`gmm fm join`);
+    /// without a port: 2508 [default: not served]
     #[arg(long, env = "CXLOE_GMM_FM_LISTEN", value_name = "ADDR")]
     fm_listen: Option<FmAddress>,
-    /// Serve the FM API although it has no rights of its own: whoever reaches it may do everything. On an address of the
-    /// loopback interface only
+    /// Serve the FM API without TLS and without rights: whoever reaches it may do everything. On an address of the loopback
+    /// interface only, unless --insecure
     #[arg(
         long, env = "CXLOE_GMM_FM_INSECURE", num_args = 0..=1, default_missing_value = "true", require_equals = true,
         value_name = "BOOL"
@@ -189,19 +190,12 @@ impl Settings {
     /// How the FM API is served, if it is.
     fn fm(&self) -> Result<Option<FmConfig>, Failure> {
         let Some(FmAddress(listen)) = self.fm_listen else { return Ok(None) };
-        if !self.insecure.unwrap_or(false) {
-            if !self.fm_insecure.unwrap_or(false) {
-                return Err(Failure::usage(
-                    "fm-listen: the FM API has no rights of its own, whoever reaches it may do everything; say with \
-                     fm-insecure that this is meant",
-                ));
-            }
-            if !listen.ip().is_loopback() {
-                return Err(Failure::usage(format!(
-                    "fm-listen: {listen} is reached from other machines, and the FM API has no rights of its own; give an \
-                     address of the loopback interface, as 127.0.0.1"
-                )));
-            }
+        let open = self.fm_insecure.unwrap_or(false) && !self.insecure.unwrap_or(false);
+        if open && !listen.ip().is_loopback() {
+            return Err(Failure::usage(format!(
+                "fm-listen: {listen} is reached from other machines, and with fm-insecure whoever reaches it may do \
+                 everything; give an address of the loopback interface, as 127.0.0.1, or leave fm-insecure out"
+            )));
         }
         let usual = FmConfig::new(listen);
         let config = FmConfig {
@@ -296,6 +290,7 @@ impl Settings {
             allow_hosts: self.allow_host.unwrap_or_default(),
             connections_max,
             fm,
+            fm_insecure: self.fm_insecure.unwrap_or(false),
             metrics: self.metrics,
             port_file: self.port_file,
             new_fabric: false,
@@ -434,8 +429,9 @@ mod tests {
     }
 
     #[test]
-    fn the_fm_api_is_for_this_machine() {
+    fn without_rights_the_fm_api_is_for_this_machine() {
         let read = |text: &str| toml::from_str::<Settings>(text).unwrap().into_config();
+        assert!(!read("fm_listen = '10.0.0.1'").unwrap().fm_insecure);
         assert!(read("fm_listen = '127.0.0.1'\nfm_insecure = true").unwrap().fm.is_some());
         assert!(read("fm_listen = '10.0.0.1'\ninsecure = true").unwrap().fm.is_some());
     }
@@ -454,7 +450,6 @@ mod tests {
             "store = 'etcd://h:1/lab'\netcd_cert = '/cert.pem'",
             "store = 'etcd://h:1/lab'\netcd_cert = '/cert.pem'\netcd_key = '/key.pem'",
             "store = 'etcd://h:1/lab'\netcd_user = 'nobody'",
-            "fm_listen = '127.0.0.1'",
             "fm_listen = '10.0.0.1'\nfm_insecure = true",
             "advertise = 'unix:/x'",
             "advertise = 'https://a,https://b'",

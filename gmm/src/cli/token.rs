@@ -33,6 +33,7 @@ Roles:
   tenant   looks at everything, and has regions for the compute nodes named with --cn, up to --quota
   viewer   looks at everything
   mn, cn   has one memory node or compute node join, and is used up then
+  fm       has one client of the FM API join, and is used up then
 
 Examples:
   gmm token create --role mn                                       for `mn-server join`, valid for an hour
@@ -54,10 +55,10 @@ Examples:
 
 #[derive(Debug, Args)]
 struct CreateArgs {
-    /// What its bearer may do: admin, tenant, viewer, mn or cn
+    /// What its bearer may do: admin, tenant, viewer, mn, cn or fm
     #[arg(long)]
     role: Role,
-    /// How long it is valid, as in 30m, 12h, 90d [default: 1h for mn and cn, 90d for others]
+    /// How long it is valid, as in 30m, 12h, 90d [default: 1h for mn, cn and fm, 90d for others]
     #[arg(long, value_parser = humantime::parse_duration, value_name = "TIME")]
     ttl: Option<Duration>,
     /// A compute node of the tenant, by CN id; of role cn, one that may join, and take the place of one of its name. Give
@@ -166,11 +167,15 @@ stays as it is. It comes back by joining again with a new token.
 
 Examples:
   gmm revoke mn0
-  gmm revoke 02:00:00:00:00:01")]
+  gmm revoke 02:00:00:00:00:01
+  gmm revoke --fm fm0")]
 pub struct RevokeArgs {
     /// The memory node by name, or the compute node by CN id
     #[arg(value_name = "NODE")]
     node: Owner,
+    /// NODE is the name of an FM client
+    #[arg(long)]
+    fm: bool,
 }
 
 /// Has a node not speak at the manager any more.
@@ -180,6 +185,8 @@ pub struct RevokeArgs {
 pub async fn revoke(client: &Client, args: RevokeArgs) -> Result<(), Failure> {
     let named = |name: Name| Party::MemoryNode(name);
     let node = match args.node {
+        Owner::Name(name) if args.fm => Party::FmClient(name),
+        Owner::CnId(_) if args.fm => return Err(Failure::usage("an FM client is known by its name")),
         Owner::CnId(cn) => Party::ComputeNode(cn),
         Owner::Name(name) => {
             let known = client.compute_nodes().await?;

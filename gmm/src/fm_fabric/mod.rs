@@ -40,6 +40,8 @@ pub struct ManagerView<'a> {
     pub manager: &'a mut Manager,
     /// Number of the switch.
     pub switch: u32,
+    /// Who asks, as the event log says it.
+    pub who: &'a str,
     /// The time in milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// Where changes go, to be stored.
@@ -76,13 +78,13 @@ impl ManagerView<'_> {
     }
 
     fn apply(&mut self, command: Command) -> Result<(), ReturnCode> {
-        match self.manager.apply_for(&format!("FM API of switch {}", self.switch), command, self.now_ms) {
+        match self.manager.apply_for(self.who, command, self.now_ms) {
             Ok(outcome) => {
                 self.changes.extend(outcome.changes);
                 Ok(())
             }
             Err(error) => {
-                tracing::info!(switch = self.switch, "FM API: refused: {error}");
+                tracing::info!(switch = self.switch, who = self.who, "FM API: refused: {error}");
                 Err(code_of(&error))
             }
         }
@@ -323,7 +325,7 @@ impl Fabric for ManagerView<'_> {
         let tagged = regions.into_iter().find(|region| tag::of(&region.name) == tag);
         let name = tagged.ok_or(ReturnCode::InvalidInput)?.name.clone();
         self.apply(match forced {
-            true => Command::DestroyRegion { name, force: true },
+            true => Command::DestroyRegion { name, force: true, created_ms: None },
             false => Command::ReleaseRegion(name),
         })
     }

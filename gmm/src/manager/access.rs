@@ -12,7 +12,9 @@ pub const TOKENS_MAX: usize = 4096;
 /// Compute nodes of one token.
 pub const TOKEN_NODES_MAX: usize = 1024;
 /// Nodes that have joined.
-const JOINED_MAX: usize = MEMORY_NODES_MAX + COMPUTE_NODES_MAX;
+const JOINED_MAX: usize = MEMORY_NODES_MAX + COMPUTE_NODES_MAX + FM_CLIENTS_MAX;
+/// FM clients that have joined.
+const FM_CLIENTS_MAX: usize = 1024;
 
 impl Manager {
     /// A token was made.
@@ -71,7 +73,11 @@ impl Manager {
         let refused =
             |reason: &str| Err(ManagerError::JoinRefused { node: node.clone(), reason: reason.to_owned() });
         let unicast = |mac: &Mac| mac.0[0] & 1 == 0 && mac.0 != [0; 6];
-        if macs.is_empty() || macs.len() > PORTS_MAX || !macs.iter().all(unicast) {
+        let is_node = !matches!(node, Party::FmClient(_));
+        if !is_node && (!macs.is_empty() || joining.key.is_some()) {
+            return refused("an FM client has no ports, and no sessions that a key would be for");
+        }
+        if is_node && (macs.is_empty() || macs.len() > PORTS_MAX || !macs.iter().all(unicast)) {
             return refused("the addresses of its ports are none that it could have");
         }
         if let Party::ComputeNode(cn) = node
@@ -103,14 +109,14 @@ impl Manager {
                 return refused("its token is not known any more");
             };
             if record.role != role_of(node) {
-                return refused(&format!("its token has a node of role {} join", record.role));
+                return refused(&format!("its token is of role {}", record.role));
             }
             if record.used.is_some_and(|used| used != *tls) {
                 return refused("its token is used up");
             }
             let names_it = match node {
                 Party::ComputeNode(cn) => record.compute_nodes.contains(cn),
-                Party::MemoryNode(_) => false,
+                Party::MemoryNode(_) | Party::FmClient(_) => false,
             };
             if !names_it && !record.compute_nodes.is_empty() {
                 return refused("its token is for others");
@@ -139,6 +145,7 @@ impl Manager {
         let event = match node {
             Party::MemoryNode(name) => EventKind::MemoryNodeJoined { memory_node: name.clone() },
             Party::ComputeNode(cn) => EventKind::ComputeNodeJoined { compute_node: *cn },
+            Party::FmClient(name) => EventKind::FmClientJoined { fm_client: name.clone() },
         };
         self.key_is(&joining.node, joining.key)?;
         self.put(Change::Joined(joining));
@@ -151,6 +158,7 @@ impl Manager {
         let is_known = match node {
             Party::MemoryNode(name) => self.state.memory_nodes.contains_key(name),
             Party::ComputeNode(cn) => self.state.compute_nodes.contains_key(cn),
+            Party::FmClient(_) => false,
         };
         if is_known { self.set_key(node, key) } else { Ok(()) }
     }
@@ -165,6 +173,7 @@ impl Manager {
         self.event(match node {
             Party::MemoryNode(name) => EventKind::MemoryNodeRevoked { memory_node: name.clone() },
             Party::ComputeNode(cn) => EventKind::ComputeNodeRevoked { compute_node: *cn },
+            Party::FmClient(name) => EventKind::FmClientRevoked { fm_client: name.clone() },
         });
         Ok(())
     }

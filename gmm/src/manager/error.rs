@@ -18,6 +18,18 @@ pub enum ManagerError {
     /// There is no such region.
     #[error("there is no region {0}")]
     NoRegion(Name),
+    /// There is another one of its name.
+    #[error(
+        "there is no region {name} that was created at {asked_ms} ms: the one there is was created at {created_ms} ms"
+    )]
+    OtherRegion {
+        /// The name of both.
+        name: Name,
+        /// When the one there is was created: milliseconds since the Unix epoch.
+        created_ms: u64,
+        /// When the one that was meant was.
+        asked_ms: u64,
+    },
     /// The owner of a region to be created is unknown.
     #[error("there is no compute node named {0}")]
     NoOwner(Name),
@@ -282,6 +294,7 @@ impl ManagerError {
                 ErrorCode::BadRequest
             }
             Self::NoRegion(_)
+            | Self::OtherRegion { .. }
             | Self::NoOwner(_)
             | Self::NoMemoryNode(_)
             | Self::NoComputeNode(_)
@@ -316,7 +329,7 @@ impl ManagerError {
     pub fn hint(&self) -> String {
         match self {
             Self::OutOfRange { .. } => "correct the value and ask again".into(),
-            Self::NoRegion(_) => "`gmm list -R` shows the regions there are".into(),
+            Self::NoRegion(_) | Self::OtherRegion { .. } => "`gmm list -R` shows the regions there are".into(),
             Self::NoOwner(name) => {
                 format!(
                     "start the agent of {name}, or give its CN id (its MAC address); `gmm list -C` shows who is known"

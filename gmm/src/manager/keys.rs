@@ -58,6 +58,8 @@ impl Manager {
                 self.put(Change::ComputeNode(known));
                 self.peer_changed(*cn);
             }
+            // It has no sessions.
+            Party::FmClient(_) => {}
         }
         Ok(())
     }

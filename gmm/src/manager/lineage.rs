@@ -151,6 +151,7 @@ impl Manager {
                 };
                 holds.iter().filter(|held| !listed(held)).cloned().collect()
             }
+            Party::FmClient(_) => Vec::new(),
         }
     }
 

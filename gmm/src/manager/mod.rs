@@ -8,7 +8,7 @@
 //! * a CMem address is given to a CN again only when no request made for what had it before can still be carried out
 //! * content that a memory node lost is reported as lost, never served as zeros, until someone accepts the loss
 //!
-//! Files: [`access`] tokens and nodes that have joined, `tokens` what is remembered of them; `cmem` addresses of compute nodes, and when they are handed out again;
+//! Files: [`access`] tokens and nodes that have joined, `tokens` what is remembered of them; `command` what can be asked; `cmem` addresses of compute nodes, and when they are handed out again;
 //! [`state`] what is remembered and how it changes; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
 //! `placement` (which memory nodes give how much), `release` (making an owner let go), `devices` (logical devices and
 //! their bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
@@ -17,6 +17,7 @@
 
 pub mod access;
 mod cmem;
+mod command;
 mod compute_nodes;
 mod declared;
 mod devices;
@@ -43,18 +44,15 @@ mod undo;
 
 use std::collections::BTreeMap;
 
+pub use command::Command;
 pub use error::ManagerError;
 pub use options::{Declared, DeclaredQuota, Initialisation, Options};
 pub use state::{Change, Contradiction, Meta, State};
 
-use access::{JoinedNode, TokenRecord};
-use cxloe_fabric::api::{
-    AdoptFabric, Bind, ComputeNodeSync, CreateRegion, Events, GrowRegion, MemoryNodeSync, NodeCount,
-    NotFollowed, Owner, Party, Progress, RegisterComputeNode, RegisterMemoryNode, ReportOrphans, Unbind,
-};
+use cxloe_fabric::api::{Events, NodeCount, Party, Progress};
 use cxloe_fabric::model::{
-    ByteSize, ClearedLog, CnId, Digest, Event, EventKind, Health, Name, NodeAction, NodeCommand,
-    OperationKind, PublicKey, Qos, Region, Watermark,
+    ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Region,
+    Watermark,
 };
 use index::Index;
 use lineage::Refused;
@@ -79,119 +77,6 @@ pub const EVENTS_KEPT: u64 = 10_000;
 pub const EVENTS_PER_ANSWER_MAX: u64 = 1000;
 /// Silence after which a node counts as unreachable, in milliseconds, when not told otherwise.
 pub const NODE_TIMEOUT_MS_DEFAULT: u64 = 5000;
-
-/// What the manager can be asked to do.
-#[derive(Debug, Clone)]
-pub enum Command {
-    /// A memory node is there.
-    RegisterMemoryNode(RegisterMemoryNode),
-    /// A memory node lives and gives results.
-    SyncMemoryNode(Name, MemoryNodeSync),
-    /// A memory node holds memory that no region has.
-    ReportOrphans(Name, ReportOrphans),
-    /// Have a memory node zero the memory that no region has.
-    ReleaseOrphans(Name),
-    /// A node does not follow this manager.
-    NotFollowed(NotFollowed),
-    /// Give up what nodes have seen and this store does not have.
-    Adopt(AdoptFabric),
-    /// A compute node is there.
-    RegisterComputeNode(RegisterComputeNode),
-    /// A compute node lives and tells what it has let go of.
-    SyncComputeNode(CnId, ComputeNodeSync),
-    /// A node has this key from now on, whatever it had before; `None`: whatever it registers with next.
-    SetKey(Party, Option<PublicKey>),
-    /// The connection of a node broke while it waited; the number is its registration.
-    HungUp(NodeKey, u64),
-    /// Make a region.
-    CreateRegion(CreateRegion),
-    /// Make a region larger.
-    GrowRegion(Name, GrowRegion),
-    /// Take a region down.
-    DestroyRegion {
-        /// Which.
-        name: Name,
-        /// Although its owner may be using it.
-        force: bool,
-    },
-    /// Map a lost region again, empty.
-    ResetRegion(Name),
-    /// Have the owner of a region let go of it; its content is kept.
-    DisableRegion(Name),
-    /// Let the owner of a disabled region have it again.
-    EnableRegion(Name),
-    /// Have the owner of a region let go of it, and take it down then.
-    ReleaseRegion(Name),
-    /// Limit what regions a compute node may have, in bytes.
-    SetQuota(Owner, Option<u64>),
-    /// Hold a compute node in reset, or release it.
-    Hold(Owner, bool),
-    /// Set capacity aside for logical devices of a memory node, from an LD-ID on.
-    SetLdAllocations(Name, u16, Vec<ByteSize>),
-    /// Bind a logical device; as a background operation of a switch, if one is given.
-    Bind(Bind, Option<u32>),
-    /// Unbind a logical device; as a background operation of a switch, if one is given.
-    Unbind(Unbind, Option<u32>),
-    /// Abort the background operation of a switch, if one is under way.
-    AbortOperation(u32),
-    /// Set the quality-of-service controls of a memory node.
-    SetQos(Qos),
-    /// Have an AER event generated at a vPPB of a compute node.
-    GenerateAer {
-        /// The compute node.
-        compute_node: Owner,
-        /// Its vPPB.
-        vppb: u8,
-        /// The error, as in the AER registers.
-        aer: u32,
-    },
-    /// Clear an event log of the FM API.
-    ClearLog(ClearedLog),
-    /// Forget a memory node that is gone for good.
-    ForgetMemoryNode {
-        /// Which.
-        name: Name,
-        /// Although regions lie on it.
-        force: bool,
-    },
-    /// A token is made.
-    CreateToken(TokenRecord),
-    /// A token is not to be taken any more, by its id.
-    RevokeToken(String),
-    /// A node joins.
-    Join {
-        /// The node, as it is to be known.
-        node: JoinedNode,
-        /// The id of its token, if it has one.
-        token: Option<String>,
-        /// The TLS key that it has shown to have.
-        proved: Option<Digest>,
-    },
-    /// A node may not speak here any more.
-    Revoke(Party),
-    /// Forget a compute node that is gone for good and has nothing.
-    ForgetComputeNode(Owner),
-    /// Time has passed.
-    Tick,
-}
-
-impl Command {
-    /// Whether a static fabric refuses it: there, what regions and bindings there are is said by its file.
-    fn is_for_dynamic_fabrics(&self) -> bool {
-        matches!(
-            self,
-            Self::CreateRegion(_)
-                | Self::GrowRegion(..)
-                | Self::DestroyRegion { .. }
-                | Self::DisableRegion(_)
-                | Self::EnableRegion(_)
-                | Self::ReleaseRegion(_)
-                | Self::SetLdAllocations(..)
-                | Self::Bind(..)
-                | Self::Unbind(..)
-        )
-    }
-}
 
 /// What a command did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -362,7 +247,9 @@ impl Manager {
             Command::HungUp(node, registration) => self.hang_up(&node, registration),
             Command::CreateRegion(create) => self.create_region(create),
             Command::GrowRegion(name, grow) => self.grow_region(&name, &grow),
-            Command::DestroyRegion { name, force } => self.destroy_region(&name, force),
+            Command::DestroyRegion { name, force, created_ms } => {
+                self.destroy_region(&name, force, created_ms)
+            }
             Command::ResetRegion(name) => self.reset_region(&name),
             Command::DisableRegion(name) => self.disable_region(&name),
             Command::EnableRegion(name) => self.enable_region(&name),

@@ -181,8 +181,17 @@ impl Manager {
         }
     }
 
-    pub(super) fn destroy_region(&mut self, name: &Name, force: bool) -> Result<(), ManagerError> {
+    pub(super) fn destroy_region(
+        &mut self,
+        name: &Name,
+        force: bool,
+        created_ms: Option<u64>,
+    ) -> Result<(), ManagerError> {
         let region = self.region(name)?.clone();
+        if let Some(asked_ms) = created_ms.filter(|asked_ms| *asked_ms != region.created_ms) {
+            let (name, created_ms) = (name.clone(), region.created_ms);
+            return Err(ManagerError::OtherRegion { name, created_ms, asked_ms });
+        }
         if region.state == RegionState::Draining {
             self.reissue_unmaps(&region, None);
             return Ok(());

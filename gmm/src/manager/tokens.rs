@@ -69,10 +69,11 @@ pub struct JoinedNode {
     pub by: String,
 }
 
-/// The role of the token that a node joins with.
+/// The role of the token that a node or an FM client joins with.
 pub fn role_of(node: &Party) -> Role {
     match node {
         Party::MemoryNode(_) => Role::MemoryNode,
         Party::ComputeNode(_) => Role::ComputeNode,
+        Party::FmClient(_) => Role::FmClient,
     }
 }

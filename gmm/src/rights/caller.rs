@@ -16,7 +16,7 @@ pub enum May {
     Tenant(Tenant),
     /// Everything.
     Everything,
-    /// What this node has to.
+    /// What this node has to; what an FM client may by the FM API.
     Node(JoinedNode),
     /// Have a node join.
     Join(TokenRecord),
@@ -73,6 +73,7 @@ impl Caller {
             May::Node(joined) => match joined.node {
                 Party::MemoryNode(_) => "memory node",
                 Party::ComputeNode(_) => "compute node",
+                Party::FmClient(_) => "FM client",
             },
             May::Join(_) => "to join",
         }

@@ -203,7 +203,7 @@ fn borne(token: &TokenRecord, now_ms: u64) -> Caller {
         Role::Tenant => {
             May::Tenant(Tenant { compute_nodes: token.compute_nodes.clone(), quota: token.quota })
         }
-        Role::MemoryNode | Role::ComputeNode => May::Join(token.clone()),
+        Role::MemoryNode | Role::ComputeNode | Role::FmClient => May::Join(token.clone()),
     };
     let (who, expires_ms) = (format!("token {}", token.id), Some(token.expires_ms));
     Caller { who, may, proved: None, expires_ms }

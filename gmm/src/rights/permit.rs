@@ -88,6 +88,9 @@ fn as_joined(joined: &JoinedNode, command: &Command) -> Result<(), String> {
     let (macs, key) = match command {
         Command::RegisterMemoryNode(node) => (&node.macs[..], node.key),
         Command::RegisterComputeNode(node) => (&[][..], node.key),
+        Command::NotFollowed(_) if matches!(joined.node, Party::FmClient(_)) => {
+            return Err("an FM client holds no memory".to_owned());
+        }
         _ => return Ok(()),
     };
     if let Some(mac) = macs.iter().find(|mac| !joined.macs.contains(mac)) {

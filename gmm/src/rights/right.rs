@@ -92,9 +92,9 @@ impl Right {
             (Self::MemoryNode, _) => (false, "it is for memory nodes"),
             (Self::ComputeNode, _) => (false, "it is for compute nodes"),
             (Self::Node, may) => (matches!(may, May::Node(_)), "it is for nodes"),
-            (Self::Join, may) => (matches!(may, May::Join(_)), "it takes a token of role mn or cn"),
+            (Self::Join, may) => (matches!(may, May::Join(_)), "it takes a token of role mn, cn or fm"),
             (Self::Regions, May::Node(joined)) => {
-                (matches!(joined.node, Party::ComputeNode(_)), "memory nodes have no regions")
+                (matches!(joined.node, Party::ComputeNode(_)), "it has no regions")
             }
             (Self::Regions, may) => (matches!(may, May::Tenant(_)), "it takes the role tenant or admin"),
             (Self::Administer, _) => (false, "it takes the role admin"),

@@ -47,8 +47,11 @@ pub struct Config {
     pub allow_hosts: Vec<String>,
     /// Connections served at a time, half of them from one peer; more wait to be accepted.
     pub connections_max: usize,
-    /// The FM API, if it is wanted. Whoever reaches it may do anything, as on [`listen`](Self::listen).
+    /// The FM API, if it is wanted: for FM clients that have joined.
     pub fm: Option<FmConfig>,
+    /// The FM API without TLS and without rights: whoever reaches it may do everything. So it is where
+    /// [`insecure`](Self::insecure) is set, too.
+    pub fm_insecure: bool,
     /// Where metrics are served, if they are.
     pub metrics: Option<MetricsAddress>,
     /// File to write the bound TCP address to once it is served.
@@ -73,6 +76,7 @@ impl Default for Config {
             allow_hosts: Vec::new(),
             connections_max: CONNECTIONS_DEFAULT,
             fm: None,
+            fm_insecure: false,
             metrics: None,
             port_file: None,
             new_fabric: false,

@@ -1,18 +1,25 @@
 //! The FM API's way to the manager: each request is carried out on the core's thread in one turn and answered after what it
-//! changed is stored.
+//! changed is stored. Who may ask is an FM client that has joined, by the certificate that it shows; with `--fm-insecure`,
+//! whoever has reached the address.
 
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
+use tokio_rustls::server::TlsStream;
 
 use super::core::{Core, CoreError};
 use crate::fm_fabric::{ManagerView, Volatile};
+use crate::rights::Evidence;
+use cxloe_daemon::http::{Peer, TlsDoor};
+use cxloe_fabric::api::Party;
+use cxloe_fabric::model::Digest;
 use cxloe_fm::PORT_DEFAULT;
 use cxloe_fm::answer::{Session, answer};
+use cxloe_fm::door::{Answerer, Door as FmDoor};
 use cxloe_fm::header::ReturnCode;
-use cxloe_fm::listener::Answerer;
 
 /// Where to listen for FM API clients: an address, with or without a port.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,12 +57,47 @@ impl From<FmAddress> for String {
 pub struct ManagerFm {
     core: Core,
     volatile: Arc<Mutex<Volatile>>,
+    /// The TLS key of the client; none where nobody is asked for one.
+    client: Option<Digest>,
 }
 
 impl ManagerFm {
     /// Answers by the core's manager.
     pub fn new(core: Core) -> Self {
-        Self { core, volatile: Arc::default() }
+        Self { core, volatile: Arc::default(), client: None }
+    }
+
+    /// Who asks of this switch, as the event log says it; none who may not.
+    fn who(&self, switch: u32) -> Option<String> {
+        let Some(key) = self.client else { return Some(format!("FM API of switch {switch}")) };
+        let caller = self.core.caller(&Evidence { tls: Some(key), ..Evidence::default() });
+        matches!(caller.node(), Some(Party::FmClient(_))).then_some(caller.who)
+    }
+}
+
+/// Lets FM clients in that have joined.
+#[derive(Clone)]
+pub struct GuardedFm {
+    tls: TlsDoor,
+    fm: ManagerFm,
+}
+
+impl GuardedFm {
+    /// They speak TLS, and `fm` answers them.
+    pub fn new(tls: TlsDoor, fm: ManagerFm) -> Self {
+        Self { tls, fm }
+    }
+}
+
+impl FmDoor for GuardedFm {
+    type Stream = TlsStream<TcpStream>;
+    type Answerer = ManagerFm;
+
+    async fn admit(&self, stream: TcpStream, peer: IpAddr) -> Option<(Self::Stream, ManagerFm)> {
+        let (stream, peer) = self.tls.accept(stream, peer).await?;
+        let Peer::Tls { key: Some(key), .. } = peer else { return None };
+        let fm = ManagerFm { client: Some(key), ..self.fm.clone() };
+        fm.is_welcome().then_some((stream, fm))
     }
 }
 
@@ -67,10 +109,12 @@ impl Answerer for ManagerFm {
         message: Vec<u8>,
     ) -> Result<(Session, Option<Vec<u8>>), ReturnCode> {
         let volatile = Arc::clone(&self.volatile);
+        let who = self.who(switch).ok_or(ReturnCode::Unsupported)?;
         let answered = self.core.turn(move |manager, now_ms, changes| {
             // Only this thread takes the lock, and a turn that broke off left nothing half done in it.
             let mut volatile = volatile.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut view = ManagerView { manager, switch, now_ms, changes, volatile: &mut volatile };
+            let mut view =
+                ManagerView { manager, switch, who: &who, now_ms, changes, volatile: &mut volatile };
             let response = answer(&mut view, &mut session, &message);
             (session, response)
         });
@@ -80,6 +124,10 @@ impl Answerer for ManagerFm {
                 ReturnCode::InternalError
             }
         })
+    }
+
+    fn is_welcome(&self) -> bool {
+        self.who(0).is_some()
     }
 }
 

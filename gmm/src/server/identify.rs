@@ -1,14 +1,14 @@
 //! Who asks: what the connection and the headers of a request show, put before the [directory](crate::rights::Directory).
 //! What routes and commands then allow is decided in [`crate::rights`].
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::extract::{Request, State};
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, COOKIE};
 use axum::middleware::Next;
 use axum::response::Response;
-use cxloe_daemon::http::Peer;
+use cxloe_daemon::http::{Peer, TlsDoor};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
 use super::authority::Authority;
@@ -26,16 +26,18 @@ pub struct Door {
     /// The group whose members are administrators on the Unix socket.
     admin_group: Option<Gid>,
     /// Who signs certificates; none yet where it is kept in a store that has not answered.
-    authority: Arc<std::sync::OnceLock<Arc<Authority>>>,
+    authority: Arc<OnceLock<Arc<Authority>>>,
     /// Where nodes reach this manager.
     url: Arc<str>,
+    /// What TLS is spoken with.
+    tls: Arc<OnceLock<TlsDoor>>,
 }
 
 impl Door {
     /// A door of a manager that is reached at `url`.
     pub fn new(insecure: bool, admin_group: Option<u32>, url: &str) -> Self {
         let admin_group = admin_group.map(Gid::from_raw);
-        Self { insecure, admin_group, authority: Arc::default(), url: url.into() }
+        Self { insecure, admin_group, authority: Arc::default(), url: url.into(), tls: Arc::default() }
     }
 
     /// Whether whoever reaches it over TCP may do everything.
@@ -51,6 +53,16 @@ impl Door {
     /// From here on, certificates are signed.
     pub fn set_authority(&self, authority: Arc<Authority>) {
         drop(self.authority.set(authority));
+    }
+
+    /// From here on, TLS is spoken with this.
+    pub fn set_tls(&self, tls: TlsDoor) {
+        drop(self.tls.set(tls));
+    }
+
+    /// What TLS is spoken with; nothing where this manager is insecure.
+    pub fn tls(&self) -> Option<&TlsDoor> {
+        self.tls.get()
     }
 
     /// Who signs certificates.

@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::HeaderValue;
-use axum::http::header::{LOCATION, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, LOCATION, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_service::Service;
@@ -20,6 +20,7 @@ use super::error::ApiError;
 use super::origin::{self, HostNames};
 use super::web;
 use crate::store::Lease;
+use cxloe_daemon::http::{Crowded, Peer};
 use cxloe_fabric::api::ErrorCode;
 
 /// How long the body of a request that is sent elsewhere may take to arrive.
@@ -125,7 +126,13 @@ impl LeaderElection {
 }
 
 async fn answer(State(election): State<LeaderElection>, request: Request) -> Response {
+    let crowded = request.extensions().get::<Crowded>().is_some();
     let answer = match origin::check(request.method(), request.headers(), &election.names) {
+        Ok(()) if crowded => {
+            let error = "too many requests of people and programs are being answered; a part of the connections is for nodes";
+            let hint = "ask again in a moment, or raise --connections-max";
+            ApiError::new(ErrorCode::Unavailable, error, hint).into_response()
+        }
         Ok(()) => answer_as(election.role(), request).await,
         Err(refused) => refused.into_response(),
     };
@@ -145,9 +152,29 @@ async fn answer_as(role: Role, request: Request) -> Response {
             if lease.holds() { answer } else { nobody("this manager lost the lead while it answered") }
         }
         Role::Leading(..) => nobody("this manager has just lost the lead"),
+        // Without TLS, nobody has to be known.
+        Role::Following(url) if url.starts_with("https:") && is_local_user(&request) => {
+            leader_is_elsewhere(&url)
+        }
         Role::Following(url) => elsewhere(&url, request).await,
         Role::Waiting(reason) => nobody(&reason),
     }
+}
+
+/// Whether who asks would be nobody at the leader: a user of this machine, known by the socket, who gives no token.
+fn is_local_user(request: &Request) -> bool {
+    let by_socket = matches!(request.extensions().get::<Peer>(), Some(Peer::Unix { .. }));
+    by_socket && !request.headers().contains_key(AUTHORIZATION)
+}
+
+/// Tells a user of this machine who leads, and how to ask there.
+fn leader_is_elsewhere(url: &str) -> Response {
+    let error = format!("another manager leads, at {url}, and it does not know the users of this machine");
+    let hint = format!(
+        "ask by the Unix socket on the leader's machine, or with a token that `gmm token create` makes there: `gmm login {url} \
+         --token …`"
+    );
+    ApiError::new(ErrorCode::Unauthenticated, error, hint).into_response()
 }
 
 /// The web view: at the leader, and at a manager that knows none, for it says so.
@@ -207,6 +234,31 @@ mod tests {
             (307, Some("http://10.0.0.2:7440/v1/x?a=1&b=%20"))
         );
         assert_eq!(serde_json::from_slice::<ErrorBody>(&body).unwrap().code, ErrorCode::NotLeader);
+
+        // By the socket of this machine, the user is nobody there.
+        election.follow("https://10.0.0.3:7440");
+        let by_socket = |token: Option<&str>| {
+            let mut request = Request::post("/v1/x").header("content-type", "application/json");
+            if let Some(token) = token {
+                request = request.header(AUTHORIZATION, token);
+            }
+            let mut request = request.body(Body::from("{}")).unwrap();
+            request.extensions_mut().insert(Peer::Unix { uid: 0, gid: 0 });
+            request
+        };
+        let answer = election.router().call(by_socket(None)).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 401);
+        let body = to_bytes(answer.into_body(), 10_000).await.unwrap();
+        let body: ErrorBody = serde_json::from_slice(&body).unwrap();
+        assert!(body.error.contains("https://10.0.0.3:7440") && body.hint.contains("gmm login"), "{body:?}");
+        let answer = election.router().call(by_socket(Some("Bearer cx1.x"))).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 307, "a token is known there");
+        election.follow("http://10.0.0.3:7440");
+        let answer = election.router().call(by_socket(None)).await.unwrap();
+        assert_eq!(answer.status().as_u16(), 307, "nobody has to be known");
+        let mut crowded = by_socket(None);
+        crowded.extensions_mut().insert(Crowded);
+        assert_eq!(election.router().call(crowded).await.unwrap().status().as_u16(), 503);
 
         let routes = || Router::new().route("/v1/x", get(|| async { "" }).post(|| async { "led" }));
         election.lead(routes(), Lease::for_ever());

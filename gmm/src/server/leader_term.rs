@@ -15,13 +15,14 @@ use tokio::task::JoinSet;
 use super::clock::Clock;
 use super::config::Config;
 use super::core::{Core, CoreThread};
-use super::fm::ManagerFm;
+use super::fm::{GuardedFm, ManagerFm};
 use super::identify::Door;
 use super::leader_election::LeaderElection;
 use super::{ServerError, routes};
 use crate::manager::{Manager, Options};
 use crate::store::etcd::{Attempt, Campaign, Leadership};
 use crate::store::{EtcdPlace, EtcdStore, Store, StoreError};
+use cxloe_fm::door::Open;
 use cxloe_fm::listener::{FmConfig, FmListener};
 
 /// Pause before the leader is looked for again.
@@ -71,11 +72,20 @@ impl LeaderTerm {
     ///
     /// # Errors
     /// [`ServerError`] when one cannot be started.
-    pub async fn serve(&mut self, config: &Config) -> Result<(), ServerError> {
+    pub async fn serve(&mut self, config: &Config, door: &Door) -> Result<(), ServerError> {
         if let Some(fm) = &config.fm {
             let fabric = self.core.look(|manager| manager.state().meta.fabric).await.unwrap_or_default();
             let fm = FmConfig { fabric, ..fm.clone() };
-            let listener = FmListener::start(fm, ManagerFm::new(self.core.clone())).await?;
+            let answers = ManagerFm::new(self.core.clone());
+            let listener = match door.tls().filter(|_| !config.fm_insecure) {
+                Some(tls) => FmListener::start(fm, GuardedFm::new(tls.clone(), answers)).await?,
+                None => {
+                    tracing::warn!(
+                        "the FM API is served without rights: whoever reaches it may do everything"
+                    );
+                    FmListener::start(fm, Open(answers)).await?
+                }
+            };
             for (switch, address) in listener.addresses().iter().enumerate() {
                 tracing::info!(switch, %address, "FM API of switch {switch} on {address}");
             }
@@ -223,7 +233,7 @@ async fn lead(
         Err(error) => return Err(error),
     };
     if lease.holds() {
-        if let Err(error) = term.serve(config).await {
+        if let Err(error) = term.serve(config, door).await {
             drop(term.end().await);
             return Err(error);
         }

@@ -169,14 +169,24 @@ impl Server {
         let url = config.advertise.clone().unwrap_or_else(|| format!("{scheme}://{}", reached(address)));
         let door = Door::new(config.insecure, config.admin_group, &url);
         let names = authority::names(address, host_names(&config));
+        if let Opened::File(_, path) = &place {
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            door.set_authority(Authority::in_folder(folder.unwrap_or(Path::new(".")))?.into());
+        }
+        let tls = match config.insecure {
+            true => {
+                tracing::warn!(%address, "--insecure: whoever reaches {address} may do everything, and reads what others do");
+                None
+            }
+            false => Some(tls_door(&config, &door, names)?),
+        };
+        tls.iter().for_each(|tls| door.set_tls(tls.clone()));
         let election = LeaderElection::new(HostNames::new(&config.allow_hosts, config.advertise.as_deref()));
         let (abdicate, told) = watch::channel(false);
         let reigning = match place {
-            Opened::File(store, path) => {
-                let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-                door.set_authority(Authority::in_folder(folder.unwrap_or(Path::new(".")))?.into());
+            Opened::File(store, _) => {
                 let mut term = LeaderTerm::begin(Box::new(store), &config)?;
-                if let Err(error) = term.serve(&config).await {
+                if let Err(error) = term.serve(&config, &door).await {
                     drop(term.end().await);
                     return Err(error);
                 }
@@ -198,13 +208,6 @@ impl Server {
         };
         let metrics = metrics.map(|listener| serve_metrics(listener, &election)).transpose()?;
         let (stop, stopped) = watch::channel(false);
-        let tls = match config.insecure {
-            true => {
-                tracing::warn!(%address, "--insecure: whoever reaches {address} may do everything, and reads what others do");
-                None
-            }
-            false => Some(tls_door(&config, &door, names)?),
-        };
         let router = election.router();
         let serving = tokio::spawn(cxloe_daemon::http::serve(
             Listeners { tcp: Some(tcp), unix, tls },

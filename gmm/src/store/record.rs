@@ -284,6 +284,7 @@ fn joined_key(node: &Party) -> String {
     match node {
         Party::MemoryNode(name) => format!("mn/{name}"),
         Party::ComputeNode(cn) => format!("cn/{cn}"),
+        Party::FmClient(name) => format!("fm/{name}"),
     }
 }
 

@@ -313,6 +313,11 @@ impl Config {
         self.data_dir.join(format!("mn-{}.state", self.name))
     }
 
+    /// Where it is kept for how long no manager has been heard.
+    pub fn heard_path(&self) -> PathBuf {
+        self.data_dir.join(format!("mn-{}.heard", self.name))
+    }
+
     /// Where the keys of compute nodes are kept.
     pub fn keys_path(&self) -> PathBuf {
         self.data_dir.join(format!("mn-{}.keys", self.name))

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use cxloe_daemon::{Backoff, Break, Connection, Contact, NodeIdentity, StateFile, Stopped};
+use cxloe_daemon::{Backoff, Break, Connection, Contact, NodeIdentity, StateError, StateFile, Stopped};
 use cxloe_fabric::api::{
     ErrorCode, MemoryNodeRegistered, MemoryNodeSync, NotFollowed, Party, Progress, RegisterMemoryNode,
     ReportOrphans,
@@ -22,6 +22,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use super::background;
+use super::heard::{Heard, KEEP_EVERY_MS};
 use super::job::{Job, JobError};
 use super::key_ring::KeyRing;
 use super::mappings::{Mappings, Refusal};
@@ -54,6 +55,8 @@ pub struct ManagerLinkOptions {
     pub keys: Option<KeyRing>,
     /// Where the highest term and revision seen are kept; `None` forgets them with the process.
     pub state: Option<StateFile<Watermark>>,
+    /// Where it is kept for how long no manager has been heard; `None` counts from the start of the process.
+    pub heard: Option<StateFile<Heard>>,
     /// The pauses between two tries.
     pub backoff: Backoff,
 }
@@ -73,6 +76,7 @@ impl ManagerLinkOptions {
             key: None,
             keys: None,
             state: None,
+            heard: None,
             backoff: Backoff::default(),
         }
     }
@@ -84,6 +88,9 @@ pub enum ManagerLinkError {
     /// The name cannot be one.
     #[error("node name: {0}")]
     Name(#[from] NameError),
+    /// When a manager was heard last cannot be read.
+    #[error(transparent)]
+    Heard(#[from] StateError),
     /// The URL cannot be one, or there is no thread.
     #[error(transparent)]
     Link(#[from] cxloe_daemon::ManagerLinkError),
@@ -102,14 +109,18 @@ impl ManagerLink {
     /// # Errors
     /// Any [`ManagerLinkError`].
     pub fn start(
-        mappings: Mappings,
+        mut mappings: Mappings,
         options: ManagerLinkOptions,
         stats: Stats,
     ) -> Result<Self, ManagerLinkError> {
+        if let Some(file) = &options.heard {
+            mappings.resume(file.load()?.silent_at(wall_ms()));
+        }
         let name = Name::new(options.name.clone())?;
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
         let identity = options.identity.clone();
-        let shell = Shell { mappings, options, stats, name, instance: rand::random(), began: Instant::now() };
+        let (instance, began) = (rand::random(), Instant::now());
+        let shell = Shell { mappings, options, stats, name, instance, began, heard_kept_ms: None };
         Ok(ManagerLink(cxloe_daemon::ManagerLink::start(
             &url,
             identity,
@@ -143,12 +154,15 @@ struct Shell {
     instance: u64,
     /// What the time is counted from by which authorisations end.
     began: Instant,
+    /// When it was kept last for how long no manager had been heard, on the same clock.
+    heard_kept_ms: Option<u64>,
 }
 
 impl Shell {
     /// From a registration until something breaks it.
     async fn registration(&mut self, contact: &mut Contact) -> Result<Infallible, Break> {
         self.mappings.expire(self.now_ms());
+        self.keep_heard()?;
         let request = self.introduction();
         let client = contact.client();
         let answered = contact.ask(client.register_memory_node(&request)).await;
@@ -184,6 +198,7 @@ impl Shell {
                 refusal => Break::node(refusal),
             })?;
             self.mappings.confirm(self.now_ms());
+            self.keep_heard()?;
             self.remember(before)?;
             // Before a compute node is given memory here, so that it is heard when it says Hello.
             self.hear_peers(&synced.udp_peers);
@@ -199,6 +214,17 @@ impl Shell {
 
     fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    /// Keeps for how long no manager has been heard, from time to time.
+    fn keep_heard(&mut self) -> Result<(), Break> {
+        let now_ms = self.now_ms();
+        let due = self.heard_kept_ms.is_none_or(|kept_ms| kept_ms + KEEP_EVERY_MS <= now_ms);
+        if let Some(file) = self.options.heard.as_ref().filter(|_| due) {
+            file.store(&Heard { kept_ms: wall_ms(), silent_ms: self.mappings.silent_ms(now_ms) })?;
+            self.heard_kept_ms = Some(now_ms);
+        }
+        Ok(())
     }
 
     /// Takes over where compute nodes are.
@@ -317,6 +343,12 @@ impl Shell {
             _ => Ok(()),
         }
     }
+}
+
+/// The wall clock, in milliseconds since the Unix epoch.
+fn wall_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn is_stale(reason: &Break) -> bool {

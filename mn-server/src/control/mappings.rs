@@ -70,6 +70,8 @@ pub struct Mappings {
     expired: Vec<Translation>,
     /// When an accepted manager was heard last, in milliseconds of whatever clock tells the time here.
     heard_ms: u64,
+    /// For how many milliseconds no manager had been heard when that clock began.
+    silent_before_ms: u64,
 }
 
 /// How long a compute node is served without word from the manager, in milliseconds: 24 hours.
@@ -84,8 +86,19 @@ impl Mappings {
         let (writer, recovery) = PageTableWriter::open(pool);
         let orphans = BTreeMap::new();
         let (results, expired) = (Vec::new(), Vec::new());
-        let (acked, unreported, heard_ms) = (0, false, 0);
-        (Mappings { writer, seen, acked, results, orphans, unreported, expired, heard_ms }, recovery)
+        let (acked, unreported, heard_ms, silent_before_ms) = (0, false, 0, 0);
+        let mappings = Mappings {
+            writer,
+            seen,
+            acked,
+            results,
+            orphans,
+            unreported,
+            expired,
+            heard_ms,
+            silent_before_ms,
+        };
+        (mappings, recovery)
     }
 
     /// The page table, to be shared with the workers.
@@ -139,12 +152,23 @@ impl Mappings {
     /// [`AUTHORISATION_MS`] more.
     pub fn confirm(&mut self, now_ms: u64) {
         self.heard_ms = self.heard_ms.max(now_ms);
+        self.silent_before_ms = 0;
+    }
+
+    /// No manager had been heard for so many milliseconds when the clock began that tells the time here.
+    pub fn resume(&mut self, silent_ms: u64) {
+        self.silent_before_ms = silent_ms;
+    }
+
+    /// For how many milliseconds no accepted manager has been heard at `now_ms`.
+    pub fn silent_ms(&self, now_ms: u64) -> u64 {
+        now_ms.saturating_sub(self.heard_ms).saturating_add(self.silent_before_ms)
     }
 
     /// Stops serving what no manager has confirmed for [`AUTHORISATION_MS`] at `now_ms`; how many extents. Their content is
     /// kept, and they are served again when a manager lists them.
     pub fn expire(&mut self, now_ms: u64) -> usize {
-        if now_ms.saturating_sub(self.heard_ms) < AUTHORISATION_MS || self.is_empty() {
+        if self.silent_ms(now_ms) < AUTHORISATION_MS || self.is_empty() {
             return 0;
         }
         let all: Vec<Translation> = self.table().iter().collect();

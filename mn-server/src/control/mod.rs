@@ -11,16 +11,19 @@
 //! ```
 //!
 //! [`Mappings`] decides without I/O: a command becomes a [`Job`], a finished job a result. [`ManagerLink`] is
-//! the shell around it. When the manager is away, everything mapped goes on being served for 24 hours. Where there is no
+//! the shell around it. When the manager is away, everything mapped goes on being served for 24 hours,
+//! counted across restarts ([`Heard`]). Where there is no
 //! manager, a [`StaticMap`] says who gets what.
 
 mod background;
+mod heard;
 mod job;
 mod key_ring;
 mod manager_link;
 mod mappings;
 mod static_map;
 
+pub use heard::Heard;
 pub use job::{Job, JobError};
 pub use key_ring::{KeptKeys, KeyRing};
 pub use manager_link::{ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};

@@ -203,17 +203,19 @@ impl Operator {
         let name = region.name.clone();
         let roll = self.random.below(100);
         let order = match region.state {
-            RegionState::Creating | RegionState::Draining => Command::DestroyRegion { name, force: false },
+            RegionState::Creating | RegionState::Draining => {
+                Command::DestroyRegion { name, force: false, created_ms: None }
+            }
             RegionState::Lost if roll < 80 => Command::ResetRegion(name),
             RegionState::Disabled | RegionState::Releasing if roll < 70 => Command::EnableRegion(name),
             RegionState::Lost | RegionState::Disabled | RegionState::Releasing => {
-                Command::DestroyRegion { name, force: true }
+                Command::DestroyRegion { name, force: true, created_ms: None }
             }
             RegionState::Active | RegionState::Degraded => match roll {
                 0..40 if region.decoders.len() < GROWN_MAX => Self::grow(&wanted, region),
                 0..70 => Command::DisableRegion(name),
-                70..85 => Command::DestroyRegion { name, force: true },
-                85..90 => Command::DestroyRegion { name, force: false },
+                70..85 => Command::DestroyRegion { name, force: true, created_ms: None },
+                85..90 => Command::DestroyRegion { name, force: false, created_ms: None },
                 _ => Command::ReleaseRegion(name),
             },
         };
@@ -260,7 +262,7 @@ impl Operator {
     fn take_down(&self, state: &State) -> Option<Command> {
         let region = state.regions.values().find(|region| region.state != RegionState::Draining);
         if let Some(region) = region {
-            return Some(Command::DestroyRegion { name: region.name.clone(), force: true });
+            return Some(Command::DestroyRegion { name: region.name.clone(), force: true, created_ms: None });
         }
         let ld = state.logical_devices.values().find(|ld| ld.binding.is_some());
         ld.map(|ld| Self::unbind(ld, UnbindOption::Surprise))

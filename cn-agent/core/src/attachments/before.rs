@@ -24,6 +24,8 @@ pub(super) enum Stored {
         held: bool,
         #[serde(default)]
         seen: Watermark,
+        #[serde(default)]
+        joined: Option<Watermark>,
     },
     /// That of before.
     Before { next_hpa: u64, by_name: BTreeMap<Name, OldAttachment> },
@@ -63,14 +65,14 @@ struct OldLeg {
 
 impl From<Stored> for Attachments {
     fn from(stored: Stored) -> Self {
-        let (next_hpa, by_name, held, seen) = match stored {
-            Stored::Now { next_hpa, by_name, held, seen } => (next_hpa, by_name, held, seen),
+        let (next_hpa, by_name, held, seen, joined) = match stored {
+            Stored::Now { next_hpa, by_name, held, seen, joined } => (next_hpa, by_name, held, seen, joined),
             Stored::Before { next_hpa, by_name } => {
                 let by_name = by_name.into_iter().map(|(name, old)| (name, old.into())).collect();
-                (next_hpa, by_name, false, Watermark::default())
+                (next_hpa, by_name, false, Watermark::default(), None)
             }
         };
-        Attachments { next_hpa, by_name, held, seen, ..Attachments::default() }
+        Attachments { next_hpa, by_name, held, seen, joined, ..Attachments::default() }
     }
 }
 

@@ -141,6 +141,10 @@ pub struct Attachments {
     held: bool,
     /// How far the manager had come that told of these regions.
     seen: Watermark,
+    /// How far the manager had come that this node has joined with, which it follows from then on, also without regions; none
+    /// of a node that has not joined.
+    #[serde(default)]
+    joined: Option<Watermark>,
     /// How far each is attached; those that are not named are not. Nothing is when the agent starts.
     #[serde(skip)]
     phases: BTreeMap<Name, Phase>,
@@ -170,6 +174,7 @@ impl Default for Attachments {
             by_name: BTreeMap::new(),
             held: false,
             seen: Watermark::default(),
+            joined: None,
             phases: BTreeMap::new(),
             wanted_back: Vec::new(),
             devices: Vec::new(),
@@ -233,9 +238,22 @@ impl Attachments {
         changes
     }
 
-    /// How far the manager had come that told of these regions. Who has none follows any manager.
+    /// How far the manager had come that told of these regions. Who has none, and has not joined, follows any manager.
     pub fn seen(&self) -> Watermark {
-        if self.by_name.is_empty() { Watermark::default() } else { self.seen }
+        match self.by_name.is_empty() && self.joined.is_none() {
+            true => Watermark::default(),
+            false => self.seen,
+        }
+    }
+
+    /// This node has joined with a manager that had come so far; none: it has not joined. Where it joins anew, what it has
+    /// seen before counts as long as it has regions.
+    pub fn join(&mut self, joined: Option<Watermark>) {
+        let is_new = joined != self.joined;
+        self.joined = joined;
+        if let Some(joined) = joined.filter(|_| is_new && self.by_name.is_empty()) {
+            self.seen = joined;
+        }
     }
 
     /// What follows is told by a manager that has come so far, and whose store contains what was [seen](Self::seen).

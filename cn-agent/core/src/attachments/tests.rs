@@ -352,3 +352,28 @@ fn what_was_seen_is_kept_with_the_regions_and_counts_while_there_are_some() {
     attachments.follow(&[], false);
     assert_eq!(attachments.seen(), Watermark::default());
 }
+
+#[test]
+fn a_node_that_joined_follows_its_fabric_also_without_regions() {
+    let at = |run, revision| Watermark { term: 1, revision, run };
+    let mut attachments = Attachments::default();
+    attachments.join(Some(at(9, 3)));
+    assert_eq!(attachments.seen(), at(9, 3), "from the time it joined");
+    attachments.hear(at(9, 40));
+    let kept = serde_json::to_string(&attachments).unwrap();
+    let mut anew: Attachments = serde_json::from_str(&kept).unwrap();
+    anew.join(Some(at(9, 3)));
+    assert_eq!(anew.seen(), at(9, 40), "and a restart takes nothing back");
+    // It joins another fabric, having nothing of this one.
+    anew.join(Some(at(5, 2)));
+    assert_eq!(anew.seen(), at(5, 2));
+    // With regions of this one, it goes on following it.
+    anew.hear(at(5, 8));
+    anew.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
+    anew.join(Some(at(7, 1)));
+    assert_eq!(anew.seen(), at(5, 8));
+    anew.join(None);
+    assert_eq!(anew.seen(), at(5, 8));
+    anew.follow(&[], false);
+    assert_eq!(anew.seen(), Watermark::default(), "one that has not joined follows any");
+}

@@ -2,7 +2,9 @@
 //!
 //! A connection is receiving while a request is on its way in, busy while the manager works on one (which includes waiting
 //! for news, what nodes do most of the time), and idle in between. Whoever takes too long to send a request goes; and where
-//! there is no room for a new connection, somebody goes who is not busy: a node that is served is never among them.
+//! there is no room for a new connection, somebody goes who is not busy: a node that is served is never among them. Where
+//! nodes show certificates, others may have a part of all connections busy at a time, so that there is always one to be
+//! had for a node.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -31,6 +33,8 @@ struct Connection<K> {
     known: bool,
     phase: Phase,
     since_ms: u64,
+    /// A request of it is being answered that counts among those of strangers.
+    counts: bool,
     end: K,
 }
 
@@ -39,6 +43,9 @@ struct Connection<K> {
 pub struct Connections<K> {
     total_max: usize,
     per_peer_max: usize,
+    /// Requests of strangers that may be answered at a time.
+    strangers_max: usize,
+    strangers: usize,
     next: u64,
     all: HashMap<u64, Connection<K>>,
     /// Those that are not busy, by phase and time: of strangers, and of those that are known.
@@ -59,7 +66,29 @@ impl<K> Connections<K> {
     /// None yet, and at most so many; of one peer, at most `per_peer_max`.
     pub fn new(total_max: usize, per_peer_max: usize) -> Self {
         let (all, peers) = (HashMap::new(), HashMap::new());
-        Self { total_max, per_peer_max, next: 0, all, by_age: Default::default(), peers }
+        let (strangers_max, strangers) = (usize::MAX, 0);
+        let by_age = Default::default();
+        Self { total_max, per_peer_max, strangers_max, strangers, next: 0, all, by_age, peers }
+    }
+
+    /// A quarter of the connections is for those that show who they are, and for those that are about to.
+    pub fn with_room_for_known(mut self) -> Self {
+        self.strangers_max = self.total_max - self.total_max.div_ceil(4);
+        self
+    }
+
+    /// A request begins that is to be answered. Whether it may be: too many of strangers are being answered, else.
+    pub fn begins(&mut self, id: u64) -> bool {
+        let Some(connection) = self.all.get_mut(&id) else { return true };
+        if connection.known || connection.peer.is_none() || connection.counts {
+            return true;
+        }
+        if self.strangers >= self.strangers_max {
+            return false;
+        }
+        connection.counts = true;
+        self.strangers += 1;
+        true
     }
 
     /// Whether there is room for one more, if need be in somebody's place.
@@ -74,8 +103,11 @@ impl<K> Connections<K> {
         let mut evicted = None;
         let own = peer.and_then(|peer| self.peers.get(&peer)).filter(|own| own.len() >= self.per_peer_max);
         if let Some(own) = own {
-            let oldest = own.iter().filter_map(|id| self.age_of(*id)).min();
-            let Some((.., id)) = oldest else { return Admission::TooMany(end) };
+            // Whoever shares an address with a node does not push the node out.
+            let age = |id: &u64| Some((self.all.get(id)?.known, self.age_of(*id)?));
+            let Some((_, (.., id))) = own.iter().filter_map(age).min() else {
+                return Admission::TooMany(end);
+            };
             evicted = self.remove(id);
         } else if self.all.len() >= self.total_max {
             evicted = self.evict(now_ms);
@@ -85,7 +117,8 @@ impl<K> Connections<K> {
         if let Some(peer) = peer {
             self.peers.entry(peer).or_default().insert(id);
         }
-        let connection = Connection { peer, known: false, phase: Phase::Receiving, since_ms: now_ms, end };
+        let phase = Phase::Receiving;
+        let connection = Connection { peer, known: false, phase, since_ms: now_ms, counts: false, end };
         self.all.insert(id, connection);
         self.by_age[0].insert((Phase::Receiving, now_ms, id));
         Admission::Stays(id, evicted)
@@ -131,6 +164,9 @@ impl<K> Connections<K> {
     /// A request is answered.
     pub fn rests(&mut self, id: u64, now_ms: u64) {
         self.becomes(id, Phase::Idle, now_ms);
+        if let Some(connection) = self.all.get_mut(&id) {
+            self.strangers -= usize::from(std::mem::take(&mut connection.counts));
+        }
     }
 
     fn becomes(&mut self, id: u64, phase: Phase, now_ms: u64) {
@@ -161,6 +197,7 @@ impl<K> Connections<K> {
     /// A connection ended. Returns what would have ended it.
     pub fn remove(&mut self, id: u64) -> Option<K> {
         let connection = self.all.remove(&id)?;
+        self.strangers -= usize::from(connection.counts);
         self.by_age[usize::from(connection.known)].remove(&(connection.phase, connection.since_ms, id));
         if let Some(peer) = connection.peer
             && let Some(own) = self.peers.get_mut(&peer)
@@ -284,6 +321,47 @@ mod tests {
         let node = stays(&mut connections, peer(1), 4, 0).0;
         connections.is_known(node);
         assert_eq!(connections.evict(0), Some(4), "there is nobody else");
+    }
+
+    #[test]
+    fn busy_strangers_leave_room_for_nodes() {
+        let mut connections = Connections::new(8, 8).with_room_for_known();
+        let stays = |connections: &mut Connections<u32>, last, key| stays(connections, peer(last), key, 0).0;
+        let strangers: Vec<u64> = (0..7).map(|key| stays(&mut connections, 1, key)).collect();
+        let busy = strangers.iter().filter(|id| {
+            let may = connections.begins(**id);
+            if may {
+                connections.works(**id, 1);
+            }
+            may
+        });
+        assert_eq!(busy.count(), 6, "however many there are");
+        // A node is there, is known after its handshake, and is answered.
+        for key in 100..102 {
+            assert!(connections.has_room());
+            let node = stays(&mut connections, 2, key);
+            connections.is_known(node);
+            assert!(connections.begins(node));
+            connections.works(node, 2);
+        }
+        assert!(connections.begins(strangers[0]), "it has begun already");
+        connections.rests(strangers[0], 3);
+        let next = stays(&mut connections, 3, 200);
+        assert!(connections.begins(next), "one stranger is answered, and another may ask");
+        assert!(!connections.begins(strangers[0]));
+        strangers.iter().for_each(|id| drop(connections.remove(*id)));
+        connections.remove(next);
+        assert_eq!(connections.strangers, 0);
+    }
+
+    #[test]
+    fn a_stranger_at_a_nodes_address_does_not_push_it_out() {
+        let mut connections = Connections::new(100, 2);
+        let node = stays(&mut connections, peer(1), 1, 0).0;
+        connections.is_known(node);
+        connections.rests(node, 1);
+        stays(&mut connections, peer(1), 2, 500);
+        assert_eq!(stays(&mut connections, peer(1), 3, 501).1, Some(2), "the stranger, who has just come");
     }
 
     #[test]

@@ -63,7 +63,7 @@ pub async fn serve<S, B>(
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
-    let connected = Connected::new(connections_max);
+    let connected = Connected::new(connections_max, listeners.tls.is_some());
     let mut connections = JoinSet::new();
     let mut sweep = tokio::time::interval(SWEEP);
     loop {
@@ -165,10 +165,11 @@ struct Connected {
 }
 
 impl Connected {
-    fn new(connections_max: usize) -> Self {
+    fn new(connections_max: usize, tells_apart: bool) -> Self {
         let per_peer_max = (connections_max / 2).max(PER_PEER_MIN);
-        let connections = Arc::new(Mutex::new(Connections::new(connections_max, per_peer_max)));
-        Self { connections, started: Instant::now() }
+        let connections = Connections::new(connections_max, per_peer_max);
+        let connections = if tells_apart { connections.with_room_for_known() } else { connections };
+        Self { connections: Arc::new(Mutex::new(connections)), started: Instant::now() }
     }
 
     fn now_ms(&self) -> u64 {
@@ -218,6 +219,10 @@ impl ClientSlot {
         self.connected.lock().receives(self.id, self.connected.now_ms());
     }
 
+    fn begins(&self) -> bool {
+        self.connected.lock().begins(self.id)
+    }
+
     fn works(&self) {
         self.connected.lock().works(self.id, self.connected.now_ms());
     }
@@ -237,6 +242,11 @@ impl Drop for ClientSlot {
         drop(self.connected.lock().remove(self.id));
     }
 }
+
+/// Among the extensions of a request that should be refused: of those who have shown no certificate, too many are being
+/// answered already.
+#[derive(Debug, Clone, Copy)]
+pub struct Crowded;
 
 /// The body of a request, whose end is told to the connection it comes on.
 pub struct Arriving {
@@ -318,6 +328,9 @@ async fn connection<S, B>(
             let arriving = Arc::clone(&slot);
             let mut request = request;
             request.extensions_mut().insert(peer);
+            if !slot.begins() {
+                request.extensions_mut().insert(Crowded);
+            }
             let answer = service.call(request.map(|body| Arriving { body, slot: arriving })).await;
             slot.rests();
             answer

@@ -8,5 +8,5 @@ mod connections;
 mod listener;
 mod tls;
 
-pub use listener::{Arriving, Listeners, serve};
+pub use listener::{Arriving, Crowded, Listeners, serve};
 pub use tls::{Peer, TlsDoor};

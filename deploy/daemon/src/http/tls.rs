@@ -61,7 +61,7 @@ impl TlsDoor {
     }
 
     /// The handshake with somebody at `ip`; none when it fails, or there is no certificate yet.
-    pub(super) fn accept(
+    pub fn accept(
         &self,
         stream: TcpStream,
         ip: IpAddr,

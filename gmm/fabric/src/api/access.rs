@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Party;
-use crate::model::{ByteSize, CnId, Mac, PublicKey, Role};
+use crate::model::{ByteSize, CnId, Mac, PublicKey, Role, Watermark};
 
 /// Asks for a token.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -55,12 +55,12 @@ pub struct TokenStatus {
     /// Bytes that a tenant may have in regions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<u64>,
-    /// A node has joined with it: it is used up.
+    /// A node or an FM client has joined with it: it is used up.
     #[serde(default)]
     pub used: bool,
 }
 
-/// A node asks to be let in.
+/// A node, or a client of the FM API, asks to be let in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Join {
@@ -71,7 +71,8 @@ pub struct Join {
     /// The public half of the key of its sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
-    /// Addresses of its ports, the one that identifies it first.
+    /// Addresses of its ports, the one that identifies it first; none of an FM client.
+    #[serde(default)]
     pub macs: Vec<Mac>,
 }
 
@@ -96,6 +97,9 @@ pub struct Joined {
     pub expires_ms: u64,
     /// Where the manager is reached over TLS.
     pub manager: String,
+    /// How far it has come: what a node that has joined expects of its manager's store from then on.
+    #[serde(default)]
+    pub watermark: Watermark,
 }
 
 /// What somebody is to the manager.

@@ -3,7 +3,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Owner, wait_ms_default};
+use super::regions::{Owner, wait_ms_default};
 use crate::model::{ByteSize, LogicalDevice, Name, UnbindOption};
 
 /// Sets capacity aside for logical devices `first`, `first + 1` … of a memory node.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{CnId, Mapping, Name, Watermark};
 
-/// A node of either kind.
+/// Who has a certificate of the fabric: a node of either kind, or a client of the FM API.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Party {
@@ -16,6 +16,8 @@ pub enum Party {
     MemoryNode(Name),
     /// A compute node, by CN id.
     ComputeNode(CnId),
+    /// A client of the FM API, by name.
+    FmClient(Name),
 }
 
 impl fmt::Display for Party {
@@ -23,6 +25,7 @@ impl fmt::Display for Party {
         match self {
             Self::MemoryNode(name) => write!(f, "memory node {name}"),
             Self::ComputeNode(cn) => write!(f, "compute node {cn}"),
+            Self::FmClient(name) => write!(f, "FM client {name}"),
         }
     }
 }
@@ -117,7 +120,7 @@ pub struct ReportOrphans {
 #[serde(deny_unknown_fields)]
 pub struct ReleaseOrphans {
     /// How long to wait for the memory to be zeroed, in milliseconds.
-    #[serde(default = "super::wait_ms_default")]
+    #[serde(default = "super::regions::wait_ms_default")]
     pub wait_ms: u64,
 }
 

@@ -74,7 +74,8 @@ impl Client {
     /// when the time is over becomes `disabled` without further calls. Its content is kept.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` when it is not in use.
+    /// Any [`ClientError`]; refused with `not_found`, also where there is another one of that name than the
+    /// one created at `options.created_ms`, or with `wrong_state` when it is not in use.
     pub async fn disable_region(&self, name: &Name, options: DisableRegion) -> Result<Region, ClientError> {
         let path = format!("/v1/regions/{name}/disable?wait_ms={}", options.wait_ms);
         self.call(Method::POST, &path, &format!("disable region {name}"), None::<&()>, options.wait_ms).await
@@ -83,7 +84,8 @@ impl Client {
     /// Lets the owner of a disabled region have it again.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` when it is not disabled.
+    /// Any [`ClientError`]; refused with `not_found`, also where there is another one of that name than the
+    /// one created at `options.created_ms`, or with `wrong_state` when it is not disabled.
     pub async fn enable_region(&self, name: &Name) -> Result<Region, ClientError> {
         let path = format!("/v1/regions/{name}/enable");
         self.call(Method::POST, &path, &format!("enable region {name}"), None::<&()>, 0).await
@@ -93,7 +95,8 @@ impl Client {
     /// the lost legs held is gone.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, or with `wrong_state` when the region is not lost or a memory node
+    /// Any [`ClientError`]; refused with `not_found`, also where there is another one of that name than the
+    /// one created at `options.created_ms`, or with `wrong_state` when the region is not lost or a memory node
     /// of it is unreachable.
     pub async fn reset_region(&self, name: &Name, options: ResetRegion) -> Result<Region, ClientError> {
         let path = format!("/v1/regions/{name}/reset?wait_ms={}", options.wait_ms);
@@ -103,7 +106,8 @@ impl Client {
     /// Destroys a region and waits up to `options.wait_ms` for its memory to be zeroed.
     ///
     /// # Errors
-    /// Any [`ClientError`]; refused with `not_found`, or with `region_in_use` when the owner's agent is there and
+    /// Any [`ClientError`]; refused with `not_found`, also where there is another one of that name than the
+    /// one created at `options.created_ms`, or with `region_in_use` when the owner's agent is there and
     /// `options.force` is not set.
     pub async fn destroy_region(
         &self,
@@ -111,7 +115,7 @@ impl Client {
         options: DestroyRegion,
     ) -> Result<Destroyed, ClientError> {
         let asked = format!("destroy region {name}");
-        let path = format!("/v1/regions/{name}?force={}&wait_ms={}", options.force, options.wait_ms);
+        let path = format!("/v1/regions/{name}?{}", options.query());
         let (status, body) =
             self.exchange(Method::DELETE, &path, &asked, None::<&()>, options.wait_ms).await?;
         if status == StatusCode::NO_CONTENT {

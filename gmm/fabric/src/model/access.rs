@@ -39,15 +39,19 @@ pub enum Role {
     /// Have one compute node join.
     #[serde(rename = "cn")]
     ComputeNode,
+    /// Have one client of the FM API join.
+    #[serde(rename = "fm")]
+    FmClient,
 }
 
 impl Role {
     /// Every role.
-    pub const ALL: [Self; 5] = [Self::Admin, Self::Tenant, Self::Viewer, Self::MemoryNode, Self::ComputeNode];
+    pub const ALL: [Self; 6] =
+        [Self::Admin, Self::Tenant, Self::Viewer, Self::MemoryNode, Self::ComputeNode, Self::FmClient];
 
-    /// Whether its token has one node join, and is used up then.
+    /// Whether its token has one node or FM client join, and is used up then.
     pub fn joins(self) -> bool {
-        matches!(self, Self::MemoryNode | Self::ComputeNode)
+        matches!(self, Self::MemoryNode | Self::ComputeNode | Self::FmClient)
     }
 
     /// What it is called.
@@ -58,6 +62,7 @@ impl Role {
             Self::Viewer => "viewer",
             Self::MemoryNode => "mn",
             Self::ComputeNode => "cn",
+            Self::FmClient => "fm",
         }
     }
 }
@@ -70,7 +75,7 @@ impl fmt::Display for Role {
 
 /// A text that is no role.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no role `{0}`; roles are admin, tenant, viewer, mn, cn")]
+#[error("there is no role `{0}`; roles are admin, tenant, viewer, mn, cn, fm")]
 pub struct RoleError(pub String);
 
 impl FromStr for Role {

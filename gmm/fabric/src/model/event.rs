@@ -232,11 +232,21 @@ pub enum EventKind {
         /// Its identity.
         compute_node: CnId,
     },
+    /// A client of the FM API joined, for the first time or again.
+    FmClientJoined {
+        /// Its name.
+        fm_client: Name,
+    },
+    /// A client of the FM API may not speak here any more.
+    FmClientRevoked {
+        /// Its name.
+        fm_client: Name,
+    },
 }
 
 impl EventKind {
     /// What `event` may be, in the order of the variants.
-    pub const LABELS: [&str; 29] = [
+    pub const LABELS: [&str; 31] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -266,6 +276,8 @@ impl EventKind {
         "compute_node_joined",
         "memory_node_revoked",
         "compute_node_revoked",
+        "fm_client_joined",
+        "fm_client_revoked",
     ];
 
     /// Its place in [`LABELS`](Self::LABELS).
@@ -300,6 +312,8 @@ impl EventKind {
             Self::ComputeNodeJoined { .. } => 26,
             Self::MemoryNodeRevoked { .. } => 27,
             Self::ComputeNodeRevoked { .. } => 28,
+            Self::FmClientJoined { .. } => 29,
+            Self::FmClientRevoked { .. } => 30,
         }
     }
 

@@ -10,8 +10,9 @@ use std::time::Duration;
 
 pub use conversation::*;
 use cxloe_fm::answer::{Session, answer};
+use cxloe_fm::door::{Answerer, Open};
 use cxloe_fm::header::ReturnCode;
-use cxloe_fm::listener::{Answerer, FmConfig, FmListener};
+use cxloe_fm::listener::{FmConfig, FmListener};
 pub use cxloe_fm::memory_fabric::{GIB, MIB, MemoryFabric};
 
 /// Bytes from hexadecimal digits; anything else between them is for the reader.
@@ -62,7 +63,7 @@ impl Serving {
         change(&mut config);
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let listener = runtime.block_on(FmListener::start(config, shared.clone())).unwrap();
+        let listener = runtime.block_on(FmListener::start(config, Open(shared.clone()))).unwrap();
         let addresses = listener.addresses().to_vec();
         runtime.spawn(listener.serve());
         Self { addresses, runtime }

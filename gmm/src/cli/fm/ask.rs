@@ -41,6 +41,8 @@ pub struct Commands<'a> {
 impl Commands<'_> {
     pub async fn carry_out(&mut self, command: FmCommand) -> Result<(), Failure> {
         match command {
+            // Has been done before anything is asked.
+            FmCommand::Join { .. } => Ok(()),
             FmCommand::Identify => self.identify().await,
             FmCommand::Ports { ports } => self.ports(ports).await,
             FmCommand::PortControl { operation } => self.control_port(operation).await,

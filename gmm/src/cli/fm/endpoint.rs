@@ -1,20 +1,57 @@
-//! An FM API endpoint as the command line asks it: what it refuses becomes an exit code, the same one as in the other
-//! commands for the same reason.
+//! An FM API endpoint as the command line asks it: over TLS where this client has joined, with the certificate that it got.
+//! What an endpoint refuses becomes an exit code, the same one as in the other commands for the same reason.
 
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cxloe_daemon::NodeIdentity;
 use cxloe_daemon::command_line::{Exit, Failure};
+use cxloe_fabric::Client;
 use cxloe_fm::bytes::{Payload, WrongLength};
+use cxloe_fm::client::PATIENCE;
 use cxloe_fm::client::{FmClient, FmClientError, Recipient, Response};
 use cxloe_fm::component::BackgroundStatus;
 use cxloe_fm::header::{Dialect, ReturnCode};
 use cxloe_fm::opcode::Opcode;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::super::contact;
 
 /// A connected endpoint.
 pub struct Endpoint(FmClient);
 
 impl Endpoint {
-    /// Connects to `address`.
-    pub async fn connect(address: &str, dialect: Dialect) -> Result<Self, Failure> {
-        FmClient::connect(address, dialect).await.map(Self).map_err(failure)
+    /// Connects to `address`; over TLS with what is in the file `identity`, if it is given.
+    pub async fn connect(address: &str, dialect: Dialect, identity: Option<&Path>) -> Result<Self, Failure> {
+        match identity {
+            Some(identity) => Self::secured(address, dialect, identity).await,
+            None => FmClient::connect(address, dialect).await.map(Self).map_err(failure),
+        }
+    }
+
+    async fn secured(address: &str, dialect: Dialect, path: &Path) -> Result<Self, Failure> {
+        let identity = NodeIdentity::read(path).map_err(Failure::failed)?;
+        if let Some(manager) = identity.manager() {
+            let manager = Client::with(manager, identity.credentials()).map_err(Failure::usage)?;
+            identity.renew_if_due(&manager).await;
+        }
+        let unreachable =
+            |source| failure(FmClientError::Unreachable { address: address.to_owned(), source });
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let name = ServerName::try_from(host).map_err(Failure::usage)?;
+        let connector = TlsConnector::from(Arc::new(identity.credentials().tls()));
+        let connected = async {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            connector.connect(name, stream).await
+        };
+        let stream = timeout(PATIENCE, connected).await.map_err(std::io::Error::from);
+        let stream = stream.and_then(|connected| connected).map_err(unreachable)?;
+        Ok(Self(FmClient::over(stream, address, dialect)))
     }
 
     /// As [`FmClient::ask`].
@@ -52,6 +89,11 @@ impl Endpoint {
     ) -> Result<Response, Failure> {
         self.0.send(recipient, opcode, payload).await.map_err(failure)
     }
+}
+
+/// Where a client keeps what it got when it joined, unless told otherwise.
+pub fn identity_default() -> PathBuf {
+    contact::Logins::path().with_file_name("fm.identity")
 }
 
 fn failure(error: FmClientError) -> Failure {

@@ -341,7 +341,7 @@ fn a_disabled_region_keeps_its_place_and_comes_back() {
     fabric.apply(Command::EnableRegion(name("r"))).unwrap();
     fabric.sync_cn(1).unwrap();
     assert!(active(&fabric, "r") && fabric.agents[&cn(1)].attached.contains_key(&name("r")));
-    let destroy = || Command::DestroyRegion { name: name("r"), force: false };
+    let destroy = || Command::DestroyRegion { name: name("r"), force: false, created_ms: None };
     assert_eq!(fabric.apply(destroy()).unwrap_err().code(), ErrorCode::RegionInUse);
     fabric.apply(Command::DisableRegion(name("r"))).unwrap();
     (0..2).for_each(|_| fabric.sync_cn(1).unwrap());

@@ -205,7 +205,7 @@ fn what_cannot_be_stored_is_taken_back_and_nothing_is_changed_until_it_can() {
     fabric.manager.begin_batch();
     // Not stored, as of a disk that is full: every kind of change.
     let now_ms = fabric.now_ms;
-    let destroy = Command::DestroyRegion { name: name("kept"), force: true };
+    let destroy = Command::DestroyRegion { name: name("kept"), force: true, created_ms: None };
     let sizes = vec![ByteSize(LD_UNIT)];
     let orphans = report(&fabric, vec![orphan(cn(2), 7, 1)]);
     let forget = Command::ForgetMemoryNode { name: name("mn1"), force: true };

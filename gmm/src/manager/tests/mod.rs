@@ -322,7 +322,7 @@ impl Fabric {
     }
 
     fn destroy(&mut self, region: &str) -> Result<(), ManagerError> {
-        self.apply(Command::DestroyRegion { name: name(region), force: true }).map(drop)
+        self.apply(Command::DestroyRegion { name: name(region), force: true, created_ms: None }).map(drop)
     }
 
     fn state_of(&self, region: &str) -> Option<RegionState> {

@@ -66,7 +66,7 @@ fn what_cannot_be_is_refused_by_name() {
         (ask(|c| c.granularity = 128), ErrorCode::BadRequest),
         (ask(|c| c.granularity = 3000), ErrorCode::BadRequest),
         (ask(|c| c.owner = Owner::Name(name("nobody"))), ErrorCode::NotFound),
-        (Command::DestroyRegion { name: name("s"), force: true }, ErrorCode::NotFound),
+        (Command::DestroyRegion { name: name("s"), force: true, created_ms: None }, ErrorCode::NotFound),
         (Command::ResetRegion(name("r")), ErrorCode::WrongState),
     ];
     for (command, code) in table {
@@ -256,14 +256,22 @@ fn a_compute_node_hears_of_its_own_regions_only() {
     assert!(fabric.manager.compute_node_synced(cn(2), synced.after_event).regions.is_none());
 
     let force = false;
-    let error = fabric.apply(Command::DestroyRegion { name: name("r"), force }).unwrap_err();
+    let error =
+        fabric.apply(Command::DestroyRegion { name: name("r"), force, created_ms: None }).unwrap_err();
     assert_eq!(error.code(), ErrorCode::RegionInUse);
     for words in ["`gmm disable-region r`", "`gmm destroy-region --force r`", "is lost"] {
         assert!(error.hint().contains(words), "{}", error.hint());
     }
     fabric.now_ms += TIMEOUT_MS;
     fabric.apply(Command::Tick).unwrap();
-    fabric.apply(Command::DestroyRegion { name: name("r"), force }).unwrap();
+    // Another one of that name than the one that was meant stays.
+    let created_ms = fabric.manager.region(&name("r")).unwrap().created_ms;
+    let destroy =
+        |created_ms| Command::DestroyRegion { name: name("r"), force, created_ms: Some(created_ms) };
+    let error = fabric.apply(destroy(created_ms - 1)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound, "{error}");
+    assert_ne!(fabric.state_of("r"), Some(RegionState::Draining));
+    fabric.apply(destroy(created_ms)).unwrap();
 }
 
 #[test]

@@ -21,7 +21,7 @@ use crate::server::identify::{COOKIE_NAME, Door, bearer, session};
 use cxloe_fabric::api::{
     CreateToken, ErrorCode, Join, Joined, Party, Renew, TokenCreated, TokenStatus, WhoAmI,
 };
-use cxloe_fabric::model::Token;
+use cxloe_fabric::model::{Token, Watermark};
 
 /// Seconds that a token to join with is valid when not told otherwise.
 const JOIN_TTL_S: u64 = 3600;
@@ -151,11 +151,12 @@ async fn join(
     let (joined_ms, by) = (core.now_ms(), caller.who.clone());
     let joining = JoinedNode { node: node.clone(), tls: tls.digest(), key, macs, joined_ms, by };
     let command = Command::Join { node: joining, token, proved: caller.proved };
-    core.apply(&caller, command, |_, _| ()).await?;
-    signed(authority, &door, &node, &tls).map(Json)
+    let watermark = core.apply(&caller, command, |manager, _| manager.watermark()).await?;
+    signed(authority, &door, &node, &tls, watermark).map(Json)
 }
 
 async fn renew(
+    State(core): State<Core>,
     By(caller): By,
     Extension(door): Extension<Door>,
     Body(Renew { tls_key }): Body<Renew>,
@@ -165,7 +166,8 @@ async fn renew(
         let error = "a certificate is renewed for the key that the node has joined with, and for no other";
         return Err(ApiError::new(ErrorCode::Forbidden, error, "join again with another key"));
     };
-    signed(authority, &door, node, &tls).map(Json)
+    let watermark = core.look(|manager| manager.watermark()).await?;
+    signed(authority, &door, node, &tls, watermark).map(Json)
 }
 
 async fn revoke(
@@ -229,7 +231,13 @@ fn tls_key_of(text: &str) -> Result<NodeKey, ApiError> {
     })
 }
 
-fn signed(authority: &Authority, door: &Door, node: &Party, key: &NodeKey) -> Result<Joined, ApiError> {
+fn signed(
+    authority: &Authority,
+    door: &Door,
+    node: &Party,
+    key: &NodeKey,
+    watermark: Watermark,
+) -> Result<Joined, ApiError> {
     let signed = authority
         .sign(node, key)
         .map_err(|error| ApiError::new(ErrorCode::BadRequest, error.to_string(), "join with another key"))?;
@@ -239,5 +247,6 @@ fn signed(authority: &Authority, door: &Door, node: &Party, key: &NodeKey) -> Re
         renew_ms: signed.renew_ms,
         expires_ms: signed.expires_ms,
         manager: door.url().to_owned(),
+        watermark,
     })
 }

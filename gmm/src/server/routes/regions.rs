@@ -153,9 +153,9 @@ async fn destroy(
     State(core): State<Core>,
     By(caller): By,
     Path(Named { name }): Path<Named>,
-    Query(DestroyRegion { force, wait_ms }): Query<DestroyRegion>,
+    Query(DestroyRegion { force, wait_ms, created_ms }): Query<DestroyRegion>,
 ) -> Result<Gone<RegionStatus>, ApiError> {
-    let command = Command::DestroyRegion { name: name.clone(), force };
+    let command = Command::DestroyRegion { name: name.clone(), force, created_ms };
     let created_ms = {
         let name = name.clone();
         core.apply(&caller, command, move |manager, _| {

@@ -3,6 +3,7 @@
 //! viewer's.
 
 mod join;
+mod member;
 mod neighbour;
 
 use std::ops::Deref;
@@ -21,6 +22,7 @@ pub fn tests(_: Standing) -> Vec<Test> {
     tests![
         join::nodes_join_by_one_command_serve_and_start_again,
         join::a_node_that_is_revoked_is_out_until_it_joins_again,
+        member::programs_with_a_link_of_their_own_join_over_tls,
         neighbour::a_neighbour_comes_in_with_a_valid_token_only,
         neighbour::a_viewer_changes_nothing,
     ]

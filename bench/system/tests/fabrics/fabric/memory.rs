@@ -234,7 +234,7 @@ pub fn forgotten_memory_nodes_come_back_empty() -> Outcome {
     let hpa = rig.create("fresh", 0, 16 * MIB, &[0], 4096)?;
     let mut port = rig.connect(0)?;
     check(&mut port, hpa, 16 * MIB, |_| [0; 64])?;
-    let destroy = DestroyRegion { force: true, wait_ms: WAIT_MS };
+    let destroy = DestroyRegion { force: true, wait_ms: WAIT_MS, created_ms: None };
     rig.ask(rig.manager.destroy_region(&name("fresh"), destroy))?;
     Ok(())
 }

@@ -57,12 +57,13 @@ impl Credentials {
     }
 
     /// What HTTP clients are built from that trust and show this; tokens are theirs to send.
+    #[cfg(feature = "client")]
     pub fn http(&self) -> reqwest::ClientBuilder {
         reqwest::Client::builder().no_proxy().tls_backend_preconfigured(self.tls())
     }
 
     /// What TLS is spoken with.
-    pub(super) fn tls(&self) -> ClientConfig {
+    pub fn tls(&self) -> ClientConfig {
         let provider = Arc::new(ring::default_provider());
         let verifier = PinnedAuthority { hash: self.authority, provider: Arc::clone(&provider) };
         let builder = ClientConfig::builder_with_provider(provider)

@@ -5,38 +5,36 @@
 //! Where there are several managers, a call goes to the one that leads: to where a manager points that does not, and to the
 //! next one where nobody answers. A call that changes something is not made twice.
 
+mod http;
+mod place;
+
 use std::cell::Cell;
-use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, CreateRegion, DestroyRegion, ErrorBody,
     RegisterComputeNode,
 };
 use cxloe_fabric::model::{CnId, Name, Region};
+use cxloe_fabric::trust::Credentials;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// How long a connection may take to come about.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+use http::{Answer, Request, Sent, Shown, send};
+use place::Place;
+
 /// How long an answer may take beyond the time the request asks the manager to wait.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often one call is sent elsewhere at most.
 const REDIRECTS_MAX: usize = 4;
-/// The longest answer in bytes: that about the largest region there can be.
-const ANSWER_MAX: u64 = 64 << 20;
-/// The port of a URL without one.
-const HTTP_PORT: u16 = 80;
 
 /// Why a call to the manager failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ManagerError {
     /// The address of the manager cannot be used.
     #[error(
-        "{url:?} is not the URL of a manager ({reason}); write http://HOST:PORT or unix:/path/to/socket, several separated by commas"
+        "{url:?} is not the URL of a manager ({reason}); write https://HOST:PORT or unix:/path/to/socket, several separated by commas"
     )]
     BadUrl {
         /// What was given.
@@ -78,216 +76,28 @@ pub enum ManagerError {
     },
 }
 
-/// Where one manager listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
-    Unix(PathBuf),
-    Tcp { host: String, port: u16 },
-}
-
-/// A stream to a manager.
-trait Stream: Read + Write {
-    fn set_patience(&self, patience: Duration) -> io::Result<()>;
-}
-
-impl Stream for TcpStream {
-    fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))?;
-        self.set_write_timeout(Some(patience))
-    }
-}
-
-impl Stream for UnixStream {
-    fn set_patience(&self, patience: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(patience))?;
-        self.set_write_timeout(Some(patience))
-    }
-}
-
-impl Place {
-    fn parse(url: &str) -> Result<Place, ManagerError> {
-        let bad = |reason| ManagerError::BadUrl { url: url.to_owned(), reason };
-        if let Some(path) = url.strip_prefix("unix:") {
-            return match path {
-                "" => Err(bad("the path of the socket is missing")),
-                path => Ok(Place::Unix(path.into())),
-            };
-        }
-        let rest = url.strip_prefix("http://").ok_or_else(|| bad("it does not start with http://HOST"))?;
-        let authority = rest.trim_end_matches('/');
-        if authority.contains(['/', '@', '?', '#']) {
-            return Err(bad("there is more than a host and a port"));
-        }
-        let (host, port) = match authority.rsplit_once(':') {
-            // The colons of an address in brackets are its own.
-            Some((host, port)) if !port.ends_with(']') => {
-                (host, port.parse().map_err(|_| bad("its port is no number"))?)
-            }
-            _ => (authority, HTTP_PORT),
-        };
-        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-        if bare.is_empty() {
-            return Err(bad("the host is missing"));
-        }
-        Ok(Place::Tcp { host: bare.to_owned(), port })
-    }
-
-    fn host(&self) -> String {
-        match self {
-            Place::Unix(_) => "localhost".into(),
-            Place::Tcp { host, port } if host.contains(':') => format!("[{host}]:{port}"),
-            Place::Tcp { host, port } => format!("{host}:{port}"),
-        }
-    }
-
-    fn url(&self) -> String {
-        match self {
-            Place::Unix(path) => format!("unix:{}", path.display()),
-            Place::Tcp { .. } => format!("http://{}", self.host()),
-        }
-    }
-
-    fn connect(&self) -> io::Result<Box<dyn Stream>> {
-        match self {
-            Place::Unix(path) => Ok(Box::new(UnixStream::connect(path)?)),
-            Place::Tcp { host, port } => {
-                let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-                for address in (host.as_str(), *port).to_socket_addrs()? {
-                    match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-                        Ok(stream) => {
-                            stream.set_nodelay(true)?;
-                            return Ok(Box::new(stream));
-                        }
-                        Err(error) => last = error,
-                    }
-                }
-                Err(last)
-            }
-        }
-    }
-}
-
-/// A request, as it is sent.
-struct Request<'a> {
-    method: &'static str,
-    path: &'a str,
-    body: Option<Vec<u8>>,
-    patience: Duration,
-}
-
-/// What has come of sending a request.
-enum Sent {
-    /// It did not leave.
-    Unreached(io::Error),
-    /// It may have been carried out.
-    NoAnswer(io::Error),
-    /// An answer.
-    Answered(Answer),
-}
-
-/// An answer.
-#[derive(Debug)]
-struct Answer {
-    status: u16,
-    location: Option<String>,
-    /// The manager asks to come again, because nobody leads.
-    retry: bool,
-    body: Vec<u8>,
-}
-
-impl Answer {
-    /// The answer in `bytes`, to which nothing is added any more.
-    fn parse(bytes: &[u8]) -> Option<Answer> {
-        const END: &[u8] = b"\r\n\r\n";
-        let end = bytes.windows(END.len()).position(|four| four == END)?;
-        let mut lines = std::str::from_utf8(&bytes[..end]).ok()?.split("\r\n");
-        let mut first = lines.next()?.splitn(3, ' ');
-        let version = first.next()?;
-        let status = first.next()?.parse().ok().filter(|_| version.starts_with("HTTP/1."))?;
-        let mut answer =
-            Answer { status, location: None, retry: false, body: bytes[end + END.len()..].to_vec() };
-        for line in lines {
-            let (name, value) = line.split_once(':')?;
-            let value = value.trim();
-            match name.to_ascii_lowercase().as_str() {
-                "location" => answer.location = Some(value.to_owned()),
-                "retry-after" => answer.retry = true,
-                "content-length" if value.parse() != Ok(answer.body.len()) => return None,
-                // Not to be sent to a client of HTTP/1.0.
-                "transfer-encoding" => return None,
-                _ => {}
-            }
-        }
-        Some(answer)
-    }
-}
-
-/// Sends a request as HTTP/1.0: the connection's end is the answer's.
-fn send(place: &Place, request: &Request<'_>) -> Sent {
-    let until = Instant::now() + request.patience;
-    let mut stream = match place.connect() {
-        Ok(stream) => stream,
-        Err(error) => return Sent::Unreached(error),
-    };
-    let Request { method, path, body, .. } = request;
-    let body = body.as_deref().unwrap_or_default();
-    let head = format!(
-        "{method} {path} HTTP/1.0\r\nHost: {}\r\nAccept: application/json\r\nContent-Type: application/json\r\n\
-         Content-Length: {}\r\n\r\n",
-        place.host(),
-        body.len()
-    );
-    let mut exchange = || -> io::Result<Vec<u8>> {
-        stream.set_patience(request.patience.max(Duration::from_millis(1)))?;
-        stream.write_all(&[head.as_bytes(), body].concat())?;
-        let (mut answer, mut part) = (Vec::new(), [0; 4096]);
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
-            }
-            stream.set_patience(left)?;
-            match stream.read(&mut part) {
-                Ok(0) => return Ok(answer),
-                Ok(bytes) if (answer.len() + bytes) as u64 > ANSWER_MAX => {
-                    return Err(io::Error::other("the answer is too long"));
-                }
-                Ok(bytes) => answer.extend_from_slice(&part[..bytes]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-    };
-    match exchange() {
-        Ok(bytes) => match Answer::parse(&bytes) {
-            Some(answer) => Sent::Answered(answer),
-            None => Sent::NoAnswer(io::Error::other("what came is no answer of a manager")),
-        },
-        Err(error) => Sent::NoAnswer(error),
-    }
-}
-
 /// A manager, or several of which one leads.
 #[derive(Debug)]
 pub struct Manager {
     /// As given.
     urls: String,
     places: Vec<Place>,
+    shown: Shown,
     /// Which of them answered last.
     current: Cell<usize>,
 }
 
 impl Manager {
-    /// The manager at `urls`: `http://HOST:PORT` or `unix:/path/to/socket`, several separated by commas.
+    /// The manager at `urls`: `https://HOST:PORT`, `unix:/path/to/socket`, or `http://HOST:PORT` of one that asks for no
+    /// rights; several separated by commas. It is shown `credentials`.
     ///
     /// # Errors
     /// [`ManagerError::BadUrl`].
-    pub fn new(urls: &str) -> Result<Manager, ManagerError> {
+    pub fn new(urls: &str, credentials: &Credentials) -> Result<Manager, ManagerError> {
         let places = urls.split(',').map(|url| Place::parse(url.trim())).collect::<Result<_, _>>()?;
-        Ok(Manager { urls: urls.to_owned(), places, current: Cell::new(0) })
+        let token = credentials.token.as_ref().map(|token| token.reveal());
+        let shown = Shown { tls: Arc::new(credentials.tls()), token };
+        Ok(Manager { urls: urls.to_owned(), places, shown, current: Cell::new(0) })
     }
 
     /// Registers a compute node.
@@ -337,8 +147,7 @@ impl Manager {
     /// # Errors
     /// Any [`ManagerError`].
     pub fn destroy_region(&self, name: &Name, options: DestroyRegion) -> Result<(), ManagerError> {
-        let DestroyRegion { force, wait_ms } = options;
-        let path = format!("/v1/regions/{name}?force={force}&wait_ms={wait_ms}");
+        let (path, wait_ms) = (format!("/v1/regions/{name}?{}", options.query()), options.wait_ms);
         let patience = ANSWER_TIMEOUT.saturating_add(Duration::from_millis(wait_ms));
         self.exchange("DELETE", &path, &format!("destroy region {name}"), None::<&()>, patience).map(drop)
     }
@@ -404,7 +213,7 @@ impl Manager {
                     None => break,
                 },
             };
-            match send(&place, request) {
+            match send(&place, request, &self.shown) {
                 Sent::Answered(Answer { status: 307, location: Some(location), .. }) => {
                     redirects += 1;
                     match location.strip_suffix(request.path).map(Place::parse) {
@@ -436,48 +245,11 @@ impl Manager {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
     use std::net::TcpListener;
     use std::thread;
 
     use super::*;
-
-    #[test]
-    fn urls_are_places() {
-        let tcp = |host: &str, port| Place::Tcp { host: host.into(), port };
-        for (url, place) in [
-            ("http://127.0.0.1:7440", tcp("127.0.0.1", 7440)),
-            ("http://manager/", tcp("manager", 80)),
-            ("http://[::1]:7440", tcp("::1", 7440)),
-            ("http://[::1]", tcp("::1", 80)),
-            ("unix:/run/gmm.sock", Place::Unix("/run/gmm.sock".into())),
-        ] {
-            assert_eq!(Place::parse(url).unwrap(), place, "{url}");
-        }
-        assert_eq!(Place::parse("http://[::1]:7440").unwrap().host(), "[::1]:7440");
-        for url in ["", "unix:", "https://a:1", "http://", "http://a:b", "http://a/b", "http://u@a"] {
-            assert!(matches!(Place::parse(url), Err(ManagerError::BadUrl { .. })), "{url}");
-        }
-    }
-
-    #[test]
-    fn answers_are_read_whole_or_not_at_all() {
-        let parse = |text: &str| Answer::parse(text.as_bytes());
-        let answer = parse("HTTP/1.0 200 OK\r\nContent-Length: 2\r\nX: y\r\n\r\n{}").unwrap();
-        assert_eq!((answer.status, answer.body.as_slice(), answer.retry), (200, &b"{}"[..], false));
-        let elsewhere = parse("HTTP/1.1 307 T\r\nLocation: http://a/b\r\n\r\n").unwrap();
-        assert_eq!(elsewhere.location.as_deref(), Some("http://a/b"));
-        assert!(parse("HTTP/1.1 503 S\r\nRetry-After: 1\r\n\r\n").unwrap().retry);
-        for cut in [
-            "",
-            "HTTP/1.0 200 OK\r\n",
-            "HTTP/1.0 200 OK\r\nContent-Length: 3\r\n\r\n{}",
-            "SSH-2.0-x\r\n\r\n",
-            "HTTP/1.1 x y\r\n\r\n",
-            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n",
-        ] {
-            assert!(parse(cut).is_none(), "{cut:?}");
-        }
-    }
 
     /// Answers one connection after the other with these, whatever is asked; what was asked.
     fn serve(answers: Vec<String>) -> (String, thread::JoinHandle<Vec<String>>) {
@@ -502,13 +274,17 @@ mod tests {
     #[test]
     fn a_call_goes_to_the_leader() {
         let destroy = |manager: &Manager| {
-            manager.destroy_region(&Name::new("r").unwrap(), DestroyRegion { force: true, wait_ms: 1 })
+            manager.destroy_region(
+                &Name::new("r").unwrap(),
+                DestroyRegion { force: true, wait_ms: 1, created_ms: None },
+            )
         };
         let (leader, served) = serve(vec!["HTTP/1.1 204 No Content\r\n\r\n".into()]);
         let moved = format!("HTTP/1.1 307 T\r\nLocation: {leader}/v1/regions/r?force=true&wait_ms=1\r\n\r\n");
         let (follower, _) = serve(vec![moved]);
         // Port 9 of this machine: nobody answers.
-        let manager = Manager::new(&format!("http://127.0.0.1:9, {follower}")).unwrap();
+        let manager =
+            Manager::new(&format!("http://127.0.0.1:9, {follower}"), &Credentials::default()).unwrap();
         destroy(&manager).unwrap();
         let asked = served.join().unwrap();
         assert!(asked[0].starts_with("DELETE /v1/regions/r?force=true&wait_ms=1 HTTP/1.0\r\n"), "{asked:?}");
@@ -516,9 +292,12 @@ mod tests {
         let (leaderless, _) = serve(vec![
             "HTTP/1.1 503 S\r\nRetry-After: 1\r\n\r\n{\"error\":\"nobody leads\",\"hint\":\"wait\",\"code\":\"unavailable\"}".into(),
         ]);
-        let error = destroy(&Manager::new(&leaderless).unwrap()).unwrap_err().to_string();
+        let error =
+            destroy(&Manager::new(&leaderless, &Credentials::default()).unwrap()).unwrap_err().to_string();
         assert!(error.contains("refused to destroy region r: nobody leads; wait"), "{error}");
-        let error = destroy(&Manager::new("http://127.0.0.1:9").unwrap()).unwrap_err().to_string();
+        let error = destroy(&Manager::new("http://127.0.0.1:9", &Credentials::default()).unwrap())
+            .unwrap_err()
+            .to_string();
         assert!(
             error.contains("unreachable at http://127.0.0.1:9") && error.contains("gmm serve"),
             "{error}"
@@ -528,7 +307,9 @@ mod tests {
     #[test]
     fn silence_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let manager = Manager::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
+        let manager =
+            Manager::new(&format!("http://{}", listener.local_addr(, &Credentials::default()).unwrap()))
+                .unwrap();
         let sync = ComputeNodeSync {
             registration: 1,
             after_event: 0,
