@@ -77,7 +77,7 @@ impl Pager {
             },
         };
         let old = if own.is_some() { None } else { entry.slot() };
-        let cleaning = entry.to(State::Cleaning);
+        let cleaning = entry.to(State::Cleaning).with_written(lines != 0);
         self.set(view, page, if leaving.is_some() { cleaning.with(Flags::LEAVING) } else { cleaning });
         self.leaving += u32::from(leaving.is_some());
         if let Some(view) = self.view_mut(view) {

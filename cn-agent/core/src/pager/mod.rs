@@ -146,6 +146,8 @@ pub struct Pager {
     staged: VecDeque<PageRef>,
     /// Whether somebody waits for a page that is about to be taken away.
     wanted_back: bool,
+    /// How many pages leave at least at a time: where each order to take some away is dear, more than one.
+    worth: u32,
     /// Pages that came ahead and are not in place yet.
     arrived: Vec<PageRef>,
     /// Dirty pages about to be sent, within a turn.
@@ -187,6 +189,7 @@ impl Pager {
             ranges: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             staged: VecDeque::with_capacity(BUFFERS_IN_FLIGHT as usize),
             wanted_back: false,
+            worth: 1,
             arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             victims: Vec::with_capacity(evict::STEP),
             kept: VecDeque::new(),
