@@ -149,7 +149,8 @@ impl Pager {
             let follows = of.view == first.view && of.page == first.page + index as u32;
             let alike = self.will_be_written(first.view, entry)
                 == self.will_be_written(first.view, self.entry(first.view, first.page));
-            let (State::Staged, Some(buffer), true) = (entry.state(), entry.buffer(), follows && alike) else {
+            let (State::Staged, Some(buffer), true) = (entry.state(), entry.buffer(), follows && alike)
+            else {
                 break;
             };
             self.landing[index].copy_from_slice(self.buffers.page(buffer));

@@ -99,6 +99,7 @@ impl Pager {
     /// A page has arrived in its slot.
     pub fn written(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
         let Use::Write { view, page, slot, old, heat } = self.buffers.purpose(buffer) else { return };
+        self.held_back = false;
         let slot = Some(slot).filter(|slot| *slot != NO_SLOT);
         let Some(id) = view else {
             // Its view has ended; what it referred to is given up now that nothing is on its way there.

@@ -46,7 +46,7 @@ impl Pager {
     pub fn has_work(&self) -> bool {
         let stuck = self.is_full() && self.bounded() + self.coming >= self.options.limit;
         (!self.waiting.is_empty() && !stuck)
-            || !self.to_drop.is_empty()
+            || (!self.to_drop.is_empty() && !self.held_back)
             || !self.arrived.is_empty()
             || !self.hints.is_empty()
             || self.surplus() > 0
@@ -192,6 +192,7 @@ impl Pager {
     pub(super) fn leave(&mut self, view: ViewId, page: u32, entry: Entry, kept: Option<BufferId>) {
         self.leaving += 1;
         self.set(view, page, entry.to(State::Dropping).with_buffer(kept));
+        self.held_back = false;
         self.to_drop.push(PageRef { view, page });
     }
 
@@ -213,7 +214,8 @@ impl Pager {
         // for room or for one of them.
         let more = beside_demand || self.leaving as usize > self.to_drop.len();
         let few = self.to_drop.len() < self.worth as usize;
-        if by_order && few && more && !wanted_back && self.waiting.is_empty() {
+        self.held_back = by_order && few && more && !wanted_back && self.waiting.is_empty();
+        if self.held_back {
             return;
         }
         // Beside a fault one step of it.
@@ -268,6 +270,7 @@ impl Pager {
     /// Pages have been taken away, as ordered.
     pub fn dropped(&mut self, view: ViewId, pages: Range<u32>, io: &mut Io<'_>) {
         let Some(end) = self.view(view).map(|view| view.table.len()) else { return };
+        self.held_back = false;
         for page in pages.start..pages.end.min(end) {
             let entry = self.entry(view, page);
             if entry.state() != State::Dropping {

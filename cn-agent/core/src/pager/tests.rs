@@ -268,6 +268,10 @@ fn who_reads_what_was_written_before_may_write_at_once() {
     assert_eq!(kept, content(4));
     // The same for what comes ahead of its reader, neighbours alike in one step.
     leave(&mut rig);
+    rig.pager.hint(VIEW, 0..3 * LIMIT, Hint::PageOut);
+    while rig.pager.has_work() {
+        rig.turn();
+    }
     rig.kernel.installed.clear();
     rig.pager.hint(VIEW, 0..8, Hint::WillRead);
     rig.turn();
