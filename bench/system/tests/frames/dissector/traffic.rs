@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::process::Command;
-use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_cn_core::attach::{STREAMS_DEFAULT, Station, StationKeys};
@@ -196,7 +195,7 @@ impl Traffic {
             max_frame: link.info().max_frame,
             streams: STREAMS_DEFAULT,
             instance: 0x5EED,
-            key: self.sealed.then(|| Arc::from(KEY.as_bytes())),
+            key: self.sealed.then(|| KEY.as_bytes().into()),
             keys: StationKeys::none(cxloe_link::keys::SYSTEM),
             timing: Timing { ping_every: Duration::from_millis(5), ..Timing::default() },
         };
