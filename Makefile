@@ -32,7 +32,7 @@ help: ## This list
 
 build: ## The programs: gmm, mn-server, cn-agent, cxloe-bench in target/release
 	@$(NEED) rust cc
-	@[ -e $(TARGET)/release/cxloe-bench ] || echo 'Building: 3 to 4 minutes on two cores, once.'
+	@[ -e $(TARGET)/release/cxloe-bench ] || echo 'Building: about 5 minutes on two cores, once.'
 	cargo build --release $(LOCKED) $(PROGRAMS)
 
 measured: ## The same, optimised across crates, as they are measured and packaged, in target/measured

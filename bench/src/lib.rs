@@ -11,6 +11,7 @@ pub mod compare;
 pub mod connect;
 pub mod fabric;
 pub mod figures;
+pub mod keys;
 pub mod machine;
 pub mod measure;
 pub mod paper;

@@ -19,6 +19,10 @@
 //! within t2 of the last one that counted is a duplicate in every phase; CR never exceeds the link's rate nor
 //! falls below a floor; the first speed-up and the first increment come one interval after their phase began; a
 //! pause before the first increment of (e) undoes nothing; (e) rests once it has reached the link's rate.
+//!
+//! A pause whose sender nobody knows, a bare 802.1Qbb frame, may be forged: anybody at the cable can send a million of
+//! them. Such pauses count as others do, within two bounds: none brings CR below a floor of their own, and after a span
+//! in which they counted none does for as long again, so that the rate recovers.
 
 use core::time::Duration;
 
@@ -81,6 +85,10 @@ pub struct Config {
     pub increment: BitsPerSecond,
     /// Speed-ups after which (c) is over.
     pub speed_ups: u32,
+    /// The least CR that [bare pauses](Controller::on_bare_pause) can bring about.
+    pub bare_floor: BitsPerSecond,
+    /// So long, from the first of them on, bare pauses count; then, for as long again, none does. Zero: none ever counts.
+    pub bare_span: Duration,
 }
 
 impl Config {
@@ -98,6 +106,8 @@ impl Config {
             floor: (link / 1000).max(1_000_000).min(link),
             increment: (link / 100).max(1),
             speed_ups: 5,
+            bare_floor: (link / 8).max(1),
+            bare_span: Duration::from_millis(10),
         }
     }
 }
@@ -115,6 +125,8 @@ pub struct Controller {
     /// When the phase's timer ends.
     timer: Duration,
     last_pause: Option<Duration>,
+    /// When the present span of bare pauses began.
+    bare_since: Option<Duration>,
     /// Speed-ups or increments since the phase began.
     steps: u32,
     pauses: u64,
@@ -137,6 +149,7 @@ impl Controller {
             target: current,
             timer: now + config.t4,
             last_pause: None,
+            bare_since: None,
             steps: 0,
             pauses: 0,
             duplicates: 0,
@@ -159,7 +172,7 @@ impl Controller {
         self.phase
     }
 
-    /// Pauses that counted, and duplicates that did not.
+    /// Pauses that counted, and those that did not: duplicates, and bare ones out of their bounds.
     pub fn pauses(&self) -> (u64, u64) {
         (self.pauses, self.duplicates)
     }
@@ -170,9 +183,34 @@ impl Controller {
         self.timer
     }
 
-    /// A pause signal of our class, with quanta other than 0. Returns whether it counted.
+    /// A pause signal of our class, with quanta other than 0, from a known sender. Returns whether it counted.
     pub fn on_pause(&mut self, now: Duration) -> bool {
         self.poll(now);
+        self.pause(now, self.config.floor)
+    }
+
+    /// A pause signal of our class, with quanta other than 0, from whoever is at the cable. Returns whether it counted.
+    pub fn on_bare_pause(&mut self, now: Duration) -> bool {
+        self.poll(now);
+        let span = self.config.bare_span;
+        let passed = self.bare_since.map(|since| now.saturating_sub(since));
+        match passed {
+            Some(passed) if passed < span => {}
+            Some(passed) if passed < span * 2 => {
+                self.duplicates += 1;
+                return false;
+            }
+            _ => self.bare_since = Some(now),
+        }
+        if span.is_zero() || self.current <= self.config.bare_floor {
+            self.duplicates += 1;
+            return false;
+        }
+        self.pause(now, self.config.bare_floor.max(self.config.floor))
+    }
+
+    /// A pause that may bring the rate down to `floor`.
+    fn pause(&mut self, now: Duration, floor: BitsPerSecond) -> bool {
         if self.last_pause.is_some_and(|last| now.saturating_sub(last) < self.config.t2) {
             self.duplicates += 1;
             return false;
@@ -182,25 +220,25 @@ impl Controller {
         match self.phase {
             Phase::Stable | Phase::IncrementGuessing => {
                 self.target = self.current;
-                self.set_rate(self.current / 2);
+                self.set_rate((self.current / 2).max(floor));
                 self.enter(Phase::PfcResponse, now + self.config.t1);
             }
             Phase::PfcResponse => {
-                self.set_rate(self.current / 2);
+                self.set_rate((self.current / 2).max(floor));
                 self.timer = now + self.config.t1;
             }
             Phase::FastRecovery => {
-                self.target = (self.current / 8 * 7).max(self.config.floor);
-                self.set_rate(self.current / 4 * 3);
+                self.target = (self.current / 8 * 7).max(floor);
+                self.set_rate((self.current / 4 * 3).max(floor));
                 self.enter(Phase::RecoveryPfcResponse, now + self.config.t1);
             }
             Phase::RecoveryPfcResponse => {
-                self.set_rate(self.current / 4 * 3);
+                self.set_rate((self.current / 4 * 3).max(floor));
                 self.timer = now + self.config.t1;
             }
             Phase::IncrementExploration => {
                 if self.steps > 0 {
-                    self.set_rate(self.current.saturating_sub(self.config.increment));
+                    self.set_rate(self.current.saturating_sub(self.config.increment).max(floor));
                 }
                 self.enter(Phase::IncrementGuessing, now + self.config.t6);
             }
@@ -394,6 +432,44 @@ mod tests {
         assert_eq!(c.rate(), config.floor);
         c.poll(Duration::from_secs(1));
         assert_eq!(c.rate(), LINK, "left alone, it finds the link's rate again");
+    }
+
+    /// Whoever floods a node with pauses without showing who he is takes seven eighths of its rate for half of the time, and
+    /// nothing of it when he stops; a known sender may do as before.
+    #[test]
+    fn bare_pauses_are_bounded() {
+        let config = Config::for_link(LINK);
+        let flood = |bare: bool| {
+            let mut c = Controller::new(config, Duration::ZERO);
+            let (mut least, mut sum) = (LINK, 0);
+            let pauses = 1_000_000 / 15;
+            for i in 1..=pauses {
+                let now = i * 15 * US;
+                let _ = if bare { c.on_bare_pause(now) } else { c.on_pause(now) };
+                least = least.min(c.rate());
+                sum += c.rate() / u64::from(pauses);
+            }
+            c.poll(Duration::from_secs(2));
+            assert_eq!(c.rate(), LINK, "left alone, it finds the link's rate again");
+            (least, sum)
+        };
+        let (least, mean) = flood(true);
+        assert_eq!(least, LINK / 8);
+        assert!(mean > LINK / 3, "{mean}");
+        assert_eq!(flood(false).0, config.floor);
+    }
+
+    /// Bare pauses do not speed up who was slowed down further by a known sender, nor slow it down any more.
+    #[test]
+    fn bare_pauses_change_nothing_below_their_floor() {
+        let mut c = Controller::new(Config::for_link(LINK), Duration::ZERO);
+        (1..6).for_each(|i| assert!(c.on_pause(i * 20 * US)));
+        let before = c.rate();
+        assert!(before < c.config.bare_floor);
+        assert!(!c.on_bare_pause(120 * US));
+        assert_eq!(c.rate(), before);
+        assert!(c.on_pause(130 * US));
+        assert_eq!(c.rate(), before / 2);
     }
 
     #[test]

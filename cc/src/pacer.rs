@@ -30,7 +30,7 @@ pub struct PacerStatus {
     pub target: BitsPerSecond,
     /// Pause signals that counted.
     pub pauses: u64,
-    /// Pause signals too close to the one before.
+    /// Pause signals too close to the one before, or out of the bounds of those that anybody may send.
     pub duplicates: u64,
     /// Times a request had to wait for tokens.
     pub delayed: u64,
@@ -79,11 +79,21 @@ impl Pacer {
         }
     }
 
-    /// A pause signal for this sender's class, from wherever. Returns whether it counted.
+    /// A pause signal for this sender's class, from a known sender. Returns whether it counted.
     pub fn on_pause(&mut self, now: Duration) -> bool {
         self.catch_up(now);
         let counted = self.controller.on_pause(now);
         self.adopt_rate(now);
+        counted
+    }
+
+    /// A pause signal for this sender's class that anybody may have sent: its effect is bounded. Returns whether it counted.
+    pub fn on_bare_pause(&mut self, now: Duration) -> bool {
+        self.catch_up(now);
+        let counted = self.controller.on_bare_pause(now);
+        if counted {
+            self.adopt_rate(now);
+        }
         counted
     }
 

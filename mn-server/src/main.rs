@@ -32,7 +32,7 @@ use cxloe_mn::pool::{ByteSize, Host, Pool};
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_mn_core::service::Service;
 use cxloe_wire::frame::Mac;
-use cxloe_wire::session::{ResponderConfig, WINDOW};
+use cxloe_wire::session::{PreSharedKey, ResponderConfig, WINDOW};
 use tracing::{error, info};
 
 /// Why the node did not start, or did not end well.
@@ -79,7 +79,7 @@ fn run(config: &Config) -> Result<(), Failure> {
     info!(?recovery, "page table");
     let table = Arc::clone(mappings.table());
 
-    let key = config.key_file.as_deref().map(read_key).transpose()?;
+    let key = config.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
     let node_key = config.own_key()?;
     let named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
     let ring = KeyRing::open(named, Some(StateFile::at(config.keys_path())?))?;

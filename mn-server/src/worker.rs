@@ -14,7 +14,7 @@ use cxloe_daemon::pin;
 use cxloe_link::Clock;
 use cxloe_link::keys::Handshaker;
 use cxloe_link::pfc::PfcSocket;
-use cxloe_link::wait::{Idle, WaitStyle, Waiter};
+use cxloe_link::wait::{Idle, WaitStyle, Waiter, look_again};
 use cxloe_link::{Link, LinkCounters, LinkError, echo};
 use cxloe_wire::frame::{Mac, source};
 use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
@@ -34,6 +34,8 @@ const FULL_RING_SLEEP: Duration = Duration::from_micros(100);
 const HOUSEKEEPING: Duration = Duration::from_millis(500);
 /// How often it is said that a CN is refused.
 const REFUSAL_EVERY: Duration = Duration::from_secs(60);
+/// Refusals said in that time at most: anybody can call in any name.
+const REFUSALS_MAX: usize = 64;
 /// How often peers are told of the end, and for how long.
 const BYE_EVERY: Duration = Duration::from_millis(20);
 const DRAIN_MAX: Duration = Duration::from_millis(500);
@@ -248,7 +250,7 @@ impl Worker {
             }
             empty += 1;
             if empty % SPINS != 0 && self.options.wait != WaitStyle::Sleep {
-                std::hint::spin_loop();
+                look_again(empty);
                 continue;
             }
             if matches!(self.options.wait, WaitStyle::Adaptive { .. }) {
@@ -279,6 +281,7 @@ impl Worker {
         let (whom, mut replies_left) = (&self.options.echo, ECHO_REPLIES_MAX);
         let own = self.own;
         service.begin_batch();
+        service.follow_keys(self.link.transmit());
         // A single frame is handled at once: what it asks for would not be there sooner.
         if self.link.holds(2) {
             self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
@@ -384,7 +387,8 @@ impl Worker {
         for (cn, shown) in refused {
             // It goes on being refused, at every call: the log has it once a minute.
             let kind = (cn, shown.is_some());
-            if self.refused.get(&kind).is_none_or(|at| now - *at > REFUSAL_EVERY) {
+            let is_new = self.refused.get(&kind).is_none_or(|at| now - *at > REFUSAL_EVERY);
+            if is_new && self.refused.len() < REFUSALS_MAX {
                 self.refused.insert(kind, now);
                 match shown {
                     Some(key) => tracing::warn!(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cxloe_wire::frame::keyed::{ACK_FRAME_LEN, CALL_AT, COOKIE_FRAME_LEN, HELLO_FRAME_LEN, MAC1_AT, MAC2_AT};
-use cxloe_wire::frame::{Command, HelloStatus, PublicKey};
+use cxloe_wire::frame::{Command, HelloStatus, Mac, PublicKey};
 use cxloe_wire::session::{
     KeyPair, NodeKey, RequesterConfig, ResponderConfig, ResponderEvent, SessionEvent, Timing,
 };
@@ -75,6 +75,20 @@ fn without_keys_a_session_says_that_it_is_insecure() {
     let p = Pair::open();
     assert_eq!(p.requester.status().integrity, "insecure");
     assert_eq!(p.responder.statuses(p.now)[0].integrity, "insecure");
+}
+
+/// Configurations are logged when something goes wrong: they show no key.
+#[test]
+fn no_key_is_shown() {
+    let key = b"not for the log file"[..].into();
+    let cn = RequesterConfig { key: Some(key), ..keyed_cn() };
+    let mn = ResponderConfig { key: cn.key.clone(), ..keyed_mn() };
+    let shown = format!("{cn:?} {mn:?} {:?}", Pair::with(cn.clone(), mn.clone()).requester.status());
+    assert!(shown.contains("PreSharedKey") && shown.contains("NodeKey"), "{shown}");
+    // As text, and as numbers: of a node's key all bytes are the same here.
+    for secret in ["not for", "110, 111, 116", "1, 1, 1, 1", "2, 2, 2, 2", "01010101", "02020202"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
 }
 
 #[test]
@@ -221,15 +235,115 @@ fn a_session_ends_when_its_key_is_revoked() {
     assert_eq!((p.responder.sessions(), p.requester.counters().sessions), (0, 1));
 }
 
+/// Between the offer and the Start the key is taken back: there is no session, not even for a moment.
+#[test]
+fn an_offer_is_void_when_its_key_is_revoked() {
+    let mut p = keyed();
+    let hello = hello_of(&mut p);
+    p.deliver_up([&hello]);
+    p.compute();
+    p.carry_down();
+    p.compute();
+    p.poll();
+    let start = p.take_up();
+    assert_eq!(codes(&start), [Command::Start]);
+    p.memory.key = None;
+    p.deliver_up(&start);
+    assert_eq!((p.responder.sessions(), p.responder.totals().dropped_handshake), (0, 1));
+    // With the key all would have been well.
+    let mut p = keyed();
+    p.connect();
+}
+
+/// A node that joins again has another key, and a clock of its own: what the former showed does not keep it out.
+#[test]
+fn another_key_has_another_clock() {
+    let mut p = keyed();
+    p.connect();
+    let other = Arc::new(NodeKey::from_bytes([5; 32]));
+    let keys = KeyPair { epoch_ns: 1_500_000_000_000_000_000, ..pair_of(&other, mn_key().public()) };
+    let config = RequesterConfig { keys: Some(keys), seed: 1_234.into(), ..requester_config() };
+    p.requester = cxloe_wire::session::Requester::new(config);
+    p.memory.key = Some(other.public());
+    p.responder.end_revoked(&mut p.memory, &mut p.down);
+    p.take_down();
+    p.connect();
+    assert_eq!((p.responder.sessions(), p.responder.totals().dropped_handshake), (1, 0));
+}
+
+/// Hellos in the name of one address, which anybody can make, and from addresses without a key: neither takes the places
+/// that others need.
+#[test]
+fn one_address_and_strangers_have_few_handshakes() {
+    let made = |from: Mac, seed: u64| {
+        let mut config = RequesterConfig { seed: (1_000 + seed).into(), ..keyed_cn() };
+        config.identity.own = from;
+        hello_of(&mut Pair::with(config, keyed_mn()))
+    };
+    let mut p = keyed();
+    let flood: Vec<_> = (0..100).map(|seed| made(CN, seed)).collect();
+    p.deliver_up(&flood);
+    assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 4);
+    assert_eq!((p.take_down().len(), p.responder.totals().cookies), (96, 96));
+    // The CN itself has the cookie that the others do not get.
+    p.connect();
+    let mut p = keyed();
+    p.memory.key = None;
+    let flood: Vec<_> = (0..100).map(|seed| made(Mac([2, 0, 0, 0, 1, seed as u8]), seed)).collect();
+    p.deliver_up(&flood);
+    assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 16);
+    assert_eq!((p.take_down().len(), p.responder.totals().dropped_full), (0, 84));
+    p.memory.key = Some(cn_key().public());
+    p.connect();
+}
+
+/// Who forges Hellos in the name of an address has the memory node compute a few a second, however many there are.
+#[test]
+fn a_flood_in_its_name_is_computed_now_and_then_only() {
+    let other = Arc::new(NodeKey::from_bytes([9; 32]));
+    let mut p = keyed();
+    for seed in 0..600 {
+        let keys = Some(pair_of(&other, mn_key().public()));
+        let config = RequesterConfig { keys, seed: (1_000 + seed).into(), ..requester_config() };
+        let hello = hello_of(&mut Pair::with(config, keyed_mn()));
+        p.deliver_up([&hello]);
+        p.compute();
+        p.pass(MS);
+    }
+    let begun = 600 - p.responder.totals().cookies;
+    assert!((64..=64 + 600 / 4 + 1).contains(&begun), "{begun}");
+    p.take_down();
+    p.connect();
+}
+
+/// Jobs that nobody computes are forgotten with what they were for.
+#[test]
+fn handshakes_that_nobody_computes_do_not_pile_up() {
+    let mut p = keyed();
+    let mut made = 0;
+    for round in 0..5_u64 {
+        for seed in 0..8 {
+            let mut config = RequesterConfig { seed: (100 * round + seed).into(), ..keyed_cn() };
+            config.identity.own = Mac([2, 0, 0, 0, 2, seed as u8]);
+            let hello = hello_of(&mut Pair::with(config, keyed_mn()));
+            p.deliver_up([&hello]);
+            made += 1;
+        }
+        p.pass(Duration::from_secs(6));
+        p.responder.poll(p.now);
+    }
+    assert_eq!((made, p.responder.poll_handshake().is_none()), (40, true));
+}
+
 #[test]
 fn above_64_handshakes_only_who_has_a_cookie_is_listened_to() {
     let mut p = keyed();
     // From other addresses, by somebody who knows the node's key: 64 are begun, and nobody computes them.
     let flood: Vec<_> = (0..200)
         .map(|seed: u64| {
-            let mut other =
-                Pair::with(RequesterConfig { seed: (1_000 + seed).into(), ..keyed_cn() }, keyed_mn());
-            hello_of(&mut other)
+            let mut config = RequesterConfig { seed: (1_000 + seed).into(), ..keyed_cn() };
+            config.identity.own = Mac([2, 0, 0, 0, 1, seed as u8]);
+            hello_of(&mut Pair::with(config, keyed_mn()))
         })
         .collect();
     p.deliver_up(&flood);

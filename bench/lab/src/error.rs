@@ -76,7 +76,7 @@ pub enum LabError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// A program did not end within the time allowed.
+    /// A program did not end, or not stand still, within the time allowed.
     #[error("{program} (process {pid}) did not end within {limit:?}; read its log, or allow more time")]
     StillRunning {
         /// The program.

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use nix::sched::{CloneFlags, setns};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpid, getppid};
 
 use crate::namespace::mount_own_sysfs;
@@ -24,6 +25,8 @@ use crate::{LabError, Namespace, logs};
 
 /// How long a dropped guard waits between SIGTERM and SIGKILL.
 const DROP_GRACE: Duration = Duration::from_secs(2);
+/// How long a stopped program may take until all its threads stand.
+const STANDS_WITHIN: Duration = Duration::from_secs(20);
 /// How often a wait looks whether the program has ended.
 const POLL: Duration = Duration::from_millis(2);
 
@@ -153,6 +156,36 @@ impl Process {
     pub fn signal(&self, signal: Signal) -> Result<(), LabError> {
         killpg(Pid::from_raw(self.id().cast_signed()), signal)
             .map_err(|e| self.failed("signalling", e.into()))
+    }
+
+    /// Stops the program and what it has started, and waits until every thread of the program stands: a signal alone lets one
+    /// on another CPU go on for a while, and answer what was asked after it.
+    ///
+    /// # Errors
+    /// [`LabError::Process`] when it does not run; [`LabError::StillRunning`] when it goes on all the same.
+    pub fn pause(&self) -> Result<(), LabError> {
+        let deadline = Instant::now() + STANDS_WITHIN;
+        self.signal(Signal::SIGSTOP)?;
+        let stands = WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        while waitid(Id::Pid(Pid::from_raw(self.id().cast_signed())), stands)
+            .map_err(|e| self.failed("stopping", e.into()))?
+            == WaitStatus::StillAlive
+        {
+            if Instant::now() >= deadline {
+                let (program, pid) = (self.program.clone(), self.id());
+                return Err(LabError::StillRunning { program, pid, limit: STANDS_WITHIN });
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Has what [`Self::pause`] stopped go on.
+    ///
+    /// # Errors
+    /// [`LabError::Process`] when nothing is left to go on.
+    pub fn resume(&self) -> Result<(), LabError> {
+        self.signal(Signal::SIGCONT)
     }
 
     /// Ends the program: SIGTERM, at most `grace` for it to end in order, then SIGKILL for what is left of its group.

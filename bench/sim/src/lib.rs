@@ -32,6 +32,8 @@
 //!   attached agree; what was promised is there; memory that nobody has is zero;
 //! * programs that have a region mapped read what they wrote last, across faults, forks, write-backs and killed agents, or
 //!   are told that a page is lost; who waits for a page is woken;
+//! * whoever has no key that is known gets no session, forged and repeated frames change nothing, a node whose key was taken
+//!   back is served no more, and no nonce leaves twice under one key;
 //! * after all regions are destroyed nothing is left of them, and no buffer holds anything.
 //!
 //! That these checks can fail is shown with a [`Mistake`] planted into the nodes.
@@ -42,6 +44,7 @@
 //! | `world`, `fabric` | the run: who acts when, and what has to hold in the end |
 //! | `compute_node`, `operation`, `layout`, `region`, [`register`], `verdict` | programs, and what they may read |
 //! | `kernel` | programs' threads, page tables and events, below the pager |
+//! | `intruder`, `node_keys` | somebody without a right at the network, and the keys of those who have one |
 //! | `memory_node`, `mistake` | memory nodes, and mistakes |
 //! | [`control`] | the manager, its network, the operator |
 //! | [`scaling`] | shards and workers that take their time: how throughput grows with queues |
@@ -52,6 +55,7 @@ mod campaign;
 mod compute_node;
 pub mod control;
 mod fabric;
+mod intruder;
 mod kernel;
 mod layout;
 mod memory_node;

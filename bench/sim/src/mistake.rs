@@ -21,6 +21,10 @@ pub enum Mistake {
     ForgetsAnswers,
     /// Undoes the last line write of a compute node when its next session starts
     RollsBack,
+    /// Takes a compute node for who shows a key that nobody knows
+    AcceptsUnknownKeys,
+    /// Compute nodes set the counter of a sealed frame back when they send the request again
+    RepeatsNonces,
     /// Compute nodes have the last two memory nodes of an interleave set the wrong way round
     SwapsTargets,
     /// Compute nodes take an interleave set's chunks for twice as large as they are

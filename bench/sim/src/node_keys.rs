@@ -3,17 +3,22 @@
 use std::sync::Arc;
 
 use cxloe_mn_core::keys::AdmittedKeys;
-use cxloe_wire::frame::Mac;
+use cxloe_wire::frame::{Mac, PublicKey};
 use cxloe_wire::session::{KeyPair, NodeKey};
 
 /// Simulated time begins here, in nanoseconds since the Unix epoch.
-const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
+pub const EPOCH_NS: u64 = 1_700_000_000_000_000_000;
 
 /// The key of the node at `mac`.
 pub fn key_of(mac: Mac) -> Arc<NodeKey> {
     let mut bytes = [0x5a; NodeKey::LEN];
     bytes[..6].copy_from_slice(&mac.0);
     Arc::new(NodeKey::from_bytes(bytes))
+}
+
+/// A key that nobody has been told of.
+pub fn unknown() -> Arc<NodeKey> {
+    Arc::new(NodeKey::from_bytes([0x77; NodeKey::LEN]))
 }
 
 /// The keys of a session of the compute node at `own` with the memory node at `peer`.
@@ -24,6 +29,11 @@ pub fn pair_of(own: Mac, peer: Mac) -> KeyPair {
 /// What a memory node is told that serves these compute nodes.
 pub fn admitted(cns: &[Mac]) -> Arc<AdmittedKeys> {
     let keys = AdmittedKeys::default();
-    keys.admit(cns.iter().map(|cn| (*cn, key_of(*cn).public())));
+    keys.admit(of(cns));
     Arc::new(keys)
+}
+
+/// These compute nodes, each with its key.
+pub fn of(cns: &[Mac]) -> impl Iterator<Item = (Mac, PublicKey)> + '_ {
+    cns.iter().map(|cn| (*cn, key_of(*cn).public()))
 }

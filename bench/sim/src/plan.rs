@@ -33,7 +33,10 @@ const MS: Duration = Duration::from_millis(1);
 const LATE_ONE_IN: u64 = 512;
 /// Of so many mixed runs, one each is one of these, of all parts of the system or of sessions alone.
 const SPECIAL_ONE_IN: u64 = 12;
-const SPECIAL: [Scenario; 4] = [Scenario::Control, Scenario::Managers, Scenario::Sessions, Scenario::Paging];
+const SPECIAL: [Scenario; 5] =
+    [Scenario::Control, Scenario::Managers, Scenario::Sessions, Scenario::Paging, Scenario::Intruders];
+/// Of other runs, one in so many has keys.
+const KEYED_ONE_IN: u64 = 4;
 /// Operations of such a run, more than there are sequence numbers.
 const LATE_OPERATIONS: u64 = 72_000;
 
@@ -64,6 +67,8 @@ pub struct Plan {
     pub sealed: bool,
     /// Nodes have keys: sessions are sealed under keys of their own, which are replaced every 40 ms. Outweighs `sealed`.
     pub keyed: bool,
+    /// Somebody at the network has no right to anything, and tries. Only where nodes have keys.
+    pub intruder: bool,
     /// What befalls the nodes.
     pub troubles: Troubles,
     /// Nothing planned can make an operation fail, so none may.
@@ -137,6 +142,9 @@ impl Plan {
         // Of its own as well.
         plan.pack(&mut Random::part(seed, 4));
         plan.give_queues(&mut Random::part(seed, 6));
+        // A run of the sequence numbers' turn is of one session.
+        let one_session = matches!(plan.scenario, Scenario::Calm | Scenario::Late | Scenario::Congested);
+        plan.keyed |= !one_session && Random::part(seed, 7).below(KEYED_ONE_IN) == 0;
         plan
     }
 
@@ -235,6 +243,7 @@ impl Plan {
             timing: TIMING,
             sealed: false,
             keyed: false,
+            intruder: false,
             troubles: Troubles::NONE,
             all_succeed: scenario.is_harmless(),
             mistake: None,
@@ -294,6 +303,7 @@ impl Plan {
             Scenario::Pauses => self.troubles = Troubles { kinds: &[Trouble::Pause], ..some(r) },
             Scenario::Congested => self.congest(r),
             Scenario::Sessions => self.vary_sessions(r),
+            Scenario::Intruders => self.intrude(r),
             Scenario::Control => {
                 self.manage(r);
                 let kinds =
@@ -358,6 +368,21 @@ impl Plan {
             Trouble::Storm,
         ];
         self.troubles = Troubles { kinds, count: r.below(5) };
+    }
+
+    /// Sessions between keys, which change all the time, and somebody among them who has none that is known.
+    fn intrude(&mut self, r: &mut Random) {
+        if r.below(2) == 0 {
+            self.path = weather(r);
+        }
+        (self.keyed, self.intruder) = (true, true);
+        self.timing.rekey_every = pick(r, &[2 * MS, 5 * MS, 40 * MS]);
+        for cn in &mut self.cns {
+            cn.pause = pick(r, &[20 * US, 50 * US]);
+            cn.queues = pick(r, &[1, 1, 2]);
+        }
+        self.shape.pages = 4;
+        self.troubles = Troubles { kinds: trouble::INTRUDED, count: 4 + r.below(8) };
     }
 
     /// A region over `ways` memory nodes, and perhaps one more memory node with a region of its own behind it.

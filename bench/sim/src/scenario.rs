@@ -30,6 +30,9 @@ pub enum Scenario {
     /// Sessions without caches: small and large frames, sealed or not, hundreds of requests at once, through storms and
     /// long absences
     Sessions,
+    /// Somebody at the network hears every frame of sealed sessions and sends forged ones, old ones, floods of Hellos, and
+    /// calls under a key that nobody knows; keys are replaced every few milliseconds, and taken back
+    Intruders,
     /// Regions are made, grown, disabled, bound and destroyed under load, while messages of the manager and to it are lost,
     /// repeated and delayed
     Control,

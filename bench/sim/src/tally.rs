@@ -160,6 +160,18 @@ figures! {
     discards,
     /// Pagers that went on where killed ones had left.
     successions,
+    /// Forged frames that an intruder sent.
+    forged,
+    /// Frames of the past that an intruder sent.
+    replayed,
+    /// Hellos that an intruder flooded memory nodes with.
+    flooded,
+    /// Times an intruder called under a key that nobody knows.
+    impostors,
+    /// Times a memory node asked for a cookie.
+    cookies,
+    /// Times a compute node's key was taken back.
+    revocations,
     /// Virtual time, in nanoseconds.
     virtual_ns,
 }

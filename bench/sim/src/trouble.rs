@@ -31,6 +31,16 @@ pub enum Trouble {
     Manager,
     /// A node, or everybody, cannot reach the manager for a time.
     ManagerAway,
+    /// Somebody without any right sends forged frames in the names of both ends.
+    Forgery,
+    /// Frames that somebody has recorded come again: handshakes, and frames of earlier sessions.
+    Replay,
+    /// A memory node is flooded with Hellos.
+    Flood,
+    /// Somebody calls a memory node in a compute node's name, and shows a key that nobody knows.
+    Impostor,
+    /// A compute node's key is taken back for a time.
+    Revocation,
     /// For a time the manager runs over an empty store, or over an older copy of its own.
     WrongManager,
 }
@@ -48,6 +58,25 @@ pub(crate) const ALL: &[Trouble] = &[
     Trouble::Pause,
     Trouble::Replace,
     Trouble::Replace,
+    Trouble::Weather,
+];
+
+/// What befalls a run with somebody at the network who means harm, and what nodes and network do anyway.
+pub(crate) const INTRUDED: &[Trouble] = &[
+    Trouble::Forgery,
+    Trouble::Forgery,
+    Trouble::Replay,
+    Trouble::Replay,
+    Trouble::Flood,
+    Trouble::Flood,
+    Trouble::Impostor,
+    Trouble::Impostor,
+    Trouble::Impostor,
+    Trouble::Revocation,
+    Trouble::Revocation,
+    Trouble::Kill,
+    Trouble::RestartKept,
+    Trouble::Cut,
     Trouble::Weather,
 ];
 

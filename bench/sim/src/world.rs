@@ -18,8 +18,10 @@ use crate::control::message::Caller;
 use crate::control::network::{Conditions, ControlNetwork};
 use crate::control::operator::Operator;
 use crate::fabric::Fabric;
+use crate::intruder::Intruder;
 use crate::layout::Layout;
 use crate::memory_node::MemoryNode;
+use crate::mistake::Mistake;
 use crate::node_keys;
 use crate::paces::SAMPLE_EVERY;
 use crate::plan::{self, CnPlan, Plan};
@@ -53,6 +55,11 @@ pub struct World<'a> {
     control: ControlNetwork,
     /// Where the manager says which regions there are.
     fabric: Option<Fabric>,
+    /// Where nodes have keys: who watches that no nonce comes twice, and perhaps means harm.
+    intruder: Option<Intruder>,
+    /// Memory nodes take who calls under an unknown key for who it says it is.
+    accepts_unknown: bool,
+    max_frame: usize,
     troubles: Troubles,
     /// How long everything may take to end once nothing goes wrong any more.
     settle: Duration,
@@ -107,6 +114,9 @@ impl<'a> World<'a> {
             if plan.keyed {
                 mn.admit(node_keys::admitted(&cn_macs));
             }
+            if plan.intruder {
+                mn.take_time_for_handshakes();
+            }
             plan.mistake.into_iter().for_each(|mistake| mn.plant(mistake));
             mns.push(mn);
         }
@@ -158,6 +168,8 @@ impl<'a> World<'a> {
             let operator = Operator::new(fabric.wanted(plan), orders, interval, random, trace.clone());
             Fabric { manager, operator }
         });
+        let intruder =
+            plan.keyed.then(|| Intruder::new(&net, plan.intruder, plan.mistake, Random::part(seed, 7_100)));
         let mut random = Random::part(seed, 2);
         let trouble_at = Time(random.below(5_000_000));
         World {
@@ -167,6 +179,9 @@ impl<'a> World<'a> {
             batch: plan.batch,
             control,
             fabric,
+            intruder,
+            accepts_unknown: plan.mistake == Some(Mistake::AcceptsUnknownKeys),
+            max_frame: plan.max_frame,
             troubles: plan.troubles,
             settle: SETTLE + plan.timing.dead_after * 2,
             trouble_at,
@@ -244,6 +259,8 @@ impl<'a> World<'a> {
         self.cns.iter_mut().for_each(|cn| cn.paused_until = Time::ZERO);
         self.mns.iter_mut().for_each(|mn| mn.paused_until = Time::ZERO);
         self.control.heal();
+        self.restore_keys();
+        self.quiet();
         if let Some(fabric) = &mut self.fabric {
             fabric.manager.heal();
             fabric.operator.calm_down();
@@ -332,6 +349,7 @@ impl<'a> World<'a> {
                 figures.corrupted += faults.corrupted;
             }
         }
+        figures.cookies += self.mns.iter_mut().map(MemoryNode::cookies).sum::<u64>();
         figures.virtual_ns += self.net.now().0;
     }
 
@@ -364,7 +382,14 @@ impl<'a> World<'a> {
         self.cns.iter().for_each(|cn| next = next.min(cn.deadline()));
         self.mns.iter().filter_map(|mn| mn.deadline(before)).for_each(|at| next = next.min(at));
         let fabric = self.fabric.as_ref().and_then(|fabric| fabric.deadline(&self.control, &self.mns));
-        self.net.next_event().into_iter().chain(trouble).chain(fabric).for_each(|at| next = next.min(at));
+        let intruder = self.intruder.as_ref().and_then(Intruder::deadline);
+        self.net
+            .next_event()
+            .into_iter()
+            .chain(trouble)
+            .chain(intruder)
+            .chain(fabric)
+            .for_each(|at| next = next.min(at));
         self.net.step(next);
         let now = self.net.now();
         self.standing = if now == before { self.standing + 1 } else { 0 };
@@ -374,11 +399,16 @@ impl<'a> World<'a> {
         if trouble.is_some_and(|at| at <= now) {
             self.befall(now);
         }
+        self.look_at_intruder(now)?;
         let mut busy = true;
         while busy {
             busy = false;
             for mn in &mut self.mns {
                 busy |= mn.work(now, self.batch);
+                if let Some(cn) = mn.serves_revoked() {
+                    let (mn, cn) = (Name(mn.mac), Name(cn));
+                    return Err(Broken::Rule(format!("{mn} serves {cn}, whose key was taken back")));
+                }
             }
             if let Some(fabric) = &mut self.fabric {
                 busy |= fabric.work(&mut self.control, &mut self.mns, &mut self.cns, now, self.tally)?;
@@ -403,6 +433,7 @@ impl<'a> World<'a> {
         if self.healed_at.take().is_some() {
             self.say(|| "all paths are whole again".into());
             self.net.heal_all();
+            self.restore_keys();
             return;
         }
         let r = &mut self.random;
@@ -508,12 +539,90 @@ impl<'a> World<'a> {
                     format!("the manager is out of reach of {whose} until {until}")
                 });
             }
+            Some(Trouble::Forgery | Trouble::Replay | Trouble::Flood | Trouble::Impostor)
+                if self.intruder.is_none() => {}
+            Some(trouble @ (Trouble::Forgery | Trouble::Replay | Trouble::Flood | Trouble::Impostor)) => {
+                self.intrude(trouble, cn, mn, now);
+            }
+            Some(Trouble::Revocation) => {
+                let until = now + trouble::duration(r);
+                let revoked = [self.cns[cn].mac];
+                self.mns.iter_mut().for_each(|mn| mn.revoke(&revoked));
+                self.healed_at = Some(until);
+                self.tally.figures.revocations += 1;
+                self.say(|| format!("the key of cn{cn} is taken back until {until}"));
+                self.intrude(Trouble::Revocation, cn, mn, now);
+            }
             Some(Trouble::Weather) => {
                 let path = plan::weather(r);
                 self.net.set_default_path(path);
                 self.tally.figures.weather += 1;
                 self.say(|| format!("from here on: {}, delay {:?}", path.faults, path.delay));
             }
+        }
+    }
+
+    /// Somebody without any right does something.
+    fn intrude(&mut self, what: Trouble, cn: usize, mn: usize, now: Time) {
+        let Some(intruder) = &mut self.intruder else { return };
+        let addresses: Vec<Mac> = self.cns.iter().flat_map(ComputeNode::addresses).collect();
+        // While a key is taken back its node is not to be served without one either.
+        let insecure = self.random.below(3) == 0 || what == Trouble::Revocation;
+        let (victim, node) = (self.cns[cn].mac, &mut self.mns[mn]);
+        let figures = &mut self.tally.figures;
+        let done = match what {
+            Trouble::Forgery => {
+                let sent = intruder.forge();
+                figures.forged += sent;
+                format!("{sent} forged frames")
+            }
+            Trouble::Replay => {
+                let sent = intruder.replay();
+                figures.replayed += sent;
+                format!("{sent} frames come again")
+            }
+            Trouble::Flood => {
+                let sent = intruder.flood(node.mac, &addresses);
+                figures.flooded += sent;
+                format!("{sent} Hellos to mn{mn}")
+            }
+            _ if intruder.is_calling() || !intruder.call(victim, node.mac, self.max_frame, insecure, now) => {
+                return;
+            }
+            _ => {
+                if self.accepts_unknown && !insecure {
+                    node.accept_unknown(true);
+                }
+                figures.impostors += 1;
+                format!("somebody calls mn{mn} as cn{cn}")
+            }
+        };
+        self.say(|| done);
+    }
+
+    /// Has the intruder go on, and looks at what it has seen and reached.
+    fn look_at_intruder(&mut self, now: Time) -> Result<(), Broken> {
+        let Some(intruder) = &mut self.intruder else { return Ok(()) };
+        let called = intruder.is_calling();
+        intruder.work(now)?;
+        if called && !intruder.is_calling() && self.accepts_unknown {
+            self.mns.iter_mut().for_each(|mn| mn.accept_unknown(false));
+        }
+        Ok(())
+    }
+
+    /// The intruder leaves it at that.
+    fn quiet(&mut self) {
+        self.intruder.iter_mut().for_each(Intruder::rest);
+        if self.accepts_unknown {
+            self.mns.iter_mut().for_each(|mn| mn.accept_unknown(false));
+        }
+    }
+
+    /// All keys are good again.
+    fn restore_keys(&mut self) {
+        if self.intruder.is_some() && self.fabric.is_none() {
+            self.mns.iter_mut().for_each(|mn| mn.revoke(&[]));
         }
     }
 

@@ -96,6 +96,9 @@ fn every_scenario_passes_and_is_what_it_says() {
     );
     let sessions = figures(Scenario::Sessions);
     assert!(sessions.corrupted > 0 && sessions.goodbyes > 0 && sessions.losses_told > 0);
+    let intruders = figures(Scenario::Intruders);
+    assert!(intruders.forged > 0 && intruders.replayed > 0 && intruders.flooded > 0 && intruders.cookies > 0);
+    assert!(intruders.impostors > 0 && intruders.revocations > 0 && intruders.sessions > 200);
     let control = passes(&campaign(Scenario::Control, 1, 60)).tally.figures;
     assert!(control.messages_lost > 0 && control.messages_repeated > 0 && control.regions_grown > 0);
     assert!(control.regions_disabled > 0 && control.regions_destroyed > 0 && control.bindings > 0);
@@ -169,6 +172,9 @@ fn planted_mistakes_are_found() {
         // A killed compute node loses what it had not flushed, and nothing else.
         (Mistake::RollsBack, Scenario::Restarts),
         (Mistake::RollsBack, Scenario::Pauses),
+        // Who is at the other end, and what the seal is worth.
+        (Mistake::AcceptsUnknownKeys, Scenario::Intruders),
+        (Mistake::RepeatsNonces, Scenario::Intruders),
         // Decoders that lead elsewhere than the manager has programmed them.
         (Mistake::SwapsTargets, Scenario::Interleaved),
         (Mistake::WrongGranularity, Scenario::Interleaved),
@@ -193,6 +199,12 @@ fn planted_mistakes_are_found() {
             run(&planted.plan(failing.seed), &mut Tally::default(), &Trace::NONE).err().as_ref(),
             Some(&failing.broken)
         );
+        let said = match mistake {
+            Mistake::AcceptsUnknownKeys => "accepts an unknown key",
+            Mistake::RepeatsNonces => "repeats nonce",
+            _ => "",
+        };
+        assert!(failing.broken.to_string().contains(said), "{}", failing.broken);
         assert!(planted.command(failing.seed).contains(&format!("--plant {} --trace", mistake.name())));
         passes(&campaign(scenario, failing.seed, 1));
     }

@@ -114,6 +114,11 @@ pub fn start(
 }
 
 impl Agent {
+    /// Its socket, and where its region begins.
+    pub fn region(&self) -> (&Path, u64) {
+        (&self.socket, self.hpa)
+    }
+
     /// Lines and pages through the agent's port: shared-memory rings to it, its own link from there; pages by the port of
     /// `target` beside them.
     pub fn measure(&self, target: &mut Target, trials: u32) -> Result<AgentResults, Failure> {

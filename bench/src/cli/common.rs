@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
-use cxloe_daemon::Switch;
 use cxloe_daemon::to_stdout;
+use cxloe_daemon::{PfcTrust, Switch};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
 use cxloe_link::fault::FaultPlan;
@@ -125,9 +125,13 @@ pub struct RegionArgs {
     #[arg(long, value_name = "BYTES", default_value_t = Granularity::PAGE, conflicts_with = "region", help_heading = "Memory")]
     pub granularity: Granularity,
 
-    /// Pace requests by the pause signals of switches, NICs and memory nodes
+    /// Pace requests by what memory nodes say of their queues, and by trusted PFC frames
     #[arg(long, value_name = "on|off", default_value = "on", help_heading = "Memory")]
     pub rate_control: Switch,
+
+    /// Whether 802.1Qbb (PFC) frames on the cable slow requests down: ignore, or trust whoever is at the cable
+    #[arg(long, value_name = "ignore|trust", default_value = "ignore", help_heading = "Memory")]
+    pub pfc: PfcTrust,
 
     /// The file by which this compute node is known to the manager, as `cn-agent join` has written it
     #[arg(long, env = "CXLOE_IDENTITY", value_name = "FILE", help_heading = "Memory")]
@@ -193,6 +197,14 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
     std::fs::write(path, bytes).map_err(|e| format!("cannot write {}: {e}", path.display()).into())
 }
 
+impl RegionArgs {
+    /// How requests are paced.
+    pub fn rates(&self) -> Option<RateControl> {
+        let rates = RateControl { trust_pfc: self.pfc == PfcTrust::Trust, ..RateControl::default() };
+        (self.rate_control == Switch::On).then_some(rates)
+    }
+}
+
 /// A target on this thread, and what has to be given back after it.
 pub struct Session {
     /// What is measured.
@@ -219,7 +231,7 @@ impl Session {
             ways: region.ways,
             granularity: region.granularity,
             timeout: Duration::from_secs(10),
-            rate_control: (region.rate_control == Switch::On).then(RateControl::default),
+            rate_control: region.rates(),
             identity: region.identity.clone(),
             node_key: region.node_key.clone(),
         })?;

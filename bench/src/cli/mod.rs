@@ -10,6 +10,7 @@ mod echo;
 mod fabric;
 mod fault;
 mod figures;
+mod keys;
 mod lab;
 mod latency;
 mod pair;
@@ -86,6 +87,8 @@ enum Command {
     Paper(Box<paper::Args>),
     /// Draw the paper's congestion figures (Fig. 11 and 12) from a simulated link
     Figures(figures::Args),
+    /// Measure sessions between keys: connecting in a flood of forged handshakes, changes of keys, and revocation
+    Keys(keys::Args),
     /// Run engines and services over a simulated network, and check everything they do
     Sim(Box<sim::Args>),
     /// Measure the manager with thousands of nodes and a hundred thousand regions
@@ -132,7 +135,7 @@ pub fn run() -> ExitCode {
         command => command,
     };
     let makes_lab = match &command {
-        Command::Quickstart(_) | Command::Report(_) => true,
+        Command::Quickstart(_) | Command::Report(_) | Command::Keys(_) => true,
         Command::Fault(args) => args.makes_lab(),
         Command::Pattern(args) => args.makes_lab(),
         Command::Paper(args) => args.makes_lab(),
@@ -188,6 +191,7 @@ pub fn run() -> ExitCode {
         Command::Verify(args) => verify::run(&args, interrupt),
         Command::Paper(args) => paper::run(&args, interrupt),
         Command::Figures(args) => figures::run(&args),
+        Command::Keys(args) => keys::run(&args, &interrupt),
         Command::Sim(args) => sim::run(&args, interrupt),
         Command::Fabric(args) => fabric::run(&args, interrupt),
         Command::Compare(args) => compare::run(&args, standing, interrupt),

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cxloe_daemon::{Switch, to_stderr, to_stdout};
+use cxloe_daemon::{PfcTrust, Switch, to_stderr, to_stdout};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::ByteSize;
 use cxloe_lab::{Interrupt, Standing};
@@ -123,6 +123,7 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
         ways: Ways::One,
         granularity: Granularity::PAGE,
         rate_control: Switch::On,
+        pfc: PfcTrust::Ignore,
         identity: None,
         node_key: None,
         no_echo: false,

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use cxloe_daemon::{Switch, to_stdout};
+use cxloe_daemon::to_stdout;
 use cxloe_lab::Interrupt;
-use cxloe_port::rate_control::RateControl;
 use cxloe_sim::scaling::{ScalingSetting, simulate};
 use cxloe_wire::frame::SHARDS_MAX;
 
@@ -104,7 +103,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         ways: args.region.ways,
         granularity: args.region.granularity,
         timeout: Duration::from_secs(10),
-        rate_control: (args.region.rate_control == Switch::On).then(RateControl::default),
+        rate_control: args.region.rates(),
         identity: args.region.identity.clone(),
         node_key: args.region.node_key.clone(),
     };

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use cxloe_link::echo::{ECHO_BODY, Echo, is_reply};
+use cxloe_link::wait::look_again;
 use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::Mac;
 
@@ -68,7 +69,7 @@ impl<'a> Bare<'a> {
                 if spins.is_multiple_of(SPINS) && start.elapsed() > LOST_AFTER {
                     return Ok(None);
                 }
-                std::hint::spin_loop();
+                look_again(spins);
             }
         }
         Ok(Some(start.elapsed().as_nanos() as u64))
@@ -123,7 +124,7 @@ impl<'a> Bare<'a> {
                 // What is missing is lost: take it out of the window and go on.
                 sent = answered;
             }
-            std::hint::spin_loop();
+            look_again(spins);
         }
         Ok((answered, start.elapsed()))
     }

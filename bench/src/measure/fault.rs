@@ -50,8 +50,16 @@ pub struct FaultResults {
 }
 
 /// Names of times, in the order of the report.
-const TIMES: [&str; 7] =
-    ["uffd_floor4k", "uffd_inline_floor4k", "fetch4k", "fault4k", "fault4k_inline", "memcpy4k", "dram64"];
+const TIMES: [&str; 8] = [
+    "uffd_floor4k",
+    "uffd_inline_floor4k",
+    "fetch4k",
+    "fault4k",
+    "fault4k_inline",
+    "spin20us",
+    "memcpy4k",
+    "dram64",
+];
 /// Those in batches of less than the clock's resolution.
 const FINE: [&str; 2] = ["memcpy4k", "dram64"];
 /// Names of rates, in the order of the report.
@@ -150,6 +158,11 @@ pub fn measure(
         target =
             results.time("fault4k_inline", |samples| target.inline_faults(plan.faults, trial, samples))?;
         target.check()?;
+        results.time("spin20us", |samples| {
+            Local::spins(plan.faults, samples);
+            samples.end_trial(None);
+            Ok(())
+        })?;
         target = bulk(target, plan, trial, &mut results, progress)?;
         progress("local memory");
         results.time("memcpy4k", |samples| {

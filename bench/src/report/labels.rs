@@ -18,6 +18,7 @@ const LABELS: &[(&str, &str)] = &[
     ("fetch4k", "limit: the bare frames of a page"),
     ("uffd_floor4k", "limit: a page fault served from local memory by another thread"),
     ("uffd_inline_floor4k", "limit: a page fault served from local memory by the thread that has it"),
+    ("spin20us", "20 us in which a thread only reads the clock: what the machine takes from any of them"),
     ("memcpy4k", "a page copied, in local memory"),
     ("dram64", "a random line of local memory"),
     ("echo_pipelined", "limit: bare frames of lines, many on their way"),

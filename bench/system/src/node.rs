@@ -108,7 +108,7 @@ impl MemoryNode {
     /// # Errors
     /// When it does not, or does not run any more.
     pub fn pause(&self) -> Outcome {
-        Ok(self.process.signal(Signal::SIGSTOP)?)
+        Ok(self.process.pause()?)
     }
 
     /// Has it go on.
@@ -116,7 +116,7 @@ impl MemoryNode {
     /// # Errors
     /// When it does not, or does not run any more.
     pub fn resume(&self) -> Outcome {
-        Ok(self.process.signal(Signal::SIGCONT)?)
+        Ok(self.process.resume()?)
     }
 
     /// Ends it with SIGKILL.

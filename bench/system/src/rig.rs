@@ -132,7 +132,7 @@ impl Rig {
     pub fn pause(&self, name: &str, pause: bool) -> Outcome {
         let running = self.running.borrow();
         let process = running.get(name).ok_or_else(|| format!("{name} does not run"))?;
-        Ok(process.signal(if pause { Signal::SIGSTOP } else { Signal::SIGCONT })?)
+        Ok(if pause { process.pause()? } else { process.resume()? })
     }
 
     /// The process id of a daemon.

@@ -4,13 +4,13 @@
 //! order that had come is carried out before its successor is asked to take over, and none afterwards.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::join::{As, JoinError, Joined, Keepsakes, Place, join, join_for};
 use crate::line::Line;
 use crate::socket::Socket;
-use crate::wire::{Inbox, Kind, MESSAGE_MAX, Message, PAGE_BYTES, Pages, RANGE};
+use crate::wire::{Inbox, Kind, MESSAGE_MAX, Message, PAGE_BYTES, Pages, RANGE, RANGES_MAX};
 
 /// The pause between two attempts to reach a successor.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);
@@ -36,6 +36,8 @@ pub struct Member<'a> {
     pid: Option<u32>,
     /// Readable when the host is to be called.
     bell: Option<OwnedFd>,
+    /// This process, to take many ranges away by one call; none once that has been tried in vain.
+    own: Option<OwnedFd>,
 }
 
 /// Why a helper thread has nothing to do any more.
@@ -107,6 +109,7 @@ impl<'a> Member<'a> {
             wait,
             pid: None,
             bell: None,
+            own: None,
         }
     }
 
@@ -137,6 +140,7 @@ impl<'a> Member<'a> {
 
     /// Obeys until the process leaves or is abandoned.
     pub fn run(&mut self, host: &mut impl Host) -> Ended {
+        self.own = own_process();
         loop {
             self.listen(host);
             self.line.disconnected();
@@ -192,7 +196,9 @@ impl<'a> Member<'a> {
     fn obey(&mut self, message: &Message, host: &mut impl Host) {
         match message.kind {
             Kind::Drop => {
-                message.ranges().iter().for_each(|pages| self.drop_pages(*pages));
+                if !self.drop_at_once(message.ranges()) {
+                    message.ranges().iter().for_each(|pages| self.drop_pages(*pages));
+                }
                 let mut bytes = [0; MESSAGE_MAX];
                 let length = Message::new(Kind::Dropped, &[]).encode(&mut bytes);
                 // If it has died, its successor finds the pages gone.
@@ -215,15 +221,46 @@ impl<'a> Member<'a> {
         }
     }
 
-    fn drop_pages(&self, Pages { first, count }: Pages) {
+    /// Where pages are, if all of them are in the memory that is paged.
+    fn range(&self, Pages { first, count }: Pages) -> Option<(*mut libc::c_void, usize)> {
         let (start, length) = (u64::from(first) * PAGE_BYTES, u64::from(count) * PAGE_BYTES);
-        if start.checked_add(length).is_some_and(|end| end <= self.place.bytes) {
-            let address = (self.place.address + start) as *mut libc::c_void;
+        let fits = start.checked_add(length).is_some_and(|end| end <= self.place.bytes);
+        fits.then_some(((self.place.address + start) as *mut libc::c_void, length as usize))
+    }
+
+    /// Takes pages away by one call for all ranges, which has the processors forget them once and not range by range. `false`
+    /// if some may still be there; to take them away again is no harm, as nobody is given them back before the answer.
+    fn drop_at_once(&mut self, pages: &[Pages]) -> bool {
+        let Some(own) = &self.own else { return false };
+        if pages.len() < 2 {
+            return false;
+        }
+        let none = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let (mut ranges, mut count, mut bytes) = ([none; RANGES_MAX], 0, 0);
+        for (start, length) in pages.iter().filter_map(|pages| self.range(*pages)) {
+            ranges[count] = libc::iovec { iov_base: start, iov_len: length };
+            (count, bytes) = (count + 1, bytes + length);
+        }
+        // SAFETY: the pages lie in the memory that was given to the agent to page; it has their content, and gives it back to
+        // whoever touches them next. So many ranges are live.
+        let done = unsafe {
+            let (own, ranges) = (own.as_raw_fd(), ranges.as_ptr());
+            libc::syscall(libc::SYS_process_madvise, own, ranges, count, libc::MADV_DONTNEED, 0)
+        };
+        if done < 0 {
+            // Linux before 6.14 does not do this even to the caller's own memory.
+            self.own = None;
+        }
+        done >= 0 && done as usize == bytes
+    }
+
+    fn drop_pages(&self, pages: Pages) {
+        if let Some((address, length)) = self.range(pages) {
             // By its number: the function of this name may be one that announces discards, and waits for this thread.
             let take = |advice: i32| {
                 // SAFETY: the pages lie in the memory that was given to the agent to page; it has their content, and
                 // gives it back to whoever touches them next.
-                unsafe { libc::syscall(libc::SYS_madvise, address, length as usize, advice) }
+                unsafe { libc::syscall(libc::SYS_madvise, address, length, advice) }
             };
             // Pages that the process has locked go only when asked for by that name.
             if take(libc::MADV_DONTNEED) != 0 {
@@ -264,6 +301,14 @@ impl<'a> Member<'a> {
             }
         }
     }
+}
+
+/// This process by a descriptor.
+fn own_process() -> Option<OwnedFd> {
+    // SAFETY: plain values; the kernel makes a descriptor, or refuses.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
+    // SAFETY: the kernel has just made it for us.
+    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// Allows the agent to read this process's memory where the system would let parents only (Yama). Without Yama it does

@@ -33,7 +33,10 @@ pub struct RateControl {
     pub increment: Option<Rate>,
     /// Bytes that may leave at once after a rest.
     pub bucket: u64,
-    /// The NIC's statistic that counts PFC frames; `None`: the one known of its driver.
+    /// Whether bare 802.1Qbb frames at the interface, and the NIC's count of them, slow requests down as well. Anybody at
+    /// the cable can send such frames.
+    pub trust_pfc: bool,
+    /// The NIC's statistic that counts PFC frames, where these are trusted; `None`: the one known of its driver.
     pub nic_counter: Option<String>,
 }
 
@@ -44,6 +47,7 @@ impl Default for RateControl {
             times: [None; 6],
             increment: None,
             bucket: BUCKET_DEFAULT,
+            trust_pfc: false,
             nic_counter: None,
         }
     }
@@ -60,6 +64,10 @@ impl RateControl {
             if time.is_some_and(|time| !TIMES.contains(&time)) {
                 return Err((name, "choose 1us to 10s".into()));
             }
+        }
+        if self.nic_counter.is_some() && !self.trust_pfc {
+            let why = "it counts PFC frames, which slow this node down only with --pfc trust";
+            return Err(("pfc-counter", why.into()));
         }
         if !BUCKETS.contains(&self.bucket) {
             return Err(("cc-bucket", format!("{} bytes is out of range; choose 1500 to 16M", self.bucket)));
@@ -103,8 +111,8 @@ impl RateControl {
         let control = self.config(rate);
         engine.set_pacing(Some(Pacing { control, bucket: self.bucket, class }), now);
         tracing::info!(interface = %link.interface, %rate, class, "rate control is on");
-        if over_udp {
-            // No pause frame comes by this way: what memory nodes say is all there is.
+        if over_udp || !self.trust_pfc {
+            // By UDP no pause frame comes; others may be anybody's. What memory nodes say in their sessions is all there is.
             return Ok(Signals::default());
         }
         Signals::open(&SignalConfig {
@@ -137,5 +145,12 @@ mod tests {
         let paper = Config::for_link(rate.get());
         assert_eq!(set.config(rate), Config { t4: us(400), t6: us(7), increment: 5_000_000_000, ..paper });
         assert_eq!(set.check(), Ok(()));
+        // Nobody without a session slows a node down unless that was asked for.
+        assert!(!RateControl::default().trust_pfc);
+        let counts = RateControl { nic_counter: Some("rx_pause".into()), ..RateControl::default() };
+        assert!(
+            counts.check().is_err_and(|(name, why)| name == "pfc-counter" && why.contains("--pfc trust"))
+        );
+        assert_eq!(RateControl { trust_pfc: true, ..counts }.check(), Ok(()));
     }
 }

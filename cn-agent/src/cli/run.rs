@@ -28,6 +28,7 @@ use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Extras, LinkConfig, join_queues, open_persistent};
 use cxloe_port::signals::Signals;
+use cxloe_wire::session::PreSharedKey;
 use cxloe_wire::time::Time;
 use tracing::info;
 
@@ -49,7 +50,7 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
 
     let socket = server::bind(&config.socket)?;
     let metrics = config.metrics.as_ref().map(MetricsListener::bind).transpose()?;
-    let key = config.key_file.as_deref().map(read_key).transpose()?;
+    let key = config.key_file.as_deref().map(read_key).transpose()?.map(PreSharedKey::from);
     let mut keys = StationKeys::none(SYSTEM);
     keys.own = config.own_key()?;
     keys.named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();

@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::Args;
 use cxloe_daemon::metrics::MetricsAddress;
 use cxloe_daemon::options::{self, in_range, wrong};
-use cxloe_daemon::{ConfigError, EtherType, LogFormat, Span, Switch, log, places};
+use cxloe_daemon::{ConfigError, EtherType, LogFormat, PfcTrust, Span, Switch, log, places};
 use cxloe_fabric::model::{ByteSize, Name};
 use cxloe_link::fault::FaultPlan;
 use cxloe_link::keys::{KeyFileError, PeerKey, node_key};
@@ -194,6 +194,7 @@ impl Config {
             times: [s.cc_t1, s.cc_t2, s.cc_t3, s.cc_t4, s.cc_t5, s.cc_t6].map(|time| time.map(|span| span.0)),
             increment: s.cc_increment,
             bucket: s.cc_bucket.map_or(BUCKET_DEFAULT, |size| size.0),
+            trust_pfc: s.pfc == Some(PfcTrust::Trust),
             nic_counter: s.pfc_counter,
         };
         rate_control.check().map_err(|(field, reason)| wrong(field, reason))?;
@@ -325,6 +326,7 @@ impl Config {
             cc_t6: t6,
             cc_increment: rates.increment,
             cc_bucket: Some(ByteSize(rates.bucket)),
+            pfc: Some(if rates.trust_pfc { PfcTrust::Trust } else { PfcTrust::Ignore }),
             pfc_counter: rates.nic_counter,
             cache_size: Some(ByteSize(self.cache.bytes as u64)),
             cache_ways: Some(self.cache.ways),
@@ -373,7 +375,7 @@ mod tests {
     fn flags_win_over_the_file_and_what_is_printed_is_a_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cn.toml");
-        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --queues 4 --backend auto --sysfs-root /x/sys --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc-counter rx_prio{{}}_pause")).unwrap();
+        let first = resolve(&format!("{LEAST} --cache-size 64K --wait sleep --queues 4 --backend auto --sysfs-root /x/sys --streams 2 --cpu 1 --cc-t4 1ms --link-rate 25Gbit/s --pfc trust --pfc-counter rx_prio{{}}_pause")).unwrap();
         std::fs::write(&path, first.to_toml()).unwrap();
         let second = resolve(&format!("--config {} --streams 3", path.display())).unwrap();
         assert_eq!((second.streams, second.cache, second.wait), (3, first.cache, WaitStyle::Sleep));

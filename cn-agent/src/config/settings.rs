@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use cxloe_daemon::metrics::MetricsAddress;
-use cxloe_daemon::{EtherType, LogFormat, Span, Switch};
+use cxloe_daemon::{EtherType, LogFormat, PfcTrust, Span, Switch};
 use cxloe_fabric::model::ByteSize;
 use cxloe_link::keys::PeerKey;
 use cxloe_link::limit::Rate;
@@ -155,7 +155,7 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_timeout: Option<Span>,
 
-    /// Pace requests by the pause signals of switches, NICs and memory nodes [default: on]
+    /// Pace requests by what memory nodes say of their queues, and by trusted PFC frames [default: on]
     #[arg(long, value_name = "on|off", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_control: Option<Switch>,
@@ -205,8 +205,14 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cc_bucket: Option<ByteSize>,
 
-    /// The statistic by which the NIC counts received PFC frames (`ethtool -S` lists them), {} standing for the
-    /// class [default: the one known of its driver]
+    /// Whether 802.1Qbb (PFC) frames on the cable, and the NIC's count of them, slow requests down: ignore, or trust
+    /// whoever is at the cable, within bounds [default: ignore]
+    #[arg(long, value_name = "ignore|trust", help_heading = "Rate control")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pfc: Option<PfcTrust>,
+
+    /// With --pfc trust: the statistic by which the NIC counts received PFC frames (`ethtool -S` lists them), {} standing
+    /// for the class [default: the one known of its driver]
     #[arg(long, value_name = "NAME", help_heading = "Rate control")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pfc_counter: Option<String>,

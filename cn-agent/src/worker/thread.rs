@@ -7,38 +7,37 @@
 //! milliseconds under load.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::os::fd::AsRawFd;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender};
-use cxloe_daemon::pin;
 use cxloe_link::Clock;
-use cxloe_link::keys::{Handshaker, epoch_ns};
+use cxloe_link::keys::Handshaker;
 use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkError, LinkHealth};
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
 use super::clients::Clients;
-use super::order::{DrainedTickets, Order, Orders, PagingOrder, QuietEvent, Report};
+use super::order::{Order, PagingOrder, QuietEvent};
 use super::placement::{Placement, Thread, cpu_of};
-use super::sleeper::{Sleeper, Waker};
-use cxloe_client::message::{Counters, Pace, Session};
+use super::sleeper::Sleeper;
 use cxloe_client::places::this_cpu;
 use cxloe_cn_core::attach::Station;
-use cxloe_cn_core::attachments::{Attachment, Change};
-use cxloe_cn_core::drain::{AttachOutcome, Drained, Drains};
+use cxloe_cn_core::drain::Drains;
 use cxloe_cn_core::engine::{Engine, EngineError, EngineEvent, Sink};
 use cxloe_cn_core::events;
 use cxloe_paging::{Spaces, is_paging};
 use cxloe_port::signals::Signals;
 
 mod ending;
+mod handle;
+mod regions;
+mod report;
+
+pub use handle::WorkerHandle;
 
 /// Frames taken from the ring in one round.
 const BATCH: usize = 64;
@@ -69,102 +68,6 @@ pub struct WorkerOptions {
     pub cpu: Option<usize>,
     /// Clients at a time.
     pub clients_max: usize,
-}
-
-/// A running worker.
-#[derive(Debug)]
-pub struct WorkerHandle {
-    stop: Arc<AtomicBool>,
-    orders: Orders,
-    drained: DrainedTickets,
-    thread: JoinHandle<Result<(), LinkError>>,
-}
-
-impl WorkerHandle {
-    /// Starts a worker over `link`, whose engine hears of pauses by `signals`. `on_end` is called when it has stopped, however it did.
-    ///
-    /// # Errors
-    /// No descriptor for its waker, or no thread.
-    pub fn start(
-        link: Box<dyn Link>,
-        engine: Engine,
-        signals: Signals,
-        mut options: WorkerOptions,
-        on_end: impl FnOnce() + Send + 'static,
-    ) -> io::Result<WorkerHandle> {
-        let waker = Waker::new()?;
-        let (orders, inbox) = Orders::channel(waker.clone());
-        let (tell, drained) = DrainedTickets::channel();
-        let clock = Clock::new();
-        options.station.keys.epoch_ns = epoch_ns(&clock);
-        let handshaker = options.station.keys.own.is_some().then(Handshaker::start).transpose()?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let spaces = Spaces::new()?;
-        let paging = Some(spaces.descriptor().as_raw_fd());
-        let mut worker = Worker {
-            sleeper: Sleeper::new(waker, link.readiness(), paging, options.clients_max),
-            parties: Parties { clients: Clients::new(options.clients_max), spaces },
-            waiter: Waiter::new(options.wait),
-            clock,
-            handshaker,
-            stop: Arc::clone(&stop),
-            refusals: BTreeMap::new(),
-            drains: Drains::default(),
-            quiet: orders.quiet().clone(),
-            quieting: (None, None),
-            tell,
-            housekeeping_at: Time::ZERO,
-            backpressured: false,
-            beside: false,
-            told: false,
-            crowded: false,
-            yielded: false,
-            placement: Placement::default(),
-            seat: None,
-            reopened: link.reopened(),
-            link,
-            engine,
-            signals,
-            options,
-            inbox,
-        };
-        let thread = thread::Builder::new().name("worker".into()).spawn(move || {
-            match worker.options.cpu {
-                Some(cpu) => pin(cpu),
-                None => worker.seat = Thread::this(),
-            }
-            // However it ends: an agent whose worker is gone must not linger.
-            let result = catch_unwind(AssertUnwindSafe(|| worker.run()));
-            drop(worker);
-            on_end();
-            result.unwrap_or_else(|panic| resume_unwind(panic))
-        })?;
-        Ok(WorkerHandle { stop, orders, drained, thread })
-    }
-
-    /// Where to give it orders.
-    pub fn orders(&self) -> Orders {
-        self.orders.clone()
-    }
-
-    /// What it has let go of, as ordered.
-    pub fn drained(&self) -> DrainedTickets {
-        self.drained.clone()
-    }
-
-    /// Asks the worker to write back what is modified, end its sessions and stop.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Release);
-        self.orders.wake();
-    }
-
-    /// Waits for its end; the error that ended it, if one did.
-    ///
-    /// # Errors
-    /// The link's.
-    pub fn join(self) -> Result<(), LinkError> {
-        self.thread.join().unwrap_or_else(|panic| resume_unwind(panic))
-    }
 }
 
 /// Those on whose behalf the engine is used.
@@ -437,88 +340,6 @@ impl Worker {
         }
     }
 
-    /// Does what the manager's news demand.
-    fn follow(&mut self, change: Change) {
-        let now = self.clock.now();
-        let clients = &mut self.parties.clients;
-        match &change {
-            Change::Attach(Attachment { region, hpa, window, .. }) => {
-                clients.set_owner(*hpa, region.uid.map(|uid| (*window, uid)));
-            }
-            Change::Drop(Attachment { hpa, .. }) => clients.set_owner(*hpa, None),
-            _ => {}
-        }
-        let (engine, drains) = (&mut self.engine, &mut self.drains);
-        match change {
-            Change::Attach(region) => match drains.attach(engine, Box::new(region)) {
-                AttachOutcome::Now(region) => self.attach(&region, now),
-                AttachOutcome::Stays { region, from } => {
-                    tracing::info!(region = %region.region.name, "region stays attached");
-                    self.extend(&region, from, now);
-                }
-                AttachOutcome::Later => {}
-            },
-            Change::Extend { attachment, from } => {
-                if let Some(attachment) = drains.extend(engine, attachment) {
-                    self.extend(&attachment, from, now);
-                }
-            }
-            Change::Move(region) => drains.move_away(engine, region, now),
-            Change::Drain { attachment, ticket } => drains.drain(engine, attachment, ticket, now),
-            Change::Drop(region) => {
-                let Attachment { region: now, hpa, .. } = region;
-                engine.end_drain(hpa);
-                // On its way out, it is as it was before, and what it has grown by since.
-                for region in drains.forget(hpa).map(|before| before.region).iter().chain([&now]) {
-                    self.options.station.detach(engine, region, hpa);
-                }
-                self.parties.spaces.dropped(hpa);
-                let region = now;
-                tracing::info!(region = %region.name, hpa = format_args!("{hpa:#x}"), "region detached");
-            }
-            Change::Keys(told) => self.options.station.tell_keys(engine, told, now),
-            Change::Hold(held) => {
-                engine.set_in_reset(held);
-                if held {
-                    tracing::warn!("the manager holds this node in reset: everything is detached");
-                } else {
-                    tracing::info!("the manager has released this node from reset");
-                }
-            }
-        }
-    }
-
-    /// Makes reachable what a region has grown by since it had `from` bytes, if it has.
-    fn extend(&mut self, attachment: &Attachment, from: u64, now: Time) {
-        let Attachment { region, hpa, .. } = attachment;
-        if region.size == from {
-            return;
-        }
-        match self.options.station.extend(&mut self.engine, attachment, from, now) {
-            Ok(()) => {
-                self.parties.spaces.grown(*hpa, from, attachment.reach());
-                tracing::info!(
-                    region = %region.name, hpa = format_args!("{hpa:#x}"), from, bytes = region.size,
-                    "region has grown"
-                );
-            }
-            Err(error) => tracing::error!(%error, "what the region has grown by is not attached"),
-        }
-    }
-
-    fn attach(&mut self, attachment: &Attachment, now: Time) {
-        let Attachment { region, hpa, .. } = attachment;
-        self.engine.end_drain(*hpa);
-        self.parties.spaces.attached(*hpa);
-        match self.options.station.attach(&mut self.engine, attachment, now) {
-            Ok(()) => tracing::info!(
-                region = %region.name, hpa = format_args!("{hpa:#x}"), bytes = region.size,
-                state = %region.state, "region attached"
-            ),
-            Err(error) => tracing::error!(%error, "region not attached"),
-        }
-    }
-
     /// Says when the last operation has ended that was begun before an event was heard of; of several events, when it has
     /// for the first, and then for the last.
     #[cold]
@@ -530,45 +351,6 @@ impl Worker {
         if self.quieting.0.is_none() && self.quieting.1.is_some() {
             self.engine.mark();
             self.quieting = (self.quieting.1, None);
-        }
-    }
-
-    /// Goes on with regions on their way out.
-    #[cold]
-    fn depart(&mut self, now: Time) {
-        let patience = self.options.station.timing.dead_after;
-        let (engine, station) = (&mut self.engine, &self.options.station);
-        match self.drains.go_on(engine, station, patience, now, self.link.transmit()) {
-            // Who gave the order may have ended.
-            Some(Drained::Tell(ticket)) => drop(self.tell.send(ticket)),
-            Some(Drained::Attach(region)) => self.attach(&region, now),
-            None => {}
-        }
-    }
-
-    fn report(&mut self) -> Report {
-        let paces = self.engine.paces(self.clock.now());
-        let sessions = self.engine.sessions().into_iter().zip(paces).map(|(status, pace)| {
-            let refusal = self.refusals.get(&status.peer).cloned();
-            Session { status, refusal, pace: pace.map(Pace::from) }
-        });
-        Report {
-            sessions: sessions.collect(),
-            counters: Counters {
-                engine: self.engine.counters(),
-                link: self.link.counters(),
-                backend: self.link.info().backend.to_owned(),
-                link_detail: self.link.info().detail.clone(),
-                sleeps_by: self.sleeper.way(),
-                link_down: self.options.health.down(),
-                link_reopened: self.options.health.reopened(),
-                clients: self.parties.clients.count(),
-                in_flight: self.engine.in_flight(),
-                stranded: self.engine.stranded(),
-                broken_clients: self.parties.clients.broken(),
-                paging: self.parties.spaces.counters(),
-                fault_times: self.parties.spaces.fault_times().clone(),
-            },
         }
     }
 }

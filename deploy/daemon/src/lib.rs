@@ -15,7 +15,7 @@
 //!
 //! | modules | what they hold |
 //! |---|---|
-//! | [`options`], [`places`], `ethertype`, `cpus`, `span`, `switch`, `spelling`, `key_file` | options, configuration files, how values are spelled, where files lie |
+//! | [`options`], [`places`], `ethertype`, `cpus`, `span`, `switch`, `pfc_trust`, `spelling`, `key_file` | options, configuration files, how values are spelled, where files lie |
 //! | [`log`] | logs through a bounded queue: a full disk neither ends nor blocks a process |
 //! | `ending`, `stop`, `supervisor`, `backoff` | signals, stopping threads, what systemd is told, pauses between attempts |
 //! | `socket`, `state_file` | a Unix socket that goes with its process; a file that remembers |
@@ -41,6 +41,7 @@ pub mod log;
 mod manager_link;
 pub mod metrics;
 pub mod options;
+mod pfc_trust;
 pub mod places;
 mod socket;
 mod span;
@@ -59,6 +60,7 @@ pub use key_file::{KEY_BYTES_MIN, KeyError, read_key};
 pub use log::LogFormat;
 pub use manager_link::{Break, Connection, Contact, ManagerLink, ManagerLinkError};
 pub use options::ConfigError;
+pub use pfc_trust::PfcTrust;
 pub use socket::{Bound, SocketError};
 pub use span::Span;
 pub use state_file::{Remembered, StateError, StateFile};

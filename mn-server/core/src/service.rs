@@ -27,6 +27,8 @@ pub struct Service<T: Trace = Untraced> {
     passage: Passage,
     /// The same for shards of CNs whose agents have been replaced.
     shards: Passage,
+    /// How often the keys of CNs had changed when sessions were last looked at for it.
+    keys_changes: u64,
     congestion: CongestionWatch,
 }
 
@@ -59,6 +61,7 @@ impl<T: Trace> Service<T> {
             memory: NodeMemory { tlb: Tlb::new(tlb_entries), table, keys: Arc::default(), trace },
             passage,
             shards,
+            keys_changes: 0,
             congestion: CongestionWatch::new(CongestionConfig::default()),
         }
     }
@@ -76,6 +79,17 @@ impl<T: Trace> Service<T> {
     /// Ends the sessions of CNs whose key is another by now. To be called about twice a second, between batches.
     pub fn end_revoked(&mut self, tx: &mut dyn Transmit) {
         self.responder.end_revoked(&mut self.memory, tx);
+    }
+
+    /// To be called before each batch: if keys of CNs have changed, sessions end whose key is another by now, before
+    /// anything else is done for them.
+    #[inline]
+    pub fn follow_keys(&mut self, tx: &mut dyn Transmit) {
+        let changes = self.memory.keys.changes();
+        if changes != self.keys_changes {
+            self.keys_changes = changes;
+            self.end_revoked(tx);
+        }
     }
 
     /// Sets from which length on the receive queue is too long, and what is said then.

@@ -14,6 +14,9 @@ use serde::{Deserialize, Serialize};
 pub struct KeptKeys {
     /// As the manager told them last.
     told: Vec<ComputeNodeKey>,
+    /// Compute nodes that had a key and have none now: they are not served without one either.
+    #[serde(default)]
+    taken_back: Vec<Mac>,
 }
 
 impl Remembered for KeptKeys {
@@ -40,6 +43,8 @@ impl KeyRing {
     ) -> Result<KeyRing, StateError> {
         let kept = file.as_ref().map(StateFile::load).transpose()?.unwrap_or_default();
         let ring = KeyRing { admitted: Arc::default(), named, file, kept };
+        let had = ring.kept.taken_back.iter().map(|cn| (*cn, PublicKey::NOBODY));
+        ring.admitted.admit(had);
         ring.admit();
         Ok(ring)
     }
@@ -59,6 +64,7 @@ impl KeyRing {
         }
         self.kept.told = told.to_vec();
         self.admit();
+        self.kept.taken_back = self.admitted.taken_back();
         self.file.as_ref().map_or(Ok(()), |file| file.store(&self.kept))
     }
 
@@ -91,5 +97,7 @@ mod tests {
         let ring = KeyRing::open(BTreeMap::new(), file()).unwrap();
         assert_eq!(ring.admitted().of(cn.to_u64()), Some(PublicKey([3; 32])));
         assert!(!ring.admitted().is_empty());
+        // What was taken back stays so, in the next process too.
+        assert_eq!(ring.admitted().of(other.to_u64()), Some(PublicKey::NOBODY));
     }
 }

@@ -145,6 +145,12 @@ impl SimNetwork {
         self.net().on_trace(Box::new(hook));
     }
 
+    /// Calls `hook` with every frame that a port sends and whose it is, before anything befalls the frame: a tap at each
+    /// port, which may change what passes by. The hook runs inside the network and must not call it.
+    pub fn on_send(&self, hook: impl FnMut(Mac, &mut [u8]) + Send + 'static) {
+        self.net().on_send(Box::new(hook));
+    }
+
     /// Calls `hook` whenever the occupancy of a FIFO passes its threshold: with [`FifoState::above`] set when
     /// it rises above, not set when it is back at the threshold or below. The hook must not call the network.
     pub fn on_threshold(&self, hook: impl FnMut(Time, Mac, FifoState) + Send + 'static) {

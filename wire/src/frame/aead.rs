@@ -7,19 +7,15 @@
 //! GCM-SIV derives the key stream from the plaintext as well: all that a repeated nonce shows is whether two
 //! frames are equal, which a retransmission shows anyway. It also needs no counter in the frame.
 //!
-//! The keys come by HKDF-SHA256 (RFC 5869) from the secret of the handshake between keys, or from the pre-shared key, with both nonces as salt and both
-//! addresses and both handshake payloads as context. So they are new in every session, differ per direction,
-//! and whoever changed a byte of the handshake on its way leaves the two ends with different keys: Start, the
-//! first sealed frame, then fails.
+//! The keys come from the pre-shared key (`session_key`): whoever changed a byte of the handshake on its way leaves the
+//! two ends with different ones, and Start, the first sealed frame, then fails.
 
 use aes_gcm_siv::aead::{AeadInOut, KeyInit};
 use aes_gcm_siv::{Aes128GcmSiv, Nonce, Tag};
-use hkdf::Hkdf;
-use sha2::Sha256;
 
 use super::command::place;
 use super::header::field;
-use super::{Direction, Hello, HelloAck, Mac, Space, clear_len};
+use super::{Direction, Hello, HelloAck, Mac, Space, clear_len, session_key};
 
 /// What keys of this use are told apart by from any other use of the same pre-shared key.
 const CONTEXT: &[u8] = b"cxloe 1 aes-128-gcm-siv";
@@ -63,17 +59,9 @@ impl Aead {
         if pre_shared.len() < Self::KEY_LEN_MIN {
             return Err(AeadError { have: pre_shared.len() });
         }
-        let mut salt = [0; 16];
-        salt[..8].copy_from_slice(&hello.nonce.to_be_bytes());
-        salt[8..].copy_from_slice(&ack.nonce.to_be_bytes());
-        let hkdf = Hkdf::<Sha256>::new(Some(&salt), pre_shared);
-        let cipher = |direction: Direction| {
-            let info = [CONTEXT, &[direction as u8], &cn.0, &mn.0, &hello.to_bytes(), &ack.to_bytes()];
-            let mut key = aes_gcm_siv::Key::<Aes128GcmSiv>::default();
-            hkdf.expand_multi_info(&info, &mut key).expect("HKDF-SHA256 gives up to 8160 bytes");
-            Aes128GcmSiv::new(&key)
-        };
-        Ok(Self { to_mn: cipher(Direction::ToMn), to_cn: cipher(Direction::ToCn) })
+        let keys = session_key::derive(CONTEXT, pre_shared, (cn, mn), hello, ack);
+        let [to_mn, to_cn] = keys.map(|key| Aes128GcmSiv::new(&key.into()));
+        Ok(Self { to_mn, to_cn })
     }
 
     /// Encrypts what follows the readable part of `body` and gives the tag over all of it.

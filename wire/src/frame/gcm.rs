@@ -11,13 +11,11 @@
 
 use core::cell::Cell;
 
-use hkdf::Hkdf;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
-use sha2::Sha256;
 
 use super::command::place;
 use super::header::field;
-use super::{Direction, Hello, HelloAck, Mac, Space, clear_len};
+use super::{Direction, Hello, HelloAck, Mac, Space, clear_len, session_key};
 
 /// What keys of this use are told apart by from any other use of the same secret.
 const CONTEXT: &[u8] = b"cxloe 2 aes-128-gcm";
@@ -46,17 +44,10 @@ impl Gcm {
     /// Derives the keys of the session `hello` and `ack` agree on, between the CN at `cn` and the memory node at `mn`, from
     /// the secret of the handshake.
     pub fn derive(secret: &[u8], cn: Mac, mn: Mac, hello: &Hello, ack: &HelloAck) -> Self {
-        let mut salt = [0; 16];
-        salt[..8].copy_from_slice(&hello.nonce.to_be_bytes());
-        salt[8..].copy_from_slice(&ack.nonce.to_be_bytes());
-        let hkdf = Hkdf::<Sha256>::new(Some(&salt), secret);
-        let key = |direction: Direction| {
-            let info = [CONTEXT, &[direction as u8], &cn.0, &mn.0, &hello.to_bytes(), &ack.to_bytes()];
-            let mut key = [0; 16];
-            hkdf.expand_multi_info(&info, &mut key).expect("HKDF-SHA256 gives up to 8160 bytes");
+        let [to_mn, to_cn] = session_key::derive(CONTEXT, secret, (cn, mn), hello, ack).map(|key| {
             LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &key).expect("AES-128 has keys of 16 bytes"))
-        };
-        Self { to_mn: key(Direction::ToMn), to_cn: key(Direction::ToCn), sealed: Cell::new(0) }
+        });
+        Self { to_mn, to_cn, sealed: Cell::new(0) }
     }
 
     /// Encrypts what follows the readable part of `body`, and writes tag and counter.

@@ -31,6 +31,7 @@ mod message;
 mod multi;
 mod pfc;
 mod public_key;
+mod session_key;
 mod trailer;
 mod view;
 

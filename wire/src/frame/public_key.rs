@@ -20,6 +20,9 @@ pub struct PublicKey(pub [u8; 32]);
 pub struct ParsePublicKeyError(pub String);
 
 impl PublicKey {
+    /// The key that nobody has: no secret belongs to it, and no handshake is completed with it.
+    pub const NOBODY: Self = Self([0; 32]);
+
     /// Bytes of a key.
     pub const LEN: usize = 32;
 }

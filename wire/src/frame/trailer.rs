@@ -67,17 +67,17 @@ impl Seal {
             Self::Plain { session } => {
                 let (trailer, padding) = rest.split_at_mut(Self::PLAIN_LEN);
                 trailer.copy_from_slice(&checksum(*session, direction, space, seq, body).to_be_bytes());
-                padding.fill(0);
+                zero(padding);
             }
             Self::Aead(aead) => {
                 let (trailer, padding) = rest.split_at_mut(Aead::TAG_LEN);
                 seal_by(aead, direction, space, body, seq, trailer);
-                padding.fill(0);
+                zero(padding);
             }
             Self::Gcm(gcm) => {
                 let (trailer, padding) = rest.split_first_chunk_mut().expect("room for the trailer");
                 gcm.seal(direction, space, body, seq, trailer);
-                padding.fill(0);
+                zero(padding);
             }
         }
     }
@@ -122,6 +122,25 @@ impl Seal {
                 .first_chunk()
                 .is_some_and(|trailer| gcm.open(direction, space, body, clear_len, seq, trailer)),
         }
+    }
+}
+
+/// Zeroes what is behind a trailer: nothing, or what a short frame lacks, which is done without a call.
+#[inline(always)]
+fn zero(padding: &mut [u8]) {
+    fn both_ends<const N: usize>(padding: &mut [u8]) {
+        if let Some(first) = padding.first_chunk_mut() {
+            *first = [0; N];
+        }
+        if let Some(last) = padding.last_chunk_mut() {
+            *last = [0; N];
+        }
+    }
+    match padding.len() {
+        0 => {}
+        8..=16 => both_ends::<8>(padding),
+        17..=32 => both_ends::<16>(padding),
+        _ => padding.fill(0),
     }
 }
 

@@ -1,12 +1,42 @@
 //! Building and opening the frames of one session: addresses, sequence number, trailer.
 
 use alloc::sync::Arc;
+use core::fmt;
+use core::ops::Deref;
 
 use crate::Transmit;
 use crate::frame::{Axi, Direction, FrameView, Header, Mac, Message, Seal, Space, frame_len};
 
 /// A key both ends were given beforehand, from which a sealed session derives its own; at least 16 bytes.
-pub type PreSharedKey = Arc<[u8]>;
+#[derive(Clone)]
+pub struct PreSharedKey(Arc<[u8]>);
+
+impl From<Arc<[u8]>> for PreSharedKey {
+    fn from(bytes: Arc<[u8]>) -> Self {
+        Self(bytes)
+    }
+}
+
+impl From<&[u8]> for PreSharedKey {
+    fn from(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+}
+
+impl Deref for PreSharedKey {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PreSharedKey {
+    /// Never shows the key: configurations are logged.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PreSharedKey").finish_non_exhaustive()
+    }
+}
 
 /// A frame that has arrived, delimited.
 pub(super) type Received<'a> = FrameView<&'a mut [u8]>;

@@ -3,6 +3,7 @@
 
 mod following;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,14 +16,15 @@ use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
 use cxloe_mn_core::keys::AdmittedKeys;
 use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::{PageTable, Translation};
-use cxloe_wire::frame::{FEATURE_MULTI, FEATURES, LINE_SIZE, Mac};
+use cxloe_wire::frame::{FEATURE_MULTI, FEATURES, LINE_SIZE, Mac, SHARDS_MAX};
 use cxloe_wire::random::Random;
-use cxloe_wire::session::{Entropy, ResponderConfig};
+use cxloe_wire::session::{Entropy, HandshakeJob, ResponderConfig};
 use cxloe_wire::time::Time;
 
 use crate::control::message::Answer;
 use crate::control::network::ControlNetwork;
 use crate::mistake::{Lines, Meddler, Mistake};
+use crate::node_keys;
 use crate::register::{Origin, Shape, content};
 use crate::trace::Trace;
 pub(crate) use following::name;
@@ -39,6 +41,8 @@ const TLB_ENTRIES: usize = 16;
 const GOODBYE: Duration = Duration::from_micros(200);
 /// How often a service looks for sessions that have gone silent.
 const POLL_EVERY: Duration = Duration::from_millis(100);
+/// How long Diffie-Hellman of a handshake takes beside the worker, where somebody asks for many.
+const HANDSHAKE_TIME: Duration = Duration::from_micros(40);
 /// How often it looks whether there is room for answers that wait for it.
 const LOOK_INTERVAL: Duration = Duration::from_micros(1);
 
@@ -48,6 +52,14 @@ pub struct MemoryNode {
     pub mac: Mac,
     /// Whose keys are whose.
     keys: Arc<AdmittedKeys>,
+    /// Compute nodes whose key was taken back, and whether the service has looked since.
+    revoked: Vec<Mac>,
+    swept: bool,
+    /// Handshakes that are being computed, and when each will be done.
+    computing: VecDeque<(Time, HandshakeJob)>,
+    handshake_time: Duration,
+    /// Breaks the rule that a key has to be known, for as long as somebody tries.
+    accepts_unknown: bool,
     /// What its service is told at the next restart.
     pub config: ResponderConfig,
     /// The incarnations of its pools, the present one last.
@@ -200,6 +212,11 @@ impl MemoryNode {
             congestion: CongestionConfig { threshold: 0, ..CongestionConfig::default() },
             multi: [true; 2],
             keys: Arc::default(),
+            revoked: Vec::new(),
+            swept: true,
+            computing: VecDeque::new(),
+            handshake_time: Duration::ZERO,
+            accepts_unknown: false,
         }
     }
 
@@ -213,6 +230,40 @@ impl MemoryNode {
     pub fn admit(&mut self, keys: Arc<AdmittedKeys>) {
         self.service.set_keys(Arc::clone(&keys));
         self.keys = keys;
+    }
+
+    /// Has handshakes take their time.
+    pub fn take_time_for_handshakes(&mut self) {
+        self.handshake_time = HANDSHAKE_TIME;
+    }
+
+    /// The keys of these compute nodes are worth nothing, those of all others are as they were.
+    pub fn revoke(&mut self, cns: &[Mac]) {
+        let rest: Vec<Mac> = self.cns.iter().copied().filter(|cn| !cns.contains(cn)).collect();
+        self.keys.admit(node_keys::of(&rest));
+        self.revoked = cns.to_vec();
+        // It looks at its next turn.
+        self.swept = false;
+    }
+
+    /// A compute node that has a session although its key was taken back.
+    pub fn serves_revoked(&mut self) -> Option<Mac> {
+        let MemoryNode { revoked, service, swept, .. } = self;
+        let served =
+            |cn: &&Mac| (0..SHARDS_MAX).any(|shard| service.responder().has_session(cn.shard(shard)));
+        if *swept { revoked.iter().find(served).copied() } else { None }
+    }
+
+    /// Makes the mistake, or no longer, of taking whoever has a certain unknown key for every compute node.
+    pub fn accept_unknown(&mut self, accepts: bool) {
+        self.accepts_unknown = accepts;
+        match accepts {
+            true => {
+                let key = node_keys::unknown().public();
+                self.keys.admit(self.cns.iter().map(|cn| (*cn, key)));
+            }
+            false => self.revoke(&self.revoked.clone()),
+        }
     }
 
     /// Makes it slow: busy for so long with each frame.
@@ -265,6 +316,7 @@ impl MemoryNode {
         self.service.set_keys(Arc::clone(&self.keys));
         self.service.responder().set_features(features(self.multi[1]));
         (self.busy_until, self.paused_until, self.ends_at) = (Time::ZERO, Time::ZERO, None);
+        self.computing.clear();
     }
 
     /// How many times it has lost its pool.
@@ -299,6 +351,11 @@ impl MemoryNode {
     /// Extents of its pool.
     pub fn extents(&self) -> u32 {
         self.memory.pool.extents()
+    }
+
+    /// Cookies that its service has asked for since it started.
+    pub fn cookies(&mut self) -> u64 {
+        self.service.responder().totals().cookies
     }
 
     /// Whether nothing is left to be done for the manager.
@@ -338,7 +395,9 @@ impl MemoryNode {
         let goes_on = Some(self.busy_until.max(self.paused_until)).filter(|at| *at > now);
         // While answers wait for room it looks again, busily.
         let again = (goes_on.is_none() && self.service.is_stalled()).then(|| now + LOOK_INTERVAL);
-        goes_on.or(again).into_iter().chain(self.ends_at).min()
+        let computed = self.computing.front().map(|(at, _)| (*at).max(goes_on.unwrap_or(*at)));
+        let looks = (!self.swept && !self.accepts_unknown).then(|| goes_on.unwrap_or(now));
+        goes_on.or(again).into_iter().chain(self.ends_at).chain(computed).chain(looks).min()
     }
 
     /// Takes what has arrived; whether there was anything.
@@ -351,6 +410,10 @@ impl MemoryNode {
         }
         let MemoryNode { link, service, meddler, memory, .. } = self;
         service.begin_batch();
+        if !self.accepts_unknown {
+            service.follow_keys(link.transmit());
+            self.swept = true;
+        }
         let received = match meddler {
             None => link.receive(batch, &mut |frame, tx| service.handle(frame, now, tx)),
             Some(meddler) => link.receive(batch, &mut |frame, tx| {
@@ -362,6 +425,12 @@ impl MemoryNode {
         };
         let received = received.expect("a simulated link");
         while let Some(job) = service.responder().poll_handshake() {
+            let begins = self.computing.back().map_or(now, |(at, _)| (*at).max(now));
+            self.computing.push_back((begins + self.handshake_time, job));
+        }
+        while self.computing.front().is_some_and(|(at, _)| *at <= now)
+            && let Some((_, job)) = self.computing.pop_front()
+        {
             service.handshake_done(job.run(), now, link.transmit());
         }
         if received > 0 || service.is_stalled() {
@@ -375,7 +444,6 @@ impl MemoryNode {
         }
         if now.since(self.polled) >= POLL_EVERY {
             self.polled = now;
-            self.service.end_revoked(self.link.transmit());
             self.service.responder().poll(now);
         }
         self.link.flush().expect("a simulated link");

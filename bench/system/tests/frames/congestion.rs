@@ -21,6 +21,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         Test::new("packet::pfc_frames_slow_their_class", || pfc_frames_slow_their_class(Backend::Packet)),
         Test::new("packet::a_long_queue_is_told", || a_long_queue_is_told(Backend::Packet)),
         Test::new("counters_are_named", counters_are_named),
+        Test::new("a_flood_of_pauses_throttles_nobody", a_flood_of_pauses_throttles_nobody),
     ];
     if standing == Standing::Root {
         tests.push(Test::new("xdp::pfc_frames_slow_their_class", || {
@@ -82,13 +83,53 @@ fn pfc_frames_cross_the_cable() -> Outcome {
     ensure(mn.sent() == 100, "frames are counted")
 }
 
+/// A neighbour that sends pauses without an end, of the longest kind: they are nothing to a node that does not trust them,
+/// and one that does keeps an eighth of the rate.
+fn a_flood_of_pauses_throttles_nobody() -> Outcome {
+    let (lab, folder) = (lab()?, tempfile::tempdir()?);
+    let node = MemoryNode::start(&lab, "mn0", Backend::Packet, &[(CN, BYTES)], folder.path())?;
+    for trust_pfc in [false, true] {
+        // Left alone for so long that what pauses have done can be looked at.
+        let long = Some(Duration::from_secs(10));
+        let rates =
+            RateControl { times: [long, None, long, long, long, long], trust_pfc, ..RateControl::default() };
+        let mut port = paced(&lab, Backend::Packet, 3, &rates)?;
+        port.connect(cxloe_system::LIMIT)?;
+        let full = rate(&mut port)?;
+        let mut neighbour = socket(&lab, "mn0")?;
+        let pause = vector(&[3], u16::MAX);
+        for n in 0..400_u64 {
+            for _ in 0..8 {
+                neighbour.send(&pause)?;
+            }
+            let at = n % 1000 * 64;
+            port.write(at, &[n as u8; 64])?;
+            ensure(port.read(at)? == [n as u8; 64], "another line than was written")?;
+        }
+        let (kept, heeded) = (rate(&mut port)?, port.engine().counters().pauses_link);
+        match trust_pfc {
+            false => ensure((kept, heeded) == (full, 0), format!("{full} became {kept} by {heeded} pauses"))?,
+            true => {
+                ensure(heeded > 0, "no pause was heeded")?;
+                ensure(kept * 8 >= full && kept < full, format!("{full} became {kept} by {heeded} pauses"))?;
+            }
+        }
+        port.close()?;
+    }
+    ensure(node.end()?.success(), "the memory node failed")
+}
+
 /// A frame for our class halves the rate; another class's, and one that ends a pause, change nothing.
 fn pfc_frames_slow_their_class(backend: Backend) -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let node = MemoryNode::start(&lab, "mn0", backend, &[(CN, BYTES)], folder.path())?;
     // So slow that what a pause does can be looked at.
     let long = Some(Duration::from_secs(10));
-    let rates = RateControl { times: [long, None, long, long, long, long], ..RateControl::default() };
+    let rates = RateControl {
+        times: [long, None, long, long, long, long],
+        trust_pfc: true,
+        ..RateControl::default()
+    };
     let mut port = paced(&lab, backend, 3, &rates)?;
     port.connect(cxloe_system::LIMIT)?;
     let mut mn = socket(&lab, "mn0")?;
@@ -155,8 +196,8 @@ fn a_nic_counter_slows() -> Outcome {
     let (lab, folder) = (lab()?, tempfile::tempdir()?);
     let node = MemoryNode::start(&lab, "mn0", Backend::Xdp, &[(CN, BYTES)], folder.path())?;
     let counter = Some("rx_queue_{}_xdp_packets".into());
-    let mut port =
-        paced(&lab, Backend::Xdp, 0, &RateControl { nic_counter: counter, ..RateControl::default() })?;
+    let rates = RateControl { trust_pfc: true, nic_counter: counter, ..RateControl::default() };
+    let mut port = paced(&lab, Backend::Xdp, 0, &rates)?;
     port.connect(cxloe_system::LIMIT)?;
     eventually("the counter's rise is noticed", || {
         port.read(0).is_ok() && port.engine().counters().pauses_nic > 0

@@ -9,6 +9,10 @@
 //!   Congestion frame of a memory node  -----> that node's pacer
 //! ```
 //!
+//! A Congestion frame belongs to a session, and is authenticated as all frames of it are. The other two anybody at the cable
+//! can bring about: who hands them in decides whether they are heeded at all, and their effect is bounded
+//! ([`Controller::on_bare_pause`](cxloe_cc::Controller::on_bare_pause)).
+//!
 //! A request without tokens is refused with [`EngineError::Busy`], and the engine's deadline says when to try
 //! again. What it costs is the larger of its own frame and its response's (R13), as it is on the wire; a frame of many
 //! requests costs what it is when it leaves. Repeated requests are never held back, as others wait for them, but they cost the same.
@@ -127,7 +131,11 @@ impl Engine {
     #[cold]
     pub(super) fn pause(&mut self, peer: usize, signal: Signal, now: Time) {
         if let Some(pacer) = &mut self.peers[peer].pacer
-            && pacer.pacer.on_pause(since_start(now))
+            && match signal {
+                Signal::MemoryNode => pacer.pacer.on_pause(since_start(now)),
+                // Anybody at the cable can have sent it.
+                Signal::Link | Signal::Nic => pacer.pacer.on_bare_pause(since_start(now)),
+            }
         {
             let counters = &mut self.core.counters;
             match signal {

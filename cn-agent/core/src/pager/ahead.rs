@@ -101,9 +101,19 @@ impl Pager {
                 continue;
             };
             steps += 1;
-            match io.memory.install_run(mapping, page, &self.landing[..run], true) {
+            let write = self.will_be_written(view, self.entry(view, page));
+            if write {
+                (page..page + run as u32).for_each(|page| self.set_state(view, page, State::Installing));
+            }
+            let installed = io.memory.install_run(mapping, page, &self.landing[..run], !write);
+            let done = installed.unwrap_or(0);
+            if write {
+                (page + done as u32..page + run as u32)
+                    .for_each(|page| self.set_state(view, page, State::Staged));
+            }
+            match installed {
                 Ok(done) if done > 0 => {
-                    (page..page + done as u32).for_each(|page| self.landed(view, page));
+                    (page..page + done as u32).for_each(|page| self.landed(view, page, write));
                     left = &left[done..];
                 }
                 Err(MemoryError::Exists) => {
@@ -137,18 +147,41 @@ impl Pager {
             let entry = self.entry(of.view, of.page);
             let first = arrived[0];
             let follows = of.view == first.view && of.page == first.page + index as u32;
-            let (State::Staged, Some(buffer), true) = (entry.state(), entry.buffer(), follows) else { break };
+            let alike = self.will_be_written(first.view, entry)
+                == self.will_be_written(first.view, self.entry(first.view, first.page));
+            let (State::Staged, Some(buffer), true) = (entry.state(), entry.buffer(), follows && alike)
+            else {
+                break;
+            };
             self.landing[index].copy_from_slice(self.buffers.page(buffer));
             run += 1;
         }
         run
     }
 
-    /// A page that was fetched ahead is in memory.
-    fn landed(&mut self, view: ViewId, page: u32) {
+    /// Whether a page that comes is installed writable though nobody writes to it yet: see [`Entry::was_written`].
+    pub(super) fn will_be_written(&self, view: ViewId, entry: Entry) -> bool {
+        entry.was_written() && self.is_droppable(view)
+    }
+
+    fn set_state(&self, view: ViewId, page: u32, state: State) {
+        self.set(view, page, self.entry(view, page).to(state));
+    }
+
+    /// A page that was fetched ahead is in memory; `write`: writable.
+    fn landed(&mut self, view: ViewId, page: u32, write: bool) {
         let entry = self.entry(view, page);
-        entry.buffer().into_iter().for_each(|buffer| self.buffers.give(buffer));
-        self.set(view, page, entry.to(State::Clean).with_buffer(None).without(Flags::RECENT));
+        let place = entry.without(Flags::RECENT);
+        match entry.buffer() {
+            Some(buffer) if write => {
+                self.buffers.set_purpose(buffer, Use::Twin);
+                self.set(view, page, place.to(State::Dirty));
+            }
+            buffer => {
+                buffer.into_iter().for_each(|buffer| self.buffers.give(buffer));
+                self.set(view, page, place.to(State::Clean).with_buffer(None));
+            }
+        }
         let known = Known::of(entry);
         self.entered(view, page, if known == Known::New { Known::Ahead } else { known });
     }

@@ -77,7 +77,7 @@ impl Pager {
             },
         };
         let old = if own.is_some() { None } else { entry.slot() };
-        let cleaning = entry.to(State::Cleaning);
+        let cleaning = entry.to(State::Cleaning).with_written(lines != 0);
         self.set(view, page, if leaving.is_some() { cleaning.with(Flags::LEAVING) } else { cleaning });
         self.leaving += u32::from(leaving.is_some());
         if let Some(view) = self.view_mut(view) {
@@ -99,6 +99,7 @@ impl Pager {
     /// A page has arrived in its slot.
     pub fn written(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
         let Use::Write { view, page, slot, old, heat } = self.buffers.purpose(buffer) else { return };
+        self.held_back = false;
         let slot = Some(slot).filter(|slot| *slot != NO_SLOT);
         let Some(id) = view else {
             // Its view has ended; what it referred to is given up now that nothing is on its way there.

@@ -5,11 +5,14 @@
 //! is taken away.
 //!
 //! ```text
-//!   bit 63     40 39        8 7      4 3     0
-//!      +---------+-----------+--------+-------+
-//!      |  buffer  |   slot    |  flags | state |
-//!      +---------+-----------+--------+-------+
+//!   bit 63     40    39     38        8 7      4 3     0
+//!      +---------+---------+-----------+--------+-------+
+//!      |  buffer | written |   slot    |  flags | state |
+//!      +---------+---------+-----------+--------+-------+
 //! ```
+//!
+//! *Written* is what is known of the page's past: when it was in memory last it was written to. It is kept through all
+//! states, and means nothing but that it may pay to let whoever wants it next write at once.
 
 use super::page_buffers::BufferId;
 
@@ -88,17 +91,19 @@ pub struct Entry(pub u64);
 const STATE: u64 = 0xF;
 const FLAGS_AT: u32 = 4;
 const SLOT_AT: u32 = 8;
+const SLOT: u64 = (1 << 31) - 1;
+const WRITTEN: u64 = 1 << 39;
 const BUFFER_AT: u32 = 40;
 const NO_BUFFER: u64 = (1 << 24) - 1;
 
-/// No slot: the page was never written, and is all zeros.
+/// No slot: the page was never written, and is all zeros. Slots are numbers below 2^31 - 1.
 pub const NO_SLOT: u32 = u32::MAX;
 
 impl Entry {
     /// Absent, its content in `slot` (or [`NO_SLOT`]).
     #[inline]
     pub const fn absent(slot: u32) -> Entry {
-        Entry(NO_BUFFER << BUFFER_AT | (slot as u64) << SLOT_AT)
+        Entry(NO_BUFFER << BUFFER_AT | (slot as u64 & SLOT) << SLOT_AT)
     }
 
     /// Where the page is.
@@ -124,7 +129,8 @@ impl Entry {
     /// Its slot, if it has one.
     #[inline]
     pub fn slot(self) -> Option<u32> {
-        Some((self.0 >> SLOT_AT) as u32).filter(|slot| *slot != NO_SLOT)
+        let slot = self.0 >> SLOT_AT & SLOT;
+        (slot != SLOT).then_some(slot as u32)
     }
 
     /// Its buffer, if it has one.
@@ -161,8 +167,21 @@ impl Entry {
     #[inline]
     #[must_use]
     pub fn with_slot(self, slot: Option<u32>) -> Entry {
-        let slot = u64::from(slot.unwrap_or(NO_SLOT));
-        Entry(self.0 & !(u64::from(u32::MAX) << SLOT_AT) | slot << SLOT_AT)
+        let slot = u64::from(slot.unwrap_or(NO_SLOT)) & SLOT;
+        Entry(self.0 & !(SLOT << SLOT_AT) | slot << SLOT_AT)
+    }
+
+    /// Whether it was written to when it was in memory last, as far as that is known.
+    #[inline]
+    pub fn was_written(self) -> bool {
+        self.0 & WRITTEN != 0
+    }
+
+    /// The same, and whether it was written to.
+    #[inline]
+    #[must_use]
+    pub fn with_written(self, written: bool) -> Entry {
+        Entry(if written { self.0 | WRITTEN } else { self.0 & !WRITTEN })
     }
 
     /// With another buffer.
@@ -188,8 +207,10 @@ mod tests {
     fn fields_do_not_touch_each_other() {
         let entry = Entry::absent(NO_SLOT);
         assert_eq!((entry.state(), entry.slot(), entry.buffer()), (State::Absent, None, None));
+        assert!(!entry.was_written());
         let full = entry
-            .with_slot(Some(0xABCD_1234))
+            .with_slot(Some(0x6BCD_1234))
+            .with_written(true)
             .with_buffer(Some(BufferId(0x12_3456)))
             .with(Flags::WANTED)
             .with(Flags::RECENT)
@@ -198,8 +219,10 @@ mod tests {
             let entry = full.to(state);
             assert_eq!(
                 (entry.state(), entry.slot(), entry.buffer()),
-                (state, Some(0xABCD_1234), Some(BufferId(0x12_3456)))
+                (state, Some(0x6BCD_1234), Some(BufferId(0x12_3456)))
             );
+            assert!(entry.was_written() && entry.with_slot(None).was_written());
+            assert_eq!(entry.with_written(false).with_written(true), entry);
             assert!(entry.is(Flags::RECENT) && !entry.is(Flags::WANTED) && !entry.is(Flags::ZAPPED));
         }
         assert_eq!(full.with_slot(None).slot(), None);

@@ -12,8 +12,10 @@ pub(super) const STEP: usize = 16;
 const STEP_BESIDE_DEMAND: usize = 2;
 /// Places of the queues looked at in one turn.
 const LOOKS: usize = 128;
-/// Pages of one process taken away at its helper's hands in one order, if that can wait.
-const ORDER: usize = 16;
+/// Pages of one process taken away at its helper's hands in one order, if that can wait: a part of those kept free, and not
+/// more than one message names.
+const ORDER_MAX: u32 = 64;
+const ORDER_SHARE: u32 = 4;
 
 impl Pager {
     /// Pages kept free, so that a fault finds room, and what is read ahead.
@@ -27,6 +29,11 @@ impl Pager {
     pub fn turn(&mut self, io: &mut Io<'_>) -> usize {
         let mut work = self.place_arrived(io);
         work += self.follow_hints(io);
+        self.worth = if io.memory.drops_by_order() {
+            (self.reserve_pages() / ORDER_SHARE).clamp(1, ORDER_MAX)
+        } else {
+            1
+        };
         work += self.evict(io);
         self.drop_pages(io);
         if !self.waiting.is_empty() {
@@ -39,7 +46,7 @@ impl Pager {
     pub fn has_work(&self) -> bool {
         let stuck = self.is_full() && self.bounded() + self.coming >= self.options.limit;
         (!self.waiting.is_empty() && !stuck)
-            || !self.to_drop.is_empty()
+            || (!self.to_drop.is_empty() && !self.held_back)
             || !self.arrived.is_empty()
             || !self.hints.is_empty()
             || self.surplus() > 0
@@ -65,6 +72,7 @@ impl Pager {
         }
         let wanted = self.options.limit - self.reserve_pages();
         let surplus = (self.bounded() + self.coming).saturating_sub(wanted).saturating_sub(self.leaving);
+        let surplus = if surplus < self.worth { 0 } else { surplus };
         surplus.max(self.order.to_page_out())
     }
 
@@ -99,7 +107,7 @@ impl Pager {
                 }
                 State::Clean => {
                     if let Ok(kept) = self.copy_to_keep(of, heat, entry, io) {
-                        self.leave(view, page, entry, kept);
+                        self.leave(view, page, entry.with_written(false), kept);
                         begun += 1;
                     }
                 }
@@ -184,6 +192,7 @@ impl Pager {
     pub(super) fn leave(&mut self, view: ViewId, page: u32, entry: Entry, kept: Option<BufferId>) {
         self.leaving += 1;
         self.set(view, page, entry.to(State::Dropping).with_buffer(kept));
+        self.held_back = false;
         self.to_drop.push(PageRef { view, page });
     }
 
@@ -199,12 +208,18 @@ impl Pager {
         if self.to_drop.is_empty() {
             return;
         }
-        // Beside a fault one step of it, or, where each is a message to the process, all of them once it is worth it.
-        let beside_demand = self.is_beside_demand(io) && !core::mem::take(&mut self.wanted_back);
-        if beside_demand && io.memory.drops_by_order() && self.to_drop.len() < ORDER {
+        let (by_order, wanted_back) = (io.memory.drops_by_order(), core::mem::take(&mut self.wanted_back));
+        let beside_demand = self.is_beside_demand(io) && !wanted_back;
+        // Where each is a message to the process, and a turn for its helper, many are taken away at once, unless somebody waits
+        // for room or for one of them.
+        let more = beside_demand || self.leaving as usize > self.to_drop.len();
+        let few = self.to_drop.len() < self.worth as usize;
+        self.held_back = by_order && few && more && !wanted_back && self.waiting.is_empty();
+        if self.held_back {
             return;
         }
-        let rest = if beside_demand && !io.memory.drops_by_order() {
+        // Beside a fault one step of it.
+        let rest = if beside_demand && !by_order {
             self.to_drop.len().saturating_sub(STEP_BESIDE_DEMAND)
         } else {
             0
@@ -255,6 +270,7 @@ impl Pager {
     /// Pages have been taken away, as ordered.
     pub fn dropped(&mut self, view: ViewId, pages: Range<u32>, io: &mut Io<'_>) {
         let Some(end) = self.view(view).map(|view| view.table.len()) else { return };
+        self.held_back = false;
         for page in pages.start..pages.end.min(end) {
             let entry = self.entry(view, page);
             if entry.state() != State::Dropping {

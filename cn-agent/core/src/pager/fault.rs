@@ -165,7 +165,7 @@ impl Pager {
                 Err(Wait::Event)
             }
             State::Dropping => {
-                self.wanted_back = true;
+                (self.wanted_back, self.held_back) = (true, false);
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
             }
@@ -232,6 +232,7 @@ impl Pager {
     /// A fetch has ended, its data in the buffer.
     pub fn fetched(&mut self, buffer: BufferId, outcome: Result<(), Lost>, io: &mut Io<'_>) {
         let Use::Fetch { view, page, mapping, write } = self.buffers.purpose(buffer) else { return };
+        self.held_back = false;
         let Some(view) = view else {
             self.buffers.give(buffer);
             return;

@@ -45,6 +45,8 @@ impl Pager {
             Use::Kept { page, heat } => (page, Known::WantedAgain(heat)),
             _ => return Ok(()),
         };
+        // Who reads what was written when it was here last most likely writes it next: that would be another fault.
+        let write = write || self.will_be_written(view, entry);
         let place = entry.with_buffer(None).without(Flags::RECENT);
         self.set(view, page, if write { place.to(State::Installing) } else { entry });
         match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {

@@ -146,6 +146,10 @@ pub struct Pager {
     staged: VecDeque<PageRef>,
     /// Whether somebody waits for a page that is about to be taken away.
     wanted_back: bool,
+    /// How many pages leave at least at a time: where each order to take some away is dear, more than one.
+    worth: u32,
+    /// Whether pages that can be taken away wait for more, which something under way will bring.
+    held_back: bool,
     /// Pages that came ahead and are not in place yet.
     arrived: Vec<PageRef>,
     /// Dirty pages about to be sent, within a turn.
@@ -187,6 +191,8 @@ impl Pager {
             ranges: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             staged: VecDeque::with_capacity(BUFFERS_IN_FLIGHT as usize),
             wanted_back: false,
+            worth: 1,
+            held_back: false,
             arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             victims: Vec::with_capacity(evict::STEP),
             kept: VecDeque::new(),

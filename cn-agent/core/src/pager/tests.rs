@@ -241,6 +241,49 @@ fn a_page_that_was_written_is_kept_as_its_memory_node_has_it() {
 }
 
 #[test]
+fn who_reads_what_was_written_before_may_write_at_once() {
+    let mut rig = Rig::new();
+    rig.touch(0..LIMIT, true);
+    // Everything leaves, and nothing is kept.
+    let leave = |rig: &mut Rig| {
+        rig.touch(LIMIT..3 * LIMIT, false);
+        while rig.pager.has_work() {
+            rig.turn();
+            rig.answer();
+        }
+    };
+    leave(&mut rig);
+    assert_eq!((rig.state(3), rig.nodes.written.len()), (State::Absent, LIMIT as usize));
+    rig.nodes.written.clear();
+    rig.touch(3..5, false);
+    assert_eq!(rig.state(3), State::Dirty);
+    rig.kernel.pages.get_mut(&3).unwrap()[100] = 0xEE;
+    let (changed, kept) = (rig.kernel.pages[&3], rig.kernel.pages[&4]);
+    leave(&mut rig);
+    assert_eq!(rig.nodes.written.keys().copied().collect::<Vec<_>>(), [3], "what has changed is sent");
+    assert_eq!(rig.nodes.written[&3], changed);
+    // The one that was not written after all is like any other from then on.
+    rig.touch(3..5, false);
+    assert_eq!((rig.state(3), rig.state(4)), (State::Dirty, State::Clean));
+    assert_eq!(kept, content(4));
+    // The same for what comes ahead of its reader, neighbours alike in one step.
+    leave(&mut rig);
+    rig.pager.hint(VIEW, 0..3 * LIMIT, Hint::PageOut);
+    while rig.pager.has_work() {
+        rig.turn();
+    }
+    rig.kernel.installed.clear();
+    rig.pager.hint(VIEW, 0..8, Hint::WillRead);
+    rig.turn();
+    rig.answer();
+    rig.turn();
+    assert_eq!(rig.kernel.installed, [0..3, 3..5, 5..8]);
+    let states: Vec<State> = (0..8).map(|page| rig.state(page)).collect();
+    let (dirty, clean) = (State::Dirty, State::Clean);
+    assert_eq!(states, [dirty, dirty, dirty, clean, clean, dirty, dirty, dirty]);
+}
+
+#[test]
 fn pages_that_will_be_read_are_fetched_and_come_in_one_step() {
     let mut rig = Rig::new();
     rig.pager.hint(VIEW, 8..24, Hint::WillRead);

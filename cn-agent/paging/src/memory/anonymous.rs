@@ -3,12 +3,13 @@
 //!
 //! A page is there if the kernel can read it for us: where it is not, the program may have given it back by `madvise(2)` in
 //! this very moment, and touching it would be a fault of whoever serves faults. So pages are copied by a system call, through
-//! a page of a file in memory, which fails where there is none. Taking pages away is `MADV_DONTNEED`.
+//! a page of a file in memory, which fails where there is none. Taking pages away is `MADV_DONTNEED`, of many ranges by one
+//! call where the kernel allows it (Linux 6.14): the processors then forget them at once, and not range by range.
 
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use memmap2::{MmapOptions, MmapRaw};
 use nix::errno::Errno;
@@ -24,7 +25,12 @@ pub struct Anonymous {
     /// A page that the kernel copies to, and where it is then read.
     file: File,
     copied: MmapRaw,
+    /// This process, to take many ranges away by one call; none once that has been tried in vain.
+    own: Option<OwnedFd>,
 }
+
+/// Ranges taken away by one call.
+const RANGES: usize = 32;
 
 impl Anonymous {
     /// The memory of `mapped`, private and anonymous memory of this process with a userfaultfd of its own.
@@ -35,7 +41,40 @@ impl Anonymous {
         let file = File::from(memfd_create(c"cxloe-copied", MFdFlags::MFD_CLOEXEC)?);
         file.set_len(PAGE)?;
         let copied = MmapOptions::new().len(PAGE_BYTES).populate().map_raw_read_only(&file)?;
-        Ok(Anonymous { mapped, file, copied })
+        // SAFETY: plain values; the kernel makes a descriptor, or refuses.
+        let own = unsafe { libc::syscall(libc::SYS_pidfd_open, libc::getpid(), 0) } as i32;
+        // SAFETY: the kernel has just made it for us.
+        let own = (own >= 0).then(|| unsafe { OwnedFd::from_raw_fd(own) });
+        Ok(Anonymous { mapped, file, copied, own })
+    }
+
+    /// Takes ranges away by as few calls as it takes. `false` if some may still be there; to take them away again is no harm,
+    /// as nobody is given them back meanwhile.
+    fn drop_at_once(&mut self, ranges: &[Range<u32>]) -> bool {
+        for some in ranges.chunks(RANGES) {
+            let Some(own) = self.own.as_ref().filter(|_| some.len() > 1) else { return false };
+            let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; RANGES];
+            let mut bytes = 0;
+            for (part, range) in parts.iter_mut().zip(some) {
+                let Some(range) = self.mapped.range(range) else { return false };
+                let length = (range.end - range.start) as usize;
+                *part = libc::iovec { iov_base: range.start as *mut libc::c_void, iov_len: length };
+                bytes += length;
+            }
+            // SAFETY: the ranges are registered memory that this process was given as remote, whose absent pages come again; so
+            // many parts are live.
+            let done = unsafe {
+                let (own, parts) = (own.as_raw_fd(), parts.as_ptr());
+                libc::syscall(libc::SYS_process_madvise, own, parts, some.len(), libc::MADV_DONTNEED, 0)
+            };
+            if done < 0 {
+                self.own = None;
+            }
+            if done < 0 || done as usize != bytes {
+                return false;
+            }
+        }
+        true
     }
 
     /// Has the kernel copy up to a page from `page` on; how many bytes.
@@ -94,6 +133,9 @@ impl Memory for Anonymous {
     }
 
     fn drop_pages(&mut self, _: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
+        if self.drop_at_once(ranges) {
+            return Ok(Drop::Done);
+        }
         for (index, range) in ranges.iter().enumerate() {
             let range = self.mapped.range(range).ok_or(MemoryError::Gone)?;
             let (start, length) = (range.start as *mut libc::c_void, (range.end - range.start) as usize);
@@ -165,5 +207,20 @@ mod tests {
         assert_eq!(memory.snapshot(view, 3, &mut page), Err(MemoryError::Absent));
         assert_eq!(page, pages[1], "what is not there is not looked at");
         assert_eq!(memory.snapshot(view, 8, &mut page), Err(MemoryError::Gone));
+        // Many ranges by one call, and one by one where the kernel does not do that.
+        for at_once in [true, false] {
+            for page in [0, 2, 5, 7] {
+                assert_eq!(memory.install(mapping, page, &pages[1], false), Ok(()));
+            }
+            if !at_once {
+                memory.own = None;
+            }
+            let dropped = memory.drop_at_once(&[6..8, 0..1, 5..6]);
+            assert!(at_once || !dropped);
+            assert_eq!(memory.drop_pages(view, &[6..8, 0..1, 5..6]), Ok(Drop::Done));
+            let there: Vec<u32> = (0..8).filter(|page| memory.is_present(view, *page)).collect();
+            assert_eq!(there, [2, 4]);
+            assert_eq!(memory.drop_pages(view, &[2..3]), Ok(Drop::Done));
+        }
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! Pages are copied out of the process through what was opened of it when it joined, so that neither another process of its
 //! number nor another program in its place is ever read ([`process`](crate::process)); and taken away by its own helper
-//! thread, which is ordered to. A page that is not there after all, because the program took it away without a word, would
-//! have the agent wait for itself: the page table is asked before, and a [`Watchdog`] puts zeros there if that was too
-//! early.
+//! thread, which is ordered to. A page that is not there after all, because the program took it away without a word, is an
+//! error of the copy, and the page table says then what that means. Should a kernel wait there, the agent would wait for
+//! itself: a [`Watchdog`] puts zeros there.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -143,9 +143,6 @@ impl Memory for Private {
     }
 
     fn snapshot(&mut self, view: ViewId, page: u32, into: &mut Page) -> Result<(), MemoryError> {
-        if !self.is_present(view, page) {
-            return Err(MemoryError::Absent);
-        }
         let mapped = self.mapped(view)?;
         let address = mapped.one(page)?.start;
         let watch = self.dog.watch(mapped.uffd.as_fd(), address);
@@ -160,7 +157,7 @@ impl Memory for Private {
                 self.mapped(view)?.gone.set(true);
                 Err(MemoryError::Gone)
             }
-            // Taken away by the program between the look at its page table and the copy.
+            // Taken away by the program.
             Err(_) if !self.is_present(view, page) => Err(MemoryError::Absent),
             Err(error) => Err(MemoryError::Os(error.raw_os_error().unwrap_or(libc::EFAULT))),
         }

@@ -20,6 +20,7 @@ use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, LinkConfig, UdpConfig, open};
 use cxloe_port::port::Port;
 use cxloe_wire::frame::Mac;
+use cxloe_wire::session::PreSharedKey;
 
 /// How long memory nodes may take to answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
@@ -159,7 +160,7 @@ fn call(config: &Config, udp: UdpConfig, called: &[(String, Mac)]) -> Result<Vec
         max_frame: link.info().max_frame,
         streams: config.streams,
         instance: rand::random(),
-        key,
+        key: key.map(PreSharedKey::from),
         keys: StationKeys::none(SYSTEM),
         timing: config.timing(),
     };

@@ -26,15 +26,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use memmap2::MmapRaw;
 
-use crate::socket::{kick, send};
+use crate::socket::{SEND_MAX, kick, send, send_many};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
 /// Where frame data starts in a transmit slot: after the aligned `tpacket2_hdr`.
 const TX_OFFSET: usize = 32;
-/// Frames that leave by a system call each. With more the ring is as quick on a veth, and leaves the work to the driver
+/// Frames that leave plainly, by one system call. With more the ring is as quick on a veth, and leaves the work to the driver
 /// on hardware.
-const HELD_MAX: usize = 8;
+const HELD_MAX: usize = SEND_MAX;
 
 const TAKEN: u32 = libc::TP_STATUS_SEND_REQUEST | libc::TP_STATUS_SENDING;
 
@@ -115,11 +115,18 @@ impl TxRing {
     /// Those that say that the link is no more.
     #[inline]
     pub fn send(&mut self, plain: &OwnedFd) -> io::Result<()> {
-        for sent in 0..self.held {
-            let index = self.behind(self.held - sent);
-            if let Err(error) = send(plain, self.written(index)) {
-                self.refused(sent, error)?;
-                break;
+        let mut sent = 0;
+        while sent < self.held {
+            let done = match self.held - sent {
+                1 => send(plain, self.written(self.behind(1))).map(|()| 1),
+                left => send_many(plain, (1..=left).rev().map(|back| self.written(self.behind(back)))),
+            };
+            match done {
+                Ok(count) => sent += count,
+                Err(error) => {
+                    self.refused(sent, error)?;
+                    break;
+                }
             }
         }
         if self.marked {

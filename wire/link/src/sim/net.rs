@@ -82,6 +82,7 @@ impl PartialEq for Event {
 impl Eq for Event {}
 
 type TraceHook = Box<dyn FnMut(&Trace<'_>) + Send>;
+type SendHook = Box<dyn FnMut(Mac, &mut [u8]) + Send>;
 type ThresholdHook = Box<dyn FnMut(Time, Mac, FifoState) + Send>;
 
 pub(super) struct Net {
@@ -97,6 +98,7 @@ pub(super) struct Net {
     pool: Vec<Vec<u8>>,
     counters: SimCounters,
     trace: Option<TraceHook>,
+    tap: Option<SendHook>,
     threshold: Option<ThresholdHook>,
 }
 
@@ -114,6 +116,7 @@ impl Net {
             pool: Vec::new(),
             counters: SimCounters::default(),
             trace: None,
+            tap: None,
             threshold: None,
         }
     }
@@ -137,6 +140,10 @@ impl Net {
 
     pub fn on_trace(&mut self, hook: TraceHook) {
         self.trace = Some(hook);
+    }
+
+    pub fn on_send(&mut self, hook: SendHook) {
+        self.tap = Some(hook);
     }
 
     pub fn on_threshold(&mut self, hook: ThresholdHook) {
@@ -240,8 +247,11 @@ impl Net {
     }
 
     /// Sends `frame` from a port to whom its destination says.
-    pub fn send(&mut self, from: usize, frame: Vec<u8>) {
+    pub fn send(&mut self, from: usize, mut frame: Vec<u8>) {
         self.counters.sent += 1;
+        if let Some(tap) = &mut self.tap {
+            tap(self.ports[from].mac, &mut frame);
+        }
         let Some((&dst, _)) = frame.split_first_chunk::<6>().filter(|_| frame.len() >= MACS) else {
             self.counters.runts += 1;
             return self.drop_frame(from, Mac::BROADCAST, frame, FrameOutcome::Runt);

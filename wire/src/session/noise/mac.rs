@@ -56,36 +56,44 @@ impl HelloMac {
     }
 }
 
-/// The memory node's cookies: one for each address, from a secret that changes.
+/// The memory node's cookies: one for each address, from a secret that changes. What does not depend on a Hello is worked
+/// out once: cookies are given in floods.
 pub(crate) struct Cookies {
-    sealing: [u8; 32],
-    secret: [u8; 32],
-    before: [u8; 32],
+    sealing: Aes256Gcm,
+    secret: Hmac<Sha256>,
+    before: Hmac<Sha256>,
     since: Time,
+    /// The nonce of the next cookie on its way: random at first, then counted on.
+    nonce: Option<u128>,
 }
 
 impl Cookies {
     pub fn new(own: &PublicKey, nonces: &mut Nonces) -> Self {
         Self {
-            sealing: hashed(COOKIE, own),
-            secret: nonces.bytes(),
-            before: nonces.bytes(),
+            sealing: Aes256Gcm::new(&hashed(COOKIE, own).into()),
+            secret: hmac(&nonces.bytes::<32>()),
+            before: hmac(&nonces.bytes::<32>()),
             since: Time::ZERO,
+            nonce: None,
         }
     }
 
     fn turn(&mut self, now: Time, nonces: &mut Nonces) {
         if now - self.since >= COOKIE_AGE {
-            self.before = core::mem::replace(&mut self.secret, nonces.bytes());
+            self.before = core::mem::replace(&mut self.secret, hmac(&nonces.bytes::<32>()));
             self.since = now;
         }
     }
 
     /// Whether `mac2` of a Hello from `from`, over `hello` up to where it stands, was made with one of our cookies.
     pub fn accept(&mut self, from: Mac, hello: &[u8], mac2: &[u8], now: Time, nonces: &mut Nonces) -> bool {
+        // Who has no cookie says so.
+        if mac2.iter().all(|byte| *byte == 0) {
+            return false;
+        }
         self.turn(now, nonces);
-        [self.secret, self.before].iter().any(|secret| {
-            let cookie: [u8; COOKIE_LEN] = keyed(secret, &[&from.0]);
+        [&self.secret, &self.before].into_iter().any(|secret| {
+            let cookie: [u8; COOKIE_LEN] = cookie_for(from, secret);
             equal(&mac_of_cookie(&cookie, hello), mac2)
         })
     }
@@ -99,10 +107,13 @@ impl Cookies {
         nonces: &mut Nonces,
     ) -> [u8; COOKIE_SEALED_LEN] {
         self.turn(now, nonces);
-        let mut cookie: [u8; COOKIE_LEN] = keyed(&self.secret, &[&from.0]);
-        let nonce: [u8; 12] = nonces.bytes();
-        let cipher = Aes256Gcm::new(&self.sealing.into());
-        let tag = cipher
+        let mut cookie = cookie_for(from, &self.secret);
+        let next = self.nonce.unwrap_or_else(|| u128::from_be_bytes(nonces.bytes()));
+        self.nonce = Some(next.wrapping_add(1));
+        let mut nonce = [0; 12];
+        nonce.copy_from_slice(&next.to_be_bytes()[4..]);
+        let tag = self
+            .sealing
             .encrypt_inout_detached(&nonce.into(), mac1, cookie.as_mut_slice().into())
             .expect("a cookie is short");
         let mut sealed = [0; COOKIE_SEALED_LEN];
@@ -111,6 +122,11 @@ impl Cookies {
         sealed[12 + COOKIE_LEN..].copy_from_slice(&tag);
         sealed
     }
+}
+
+/// The cookie of an address under a secret.
+fn cookie_for(from: Mac, secret: &Hmac<Sha256>) -> [u8; COOKIE_LEN] {
+    truncated(secret.clone().chain_update(from.0))
 }
 
 /// mac2 of a Hello, over all before it.

@@ -9,7 +9,8 @@ use core::time::Duration;
 use super::keyed::Answer;
 use super::offers::Offer;
 use super::phase::{Action, Event, Liveness, Phase, next};
-use super::{Responder, ResponderEvent, Session, Stream, early_buffer_len};
+use super::session::{Session, early_buffer_len};
+use super::{Responder, ResponderEvent, Stream};
 use crate::Transmit;
 use crate::frame::{
     Aead, Axi, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, Gcm, HEADER_LEN, Hello, HelloAck,
@@ -71,7 +72,7 @@ impl Responder {
                 } else if let Ok(Message::Hello(hello)) = frame.message()
                     && self.is_for_keys(&hello)
                 {
-                    self.keyed_hello(cn, &hello, frame.bytes(), now, tx);
+                    self.keyed_hello(cn, &hello, frame.bytes(), now, memory, tx);
                 } else if let Ok(Message::Hello(hello)) = frame.message()
                     && let Some(ack) = self.hello(cn, &hello, None, now, memory, tx)
                 {
@@ -341,6 +342,12 @@ impl Responder {
         };
         let Hello { shard, instance, .. } = offer.hello;
         let owner = offer.hello.cn(cn).unwrap_or(cn);
+        // The key may have been taken back since the offer, or have become known.
+        let shown = offer.keyed.as_ref().map(|(key, _)| *key);
+        if self.key_refusal(cn, owner, shown, memory).is_some() {
+            self.counters.dropped_handshake += 1;
+            return;
+        }
         let ready = match shard {
             0 => memory.take_over(owner.to_u64(), instance),
             _ => memory.is_current(owner.to_u64(), instance),

@@ -1,7 +1,7 @@
 //! Sessions between keys: what a Hello has to show before Diffie-Hellman is done for it, and what the outcome is worth.
 //!
 //! ```text
-//!   Hello --> mac1? --> answered already? --> many under way: mac2? --> HandshakeJob, at most 256
+//!   Hello --> mac1? --> answered already? --> a key for the address? --> many under way: mac2? --> HandshakeJob
 //!                                                                            |  beside the worker
 //!   HelloAck <-- offer <-- free to have a session? <-- newer than any before? <-- whose key?
 //! ```
@@ -14,6 +14,7 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use super::allowance::Allowance;
 use super::phase::Event;
 use super::{Responder, ResponderEvent};
 use crate::Transmit;
@@ -33,10 +34,20 @@ use crate::session::noise::{
 };
 use crate::time::Time;
 
-/// Handshakes under way from which on a cookie is asked for.
+/// Handshakes under way from which on a cookie is asked for: in all, and of one address.
 const COOKIE_FROM: usize = 64;
-/// Handshakes under way at most.
+const COOKIE_FROM_OF_ONE: usize = 4;
+/// Handshakes under way at most: in all, of one address, and of addresses to which no key belongs, which are told no more than
+/// that.
 const HANDSHAKES_MAX: usize = 256;
+const HANDSHAKES_OF_ONE_MAX: usize = 8;
+const HANDSHAKES_OF_STRANGERS_MAX: usize = 16;
+/// Handshakes that are begun without a cookie: at once, and one each so often. Each costs a fifth of a millisecond of a core.
+const FREE_AT_ONCE: u32 = COOKIE_FROM as u32;
+const FREE_INTERVAL: Duration = Duration::from_millis(4);
+/// The same of addresses to which no key belongs.
+const FREE_OF_STRANGERS_AT_ONCE: u32 = HANDSHAKES_OF_STRANGERS_MAX as u32;
+const FREE_OF_STRANGERS_INTERVAL: Duration = Duration::from_millis(20);
 /// How long one may be under way: then it was lost.
 const HANDSHAKE_AGE_MAX: Duration = Duration::from_secs(5);
 /// How long it is remembered which Hello of an address was the newest. An older one leads to an offer that nobody can
@@ -56,6 +67,16 @@ struct UnderWay {
     cn: Mac,
     hello: Hello,
     since: Time,
+    /// Whether no key belonged to its address when it came.
+    stranger: bool,
+}
+
+/// The newest Hello of an address that led to an offer.
+struct Newest {
+    /// Who made it. Another key's clock may show something else.
+    key: PublicKey,
+    stamp: TimeStamp,
+    at: Time,
 }
 
 /// This node's key and the handshakes under way.
@@ -66,8 +87,11 @@ pub(super) struct Keyed {
     jobs: VecDeque<HandshakeJob>,
     under_way: Vec<UnderWay>,
     ids: u64,
+    /// What is done without a cookie.
+    free: Allowance,
+    free_of_strangers: Allowance,
     /// The newest Hello that led to an offer, by address. Only CNs whose key is known get here.
-    newest: BTreeMap<Mac, (TimeStamp, Time)>,
+    newest: BTreeMap<Mac, Newest>,
 }
 
 impl Keyed {
@@ -80,6 +104,8 @@ impl Keyed {
             jobs: VecDeque::new(),
             under_way: Vec::new(),
             ids: 0,
+            free: Allowance::new(FREE_AT_ONCE, FREE_INTERVAL),
+            free_of_strangers: Allowance::new(FREE_OF_STRANGERS_AT_ONCE, FREE_OF_STRANGERS_INTERVAL),
             newest: BTreeMap::new(),
         }
     }
@@ -104,12 +130,13 @@ impl Responder {
     }
 
     /// Looks at a Hello, `frame` to its end, as far as that costs little.
-    pub(super) fn keyed_hello(
+    pub(super) fn keyed_hello<M: Memory>(
         &mut self,
         cn: Mac,
         hello: &Hello,
         frame: &[u8],
         now: Time,
+        memory: &mut M,
         tx: &mut dyn Transmit,
     ) {
         let identity = self.identity(cn);
@@ -128,10 +155,27 @@ impl Responder {
             send_ack(&outside, ack, answer, tx);
             return;
         }
-        if keyed.under_way.iter().any(|other| other.cn == cn && other.hello == *hello) {
+        let (mut of_one, mut of_strangers) = (0, 0);
+        for other in &keyed.under_way {
+            if other.cn == cn {
+                if other.hello == *hello {
+                    return;
+                }
+                of_one += 1;
+            }
+            of_strangers += usize::from(other.stranger);
+        }
+        let stranger = memory.key(hello.cn(cn).unwrap_or(cn).to_u64()).is_none();
+        let may_begin = match stranger {
+            true => of_strangers < HANDSHAKES_OF_STRANGERS_MAX && keyed.free_of_strangers.take(now),
+            false => true,
+        };
+        if !may_begin {
+            self.counters.dropped_full += 1;
             return;
         }
-        if keyed.under_way.len() >= COOKIE_FROM {
+        let crowded = keyed.under_way.len() >= COOKIE_FROM || of_one >= COOKIE_FROM_OF_ONE;
+        if crowded || (!stranger && !keyed.free.take(now)) {
             let nonces = &mut self.nonces;
             if !keyed.cookies.accept(cn, &frame[..MAC2_AT], &frame[MAC2_AT..], now, nonces) {
                 let sealed = keyed.cookies.give(cn, mac1, now, nonces);
@@ -143,7 +187,7 @@ impl Responder {
                 return;
             }
         }
-        if keyed.under_way.len() >= HANDSHAKES_MAX {
+        if keyed.under_way.len() >= HANDSHAKES_MAX || of_one >= HANDSHAKES_OF_ONE_MAX {
             self.counters.dropped_full += 1;
             return;
         }
@@ -157,7 +201,7 @@ impl Responder {
         };
         let work = Work::Respond(respond);
         keyed.jobs.push_back(HandshakeJob { id: keyed.ids, own: Arc::clone(&keyed.own), work });
-        keyed.under_way.push(UnderWay { id: keyed.ids, cn, hello: *hello, since: now });
+        keyed.under_way.push(UnderWay { id: keyed.ids, cn, hello: *hello, since: now, stranger });
     }
 
     /// Takes what has come of a handshake, and answers the Hello if it was genuine.
@@ -175,14 +219,14 @@ impl Responder {
             self.counters.dropped_handshake += 1;
             return;
         };
-        if keyed.newest.get(&cn).is_some_and(|(newest, _)| stamp <= *newest) {
+        if keyed.newest.get(&cn).is_some_and(|newest| newest.key == key && stamp <= newest.stamp) {
             self.counters.dropped_handshake += 1;
             return;
         }
         let answer = Answer { message, secret };
         let Some(ack) = self.hello(cn, &hello, Some((key, &answer)), now, memory, tx) else { return };
         if let (HelloStatus::Ok, Some(keyed)) = (ack.status, &mut self.keyed) {
-            keyed.newest.insert(cn, (stamp, now));
+            keyed.newest.insert(cn, Newest { key, stamp, at: now });
         }
         send_ack(&Framer::at_mn(self.identity(cn), Seal::OUTSIDE), ack, &answer, tx);
     }
@@ -200,14 +244,7 @@ impl Responder {
         if shown == known {
             return None;
         }
-        // Said once until it is taken: a flood of them is to push no other event out.
-        let said = |event: &ResponderEvent| match event {
-            ResponderEvent::KeyRefused { cn: of, shown: by } => (*of, by.is_some()) == (cn, shown.is_some()),
-            _ => false,
-        };
-        if !self.events.iter().any(said) {
-            self.event(ResponderEvent::KeyRefused { cn, shown });
-        }
+        self.event(ResponderEvent::KeyRefused { cn, shown });
         Some(if shown.is_some() { HelloStatus::NotAllowed } else { HelloStatus::KeyNeeded })
     }
 
@@ -234,7 +271,10 @@ impl Responder {
     pub(super) fn expire_handshakes(&mut self, now: Time) {
         if let Some(keyed) = &mut self.keyed {
             keyed.under_way.retain(|under_way| now - under_way.since < HANDSHAKE_AGE_MAX);
-            keyed.newest.retain(|_, (_, at)| now - *at < STAMP_AGE_MAX);
+            // Those that nobody has begun to compute go with them.
+            let Keyed { jobs, under_way, .. } = keyed;
+            jobs.retain(|job| under_way.iter().any(|under_way| under_way.id == job.id));
+            keyed.newest.retain(|_, newest| now - newest.at < STAMP_AGE_MAX);
         }
     }
 }

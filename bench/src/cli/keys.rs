@@ -1,0 +1,195 @@
+//! `cxloe-bench keys`: what keys cost, in a flood of forged handshakes, when they change, and when one is taken back.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args as ClapArgs;
+use cxloe_daemon::to_stdout;
+use cxloe_fabric::api::Party;
+use cxloe_fabric::model::CnId;
+use cxloe_lab::Interrupt;
+use cxloe_link::Backend;
+use cxloe_link::wait::WaitStyle;
+use serde::Serialize;
+
+use super::common::write;
+use super::quickstart_place::Place;
+use super::{Failure, agent, daemons};
+use crate::keys::connect::{FloodPlan, UnderFlood, under_floods};
+use crate::keys::rekey::{RekeyPlan, Rekeyed, rekeying};
+use crate::keys::revocation::{Revoked, revoked};
+use crate::keys::site::Site;
+use crate::machine::Machine;
+
+/// Measure sessions between keys: connecting in a flood of forged handshakes, changes of keys, and revocation
+#[derive(ClapArgs, Clone, Debug)]
+#[command(after_help = "Example:\n  cxloe-bench keys --json keys.json")]
+pub struct Args {
+    /// Forged Hellos a second
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    hellos: u64,
+
+    /// Turns of each measurement
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    rounds: u32,
+
+    /// Connections in each turn of a flood
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    connections: u32,
+
+    /// How long the session that is there reads in each turn, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 700)]
+    reading_ms: u64,
+
+    /// From one change of keys to the next, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 50)]
+    rekey_ms: u64,
+
+    /// Nodes whose key is taken back, one after the other
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    revocations: u32,
+
+    /// How both ends exchange frames
+    #[arg(long, value_name = Backend::VALUES, default_value = "packet")]
+    link: Backend,
+
+    /// busy (spin), adaptive or adaptive:TIME (spin that long, then sleep) or sleep
+    #[arg(long, value_name = "STYLE", default_value = "adaptive")]
+    wait: WaitStyle,
+
+    /// Write the results as JSON
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What is written.
+#[derive(Serialize)]
+struct Results {
+    machine: Machine,
+    link: String,
+    wait: String,
+    hellos_per_s_wanted: u64,
+    floods: Vec<UnderFlood>,
+    rekeying: Option<Rekeyed>,
+    revocations: Vec<Revoked>,
+}
+
+pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
+    let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
+    let site = Site::new(state.path(), args.link, args.wait)?;
+    let mut floods = Vec::new();
+    if args.hellos > 0 {
+        let plan = FloodPlan {
+            rate: args.hellos,
+            rounds: args.rounds,
+            connections: args.connections,
+            reading: Duration::from_millis(args.reading_ms),
+        };
+        floods = under_floods(&site, &plan, interrupt)?;
+        to_stdout!(
+            "flood                                    Hellos/s  connect p50    p99      max ms   reads/s   of elsewhere"
+        );
+        for of in &floods {
+            let sent = of.hellos_per_s.iter().sum::<f64>() / of.hellos_per_s.len().max(1) as f64;
+            let ms = |us: f64| us / 1e3;
+            to_stdout!(
+                "{:<40} {sent:>9.0} {:>11.2} {:>8.2} {:>9.2} {:>9.0} {:>10.3}",
+                of.flood.words(),
+                ms(of.connect.p50_us),
+                ms(of.connect.p99_us),
+                ms(of.connect.max_us),
+                of.reads_median_per_s,
+                of.reads_over_elsewhere
+            );
+        }
+    }
+    let mut changed = None;
+    if args.rekey_ms > 0 {
+        let plan = RekeyPlan {
+            every: Duration::from_millis(args.rekey_ms),
+            rounds: args.rounds,
+            each: Duration::from_millis(1_500),
+        };
+        let found = rekeying(&site, &plan, interrupt)?;
+        to_stdout!(
+            "changes of keys: {}, {} reads failed; reads across one: p50 {:.1} us, longest {:.1} us, {} of {} over 1 ms",
+            found.changes,
+            found.failed,
+            found.across.p50_us,
+            found.across.max_us,
+            found.across_over_1ms,
+            found.across.count
+        );
+        for (what, times, over) in [
+            ("with changes of keys", &found.with, found.with_over_1ms),
+            ("without", &found.without, found.without_over_1ms),
+        ] {
+            to_stdout!(
+                "  reads {what}: {}, p50 {:.1} us, p99 {:.1} us, longest {:.1} us, {over} over 1 ms",
+                times.count,
+                times.p50_us,
+                times.p99_us,
+                times.max_us
+            );
+        }
+        changed = Some(found);
+    }
+    drop(site);
+    let mut revocations = Vec::new();
+    for _ in 0..args.revocations {
+        interrupt.check()?;
+        let state = tempfile::Builder::new().prefix("cxloe-keys-").tempdir()?;
+        // In a thread of its own, which moves to the lab's namespace.
+        let joined = std::thread::scope(|scope| {
+            scope.spawn(|| revocation(args, state.path(), interrupt).map_err(|e| e.to_string())).join()
+        });
+        let found = joined.map_err(|_| "the measurement of a revocation panicked")?;
+        let found = found.inspect_err(|_| daemons::show_logs(state.path()))?;
+        to_stdout!(
+            "revocation: answered after {:.1} ms, last read carried out after {:.1} ms ({} reads), first refused after {}",
+            found.answered_ms,
+            found.last_read_ms,
+            found.reads_after,
+            found.first_refused_ms.map_or("more than 2000 ms".into(), |ms| format!("{ms:.1} ms"))
+        );
+        revocations.push(found);
+    }
+    if let Some(path) = &args.json {
+        let results = Results {
+            machine: Machine::describe(),
+            link: args.link.to_string(),
+            wait: args.wait.to_string(),
+            hellos_per_s_wanted: args.hellos,
+            floods,
+            rekeying: changed,
+            revocations,
+        };
+        write(path, &serde_json::to_vec_pretty(&results)?)?;
+        to_stdout!("results: {}", path.display());
+    }
+    Ok(())
+}
+
+/// A manager, a memory node and an agent that have joined, and a `gmm revoke` of the agent's node.
+fn revocation(args: &Args, state: &Path, interrupt: &Interrupt) -> Result<Revoked, Failure> {
+    let place = Place::lab(args.link, 1500)?;
+    let manager = Place::manager(state);
+    let _gmm = daemons::start(&*place.ground, "cn", state, "gmm", |c| {
+        c.args(["serve", "--listen", &place.listen, "--data-dir"]).arg(state.join("gmm"));
+        c.arg("--socket").arg(state.join("gmm.sock"));
+    })?;
+    let _mn = daemons::start(&*place.ground, "mn", state, "mn-server", |c| {
+        c.args(["join", &manager, "--run", "-i", "mn0", "--name", "mn1", "--pool-size", "128M"]);
+        c.arg("--config").arg(state.join("mn-server.toml"));
+        c.args(["--link", &args.link.to_string(), "--wait", &args.wait.to_string()]);
+        c.arg("--data-dir").arg(state.join("mn")).arg("--socket").arg(state.join("mn-server.sock"));
+    })?;
+    daemons::wait_for_nodes(&manager, interrupt)?;
+    let with_agent = place.agent(state)?;
+    let owner = CnId::new(with_agent.own)?;
+    let agent = agent::start(&*place.ground, &with_agent, state, interrupt)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let client = cxloe_fabric::Client::new(&manager)?;
+    let (socket, hpa) = agent.region();
+    revoked(socket, hpa, || Ok(runtime.block_on(client.revoke(&Party::ComputeNode(owner)))?))
+}

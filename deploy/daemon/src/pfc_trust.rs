@@ -1,0 +1,14 @@
+//! What a bare 802.1Qbb (PFC) frame is worth, as an option's value. Such a frame names no sender that could be checked.
+
+use serde::{Deserialize, Serialize};
+
+/// Whether PFC frames at the interface, and the NIC's count of them, slow requests down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum PfcTrust {
+    /// They do not: memory nodes alone say, within their sessions, when they are asked for too much
+    #[default]
+    Ignore,
+    /// Whoever is at the cable may slow this node down, within bounds
+    Trust,
+}

@@ -1,0 +1,32 @@
+//! The keys of a session, whatever cipher they are for: HKDF-SHA256 (RFC 5869) with both nonces as salt and both addresses
+//! and both handshake payloads as context. So they are new in every session, differ per direction, and whoever changed a
+//! byte of the handshake on its way leaves the two ends with different keys.
+
+use hkdf::Hkdf;
+use sha2::Sha256;
+
+use super::{Direction, Hello, HelloAck, Mac};
+
+/// Bytes of a key: AES-128.
+pub(super) const KEY_LEN: usize = 16;
+
+/// The keys to the MN and to the CN of the session that `hello` and `ack` agree on between the CN at `cn` and the memory node
+/// at `mn`. `context` tells them apart from any other use of `secret`.
+pub(super) fn derive(
+    context: &[u8],
+    secret: &[u8],
+    (cn, mn): (Mac, Mac),
+    hello: &Hello,
+    ack: &HelloAck,
+) -> [[u8; KEY_LEN]; 2] {
+    let mut salt = [0; 16];
+    salt[..8].copy_from_slice(&hello.nonce.to_be_bytes());
+    salt[8..].copy_from_slice(&ack.nonce.to_be_bytes());
+    let hkdf = Hkdf::<Sha256>::new(Some(&salt), secret);
+    [Direction::ToMn, Direction::ToCn].map(|direction| {
+        let info = [context, &[direction as u8], &cn.0, &mn.0, &hello.to_bytes(), &ack.to_bytes()];
+        let mut key = [0; KEY_LEN];
+        hkdf.expand_multi_info(&info, &mut key).expect("HKDF-SHA256 gives up to 8160 bytes");
+        key
+    })
+}
