@@ -14,8 +14,11 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::store::{MemoryStore, Store};
-use cxloe_fabric::api::ReleasedRegion;
-use cxloe_fabric::model::{CommandResult, DeviceKind, LD_UNIT, Mapping, RegionState, UnbindOption};
+use cxloe_fabric::api::{
+    Bind, ComputeNodeSync, CreateRegion, GrowRegion, MemoryNodeSync, RegisterComputeNode, RegisterMemoryNode,
+    ReleasedRegion, Unbind,
+};
+use cxloe_fabric::model::{ByteSize, CommandResult, DeviceKind, LD_UNIT, Mapping, RegionState, UnbindOption};
 
 /// Half of the unit in which capacity is set aside for logical devices.
 const EXTENT: u64 = 128 << 20;
