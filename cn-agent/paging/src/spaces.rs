@@ -29,7 +29,7 @@ const DIRECT_MAX: usize = 4;
 const ROUNDS: u32 = 32;
 /// While a page is on its way, one look at userfaultfds in this many rounds: its own thread does not fault meanwhile, and the
 /// link is what brings it.
-const LOOKS_BESIDE_DEMAND: u32 = 16;
+const LOOKS_BESIDE_DEMAND: u32 = 4;
 /// Descriptors that one look brings.
 const READY_MAX: usize = 64;
 
