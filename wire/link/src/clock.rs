@@ -35,7 +35,7 @@ impl Clock {
         match counter() {
             Some(ticks) if self.scale != 0 => {
                 let ticks = u128::from(ticks.saturating_sub(self.start));
-                Time((ticks * u128::from(self.scale) >> TICKS_LOG2) as u64 + 1)
+                Time(((ticks * u128::from(self.scale)) >> TICKS_LOG2) as u64 + 1)
             }
             _ => Time(self.clock.delta_as_nanos(self.start, self.clock.raw()) + 1),
         }
