@@ -14,7 +14,7 @@ use cxloe_daemon::pin;
 use cxloe_link::Clock;
 use cxloe_link::keys::Handshaker;
 use cxloe_link::pfc::PfcSocket;
-use cxloe_link::wait::{Idle, WaitStyle, Waiter, look_again};
+use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkCounters, LinkError, echo};
 use cxloe_wire::frame::{Mac, source};
 use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
@@ -250,7 +250,7 @@ impl Worker {
             }
             empty += 1;
             if empty % SPINS != 0 && self.options.wait != WaitStyle::Sleep {
-                look_again(empty);
+                std::hint::spin_loop();
                 continue;
             }
             if matches!(self.options.wait, WaitStyle::Adaptive { .. }) {

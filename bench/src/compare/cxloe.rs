@@ -50,7 +50,7 @@ impl Peer for Cxloe {
             waits: "both ends spin",
             copies: "memory node into a frame, kernel between the rings of the two sockets, port out of a frame",
             verified: "each frame's CRC-32C on arrival; every byte read",
-            figures: "uncached lines through the line port; a page is one burst read; write64 until acknowledged; bulk with as many bursts in flight as suit the link",
+            figures: "uncached lines through the line port; a page is one burst read; write64 until acknowledged",
         }
     }
 
@@ -81,8 +81,9 @@ impl Peer for Cxloe {
             identity: None,
             node_key: None,
         })?;
-        let Connected { port, hpa, lease, .. } = connected;
-        let mut store = Region { port, hpa, depth: plan.depth };
+        let Connected { mut port, hpa, lease, .. } = connected;
+        port.set_depth(plan.depth);
+        let mut store = Region { port, hpa };
         let found = drive(&mut store, &stage.content, plan, &stage.interrupt)?;
         store.port.close()?;
         lease.end()?;
@@ -121,8 +122,6 @@ impl Cxloe {
 struct Region {
     port: Port,
     hpa: u64,
-    /// Lines in flight of `stream64`.
-    depth: usize,
 }
 
 impl Store for Region {
@@ -142,11 +141,8 @@ impl Store for Region {
 
     fn read_lines(&mut self, indices: &[usize], out: &mut [u8]) -> Result<Option<()>, PeerError> {
         let hpas: Vec<u64> = indices.iter().map(|index| self.hpa + (index * LINE) as u64).collect();
-        let usual = self.port.depth();
-        self.port.set_depth(self.depth);
-        let read = self.port.read_batch(&hpas, out.as_chunks_mut::<LINE>().0);
-        self.port.set_depth(usual);
-        Ok(Some(read?))
+        self.port.read_batch(&hpas, out.as_chunks_mut::<LINE>().0)?;
+        Ok(Some(()))
     }
 
     fn bulk_read(&mut self, out: &mut [u8]) -> Result<(), PeerError> {

@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use cxloe_link::echo::{ECHO_BODY, Echo, is_reply};
-use cxloe_link::wait::look_again;
 use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::Mac;
 
@@ -69,7 +68,7 @@ impl<'a> Bare<'a> {
                 if spins.is_multiple_of(SPINS) && start.elapsed() > LOST_AFTER {
                     return Ok(None);
                 }
-                look_again(spins);
+                std::hint::spin_loop();
             }
         }
         Ok(Some(start.elapsed().as_nanos() as u64))
@@ -124,7 +123,7 @@ impl<'a> Bare<'a> {
                 // What is missing is lost: take it out of the window and go on.
                 sent = answered;
             }
-            look_again(spins);
+            std::hint::spin_loop();
         }
         Ok((answered, start.elapsed()))
     }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cxloe_link::Clock;
 use cxloe_link::keys::Handshaker;
-use cxloe_link::wait::{Idle, WaitStyle, Waiter, look_again};
+use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkError};
 use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
@@ -33,8 +33,9 @@ const BATCH: usize = 64;
 const COMPUTING_SLEEP: Duration = Duration::from_micros(100);
 /// Looks at an empty ring between two looks at the clock.
 const SPINS: u32 = 32;
-/// Requests in flight of one batched call over Ethernet, unless changed.
-pub use cxloe_link::DEPTH_DEFAULT;
+/// Requests in flight of one batched call, unless changed: enough to keep both ends busy, few enough for
+/// the smallest ring on the way (256 frames in a veth).
+pub const DEPTH_DEFAULT: usize = 128;
 
 /// Parts into which a batched call of lines divides what it has in flight, where many lines travel in a frame.
 const LOTS: usize = 4;
@@ -85,7 +86,6 @@ pub struct Port {
 impl Port {
     /// A port over `link`, whose engine may have peers and routes already.
     pub fn new(link: Box<dyn Link>, engine: Engine, wait: WaitStyle) -> Port {
-        let depth = link.info().depth.max(1);
         Port {
             link,
             engine,
@@ -93,8 +93,8 @@ impl Port {
             clock: Clock::new(),
             waiter: Waiter::new(wait),
             empty: 0,
-            depth,
-            requests: Requests::new(depth),
+            depth: DEPTH_DEFAULT,
+            requests: Requests::new(DEPTH_DEFAULT),
             call: 0,
             last_refusal: None,
             handshaker: None,
@@ -133,12 +133,7 @@ impl Port {
         &self.clock
     }
 
-    /// Requests in flight of one batched call, at least 1. Until this is called, as many as the link says.
-    pub fn depth(&self) -> usize {
-        self.depth
-    }
-
-    /// Sets [`depth`](Self::depth).
+    /// Requests in flight of one batched call, at least 1.
     pub fn set_depth(&mut self, depth: usize) {
         self.depth = depth.max(1);
         self.requests.clear(self.depth);
@@ -156,7 +151,7 @@ impl Port {
         if received == 0 {
             self.empty = self.empty.wrapping_add(1);
             if !self.empty.is_multiple_of(SPINS) && self.waiter.style() != WaitStyle::Sleep {
-                look_again(self.empty);
+                std::hint::spin_loop();
                 return Ok(0);
             }
             now = Some(self.clock.now());

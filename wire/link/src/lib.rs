@@ -80,7 +80,7 @@ pub use config::{Backend, Encap, LinkConfig, UdpConfig};
 pub use error::LinkError;
 pub use extras::{Extras, open_with};
 pub use interface::ETHERNET_HEADER;
-pub use link::{DEPTH_DEFAULT, Link, LinkCounters, LinkInfo, OnFrame};
+pub use link::{Link, LinkCounters, LinkInfo, OnFrame};
 pub use open::open;
 pub use persistent::{LinkDown, LinkHealth, open_persistent};
 pub use queues::join_queues;

@@ -25,13 +25,7 @@ pub struct LinkInfo {
     /// The largest untagged frame that both the MTU and this link's buffers carry, in bytes from the
     /// destination MAC to the end of the integrity trailer.
     pub max_frame: usize,
-    /// Frames that a program may have on their way here at once: few enough for the smallest queue that is known to be on
-    /// the way, enough to keep both ends busy.
-    pub depth: usize,
 }
-
-/// [`LinkInfo::depth`] of links over Ethernet: a veth pair has rings of 256 frames.
-pub const DEPTH_DEFAULT: usize = 128;
 
 /// What has passed a link since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -17,7 +17,7 @@ use pnet_datalink::{Channel, Config, DataLinkReceiver, DataLinkSender, MacAddr, 
 use super::interface::{ETHERNET_HEADER, Interface};
 use super::link::Explain;
 use super::socket::{get_option, owned, poll_in, set_option};
-use super::{DEPTH_DEFAULT, Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{Mac, vlan};
 
@@ -129,7 +129,6 @@ impl PnetLink {
             mac: interface.mac,
             mtu: interface.mtu,
             max_frame,
-            depth: DEPTH_DEFAULT,
         };
         let sender = Sender {
             channel,

@@ -109,18 +109,6 @@ pub enum Idle {
     Sleep(Duration),
 }
 
-/// Looks at an empty ring between two pauses of the processor, each of which takes as long as several looks: what comes
-/// during one is seen after it.
-const LOOKS: u32 = 4;
-
-/// What a thread does that has looked in vain `times` times and goes on looking.
-#[inline]
-pub fn look_again(times: u32) {
-    if times.is_multiple_of(LOOKS) {
-        std::hint::spin_loop();
-    }
-}
-
 /// Decides between polling and sleeping for one thread.
 #[derive(Clone, Debug)]
 pub struct Waiter {

@@ -329,7 +329,6 @@ mod tests {
                 mac: Default::default(),
                 mtu: 1500,
                 max_frame: 1514,
-                depth: 128,
             })
         };
         let level = |wanted, opened| judge_link(wanted, opened).level;

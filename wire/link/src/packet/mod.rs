@@ -22,7 +22,7 @@ use transmit::TxRing;
 use super::interface::{ETHERNET_HEADER, Interface};
 use super::link::Explain;
 use super::socket::{self, get_option, owned, poll_in, set_option};
-use super::{DEPTH_DEFAULT, Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
@@ -101,7 +101,6 @@ impl PacketLink {
             mac: interface.mac,
             mtu: interface.mtu,
             max_frame,
-            depth: DEPTH_DEFAULT,
         };
         Ok(PacketLink {
             info,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::super::{DEPTH_DEFAULT, ETHERNET_HEADER, Link, LinkCounters, LinkError, LinkInfo, OnFrame};
+use super::super::{ETHERNET_HEADER, Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use super::{PortConfig, SimNetwork};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::Mac;
@@ -59,7 +59,6 @@ impl SimLink {
             mac,
             mtu: config.mtu,
             max_frame,
-            depth: DEPTH_DEFAULT,
         };
         let sender = Sender {
             network,

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cxloe_wire::Transmit;
@@ -26,12 +25,6 @@ const NEEDS: &str =
 /// What goes wrong with the network is said at most this often; the counters say it always.
 const TELL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Frames under way at most and at least, and what part of the receive queue they may take: the kernel counts more than
-/// their bytes, and what they ask for may be longer than what asks.
-const DEPTH_MAX: usize = 512;
-const DEPTH_MIN: usize = 32;
-const QUEUE_SHARE: usize = 2;
-
 /// Calls for more within one receive, while each fills all buffers.
 const FILLS_MAX: u32 = 4;
 
@@ -41,7 +34,7 @@ pub struct UdpLink {
     interface: Interface,
     own: SocketAddr,
     ethertype: [u8; 2],
-    socket: Arc<OwnedFd>,
+    socket: OwnedFd,
     rx: Receiver,
     pub(super) tx: Transmitter,
     counters: LinkCounters,
@@ -104,16 +97,14 @@ impl UdpLink {
             mac: interface.mac,
             mtu: max_frame - ETHERNET_HEADER,
             max_frame,
-            depth: (able.receive_queue / QUEUE_SHARE / max_frame).clamp(DEPTH_MIN, DEPTH_MAX),
         };
-        let socket = Arc::new(socket);
         Ok(UdpLink {
             info,
             own,
             ethertype: config.ethertype.to_be_bytes(),
-            rx: Receiver::new(),
-            tx: Transmitter::new(Arc::clone(&socket), routes, max_frame, able.segments),
             socket,
+            rx: Receiver::new(),
+            tx: Transmitter::new(routes, max_frame, able.segments),
             counters: LinkCounters::default(),
             interface,
             told: None,
@@ -226,7 +217,7 @@ impl Link for UdpLink {
         if self.tx.is_empty() {
             return Ok(());
         }
-        match self.tx.send() {
+        match self.tx.send(&self.socket) {
             Sent::All | Sent::Waits => Ok(()),
             Sent::TooLong(route, frame) => Err(self.too_long(&route, frame)),
             Sent::Lost(error) => {

@@ -2,7 +2,6 @@
 //! message, of which the last frame may be shorter, and the kernel cuts it into datagrams. One that is a little shorter
 //! is padded with zeros instead, as Ethernet pads short ones, so that the message goes on: without this each page would
 //! be a message of its own, as its third burst is shorter than the others. A flush hands over all messages with one call.
-//! A message that is full does not wait for it: the other end has work while this one makes the next.
 //!
 //! ```text
 //!   buffer   | frame | frame | frame | fr | frame | ...        written by slot, commit
@@ -11,7 +10,6 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::Mac;
@@ -43,19 +41,14 @@ struct Message {
 }
 
 impl Message {
-    /// Whether no other frame as long as the first may follow.
-    #[inline]
-    fn is_full(&self) -> bool {
-        self.frames == SEGMENTS_MAX || self.bytes + self.segment > MESSAGE_BYTES_MAX
-    }
-
     /// How many bytes another frame of `len` takes here, if it may follow.
     #[inline]
     fn takes(&self, mac: Mac, len: usize) -> Option<usize> {
         let follows = self.mac == mac
             && len <= self.segment
             && self.bytes == self.frames * self.segment
-            && !self.is_full();
+            && self.frames < SEGMENTS_MAX
+            && self.bytes + self.segment <= MESSAGE_BYTES_MAX;
         let padded = self.segment - len.min(self.segment) <= (self.segment / 8).max(PADDING_MIN);
         follows.then_some(if padded { self.segment } else { len })
     }
@@ -102,7 +95,6 @@ pub(super) enum Sent {
 
 /// The transmit side.
 pub(super) struct Transmitter {
-    socket: Arc<OwnedFd>,
     pub routes: Routes,
     buffer: Box<[u8]>,
     used: usize,
@@ -127,12 +119,11 @@ pub(super) struct Transmitter {
 unsafe impl Send for Transmitter {}
 
 impl Transmitter {
-    pub fn new(socket: Arc<OwnedFd>, routes: Routes, max_frame: usize, segments: bool) -> Transmitter {
+    pub fn new(routes: Routes, max_frame: usize, segments: bool) -> Transmitter {
         // SAFETY: plain data for which all zeros is valid: null pointers and lengths of zero.
         let mut call: Box<Call> = Box::new(unsafe { std::mem::zeroed() });
         call.controls = [SegmentControl::new(); CALL_MAX];
         Transmitter {
-            socket,
             routes,
             buffer: vec![0; FRAMES_MAX * max_frame].into_boxed_slice(),
             used: 0,
@@ -159,13 +150,25 @@ impl Transmitter {
     }
 
     /// Hands everything to the kernel.
-    pub fn send(&mut self) -> Sent {
+    pub fn send(&mut self, socket: &OwnedFd) -> Sent {
         let mut lost = None;
         while self.done < self.messages.len() {
-            let error = match self.hand_over() {
-                Ok(()) => continue,
-                Err(error) => error,
+            let count = self.fill();
+            // SAFETY: `count` headers are filled in, and point to buffers, addresses and control messages of this
+            // transmitter, which outlive the call.
+            let sent = unsafe {
+                libc::sendmmsg(
+                    socket.as_raw_fd(),
+                    self.call.headers.as_mut_ptr(),
+                    count as libc::c_uint,
+                    libc::MSG_DONTWAIT,
+                )
             };
+            if sent > 0 {
+                self.done += sent as usize;
+                continue;
+            }
+            let error = io::Error::last_os_error();
             let message = self.messages[self.done];
             match error.raw_os_error() {
                 Some(libc::EINTR) => {}
@@ -189,42 +192,9 @@ impl Transmitter {
                 }
             }
         }
-        self.start_afresh();
-        lost.map_or(Sent::All, Sent::Lost)
-    }
-
-    /// Hands over as many messages as one call takes.
-    fn hand_over(&mut self) -> io::Result<()> {
-        let count = self.fill();
-        // SAFETY: `count` headers are filled in, and point to buffers, addresses and control messages of this
-        // transmitter, which outlive the call.
-        let sent = unsafe {
-            libc::sendmmsg(
-                self.socket.as_raw_fd(),
-                self.call.headers.as_mut_ptr(),
-                count as libc::c_uint,
-                libc::MSG_DONTWAIT,
-            )
-        };
-        if sent <= 0 {
-            return Err(io::Error::last_os_error());
-        }
-        self.done += sent as usize;
-        Ok(())
-    }
-
-    /// All have left.
-    fn start_afresh(&mut self) {
         self.messages.clear();
         (self.done, self.used, self.queued) = (0, 0, 0);
-    }
-
-    /// Hands over what there is, as the last message is full. What the kernel does not take waits for the flush, which
-    /// hears why.
-    fn send_ahead(&mut self) {
-        if self.hand_over().is_ok() && self.done == self.messages.len() {
-            self.start_afresh();
-        }
+        lost.map_or(Sent::All, Sent::Lost)
     }
 
     /// The message at hand does not leave.
@@ -302,7 +272,6 @@ impl Transmit for Transmitter {
         let Some(mac) = self.buffer[self.used..].first_chunk().map(|mac| Mac(*mac)) else { return };
         let Some(route) = self.routes.to(mac) else { return self.refuse(mac) };
         let last = self.messages.last_mut().filter(|_| self.segments);
-        let mut full = false;
         match last.and_then(|message| Some((message.takes(mac, len)?, message))) {
             Some((taken, message)) => {
                 message.bytes += taken;
@@ -310,7 +279,6 @@ impl Transmit for Transmitter {
                 // There is room: the buffer has the longest frame's for each.
                 self.buffer[self.used + len..self.used + taken].fill(0);
                 self.used += taken;
-                full = message.is_full();
             }
             None => {
                 let (to, start) = (route.raw, self.used);
@@ -321,8 +289,5 @@ impl Transmit for Transmitter {
         self.queued += 1;
         self.frames += 1;
         self.bytes += len as u64;
-        if full {
-            self.send_ahead();
-        }
     }
 }

@@ -27,7 +27,7 @@ use transmit::TxSide;
 use super::interface::{ETHERNET_HEADER, Interface};
 use super::link::Explain;
 use super::socket::{self, kick, owned, poll_in, set_option};
-use super::{DEPTH_DEFAULT, Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
+use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
 
@@ -154,7 +154,6 @@ impl XdpLink {
             mac: interface.mac,
             mtu: interface.mtu,
             max_frame,
-            depth: DEPTH_DEFAULT,
         };
         let tx =
             TxSide::new((tx, completion), Arc::clone(&umem), (rx_chunks, parts), max_frame, config.priority);
