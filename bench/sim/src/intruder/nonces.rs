@@ -102,11 +102,14 @@ impl NonceWatch {
     }
 }
 
+/// From whom to whom, command, and place: sequence number and AXI id.
+type Request = (Mac, Mac, u8, [u8; 4]);
+
 /// The mistake of a node that sets its counter back when it sends a request again: puts the counter of the first time into
 /// the frame.
 #[derive(Default)]
 pub(crate) struct SetBack {
-    first: VecDeque<((Mac, Mac, u8, [u8; 4]), Vec<u8>)>,
+    first: VecDeque<(Request, Vec<u8>)>,
 }
 
 impl SetBack {

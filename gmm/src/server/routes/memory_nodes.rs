@@ -88,8 +88,10 @@ async fn sync(
     let registration = sync.registration;
     let wait_ms = sync.wait_ms;
     let node = name.clone();
-    let view = move |manager: &Manager, _: &_| (manager.heartbeat_ms(), manager.udp_peers(&node));
-    let (heartbeat_ms, udp_peers) =
+    let view = move |manager: &Manager, _: &_| {
+        (manager.heartbeat_ms(), manager.udp_peers(&node), manager.cn_keys(&node))
+    };
+    let (heartbeat_ms, udp_peers, cn_keys) =
         core.apply(&caller, Command::SyncMemoryNode(name.clone(), sync), view).await?;
     let mut hang_up = HangUp::new(&core, NodeKey::Memory(name.clone()), registration);
     let watched = name.clone();
@@ -97,7 +99,9 @@ async fn sync(
         let node = manager.state().memory_nodes.get(&watched);
         let superseded = node.is_none_or(|node| node.registration != registration);
         let commanded = manager.state().commands_of(&watched).next().is_some();
-        (superseded || commanded || manager.udp_peers(&watched) != udp_peers).then_some(())
+        // A key that was taken back is not to be admitted for as long as a sync waits.
+        let told = manager.udp_peers(&watched) == udp_peers && manager.cn_keys(&watched) == cn_keys;
+        (superseded || commanded || !told).then_some(())
     };
     poll(&core, Topic::MemoryNode(name.clone()), wait_ms.min(heartbeat_ms), due).await?;
     let current = core
