@@ -349,7 +349,9 @@ mod tests {
         let next = stays(&mut connections, 3, 200);
         assert!(connections.begins(next), "one stranger is answered, and another may ask");
         assert!(!connections.begins(strangers[0]));
-        strangers.iter().for_each(|id| drop(connections.remove(*id)));
+        for id in strangers {
+            connections.remove(id);
+        }
         connections.remove(next);
         assert_eq!(connections.strangers, 0);
     }
