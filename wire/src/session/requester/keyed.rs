@@ -27,6 +27,8 @@ use crate::time::Time;
 
 /// A Hello is not repeated for longer than this: the memory node keeps an offer for 5 s, and takes no Hello twice.
 const HELLO_AGE_MAX: Duration = Duration::from_secs(4);
+/// How often a Hello is said again while cookies come for Hellos of others in this node's name: then few of ours are heard.
+const CROWDED_INTERVAL: Duration = Duration::from_millis(1);
 /// A cookie is not used for longer.
 const COOKIE_AGE_MAX: Duration = Duration::from_secs(110);
 /// Frames after which a session gets new keys.
@@ -186,6 +188,9 @@ impl Requester {
         let Some(keyed) = &mut self.keyed else { return };
         let Some((call, _)) = keyed.call.as_ref().filter(|_| ack.hello_nonce == hello.nonce) else {
             self.shared.counters.dropped_foreign += 1;
+            if ack.status == HelloStatus::Cookie && keyed.message.is_some() {
+                self.timers.arm_by(Timer::Retry, now + CROWDED_INTERVAL);
+            }
             return;
         };
         if ack.status == HelloStatus::Cookie {

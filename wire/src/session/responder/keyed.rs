@@ -48,6 +48,10 @@ const FREE_INTERVAL: Duration = Duration::from_millis(4);
 /// The same of addresses to which no key belongs.
 const FREE_OF_STRANGERS_AT_ONCE: u32 = HANDSHAKES_OF_STRANGERS_MAX as u32;
 const FREE_OF_STRANGERS_INTERVAL: Duration = Duration::from_millis(20);
+/// Cookies that are given: at once, and one each so often. Each is a frame to be sent, and one to be received by whose name
+/// was borrowed; a CN in a flood asks often enough to get one.
+const COOKIES_AT_ONCE: u32 = 64;
+const COOKIE_INTERVAL: Duration = Duration::from_micros(100);
 /// How long one may be under way: then it was lost.
 const HANDSHAKE_AGE_MAX: Duration = Duration::from_secs(5);
 /// How long it is remembered which Hello of an address was the newest. An older one leads to an offer that nobody can
@@ -90,6 +94,7 @@ pub(super) struct Keyed {
     /// What is done without a cookie.
     free: Allowance,
     free_of_strangers: Allowance,
+    cookies_left: Allowance,
     /// The newest Hello that led to an offer, by address. Only CNs whose key is known get here.
     newest: BTreeMap<Mac, Newest>,
 }
@@ -106,6 +111,7 @@ impl Keyed {
             ids: 0,
             free: Allowance::new(FREE_AT_ONCE, FREE_INTERVAL),
             free_of_strangers: Allowance::new(FREE_OF_STRANGERS_AT_ONCE, FREE_OF_STRANGERS_INTERVAL),
+            cookies_left: Allowance::new(COOKIES_AT_ONCE, COOKIE_INTERVAL),
             newest: BTreeMap::new(),
         }
     }
@@ -178,6 +184,10 @@ impl Responder {
         if crowded || (!stranger && !keyed.free.take(now)) {
             let nonces = &mut self.nonces;
             if !keyed.cookies.accept(cn, &frame[..MAC2_AT], &frame[MAC2_AT..], now, nonces) {
+                if !keyed.cookies_left.take(now) {
+                    self.counters.dropped_full += 1;
+                    return;
+                }
                 let sealed = keyed.cookies.give(cn, mac1, now, nonces);
                 let ack = Message::HelloAck(cookie_ack(hello));
                 outside.send_keyed(tx, &ack, COOKIE_FRAME_LEN, |frame| {
