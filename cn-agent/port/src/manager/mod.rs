@@ -308,7 +308,7 @@ mod tests {
     fn silence_ends() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let manager =
-            Manager::new(&format!("http://{}", listener.local_addr(, &Credentials::default()).unwrap()))
+            Manager::new(&format!("http://{}", listener.local_addr().unwrap()), &Credentials::default())
                 .unwrap();
         let sync = ComputeNodeSync {
             registration: 1,
