@@ -21,12 +21,21 @@ use cxloe_paging::uffd::{Event, EventBuffer, PAGE, Uffd};
 /// Messages taken in one go.
 const MESSAGES_MAX: usize = 64;
 
+/// A child that has not joined, as far as is known.
+#[derive(Debug)]
+struct Unjoined {
+    child: Kept,
+    uffd: Uffd,
+    /// Whether the agent has entered it among those it serves. It sends the copy before that, for it may be killed in between.
+    entered: bool,
+}
+
 /// The children of one space.
 #[derive(Debug)]
 pub struct Children {
     socket: OwnedFd,
     /// Those that have not joined.
-    kept: Vec<(Kept, Uffd)>,
+    kept: Vec<Unjoined>,
     /// Those whose agent has died.
     orphans: Vec<Uffd>,
 }
@@ -62,22 +71,28 @@ impl Children {
             }
             let uffd = came.take().and_then(|fd| Uffd::from_fd(fd).ok());
             if let Some((child, uffd)) = Kept::decode(&bytes).zip(uffd) {
-                self.kept.retain(|(other, _)| other.view != child.view);
-                self.kept.push((child, uffd));
+                self.kept.retain(|other| other.child.view != child.view);
+                self.kept.push(Unjoined { child, uffd, entered: false });
             }
         }
         if !self.kept.is_empty()
             && let Ok(known) = shared_state::joined(shared_state)
         {
-            self.kept.retain(|(child, _)| known.contains(&(child.view, false)));
+            self.kept.retain_mut(|kept| {
+                let (is_there, has_joined) =
+                    (known.contains(&(kept.child.view, false)), known.contains(&(kept.child.view, true)));
+                let has_ended = kept.entered && !is_there;
+                kept.entered |= is_there;
+                !has_joined && !has_ended
+            });
         }
     }
 
     /// The agent has died: who has not joined it cannot join its successor. To be called before that one is looked for.
     pub fn orphaned(&mut self, shared_state: BorrowedFd<'_>) {
         let known = shared_state::joined(shared_state).unwrap_or_default();
-        let orphans = self.kept.drain(..).filter(|(child, _)| !known.contains(&(child.view, true)));
-        for (child, uffd) in orphans {
+        let orphans = self.kept.drain(..).filter(|kept| !known.contains(&(kept.child.view, true)));
+        for Unjoined { child, uffd, .. } in orphans {
             // Whom the agent has left waiting asks again.
             let _ = uffd.wake(child.memory);
             self.orphans.push(uffd);

@@ -236,19 +236,19 @@ mod tests {
 
     #[test]
     fn memory_that_is_gone_is_not_another_programs() {
-        // A shell that becomes another program, under the same number, when it is told to.
+        // A shell that becomes another program, under the same number, when it is told to. It runs, and is mapped whole, once
+        // it says so.
         let mut child = Command::new("sh")
-            .args(["-c", "read line; exec sleep 1000"])
+            .args(["-c", "echo here; read line; exec sleep 1000"])
             .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::piped())
             .spawn()
             .unwrap();
-        let mut input = child.stdin.take().unwrap();
+        let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
         let child = Ends(child);
         let pid = child.0.id();
         let exe = || std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-        while exe().file_name() == std::env::current_exe().unwrap().file_name() {
-            std::thread::yield_now();
-        }
+        io::Read::read_exact(&mut output, &mut [0; 5]).unwrap();
         let before = exe();
         let maps = read_to_string(format!("/proc/{pid}/maps")).unwrap();
         let address = u64::from_str_radix(maps.split('-').next().unwrap(), 16).unwrap();

@@ -131,8 +131,10 @@ impl Space {
                 return;
             }
         };
+        // First of all: clearing the table of a large region takes a while, in which this agent may be killed.
+        let (expected, memory) = (self.free_view(), address..address + u64::from(pages) * PAGE_BYTES as u64);
+        self.keep(expected, &uffd, memory.clone());
         let mut follow = || {
-            let expected = self.free_view();
             let table = self.shared_state.table(expected.0).map_err(|error| error.to_string())?;
             // Stale entries are nobody's.
             (0..table.len()).for_each(|page| table.set(page, Entry::absent(NO_SLOT)));
@@ -145,7 +147,6 @@ impl Space {
             Ok((view, mapping)) => {
                 self.shared_state
                     .set_record(mapping.0, Some(Record { view: view.0, pid: 0, started: 0, address }));
-                self.keep(view, &uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
                 let KernelMemory::Private(memory) = &mut self.memory else { return };
                 memory.add(view, mapping, Mapped::new(uffd, address, 0, pages, 0, None));
                 self.changed = true;
@@ -154,7 +155,7 @@ impl Space {
             // Its probe page reads as zeros, by which it knows.
             Err(error) => {
                 tracing::error!(%error, region = self.options.region, "a forked process is not followed");
-                deny(&uffd, address..address + u64::from(pages) * PAGE_BYTES as u64);
+                deny(&uffd, memory);
             }
         }
     }

@@ -40,7 +40,7 @@ pub fn a_neighbour_comes_in_with_a_valid_token_only() -> Outcome {
     let for_a_compute_node = doors.token(&["--role", "cn"])?;
     refused(&join(&doors, "mn0", Some(&for_a_compute_node))?, "of role cn")?;
     let person = doors.token(&["--role", "viewer"])?;
-    refused(&join(&doors, "mn0", Some(&person))?, "role mn or cn")?;
+    refused(&join(&doors, "mn0", Some(&person))?, "role mn, cn or fm")?;
     ensure(!nodes()?.contains("memory_node_joined"), "somebody came in")?;
 
     let joined = join(&doors, "mn0", Some(&own))?;

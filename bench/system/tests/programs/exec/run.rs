@@ -75,8 +75,12 @@ impl Running {
 
     /// Waits for a line of its output.
     pub fn said(&self, words: &str) -> Outcome {
-        eventually(words, || String::from_utf8_lossy(&self.out()).contains(words).then_some(()))
-            .map_err(|error| format!("{error:?}; it said: {}", self.err()).into())
+        eventually(words, || String::from_utf8_lossy(&self.out()).contains(words).then_some(())).map_err(
+            |error| {
+                let out = String::from_utf8_lossy(&self.out()).into_owned();
+                format!("{error:?}; it said: {out}{}", self.err()).into()
+            },
+        )
     }
 
     /// How it ends.

@@ -154,6 +154,11 @@ pub fn a_child_that_only_a_dead_agent_knew_gets_no_zeros() -> Outcome {
     let program = compiled(&rig, "orphan", &[])?;
     let running = start(&rig, Sizes(64, 1), &["--wait", "10s"], &[text(&program)])?;
     running.said("waiting\n")?;
+    // The child runs as soon as the agent has been told of it. What counts is what the agent has heard of.
+    eventually("the agent knows the child", || {
+        let members = client::paging(&rig.socket(), None).ok()?.pop()?.members;
+        members.iter().any(|member| member.pid == 0).then_some(())
+    })?;
     rig.kill("agent")?;
     std::fs::write(rig.path("go"), "")?;
     running.said("refused\n")?;
