@@ -72,6 +72,10 @@ pub struct Args {
     #[arg(long, value_name = "on|off", default_value = "on")]
     rate_control: Switch,
 
+    /// Measure without keys: frames carry a checksum and are not sealed
+    #[arg(long)]
+    insecure: bool,
+
     /// Where report.json and report.html go
     #[arg(long, value_name = "DIR", default_value = "target/quickstart")]
     output: PathBuf,
@@ -163,11 +167,14 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         timeout: Duration::from_secs(10),
         rate_control: (args.rate_control == Switch::On).then(RateControl::default),
         identity: None,
-        node_key: None,
+        node_key: (!args.insecure).then(|| state.join("bench.key")),
     })?;
     let Connected { mut port, region, hpa, peer, lease } = connected;
     let info = port.link().info().clone();
     to_stdout!("  bench      on {bench}, link {} ({})", info.backend, info.detail);
+    if let Some(session) = port.engine().sessions().first() {
+        to_stdout!("  frames     {}", session.integrity);
+    }
     to_stdout!("  region     {} of {} on mn1", region.name, cxloe_fabric::model::human_bytes(region.size));
     to_stdout!("");
 

@@ -108,7 +108,8 @@ impl MemoryNode {
     /// # Errors
     /// When it does not, or does not run any more.
     pub fn pause(&self) -> Outcome {
-        Ok(self.process.pause()?)
+        self.process.pause()?;
+        Ok(())
     }
 
     /// Has it go on.
@@ -116,7 +117,8 @@ impl MemoryNode {
     /// # Errors
     /// When it does not, or does not run any more.
     pub fn resume(&self) -> Outcome {
-        Ok(self.process.resume()?)
+        self.process.resume()?;
+        Ok(())
     }
 
     /// Ends it with SIGKILL.

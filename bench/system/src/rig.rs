@@ -132,7 +132,12 @@ impl Rig {
     pub fn pause(&self, name: &str, pause: bool) -> Outcome {
         let running = self.running.borrow();
         let process = running.get(name).ok_or_else(|| format!("{name} does not run"))?;
-        Ok(if pause { process.pause()? } else { process.resume()? })
+        if pause {
+            process.pause()?
+        } else {
+            process.resume()?
+        }
+        Ok(())
     }
 
     /// The process id of a daemon.
