@@ -3,7 +3,7 @@
 //! becomes a port or a member leaves here for the worker; one that owns a mapped region stays as long as it likes.
 //!
 //! Who asks is who the kernel says it is (`caller`): memory that belongs to a user is that user's, root's and the agent's. One
-//! user has a share of the connections ([`places`]), so that none locks the others out, or root.
+//! user has a share of the connections (`places`), so that none locks the others out, or root.
 
 mod caller;
 mod context;
