@@ -83,11 +83,20 @@ impl Completions for Nothing {
     fn failed(&mut self, _: u64, _: OpError, _: &[u8]) {}
 }
 
-/// A Hello of somebody with a key of his own, from `from` to the memory node with `mn`.
-fn hello(from: Mac, mn: PublicKey, own: &Arc<NodeKey>, number: u64) -> Result<Vec<u8>, KeysError> {
+/// The Hello that somebody with the key `own` makes in the name of `from`, for the memory node at `to` with the key `mn`; another
+/// one for each `number`.
+///
+/// # Errors
+/// [`KeysError::NoHello`] when none comes of it.
+pub fn hello(
+    (from, to): (Mac, Mac),
+    mn: PublicKey,
+    own: &Arc<NodeKey>,
+    number: u64,
+) -> Result<Vec<u8>, KeysError> {
     let keys = KeyPair { own: Arc::clone(own), peer: mn, epoch_ns: 1_900_000_000_000_000_000 + number };
     let mut requester = Requester::new(RequesterConfig {
-        identity: Identity { own: from, peer: MN, ethertype: ETHERTYPE_DEFAULT },
+        identity: Identity { own: from, peer: to, ethertype: ETHERTYPE_DEFAULT },
         max_frame: 1514,
         streams: 4,
         instance: number,
@@ -110,7 +119,7 @@ pub fn hellos(kind: Kind, mn: PublicKey) -> Result<Vec<Vec<u8>>, KeysError> {
     let one = |number: u64| {
         let invented = Mac([2, 0xF0, 0, 0, (number >> 8) as u8, number as u8]);
         let from = if kind == Kind::InItsName { CN } else { invented };
-        let mut frame = hello(from, mn, &own, number)?;
+        let mut frame = hello((from, MN), mn, &own, number)?;
         match kind {
             Kind::Elsewhere => frame[..6].copy_from_slice(&NOBODY.0),
             Kind::WrongMac1 => frame[MAC1_AT] ^= 1,

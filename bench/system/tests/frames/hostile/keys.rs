@@ -4,64 +4,19 @@
 use std::collections::BTreeMap;
 use std::process::Command as Process;
 
+use cxloe_bench::keys::flood;
 use cxloe_lab::program;
 use cxloe_link::keys::node_key;
 use cxloe_system::node::keyed_port;
-use cxloe_wire::Transmit;
 use cxloe_wire::frame::PublicKey;
 use cxloe_wire::frame::keyed::{CALL_AT, HELLO_FRAME_LEN, MAC1_AT};
-use cxloe_wire::session::{Completions, Identity, KeyPair, NodeKey, Requester, RequesterConfig, Timing};
-use cxloe_wire::time::Time;
+use cxloe_wire::session::NodeKey;
 
 use super::*;
 
-/// Where frames go that a test sends itself.
-#[derive(Default)]
-struct Frames {
-    sent: Vec<Vec<u8>>,
-    slot: Vec<u8>,
-}
-
-impl Transmit for Frames {
-    fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
-        self.slot = vec![0; len];
-        Some(&mut self.slot)
-    }
-
-    fn commit(&mut self) {
-        self.sent.push(std::mem::take(&mut self.slot));
-    }
-}
-
-struct Nothing;
-
-impl Completions for Nothing {
-    fn read(&mut self, _: u64, _: &[u8]) {}
-    fn written(&mut self, _: u64) {}
-    fn failed(&mut self, _: u64, _: OpError, _: &[u8]) {}
-}
-
 /// A Hello that somebody with `own` makes in the name of `from`.
 fn keyed_hello(from: Mac, own: &Arc<NodeKey>, mn: PublicKey, seed: u64) -> Result<Vec<u8>, Failed> {
-    let keys = KeyPair { own: Arc::clone(own), peer: mn, epoch_ns: 1_900_000_000_000_000_000 + seed };
-    let mut requester = Requester::new(RequesterConfig {
-        identity: Identity { own: from, peer: MN, ethertype: ETHERTYPE_DEFAULT },
-        max_frame: 1514,
-        streams: 4,
-        instance: seed,
-        key: None,
-        keys: Some(keys),
-        timing: Timing::default(),
-        seed: seed.into(),
-    });
-    let (now, mut frames) = (Time(1), Frames::default());
-    requester.connect(now);
-    let job = requester.poll_handshake().ok_or("a handshake to be computed")?;
-    requester.handshake_done(job.run(), now);
-    requester.poll(now, &mut frames, &mut Nothing);
-    let hello = frames.sent.pop().ok_or("a Hello")?;
-    ensure(hello.len() == HELLO_FRAME_LEN, "a Hello of version 2")?;
-    Ok(hello)
+    Ok(flood::hello((from, MN), mn, own, seed)?)
 }
 
 pub fn strangers_without_the_key_get_nowhere() -> Outcome {
