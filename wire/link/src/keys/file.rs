@@ -100,25 +100,27 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    fn place(name: &str) -> PathBuf {
-        let dir = std::env::temp_dir().join(format!("cxloe-key-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&dir);
-        dir.join("deeper").join("node.key")
+    /// A folder that goes with the test, and a file in a folder of it that does not exist yet.
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deeper").join("node.key");
+        (dir, path)
     }
 
     #[test]
     fn a_key_is_made_once_and_read_from_then_on() {
-        let path = place("made");
+        let (_made, path) = place();
         let key = node_key(&path).unwrap();
         assert_eq!(node_key(&path).unwrap().to_bytes(), key.to_bytes());
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
-        assert_ne!(node_key(&place("other")).unwrap().public(), key.public());
+        let (_other, other) = place();
+        assert_ne!(node_key(&other).unwrap().public(), key.public());
     }
 
     #[test]
     fn a_key_that_others_may_read_and_a_file_without_one_are_refused() {
-        let path = place("refused");
+        let (_refused, path) = place();
         node_key(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         let error = node_key(&path).unwrap_err();

@@ -1,0 +1,167 @@
+//! What threads do: load and store words, go through pages, discard some, fork; and how a fault stops and wakes them.
+
+use cxloe_cn_core::pager::{Access, MappingId, ViewId};
+
+use super::{Doing, Event, Kernel, Kind, Thread, WORDS, load, store};
+
+impl Kernel {
+    /// One step of some thread or helper.
+    pub fn step(&mut self) {
+        self.resident_max = self.resident_max.max(self.resident());
+        if self.chance(200) {
+            let process = self.below(self.processes.len() as u64) as usize;
+            return self.help(process);
+        }
+        let thread = self.below(self.threads.len() as u64) as usize;
+        let Thread { process, doing, .. } = self.threads[thread];
+        if !self.processes[process].alive {
+            return;
+        }
+        match doing {
+            Doing::Stopped { .. } | Doing::Forking | Doing::Discarding { answered: false, .. } => {}
+            Doing::Discarding { page, answered: true } => {
+                self.take_away(process, page);
+                self.threads[thread].doing = Doing::Idle;
+            }
+            Doing::Idle if self.quiet => {}
+            Doing::Idle => self.act(thread, process),
+        }
+    }
+
+    fn act(&mut self, thread: usize, process: usize) {
+        // Some pages are used far more than others.
+        let page = match self.below(10) as u32 {
+            roll if roll < self.scanning => {
+                let page = self.threads[thread].scan;
+                self.threads[thread].scan = (page + 1) % self.pages;
+                page
+            }
+            roll if roll % 2 == 0 => self.below(u64::from(self.pages / 4)) as u32,
+            _ => self.below(self.pages.into()) as u32,
+        };
+        let discarding =
+            |t: &Thread| matches!(t.doing, Doing::Discarding { page: other, .. } if other == page);
+        if self.threads.iter().any(discarding) {
+            return;
+        }
+        match self.below(1000) {
+            0..4 => {
+                // Nobody else uses the page meanwhile: what they would find is anybody's guess.
+                let uses =
+                    |t: &Thread| matches!(t.doing, Doing::Stopped { page: other, .. } if other == page);
+                let shares = |t: &Thread| self.kind == Kind::Shared || t.process == process;
+                if !self.threads.iter().any(|t| shares(t) && uses(t)) {
+                    *self.expected(process, page) = [0; WORDS];
+                    self.threads[thread].doing = Doing::Discarding { page, answered: false };
+                    self.processes[process].events.push_back(Event::Discard { page, thread });
+                }
+            }
+            4..6 if self.forks_left > 0 && self.processes.len() < self.processes_max => {
+                self.fork(thread, process);
+            }
+            roll => {
+                let word = self.below(WORDS as u64) as usize;
+                let value = (roll % 2 == 0).then(|| {
+                    self.values += 1;
+                    self.values
+                });
+                self.access(thread, page, word, value);
+            }
+        }
+    }
+
+    fn fork(&mut self, thread: usize, parent: usize) {
+        // A fork while a page is being discarded is left out: what the child finds there is anybody's guess.
+        let busy =
+            |t: &Thread| t.process == parent && matches!(t.doing, Doing::Discarding { .. } | Doing::Forking);
+        if self.kind == Kind::Shared || self.threads.iter().any(busy) {
+            return;
+        }
+        self.forks_left -= 1;
+        // The numbers come with the event.
+        let child = self.process(MappingId(u16::MAX), ViewId(u16::MAX), 2);
+        self.processes[child].ptes = self.processes[parent].ptes.clone();
+        self.processes[child].expected = self.processes[parent].expected.clone();
+        // It runs when the event has been read, and its helper comes later.
+        (self.processes[child].alive, self.processes[child].joined) = (false, false);
+        self.processes[parent].changing = true;
+        self.processes[parent].events.push_back(Event::Fork(child));
+        self.threads[thread].doing = Doing::Forking;
+    }
+
+    /// A load or store of one word, or a fault.
+    pub(super) fn access(&mut self, thread: usize, page: u32, word: usize, value: Option<u64>) {
+        let process = self.threads[thread].process;
+        let write = value.is_some();
+        let pte = &self.processes[process].ptes[page as usize];
+        if pte.poisoned {
+            self.sigbus += 1;
+            self.threads[thread].doing = Doing::Idle;
+            // The data is lost, and the thread knows.
+            return;
+        }
+        let cached = self.kind == Kind::Shared && self.cache[page as usize].is_some();
+        let access = match () {
+            () if !pte.present && cached => Access::Unmapped,
+            () if !pte.present => Access::Missing,
+            () if write && pte.protected => Access::Protected,
+            () => {
+                self.threads[thread].doing = Doing::Idle;
+                return self.touch(process, page, word, value);
+            }
+        };
+        self.threads[thread].doing = Doing::Stopped { page, word, value };
+        self.processes[process].events.push_back(Event::Fault { page, access, write });
+    }
+
+    fn touch(&mut self, process: usize, page: u32, word: usize, value: Option<u64>) {
+        let expected = self.expected(process, page)[word];
+        if let Some(value) = value {
+            self.expected(process, page)[word] = value;
+        }
+        let content = match self.kind {
+            Kind::Shared => self.cache[page as usize].as_mut(),
+            Kind::Private => self.processes[process].ptes[page as usize].own.as_mut(),
+        };
+        let Some(content) = content else {
+            return self.wrong(format!("page {page} is mapped and has no content"));
+        };
+        match value {
+            Some(value) => {
+                store(content, word, value);
+                self.writes += 1;
+            }
+            None => {
+                let found = load(content, word);
+                self.reads += 1;
+                if found != expected {
+                    self.wrong(format!(
+                        "process {process} reads {found} at page {page} word {word}, not {expected}"
+                    ));
+                }
+            }
+        }
+    }
+
+    /// Wakes the threads of a process that wait for a page: they try again.
+    pub(super) fn wake_threads(&mut self, process: usize, page: u32) {
+        // An event not yet read goes with the thread that it was for.
+        let events = &mut self.processes[process].events;
+        events.retain(|event| !matches!(event, Event::Fault { page: at, .. } if *at == page));
+        let stopped = |thread: &Thread| match thread.doing {
+            Doing::Stopped { page: at, word, value } if thread.process == process && at == page => {
+                Some((word, value))
+            }
+            _ => None,
+        };
+        let woken: Vec<_> = self.threads.iter().map(stopped).enumerate().collect();
+        for (thread, again) in woken {
+            let Some((word, value)) = again else { continue };
+            self.threads[thread].doing = Doing::Idle;
+            // At once, or later and then perhaps elsewhere.
+            if self.chance(800) {
+                self.access(thread, page, word, value);
+            }
+        }
+    }
+}

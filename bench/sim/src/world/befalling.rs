@@ -1,0 +1,182 @@
+//! What befalls the nodes and the network between them, and when.
+
+use std::time::Duration;
+
+use cxloe_wire::frame::Mac;
+use cxloe_wire::time::Time;
+
+use super::World;
+use crate::control::manager::Kill;
+use crate::control::message::Caller;
+use crate::memory_node::MemoryNode;
+use crate::plan;
+use crate::trace::Name;
+use crate::trouble::{self, Trouble, pick};
+
+impl World<'_> {
+    pub(super) fn next_trouble(&self) -> Option<Time> {
+        self.healed_at.or((self.troubles.count > 0).then_some(self.trouble_at))
+    }
+
+    pub(super) fn befall(&mut self, now: Time) {
+        if self.healed_at.take().is_some() {
+            self.say(|| "all paths are whole again".into());
+            self.net.heal_all();
+            self.restore_keys();
+            return;
+        }
+        let r = &mut self.random;
+        self.troubles.count -= 1;
+        self.trouble_at = now + trouble::interval(r);
+        let (cn, mn) = (r.below(self.cns.len() as u64) as usize, r.below(self.mns.len() as u64) as usize);
+        match self.troubles.draw(r) {
+            None => {}
+            Some(Trouble::Cut) => self.cut(now, cn, mn),
+            Some(Trouble::CutOff) => {
+                let addresses: Vec<Mac> = self.cns[cn].addresses().collect();
+                let until = now + Duration::from_micros(pick(r, &[500, 20_000, 200_000, 7_000_000]));
+                self.net.partition(&addresses);
+                self.healed_at = Some(until);
+                self.tally.figures.cuts += 1;
+                self.say(|| format!("cn{cn} is cut off until {until}"));
+            }
+            Some(Trouble::Goodbye) => {
+                self.mns[mn].say_goodbye(now);
+                self.tally.figures.goodbyes += 1;
+                self.say(|| format!("mn{mn} says goodbye"));
+            }
+            Some(Trouble::Storm) => {
+                let path = plan::storm(r);
+                self.net.set_default_path(path);
+                self.tally.figures.weather += 1;
+                self.say(|| format!("from here on: {}, delay {:?}", path.faults, path.delay));
+            }
+            Some(Trouble::RestartKept) => {
+                if r.below(2) == 0 {
+                    // With other limits than before.
+                    self.mns[mn].config.streams_max = 1 + r.below(3) as u8;
+                    self.mns[mn].config.max_frame = pick(r, &[200, 700, plan::FRAME_MTU]);
+                }
+                self.mns[mn].hang_up(now, &mut self.control);
+                self.mns[mn].restart(true);
+                self.tally.figures.restarts_kept += 1;
+                self.say(|| format!("mn{mn} restarts with its pool"));
+            }
+            Some(Trouble::RestartLost) => {
+                self.mns[mn].hang_up(now, &mut self.control);
+                self.mns[mn].restart(false);
+                self.tally.figures.restarts_lost += 1;
+                self.say(|| format!("mn{mn} restarts without its pool"));
+            }
+            Some(Trouble::Kill) => {
+                self.cns[cn].is_killed(now, &mut self.control, self.tally);
+                self.tally.figures.kills += 1;
+                self.say(|| format!("cn{cn} is killed and starts anew"));
+            }
+            Some(Trouble::Pause) => {
+                let (is_cn, until) = (r.below(2) == 0, now + trouble::duration(r));
+                let (node, name) = if is_cn {
+                    (&mut self.cns[cn].paused_until, Name(Name::cn(cn)))
+                } else {
+                    (&mut self.mns[mn].paused_until, Name(Name::mn(mn)))
+                };
+                *node = until;
+                self.tally.figures.pauses += 1;
+                self.say(|| format!("{name} stands still until {until}"));
+            }
+            Some(Trouble::Replace) => {
+                let told = r.below(2) == 0;
+                let replaced = self.cns[cn].replace_region(mn, told, &self.mns);
+                self.tally.figures.replaced += u64::from(replaced);
+                self.say(|| format!("cn{cn} gets another region on mn{mn}"));
+            }
+            Some(Trouble::Manager) => {
+                let Some(fabric) = &mut self.fabric else { return };
+                let at = pick(r, &[Kill::Now, Kill::BeforeCommit, Kill::AfterCommit]);
+                fabric.manager.kill(now, at, trouble::duration(r));
+                self.tally.figures.managers_killed += 1;
+                self.say(|| format!("the manager is to be killed: {at:?}"));
+            }
+            Some(Trouble::WrongManager) => {
+                let (empty, copies) = (r.below(2) == 0, r.below(3) == 0);
+                let (lasts, away) = (trouble::duration(r), trouble::duration(r));
+                let Some(fabric) = &mut self.fabric else { return };
+                // Who has never followed anybody follows whoever comes first.
+                let state = fabric.manager.state();
+                let all_follow = self.mns.iter().all(MemoryNode::has_followed)
+                    && self.cns.iter().all(|cn| cn.has_followed(state));
+                if all_follow && fabric.manager.mislead(now, empty, lasts, away) {
+                    self.tally.figures.managers_killed += 1;
+                    self.say(|| format!("the manager has another store for {lasts:?}, empty: {empty}"));
+                }
+                let Some(fabric) = &mut self.fabric else { return };
+                if copies {
+                    fabric.manager.copy_store();
+                }
+            }
+            Some(Trouble::ManagerAway) => {
+                let whose = match r.below(3) {
+                    0 => None,
+                    1 => Some(Caller::Cn(cn)),
+                    _ => Some(Caller::Mn(mn)),
+                };
+                let until = now + trouble::duration(r);
+                self.control.cut(whose, until);
+                self.tally.figures.managers_away += 1;
+                self.say(|| {
+                    let whose = whose.map_or_else(|| "everybody".to_owned(), |whose| whose.to_string());
+                    format!("the manager is out of reach of {whose} until {until}")
+                });
+            }
+            Some(Trouble::Forgery | Trouble::Replay | Trouble::Flood | Trouble::Impostor)
+                if self.intruder.is_none() => {}
+            Some(trouble @ (Trouble::Forgery | Trouble::Replay | Trouble::Flood | Trouble::Impostor)) => {
+                self.intrude(trouble, cn, mn, now);
+            }
+            Some(Trouble::Revocation) => {
+                let until = now + trouble::duration(r);
+                let revoked = [self.cns[cn].mac];
+                self.mns.iter_mut().for_each(|mn| mn.revoke(&revoked));
+                self.healed_at = Some(until);
+                self.tally.figures.revocations += 1;
+                self.say(|| format!("the key of cn{cn} is taken back until {until}"));
+                self.intrude(Trouble::Revocation, cn, mn, now);
+            }
+            Some(Trouble::Weather) => {
+                let path = plan::weather(r);
+                self.net.set_default_path(path);
+                self.tally.figures.weather += 1;
+                self.say(|| format!("from here on: {}, delay {:?}", path.faults, path.delay));
+            }
+        }
+    }
+
+    fn cut(&mut self, now: Time, cn: usize, mn: usize) {
+        let mn_mac = self.mns[mn].mac;
+        // All of a node's queues, or one of them: then its other sessions go on.
+        let mut addresses: Vec<Mac> = self.cns[cn].addresses().collect();
+        let r = &mut self.random;
+        if addresses.len() > 1 && r.below(2) == 0 {
+            addresses = vec![pick(r, &addresses)];
+        }
+        let (paths, of) = (addresses.len(), if addresses.len() == 1 { "path" } else { "paths" });
+        let what = match r.below(3) {
+            0 => {
+                addresses.iter().for_each(|cn| self.net.cut(*cn, mn_mac));
+                format!("{paths} {of} from cn{cn} to mn{mn} cut")
+            }
+            1 => {
+                addresses.iter().for_each(|cn| self.net.cut(mn_mac, *cn));
+                format!("{paths} {of} from mn{mn} to cn{cn} cut")
+            }
+            _ => {
+                self.net.partition(&[mn_mac]);
+                format!("mn{mn} is cut off")
+            }
+        };
+        let until = now + trouble::duration(r);
+        self.healed_at = Some(until);
+        self.tally.figures.cuts += 1;
+        self.say(|| format!("{what} until {until}"));
+    }
+}

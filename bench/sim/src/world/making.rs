@@ -1,0 +1,190 @@
+//! The nodes, the network and the manager of a run, as planned.
+
+use std::time::Duration;
+
+use cxloe_fabric::model::DeviceKind;
+use cxloe_link::sim::SimNetwork;
+use cxloe_link::{Link, join_queues};
+use cxloe_wire::frame::{ETHERTYPE_DEFAULT, Mac};
+use cxloe_wire::random::Random;
+use cxloe_wire::session::{Identity, PreSharedKey, RequesterConfig, ResponderConfig};
+use cxloe_wire::time::Time;
+
+use super::World;
+use crate::compute_node::ComputeNode;
+use crate::control::manager::ManagerNode;
+use crate::control::network::{Conditions, ControlNetwork};
+use crate::control::operator::Operator;
+use crate::fabric::Fabric;
+use crate::intruder::Intruder;
+use crate::layout::Layout;
+use crate::memory_node::MemoryNode;
+use crate::mistake::Mistake;
+use crate::node_keys;
+use crate::plan::{CnPlan, Plan};
+use crate::tally::Tally;
+use crate::trace::{Name, Trace};
+
+/// After the trouble is over everything must have ended within this time.
+const SETTLE: Duration = Duration::from_secs(5);
+/// A run that takes longer than this, in virtual time, and what its operations may take, never ends.
+const RUN_MAX: Duration = Duration::from_secs(600);
+
+/// The key of those who seal their frames.
+const KEY: &[u8] = b"sixteen bytes or more";
+
+impl<'a> World<'a> {
+    /// Nodes and network as planned. What happens is counted in `tally` and told to `trace`.
+    pub fn new(plan: &Plan, tally: &'a mut Tally, trace: Trace) -> World<'a> {
+        let seed = plan.seed;
+        let net = SimNetwork::new(seed);
+        net.set_default_path(plan.path);
+        if trace.is_on() {
+            let trace = trace.clone();
+            net.on_trace(move |frame| trace.frame(frame));
+        }
+        let maker = Maker {
+            plan,
+            net: &net,
+            trace: &trace,
+            mn_macs: (0..plan.mns.len()).map(Name::mn).collect(),
+            cn_macs: (0..plan.cns.len()).map(Name::cn).collect(),
+            key: (plan.sealed && !plan.keyed).then(|| KEY.into()),
+        };
+        let mns = (0..plan.mns.len()).map(|i| maker.memory_node(i)).collect();
+        let cns: Vec<_> = (0..plan.cns.len()).map(|i| maker.compute_node(i)).collect();
+        let conditions = plan.fabric.as_ref().map_or(Conditions::GOOD, |fabric| fabric.conditions);
+        let control = ControlNetwork::new(Random::part(seed, 3000), conditions, trace.clone());
+        let fabric = maker.fabric();
+        let intruder =
+            plan.keyed.then(|| Intruder::new(&net, plan.intruder, plan.mistake, Random::part(seed, 7_100)));
+        let paced = plan.cns.iter().any(|cn| cn.pacing.is_some());
+        let mut random = Random::part(seed, 2);
+        let trouble_at = Time(random.below(5_000_000));
+        World {
+            net,
+            random,
+            mns,
+            batch: plan.batch,
+            control,
+            fabric,
+            intruder,
+            accepts_unknown: plan.mistake == Some(Mistake::AcceptsUnknownKeys),
+            max_frame: plan.max_frame,
+            troubles: plan.troubles,
+            settle: SETTLE + plan.timing.dead_after * 2,
+            trouble_at,
+            healed_at: None,
+            sample_at: if paced { Time::ZERO } else { Time(u64::MAX) },
+            quotas: cns.iter().map(|cn| cn.quota).collect(),
+            cns,
+            end: Time::ZERO + RUN_MAX + longest(plan),
+            steps: 0,
+            standing: 0,
+            tally,
+            trace,
+        }
+    }
+}
+
+/// The longest time that a compute node may need to make its operations.
+fn longest(plan: &Plan) -> Duration {
+    let making = |cn: &CnPlan| (cn.pause * 4).saturating_mul(cn.operations.min(u32::MAX.into()) as u32);
+    plan.cns.iter().map(making).max().unwrap_or_default()
+}
+
+/// What all nodes of a run are made from.
+struct Maker<'a> {
+    plan: &'a Plan,
+    net: &'a SimNetwork,
+    trace: &'a Trace,
+    mn_macs: Vec<Mac>,
+    cn_macs: Vec<Mac>,
+    key: Option<PreSharedKey>,
+}
+
+impl Maker<'_> {
+    fn memory_node(&self, i: usize) -> MemoryNode {
+        let plan = self.plan;
+        let (own, node) = (self.mn_macs[i], &plan.mns[i]);
+        let link = self.net.attach(own, node.port).expect("a new address");
+        let config = ResponderConfig {
+            early_buffers: node.early_buffers,
+            key: self.key.clone(),
+            node_key: plan.keyed.then(|| node_keys::key_of(own)),
+            ..ResponderConfig::new(own, plan.max_frame, 0, plan.seed ^ (0x100 + i as u64))
+        };
+        let mut mn = match &plan.fabric {
+            None => MemoryNode::new(i, link, config, self.cn_macs.clone(), plan.shape),
+            Some(fabric) => {
+                let kind = if fabric.is_whole(i, plan) { DeviceKind::Sld } else { DeviceKind::Mld };
+                let random = Random::part(plan.seed, 1000 + i as u64);
+                MemoryNode::managed(i, link, config, fabric.extents, kind, random, self.trace.clone())
+            }
+        };
+        mn.slow_down(node.service);
+        mn.watch_queue(node.congestion);
+        mn.know_multi(node.multi);
+        if plan.keyed {
+            mn.admit(node_keys::admitted(&self.cn_macs));
+        }
+        if plan.intruder {
+            mn.take_time_for_handshakes();
+        }
+        plan.mistake.into_iter().for_each(|mistake| mn.plant(mistake));
+        mn
+    }
+
+    fn compute_node(&self, i: usize) -> ComputeNode {
+        let (plan, seed) = (self.plan, self.plan.seed);
+        let (own, node) = (self.cn_macs[i], &plan.cns[i]);
+        let link = |shard| self.net.attach(own.shard(shard), node.port).expect("a new address");
+        let links = (0..node.queues).map(|shard| Box::new(link(shard)) as Box<dyn Link>).collect();
+        let link = join_queues(links).expect("descriptors are to be had");
+        let requesters = self.mn_macs.iter().map(|peer| self.requester(i, *peer)).collect();
+        let layout = match &plan.fabric {
+            None => Layout::new(self.mn_macs.len(), plan.interleave, i),
+            Some(_) => Layout::default(),
+        };
+        let random = Random::part(seed, 10 + i as u64);
+        let mut cn =
+            ComputeNode::new(i, link, node, requesters, layout, plan.shape, random, self.trace.clone());
+        if plan.all_succeed {
+            cn.expect_success();
+        }
+        if plan.fabric.is_some() {
+            cn.follow_manager(Random::part(seed, 2000 + i as u64), self.trace.clone());
+        }
+        if let Some(paging) = node.paging {
+            cn.map(paging, Random::part(seed, 4000 + i as u64), Random::part(seed, 5200 + i as u64));
+        }
+        plan.mistake.into_iter().for_each(|mistake| cn.plant(mistake));
+        cn
+    }
+
+    fn requester(&self, i: usize, peer: Mac) -> RequesterConfig {
+        let (plan, own) = (self.plan, self.cn_macs[i]);
+        RequesterConfig {
+            identity: Identity { own, peer, ethertype: ETHERTYPE_DEFAULT },
+            max_frame: plan.max_frame,
+            streams: plan.cns[i].streams,
+            instance: 1 + i as u64,
+            key: self.key.clone(),
+            keys: plan.keyed.then(|| node_keys::pair_of(own, peer)),
+            timing: plan.timing,
+            seed: (plan.seed ^ peer.to_u64().rotate_left(16)).into(),
+        }
+    }
+
+    /// The manager and who gives it orders, where the plan has them.
+    fn fabric(&self) -> Option<Fabric> {
+        let (plan, seed) = (self.plan, self.plan.seed);
+        let fabric = plan.fabric.as_ref()?;
+        let mut manager = ManagerNode::new(seed, fabric.node_timeout_ms, self.trace.clone());
+        plan.mistake.into_iter().for_each(|mistake| manager.plant(mistake));
+        let wanted = fabric.wanted(plan);
+        let random = Random::part(seed, 3001);
+        let operator = Operator::new(wanted, fabric.orders, fabric.interval, random, self.trace.clone());
+        Some(Fabric { manager, operator })
+    }
+}
