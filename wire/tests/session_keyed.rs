@@ -8,7 +8,8 @@ use std::time::Duration;
 use cxloe_wire::frame::keyed::{ACK_FRAME_LEN, CALL_AT, COOKIE_FRAME_LEN, HELLO_FRAME_LEN, MAC1_AT, MAC2_AT};
 use cxloe_wire::frame::{Command, HelloStatus, Mac, PublicKey};
 use cxloe_wire::session::{
-    KeyPair, NodeKey, RequesterConfig, ResponderConfig, ResponderEvent, SessionEvent, Timing,
+    KeyPair, NodeKey, RequesterConfig, ResponderConfig, ResponderEvent, SessionEvent,
+    Timing,
 };
 use session_common::*;
 
@@ -417,4 +418,39 @@ fn a_flood_without_mac1_costs_nothing_and_keeps_nobody_out() {
     assert!(!p.responder.has_handshakes() && p.take_down().is_empty());
     p.run(50 * MS);
     assert!(p.requester.is_open());
+}
+
+/// An answer that somebody forges does not stand in the way of the genuine one, whichever comes first, and however many
+/// there are: no second Hello is needed.
+#[test]
+fn forged_answers_do_not_keep_the_genuine_one_out() {
+    for (before, after) in [(1, 0), (5, 5), (0, 12), (200, 0)] {
+        let mut p = keyed();
+        let hello = hello_of(&mut p);
+        p.deliver_up([&hello]);
+        p.compute();
+        let genuine = p.take_down().pop().expect("an answer");
+        assert_eq!(genuine.len(), ACK_FRAME_LEN);
+        // Behind the checksum, which anybody can compute.
+        let forged = |number: usize| {
+            let mut forged = genuine.clone();
+            forged[ACK_FRAME_LEN - 1 - number % 40] ^= 1 + (number / 40) as u8;
+            forged
+        };
+        let mut all: Vec<Vec<u8>> = (0..before).map(forged).collect();
+        all.push(genuine.clone());
+        // The genuine one once more: as good as the first.
+        all.extend((before..before + after).map(forged).chain([genuine.clone()]));
+        p.deliver_down(&all);
+        for _ in 0..all.len() {
+            p.compute();
+        }
+        p.poll();
+        let start = p.take_up();
+        assert_eq!(codes(&start), [Command::Start], "{before} before, {after} after");
+        p.deliver_up(&start);
+        let ack = p.take_down();
+        p.deliver_down(&ack);
+        assert!(p.requester.is_open());
+    }
 }
