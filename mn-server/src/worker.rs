@@ -17,7 +17,7 @@ use cxloe_link::pfc::PfcSocket;
 use cxloe_link::wait::{Idle, WaitStyle, Waiter};
 use cxloe_link::{Link, LinkCounters, LinkError, echo};
 use cxloe_wire::frame::{Mac, source};
-use cxloe_wire::session::{ResponderCounters, ResponderEvent, SessionStatus};
+use cxloe_wire::session::{HelloSieve, ResponderCounters, ResponderEvent, SessionStatus};
 use cxloe_wire::time::Time;
 use serde::{Deserialize, Serialize};
 
@@ -150,6 +150,7 @@ impl WorkerHandle {
             own,
             waiter: Waiter::new(options.wait),
             housekeeping_at: Time::ZERO,
+            flooded: false,
             reopened: 0,
             refused: BTreeMap::new(),
         };
@@ -224,6 +225,8 @@ struct Worker {
     /// Computes for sessions between keys; `None` without a key.
     handshaker: Option<Handshaker<()>>,
     housekeeping_at: Time,
+    /// Whether there is a flood of Hellos, of which the kernel lets a share through.
+    flooded: bool,
     /// How often the link had been opened again when this was last looked at.
     reopened: u32,
     /// CNs that were refused for the key that they showed, or for none, and when that was said.
@@ -306,6 +309,9 @@ impl Worker {
     /// Has Diffie-Hellman done, and answers where it has been.
     #[inline]
     fn shake_hands(&mut self, now: Time) -> Result<(), LinkError> {
+        if let Some(sieve) = self.service.responder().hello_sieve() {
+            self.sift(sieve.as_ref());
+        }
         let Some(handshaker) = &mut self.handshaker else { return Ok(()) };
         while let Some(job) = self.service.responder().poll_handshake() {
             handshaker.compute((), job);
@@ -316,6 +322,32 @@ impl Worker {
             any = true;
         }
         if any { self.link.flush() } else { Ok(()) }
+    }
+
+    /// Has the kernel drop Hellos of a flood, or none any more, where the link can.
+    #[cold]
+    fn sift(&mut self, sieve: Option<&HelloSieve>) {
+        let index = self.options.index;
+        match self.link.sift(sieve) {
+            Ok(true) => {
+                let flooded = sieve.is_some();
+                if flooded != self.flooded {
+                    self.flooded = flooded;
+                    if flooded {
+                        tracing::warn!(
+                            worker = index,
+                            "a flood of Hellos: the kernel lets a share of them through until it is over; sessions go on, and \
+                             nodes that call get through"
+                        );
+                    } else {
+                        tracing::info!(worker = index, "the flood of Hellos is over");
+                    }
+                }
+            }
+            // It is looked at each of them, as before.
+            Ok(false) => {}
+            Err(error) => tracing::debug!(worker = index, %error, "all Hellos are let through"),
+        }
     }
 
     /// Has others told if too many frames wait.
@@ -340,6 +372,8 @@ impl Worker {
         let info = self.link.info();
         self.own = info.mac;
         self.service.responder().set_max_frame(info.max_frame);
+        // Its socket is another one.
+        self.service.responder().forget_sieve();
         if let Some(Err(error)) = self.pfc.as_mut().map(|pfc| pfc.reopen(&info.interface)) {
             tracing::warn!(worker = self.options.index, %error, "no PFC frames are sent until the link is opened again");
         }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use cxloe_wire::frame::keyed::{ACK_FRAME_LEN, CALL_AT, COOKIE_FRAME_LEN, HELLO_FRAME_LEN, MAC1_AT, MAC2_AT};
 use cxloe_wire::frame::{Command, HelloStatus, Mac, PublicKey};
 use cxloe_wire::session::{
-    KeyPair, NodeKey, RequesterConfig, ResponderConfig, ResponderEvent, SessionEvent, Timing,
+    KeyPair, NodeKey, OpError, Rejected, RequesterConfig, ResponderConfig, ResponderEvent, SessionEvent,
+    Timing,
 };
 use session_common::*;
 
@@ -417,4 +418,74 @@ fn a_flood_without_mac1_costs_nothing_and_keeps_nobody_out() {
     assert!(!p.responder.has_handshakes() && p.take_down().is_empty());
     p.run(50 * MS);
     assert!(p.requester.is_open());
+}
+
+/// An answer that somebody forges does not stand in the way of the genuine one, whichever comes first, and however many
+/// there are: no second Hello is needed.
+#[test]
+fn forged_answers_do_not_keep_the_genuine_one_out() {
+    for (before, after) in [(1, 0), (5, 5), (0, 12), (200, 0)] {
+        let mut p = keyed();
+        let hello = hello_of(&mut p);
+        p.deliver_up([&hello]);
+        p.compute();
+        let genuine = p.take_down().pop().expect("an answer");
+        assert_eq!(genuine.len(), ACK_FRAME_LEN);
+        // Behind the checksum, which anybody can compute.
+        let forged = |number: usize| {
+            let mut forged = genuine.clone();
+            forged[ACK_FRAME_LEN - 1 - number % 40] ^= 1 + (number / 40) as u8;
+            forged
+        };
+        let mut all: Vec<Vec<u8>> = (0..before).map(forged).collect();
+        all.push(genuine.clone());
+        // The genuine one once more: as good as the first.
+        all.extend((before..before + after).map(forged).chain([genuine.clone()]));
+        p.deliver_down(&all);
+        for _ in 0..all.len() {
+            p.compute();
+        }
+        p.poll();
+        let start = p.take_up();
+        assert_eq!(codes(&start), [Command::Start], "{before} before, {after} after");
+        p.deliver_up(&start);
+        let ack = p.take_down();
+        p.deliver_down(&ack);
+        assert!(p.requester.is_open());
+    }
+}
+
+/// A memory node that is barred is spoken with no more: its session ends, what is unanswered fails as if it had gone silent,
+/// and it is not called, not without keys either, until it is not barred any more.
+#[test]
+fn who_is_barred_is_not_spoken_with() {
+    let mut p = keyed();
+    p.connect();
+    p.read(0, 0x40, 1);
+    p.take_up();
+    p.requester.bar(true, p.now);
+    assert!(p.requester.deadline() <= p.now, "at once");
+    // As its key is not told any more.
+    p.requester.set_keys(None, p.now);
+    p.poll();
+    assert!(!p.requester.is_open());
+    assert_eq!(p.done.0, [Done::Failed(1, OpError::SessionDead, vec![])]);
+    assert_eq!(p.events(), [SessionEvent::Barred]);
+    let refused = p.requester.read(0, 0x40, 2, p.now, &mut p.up);
+    assert_eq!(refused, Err(Rejected::NotConnected));
+    // It is told the end, under the keys of the session, and that is all.
+    let mut sent = p.take_up();
+    for _ in 0..200 {
+        p.pass(100 * MS);
+        p.requester.connect(p.now);
+        p.poll();
+        sent.extend(p.take_up());
+    }
+    assert!(sent.len() <= 3 && codes(&sent).iter().all(|code| *code == Command::Bye), "{:?}", codes(&sent));
+
+    p.requester.bar(false, p.now);
+    p.requester.set_keys(keyed_cn().keys, p.now);
+    p.run(100 * MS);
+    assert!(p.requester.is_open());
+    assert_eq!(p.requester.status().integrity, "sealed");
 }

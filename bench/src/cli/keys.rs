@@ -132,6 +132,18 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
                 times.max_us
             );
         }
+        for (what, times, over) in [
+            ("with a change of keys", &found.worst_with, found.worst_with_over_1ms),
+            ("without, in the same turns", &found.worst_without, found.worst_without_over_1ms),
+        ] {
+            to_stdout!(
+                "  the longest read of each 5 ms {what}: {}, p50 {:.1} us, p99 {:.1} us, longest {:.1} us, {over} over 1 ms",
+                times.count,
+                times.p50_us,
+                times.p99_us,
+                times.max_us
+            );
+        }
         changed = Some(found);
     }
     drop(site);

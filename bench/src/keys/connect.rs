@@ -41,7 +41,7 @@ pub struct UnderFlood {
     pub reads_per_s: Vec<f64>,
     /// Their median.
     pub reads_median_per_s: f64,
-    /// That over the median of the same flood to nobody.
+    /// The median, over the turns, of what it is of the same flood to nobody in the same turn.
     pub reads_over_elsewhere: f64,
 }
 
@@ -91,16 +91,19 @@ pub fn under_floods(
         all.get(all.len() / 2).copied().unwrap_or_default()
     };
     let medians: Vec<f64> = reads.iter().map(|reads| median(reads.clone())).collect();
-    let elsewhere = medians[1];
+    let elsewhere = reads[1].clone();
+    let of_elsewhere = |reads: &[f64]| {
+        median(reads.iter().zip(&elsewhere).map(|(reads, elsewhere)| reads / elsewhere.max(1.0)).collect())
+    };
     let all = Kind::ALL.into_iter().zip(rates).zip(times.into_iter().zip(reads)).zip(medians);
     Ok(all
         .map(|(((flood, hellos_per_s), (times, reads_per_s)), median)| UnderFlood {
             flood,
             hellos_per_s,
             connect: Times::of(times),
+            reads_over_elsewhere: of_elsewhere(&reads_per_s),
             reads_per_s,
             reads_median_per_s: median,
-            reads_over_elsewhere: median / elsewhere.max(1.0),
         })
         .collect())
 }

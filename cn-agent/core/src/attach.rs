@@ -11,7 +11,7 @@
 //! anything moving. Only decoders that are committed are routed. What a CXL device of this machine serves of it is no route
 //! but local memory, and calls no memory node.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::string::ToString;
 use alloc::sync::Arc;
@@ -58,6 +58,8 @@ pub struct StationKeys {
     pub named: BTreeMap<Mac, PublicKey>,
     /// Public keys of memory nodes that the manager has told.
     pub told: BTreeMap<Mac, PublicKey>,
+    /// Memory nodes whose key the manager has taken back: they are not spoken with, nor without keys, until they have another.
+    pub revoked: BTreeSet<Mac>,
     /// What the clock of the wall showed at [`Time::ZERO`], in nanoseconds since the Unix epoch.
     pub epoch_ns: u64,
 }
@@ -65,7 +67,35 @@ pub struct StationKeys {
 impl StationKeys {
     /// None.
     pub fn none(entropy: Entropy) -> StationKeys {
-        StationKeys { entropy, own: None, named: BTreeMap::new(), told: BTreeMap::new(), epoch_ns: 0 }
+        StationKeys {
+            entropy,
+            own: None,
+            named: BTreeMap::new(),
+            told: BTreeMap::new(),
+            revoked: BTreeSet::new(),
+            epoch_ns: 0,
+        }
+    }
+
+    /// Takes over what the manager tells of some memory nodes: their keys; none where it has taken the key back.
+    fn hear(&mut self, told: BTreeMap<Mac, Option<PublicKey>>) {
+        for (mac, key) in told {
+            match key {
+                Some(key) => {
+                    self.told.insert(mac, key);
+                    self.revoked.remove(&mac);
+                }
+                None => {
+                    self.told.remove(&mac);
+                    self.revoked.insert(mac);
+                }
+            }
+        }
+    }
+
+    /// Whether the memory node at `peer` is not to be spoken with.
+    pub fn bars(&self, peer: Mac) -> bool {
+        self.revoked.contains(&peer) && !self.named.contains_key(&peer)
     }
 
     /// The keys of a session with the memory node at `peer`, if both are known.
@@ -131,10 +161,13 @@ impl Station {
         }
     }
 
-    /// Takes over which public key is which memory node's: sessions that were agreed on otherwise are agreed on anew.
-    pub fn tell_keys(&mut self, engine: &mut Engine, told: BTreeMap<Mac, PublicKey>, now: Time) {
+    /// Takes over which public key is which memory node's, and whose was taken back: sessions that were agreed on otherwise
+    /// are agreed on anew, and those with who was revoked end.
+    pub fn tell_keys(&mut self, engine: &mut Engine, told: BTreeMap<Mac, Option<PublicKey>>, now: Time) {
         // What was known of a key stays: between two regions on a memory node it is not told.
-        self.keys.told.extend(told);
+        self.keys.hear(told);
+        // First, so that nobody is called without keys.
+        engine.bar(|mac| self.keys.bars(mac), now);
         engine.set_keys(|mac| self.keys.with(mac), now);
     }
 
@@ -226,6 +259,7 @@ impl Station {
             let nowhere = || AttachError::NoAddress { region: name(), node: leg.memory_node.to_string() };
             let mac = leg.mac().ok_or_else(nowhere)?;
             let peer = engine.add_peer(self.requester(Mac(mac.0)), now);
+            engine.bar(|mac| self.keys.bars(mac), now);
             let lost = leg.state == LegState::Lost;
             let incarnation = if lost { Some(Target::LOST) } else { leg.incarnation };
             Ok(Target { peer, cmem: leg.cmem_base, incarnation })
@@ -259,11 +293,20 @@ mod tests {
     use crate::attachments::reach;
     use crate::attachments::tests::{grown, spread};
     use crate::cache::CacheConfig;
-    use crate::engine::EngineError;
+    use crate::engine::{EngineError, Sink};
 
     const MIB: u64 = 1 << 20;
     const HPA: u64 = 1 << 40;
     const WINDOW: u64 = 64 * MIB;
+
+    /// Whose operations there are none of.
+    struct Ignored;
+
+    impl Sink for Ignored {
+        fn read(&mut self, _: u64, _: &[u8]) {}
+        fn written(&mut self, _: u64) {}
+        fn failed(&mut self, _: u64, _: EngineError) {}
+    }
 
     struct Node {
         station: Station,
@@ -301,6 +344,36 @@ mod tests {
 
     fn mn(position: u8) -> EngineError {
         EngineError::NotConnected(Mac([2, 0, 0, 0, 1, position]))
+    }
+
+    #[test]
+    fn who_was_revoked_is_not_called_until_it_has_another_key() {
+        let mut node = Node::new();
+        let region = spread("r", 6 * MIB, 1);
+        let mac = Mac([2, 0, 0, 0, 1, 0]);
+        let tell = |node: &mut Node, key: Option<PublicKey>| {
+            node.station.tell_keys(&mut node.engine, BTreeMap::from([(mac, key)]), Time::ZERO);
+        };
+        let state = |node: &mut Node| {
+            node.engine.poll(Time::ZERO, node.link.transmit(), &mut Ignored);
+            node.engine.sessions()[0].state.clone()
+        };
+        node.attach(&region, WINDOW).unwrap();
+        assert_eq!(state(&mut node), "connecting");
+        tell(&mut node, None);
+        assert_eq!(state(&mut node), "closed");
+        tell(&mut node, Some(PublicKey([7; 32])));
+        assert_eq!(state(&mut node), "connecting");
+        // A key that was named outweighs what the manager says.
+        node.station.keys.named.insert(mac, PublicKey([8; 32]));
+        tell(&mut node, None);
+        assert_eq!(state(&mut node), "connecting");
+
+        // Attached only after that.
+        let mut node = Node::new();
+        tell(&mut node, None);
+        node.attach(&region, WINDOW).unwrap();
+        assert_eq!(state(&mut node), "closed");
     }
 
     #[test]

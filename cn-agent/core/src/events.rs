@@ -7,8 +7,13 @@ use cxloe_wire::session::SessionEvent;
 
 use crate::engine::EngineEvent;
 
-/// Why a memory node refuses us, if that is what `event` says, and what to do about it.
+/// Why there is no session with a memory node that answers, if that is what `event` says, and what to do about it.
 pub fn refusal(event: &EngineEvent) -> Option<String> {
+    if let EngineEvent::Session { mac, event: SessionEvent::Barred } = event {
+        return Some(format!(
+            "the manager has taken the key of memory node {mac} back: it is not spoken with until it has joined again"
+        ));
+    }
     let EngineEvent::Session { mac, event: SessionEvent::Refused { status, version_min, version_max } } =
         event
     else {
@@ -72,6 +77,11 @@ pub fn log(event: &EngineEvent) {
                 tracing::error!(peer = %mac, "memory node has not answered within the limit; operations on it fail until it is back");
             }
             SessionEvent::PeerLeft => tracing::warn!(peer = %mac, "memory node is stopping"),
+            SessionEvent::Barred => {
+                if let Some(why) = refusal(event) {
+                    tracing::error!(peer = %mac, "{why}");
+                }
+            }
             SessionEvent::Refused { status, .. } => {
                 // One that stops in order has said so, and is back, or dead, in a moment.
                 let passes = matches!(status, HelloStatus::Draining);

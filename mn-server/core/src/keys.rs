@@ -47,6 +47,12 @@ impl AdmittedKeys {
         self.all().get(&cn).copied()
     }
 
+    /// The CNs that have a key.
+    pub fn admitted(&self) -> Vec<Mac> {
+        let all = self.all();
+        all.iter().filter(|(_, key)| **key != PublicKey::NOBODY).map(|(cn, _)| Mac::from_u64(*cn)).collect()
+    }
+
     /// The CNs that had a key once and have none now.
     pub fn taken_back(&self) -> Vec<Mac> {
         let all = self.all();

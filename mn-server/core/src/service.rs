@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{
     Command, FaultStatus, HEADER_LEN, Header, LINE_SIZE, MULTI_LINES_MAX, Mac, PfcVector, PublicKey,
-    address_of,
+    SHARDS_MAX, address_of,
 };
 use cxloe_wire::session::{HandshakeDone, Memory, Responder, ResponderConfig};
 use cxloe_wire::time::Time;
@@ -19,6 +19,9 @@ use crate::keys::AdmittedKeys;
 use crate::pool::{MpAddr, prefetch_bytes};
 use crate::trace::{Trace, Untraced};
 use crate::translation::{PageTable, Passage, Tlb, TlbCounters, Unmapped};
+
+/// Of so many CNs at most all addresses are named that they may call from, else the first of each.
+const SHARDS_NAMED_OF: usize = 8;
 
 /// The memory node as one worker sees it. `T` is told when memory is touched.
 pub struct Service<T: Trace = Untraced> {
@@ -89,7 +92,16 @@ impl<T: Trace> Service<T> {
         if changes != self.keys_changes {
             self.keys_changes = changes;
             self.end_revoked(tx);
+            self.tell_addresses();
         }
+    }
+
+    /// Tells whose Hellos are no strangers'. Every CN has a number of addresses, one for each queue it may have.
+    #[cold]
+    fn tell_addresses(&mut self) {
+        let known = self.memory.keys.admitted();
+        let shards = if known.len() <= SHARDS_NAMED_OF { SHARDS_MAX } else { 1 };
+        self.responder.know((0..shards).flat_map(|shard| known.iter().map(move |cn| cn.shard(shard))));
     }
 
     /// Sets from which length on the receive queue is too long, and what is said then.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::Mac;
+use cxloe_wire::session::HelloSieve;
 
 use crate::LinkError;
 
@@ -119,6 +120,13 @@ pub trait Link: Send {
     /// for together with others; `None` for a simulated link.
     fn readiness(&self) -> Option<RawFd>;
 
+    /// Has Hellos dropped that the sieve does not let through, before they are received; `None`: none of them. Frames of
+    /// sessions pass as before. Whether this link does so: one that cannot says no, and lets all through.
+    fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
+        let _ = sieve;
+        Ok(false)
+    }
+
     /// What has passed so far.
     fn counters(&mut self) -> LinkCounters;
 
@@ -193,6 +201,14 @@ macro_rules! pass_on {
     (@readiness $self:ident $inner:expr) => {
         fn readiness(&$self) -> Option<::std::os::fd::RawFd> {
             $inner.readiness()
+        }
+    };
+    (@sift $self:ident $inner:expr) => {
+        fn sift(
+            &mut $self,
+            sieve: Option<&::cxloe_wire::session::HelloSieve>,
+        ) -> Result<bool, $crate::LinkError> {
+            $inner.sift(sieve)
         }
     };
     (@counters $self:ident $inner:expr) => {

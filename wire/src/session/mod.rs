@@ -40,7 +40,9 @@ pub use requester::{
     Completions, OpError, Rejected, Requester, RequesterConfig, RequesterCounters, RequesterStatus,
     SessionEvent, Timing,
 };
-pub use responder::{Memory, Responder, ResponderConfig, ResponderCounters, ResponderEvent, SessionStatus};
+pub use responder::{
+    HelloSieve, Memory, Responder, ResponderConfig, ResponderCounters, ResponderEvent, SessionStatus, Share,
+};
 pub use rtt::RoundTrip;
 pub use scheme::Retransmission;
 pub use seq::{FIRST, infer};

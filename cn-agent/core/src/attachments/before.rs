@@ -1,7 +1,7 @@
 //! State files of the release before regions had decoders: read once, and written in today's shape from then on, so that
 //! an upgrade of the agent moves no region.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -26,6 +26,8 @@ pub(super) enum Stored {
         seen: Watermark,
         #[serde(default)]
         joined: Option<Watermark>,
+        #[serde(default)]
+        revoked: BTreeSet<Mac>,
     },
     /// That of before.
     Before { next_hpa: u64, by_name: BTreeMap<Name, OldAttachment> },
@@ -65,14 +67,16 @@ struct OldLeg {
 
 impl From<Stored> for Attachments {
     fn from(stored: Stored) -> Self {
-        let (next_hpa, by_name, held, seen, joined) = match stored {
-            Stored::Now { next_hpa, by_name, held, seen, joined } => (next_hpa, by_name, held, seen, joined),
+        let (next_hpa, by_name, held, seen, joined, revoked) = match stored {
+            Stored::Now { next_hpa, by_name, held, seen, joined, revoked } => {
+                (next_hpa, by_name, held, seen, joined, revoked)
+            }
             Stored::Before { next_hpa, by_name } => {
                 let by_name = by_name.into_iter().map(|(name, old)| (name, old.into())).collect();
-                (next_hpa, by_name, false, Watermark::default(), None)
+                (next_hpa, by_name, false, Watermark::default(), None, BTreeSet::new())
             }
         };
-        Attachments { next_hpa, by_name, held, seen, joined, ..Attachments::default() }
+        Attachments { next_hpa, by_name, held, seen, joined, revoked, ..Attachments::default() }
     }
 }
 

@@ -21,7 +21,7 @@ mod listing;
 mod reach;
 pub mod view;
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -112,8 +112,8 @@ pub enum Change {
     Drop(Attachment),
     /// Whether this node is held in reset from now on.
     Hold(bool),
-    /// Which public key is which memory node's, all of them.
-    Keys(BTreeMap<Mac, PublicKey>),
+    /// Which public key is which memory node's, all of them; none where the manager has taken it back.
+    Keys(BTreeMap<Mac, Option<PublicKey>>),
 }
 
 /// How far a region is attached.
@@ -156,9 +156,12 @@ pub struct Attachments {
     devices: Vec<LogicalDevice>,
     #[serde(skip)]
     tickets: u64,
-    /// Which public key is which memory node's, as the worker was told last.
+    /// Which public key is which memory node's, as the worker was told last; none where it was taken back.
     #[serde(skip)]
-    keys: BTreeMap<Mac, PublicKey>,
+    keys: BTreeMap<Mac, Option<PublicKey>>,
+    /// Memory nodes whose key was taken back, so that a restart does not make them ones that never had any.
+    #[serde(default)]
+    revoked: BTreeSet<Mac>,
     /// What new regions are to be served by.
     #[serde(skip)]
     preference: Preference,
@@ -180,6 +183,7 @@ impl Default for Attachments {
             devices: Vec::new(),
             tickets: 0,
             keys: BTreeMap::new(),
+            revoked: BTreeSet::new(),
             preference: Preference::default(),
             notes: BTreeMap::new(),
         }
@@ -268,17 +272,19 @@ impl Attachments {
     }
 
     /// The keys of memory nodes, if they are others than the worker knows: as the regions told now have them, and of other
-    /// memory nodes as they were.
+    /// memory nodes as they were. A memory node that had a key and has none was revoked.
     fn other_keys(&mut self, told: &[Region]) -> Option<Change> {
         let known = self.by_name.values().map(|attachment| &attachment.region).chain(told);
         let legs = known.flat_map(|region| &region.legs);
-        let mut keys = BTreeMap::new();
+        let mut keys: BTreeMap<Mac, Option<PublicKey>> = BTreeMap::new();
         for (mac, key) in legs.flat_map(|leg| leg.macs.iter().map(|mac| (*mac, leg.mn_key))) {
-            match key {
-                Some(key) => drop(keys.insert(mac, key)),
-                None => drop(keys.remove(&mac)),
+            let had_one =
+                keys.contains_key(&mac) || self.keys.contains_key(&mac) || self.revoked.contains(&mac);
+            if key.is_some() || had_one {
+                keys.insert(mac, key);
             }
         }
+        self.revoked = keys.iter().filter(|(_, key)| key.is_none()).map(|(mac, _)| *mac).collect();
         (keys != self.keys).then(|| {
             self.keys.clone_from(&keys);
             Change::Keys(keys)

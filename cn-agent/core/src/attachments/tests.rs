@@ -377,3 +377,41 @@ fn a_node_that_joined_follows_its_fabric_also_without_regions() {
     anew.follow(&[], false);
     assert_eq!(anew.seen(), Watermark::default(), "one that has not joined follows any");
 }
+
+/// A memory node whose key is taken back is not one that never had any: that is said, also after a restart, until it has
+/// another.
+#[test]
+fn a_key_that_was_taken_back_is_told_as_such() {
+    let key = |byte| Some(PublicKey([byte; 32]));
+    let mut region = region("a", 4 * MIB, RegionState::Active);
+    let mac = region.legs[0].macs[0];
+    let mut tell = |table: &mut Attachments, key: Option<PublicKey>| {
+        region.legs[0].mn_key = key;
+        let changes = table.follow(std::slice::from_ref(&region), false);
+        changes.into_iter().find_map(|change| match change {
+            Change::Keys(keys) => Some(keys),
+            _ => None,
+        })
+    };
+    let only = |key| Some(BTreeMap::from([(mac, key)]));
+    let mut table = Attachments::default();
+    assert_eq!(tell(&mut table, None), None, "it never had one");
+    assert_eq!(tell(&mut table, key(1)), only(key(1)));
+    assert_eq!(tell(&mut table, key(1)), None, "no news");
+    assert_eq!(tell(&mut table, None), only(None));
+    assert_eq!(tell(&mut table, None), None, "no news");
+
+    let text = serde_json::to_string(&table).unwrap();
+    let mut again: Attachments = serde_json::from_str(&text).unwrap();
+    assert!(again.begin().contains(&Change::Keys(BTreeMap::from([(mac, None)]))));
+    assert_eq!(tell(&mut again, None), None);
+    assert_eq!(tell(&mut again, key(2)), only(key(2)));
+    assert_eq!(tell(&mut again, None), only(None));
+
+    // It is taken back while the agent is not running.
+    let mut table = Attachments::default();
+    tell(&mut table, key(1));
+    let mut again: Attachments = serde_json::from_str(&serde_json::to_string(&table).unwrap()).unwrap();
+    assert!(again.begin().contains(&Change::Keys(BTreeMap::from([(mac, key(1))]))));
+    assert_eq!(tell(&mut again, None), only(None));
+}

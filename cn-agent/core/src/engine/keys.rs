@@ -16,6 +16,15 @@ impl Engine {
         }
     }
 
+    /// Speaks with none of the memory nodes that `barred` names: their sessions end at the next poll, which is due at once,
+    /// and operations there fail. The others are spoken with, also those that were named before.
+    pub fn bar(&mut self, barred: impl Fn(Mac) -> bool, now: Time) {
+        for peer in &mut self.peers {
+            peer.requester.bar(barred(peer.mac), now);
+            self.deadline = self.deadline.min(peer.requester.deadline());
+        }
+    }
+
     /// Diffie-Hellman to be done, and for which session. To be asked for after each poll.
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<(usize, HandshakeJob)> {

@@ -6,6 +6,8 @@ use std::os::fd::OwnedFd;
 use crate::LinkConfig;
 use crate::interface::Interface;
 use crate::socket::set_option;
+use cxloe_wire::frame::Command;
+use cxloe_wire::session::{HelloSieve, Share};
 
 const PACKET_FANOUT_CBPF: libc::c_int = 6;
 const PACKET_FANOUT_DATA: libc::c_int = 22;
@@ -19,9 +21,56 @@ const fn jump(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
     libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
+/// Where the source address begins, and the command.
+const SOURCE_AT: u32 = 6;
+const COMMAND_AT: u32 = 14;
+/// What gives a random number instead of bytes of the frame.
+const RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
+
+/// Drops Hellos that the sieve does not let through; what it does lead to its end.
+fn sift(sieve: &HelloSieve) -> Vec<libc::sock_filter> {
+    const PASS: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, u32::MAX);
+    const DROP: libc::sock_filter = statement(libc::BPF_RET | libc::BPF_K, 0);
+    let equal = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+    let by_chance = |share: Share| match share {
+        Share::ALL => vec![PASS],
+        Share(share) => vec![
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, RANDOM),
+            jump(libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K, share, 0, 1),
+            DROP,
+            PASS,
+        ],
+    };
+    let mut program = vec![
+        statement(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, COMMAND_AT),
+        jump(equal, Command::Hello as u32, 1, 0),
+        PASS,
+    ];
+    for (mac, share) in &sieve.known {
+        let [a, b, c, d, e, f] = mac.0;
+        let decided = by_chance(*share);
+        let over = decided.len() as u8;
+        program.extend([
+            statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, SOURCE_AT + 2),
+            jump(equal, u32::from_be_bytes([c, d, e, f]), 0, over + 2),
+            statement(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, SOURCE_AT),
+            jump(equal, u32::from(u16::from_be_bytes([a, b])), 0, over),
+        ]);
+        program.extend(decided);
+    }
+    program.extend(by_chance(sieve.others));
+    program
+}
+
 /// Lets only frames addressed to the interface itself through, so that a promiscuous neighbour's traffic
-/// never reaches the ring; and of these, if a port is named, whole IPv4 datagrams to it.
-pub(super) fn attach_filter(socket: &OwnedFd, interface: &Interface, port: Option<u16>) -> io::Result<()> {
+/// never reaches the ring; and of these, if a port is named, whole IPv4 datagrams to it, or else, if there is a sieve, of
+/// Hellos those that it lets through. Takes the place of the filter there is.
+pub(super) fn attach_filter(
+    socket: &OwnedFd,
+    interface: &Interface,
+    port: Option<u16>,
+    sieve: Option<&HelloSieve>,
+) -> io::Result<()> {
     let mac = interface.mac.0;
     let high = u32::from_be_bytes([mac[0], mac[1], mac[2], mac[3]]);
     let low = u32::from(u16::from_be_bytes([mac[4], mac[5]]));
@@ -48,6 +97,9 @@ pub(super) fn attach_filter(socket: &OwnedFd, interface: &Interface, port: Optio
             jump(equal, port.into(), 1, 0),
             statement(libc::BPF_RET | libc::BPF_K, 0),
         ]);
+    }
+    if let Some(sieve) = sieve {
+        program.extend(sift(sieve));
     }
     program.push(statement(libc::BPF_RET | libc::BPF_K, u32::MAX));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };

@@ -25,6 +25,7 @@ use super::socket::{self, get_option, owned, poll_in, set_option};
 use super::{Link, LinkConfig, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::vlan;
+use cxloe_wire::session::HelloSieve;
 
 pub(super) const NEEDS: &str = "raw sockets need CAP_NET_RAW: run as root, give the binary the capability with \
     `setcap cap_net_raw+ep FILE`, or use a user namespace of your own";
@@ -45,6 +46,8 @@ pub struct PacketLink {
     // The ring is unmapped before the socket closes: fields drop in this order.
     rx: RxRing,
     socket: OwnedFd,
+    /// Whether frames are what the interface receives, not inside datagrams.
+    bare: bool,
     counters: LinkCounters,
 }
 
@@ -64,7 +67,7 @@ impl PacketLink {
             move |e| interface.error(what, NEEDS, e)
         };
         let socket = open_socket().map_err(fail("open a packet socket"))?;
-        attach_filter(&socket, &interface, port).map_err(fail("attach the address filter"))?;
+        attach_filter(&socket, &interface, port, None).map_err(fail("attach the address filter"))?;
         let slot = (interface.mtu + ETHERNET_HEADER + RX_OVERHEAD).next_power_of_two().max(2048);
         receive_ring(&socket, slot, RX_SLOTS).map_err(fail("make the receive ring"))?;
         let rx = map_ring(&socket, slot * RX_SLOTS).map_err(fail("map the receive ring"))?;
@@ -108,6 +111,7 @@ impl PacketLink {
             rx: RxRing::new(rx, slot, RX_SLOTS),
             tx: TxRing::new((tx, sender), (slot, TX_SLOTS), max_frame, config.priority),
             socket,
+            bare: port.is_none(),
             counters: LinkCounters::default(),
         })
     }
@@ -178,6 +182,14 @@ impl Link for PacketLink {
 
     fn readiness(&self) -> Option<RawFd> {
         Some(self.socket.as_raw_fd())
+    }
+
+    fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
+        if !self.bare {
+            return Ok(false);
+        }
+        let attached = attach_filter(&self.socket, &self.interface, None, sieve);
+        attached.map_err(|e| self.interface.error("attach the filter of Hellos", NEEDS, e)).map(|()| true)
     }
 
     fn counters(&mut self) -> LinkCounters {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::{Link, LinkCounters, LinkError, LinkInfo, OnFrame};
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::MAX_FRAME_LIMIT;
+use cxloe_wire::session::HelloSieve;
 
 /// The longest sleep of a worker without a link, so that it takes the new one soon.
 const NO_LINK_SLEEP: Duration = Duration::from_millis(10);
@@ -201,6 +202,11 @@ impl Link for PersistentLink {
 
     fn readiness(&self) -> Option<RawFd> {
         self.link.as_ref().and_then(|link| link.readiness())
+    }
+
+    /// While there is no link, there is nothing to drop: the next one is told anew.
+    fn sift(&mut self, sieve: Option<&HelloSieve>) -> Result<bool, LinkError> {
+        self.link.as_mut().map_or(Ok(true), |link| link.sift(sieve))
     }
 
     fn counters(&mut self) -> LinkCounters {

@@ -12,12 +12,38 @@ use crate::time::Time;
 const BYES_MAX: u32 = 3;
 
 impl Requester {
-    /// Calls the memory node; goes on calling until a session is open or [`close`](Self::close) is called.
+    /// Calls the memory node; goes on calling until a session is open or [`close`](Self::close) is called. One that is
+    /// [barred](Self::bar) is not called.
     pub fn connect(&mut self, now: Time) {
+        if self.barred {
+            return;
+        }
         if matches!(self.connection.phase(), Phase::Closed | Phase::Closing) {
             self.connection.refused = None;
         }
         self.step(Event::Connect, now);
+    }
+
+    /// Speaks with the memory node no more, as its key was taken back: the next [`poll`](Self::poll), which is due at once,
+    /// ends the session, and what is unanswered fails as if it had gone silent, so that what was to be written back is kept.
+    /// `false`: calls it again.
+    pub fn bar(&mut self, barred: bool, now: Time) {
+        if core::mem::replace(&mut self.barred, barred) == barred {
+            return;
+        }
+        if barred {
+            self.timers.arm(Timer::Retry, now);
+        } else {
+            self.connect(now);
+        }
+    }
+
+    /// Ends the session of a memory node that has been barred since.
+    #[cold]
+    fn leave_barred(&mut self, now: Time, out: &mut dyn Completions) {
+        self.fail_all(OpError::SessionDead, out);
+        self.step(Event::Close, now);
+        self.event(SessionEvent::Barred);
     }
 
     /// Ends the session in order; what is unanswered fails with [`OpError::Closed`].
@@ -122,6 +148,9 @@ impl Requester {
 
     /// Does what time demands: sends again, pings, calls, gives up. Sends through `tx`; flush afterwards.
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
+        if self.barred && !matches!(self.connection.phase(), Phase::Closed | Phase::Closing) {
+            self.leave_barred(now, out);
+        }
         for timer in Timer::ALL {
             if self.timers.goes_off(timer, now) {
                 self.fire(timer, now, tx, out);

@@ -3,6 +3,7 @@
 
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
+use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use core::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::frame::{
     HelloAck, HelloStatus, Integrity, Message, PROTOCOL_VERSION, PROTOCOL_VERSION_KEYED,
     PROTOCOL_VERSION_OLDEST, Seal,
 };
+use crate::session::entropy::Nonces;
 use crate::session::framer::Framer;
 use crate::session::noise::{
     Call, Concluded, HandshakeDone, HandshakeJob, HelloMac, KeyPair, Outcome, TimeStamp, Work,
@@ -28,9 +30,11 @@ use crate::time::Time;
 /// A Hello is not repeated for longer than this: the memory node keeps an offer for 5 s, and takes no Hello twice.
 const HELLO_AGE_MAX: Duration = Duration::from_secs(4);
 /// How often a Hello is said again while cookies come for Hellos of others in this node's name: then few of ours are heard.
-const CROWDED_INTERVAL: Duration = Duration::from_millis(1);
+const CROWDED_INTERVAL: Duration = Duration::from_micros(250);
 /// A cookie is not used for longer.
 const COOKIE_AGE_MAX: Duration = Duration::from_secs(110);
+/// Answers to the present Hello that wait to be looked at; anybody can send one, and the genuine one is among them.
+const ANSWERS_MAX: usize = 16;
 /// Frames after which a session gets new keys.
 const FRAMES_MAX: u64 = 1 << 32;
 /// TAI64 counts from here to the Unix epoch, ten leap seconds included.
@@ -61,8 +65,17 @@ pub(super) struct Keyed {
     mac1: [u8; MAC_LEN],
     cookie: Option<([u8; COOKIE_LEN], Time)>,
     /// The job that looks at an answer, and that answer.
-    concluding: Option<(u64, HelloAck)>,
+    concluding: Option<(u64, Answer)>,
+    /// Others, whose turn is to come.
+    answers: Vec<Answer>,
     stamped_ns: u64,
+}
+
+/// An answer to the present Hello, which may be anybody's.
+#[derive(Clone, Copy)]
+struct Answer {
+    ack: HelloAck,
+    frame: [u8; ACK_FRAME_LEN],
 }
 
 impl Keyed {
@@ -78,6 +91,7 @@ impl Keyed {
             mac1: [0; MAC_LEN],
             cookie: None,
             concluding: None,
+            answers: Vec::with_capacity(ANSWERS_MAX),
             stamped_ns: 0,
         }
     }
@@ -86,6 +100,32 @@ impl Keyed {
         self.ids += 1;
         self.jobs.push_back(HandshakeJob { id: self.ids, own: Arc::clone(&self.pair.own), work });
         self.ids
+    }
+
+    /// Keeps an answer until it is looked at. Where too many wait, it takes the place of any of them: whoever sends forged
+    /// ones before the genuine one has no more of the places than their share.
+    fn keep(&mut self, answer: Answer, nonces: &mut Nonces) {
+        let known = self.concluding.iter().map(|(_, answer)| answer).chain(&self.answers);
+        if known.into_iter().any(|known| known.frame == answer.frame) {
+            return;
+        }
+        if self.answers.len() < ANSWERS_MAX {
+            self.answers.push(answer);
+        } else {
+            self.answers[nonces.next() as usize % ANSWERS_MAX] = answer;
+        }
+    }
+
+    /// Has the next answer looked at, any of those that wait, if none is.
+    fn conclude(&mut self, nonces: &mut Nonces) {
+        let Some((call, _)) = self.call.as_ref().filter(|_| self.concluding.is_none()) else { return };
+        if self.answers.is_empty() {
+            return;
+        }
+        let answer = self.answers.swap_remove(nonces.next() as usize % self.answers.len());
+        let work = Work::Conclude(call.clone(), answer.frame);
+        let id = self.job(work);
+        self.concluding = Some((id, answer));
     }
 
     /// The time, later than any before.
@@ -132,10 +172,16 @@ impl Requester {
                     self.timers.arm(Timer::Retry, now);
                 }
             }
-        } else if let Some((_, ack)) = keyed.concluding.take_if(|(id, _)| *id == done.id) {
+        } else if let Some((_, answer)) = keyed.concluding.take_if(|(id, _)| *id == done.id) {
             match done.outcome {
-                Ok(Outcome::Concluded(Concluded { secret })) => self.hello_acked(ack, Some(&secret), now),
-                _ => self.shared.counters.dropped_trailer += 1,
+                Ok(Outcome::Concluded(Concluded { secret })) => {
+                    keyed.answers.clear();
+                    self.hello_acked(answer.ack, Some(&secret), now);
+                }
+                _ => {
+                    self.shared.counters.dropped_trailer += 1;
+                    keyed.conclude(&mut self.connection.nonces);
+                }
             }
         }
     }
@@ -151,6 +197,7 @@ impl Requester {
             stamp: keyed.stamp(now),
         };
         keyed.jobs.clear();
+        keyed.answers.clear();
         (keyed.message, keyed.concluding) = (None, None);
         keyed.calling = Some(keyed.job(Work::Call(call.clone())));
         keyed.call = Some((call, now));
@@ -186,13 +233,13 @@ impl Requester {
             return;
         };
         let Some(keyed) = &mut self.keyed else { return };
-        let Some((call, _)) = keyed.call.as_ref().filter(|_| ack.hello_nonce == hello.nonce) else {
+        if keyed.call.is_none() || ack.hello_nonce != hello.nonce {
             self.shared.counters.dropped_foreign += 1;
             if ack.status == HelloStatus::Cookie && keyed.message.is_some() {
                 self.timers.arm_by(Timer::Retry, now + CROWDED_INTERVAL);
             }
             return;
-        };
+        }
         if ack.status == HelloStatus::Cookie {
             let sealed =
                 frame.get(ANSWER_AT..ANSWER_AT + COOKIE_SEALED_LEN).and_then(|sealed| sealed.try_into().ok());
@@ -206,10 +253,9 @@ impl Requester {
                 None => self.shared.counters.dropped_trailer += 1,
             }
         } else if let Some(whole) = frame.first_chunk::<ACK_FRAME_LEN>() {
-            if keyed.concluding.is_none() {
-                let work = Work::Conclude(call.clone(), *whole);
-                keyed.concluding = Some((keyed.job(work), ack));
-            }
+            let nonces = &mut self.connection.nonces;
+            keyed.keep(Answer { ack, frame: *whole }, nonces);
+            keyed.conclude(nonces);
         } else if ack.status != HelloStatus::Ok {
             // From an end without a key, or from anybody: said, and nothing else. It is never spoken to without keys.
             self.tell_refused(ack.status, &ack);

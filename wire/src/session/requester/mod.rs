@@ -96,6 +96,8 @@ pub struct Requester {
     write_lines_max: usize,
     /// What a session between keys is agreed on with; `None` without keys.
     keyed: Option<Keyed>,
+    /// The memory node is not to be spoken with.
+    barred: bool,
 }
 
 impl Requester {
@@ -128,6 +130,7 @@ impl Requester {
             read_lines_max: 0,
             write_lines_max: 0,
             max_frame_at_first: config.max_frame,
+            barred: false,
             config,
         }
     }

@@ -97,4 +97,6 @@ pub enum SessionEvent {
     },
     /// The session was closed as we asked.
     Closed,
+    /// The session was ended, and no other is asked for: the memory node's key [was taken back](super::Requester::bar).
+    Barred,
 }

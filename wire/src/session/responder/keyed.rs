@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use super::allowance::Allowance;
+use super::flood::{FloodWatch, HelloSieve};
 use super::phase::Event;
 use super::{Responder, ResponderEvent};
 use crate::Transmit;
@@ -48,6 +49,9 @@ const FREE_INTERVAL: Duration = Duration::from_millis(4);
 /// The same of addresses to which no key belongs.
 const FREE_OF_STRANGERS_AT_ONCE: u32 = HANDSHAKES_OF_STRANGERS_MAX as u32;
 const FREE_OF_STRANGERS_INTERVAL: Duration = Duration::from_millis(20);
+/// Hellos of addresses to which no key belongs that are looked at: at once, and one each so often.
+const LOOKS_AT_STRANGERS_AT_ONCE: u32 = 256;
+const LOOKS_AT_STRANGERS_INTERVAL: Duration = Duration::from_micros(500);
 /// Cookies that are given: at once, and one each so often. Each is a frame to be sent, and one to be received by whose name
 /// was borrowed; a CN in a flood asks often enough to get one.
 const COOKIES_AT_ONCE: u32 = 64;
@@ -95,6 +99,8 @@ pub(super) struct Keyed {
     free: Allowance,
     free_of_strangers: Allowance,
     cookies_left: Allowance,
+    looks_at_strangers: Allowance,
+    flood: FloodWatch,
     /// The newest Hello that led to an offer, by address. Only CNs whose key is known get here.
     newest: BTreeMap<Mac, Newest>,
 }
@@ -112,6 +118,8 @@ impl Keyed {
             free: Allowance::new(FREE_AT_ONCE, FREE_INTERVAL),
             free_of_strangers: Allowance::new(FREE_OF_STRANGERS_AT_ONCE, FREE_OF_STRANGERS_INTERVAL),
             cookies_left: Allowance::new(COOKIES_AT_ONCE, COOKIE_INTERVAL),
+            looks_at_strangers: Allowance::new(LOOKS_AT_STRANGERS_AT_ONCE, LOOKS_AT_STRANGERS_INTERVAL),
+            flood: FloodWatch::new(),
             newest: BTreeMap::new(),
         }
     }
@@ -127,6 +135,27 @@ impl Responder {
     #[inline]
     pub fn poll_handshake(&mut self) -> Option<HandshakeJob> {
         self.keyed.as_mut()?.jobs.pop_front()
+    }
+
+    /// Which Hellos the link is to let through, if that has changed since this was asked last; `Some(None)`: all.
+    #[inline]
+    pub fn hello_sieve(&mut self) -> Option<Option<HelloSieve>> {
+        self.keyed.as_mut()?.flood.changed()
+    }
+
+    /// The link lets all Hellos through, whatever it was told before.
+    pub fn forget_sieve(&mut self) {
+        if let Some(keyed) = &mut self.keyed {
+            keyed.flood.forget();
+        }
+    }
+
+    /// These are the addresses, and no others, that compute nodes whose key is known call from: a flood of other Hellos is
+    /// not to keep theirs out.
+    pub fn know(&mut self, addresses: impl Iterator<Item = Mac>) {
+        if let Some(keyed) = &mut self.keyed {
+            keyed.flood.know(addresses);
+        }
     }
 
     /// Whether handshakes are under way.
@@ -151,10 +180,22 @@ impl Responder {
             self.counters.dropped_length += 1;
             return;
         };
+        let stranger = memory.key(hello.cn(cn).unwrap_or(cn).to_u64()).is_none();
+        if stranger {
+            keyed.flood.note(cn, now);
+            if !keyed.looks_at_strangers.take(now) {
+                self.counters.dropped_full += 1;
+                return;
+            }
+        }
         let mac1 = &frame[MAC1_AT..MAC2_AT];
         if !equal(&keyed.mac.of(&frame[..MAC1_AT]), mac1) {
             self.counters.dropped_mac += 1;
             return;
+        }
+        if !stranger {
+            // Not before mac1: who does not know this node's key thins out nobody else's Hellos.
+            keyed.flood.note(cn, now);
         }
         let outside = Framer::at_mn(identity, Seal::OUTSIDE);
         if let Some((ack, answer)) = self.offers.repeat_keyed(cn, hello) {
@@ -171,7 +212,6 @@ impl Responder {
             }
             of_strangers += usize::from(other.stranger);
         }
-        let stranger = memory.key(hello.cn(cn).unwrap_or(cn).to_u64()).is_none();
         let may_begin = match stranger {
             true => of_strangers < HANDSHAKES_OF_STRANGERS_MAX && keyed.free_of_strangers.take(now),
             false => true,
@@ -280,6 +320,7 @@ impl Responder {
     /// Forgets handshakes that were lost, and time stamps that are old.
     pub(super) fn expire_handshakes(&mut self, now: Time) {
         if let Some(keyed) = &mut self.keyed {
+            keyed.flood.tick(now);
             keyed.under_way.retain(|under_way| now - under_way.since < HANDSHAKE_AGE_MAX);
             // Those that nobody has begun to compute go with them.
             let Keyed { jobs, under_way, .. } = keyed;

@@ -13,6 +13,7 @@ mod config;
 mod counters;
 mod directory;
 mod event;
+mod flood;
 mod keyed;
 mod memory;
 mod multi;
@@ -27,6 +28,7 @@ use core::ops::RangeInclusive;
 pub use config::ResponderConfig;
 pub use counters::ResponderCounters;
 pub use event::ResponderEvent;
+pub use flood::{HelloSieve, Share};
 pub use memory::Memory;
 pub use session::SessionStatus;
 

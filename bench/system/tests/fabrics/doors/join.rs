@@ -45,10 +45,16 @@ pub fn nodes_join_by_one_command_serve_and_start_again() -> Outcome {
 }
 
 pub fn a_node_that_is_revoked_is_out_until_it_joins_again() -> Outcome {
+    // Its compute node says so too.
+    cxloe_lab::expect_error("has taken the key of memory node");
     let doors = Doors::new()?;
     doors.join_mn()?;
+    doors.join_cn()?;
+    doors.gmm(&["create-region", "-s", "8M", "--owner", "cn0", "scratch"])?;
+    doors.works("scratch", 1)?;
     doors.gmm(&["revoke", "mn0"])?;
     doors.says("mn0", "was revoked")?;
+    doors.says("cn0", "it is not spoken with until it has joined again")?;
     eventually("mn0 is not heard of", || {
         doors
             .gmm(&["list", "-Mi", "--json"])

@@ -1,0 +1,220 @@
+//! The trailer between keys of nodes: AES-128-GCM (NIST SP 800-38D) with a counter in the frame, under keys of this session
+//! alone.
+//!
+//! GCM is several times as quick as GCM-SIV, and must never see a nonce twice under one key. A frame's place in the session
+//! is no such nonce: one request may be answered with different bytes. So each frame that leaves takes the next number of a
+//! counter along, 48 bits behind the tag, and the nonce is direction, space and that number. The place is authenticated
+//! with the readable part of the frame, as the checksum has it. A session gets new keys after 2^32 frames, long before the
+//! counter ends; at its end nothing leaves that could be opened.
+//!
+//! A frame that was sent before opens again, as it would under any cipher: its place says that it was.
+//!
+//! Short frames, most of all a header alone and one line, are sealed and opened where the processor has the instructions
+//! by [`short`], all others by `ring`: the same bytes, at the least cost for each.
+
+#[cfg(target_arch = "x86_64")]
+mod short;
+#[cfg(test)]
+mod tests;
+
+use core::cell::Cell;
+
+use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey};
+use zeroize::Zeroize;
+
+use super::command::place;
+use super::header::field;
+use super::session_key::{self, KEY_LEN};
+use super::{Direction, Hello, HelloAck, Mac, Space, clear_len};
+
+/// What keys of this use are told apart by from any other use of the same secret.
+const CONTEXT: &[u8] = b"cxloe 2 aes-128-gcm";
+/// The first number that a counter does not have.
+const COUNTER_END: u64 = 1 << 48;
+/// Bytes of the longest readable part: that of a burst written.
+const CLEAR_MAX: usize = super::HEADER_LEN + 8;
+/// Bytes of a place: direction and space, sequence number.
+const PLACE_LEN: usize = 4 + 8;
+
+/// The keys of a session, and how many frames this end has sealed. Not to be copied: a copy would use a nonce again.
+pub struct Gcm {
+    to_mn: Key,
+    to_cn: Key,
+    sealed: Cell<u64>,
+}
+
+/// Where a frame is in its session, and what is authenticated with it and not encrypted.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    /// Direction and space.
+    place: [u8; 4],
+    /// The number of the counter.
+    counter: u64,
+    /// The sequence number.
+    seq: u64,
+    /// The readable part.
+    clear: &'a [u8],
+}
+
+/// The key of one direction.
+struct Key {
+    any: LessSafeKey,
+    #[cfg(target_arch = "x86_64")]
+    short: Option<short::Short>,
+}
+
+impl Key {
+    fn new(mut key: [u8; KEY_LEN]) -> Self {
+        let any = UnboundKey::new(&AES_128_GCM, &key).expect("AES-128 has keys of 16 bytes");
+        let made = Self {
+            any: LessSafeKey::new(any),
+            #[cfg(target_arch = "x86_64")]
+            short: short::Short::new(&key),
+        };
+        key.zeroize();
+        made
+    }
+
+    /// Encrypts `secret` and gives the tag.
+    #[inline]
+    fn seal(&self, place: Place<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(short) = &self.short
+            && short::Short::takes(place.clear, secret)
+        {
+            return short.seal(place, secret);
+        }
+        self.seal_any(place, secret)
+    }
+
+    /// Decrypts `secret` if `tag` is right; if not, what is left of it is worth nothing.
+    #[inline]
+    fn open(&self, place: Place<'_>, secret: &mut [u8], tag: &[u8; Gcm::TAG_LEN]) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(short) = &self.short
+            && short::Short::takes(place.clear, secret)
+        {
+            return short.open(place, secret, tag);
+        }
+        self.open_any(place, secret, tag)
+    }
+
+    /// [`seal`](Self::seal), for any length. Not inlined: the room it takes on the stack is not for every frame.
+    #[inline(never)]
+    fn seal_any(&self, place: Place<'_>, secret: &mut [u8]) -> [u8; Gcm::TAG_LEN] {
+        let (aad, len) = place.authenticated();
+        let tag = self.any.seal_in_place_separate_tag(place.nonce(), Aad::from(&aad[..len]), secret);
+        let tag = tag.expect("a frame is far shorter than the 64 GiB the cipher takes");
+        tag.as_ref().try_into().expect("a tag of 16 bytes")
+    }
+
+    /// [`open`](Self::open), for any length.
+    #[inline(never)]
+    fn open_any(&self, place: Place<'_>, secret: &mut [u8], tag: &[u8; Gcm::TAG_LEN]) -> bool {
+        let (aad, len) = place.authenticated();
+        let (nonce, aad) = (place.nonce(), Aad::from(&aad[..len]));
+        self.any.open_in_place_separate_tag(nonce, aad, Tag::from(*tag), secret, 0..).is_ok()
+    }
+}
+
+impl Place<'_> {
+    /// Direction and space, then the counter.
+    #[inline]
+    fn nonce(&self) -> Nonce {
+        let mut nonce = [0; 12];
+        nonce[..4].copy_from_slice(&self.place);
+        nonce[4..].copy_from_slice(&self.counter.to_be_bytes());
+        Nonce::assume_unique_for_key(nonce)
+    }
+
+    /// What is authenticated and not encrypted: the place of the frame, and its readable part, of at most [`CLEAR_MAX`]
+    /// bytes.
+    #[inline]
+    fn authenticated(&self) -> ([u8; PLACE_LEN + CLEAR_MAX], usize) {
+        let mut aad = [0; PLACE_LEN + CLEAR_MAX];
+        aad[..4].copy_from_slice(&self.place);
+        aad[4..PLACE_LEN].copy_from_slice(&self.seq.to_be_bytes());
+        let len = PLACE_LEN + self.clear.len();
+        aad[PLACE_LEN..len].copy_from_slice(self.clear);
+        (aad, len)
+    }
+}
+
+impl Gcm {
+    /// Bytes of the tag.
+    pub const TAG_LEN: usize = 16;
+    /// Bytes of the counter.
+    pub const COUNTER_LEN: usize = 6;
+    /// Bytes of both.
+    pub const TRAILER_LEN: usize = Self::TAG_LEN + Self::COUNTER_LEN;
+
+    /// Derives the keys of the session `hello` and `ack` agree on, between the CN at `cn` and the memory node at `mn`, from
+    /// the secret of the handshake.
+    pub fn derive(secret: &[u8], cn: Mac, mn: Mac, hello: &Hello, ack: &HelloAck) -> Self {
+        let [to_mn, to_cn] = session_key::derive(CONTEXT, secret, (cn, mn), hello, ack).map(Key::new);
+        Self { to_mn, to_cn, sealed: Cell::new(0) }
+    }
+
+    /// Encrypts what follows the readable part of `body`, and writes tag and counter.
+    ///
+    /// # Panics
+    /// If `body` is shorter than its readable part.
+    #[inline]
+    pub(super) fn seal(
+        &self,
+        direction: Direction,
+        space: Space,
+        body: &mut [u8],
+        seq: u64,
+        trailer: &mut [u8; Self::TRAILER_LEN],
+    ) {
+        let counter = self.sealed.get();
+        let (clear, secret) = body.split_at_mut(clear_len(body[field::COMMAND]));
+        if counter >= COUNTER_END {
+            *trailer = [0; Self::TRAILER_LEN];
+            secret.fill(0);
+            return;
+        }
+        self.sealed.set(counter + 1);
+        let place = Place { place: place(direction, space), counter, seq, clear };
+        let tag = self.key(direction).seal(place, secret);
+        trailer[..Self::TAG_LEN].copy_from_slice(&tag);
+        trailer[Self::TAG_LEN..].copy_from_slice(&counter.to_be_bytes()[2..]);
+    }
+
+    /// Decrypts what follows the first `clear_len` bytes in place and says whether the tag is right.
+    #[inline]
+    pub(super) fn open(
+        &self,
+        direction: Direction,
+        space: Space,
+        body: &mut [u8],
+        clear_len: usize,
+        seq: u64,
+        trailer: &[u8; Self::TRAILER_LEN],
+    ) -> bool {
+        let Some((clear, secret)) = body.split_at_mut_checked(clear_len) else { return false };
+        if clear.len() > CLEAR_MAX {
+            return false;
+        }
+        let Some((tag, [a, b, c, d, e, f])) = trailer.split_first_chunk() else { return false };
+        let counter = u64::from_be_bytes([0, 0, *a, *b, *c, *d, *e, *f]);
+        let place = Place { place: place(direction, space), counter, seq, clear };
+        self.key(direction).open(place, secret, tag)
+    }
+
+    #[inline]
+    fn key(&self, direction: Direction) -> &Key {
+        match direction {
+            Direction::ToMn => &self.to_mn,
+            Direction::ToCn => &self.to_cn,
+        }
+    }
+}
+
+impl core::fmt::Debug for Gcm {
+    /// Never shows the keys.
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Gcm").field("sealed", &self.sealed.get()).finish_non_exhaustive()
+    }
+}
