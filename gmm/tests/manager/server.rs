@@ -1,8 +1,6 @@
 //! The manager as a process on the loopback interface, asked with the real client.
 
-mod common;
-
-use common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
+use crate::common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
 use cxloe_fabric::api::{
     ComputeNodeSync, CreateRegion, DestroyRegion, ErrorCode, EventsQuery, MemoryNodeSync, Owner, ResetRegion,
 };
@@ -276,7 +274,7 @@ async fn events_stream_as_they_happen() {
     served.client().register_memory_node(&memory_node("mn0", 0, 8)).await.unwrap();
     let mut text = String::new();
     while !text.contains("memory_node_registered") {
-        let chunk = tokio::time::timeout(common::PATIENCE, response.chunk()).await.unwrap().unwrap();
+        let chunk = tokio::time::timeout(crate::common::PATIENCE, response.chunk()).await.unwrap().unwrap();
         text.push_str(std::str::from_utf8(&chunk.expect("the stream ended")).unwrap());
     }
     assert!(text.contains("manager_started") && text.contains("id: 2"), "{text}");
