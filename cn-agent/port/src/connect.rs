@@ -93,7 +93,10 @@ pub enum ConnectError {
     /// Its key, or the file by which it is known.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// No thread for handshakes, or for the certificate.
+    /// No thread for the certificate.
+    #[error("no thread for the certificate can be started: {0}")]
+    Renewer(std::io::Error),
+    /// No thread for handshakes.
     #[error("no thread for handshakes can be started: {0}")]
     Thread(std::io::Error),
     /// The session.
@@ -192,7 +195,7 @@ impl Shards {
         };
         let registration = manager.register(&registration)?.registration;
         let renewer = identity.map(|(path, file)| Renewer::start(path, file, options.manager.clone()));
-        let renewer = renewer.transpose().map_err(ConnectError::Thread)?;
+        let renewer = renewer.transpose().map_err(ConnectError::Renewer)?;
         let (region, temporary) = match &options.region {
             Some(existing) => (manager.region(&Name::new(existing.as_str())?)?, None),
             None => {
