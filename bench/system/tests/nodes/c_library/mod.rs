@@ -73,7 +73,7 @@ fn compile_from(source_file: &Path, to: &Path, linked: Linked) -> Result<PathBuf
 fn run_example(rig: &Pair, example: &Path, arguments: &[&str], code: i32) -> Outcome<String> {
     let log = rig.path("example.log");
     let mut command = Command::new(example);
-    command.args(arguments).env("CXLOE_AGENT", rig.socket());
+    command.args(arguments).env("CXLOE_AGENT", rig.socket()).env("CXLOE_DATA_DIR", rig.path("nobody"));
     Process::log_to(&mut command, &log)?;
     let mut process = rig.lab.spawn("cn", command)?;
     let status = process.wait(RUN_MAX)?;
