@@ -2,7 +2,7 @@
 //! two thirds through the certificate's time, or takes what somebody else of this node has got meanwhile.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -72,7 +72,7 @@ enum RenewError {
     File { path: PathBuf, source: io::Error },
 }
 
-fn renew(path: &PathBuf, file: &mut IdentityFile, manager: &str) -> Result<(), RenewError> {
+fn renew(path: &Path, file: &mut IdentityFile, manager: &str) -> Result<(), RenewError> {
     let written = std::fs::read_to_string(path).unwrap_or_default();
     if file.follow(&written).is_ok_and(|newer| newer) {
         return Ok(());
@@ -80,7 +80,7 @@ fn renew(path: &PathBuf, file: &mut IdentityFile, manager: &str) -> Result<(), R
     let credentials = Credentials::of_node(file.identity.clone());
     let joined = Manager::new(manager, &credentials)?.renew(file.identity.public_key())?;
     file.renewed(&joined)?;
-    let failed = |source| RenewError::File { path: path.clone(), source };
+    let failed = |source| RenewError::File { path: path.into(), source };
     write_private(path, &file.text(), Existing::Goes).map_err(failed)
 }
 
