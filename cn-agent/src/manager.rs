@@ -103,7 +103,8 @@ impl Shell {
         let ManagerLinkOptions { name, cn, udp, key, instance, .. } = self.options.clone();
         let client = contact.client();
         let seen = self.controller.seen();
-        let request = RegisterComputeNode { cn_id: cn, name, udp, key, instance_id: instance, seen };
+        let request =
+            RegisterComputeNode { cn_id: cn, name, udp, key, new_key: false, instance_id: instance, seen };
         let answered = contact.ask(client.register_compute_node(&request)).await;
         if answered.as_ref().is_err_and(is_stale) {
             self.say_not_followed(contact).await?;

@@ -26,7 +26,7 @@ use cxloe_link::{Extras, LinkConfig, LinkHealth, UdpConfig, open_persistent};
 use cxloe_mn::admin::server::Server;
 use cxloe_mn::admin::{self, NodeStatus, WorkerStatus};
 use cxloe_mn::config::{Config, MapSource};
-use cxloe_mn::control::{KeyRing, ManagerLink, ManagerLinkOptions, Mappings, StaticMap};
+use cxloe_mn::control::{KeyRing, ManagerLink, ManagerLinkOptions, Mappings, StaticMap, bounded_report};
 use cxloe_mn::metrics;
 use cxloe_mn::pool::{ByteSize, Host, Pool};
 use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
@@ -153,7 +153,7 @@ fn run(config: &Config) -> Result<(), Failure> {
                 let mut reports: Vec<_> = reporters.iter().map(|report| report()).collect();
                 let why = link.down().map(|down| down.why);
                 reports.iter_mut().for_each(|report| report.link_down.clone_from(&why));
-                serde_json::to_value(reports).unwrap_or_default()
+                bounded_report(reports)
             });
             Some(ManagerLink::start(mappings, options, stats)?)
         }

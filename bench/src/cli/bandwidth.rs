@@ -45,7 +45,8 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         progress.inc(1);
     })?;
     progress.finish_and_clear();
-    let mut report = report(&session.link, vec![session.link.interface.clone()], args.link.wait, None);
+    let interfaces = vec![session.link.interface.clone()];
+    let mut report = report(&session.link, &session.frames, interfaces, args.link.wait, None);
     streams.into_iter().for_each(|s| report.add_throughput(s));
     if session.target.echo {
         add_ratios(&mut report)?;

@@ -12,15 +12,21 @@ use cxloe_link::fault::FaultPlan;
 use cxloe_link::outer::{Peer, Peers, UdpAddress};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Encap, Extras, LinkConfig, LinkInfo, UdpConfig};
+use cxloe_port::port::Port;
 use cxloe_port::rate_control::RateControl;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::Failure;
-use crate::connect::{ConnectOptions, Connected, Lease};
+use crate::connect::{Access, ConnectOptions, Connected, Lease};
 use crate::machine::{self, Machine};
 use crate::measure::Target;
 use crate::report::{Link, Report, Samples, write_histogram_log};
 use cxloe_lab::Interrupt;
+
+/// How reports and this program's output call sessions between keys, and those without.
+pub const SEALED: &str = "sealed";
+/// See [`SEALED`].
+pub const INSECURE: &str = "insecure";
 
 /// How frames leave this machine.
 #[derive(Args, Clone, Debug)]
@@ -133,13 +139,23 @@ pub struct RegionArgs {
     #[arg(long, value_name = "ignore|trust", default_value = "ignore", help_heading = "Memory")]
     pub pfc: PfcTrust,
 
-    /// The file by which this compute node is known to the manager, as `cn-agent join` has written it
+    /// The file by which this compute node is known to the manager, as `cn-agent join` has written it [default: the one for
+    /// this interface in --data-dir, if there is one]
     #[arg(long, env = "CXLOE_IDENTITY", value_name = "FILE", help_heading = "Memory")]
     pub identity: Option<PathBuf>,
 
-    /// This compute node's key: sessions with memory nodes that have one are sealed; made if there is none in FILE
-    #[arg(long, value_name = "FILE", help_heading = "Memory")]
+    /// This compute node's key, made if there is none in FILE [default: the one beside its identity; else, by a Unix socket or
+    /// TLS, one for this run]
+    #[arg(long, env = "CXLOE_NODE_KEY", value_name = "FILE", help_heading = "Memory")]
     pub node_key: Option<PathBuf>,
+
+    /// Where `cn-agent join` has put both [default: /var/lib/cxloe as root, else ~/.local/state/cxloe]
+    #[arg(long, env = "CXLOE_DATA_DIR", value_name = "DIR", help_heading = "Memory")]
+    pub data_dir: Option<PathBuf>,
+
+    /// Without keys: frames carry a checksum and are not sealed
+    #[arg(long, help_heading = "Memory")]
+    pub insecure: bool,
 
     /// The memory node does not answer bare echoes: measure without the limit
     #[arg(long, help_heading = "Memory")]
@@ -198,6 +214,16 @@ pub fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
 }
 
 impl RegionArgs {
+    /// By what this compute node is known, and what its sessions are sealed with.
+    pub fn access(&self) -> Access {
+        Access {
+            identity: self.identity.clone(),
+            node_key: self.node_key.clone(),
+            data_dir: self.data_dir.clone(),
+            insecure: self.insecure,
+        }
+    }
+
     /// How requests are paced.
     pub fn rates(&self) -> Option<RateControl> {
         let rates = RateControl { trust_pfc: self.pfc == PfcTrust::Trust, ..RateControl::default() };
@@ -211,6 +237,8 @@ pub struct Session {
     pub target: Target,
     /// The link it goes over.
     pub link: LinkInfo,
+    /// How its frames are protected.
+    pub frames: String,
     lease: Lease,
 }
 
@@ -232,10 +260,10 @@ impl Session {
             granularity: region.granularity,
             timeout: Duration::from_secs(10),
             rate_control: region.rates(),
-            identity: region.identity.clone(),
-            node_key: region.node_key.clone(),
+            access: region.access(),
         })?;
         let info = port.link().info().clone();
+        let frames = frames(&mut port);
         let target = Target {
             port,
             hpa,
@@ -247,13 +275,13 @@ impl Session {
             memory_node: None,
             interrupt: Some(interrupt),
         };
-        Ok(Session { target, link: info, lease })
+        Ok(Session { target, link: info, frames, lease })
     }
 
     /// The target, and the session to be put together again with it.
     pub fn into_parts(self) -> (Target, impl FnOnce(Target) -> Session) {
-        let Session { target, link, lease } = self;
-        (target, |target| Session { target, link, lease })
+        let Session { target, link, frames, lease } = self;
+        (target, |target| Session { target, link, frames, lease })
     }
 
     /// Ends the session in order and gives everything back.
@@ -285,10 +313,22 @@ pub enum Unit {
     Bytes,
 }
 
-/// An empty report about `link`.
-pub fn report(link: &LinkInfo, interfaces: Vec<String>, wait: WaitStyle, bounce: Option<f64>) -> Report {
+/// How the frames of a port's sessions are protected.
+pub fn frames(port: &mut Port) -> String {
+    port.engine().sessions().first().map(|session| session.integrity.clone()).unwrap_or_default()
+}
+
+/// An empty report about `link`, over which `frames` went; see [`Link::frames`].
+pub fn report(
+    link: &LinkInfo,
+    frames: &str,
+    interfaces: Vec<String>,
+    wait: WaitStyle,
+    bounce: Option<f64>,
+) -> Report {
     let machine = Machine { bounce_ns: bounce, ..Machine::describe() };
     let wait = wait.to_string();
     let style = wait.split(':').next().unwrap_or_default().to_owned();
-    Report::new(machine, Link { backend: link.backend.into(), interfaces, mtu: link.mtu as u32, wait: style })
+    let (backend, frames) = (link.backend.into(), frames.to_owned());
+    Report::new(machine, Link { backend, interfaces, mtu: link.mtu as u32, wait: style, frames })
 }

@@ -80,6 +80,10 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
     depth: u16,
 
+    /// Measure this system without keys: its frames carry a checksum and are not sealed
+    #[arg(long)]
+    insecure: bool,
+
     /// MTU of the veth pair
     #[arg(long, value_name = "BYTES", default_value_t = 1500)]
     mtu: u32,
@@ -149,7 +153,8 @@ impl Args {
 
 pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Result<(), Failure> {
     let (plan, chosen) = (args.plan()?, args.chosen()?);
-    let site = Site { standing: standing.unwrap_or(Standing::Root), rdma: args.devices() };
+    let site =
+        Site { standing: standing.unwrap_or(Standing::Root), rdma: args.devices(), insecure: args.insecure };
     let mut absent: Vec<Absent> = chosen.iter().filter_map(|peer| absence(*peer, &site)).collect();
     if args.list {
         to_stdout!("{}", listing(&chosen, &absent).trim_end());
@@ -197,7 +202,9 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
 
     let machine = Machine { bounce_ns: outcome.bounce_ns, ..Machine::describe() };
     let interfaces = vec![NEAR_INTERFACE.into(), FAR_INTERFACE.into()];
-    let link = Link { backend: "veth".into(), interfaces, mtu: args.mtu, wait: "as each peer does".into() };
+    let wait = "as each peer does".into();
+    let frames = String::new();
+    let link = Link { backend: "veth".into(), interfaces, mtu: args.mtu, wait, frames };
     let mut report = Report::new(machine, link);
     outcome.samples.iter().for_each(|samples| report.add(samples));
     outcome.rates.into_iter().for_each(|rate| report.add_throughput(rate));

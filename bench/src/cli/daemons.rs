@@ -57,6 +57,14 @@ fn log(state: &Path, program: &str) -> PathBuf {
     state.join(format!("{}.log", program.replace(' ', "-")))
 }
 
+/// Gives a node the key in `key`, made if there is none, unless frames are not to be sealed.
+pub(super) fn protect(command: &mut Command, insecure: bool, key: &Path) {
+    match insecure {
+        true => command.arg("--insecure"),
+        false => command.arg("--node-key").arg(key),
+    };
+}
+
 /// Waits until the memory node has registered with the manager at `url`.
 pub(super) fn wait_for_nodes(url: &str, interrupt: &Interrupt) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -81,7 +81,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         progress.inc(1);
     }
     progress.finish_and_clear();
-    let mut report = report(&info, vec![info.interface.clone()], args.link.wait, None);
+    let mut report = report(&info, "", vec![info.interface.clone()], args.link.wait, None);
     report.add(&echo64);
     if let Some(pipelined) = Throughput::from_trials("echo_pipelined", trials) {
         report.add_throughput(pipelined);

@@ -89,7 +89,7 @@ fn at(args: &Args, place: Place) -> Result<(), Failure> {
     };
     let (session, results) = timed(args, place.session, agent)?;
     let bounce = session.target.bounce();
-    let report = report(&session.link, place.interfaces, place.wait, bounce);
+    let report = report(&session.link, &session.frames, place.interfaces, place.wait, bounce);
     finish(args, session, report, &results)
 }
 

@@ -66,7 +66,8 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let through = agent.map(|mut agent| agent.latency(&mut session.target, plan, &mut step)).transpose()?;
     let (reads, writes) = session.target.hits(args.trials, 100)?;
     progress.finish_and_clear();
-    let mut report = report(&session.link, vec![session.link.interface.clone()], args.link.wait, None);
+    let interfaces = vec![session.link.interface.clone()];
+    let mut report = report(&session.link, &session.frames, interfaces, args.link.wait, None);
     let mut all = vec![results.echo64, results.read64, results.write64, results.mixed64, reads, writes];
     all.extend(through.map(AgentResults::all).into_iter().flatten());
     all.iter().for_each(|samples| report.add(samples));

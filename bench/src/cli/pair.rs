@@ -155,6 +155,7 @@ fn in_lab_at(
             c.args(["--wait", &wait.to_string()]);
             c.arg("--pool-size").arg((options.region.size.0 + (32 << 20)).to_string());
             c.arg("--data-dir").arg(state.join("data")).arg("--socket").arg(state.join("socket"));
+            daemons::protect(c, options.region.insecure, &state.join("node.key"));
             if let Some((_, theirs)) = pair {
                 c.args(["--cpus", &theirs.to_string()]);
             }
@@ -167,8 +168,7 @@ fn in_lab_at(
     let mut agent = None;
     if options.agent {
         let others = memory_node("mn1", "mn2")?;
-        let size = options.region.size.0;
-        let (process, started) = start_agent(&lab, state, size, (cpu, wait), interrupt, &others)?;
+        let (process, started) = start_agent(&lab, state, options.region, (cpu, wait), interrupt, &others)?;
         // However this ends, what is stopped cannot end in order.
         agent = Some(Awake { agent: started, _process: process, _memory_node: others });
     }
@@ -189,6 +189,7 @@ fn in_lab_at(
     };
     let region =
         RegionArgs { manager: MANAGER.into(), region: Some("bench".into()), ..options.region.clone() };
+    let region = RegionArgs { node_key: Some(state.join("bench.key")), identity: None, ..region };
     let mut session = Session::open(&link, &region, interrupt.clone())?;
     session.target.cores = pair;
     session.target.memory_node = Some(pid(&ours));
@@ -241,7 +242,7 @@ fn region(name: &str, interface: &str, on: &str, size: u64, interrupt: &Interrup
 fn start_agent(
     lab: &Lab,
     state: &Path,
-    size: u64,
+    wanted: &RegionArgs,
     (cpu, wait): (Option<usize>, WaitStyle),
     interrupt: &Interrupt,
     memory_node: &Process,
@@ -250,11 +251,12 @@ fn start_agent(
     let process = daemons::start(lab, "cn", state, "cn-agent", |c| {
         c.args(["run", "-i", "cn1", "--name", "cn1", "--manager", MANAGER, "--wait", &wait.to_string()]);
         c.arg("--socket").arg(&socket).arg("--data-dir").arg(state.join("cn"));
+        daemons::protect(c, wanted.insecure, &state.join("cn.key"));
         if let Some(cpu) = cpu {
             c.args(["--cpu", &cpu.to_string()]);
         }
     })?;
-    region("mapped", "cn1", "mn2", size, interrupt)?;
+    region("mapped", "cn1", "mn2", wanted.size.0, interrupt)?;
     let started = Instant::now();
     loop {
         interrupt.check()?;

@@ -9,7 +9,7 @@ use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
-use super::common::{RegionArgs, Session, Unit, bar, report, write};
+use super::common::{INSECURE, RegionArgs, Session, Unit, bar, report, write};
 use super::pair::OptionalLink;
 use crate::machine::Machine;
 use crate::paper::{self, Evaluation, Grid, Part, Plan, Section};
@@ -107,14 +107,18 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
             }
             let mut session = Session::open(link, &args.region, interrupt)?;
             let found = paper::measure_over(&plan, &mut session.target, link.wait, &mut step)?;
-            let report = report(&session.link, vec![session.link.interface.clone()], link.wait, None);
+            let report =
+                report(&session.link, &session.frames, vec![session.link.interface.clone()], link.wait, None);
             session.close()?;
             (found, report)
         }
         None => {
             let (found, measured) = paper::measure(&plan, &interrupt, &mut step)?;
             let report = match measured {
-                Some((link, wait, bounce)) => report(&link, vec!["cn0".into(), "mn0".into()], wait, bounce),
+                // As the paper has it.
+                Some((link, wait, bounce)) => {
+                    report(&link, INSECURE, vec!["cn0".into(), "mn0".into()], wait, bounce)
+                }
                 None => simulated(),
             };
             (found, report)
@@ -133,7 +137,13 @@ fn simulated() -> Report {
     let wait = wait.split(':').next().unwrap_or_default().to_owned();
     Report::new(
         Machine::describe(),
-        Link { backend: "sim".into(), interfaces: vec!["no interface".into()], mtu: 1500, wait },
+        Link {
+            backend: "sim".into(),
+            interfaces: vec!["no interface".into()],
+            mtu: 1500,
+            wait,
+            frames: String::new(),
+        },
     )
 }
 

@@ -278,7 +278,7 @@ fn at(args: &Args, place: Place) -> Result<(), Failure> {
     };
     let mut session = place.session;
     let bounce = session.target.bounce();
-    let mut report = report(&session.link, place.interfaces, place.wait, bounce);
+    let mut report = report(&session.link, &session.frames, place.interfaces, place.wait, bounce);
     let results;
     (session, results) = measured(args, session, agent)?;
     session.close()?;

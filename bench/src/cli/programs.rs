@@ -20,7 +20,7 @@ use cxloe_link::Backend;
 use cxloe_link::wait::WaitStyle;
 
 use super::Failure;
-use super::common::{Unit, bar, write};
+use super::common::{INSECURE, SEALED, Unit, bar, write};
 use super::daemons::{self, MANAGER, READY};
 use crate::compare::stage::find;
 use crate::machine::{self, Machine};
@@ -84,6 +84,10 @@ pub struct ChosenPrograms {
     /// How long one run of a program may take; what takes longer is ended and reported as that
     #[arg(long, value_name = "TIME", default_value = "60s")]
     limit: humantime::Duration,
+
+    /// Measure without keys: frames carry a checksum and are not sealed
+    #[arg(long)]
+    pub insecure: bool,
 }
 
 /// Run programs with part of their memory remote, or swapped, and compare them with local memory
@@ -265,7 +269,18 @@ pub fn carry_out(
     let backend = fabric.as_ref().map_or_else(|| "none".to_owned(), |fabric| fabric.link.clone());
     let wait = args.wait.to_string();
     let wait = wait.split(':').next().unwrap_or_default().to_owned();
-    let link = Link { backend, interfaces: vec!["cn0".into(), "mn0".into()], mtu: args.mtu, wait };
+    let frames = match (needs_remote, args.choice.insecure) {
+        (false, _) => "",
+        (true, false) => SEALED,
+        (true, true) => INSECURE,
+    };
+    let link = Link {
+        backend,
+        interfaces: vec!["cn0".into(), "mn0".into()],
+        mtu: args.mtu,
+        wait,
+        frames: frames.into(),
+    };
     let table = Table {
         report: Report::new(Machine::describe(), link),
         programs: sized.iter().map(|one| one.program).collect(),
@@ -384,6 +399,7 @@ impl Fabric {
             c.args(["-i", "mn0", "--name", "mn1", "--manager", MANAGER, "--link", &link, "--wait", &wait]);
             c.arg("--pool-size").arg(pool.to_string());
             c.arg("--data-dir").arg(state.join("mn")).arg("--socket").arg(state.join("mn-server.sock"));
+            daemons::protect(c, args.choice.insecure, &state.join("mn.key"));
             if let Some(core) = cores.get(1) {
                 c.args(["--cpus", &core.to_string()]);
             }
@@ -405,6 +421,7 @@ impl Fabric {
                 &wait,
             ]);
             c.arg("--socket").arg(&socket).arg("--data-dir").arg(state.join("cn"));
+            daemons::protect(c, args.choice.insecure, &state.join("cn.key"));
             // Beside the program: waking each other across cores takes longer than a page's frames.
             if let [first, _, ..] = cores[..] {
                 c.args(["--cpu", &first.to_string()]);

@@ -28,10 +28,10 @@ use cxloe_port::rate_control::RateControl;
 use nix::unistd::Pid;
 
 use super::Failure;
-use super::common::{OutputArgs, Unit, bar, report};
+use super::common::{OutputArgs, Unit, bar, frames, report};
 use super::daemons;
 use super::quickstart_place::Place;
-use crate::connect::{ConnectOptions, Connected};
+use crate::connect::{Access, ConnectOptions, Connected};
 use crate::machine;
 use crate::measure::latency::LatencyPlan;
 use crate::measure::streams::StreamPlan;
@@ -166,15 +166,13 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
         granularity: Granularity::PAGE,
         timeout: Duration::from_secs(10),
         rate_control: (args.rate_control == Switch::On).then(RateControl::default),
-        identity: None,
-        node_key: (!args.insecure).then(|| state.join("bench.key")),
+        access: Access { insecure: args.insecure, data_dir: Some(state.join("bench")), ..Access::default() },
     })?;
     let Connected { mut port, region, hpa, peer, lease } = connected;
     let info = port.link().info().clone();
     to_stdout!("  bench      on {bench}, link {} ({})", info.backend, info.detail);
-    if let Some(session) = port.engine().sessions().first() {
-        to_stdout!("  frames     {}", session.integrity);
-    }
+    let frames = frames(&mut port);
+    to_stdout!("  frames     {frames}");
     to_stdout!("  region     {} of {} on mn1", region.name, cxloe_fabric::model::human_bytes(region.size));
     to_stdout!("");
 
@@ -191,7 +189,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
     };
     let mut interfaces = vec![bench, place.memory_node.0.clone()];
     interfaces.dedup();
-    let (mut report, samples) = measure(args, &mut target, &info, interfaces, wait)?;
+    let (mut report, samples) = measure(args, &mut target, (&info, &frames), interfaces, wait)?;
     verify(&mut target)?;
     for samples in &agent.measure(&mut target, args.trials)?.all() {
         report.add(samples);
@@ -245,7 +243,7 @@ fn carry_out(args: &Args, site: &Site, interrupt: &Interrupt, state: &Path) -> R
 fn measure(
     args: &Args,
     target: &mut Target,
-    link: &cxloe_link::LinkInfo,
+    (link, frames): (&cxloe_link::LinkInfo, &str),
     interfaces: Vec<String>,
     wait: WaitStyle,
 ) -> Result<(Report, Vec<Samples>), Failure> {
@@ -264,7 +262,7 @@ fn measure(
     let mut bounces: Vec<f64> = (0..3).filter_map(|_| target.bounce()).collect();
     bounces.sort_by(f64::total_cmp);
     let bounce = bounces.get(bounces.len() / 2).copied();
-    let mut report = report(link, interfaces, wait, bounce);
+    let mut report = report(link, frames, interfaces, wait, bounce);
     let samples =
         vec![latency.echo64, latency.read64, latency.write64, latency.mixed64, hit_reads, hit_writes];
     samples.iter().for_each(|s| report.add(s));

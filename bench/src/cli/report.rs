@@ -126,6 +126,8 @@ pub fn run(args: &Args, standing: Option<Standing>, interrupt: Interrupt) -> Res
         pfc: PfcTrust::Ignore,
         identity: None,
         node_key: None,
+        data_dir: None,
+        insecure: args.choice.insecure,
         no_echo: false,
     };
     let options = LabOptions { name: "report", mtu: args.mtu, region: &region, agent: true };
@@ -175,7 +177,7 @@ fn at(args: &Args, place: Place, programs: Option<Table>, interrupt: &Interrupt)
 
     let session: Session = again(target);
     let bounce = session.target.bounce();
-    let mut report = report(&session.link, place.interfaces, place.wait, bounce);
+    let mut report = report(&session.link, &session.frames, place.interfaces, place.wait, bounce);
     samples.iter().for_each(|samples| report.add(samples));
     report.costs = costs;
     add_ratios(&mut report)?;

@@ -8,7 +8,7 @@ use cxloe_sim::scaling::{ScalingSetting, simulate};
 use cxloe_wire::frame::SHARDS_MAX;
 
 use super::Failure;
-use super::common::{LinkArgs, OutputArgs, RegionArgs, report};
+use super::common::{LinkArgs, OutputArgs, RegionArgs, frames, report};
 use crate::connect::{ConnectOptions, Shards};
 use crate::measure::scale::{ScalePlan, scale};
 use crate::report::Throughput;
@@ -104,8 +104,7 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
         granularity: args.region.granularity,
         timeout: Duration::from_secs(10),
         rate_control: args.region.rates(),
-        identity: args.region.identity.clone(),
-        node_key: args.region.node_key.clone(),
+        access: args.region.access(),
     };
     let plan = ScalePlan {
         trials: args.trials,
@@ -118,8 +117,10 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     for count in numbers {
         let mut shards = Shards::open(&options, count)?;
         let info = shards.ports[0].link().info().clone();
-        let report =
-            written.get_or_insert_with(|| report(&info, vec![info.interface.clone()], args.link.wait, None));
+        let frames = frames(&mut shards.ports[0]);
+        let report = written.get_or_insert_with(|| {
+            report(&info, &frames, vec![info.interface.clone()], args.link.wait, None)
+        });
         let (shards, throughputs) = scale(shards, &plan, &|| Ok(interrupt.check()?))?;
         let Shards { ports, lease, .. } = shards;
         // The CN's own session, which the others hang on, ends last.

@@ -49,15 +49,17 @@ pub fn run(args: &Args, interrupt: Interrupt) -> Result<(), Failure> {
     let link: LinkCounters = session.target.port.link().counters();
     if args.json {
         let outcome = serde_json::json!({
-            "verified_bytes": bytes, "wrong_bytes": 0, "seed": seed, "sessions": sessions, "link": link,
+            "verified_bytes": bytes, "wrong_bytes": 0, "seed": seed, "frames": session.frames, "sessions": sessions,
+            "link": link,
         });
         to_stdout!("{outcome:#}");
     } else {
         let resent: u64 = sessions.iter().map(|s| s.counters.retransmitted).sum();
         to_stdout!(
-            "{bytes} bytes written and read back, every one right (seed {seed}, {} frames out, {} in, {resent} sent again)",
+            "{bytes} bytes written and read back, every one right (seed {seed}, {} frames out, {} in, {resent} sent again, frames {})",
             link.tx_frames,
-            link.rx_frames
+            link.rx_frames,
+            session.frames
         );
     }
     session.close()

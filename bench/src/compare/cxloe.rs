@@ -6,7 +6,7 @@ use std::time::Duration;
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig};
-use cxloe_port::connect::{ConnectOptions, Connected};
+use cxloe_port::connect::{Access, ConnectOptions, Connected};
 use cxloe_port::port::Port;
 use cxloe_port::rate_control::RateControl;
 
@@ -49,7 +49,7 @@ impl Peer for Cxloe {
             },
             waits: "both ends spin",
             copies: "memory node into a frame, kernel between the rings of the two sockets, port out of a frame",
-            verified: "each frame's CRC-32C on arrival; every byte read",
+            verified: "each frame's AES-128-GCM tag (with --insecure its CRC-32C) on arrival; every byte read",
             figures: "uncached lines through the line port; a page is one burst read; write64 until acknowledged",
         }
     }
@@ -78,8 +78,11 @@ impl Peer for Cxloe {
             granularity: Granularity::PAGE,
             timeout: Duration::from_secs(60),
             rate_control: Some(RateControl::default()),
-            identity: None,
-            node_key: None,
+            access: Access {
+                node_key: Some(stage.folder.join("cn.key")),
+                insecure: stage.site.insecure,
+                ..Access::default()
+            },
         })?;
         let Connected { mut port, hpa, lease, .. } = connected;
         port.set_depth(plan.depth);
@@ -110,6 +113,10 @@ impl Cxloe {
         memory_node.args(["--pool-size", &pool.to_string()]);
         memory_node.arg("--data-dir").arg(stage.folder.join("mn"));
         memory_node.arg("--socket").arg(stage.folder.join("mn.sock"));
+        match stage.site.insecure {
+            true => memory_node.arg("--insecure"),
+            false => memory_node.arg("--node-key").arg(stage.folder.join("mn.key")),
+        };
         if let Some(core) = stage.core(false) {
             memory_node.args(["--cpus", &core.to_string()]);
         }

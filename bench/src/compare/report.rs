@@ -203,7 +203,8 @@ mod tests {
 
     fn comparison() -> Comparison {
         let facts = Facts { what: "a <peer>", waits: "w", copies: "c", verified: "v", figures: "f" };
-        let link = Link { backend: "veth".into(), interfaces: vec![], mtu: 1500, wait: "busy".into() };
+        let (wait, frames) = ("busy".into(), String::new());
+        let link = Link { backend: "veth".into(), interfaces: vec![], mtu: 1500, wait, frames };
         let time = |peer: &str, p50, mean| Figure {
             peer: peer.into(),
             pattern: "read64",

@@ -9,4 +9,6 @@ pub struct Site {
     pub standing: Standing,
     /// Two verbs devices that reach each other.
     pub rdma: Option<(String, String)>,
+    /// This system is measured without keys.
+    pub insecure: bool,
 }

@@ -28,7 +28,8 @@ pub fn memory_node(index: u32) -> RegisterMemoryNode {
 /// The `index`-th compute node, as it registers.
 pub fn compute_node(index: u32) -> RegisterComputeNode {
     let (cn_id, name, instance_id) = (cn_id(index), name("cn", index), 1 + u64::from(index));
-    RegisterComputeNode { cn_id, name, udp: None, key: None, instance_id, seen: Watermark::default() }
+    let (key, new_key) = (None, false);
+    RegisterComputeNode { cn_id, name, udp: None, key, new_key, instance_id, seen: Watermark::default() }
 }
 
 /// The identity of the `index`-th compute node.

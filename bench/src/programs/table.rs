@@ -271,7 +271,8 @@ mod tests {
     }
 
     fn filled() -> Table {
-        let link = Link { backend: "veth".into(), interfaces: vec![], mtu: 1500, wait: "adaptive".into() };
+        let (wait, frames) = ("adaptive".into(), String::new());
+        let link = Link { backend: "veth".into(), interfaces: vec![], mtu: 1500, wait, frames };
         Table {
             report: Report::new(Machine::describe(), link),
             programs: programs().into_iter().filter(|program| program.name == "zstd-12").collect(),

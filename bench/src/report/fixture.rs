@@ -13,7 +13,10 @@ pub(super) fn report() -> Report {
         hypervisor: None,
     };
     let interfaces = vec!["cn0".into(), "mn0".into()];
-    Report::new(machine, Link { backend: "xdp".into(), interfaces, mtu: 1500, wait: "busy".into() })
+    Report::new(
+        machine,
+        Link { backend: "xdp".into(), interfaces, mtu: 1500, wait: "busy".into(), frames: String::new() },
+    )
 }
 
 /// A result with trials of ten samples around a time each: bounce, time.

@@ -79,6 +79,10 @@ pub struct Link {
     pub mtu: u32,
     /// Waiting style: `busy`, `adaptive` or `sleep`.
     pub wait: String,
+    /// How frames of the sessions measured were protected: `sealed` or `insecure`; empty where there were none, and in
+    /// reports of earlier releases.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub frames: String,
 }
 
 /// A rate: the median of its trials.

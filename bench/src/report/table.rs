@@ -63,8 +63,12 @@ impl Report {
         let bounce = machine
             .bounce_ns
             .map_or_else(String::new, |ns| format!(", core to core and back {}", units::time(ns)));
+        let frames = match link.frames.as_str() {
+            "" => String::new(),
+            frames => format!(", frames {frames}"),
+        };
         format!(
-            "{}, {} cores{bounce}, Linux {}; {} over {}, MTU {}, waiting {}",
+            "{}, {} cores{bounce}, Linux {}; {} over {}, MTU {}, waiting {}{frames}",
             machine.cpu,
             machine.cores,
             machine.kernel,

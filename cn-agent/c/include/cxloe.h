@@ -51,9 +51,10 @@ struct cxloe_options {
 struct cxloe_link {
     /* The network interface. */
     const char *interface_name;
-    /* The manager's URL, as https://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock. Over TLS, the program shows the certificate
-       in the file that CXLOE_IDENTITY in the environment names, and seals its sessions with the key in the one that
-       CXLOE_NODE_KEY names: those that `cn-agent join` has written for this interface. */
+    /* The manager's URL, as https://10.0.0.1:7440 or unix:/run/cxloe/gmm.sock. The program shows the certificate, and seals
+       its sessions with the key, that `cn-agent join --no-start` has left for this interface; CXLOE_IDENTITY,
+       CXLOE_NODE_KEY and CXLOE_DATA_DIR in the environment name others. By a Unix socket it makes a key for the run.
+       Without a key it gets no region, unless CXLOE_INSECURE=1 says that frames need not be sealed. */
     const char *manager;
     /* "auto", "xdp", "packet", "pnet" or "udp"; "udp:ADDRESS:PORT" or "udp::PORT" to listen elsewhere than at the
        interface's address and port 63669, which another process may have. */

@@ -8,7 +8,7 @@ use cxloe_client::mapping::{Hint, Mapping};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig};
-use cxloe_port::connect::{ConnectOptions, Connected, Lease};
+use cxloe_port::connect::{Access, ConnectOptions, Connected, Lease};
 use cxloe_port::inline::InlineRegion;
 use cxloe_port::rate_control::RateControl;
 
@@ -68,14 +68,13 @@ impl Region {
             extras: Extras::default(),
             wait: WaitStyle::Busy,
             manager: manager.into(),
-            identity: std::env::var_os("CXLOE_IDENTITY").map(Into::into),
+            access: Access::of_environment(),
             region: Some(name.into()),
             size: 0,
             ways: Ways::One,
             granularity: Granularity::PAGE,
             timeout: CONNECT_MAX,
             rate_control: Some(RateControl::default()),
-            node_key: std::env::var_os("CXLOE_NODE_KEY").map(Into::into),
         };
         let Connected { port, region, hpa, lease, .. } = Connected::open(&connect).map_err(words)?;
         let region = InlineRegion::map(port, hpa, region.size, options.inline()).map_err(words)?;

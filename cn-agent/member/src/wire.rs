@@ -2,7 +2,7 @@
 //! every number; what is no message ends the connection and nothing else.
 
 /// Version of the agent's local protocol that these messages belong to.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 /// Bytes of a page.
 pub const PAGE_BYTES: u64 = 4096;
 /// What a [`Welcome`] begins with.

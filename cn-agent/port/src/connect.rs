@@ -2,22 +2,23 @@
 //! gets a region, and reaches it by a line port in its own process.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::manager::{Manager, ManagerError};
+pub use crate::access::{Access, AccessError};
+use crate::access::{Opened, check_sealed};
+use crate::manager::Manager;
 use crate::port::{Port, PortError};
 use crate::rate_control::RateControl;
+use crate::renewal::Renewer;
 use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::attachments::Attachment;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::Engine;
+use cxloe_fabric::ClientError;
 use cxloe_fabric::api::{ComputeNodeSync, CreateRegion, DestroyRegion, RegisterComputeNode};
 use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_fabric::model::{CnId, Leg, MacError, Name, NameError, Region, Watermark};
-use cxloe_fabric::trust::{Credentials, Identity};
-use cxloe_link::keys::{KeyFileError, SYSTEM, epoch_ns, node_key};
+use cxloe_link::keys::{SYSTEM, epoch_ns};
 use cxloe_link::outer::{Peer, Peers};
 use cxloe_link::udp::own_address;
 use cxloe_link::wait::WaitStyle;
@@ -38,9 +39,8 @@ pub struct ConnectOptions {
     pub wait: WaitStyle,
     /// The manager's URL.
     pub manager: String,
-    /// File with the certificate by which this compute node is known to the manager, as `cn-agent join` writes it; `None`:
-    /// what this process shows, as the token in `CXLOE_TOKEN`.
-    pub identity: Option<PathBuf>,
+    /// By what this compute node is known, and what its sessions are sealed with.
+    pub access: Access,
     /// An existing region of this node to use, or `None` for a new one that is destroyed afterwards.
     pub region: Option<String>,
     /// Size of a new region in bytes.
@@ -53,8 +53,6 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// How requests are paced; `None`: not at all.
     pub rate_control: Option<RateControl>,
-    /// File with the key of this compute node, made if there is none: sessions with memory nodes that have keys are sealed.
-    pub node_key: Option<PathBuf>,
 }
 
 /// Why there is no connection.
@@ -65,7 +63,7 @@ pub enum ConnectError {
     Link(#[from] LinkError),
     /// The manager.
     #[error(transparent)]
-    Manager(#[from] ManagerError),
+    Manager(#[from] ClientError),
     /// The interface's address cannot be a CN id.
     #[error("interface `{interface}`: {source}")]
     CnId {
@@ -92,22 +90,15 @@ pub enum ConnectError {
     /// Attaching it.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The node's key.
+    /// Its key, or the file by which it is known.
     #[error(transparent)]
-    Key(#[from] KeyFileError),
+    Access(#[from] AccessError),
+    /// No thread for the certificate.
+    #[error("no thread for the certificate can be started: {0}")]
+    Renewer(std::io::Error),
     /// No thread for handshakes.
     #[error("no thread for handshakes can be started: {0}")]
     Thread(std::io::Error),
-    /// The file by which this node is known.
-    #[error(
-        "cannot read {path}, by which this compute node is known to the manager: {reason}; `cn-agent join` makes it"
-    )]
-    Identity {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
     /// The session.
     #[error(transparent)]
     Port(#[from] PortError),
@@ -150,6 +141,8 @@ pub struct Lease {
     registration: u64,
     /// Its name, and when it was created.
     temporary: Option<(Name, u64)>,
+    /// Keeps the certificate valid for as long.
+    _renewer: Option<Renewer>,
 }
 
 /// How long the manager is given to hear that this compute node has gone.
@@ -182,12 +175,13 @@ impl Shards {
         });
         let links = links.collect::<Result<Vec<_>, _>>()?;
         let info = links[0].info().clone();
-        let manager = Manager::new(&options.manager, &credentials(options.identity.as_deref())?)?;
         let udp = options.link.is_over_udp().then(|| own_address(&options.link)).transpose()?;
         let own = CnId::new(cxloe_fabric::model::Mac(info.mac.0))
             .map_err(|source| ConnectError::CnId { interface: info.interface.clone(), source })?;
+        let Opened { credentials, identity, key: own_key, is_new } =
+            options.access.open(own, &info.interface, &options.manager)?;
+        let manager = Manager::new(&options.manager, &credentials)?;
         let instance = rand::random();
-        let own_key = options.node_key.as_deref().map(node_key).transpose()?.map(Arc::new);
         let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));
 
         let registration = RegisterComputeNode {
@@ -195,10 +189,13 @@ impl Shards {
             name: name(&options.name)?,
             udp,
             key: own_key.as_ref().map(|key| key.public()),
+            new_key: is_new,
             instance_id: instance,
             seen: Watermark::default(),
         };
         let registration = manager.register(&registration)?.registration;
+        let renewer = identity.map(|(path, file)| Renewer::start(path, file, options.manager.clone()));
+        let renewer = renewer.transpose().map_err(ConnectError::Renewer)?;
         let (region, temporary) = match &options.region {
             Some(existing) => (manager.region(&Name::new(existing.as_str())?)?, None),
             None => {
@@ -213,9 +210,12 @@ impl Shards {
                 (made, Some(temporary))
             }
         };
-        let lease = Lease { manager, own, registration, temporary };
+        let lease = Lease { manager, own, registration, temporary, _renewer: renewer };
         if region.owner != own {
             return Err(ConnectError::NotOurs { region: region.name, owner: region.owner, own });
+        }
+        if own_key.is_some() {
+            check_sealed(&region)?;
         }
         if udp.is_some() {
             find_peers(&region, &options.link.udp.peers)?;
@@ -252,15 +252,6 @@ impl Shards {
         let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));
         Ok(Shards { ports, region, hpa: HPA, peer, lease })
     }
-}
-
-/// What the manager is shown: what is in the file `identity`, else what this process shows.
-fn credentials(identity: Option<&Path>) -> Result<Credentials, ConnectError> {
-    let Some(path) = identity else { return Ok(Credentials::of_process()) };
-    let failed = |reason: String| ConnectError::Identity { path: path.into(), reason };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-    let identity = Identity::parse(&text).map_err(|error| failed(error.to_string()))?;
-    Ok(Credentials::of_node(identity.into()))
 }
 
 /// The keys of the memory nodes of `region`.

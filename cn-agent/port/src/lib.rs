@@ -19,13 +19,17 @@
 //! | [`port`] | reads and writes of lines, waiting for them |
 //! | [`inline`] | mapped regions whose faults the faulting thread serves |
 //! | [`connect`] | becoming a compute node |
+//! | [`access`] | by what it is known to the manager, and what its sessions are sealed with |
+//! | `renewal` | renewing its certificate while it runs |
 //! | [`manager`] | the few calls to the manager that this takes |
 //! | [`rate_control`] | how requests are paced, and by which signals |
 //! | [`signals`] | pause signals of an interface |
 
+pub mod access;
 pub mod connect;
 pub mod inline;
 pub mod manager;
 pub mod port;
 pub mod rate_control;
+mod renewal;
 pub mod signals;

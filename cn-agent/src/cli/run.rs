@@ -55,6 +55,9 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     keys.own = config.own_key()?;
     keys.named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
     let public = keys.own.as_ref().map(|key| key.public());
+    if public.is_none() {
+        info!("this node has no key: sessions are insecure, or sealed with a pre-shared key");
+    }
     let link_config = LinkConfig {
         backend: config.backend,
         encap: config.encap,

@@ -4,6 +4,7 @@
 //! returns a [`Config`], in which nothing is missing; or an error that names the option and says what would
 //! be right.
 
+mod joining;
 mod settings;
 
 pub use settings::Settings;

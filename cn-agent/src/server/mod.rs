@@ -29,7 +29,9 @@ use crate::worker::clients::{Client, ClientSlot};
 use crate::worker::order::{ask, report};
 use crate::worker::{Order, Orders};
 use cxloe_client::memory::{SharedMemory, send_with_descriptor};
-use cxloe_client::message::{self, Answer, Ask, REQUEST_MAX, Refused, Request, VERSION};
+use cxloe_client::message::{
+    self, Answer, Ask, AttachedRegion, REQUEST_MAX, Refused, Request, Session, VERSION,
+};
 use cxloe_client::ring::{AgentEnd, PORT_BYTES};
 
 use caller::Caller;
@@ -38,6 +40,8 @@ use places::{Kind, Place, Places};
 
 /// How long a connection may take to say something.
 const SILENCE_MAX: Duration = Duration::from_secs(10);
+/// How long a list of regions waits for what the worker says of sessions.
+const SESSIONS_WAIT_MAX: Duration = Duration::from_secs(1);
 /// The pause after a failed accept, most likely for want of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -174,7 +178,7 @@ async fn converse(
             return answer(&mut stream, &Answer::Refused(Refused::Version { agent: VERSION })).await;
         }
         let said = match request.ask {
-            Ask::Regions => Answer::Regions(context.listing.regions()),
+            Ask::Regions => Answer::Regions(regions(context).await),
             Ask::Node => Answer::Node(context.listing.node()),
             Ask::Sessions => {
                 report(&context.orders).await.map_or_else(ending, |report| Answer::Sessions(report.sessions))
@@ -229,6 +233,26 @@ async fn converse(
         };
         answer(&mut stream, &said).await?;
     }
+}
+
+/// The regions, with how the sessions of their memory nodes stand, as far as the worker says so.
+async fn regions(context: &ServerContext) -> Vec<AttachedRegion> {
+    let mut regions = context.listing.regions();
+    if !regions.is_empty()
+        && let Ok(Some(report)) = timeout(SESSIONS_WAIT_MAX, report(&context.orders)).await
+    {
+        show_sessions(&mut regions, &report.sessions);
+    }
+    regions
+}
+
+/// Says of regions whose memory nodes are not connected that they are connecting.
+fn show_sessions(regions: &mut [AttachedRegion], sessions: &[Session]) {
+    let is_open = |mac: &str| {
+        let mut of_it = sessions.iter().map(|session| &session.status).filter(|status| status.peer == mac);
+        of_it.any(|status| matches!(status.state.as_str(), "open" | "suspect"))
+    };
+    regions.iter_mut().for_each(|region| region.show_sessions(is_open));
 }
 
 fn done(outcome: Result<(), Refused>) -> Answer {

@@ -251,6 +251,7 @@ fn regions(before: &Snapshot, now: &Snapshot, rates: &Rates) -> Vec<RegionFigure
             region.memory_nodes.iter().map(|leg| leg.mac.as_str()).collect();
         let standing = match region.attachment {
             Attaching::Attached => None,
+            Attaching::Connecting => Some("connecting"),
             Attaching::Draining => Some("letting go"),
             Attaching::Detached => Some("detached"),
             Attaching::InReset => Some("held"),

@@ -1,37 +1,20 @@
-//! The file by which a node that has joined is known to the manager: its TLS key, its certificate, and whom to trust. It is
-//! written when the node joins, and again each time the certificate is renewed, two thirds through its time.
-//!
-//! ```text
-//!   renew: 1763900000000          milliseconds since the Unix epoch
-//!   manager: https://gmm.lab:7440
-//!   joined: 3 17 9000            term, revision and run of the manager when the node joined
-//!   -----BEGIN PRIVATE KEY-----   ...
-//!   -----BEGIN CERTIFICATE-----   the node's
-//!   -----BEGIN CERTIFICATE-----   the authority's
-//! ```
+//! The file by which a node that has joined is known to the manager ([`IdentityFile`]): reading it, writing it where only
+//! the daemon reads it, and having the certificate renewed, two thirds through its time.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cxloe_fabric::Client;
-use cxloe_fabric::api::{Joined, Renew};
+use cxloe_fabric::api::{Joined, Party, Renew};
 use cxloe_fabric::client::{Credentials, Identity, IdentityError};
 use cxloe_fabric::model::Watermark;
+use cxloe_fabric::trust::{IdentityFile, Renewal, Step};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 
-/// What the line begins with that says when to renew.
-const RENEW: &str = "renew: ";
-/// What the line begins with that says where the manager is.
-const MANAGER: &str = "manager: ";
-/// What the line begins with that says how far the manager had come when the node joined.
-const JOINED: &str = "joined: ";
-/// How often it is looked whether the time has come, and how long to wait after it went wrong.
-const LOOK: Duration = Duration::from_secs(60);
 /// The user that daemons run as where they are installed as a package.
 const DAEMON_USER: &str = "cxloe";
 
@@ -65,10 +48,12 @@ pub enum NodeIdentityError {
 #[derive(Debug)]
 pub struct NodeIdentity {
     path: PathBuf,
-    identity: Arc<Identity>,
-    renew_ms: AtomicU64,
+    /// What of the file stays the same.
     manager: Option<String>,
     joined: Watermark,
+    identity: Arc<Identity>,
+    /// The file as it is.
+    file: Mutex<IdentityFile>,
 }
 
 impl NodeIdentity {
@@ -80,13 +65,9 @@ impl NodeIdentity {
         let failed = |source| NodeIdentityError::File { what: "read", path: path.into(), source };
         let text = fs::read_to_string(path).map_err(failed)?;
         let content = |source| NodeIdentityError::Content { path: path.into(), source };
-        let identity = Identity::parse(&text).map_err(content)?;
-        let line = text.lines().find_map(|line| line.strip_prefix(RENEW));
-        let renew_ms = line.and_then(|ms| ms.trim().parse().ok()).unwrap_or(0);
-        let manager = text.lines().find_map(|line| line.strip_prefix(MANAGER)).map(str::to_owned);
-        let joined = text.lines().find_map(|line| line.strip_prefix(JOINED)).and_then(watermark);
-        let joined = joined.unwrap_or_default();
-        Ok(Self { path: path.into(), identity: identity.into(), renew_ms: renew_ms.into(), manager, joined })
+        let file = IdentityFile::parse(&text).map_err(content)?;
+        let (manager, joined, identity) = (file.manager.clone(), file.joined, Arc::clone(&file.identity));
+        Ok(Self { path: path.into(), manager, joined, identity, file: Mutex::new(file) })
     }
 
     /// The same where a node may have none: it was given no file. What there is becomes what this process shows.
@@ -106,11 +87,6 @@ impl NodeIdentity {
         Credentials::of_node(Arc::clone(&self.identity))
     }
 
-    /// The public half of its TLS key, as the manager takes it.
-    fn tls_key(&self) -> Result<String, NodeIdentityError> {
-        TlsKey::from_pem(self.identity.key_pem()).map(|key| key.public())
-    }
-
     /// Where the manager is that it has joined at, if that was kept.
     pub fn manager(&self) -> Option<&str> {
         self.manager.as_deref()
@@ -123,16 +99,28 @@ impl NodeIdentity {
 
     /// Renews the certificate whenever its time has come. Never ends.
     pub async fn keep_renewed(&self, client: &Client) -> std::convert::Infallible {
+        let mut renewal = Renewal::new(self.renew_ms());
         loop {
-            self.renew_if_due(client).await;
-            tokio::time::sleep(LOOK).await;
+            let now_ms = now_ms();
+            match renewal.step(now_ms) {
+                Step::Wait(ms) => tokio::time::sleep(Duration::from_millis(ms)).await,
+                Step::Renew => match self.renew(client).await {
+                    Ok(()) => {
+                        tracing::info!(path = %self.path.display(), "the certificate is renewed");
+                        renewal.renewed(self.renew_ms());
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "the certificate could not be renewed; trying again");
+                        renewal.failed(now_ms);
+                    }
+                },
+            }
         }
     }
 
     /// Renews the certificate if its time has come; says so, and why it could not be done.
     pub async fn renew_if_due(&self, client: &Client) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        if u128::from(self.renew_ms.load(Ordering::Relaxed)) > now.as_millis() {
+        if Renewal::new(self.renew_ms()).step(now_ms()) != Step::Renew {
             return;
         }
         match self.renew(client).await {
@@ -141,13 +129,30 @@ impl NodeIdentity {
         }
     }
 
-    async fn renew(&self, client: &Client) -> Result<(), Box<dyn std::error::Error>> {
-        let joined = client.renew(&Renew { tls_key: self.tls_key()? }).await?;
-        let pem = self.identity.renew(&joined.certificate, &joined.authority)?;
-        write(&self.path, &in_full(&pem, joined.renew_ms, self.manager(), self.joined))?;
-        self.renew_ms.store(joined.renew_ms, Ordering::Relaxed);
-        Ok(())
+    fn renew_ms(&self) -> u64 {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).renew_ms
     }
+
+    async fn renew(&self, client: &Client) -> Result<(), Box<dyn std::error::Error>> {
+        // A program of this node with a link of its own may have been faster.
+        let written = fs::read_to_string(&self.path).unwrap_or_default();
+        let newer = self.file.lock().unwrap_or_else(PoisonError::into_inner).follow(&written);
+        if newer.is_ok_and(|newer| newer) {
+            return Ok(());
+        }
+        let joined = client.renew(&Renew { tls_key: self.identity.public_key() }).await?;
+        let text = {
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.renewed(&joined)?;
+            file.text()
+        };
+        Ok(write(&self.path, &text)?)
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// A node's TLS key.
@@ -189,15 +194,29 @@ impl TlsKey {
         base64::engine::general_purpose::STANDARD.encode(self.0.public_key_raw())
     }
 
-    /// Writes it with what the manager at the URL `manager` answered to `path`, where only the daemon reads it.
+    /// Writes it with what the manager at the URL `manager` answered for `node` to `path`, where only the daemon reads it.
     ///
     /// # Errors
     /// [`NodeIdentityError`].
-    pub fn keep(&self, joined: &Joined, manager: &str, path: &Path) -> Result<(), NodeIdentityError> {
+    pub fn keep(
+        &self,
+        node: &Party,
+        joined: &Joined,
+        manager: &str,
+        path: &Path,
+    ) -> Result<(), NodeIdentityError> {
         let pem = format!("{}{}{}", self.0.serialize_pem(), joined.certificate, joined.authority);
-        Identity::parse(&pem).map_err(|source| NodeIdentityError::Content { path: path.into(), source })?;
+        let identity = Identity::parse(&pem)
+            .map_err(|source| NodeIdentityError::Content { path: path.into(), source })?;
+        let file = IdentityFile {
+            identity: identity.into(),
+            renew_ms: joined.renew_ms,
+            manager: Some(manager.to_owned()),
+            joined: joined.watermark,
+            node: Some(node.to_string()),
+        };
         let failed = |source| NodeIdentityError::File { what: "write", path: path.into(), source };
-        write(path, &in_full(&pem, joined.renew_ms, Some(manager), joined.watermark)).map_err(failed)?;
+        write(path, &file.text()).map_err(failed)?;
         drop(fs::remove_file(joining(path)));
         Ok(())
     }
@@ -206,18 +225,6 @@ impl TlsKey {
 /// Where the key of a node is kept that has asked to join and got no answer yet.
 fn joining(path: &Path) -> PathBuf {
     path.with_extension("joining")
-}
-
-fn in_full(pem: &str, renew_ms: u64, manager: Option<&str>, joined: Watermark) -> String {
-    let manager = manager.map_or_else(String::new, |url| format!("{MANAGER}{url}\n"));
-    let Watermark { term, revision, run } = joined;
-    format!("{RENEW}{renew_ms}\n{manager}{JOINED}{term} {revision} {run}\n{pem}")
-}
-
-fn watermark(text: &str) -> Option<Watermark> {
-    let mut numbers = text.split_whitespace().map(|number| number.parse().ok());
-    let mut number = || numbers.next().flatten();
-    Some(Watermark { term: number()?, revision: number()?, run: number()? })
 }
 
 /// Makes the folder of what a node keeps, if there is none: the daemon's own.
@@ -271,11 +278,35 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_when_joining_is_read_as_it_was_written() {
+    fn what_was_kept_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("mn-a.identity");
+        let key = TlsKey::kept_or_new(&path).unwrap();
+        let authority = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let pem = |of: &KeyPair| rcgen::CertificateParams::default().self_signed(of).unwrap().pem();
         let seen = Watermark { term: 3, revision: 17, run: u64::MAX };
-        let text = in_full("PEM", 5, Some("https://m:1"), seen);
-        let line = text.lines().find_map(|line| line.strip_prefix(JOINED)).unwrap();
-        assert_eq!(watermark(line), Some(seen));
-        assert!(["", "1 2", "1 2 x", "-1 2 3"].iter().all(|wrong| watermark(wrong).is_none()));
+        let joined = Joined {
+            certificate: pem(&key.0),
+            authority: pem(&authority),
+            renew_ms: 5,
+            expires_ms: 6,
+            manager: String::new(),
+            watermark: seen,
+        };
+        let node = Party::MemoryNode("a".parse().unwrap());
+        key.keep(&node, &joined, "https://m:1", &path).unwrap();
+        let read = NodeIdentity::read(&path).unwrap();
+        assert_eq!((read.joined(), read.manager(), read.renew_ms()), (seen, Some("https://m:1"), 5));
+        assert_eq!(read.identity.public_key(), key.public(), "what the manager is asked to renew it for");
+        let mut file = read.file.into_inner().unwrap();
+        assert_eq!(file.node.as_deref(), Some("memory node a"));
+        let newer = IdentityFile { renew_ms: 9, ..file.clone() }.text();
+        assert!(file.follow(&newer).unwrap() && file.renew_ms == 9);
+        assert!(!file.follow(&newer).unwrap(), "it is known already");
+        let other = TlsKey::kept_or_new(&folder.path().join("mn-b.identity")).unwrap();
+        let path = folder.path().join("mn-b.identity");
+        let joined = Joined { certificate: pem(&other.0), renew_ms: 99, ..joined };
+        other.keep(&node, &joined, "https://m:1", &path).unwrap();
+        assert!(file.follow(&fs::read_to_string(&path).unwrap()).is_err(), "another node's");
     }
 }

@@ -8,6 +8,8 @@
 //!     `- systemctl enable --now mn-server, or --run
 //! ```
 
+mod node;
+
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -23,6 +25,7 @@ use cxloe_fabric::{Client, ClientError};
 use crate::command_line::Failure;
 use crate::identity::{NodeIdentity, TlsKey};
 use crate::to_stderr;
+pub use node::{FilledIn, NodeDescription, NodeSettings};
 
 /// How long a manager that does not listen yet is waited for.
 const START_MAX: Duration = Duration::from_secs(10);
@@ -91,7 +94,7 @@ impl Joining<'_> {
         let join = Join { node, tls_key: key.public(), key: session_key, macs };
         let joined = patiently(&client, &join).await?;
         let manager = if url.starts_with("unix:") { joined.manager.clone() } else { url.to_owned() };
-        key.keep(&joined, &manager, identity).map_err(Failure::failed)?;
+        key.keep(&join.node, &joined, &manager, identity).map_err(Failure::failed)?;
         to_stderr!("{} has joined at {manager}; its certificate is in {}", join.node, identity.display());
         Ok(manager)
     }

@@ -233,6 +233,10 @@ pub struct RegisterComputeNode {
     /// Its public key, if it has one. A key that was registered once is the node's until it joins anew.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<PublicKey>,
+    /// The key was made for this run and is to take the place of another one. An administrator may ask for that, as by the
+    /// Unix socket, for a node that has not joined.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub new_key: bool,
     /// Random, chosen at the agent's start: tells a restart from a second agent with the same CN id.
     pub instance_id: u64,
     /// How far the manager had come that the node followed last, if it holds regions; a manager whose store does not

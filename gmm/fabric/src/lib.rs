@@ -31,10 +31,12 @@
 pub mod api;
 #[cfg(feature = "client")]
 pub mod client;
+mod client_error;
 pub mod hdm;
 pub mod model;
 #[cfg(feature = "tls")]
 pub mod trust;
 
 #[cfg(feature = "client")]
-pub use client::{Client, ClientError};
+pub use client::Client;
+pub use client_error::ClientError;

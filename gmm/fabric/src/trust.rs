@@ -2,6 +2,9 @@
 //! the authority by its hash, which comes with a token or is kept since the node joined. The name in the certificate does
 //! not matter: the authority signs for this fabric's managers and nobody else, under whatever address they are reached.
 
+mod identity_file;
+mod renewal;
+
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -15,9 +18,14 @@ use rustls::sign::CertifiedKey;
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::model::{Digest, Token};
+pub use identity_file::IdentityFile;
+pub use renewal::{Renewal, Step};
 
 /// The variable of the environment that holds a token.
 pub const TOKEN_VARIABLE: &str = "CXLOE_TOKEN";
+
+/// Bytes of a public key: an uncompressed point of P-256.
+const POINT_BYTES: usize = 65;
 
 /// What this process shows where nothing else is said.
 static OWN: OnceLock<Credentials> = OnceLock::new();
@@ -177,6 +185,29 @@ impl Identity {
     /// The key alone (PEM).
     pub fn key_pem(&self) -> &str {
         &self.key
+    }
+
+    /// The public half of the key, as the manager takes it: a point of P-256 as base64.
+    pub fn public_key(&self) -> String {
+        use base64::Engine;
+        let current = Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner).0);
+        let info = current.key.public_key();
+        let info = info.as_ref().map(|info| info.as_ref()).unwrap_or_default();
+        // The point is what SubjectPublicKeyInfo ends with.
+        base64::engine::general_purpose::STANDARD.encode(&info[info.len().saturating_sub(POINT_BYTES)..])
+    }
+
+    /// Takes the certificate of `written`, which another process has got for the same key.
+    ///
+    /// # Errors
+    /// [`IdentityError`] when its key is another, or it is of another authority.
+    pub fn follow(&self, written: &Self) -> Result<(), IdentityError> {
+        if written.key != self.key || written.authority != self.authority {
+            return Err(IdentityError("it is another node's, or of another authority".to_owned()));
+        }
+        let current = written.current.read().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = current;
+        Ok(())
     }
 
     /// Takes a new certificate for the same key; connections made from here on show it. Returns the new text.

@@ -27,6 +27,8 @@ const STORE_FILE: &str = "gmm.redb";
 const ETCD_PASSWORD_VARIABLE: &str = "CXLOE_GMM_ETCD_PASSWORD";
 /// Name of the socket beside it.
 const SOCKET_FILE: &str = "gmm.sock";
+/// The shortest time that certificates may be valid.
+const CERTIFICATE_VALID_MIN: Duration = Duration::from_secs(2);
 /// Longest path of a socket, with room for the name it is made under.
 const SOCKET_PATH_MAX: usize = 90;
 
@@ -140,6 +142,9 @@ struct Settings {
     /// Connections served at a time, half of them from one peer [default: 8192]
     #[arg(long, env = "CXLOE_GMM_CONNECTIONS_MAX", value_name = "N")]
     connections_max: Option<usize>,
+    /// Seconds that certificates of nodes are valid; they are renewed two thirds through that [default: 2592000, 30 days]
+    #[arg(long, env = "CXLOE_GMM_CERTIFICATE_S", value_name = "S", hide = true)]
+    certificate_s: Option<u64>,
     /// Serve the FM API on this address, over TLS for clients that have joined with a token of role fm (`gmm fm join`);
     /// without a port: 2508 [default: not served]
     #[arg(long, env = "CXLOE_GMM_FM_LISTEN", value_name = "ADDR")]
@@ -274,6 +279,10 @@ impl Settings {
             let scheme = if insecure { "http" } else { "https" };
             return Err(Failure::usage(format!("advertise: {url:?} has to begin with {scheme}://")));
         }
+        let certificate_valid = self.certificate_s.map_or(default.certificate_valid, Duration::from_secs);
+        if !(CERTIFICATE_VALID_MIN..=default.certificate_valid).contains(&certificate_valid) {
+            return Err(Failure::usage("certificate-s must be 2 to 2592000 (30 days)"));
+        }
         let initialisation = self.init.unwrap_or_default();
         let declared = fabric_file::declared(self.fabric.as_deref(), initialisation)?;
         Ok(Config {
@@ -293,6 +302,7 @@ impl Settings {
             fm_insecure: self.fm_insecure.unwrap_or(false),
             metrics: self.metrics,
             port_file: self.port_file,
+            certificate_valid,
             new_fabric: false,
         })
     }

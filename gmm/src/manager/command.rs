@@ -102,6 +102,8 @@ pub enum Command {
     Revoke(Party),
     /// Forget a compute node that is gone for good and has nothing.
     ForgetComputeNode(Owner),
+    /// Somebody was refused what they asked for: method and path, and how many attempts are told of.
+    NoteRefused(String, u64),
     /// Time has passed.
     Tick,
 }

@@ -102,7 +102,7 @@ impl Manager {
         &mut self,
         register: RegisterComputeNode,
     ) -> Result<(), ManagerError> {
-        let RegisterComputeNode { cn_id, name, udp, key, instance_id, seen } = register;
+        let RegisterComputeNode { cn_id, name, udp, key, new_key, instance_id, seen } = register;
         if let Some(udp) = udp.filter(|udp| !is_one_place(udp)) {
             let reason = format!("{udp} is not one address and a port");
             return Err(ManagerError::out_of_range(format!("UDP address of compute node {cn_id}"), reason));
@@ -124,7 +124,10 @@ impl Manager {
         }
         self.check_seen(&Party::ComputeNode(cn_id), seen)?;
         let party = Party::ComputeNode(cn_id);
-        let key = kept_key(&party, known.as_ref().and_then(|known| known.key), key)?;
+        // Who has joined is known by the key that it has joined with.
+        let replaces = new_key && key.is_some() && !self.state.joined.contains_key(&party);
+        let known_key = known.as_ref().and_then(|known| known.key).filter(|_| !replaces);
+        let key = kept_key(&party, known_key, key)?;
         if known.is_none() {
             self.make_room_for_compute_node();
         }

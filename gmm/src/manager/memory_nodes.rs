@@ -16,6 +16,7 @@ use super::keys::kept_key;
 use super::liveness::NodeKey;
 use super::overview::link_down;
 use super::pool::FreeExtents;
+use super::reports::SHOWN_MAX;
 use super::{Change, MEMORY_NODES_MAX, Manager, ManagerError, PORTS_MAX};
 
 /// The smallest extent in bytes: a page.
@@ -88,15 +89,16 @@ impl Manager {
         }
     }
 
-    /// Every memory node with its use.
+    /// Every memory node with its use, and with what it said of itself last, as long as that is not too much together.
     pub fn memory_node_statuses(&self) -> Vec<MemoryNodeStatus> {
+        let mut room = SHOWN_MAX;
         let status = |node: &MemoryNode| MemoryNodeStatus {
             free_bytes: self.free_bytes(node),
             reserved_bytes: self.index.idle(&node.name),
             draining_bytes: self.draining_bytes(&node.name),
             orphan_bytes: self.orphan_bytes(&node.name),
             pending_commands: self.state.commands_of(&node.name).count() as u64,
-            stats: self.stats_of(&node.name).cloned().unwrap_or_default(),
+            stats: self.reports.within(&node.name, &mut room).cloned().unwrap_or_default(),
             node: node.clone(),
         };
         self.state.memory_nodes.values().map(status).collect()

@@ -274,14 +274,17 @@ impl Manager {
                 Ok(())
             }
             Command::SetQos(qos) => {
-                self.memory_node(&qos.memory_node)?;
+                let memory_node = self.memory_node(&qos.memory_node)?.name.clone();
                 self.put(Change::Qos(qos));
+                self.event(EventKind::QosSet { memory_node });
                 Ok(())
             }
             Command::GenerateAer { compute_node, vppb, aer } => self.generate_aer(&compute_node, vppb, aer),
             Command::ClearLog(log) => {
                 let through = log.through.min(self.state.meta.last_event);
+                let (switch, number) = (log.switch, log.log);
                 self.put(Change::LogCleared(ClearedLog { through, ..log }));
+                self.event(EventKind::LogCleared { switch, log: number, through });
                 Ok(())
             }
             Command::ForgetMemoryNode { name, force } => self.forget_memory_node(&name, force),
@@ -290,6 +293,10 @@ impl Manager {
             Command::Join { node, token, proved } => self.join(node, token.as_deref(), proved),
             Command::Revoke(node) => self.revoke(&node),
             Command::ForgetComputeNode(owner) => self.forget_compute_node(&owner),
+            Command::NoteRefused(what, attempts) => {
+                self.event(EventKind::AccessRefused { what, attempts });
+                Ok(())
+            }
             Command::Tick if self.frozen.is_some() => Ok(()),
             Command::Tick => {
                 self.tick();

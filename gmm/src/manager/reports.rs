@@ -12,6 +12,8 @@ use cxloe_fabric::model::Name;
 const NODE_MAX: usize = 2 << 20;
 /// Most memory for all reports, in bytes.
 const ALL_MAX: usize = 128 << 20;
+/// Most of it in one answer, in bytes: who may only look asks as often as it likes.
+pub(super) const SHOWN_MAX: usize = 16 << 20;
 /// What a value takes, about, and a field besides its name.
 const VALUE_BYTES: usize = size_of::<Value>();
 const FIELD_BYTES: usize = VALUE_BYTES + 48;
@@ -57,6 +59,13 @@ impl Reports {
     /// What a node said last.
     pub fn get(&self, node: &Name) -> Option<&Report> {
         self.all.get(node)
+    }
+
+    /// What a node said last, if it has room in what is left of an answer, in bytes.
+    pub fn within(&self, node: &Name, room: &mut usize) -> Option<&Value> {
+        let report = self.all.get(node)?;
+        *room = room.checked_sub(report.bytes)?;
+        Some(&report.stats)
     }
 
     /// What all said last.
@@ -116,6 +125,12 @@ mod tests {
         }
         reports.keep(&node(399), 3, long.clone());
         assert_eq!(reports.get(&node(399)).unwrap().stats, long, "there is room again");
+        let mut room = SHOWN_MAX;
+        let shown = (0..400).filter(|index| reports.within(&node(*index), &mut room).is_some()).count();
+        assert!(shown > 100 && room < SHOWN_MAX, "{shown}");
+        let mut little = 100;
+        assert_eq!(reports.within(&node(399), &mut little), None, "not in an answer that is full");
+        assert_eq!(little, 100, "and others may still be");
         (0..800).for_each(|index| reports.forget(&node(index)));
         assert_eq!(reports.bytes, 0);
     }

@@ -42,17 +42,25 @@ pub struct Caller {
     pub proved: Option<Digest>,
     /// When what says so ends: milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
+    /// Nothing tells who it is, and nobody asks: a connection without TLS to a manager that asks for no rights.
+    pub unguarded: bool,
 }
 
 impl Caller {
     /// Somebody of whom nothing is known.
     pub fn nobody(why: Option<&'static str>) -> Self {
-        Self { who: "nobody".to_owned(), may: May::Nothing(why), proved: None, expires_ms: None }
+        Self {
+            who: "nobody".to_owned(),
+            may: May::Nothing(why),
+            proved: None,
+            expires_ms: None,
+            unguarded: false,
+        }
     }
 
     /// Somebody who may do everything.
     pub fn admin(who: impl Into<String>) -> Self {
-        Self { who: who.into(), may: May::Everything, proved: None, expires_ms: None }
+        Self { who: who.into(), may: May::Everything, proved: None, expires_ms: None, unguarded: false }
     }
 
     /// The node that asks, if one does.

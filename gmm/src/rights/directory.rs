@@ -15,6 +15,8 @@ use crate::manager::{Change, State};
 pub const SESSION_MS: u64 = 12 * 3_600_000;
 /// Sessions at a time; for more, the oldest end.
 const SESSIONS_MAX: usize = 1024;
+/// Those of one token: whoever has it ends its own only by beginning more.
+const SESSIONS_OF_TOKEN_MAX: usize = 32;
 
 /// What comes with a request that tells who asks.
 #[derive(Debug, Clone, Default)]
@@ -113,7 +115,7 @@ impl Directory {
             return self.in_session(secret, now_ms);
         }
         if let Some(who) = &evidence.unguarded {
-            return Caller::admin(who.clone());
+            return Caller { unguarded: true, ..Caller::admin(who.clone()) };
         }
         if let Some((uid, admin)) = evidence.user {
             let who = format!("uid {uid}");
@@ -130,6 +132,7 @@ impl Directory {
                 may: May::Node(joined.clone()),
                 proved,
                 expires_ms: None,
+                unguarded: false,
             },
             None => {
                 let why = "its certificate is that of a node which has not joined, has joined again, or was revoked";
@@ -170,6 +173,10 @@ impl Directory {
         }
         let token = token.parse::<Token>().ok()?.id().to_owned();
         self.sessions.retain(|_, session| now_ms < session.expires_ms);
+        let own = self.sessions.iter().filter(|(_, session)| session.token == token);
+        let own: Vec<u64> = own.map(|(number, _)| *number).collect();
+        let over = (own.len() + 1).saturating_sub(SESSIONS_OF_TOKEN_MAX);
+        own.iter().take(over).for_each(|number| drop(self.sessions.remove(number)));
         while self.sessions.len() >= SESSIONS_MAX {
             self.sessions.pop_first();
         }
@@ -206,7 +213,7 @@ fn borne(token: &TokenRecord, now_ms: u64) -> Caller {
         Role::MemoryNode | Role::ComputeNode | Role::FmClient => May::Join(token.clone()),
     };
     let (who, expires_ms) = (format!("token {}", token.id), Some(token.expires_ms));
-    Caller { who, may, proved: None, expires_ms }
+    Caller { who, may, proved: None, expires_ms, unguarded: false }
 }
 
 #[cfg(test)]
@@ -308,16 +315,27 @@ mod tests {
         assert_eq!(by(&directory, "s", 6).who, "token 01010101 in a browser");
         assert_eq!(by(&directory, "t", 6).role(), "nobody");
         assert_eq!(by(&directory, "s", 1000).role(), "nobody");
-        for session in 0..SESSIONS_MAX {
-            directory.log_in(&text, &format!("more {session}"), 7).unwrap();
+        let other = token(3);
+        directory.follow(&Change::Token(record(&other, Role::Viewer)));
+        for session in 0..SESSIONS_OF_TOKEN_MAX {
+            directory.log_in(&other.reveal(), &format!("other {session}"), 7).unwrap();
+            directory.log_in(&other.reveal(), &format!("another {session}"), 7).unwrap();
+        }
+        assert_eq!(directory.sessions.len(), 1 + SESSIONS_OF_TOKEN_MAX, "of one token");
+        assert_eq!(by(&directory, "s", 8).role(), "admin", "who logs in often ends nobody else's session");
+        assert_eq!(by(&directory, "other 5", 8).role(), "nobody", "its own oldest went");
+        assert_eq!(by(&directory, "other 31", 8).role(), "viewer");
+        directory.log_out("other 31");
+        assert_eq!(by(&directory, "other 31", 8).role(), "nobody");
+        directory.follow(&Change::TokenGone(other.id().to_owned()));
+        assert_eq!(by(&directory, "another 31", 8).role(), "nobody");
+        for number in 0..SESSIONS_MAX {
+            let one = Token::new(std::array::from_fn(|at| (number >> (8 * (at % 2))) as u8), own.authority());
+            directory.follow(&Change::Token(record(&one, Role::Viewer)));
+            directory.log_in(&one.reveal(), &format!("more {number}"), 8).unwrap();
         }
         assert_eq!(directory.sessions.len(), SESSIONS_MAX);
-        assert_eq!(by(&directory, "s", 8).role(), "nobody", "the oldest went");
-        directory.log_out("more 5");
-        assert_eq!(by(&directory, "more 5", 8).role(), "nobody");
-        assert_eq!(by(&directory, "more 6", 8).role(), "admin");
-        directory.follow(&Change::TokenGone(own.id().to_owned()));
-        assert_eq!(by(&directory, "more 6", 8).role(), "nobody");
+        assert_eq!(by(&directory, "s", 8).role(), "nobody", "the oldest of all went");
         let node = token(2);
         directory.follow(&Change::Token(record(&node, Role::MemoryNode)));
         assert!(directory.log_in(&node.reveal(), "n", 5).is_none(), "a node's token is no person's");

@@ -11,14 +11,17 @@
 //! | [`caller`] | who somebody is, as far as they are known |
 //! | [`directory`] | who is behind a token, a certificate, a user id or a session |
 //! | [`right`] | what a route asks of who uses it |
+//! | [`refusals`] | which refused attempts the event log tells of |
 //! | [`mod@permit`] | what a command asks of who gives it: whose node, whose region, how much |
 
 pub mod caller;
 pub mod directory;
 pub mod permit;
+pub mod refusals;
 pub mod right;
 
 pub use caller::{Caller, May, Tenant};
 pub use directory::{Directory, Evidence, SESSION_MS};
 pub use permit::permit;
+pub use refusals::Refusals;
 pub use right::{Denied, Right};

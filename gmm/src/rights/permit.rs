@@ -58,6 +58,7 @@ fn affair(command: &Command) -> Affair<'_> {
         | Command::RevokeToken(_)
         | Command::Revoke(_)
         | Command::SetKey(..)
+        | Command::NoteRefused(..)
         | Command::Tick => Affair::Administer,
     }
 }
@@ -68,6 +69,12 @@ fn affair(command: &Command) -> Affair<'_> {
 /// [`Denied`].
 pub fn permit(manager: &Manager, caller: &Caller, command: &Command) -> Result<(), Denied> {
     let denied = |what: &str| Err(Denied::forbidden(caller, what));
+    if let Command::RegisterComputeNode(node) = command
+        && node.new_key
+        && caller.unguarded
+    {
+        return denied("a key that was made for one run is taken by the Unix socket and over TLS");
+    }
     match (&caller.may, affair(command)) {
         (May::Everything, _) | (May::Join(_), Affair::Join) => Ok(()),
         (May::Node(joined), Affair::Node(node)) if joined.node != node => {
@@ -85,6 +92,11 @@ pub fn permit(manager: &Manager, caller: &Caller, command: &Command) -> Result<(
 
 /// A node is what it has joined as: its addresses are those an administrator let in.
 fn as_joined(joined: &JoinedNode, command: &Command) -> Result<(), String> {
+    if let Command::RegisterComputeNode(node) = command
+        && node.new_key
+    {
+        return Err("it is known by the key that it has joined with".to_owned());
+    }
     let (macs, key) = match command {
         Command::RegisterMemoryNode(node) => (&node.macs[..], node.key),
         Command::RegisterComputeNode(node) => (&[][..], node.key),

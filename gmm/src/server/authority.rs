@@ -31,8 +31,8 @@ use rustls::server::WebPkiClientVerifier;
 pub const AUTHORITY_FILE: &str = "authority.pem";
 /// Its certificate alone, for those who want to read it.
 pub const CERTIFICATE_FILE: &str = "ca.pem";
-/// How long a node's certificate is valid.
-const NODE_VALID: Duration = Duration::from_secs(30 * 86_400);
+/// How long a node's certificate is valid unless told otherwise.
+pub const NODE_VALID_DEFAULT: Duration = Duration::from_secs(30 * 86_400);
 /// How long a manager's own certificate is valid: it is made anew at each start, and every tenth of that.
 const MANAGER_VALID: Duration = Duration::from_secs(100 * 86_400);
 /// How often it is made anew.
@@ -205,17 +205,17 @@ impl Authority {
         to_pem(&self.certificate)
     }
 
-    /// A certificate for a node with this key.
+    /// A certificate for a node with this key, valid for so long.
     ///
     /// # Errors
     /// [`AuthorityError::Sign`].
-    pub fn sign(&self, node: &Party, key: &NodeKey) -> Result<Signed, AuthorityError> {
+    pub fn sign(&self, node: &Party, key: &NodeKey, valid: Duration) -> Result<Signed, AuthorityError> {
         let now = SystemTime::now();
-        let mut params = params(&node.to_string(), now, NODE_VALID);
+        let mut params = params(&node.to_string(), now, valid);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         let pem = params.signed_by(key, &self.issuer)?.pem();
         let at = |after: Duration| unix_ms(now + after);
-        Ok(Signed { pem, expires_ms: at(NODE_VALID), renew_ms: at(NODE_VALID * 2 / 3) })
+        Ok(Signed { pem, expires_ms: at(valid), renew_ms: at(valid * 2 / 3) })
     }
 
     /// What TLS connections are accepted with, by a manager that is reached under `names`.
@@ -360,7 +360,8 @@ mod tests {
         let authority = Authority::new().unwrap();
         let pair = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
         let key = key_of(&pair);
-        let signed = authority.sign(&Party::MemoryNode("mn0".parse().unwrap()), &key).unwrap();
+        let node = Party::MemoryNode("mn0".parse().unwrap());
+        let signed = authority.sign(&node, &key, NODE_VALID_DEFAULT).unwrap();
         let certificate = CertificateDer::from_pem_slice(signed.pem.as_bytes()).unwrap();
         let parsed = rustls::server::ParsedCertificate::try_from(&certificate).unwrap();
         assert_eq!(Digest::of(&parsed.subject_public_key_info()), key.digest());

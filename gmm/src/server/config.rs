@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::authority::NODE_VALID_DEFAULT;
 use crate::manager::{Declared, Initialisation, NODE_TIMEOUT_MS_DEFAULT};
 use crate::store::StorePlace;
 use crate::store::etcd::LEASE_TTL_S_DEFAULT;
@@ -56,6 +57,8 @@ pub struct Config {
     pub metrics: Option<MetricsAddress>,
     /// File to write the bound TCP address to once it is served.
     pub port_file: Option<PathBuf>,
+    /// How long the certificates of nodes are valid; they are renewed two thirds through it.
+    pub certificate_valid: Duration,
     /// Begin a new fabric where the store is empty, though nodes are here that have followed another manager.
     pub new_fabric: bool,
 }
@@ -79,6 +82,7 @@ impl Default for Config {
             fm_insecure: false,
             metrics: None,
             port_file: None,
+            certificate_valid: NODE_VALID_DEFAULT,
             new_fabric: false,
         }
     }

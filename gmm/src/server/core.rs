@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::clock::Clock;
 use super::topics::{Topic, Topics, Watch};
 use crate::manager::{Change, Command, Manager, ManagerError, Outcome};
-use crate::rights::{Caller, Denied, Directory, Evidence, permit};
+use crate::rights::{Caller, Denied, Directory, Evidence, Refusals, permit};
 use crate::store::{Store, StoreError};
 
 /// Jobs waiting for the thread; more are turned away. As many as nodes may ask at once when a manager is back.
@@ -70,6 +70,8 @@ pub struct Core {
     unwritable: Unwritable,
     /// Who may come in, as far as that is stored.
     directory: Arc<RwLock<Directory>>,
+    /// Who was refused lately.
+    refusals: Arc<Mutex<Refusals>>,
     clock: Clock,
 }
 
@@ -112,7 +114,7 @@ impl Core {
             result
         })?;
         Ok((
-            Self { jobs: jobs.clone(), topics, unwritable, directory, clock },
+            Self { jobs: jobs.clone(), topics, unwritable, directory, refusals: Arc::default(), clock },
             CoreThread { thread, jobs, end },
         ))
     }
@@ -164,6 +166,21 @@ impl Core {
     pub fn post(&self, command: Command) {
         let work: Work = Box::new(move |turn| {
             if let Ok(outcome) = turn.manager.apply(command, turn.now_ms) {
+                turn.changes.extend(outcome.changes);
+            }
+            Box::new(|| ())
+        });
+        drop(self.jobs.try_send(work));
+    }
+
+    /// `who` was refused `what`. The event log has an entry of it, if there is one left for such.
+    pub fn refused(&self, who: String, what: String) {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(attempts) = refusals.refused(&who, self.clock.now_ms()) else { return };
+        drop(refusals);
+        let work: Work = Box::new(move |turn| {
+            let command = Command::NoteRefused(what, attempts);
+            if let Ok(outcome) = turn.manager.apply_for(&who, command, turn.now_ms) {
                 turn.changes.extend(outcome.changes);
             }
             Box::new(|| ())

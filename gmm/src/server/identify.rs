@@ -2,18 +2,25 @@
 //! What routes and commands then allow is decided in [`crate::rights`].
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use axum::extract::{Request, State};
-use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, COOKIE};
+use axum::http::{HeaderMap, Method, StatusCode};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use cxloe_daemon::http::{Peer, TlsDoor};
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 
-use super::authority::Authority;
+use super::authority::{Authority, NODE_VALID_DEFAULT};
 use super::core::Core;
-use crate::rights::Evidence;
+use super::error::ApiError;
+use crate::rights::{Caller, Denied, Evidence, May};
+
+/// Of a path, in an entry of the event log.
+const ASKED_CHARS_MAX: usize = 100;
+/// Why somebody is nobody who was somebody when they asked.
+const NO_LONGER: &str = "its token, its session or its certificate has ended while the answer was waited for";
 
 /// The name of the cookie that a browser's session is known by.
 pub const COOKIE_NAME: &str = "cxloe-session";
@@ -29,6 +36,8 @@ pub struct Door {
     authority: Arc<OnceLock<Arc<Authority>>>,
     /// Where nodes reach this manager.
     url: Arc<str>,
+    /// How long certificates of nodes are valid.
+    valid: Duration,
     /// What TLS is spoken with.
     tls: Arc<OnceLock<TlsDoor>>,
 }
@@ -37,7 +46,18 @@ impl Door {
     /// A door of a manager that is reached at `url`.
     pub fn new(insecure: bool, admin_group: Option<u32>, url: &str) -> Self {
         let admin_group = admin_group.map(Gid::from_raw);
-        Self { insecure, admin_group, authority: Arc::default(), url: url.into(), tls: Arc::default() }
+        let (authority, tls) = (Arc::default(), Arc::default());
+        Self { insecure, admin_group, authority, url: url.into(), valid: NODE_VALID_DEFAULT, tls }
+    }
+
+    /// The same with another time of certificates.
+    pub fn certifying_for(self, valid: Duration) -> Self {
+        Self { valid, ..self }
+    }
+
+    /// How long certificates of nodes are valid.
+    pub fn certificate_valid(&self) -> Duration {
+        self.valid
     }
 
     /// Whether whoever reaches it over TCP may do everything.
@@ -117,15 +137,73 @@ pub fn session(headers: &HeaderMap) -> Option<&str> {
     pairs.find(|(name, _)| *name == COOKIE_NAME).map(|(_, secret)| secret)
 }
 
-/// Says to what follows who asks.
+/// Who asks, to be looked at again while the answer takes its time: a token may be revoked or end meanwhile, a session be
+/// over, a node be shown out.
+#[derive(Clone)]
+pub struct Standing {
+    core: Core,
+    door: Door,
+    peer: Option<Peer>,
+    headers: HeaderMap,
+    may: May,
+}
+
+impl Standing {
+    /// Whether who asks still is what they were.
+    pub fn holds(&self) -> bool {
+        self.core.caller(&self.door.evidence(self.peer.as_ref(), &self.headers)).may == self.may
+    }
+}
+
+/// What was asked, by whom, as the event log has it if they are refused.
+struct Asked {
+    who: String,
+    what: String,
+}
+
+impl Asked {
+    /// None for who looks around without saying who they are: a browser does before its user logs in.
+    fn of(request: &Request, caller: &Caller, peer: Option<Peer>) -> Option<Self> {
+        let who = match (&caller.may, peer) {
+            (May::Nothing(None), _) if request.method() == Method::GET => return None,
+            (May::Nothing(_), Some(Peer::Tcp(ip) | Peer::Tls { ip, .. })) => format!("nobody at {ip}"),
+            _ => caller.who.clone(),
+        };
+        let what: String = request.uri().path().chars().take(ASKED_CHARS_MAX).collect();
+        Some(Self { who, what: format!("{} {what}", request.method()) })
+    }
+}
+
+/// Says to what follows who asks. What was asked is not told to somebody who is nobody any more when the answer is there;
+/// and of who is refused, the event log hears.
 pub async fn identified(
     State((core, door)): State<(Core, Door)>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let caller = core.caller(&door.evidence(request.extensions().get::<Peer>(), request.headers()));
+    let peer = request.extensions().get::<Peer>().copied();
+    let mut headers = HeaderMap::new();
+    for name in [AUTHORIZATION, COOKIE] {
+        for value in request.headers().get_all(&name) {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    let caller = core.caller(&door.evidence(peer.as_ref(), &headers));
+    let looks = request.method() == Method::GET || request.uri().path().ends_with("/sync");
+    let asked = Asked::of(&request, &caller, peer);
+    let standing = Standing { core: core.clone(), door, peer, headers, may: caller.may.clone() };
     request.extensions_mut().insert(caller);
-    next.run(request).await
+    request.extensions_mut().insert(standing.clone());
+    let answer = next.run(request).await;
+    if looks && !matches!(standing.may, May::Nothing(_)) && !standing.holds() {
+        return ApiError::from(Denied::forbidden(&Caller::nobody(Some(NO_LONGER)), "")).into_response();
+    }
+    if matches!(answer.status(), StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+        && let Some(Asked { who, what }) = asked
+    {
+        core.refused(who, what);
+    }
+    answer
 }
 
 #[cfg(test)]

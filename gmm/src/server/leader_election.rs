@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::HeaderValue;
-use axum::http::header::{AUTHORIZATION, LOCATION, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, LOCATION, ORIGIN, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_service::Service;
@@ -25,6 +25,9 @@ use cxloe_fabric::api::ErrorCode;
 
 /// How long the body of a request that is sent elsewhere may take to arrive.
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Of an origin and of a path, in an entry of the event log.
+const ORIGIN_CHARS_MAX: usize = 100;
 
 /// Who answers.
 #[derive(Clone)]
@@ -134,7 +137,16 @@ async fn answer(State(election): State<LeaderElection>, request: Request) -> Res
             ApiError::new(ErrorCode::Unavailable, error, hint).into_response()
         }
         Ok(()) => answer_as(election.role(), request).await,
-        Err(refused) => refused.into_response(),
+        Err(refused) => {
+            if let (ErrorCode::ForeignOrigin, Some(core)) = (refused.0.code, election.core()) {
+                let origin =
+                    request.headers().get(ORIGIN).and_then(|origin| origin.to_str().ok()).unwrap_or("?");
+                let who = format!("a page of {}", origin.chars().take(ORIGIN_CHARS_MAX).collect::<String>());
+                let path: String = request.uri().path().chars().take(ORIGIN_CHARS_MAX).collect();
+                core.refused(who, format!("{} {path}", request.method()));
+            }
+            refused.into_response()
+        }
     };
     let class = usize::from(answer.status().as_u16() / 100).saturating_sub(1);
     election.answered[class.min(CLASSES.len() - 1)].fetch_add(1, Ordering::Relaxed);

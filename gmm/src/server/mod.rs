@@ -168,6 +168,7 @@ impl Server {
         let scheme = if config.insecure { "http" } else { "https" };
         let url = config.advertise.clone().unwrap_or_else(|| format!("{scheme}://{}", reached(address)));
         let door = Door::new(config.insecure, config.admin_group, &url);
+        let door = door.certifying_for(config.certificate_valid);
         let names = authority::names(address, host_names(&config));
         if let Opened::File(_, path) = &place {
             let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

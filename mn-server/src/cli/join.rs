@@ -2,16 +2,9 @@
 
 use clap::Args;
 use cxloe_daemon::command_line::Failure;
-use cxloe_daemon::join::{JoinArgs as Common, Joining, mac_of};
-use cxloe_daemon::options;
-use cxloe_fabric::api::Party;
-use cxloe_fabric::model::Name;
-use cxloe_link::LinkConfig;
+use cxloe_daemon::join::{JoinArgs as Common, NodeSettings};
 use cxloe_link::keys::node_key;
-use cxloe_link::udp::own_mac;
-use cxloe_mn::config::{Cli as RunArgs, Config, Settings};
-
-const PROGRAM: &str = "mn-server";
+use cxloe_mn::config::{Cli as RunArgs, Settings};
 
 /// Arguments of `mn-server join`.
 #[derive(Args, Clone, Debug)]
@@ -38,39 +31,10 @@ pub struct JoinArgs {
 /// When the options do not work, the manager does not let it in, or the service cannot be started.
 pub fn run(args: JoinArgs) -> Result<Option<RunArgs>, Failure> {
     let JoinArgs { common, settings } = args;
-    let file = common.config(PROGRAM);
-    let kept =
-        if file.exists() { options::read(&file).map_err(Failure::usage)? } else { Settings::default() };
-    let mut settings: Settings = options::over(&settings, &kept);
-    (settings.manager, settings.static_map) = (Some(common.url.clone()), None);
-    let config = Config::new(settings.clone()).map_err(Failure::usage)?;
-    let name = Name::new(config.name.clone()).map_err(Failure::usage)?;
-    let mac = match config.is_over_udp() {
-        true => {
-            let link = LinkConfig { udp: config.udp(), ..LinkConfig::new(&config.interface) };
-            own_mac(&link).map_err(Failure::failed)?
-        }
-        false => mac_of(&config.interface)?,
-    };
-    let identity = config.data_dir.join(format!("mn-{name}.identity"));
-    if !config.insecure {
-        common.make_folder(&config.data_dir)?;
-        let path = config.data_dir.join(format!("mn-{}.key", config.name));
-        settings.node_key.get_or_insert(path);
-    }
-    let key = settings.node_key.as_deref().filter(|_| !config.insecure).map(node_key).transpose();
-    let key = key.map_err(Failure::failed)?.map(|key| key.public());
-    let url =
-        common.join(Joining { node: Party::MemoryNode(name), macs: vec![mac], key, identity: &identity })?;
-    settings.manager = Some(url);
-    settings.identity = Some(identity);
-    settings.name = Some(config.name.clone());
-    // A file that says all this already stays as it is, with its comments.
-    if !file.exists() || settings != kept {
-        common.write_config(PROGRAM, &options::to_toml(&settings))?;
-    }
+    let key_in = |path: &std::path::Path| Ok(node_key(path).map_err(Failure::failed)?.public());
+    let file = common.join_node(&settings, key_in)?;
     if common.run {
         return Ok(Some(RunArgs { config: Some(file), print_config: false, settings: Settings::default() }));
     }
-    common.start(PROGRAM, &file).map(|()| None)
+    common.start(Settings::PROGRAM, &file).map(|()| None)
 }

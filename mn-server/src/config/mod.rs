@@ -3,6 +3,7 @@
 //! [`Cli`] is the command line. [`Cli::resolve`] reads the file it names, lays the flags over it and returns a
 //! [`Config`], in which nothing is missing; or an error that names the option and says what would be right.
 
+mod joining;
 mod settings;
 
 pub use settings::Settings;

@@ -21,6 +21,7 @@ mod job;
 mod key_ring;
 mod manager_link;
 mod mappings;
+mod report;
 mod static_map;
 
 pub use heard::Heard;
@@ -28,4 +29,5 @@ pub use job::{Job, JobError};
 pub use key_ring::{KeptKeys, KeyRing};
 pub use manager_link::{ManagerLink, ManagerLinkError, ManagerLinkOptions, Stats};
 pub use mappings::{AUTHORISATION_MS, Mappings, Refusal};
+pub use report::bounded_report;
 pub use static_map::{StaticMap, StaticMapError, StaticRange};

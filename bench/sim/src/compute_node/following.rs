@@ -169,6 +169,7 @@ impl Managed {
                 name: self.name.clone(),
                 udp: None,
                 key: None,
+                new_key: false,
                 instance_id: self.station.instance,
                 seen: self.attachments.seen(),
             };

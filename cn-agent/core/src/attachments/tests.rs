@@ -2,7 +2,7 @@
 
 use cxloe_fabric::model::{Extents, Leg, Release, Unmapped};
 
-use super::view::Attaching;
+use super::view::{AttachedRegion, Attaching};
 use super::*;
 
 const CREATED: u64 = 1_700_000_000_000;
@@ -198,6 +198,25 @@ fn the_same_name_created_anew_is_another_region() {
     let changes = table.follow(&[again], false);
     assert!(matches!(&changes[..], [Change::Drop(_), Change::Attach(_)]));
     assert_eq!(hpas(&changes), [HPA_FIRST, HPA_FIRST + WINDOW_MIN]);
+}
+
+#[test]
+fn a_region_is_connecting_until_the_sessions_of_all_its_memory_nodes_are_open() {
+    let mut table = Attachments::default();
+    table.follow(&[region("a", 2 * MIB, RegionState::Active)], false);
+    let mut shown = table.list().remove(0);
+    let mac = shown.memory_nodes[0].mac.clone();
+    shown.show_sessions(|peer| peer == mac);
+    assert_eq!(shown.attachment, Attaching::Attached);
+    let device = AttachedRegion { served_by: "cxl:dax0.0".into(), ..shown.clone() };
+    for (of, becomes) in [(&shown, Attaching::Connecting), (&device, Attaching::Attached)] {
+        let mut of = of.clone();
+        of.show_sessions(|_| false);
+        assert_eq!(of.attachment, becomes);
+    }
+    shown.attachment = Attaching::Draining;
+    shown.show_sessions(|_| false);
+    assert_eq!(shown.attachment, Attaching::Draining, "that says more");
 }
 
 #[test]

@@ -49,6 +49,8 @@ pub enum Attaching {
     /// Yes.
     #[default]
     Attached,
+    /// Yes, and operations wait: the session with one of its memory nodes is not open yet, or not any more.
+    Connecting,
     /// No longer: what is modified is being written back, because the manager asked for it or holds this node.
     #[serde(rename = "letting_go")]
     Draining,
@@ -95,6 +97,20 @@ pub struct AttachedRegion {
     pub decoders: Vec<AttachedDecoder>,
     /// What it is made of.
     pub memory_nodes: Vec<AttachedLeg>,
+}
+
+impl AttachedRegion {
+    /// Says of a region that is attached that it is connecting, unless the session with each memory node at whose addresses
+    /// frames go for it is open.
+    pub fn show_sessions(&mut self, is_open: impl Fn(&str) -> bool) {
+        let by_frames = self.served_by.contains("ethernet");
+        if self.attachment == Attaching::Attached
+            && by_frames
+            && !self.memory_nodes.iter().all(|leg| is_open(&leg.mac))
+        {
+            self.attachment = Attaching::Connecting;
+        }
+    }
 }
 
 fn is_zero(bytes: &u64) -> bool {

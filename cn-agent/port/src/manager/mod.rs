@@ -12,9 +12,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cxloe_fabric::ClientError;
 use cxloe_fabric::api::{
-    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, CreateRegion, DestroyRegion, ErrorBody,
-    RegisterComputeNode,
+    ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, CreateRegion, DestroyRegion, Joined,
+    RegisterComputeNode, Renew,
 };
 use cxloe_fabric::model::{CnId, Name, Region};
 use cxloe_fabric::trust::Credentials;
@@ -29,51 +30,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often one call is sent elsewhere at most.
 const REDIRECTS_MAX: usize = 4;
 
-/// Why a call to the manager failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ManagerError {
-    /// The address of the manager cannot be used.
-    #[error(
-        "{url:?} is not the URL of a manager ({reason}); write https://HOST:PORT or unix:/path/to/socket, several separated by commas"
-    )]
-    BadUrl {
-        /// What was given.
-        url: String,
-        /// What is wrong with it.
-        reason: &'static str,
-    },
-    /// No answer: nobody listens there, the network is down, or the answer took too long.
-    #[error("manager unreachable at {url}, asked to {asked}: {reason}; is `gmm serve` running there?")]
-    Unreachable {
-        /// The manager's URL.
-        url: String,
-        /// What was asked.
-        asked: String,
-        /// What happened.
-        reason: String,
-    },
-    /// The manager answered that it will not or cannot.
-    #[error("manager at {url} refused to {asked}: {}; {}", body.error, body.hint)]
-    Refused {
-        /// The manager's URL.
-        url: String,
-        /// What was asked.
-        asked: String,
-        /// What it said.
-        body: Box<ErrorBody>,
-    },
-    /// What answers is no manager, or one of another version.
-    #[error(
-        "{url} answered a request to {asked} with what no manager of this version sends ({reason}); check the URL and both versions"
-    )]
-    Protocol {
-        /// The manager's URL.
-        url: String,
-        /// What was asked.
-        asked: String,
-        /// What is odd about the answer.
-        reason: String,
-    },
+/// Whether nobody on the way to the managers at `urls` reads or changes what is said: by a Unix socket, or over TLS.
+pub(crate) fn is_private(urls: &str) -> bool {
+    urls.split(',').all(|url| Place::parse(url.trim()).is_ok_and(|place| place.is_private()))
 }
 
 /// A manager, or several of which one leads.
@@ -92,8 +51,8 @@ impl Manager {
     /// rights; several separated by commas. It is shown `credentials`.
     ///
     /// # Errors
-    /// [`ManagerError::BadUrl`].
-    pub fn new(urls: &str, credentials: &Credentials) -> Result<Manager, ManagerError> {
+    /// [`ClientError::BadUrl`].
+    pub fn new(urls: &str, credentials: &Credentials) -> Result<Manager, ClientError> {
         let places = urls.split(',').map(|url| Place::parse(url.trim())).collect::<Result<_, _>>()?;
         let token = credentials.token.as_ref().map(|token| token.reveal());
         let shown = Shown { tls: Arc::new(credentials.tls()), token };
@@ -103,8 +62,8 @@ impl Manager {
     /// Registers a compute node.
     ///
     /// # Errors
-    /// Any [`ManagerError`].
-    pub fn register(&self, node: &RegisterComputeNode) -> Result<ComputeNodeRegistered, ManagerError> {
+    /// Any [`ClientError`].
+    pub fn register(&self, node: &RegisterComputeNode) -> Result<ComputeNodeRegistered, ClientError> {
         let asked = format!("register compute node {} ({})", node.name, node.cn_id);
         self.call("POST", "/v1/compute-nodes", &asked, Some(node), ANSWER_TIMEOUT)
     }
@@ -112,22 +71,31 @@ impl Manager {
     /// Proves that the compute node lives, and waits for a change, for `patience` at most.
     ///
     /// # Errors
-    /// Any [`ManagerError`].
+    /// Any [`ClientError`].
     pub fn sync(
         &self,
         cn: CnId,
         sync: &ComputeNodeSync,
         patience: Duration,
-    ) -> Result<ComputeNodeSynced, ManagerError> {
+    ) -> Result<ComputeNodeSynced, ClientError> {
         let path = format!("/v1/compute-nodes/{cn}/sync");
         self.call("POST", &path, &format!("sync compute node {cn}"), Some(sync), patience)
+    }
+
+    /// A new certificate for the TLS key whose public half, in base64, is `tls_key`.
+    ///
+    /// # Errors
+    /// Any [`ClientError`].
+    pub fn renew(&self, tls_key: String) -> Result<Joined, ClientError> {
+        let body = Some(&Renew { tls_key });
+        self.call("POST", "/v1/renew", "renew the certificate of this node", body, ANSWER_TIMEOUT)
     }
 
     /// One region.
     ///
     /// # Errors
-    /// Any [`ManagerError`].
-    pub fn region(&self, name: &Name) -> Result<Region, ManagerError> {
+    /// Any [`ClientError`].
+    pub fn region(&self, name: &Name) -> Result<Region, ClientError> {
         let (path, asked) = (format!("/v1/regions/{name}"), format!("show region {name}"));
         self.call("GET", &path, &asked, None::<&()>, ANSWER_TIMEOUT)
     }
@@ -135,8 +103,8 @@ impl Manager {
     /// Creates a region.
     ///
     /// # Errors
-    /// Any [`ManagerError`].
-    pub fn create_region(&self, create: &CreateRegion) -> Result<Region, ManagerError> {
+    /// Any [`ClientError`].
+    pub fn create_region(&self, create: &CreateRegion) -> Result<Region, ClientError> {
         let asked = format!("create region {} of {} for {}", create.name, create.size, create.owner);
         let patience = ANSWER_TIMEOUT.saturating_add(Duration::from_millis(create.wait_ms));
         self.call("POST", "/v1/regions", &asked, Some(create), patience)
@@ -145,8 +113,8 @@ impl Manager {
     /// Destroys a region.
     ///
     /// # Errors
-    /// Any [`ManagerError`].
-    pub fn destroy_region(&self, name: &Name, options: DestroyRegion) -> Result<(), ManagerError> {
+    /// Any [`ClientError`].
+    pub fn destroy_region(&self, name: &Name, options: DestroyRegion) -> Result<(), ClientError> {
         let (path, wait_ms) = (format!("/v1/regions/{name}?{}", options.query()), options.wait_ms);
         let patience = ANSWER_TIMEOUT.saturating_add(Duration::from_millis(wait_ms));
         self.exchange("DELETE", &path, &format!("destroy region {name}"), None::<&()>, patience).map(drop)
@@ -159,13 +127,13 @@ impl Manager {
         asked: &str,
         body: Option<&impl Serialize>,
         patience: Duration,
-    ) -> Result<T, ManagerError> {
+    ) -> Result<T, ClientError> {
         let answer = self.exchange(method, path, asked, body, patience)?;
         serde_json::from_slice(&answer).map_err(|error| self.protocol(asked, error.to_string()))
     }
 
-    fn protocol(&self, asked: &str, reason: String) -> ManagerError {
-        ManagerError::Protocol { url: self.urls.clone(), asked: asked.to_owned(), reason }
+    fn protocol(&self, asked: &str, reason: String) -> ClientError {
+        ClientError::Protocol { url: self.urls.clone(), asked: asked.to_owned(), reason }
     }
 
     /// Sends a request to whoever leads; the body of a success.
@@ -176,11 +144,11 @@ impl Manager {
         asked: &str,
         body: Option<&impl Serialize>,
         patience: Duration,
-    ) -> Result<Vec<u8>, ManagerError> {
+    ) -> Result<Vec<u8>, ClientError> {
         let body = body.map(serde_json::to_vec).transpose();
         let body = body.map_err(|error| self.protocol(asked, error.to_string()))?;
         let request = Request { method, path, body, patience };
-        let (place, answer) = self.ask(&request).map_err(|reason| ManagerError::Unreachable {
+        let (place, answer) = self.ask(&request).map_err(|reason| ClientError::Unreachable {
             url: self.urls.clone(),
             asked: asked.to_owned(),
             reason,
@@ -189,9 +157,7 @@ impl Manager {
             return Ok(answer.body);
         }
         Err(match serde_json::from_slice(&answer.body) {
-            Ok(body) => {
-                ManagerError::Refused { url: place.url(), asked: asked.to_owned(), body: Box::new(body) }
-            }
+            Ok(body) => ClientError::Refused { url: place.url(), asked: asked.to_owned(), body },
             Err(_) => self.protocol(asked, format!("status {} without an error body", answer.status)),
         })
     }

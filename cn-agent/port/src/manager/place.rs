@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cxloe_fabric::ClientError;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
-
-use super::ManagerError;
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -65,9 +64,9 @@ impl Place {
     /// The place that `url` says.
     ///
     /// # Errors
-    /// [`ManagerError::BadUrl`].
-    pub fn parse(url: &str) -> Result<Place, ManagerError> {
-        let bad = |reason| ManagerError::BadUrl { url: url.to_owned(), reason };
+    /// [`ClientError::BadUrl`].
+    pub fn parse(url: &str) -> Result<Place, ClientError> {
+        let bad = |reason: &str| ClientError::BadUrl { url: url.to_owned(), reason: reason.to_owned() };
         if let Some(path) = url.strip_prefix("unix:") {
             return match path {
                 "" => Err(bad("the path of the socket is missing")),
@@ -171,7 +170,7 @@ mod tests {
         assert_eq!(Place::parse("https://a:7440").unwrap().url(), "https://a:7440");
         for url in ["", "unix:", "ftp://a:1", "https://", "http://", "http://a:b", "http://a/b", "http://u@a"]
         {
-            assert!(matches!(Place::parse(url), Err(ManagerError::BadUrl { .. })), "{url}");
+            assert!(matches!(Place::parse(url), Err(ClientError::BadUrl { .. })), "{url}");
         }
     }
 }

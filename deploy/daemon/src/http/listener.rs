@@ -22,10 +22,13 @@ use tokio_rustls::server::TlsStream;
 use tower_service::Service;
 
 use super::connections::{Admission, Connections};
+use super::stalled::StallGuard;
 use super::tls::{Peer, TlsDoor};
 
 /// How long a connection may stay idle between two requests, the head of the second included.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
+/// How long somebody may take nothing of an answer.
+const STALL_MAX: Duration = Duration::from_secs(30);
 /// Connections that one peer may have however few there are in all.
 const PER_PEER_MIN: usize = 64;
 /// How often those are looked for that take too long to send a request.
@@ -336,6 +339,7 @@ async fn connection<S, B>(
             answer
         }
     });
+    let stream = StallGuard::new(stream, STALL_MAX);
     let served = builder.serve_connection(TokioIo::new(stream), requests);
     tokio::pin!(served);
     let result = tokio::select! {

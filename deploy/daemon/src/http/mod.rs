@@ -6,6 +6,7 @@
 
 mod connections;
 mod listener;
+mod stalled;
 mod tls;
 
 pub use listener::{Arriving, Crowded, Listeners, serve};

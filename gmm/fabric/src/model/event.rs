@@ -242,11 +242,32 @@ pub enum EventKind {
         /// Its name.
         fm_client: Name,
     },
+    /// Somebody was refused what they asked for. One entry an hour for each of them, and not many for all.
+    AccessRefused {
+        /// What was asked: method and path.
+        what: String,
+        /// How many attempts this entry tells of, those of others for whom there was none included.
+        attempts: u64,
+    },
+    /// The quality-of-service controls of a memory node changed.
+    QosSet {
+        /// Its name.
+        memory_node: Name,
+    },
+    /// An event log of the FM API was cleared; this one keeps its entries.
+    LogCleared {
+        /// Number of the switch.
+        switch: u32,
+        /// Number of the log.
+        log: u8,
+        /// Number of the last event that is cleared there.
+        through: u64,
+    },
 }
 
 impl EventKind {
     /// What `event` may be, in the order of the variants.
-    pub const LABELS: [&str; 31] = [
+    pub const LABELS: [&str; 34] = [
         "manager_started",
         "memory_node_registered",
         "memory_node_unreachable",
@@ -278,6 +299,9 @@ impl EventKind {
         "compute_node_revoked",
         "fm_client_joined",
         "fm_client_revoked",
+        "access_refused",
+        "qos_set",
+        "log_cleared",
     ];
 
     /// Its place in [`LABELS`](Self::LABELS).
@@ -314,6 +338,9 @@ impl EventKind {
             Self::ComputeNodeRevoked { .. } => 28,
             Self::FmClientJoined { .. } => 29,
             Self::FmClientRevoked { .. } => 30,
+            Self::AccessRefused { .. } => 31,
+            Self::QosSet { .. } => 32,
+            Self::LogCleared { .. } => 33,
         }
     }
 
@@ -337,6 +364,7 @@ impl EventKind {
             | Self::OrphansReleased { memory_node, .. }
             | Self::MemoryNodeJoined { memory_node }
             | Self::MemoryNodeRevoked { memory_node }
+            | Self::QosSet { memory_node }
             | Self::MemoryNodeForgotten { memory_node } => Some(memory_node),
             _ => None,
         }

@@ -260,6 +260,7 @@ fn invented_ids_take_each_others_places_alone() {
         name: name(&format!("x{number}")),
         udp: None,
         key: None,
+        new_key: false,
         instance_id: 1,
         seen: Watermark::default(),
     };

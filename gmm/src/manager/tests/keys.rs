@@ -14,9 +14,44 @@ fn register(key: Option<PublicKey>) -> Command {
         name: name("cn1"),
         udp: None,
         key,
+        new_key: false,
         instance_id: 1,
         seen: Watermark::default(),
     })
+}
+
+fn made_for_one_run(key: PublicKey) -> Command {
+    match register(Some(key)) {
+        Command::RegisterComputeNode(node) => {
+            Command::RegisterComputeNode(RegisterComputeNode { new_key: true, ..node })
+        }
+        other => other,
+    }
+}
+
+#[test]
+fn a_key_made_for_one_run_takes_the_place_of_another_but_not_of_one_that_has_joined() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.apply(register(Some(FIRST))).unwrap();
+    fabric.create("a", 1, cn(1)).unwrap();
+    fabric.settle();
+    fabric.apply(made_for_one_run(OTHER)).unwrap();
+    assert_eq!(
+        fabric.manager.memory_node_synced(&name("mn0")).cn_keys[0].key,
+        OTHER,
+        "memory nodes hear of it"
+    );
+    let joining = crate::manager::access::JoinedNode {
+        node: Party::ComputeNode(cn(1)),
+        tls: cxloe_fabric::model::Digest::of(b"tls"),
+        key: Some(FIRST),
+        macs: vec![cn(1).mac()],
+        joined_ms: 0,
+        by: "uid 0".into(),
+    };
+    fabric.apply(Command::Join { node: joining, token: None, proved: None }).unwrap();
+    let error = fabric.apply(made_for_one_run(OTHER)).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NameInUse, "{error}");
 }
 
 #[test]

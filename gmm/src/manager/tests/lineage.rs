@@ -20,8 +20,15 @@ fn apply(manager: &mut Manager, store: &mut MemoryStore, command: Command) -> Re
 }
 
 fn register(seen: Watermark) -> Command {
-    let register =
-        RegisterComputeNode { cn_id: cn(1), name: name("cn1"), udp: None, key: None, instance_id: 5, seen };
+    let register = RegisterComputeNode {
+        cn_id: cn(1),
+        name: name("cn1"),
+        udp: None,
+        key: None,
+        new_key: false,
+        instance_id: 5,
+        seen,
+    };
     Command::RegisterComputeNode(register)
 }
 

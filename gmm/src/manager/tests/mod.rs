@@ -255,6 +255,7 @@ impl Fabric {
             name: name(&format!("cn{last}")),
             udp: None,
             key: None,
+            new_key: false,
             instance_id,
             seen: Watermark::default(),
         };

@@ -106,6 +106,7 @@ fn waiting_for_the_link_to_go_down_ends_when_it_does() {
         name: name("cn1"),
         udp: None,
         key: None,
+        new_key: false,
         instance_id: 6,
         seen: Watermark::default(),
     };

@@ -283,6 +283,7 @@ fn two_agents_with_one_cn_id_or_one_name_are_told_apart() {
             name: name(node),
             udp: None,
             key: None,
+            new_key: false,
             instance_id,
             seen: Watermark::default(),
         })
@@ -356,6 +357,7 @@ fn udp_addresses_are_told_to_those_who_need_them_and_to_nobody_else() {
             name: name(&format!("cn{last}")),
             udp: Some(address.parse().unwrap()),
             key: None,
+            new_key: false,
             instance_id: u64::from(last),
             seen: Watermark::default(),
         })

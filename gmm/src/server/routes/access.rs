@@ -239,7 +239,7 @@ fn signed(
     watermark: Watermark,
 ) -> Result<Joined, ApiError> {
     let signed = authority
-        .sign(node, key)
+        .sign(node, key, door.certificate_valid())
         .map_err(|error| ApiError::new(ErrorCode::BadRequest, error.to_string(), "join with another key"))?;
     Ok(Joined {
         certificate: signed.pem,

@@ -7,14 +7,13 @@ use std::convert::Infallible;
 use aide::generate::GenContext;
 use aide::openapi::{MediaType, Operation, Response as Described};
 use aide::operation::OperationOutput;
-use axum::Json;
 use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::sse::{Event as SseEvent, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
+use axum::{Extension, Json};
 use futures_util::stream;
 
-use super::WAIT_MS_MAX;
 use super::extract::Query;
 use super::guard::{Routes, get};
 use super::wait::poll;
@@ -22,6 +21,7 @@ use crate::manager::{EVENTS_PER_ANSWER_MAX, Manager};
 use crate::rights::Right;
 use crate::server::core::Core;
 use crate::server::error::ApiError;
+use crate::server::identify::Standing;
 use crate::server::topics::Topic;
 use cxloe_fabric::api::{ErrorCode, Events, EventsGap, EventsQuery, Owner};
 use cxloe_fabric::model::{CnId, Event, EventKind, Name};
@@ -117,18 +117,26 @@ async fn list(State(core): State<Core>, Query(query): Query<EventsQuery>) -> Res
     }
 }
 
+/// How long a stream goes on at most without looking whether its reader may still have it, in milliseconds.
+const STANDING_MS: u64 = 10_000;
+
 /// Where a stream is.
 struct Reader {
     core: Core,
+    /// Who reads.
+    standing: Standing,
     filter: Filter,
     after: u64,
     ready: VecDeque<SseEvent>,
 }
 
 impl Reader {
-    /// The next message; `None` when the manager ends.
+    /// The next message; `None` when the manager ends, or the reader is nobody any more.
     async fn next(&mut self) -> Option<SseEvent> {
         loop {
+            if !self.standing.holds() {
+                return None;
+            }
             if let Some(message) = self.ready.pop_front() {
                 return Some(message);
             }
@@ -137,7 +145,7 @@ impl Reader {
                 let page = manager.events_that(after, EVENTS_PER_ANSWER_MAX, |event| filter.wants(event));
                 Some(page).filter(|page| page.through > after)
             };
-            let Some(page) = poll(&self.core, Topic::Events, WAIT_MS_MAX, newer).await.ok()? else {
+            let Some(page) = poll(&self.core, Topic::Events, STANDING_MS, newer).await.ok()? else {
                 continue;
             };
             // Before the first event this reader has nothing to miss.
@@ -154,13 +162,15 @@ impl Reader {
 
 async fn follow(
     State(core): State<Core>,
+    Extension(standing): Extension<Standing>,
     headers: HeaderMap,
     Query(query): Query<EventsQuery>,
 ) -> Result<EventStream, ApiError> {
     let filter = Filter::new(&core, &query).await?;
     let last =
         headers.get(LAST_EVENT_ID).and_then(|id| id.to_str().ok()).and_then(|id| id.trim().parse().ok());
-    let reader = Reader { core, filter, after: last.unwrap_or(query.after), ready: VecDeque::new() };
+    let reader =
+        Reader { core, standing, filter, after: last.unwrap_or(query.after), ready: VecDeque::new() };
     let messages = stream::unfold(reader, |mut reader| async move {
         let message = reader.next().await?;
         Some((Ok::<_, Infallible>(message), reader))

@@ -1,14 +1,15 @@
 //! The file that holds a node's key: 44 characters of base64, as WireGuard writes keys, and nobody else may read it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, chown};
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use cxloe_wire::frame::PublicKey;
 use cxloe_wire::session::NodeKey;
 
 use super::SYSTEM;
+use super::private_file::{Existing, write_private};
 
 /// A node's key cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -70,25 +71,8 @@ fn read(mut file: File, path: &Path) -> Result<NodeKey, KeyFileError> {
 
 fn make(path: &Path) -> Result<NodeKey, KeyFileError> {
     let key = NodeKey::generate(SYSTEM);
-    let write = || -> io::Result<()> {
-        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(dir)?;
-        // Whole or not at all, and never another's: the link fails if somebody was faster.
-        let new = path.with_extension(format!("new-{}", std::process::id()));
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        writeln!(file, "{}", PublicKey(key.to_bytes()))?;
-        file.sync_all()?;
-        // Root may make the key of a daemon that runs as another user: it belongs to whom its folder belongs to.
-        let (of, own) = (fs::metadata(dir)?, file.metadata()?);
-        if own.uid() == 0 && of.uid() != 0 {
-            chown(&new, Some(of.uid()), Some(of.gid()))?;
-        }
-        let linked = fs::hard_link(&new, path);
-        fs::remove_file(&new)?;
-        linked?;
-        File::open(dir)?.sync_all()
-    };
-    match write() {
+    let text = format!("{}\n", PublicKey(key.to_bytes()));
+    match write_private(path, &text, Existing::Stays) {
         Ok(()) => Ok(key),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.exists() => node_key(path),
         Err(error) => Err(io_error("make", path)(error)),
@@ -98,6 +82,7 @@ fn make(path: &Path) -> Result<NodeKey, KeyFileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     /// A folder that goes with the test, and a file in a folder of it that does not exist yet.

@@ -2,12 +2,17 @@
 //! join` has written for their interface, they reach the manager over TLS, and their sessions are sealed. Without, they are
 //! told what is missing.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
+use cxloe_fabric::hdm::{Granularity, Ways};
 use cxloe_lab::program;
+use cxloe_link::wait::WaitStyle;
+use cxloe_link::{Backend, Extras, LinkConfig};
+use cxloe_port::connect::{Access, ConnectOptions, Connected};
 use cxloe_system::command::{output, succeeded};
-use cxloe_system::outcome::{Outcome, ensure};
+use cxloe_system::outcome::{LIMIT, Outcome, ensure};
 use cxloe_system::text;
 
 use super::{CN, Doors};
@@ -15,31 +20,76 @@ use super::{CN, Doors};
 /// What of the region of 4 MiB may be in this machine.
 const LOCAL: &str = "1048576";
 
-pub fn programs_with_a_link_of_their_own_join_over_tls() -> Outcome {
-    let doors = Doors::new()?;
-    doors.join_mn()?;
+/// Has the compute node's interface join, without an agent; where what it keeps is.
+fn join_without_an_agent(doors: &Doors) -> Outcome<PathBuf> {
     let data = doors.path("cn0.data");
     let mut join = Command::new(program("cn-agent")?);
     join.args(["join", &doors.url, "-i", "cn0", "--name", "cn0", "--link", "packet", "--no-start"]);
     join.args(["--data-dir", text(&data), "--config", text(&doors.path("cn0.toml"))]);
     join.env("CXLOE_TOKEN", doors.token(&["--role", "cn"])?);
     succeeded(doors.lab.enter("cn", || output(&mut join))??)?;
+    Ok(data)
+}
+
+/// With certificates of three seconds: after four, the one that it began with is refused by everybody.
+pub fn a_program_keeps_its_certificate_for_as_long_as_it_runs() -> Outcome {
+    let doors = Doors::certifying_for(Some(3))?;
+    doors.join_mn()?;
+    let data = join_without_an_agent(&doors)?;
+    let identity = data.join("cn-cn0.identity");
+    let before = std::fs::read_to_string(&identity)?;
+    let options = ConnectOptions {
+        name: "long".into(),
+        link: LinkConfig { backend: Backend::Packet, ..LinkConfig::new("cn0") },
+        extras: Extras::default(),
+        wait: WaitStyle::default(),
+        manager: doors.url.clone(),
+        access: Access { data_dir: Some(data), ..Access::default() },
+        region: None,
+        size: 2 << 20,
+        ways: Ways::One,
+        granularity: Granularity::PAGE,
+        timeout: LIMIT,
+        rate_control: None,
+    };
+    doors.lab.enter("cn", || -> Result<(), String> {
+        let connected = Connected::open(&options).map_err(|error| error.to_string())?;
+        std::thread::sleep(Duration::from_secs(4));
+        connected.port.close().map_err(|error| error.to_string())?;
+        connected.lease.end().map_err(|error| error.to_string())
+    })??;
+    ensure(std::fs::read_to_string(&identity)? != before, "the next one finds the new certificate")?;
+    // The memory node's daemon has done the same.
+    let nodes = doors.gmm(&["list", "-M", "--json"])?;
+    ensure(nodes.contains("\"reachable\""), nodes)
+}
+
+pub fn programs_with_a_link_of_their_own_join_over_tls() -> Outcome {
+    let doors = Doors::new()?;
+    doors.join_mn()?;
+    let data = join_without_an_agent(&doors)?;
     let (identity, key) = (data.join("cn-cn0.identity"), data.join("cn-cn0.key"));
 
     // In Rust: the line port of the benchmark, with a region of its own.
-    let verify = |identity: Option<&Path>| -> Outcome<std::process::Output> {
+    let nobody = doors.path("nobody");
+    let verify = |more: &[&str]| -> Outcome<std::process::Output> {
         let mut verify = Command::new(program("cxloe-bench")?);
         verify.args(["verify", "-i", "cn0", "--link", "packet", "--manager", &doors.url, "--size", "2M"]);
-        verify.args(["--no-echo", "--node-key", text(&key)]).env_remove("CXLOE_TOKEN");
-        if let Some(identity) = identity {
-            verify.arg("--identity").arg(identity);
-        }
+        verify.args(["--no-echo", "--json"]).args(more).env_remove("CXLOE_TOKEN");
         doors.lab.enter("cn", || output(&mut verify))?
     };
-    succeeded(verify(Some(&identity))?)?;
-    let unknown = verify(None)?;
-    let said = String::from_utf8_lossy(&unknown.stderr);
-    ensure(!unknown.status.success() && said.contains("which authority to trust"), said)?;
+    // Where this machine has joined, certificate and key are found; elsewhere they are named.
+    let by_name = ["--identity", text(&identity), "--node-key", text(&key), "--data-dir", text(&nobody)];
+    for way in [&["--data-dir", text(&data)][..], &by_name] {
+        let said = succeeded(verify(way)?)?;
+        ensure(said.contains("\"frames\": \"sealed\""), said)?;
+    }
+    for way in [&["--data-dir", text(&nobody)][..], &["--node-key", text(&key), "--data-dir", text(&nobody)]]
+    {
+        let unknown = verify(way)?;
+        let said = String::from_utf8_lossy(&unknown.stderr);
+        ensure(!unknown.status.success() && said.contains("which authority to trust"), said)?;
+    }
 
     // In C: an inline mapping.
     doors.gmm(&["create-region", "-s", "4M", "--owner", CN, "scratch"])?;

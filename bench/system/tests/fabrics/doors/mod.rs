@@ -23,6 +23,7 @@ pub fn tests(_: Standing) -> Vec<Test> {
         join::nodes_join_by_one_command_serve_and_start_again,
         join::a_node_that_is_revoked_is_out_until_it_joins_again,
         member::programs_with_a_link_of_their_own_join_over_tls,
+        member::a_program_keeps_its_certificate_for_as_long_as_it_runs,
         neighbour::a_neighbour_comes_in_with_a_valid_token_only,
         neighbour::a_viewer_changes_nothing,
     ]
@@ -36,6 +37,8 @@ const CN: &str = "02:00:00:00:00:01";
 struct Doors {
     rig: Rig,
     url: String,
+    /// Seconds that certificates are valid, if not as long as usual.
+    certificate_s: Option<u64>,
 }
 
 impl Deref for Doors {
@@ -48,9 +51,14 @@ impl Deref for Doors {
 
 impl Doors {
     fn new() -> Outcome<Self> {
+        Self::certifying_for(None)
+    }
+
+    /// With certificates that are valid for so many seconds.
+    fn certifying_for(certificate_s: Option<u64>) -> Outcome<Self> {
         let network = cable().mac("cn0", CN).mac("mn0", "02:00:00:00:00:09");
         let network = with_addresses(network);
-        let mut doors = Self { rig: Rig::on(network)?, url: String::new() };
+        let mut doors = Self { rig: Rig::on(network)?, url: String::new(), certificate_s };
         doors.start_gmm()?;
         Ok(doors)
     }
@@ -72,6 +80,9 @@ impl Doors {
             "--port-file",
             text(&port),
         ]);
+        if let Some(seconds) = self.certificate_s {
+            gmm.args(["--certificate-s", &seconds.to_string()]);
+        }
         self.start("gmm", "cn", gmm)?;
         let address = eventually("the manager listens", || std::fs::read_to_string(&port).ok())?;
         self.url = format!("https://{}", address.trim());
@@ -154,7 +165,7 @@ impl Doors {
             };
             regions.into_iter().find(usable).map(|known| known.hpa)
         })?;
-        // Attached is before the session is open.
+        // A session may end again.
         eventually("lines are written", || {
             cxloe_system::lines::fill(&mut port, hpa, 64 << 10, seed).ok()?;
             port.flush().ok()

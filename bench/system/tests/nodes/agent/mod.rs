@@ -14,6 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cxloe_client::client::{self, Client, ClientError};
+use cxloe_client::message::Attaching;
 use cxloe_cn_core::engine::EngineError;
 use cxloe_lab::{Lab, Process, Standing, program};
 use cxloe_system::pair::*;
@@ -97,24 +98,33 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
 fn measurements_follow_each_other() -> Outcome {
     let rig = Pair::bare()?;
     rig.start_gmm()?;
-    rig.start_mn("anon")?;
-    for _ in 0..3 {
+    rig.start_mn_with("anon", &["--insecure"])?;
+    let verify = |more: &[&str]| -> Outcome<(bool, String)> {
         let mut bench = Command::new(program("cxloe-bench")?);
-        bench.args([
-            "verify",
-            "-i",
-            "cn0",
-            "--link",
-            "packet",
-            "--size",
-            "2M",
-            "--manager",
-            &rig.manager_url(),
-        ]);
+        bench.args(["verify", "-i", "cn0", "--link", "packet", "--size", "2M", "--json"]).args(more);
+        bench.arg("--data-dir").arg(rig.path("nobody"));
         let log = rig.path("bench.log");
         Process::log_to(&mut bench, &log)?;
         let status = rig.lab.spawn("cn", bench)?.wait(LIMIT)?;
-        ensure(status.success(), std::fs::read_to_string(&log)?)?;
+        Ok((status.success(), std::fs::read_to_string(&log)?))
+    };
+    let manager = rig.manager_url();
+    // Nothing is plain unless it is asked for: not with a memory node that has no key, nor where nobody says whose key it is.
+    let (well, said) = verify(&["--manager", &manager])?;
+    ensure(!well && said.contains("memory node mn0 has no key"), said)?;
+    let (well, said) = verify(&["--manager", "http://127.0.0.1:9"])?;
+    ensure(
+        !well && ["--node-key", "cn-agent join", "--insecure"].iter().all(|way| said.contains(way)),
+        said,
+    )?;
+    let (well, said) = verify(&["--manager", &manager, "--insecure"])?;
+    ensure(well && said.contains("\"frames\": \"insecure\""), said)?;
+    rig.stop("mn")?;
+    rig.start_mn_with("anon", &["--node-key", text(&rig.path("mn.key"))])?;
+    // Each has a key of its own, which the manager takes by its socket in place of the one before.
+    for _ in 0..3 {
+        let (well, said) = verify(&["--manager", &manager])?;
+        ensure(well && said.contains("\"frames\": \"sealed\""), said)?;
     }
     Ok(())
 }
@@ -321,10 +331,13 @@ fn killed_memory_node_fails_operations_until_it_is_back() -> Outcome {
     failed_with(&rig.cli(&["read", "scratch"])?, 3, &[MN])?;
     ensure(port.read(last)? == [9; 64], "the cache goes on answering")?;
     ensure(port.flush().is_err(), "what cannot be written back is not flushed")?;
-    rig.attached("scratch", "degraded")?;
+    let away = rig.attached("scratch", "degraded")?;
+    ensure(away.attachment == Attaching::Connecting, format!("{away:?}"))?;
 
     rig.start_mn("file")?;
     recovered(&mut port, hpa)?;
+    let back = rig.attached("scratch", "active")?;
+    ensure(back.attachment == Attaching::Attached, format!("{back:?}"))?;
     eventually("what was held back is written", || port.flush().ok())?;
     rig.attached("scratch", "active")?;
     rig.stop("agent")?;

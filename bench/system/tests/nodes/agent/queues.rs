@@ -47,7 +47,19 @@ pub fn queues_and_throughput_are_measured() -> Outcome {
     let (json, manager) = (rig.path("scale.json"), rig.manager_url());
     let mut bench = Command::new(program("cxloe-bench")?);
     bench.args(["scale", "-i", "cn0", "--link", "packet", "--wait", "adaptive", "--manager", &manager]);
-    bench.args(["--size", "8M", "--queues", "4", "--trials", "1", "--each-ms", "100", "--json", text(&json)]);
+    bench.args([
+        "--insecure",
+        "--size",
+        "8M",
+        "--queues",
+        "4",
+        "--trials",
+        "1",
+        "--each-ms",
+        "100",
+        "--json",
+        text(&json),
+    ]);
     let said = succeeded(rig.lab.enter("cn", || bench.output())??)?;
     let rows: Vec<&str> = said.lines().filter_map(|line| line.split_whitespace().next()).collect();
     ensure(["1", "2", "4"].iter().all(|queues| rows.contains(queues)), said)?;

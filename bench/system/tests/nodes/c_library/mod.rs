@@ -73,7 +73,7 @@ fn compile_from(source_file: &Path, to: &Path, linked: Linked) -> Result<PathBuf
 fn run_example(rig: &Pair, example: &Path, arguments: &[&str], code: i32) -> Outcome<String> {
     let log = rig.path("example.log");
     let mut command = Command::new(example);
-    command.args(arguments).env("CXLOE_AGENT", rig.socket());
+    command.args(arguments).env("CXLOE_AGENT", rig.socket()).env("CXLOE_DATA_DIR", rig.path("nobody"));
     Process::log_to(&mut command, &log)?;
     let mut process = rig.lab.spawn("cn", command)?;
     let status = process.wait(RUN_MAX)?;
@@ -111,7 +111,8 @@ fn inline_over_its_own_link() -> Outcome {
 /// Runs a program that maps the region of a fabric without an agent; what it says.
 fn run_inline(rig: &Pair, example: &Path) -> Outcome<String> {
     rig.start_gmm()?;
-    rig.start_mn("anon")?;
+    // The program says nothing of keys, and its frames are sealed.
+    rig.start_mn_with("anon", &["--node-key", cxloe_system::text(&rig.path("mn.key"))])?;
     rig.create_region("scratch")?;
     run_example(rig, example, &["scratch", &LOCAL.to_string(), "cn0", &rig.manager_url()], 0)
 }

@@ -1,13 +1,11 @@
 //! What every store has to do, tried on each of them: in memory, in a file, in etcd, and in etcd over a network that loses
 //! requests and answers. What a manager did is what the next one finds, whatever it was told, restarts in between included.
 
-mod common;
-
 use std::sync::{Arc, Mutex};
 
-use common::etcd::{Etcd, lead};
-use common::proxy::{Fate, Proxy};
-use common::{EXTENT, cn, compute_node, memory_node, name};
+use crate::common::etcd::{Etcd, lead};
+use crate::common::proxy::{Fate, Proxy};
+use crate::common::{EXTENT, cn, compute_node, memory_node, name};
 use cxloe_fabric::api::{Bind, CreateRegion, GrowRegion, MemoryNodeSync, Owner, Unbind};
 use cxloe_fabric::model::{ByteSize, CommandResult, LD_UNIT, Name, Qos, UnbindOption};
 use cxloe_gmm::manager::{Change, Command, Manager, Options, State};

@@ -1,10 +1,8 @@
 //! The `gmm` command as people and scripts use it.
 
-mod common;
-
 use std::process::Output;
 
-use common::{EXTENT, ObedientNode, Served, compute_node, gmm, memory_node};
+use crate::common::{EXTENT, ObedientNode, Served, compute_node, gmm, memory_node};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

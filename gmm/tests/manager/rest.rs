@@ -1,9 +1,7 @@
 //! The REST interface over a real process: what is waited for comes about, or is told how far it has come.
 
-mod common;
-
-use common::patient::{PatientAgent, PatientNode};
-use common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
+use crate::common::patient::{PatientAgent, PatientNode};
+use crate::common::{EXTENT, ObedientNode, Served, cn, compute_node, eventually, memory_node, name};
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{
     Bind, CreateRegion, DestroyRegion, DisableRegion, ErrorCode, EventsQuery, GrowRegion, Overview, Owner,
@@ -351,7 +349,8 @@ impl Messages {
                 }
                 continue;
             }
-            let chunk = tokio::time::timeout(common::PATIENCE, self.response.chunk()).await.unwrap().unwrap();
+            let chunk =
+                tokio::time::timeout(crate::common::PATIENCE, self.response.chunk()).await.unwrap().unwrap();
             self.text.push_str(std::str::from_utf8(&chunk.expect("the stream ended")).unwrap());
         }
     }

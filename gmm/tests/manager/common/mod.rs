@@ -1,6 +1,5 @@
 //! What the tests over real processes and sockets share: a `gmm serve` process that ends with the test, nodes that
 //! register, and a bounded wait for things to come about.
-#![allow(dead_code, reason = "each test uses its part of this")]
 
 pub mod etcd;
 pub mod node;
@@ -155,6 +154,7 @@ pub fn compute_node(node: &str, last: u8) -> RegisterComputeNode {
         name: name(node),
         udp: None,
         key: None,
+        new_key: false,
         instance_id: 1,
         seen: Watermark::default(),
     }

@@ -1,12 +1,10 @@
 //! What people do with a fabric from the command line, over real processes: regions, slices, nodes, and following events.
 
-mod common;
-
 use std::io::{BufRead, BufReader};
 use std::process::{Output, Stdio};
 
-use common::patient::{PatientAgent, PatientNode};
-use common::{EXTENT, Served, cn, compute_node, eventually, gmm, memory_node, name};
+use crate::common::patient::{PatientAgent, PatientNode};
+use crate::common::{EXTENT, Served, cn, compute_node, eventually, gmm, memory_node, name};
 use serde_json::{Value, json};
 
 const LD: u64 = 256 << 20;

@@ -1,15 +1,13 @@
 //! What etcd as a store has to do beyond keeping what it is given: nobody but the leader writes, whatever arrives late; a
 //! commit of many transactions is all or nothing wherever it breaks off; etcd may restart meanwhile.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::etcd::{Etcd, lead};
-use common::proxy::{Fate, Proxy};
-use common::{EXTENT, PATIENCE, cn, memory_node, name};
+use crate::common::etcd::{Etcd, lead};
+use crate::common::proxy::{Fate, Proxy};
+use crate::common::{EXTENT, PATIENCE, cn, memory_node, name};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
 use cxloe_gmm::store::etcd::{Attempt, Campaign, Leadership};

@@ -1,13 +1,11 @@
 //! The manager's doors, over real TLS and real sockets: who comes in with what, and what each may do. Every route of the
 //! OpenAPI document is tried by a stranger, by a viewer, and by somebody with a token to join.
 
-mod common;
-
 use std::path::Path;
 
+use crate::common::{EXTENT, ObedientNode, Served, cn, compute_node, gmm, memory_node, name};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use common::{EXTENT, ObedientNode, Served, cn, compute_node, gmm, memory_node, name};
 use cxloe_fabric::api::{
     CreateRegion, CreateToken, ErrorCode, EventsQuery, Join, Joined, MemoryNodeSync, Party, Renew,
 };
@@ -269,7 +267,7 @@ async fn tokens_end_and_those_of_other_managers_are_none() {
     assert!(nothing.to_string().contains("which authority to trust"), "{nothing}");
 
     let brief = rig.client(CreateToken { ttl_s: Some(1), ..role(Role::Viewer) }).await;
-    let deadline = std::time::Instant::now() + common::PATIENCE;
+    let deadline = std::time::Instant::now() + crate::common::PATIENCE;
     loop {
         match brief.memory_nodes().await {
             Ok(_) => assert!(std::time::Instant::now() < deadline, "it does not end"),
@@ -468,4 +466,104 @@ async fn slow_handshakes_take_nobodys_place() {
     client.who_am_i().await.unwrap();
     let again = node.client(&rig.served.url, &joined);
     again.who_am_i().await.unwrap();
+}
+
+/// A viewer holds as many connections as it gets, each with a request that waits; a node whose connections go on, and who
+/// comes anew, does not notice.
+#[tokio::test]
+async fn a_viewer_with_too_many_connections_takes_none_of_the_nodes() {
+    let rig = Rig::start_with(&["--connections-max", "24", "--node-timeout-ms", "2000"]);
+    let token = rig.token(role(Role::MemoryNode)).await;
+    let node = Joining::new();
+    let joining = Client::with(&rig.served.url, Credentials::of_token(token)).unwrap();
+    let joined = joining.join(&node.request(mn("mn0"), mac(1))).await.unwrap();
+    let client = node.client(&rig.served.url, &joined);
+    let (_serving, _) = ObedientNode::start(client, memory_node("mn0", 1, 8)).await;
+    let viewer = rig.token(role(Role::Viewer)).await;
+    let newest = rig.admin.events(EventsQuery::default()).await.unwrap().newest;
+    let mut waiting = Vec::new();
+    for _ in 0..64 {
+        // A client each, and so a connection each.
+        let greedy = Client::with(&rig.served.url, Credentials::of_token(viewer.clone())).unwrap();
+        waiting.push(tokio::spawn(async move {
+            let wait = EventsQuery { after: newest + 1000, wait_ms: 60_000, ..EventsQuery::default() };
+            greedy.events(wait).await.map(drop)
+        }));
+    }
+    // Some are refused, in words or by the end of their connection: the others fill what there is for viewers.
+    crate::common::eventually("some are refused", || async {
+        waiting.iter().any(tokio::task::JoinHandle::is_finished).then_some(())
+    })
+    .await;
+    let since = std::time::Instant::now();
+    while since.elapsed() < std::time::Duration::from_millis(2500) {
+        // Each of these comes by a connection of its own, as after a restart.
+        assert_eq!(node.client(&rig.served.url, &joined).who_am_i().await.unwrap().role, "memory node");
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    assert!(waiting.iter().any(|one| !one.is_finished()), "viewers did hold connections meanwhile");
+    let events = rig.admin.events(EventsQuery::default()).await.unwrap().events;
+    let silent = events.iter().filter(|event| event.kind.label() == "memory_node_unreachable").count();
+    assert_eq!(silent, 0, "the node was heard all the time: {events:?}");
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
+}
+
+/// Who is shown out does not go on reading by what it has asked before.
+#[tokio::test]
+async fn streams_and_waiting_requests_end_with_their_token() {
+    let rig = Rig::start();
+    let viewer = rig.token(role(Role::Viewer)).await;
+    let plain = rig.http(Some(&viewer)).await;
+    let get = |path: &str| plain.http.get(format!("{}{path}", plain.url)).bearer_auth(viewer.reveal());
+    let newest = rig.admin.events(EventsQuery::default()).await.unwrap().newest;
+    let mut stream = get(&format!("/v1/events/stream?after={newest}")).send().await.unwrap();
+    assert_eq!(stream.status(), StatusCode::OK);
+    // Of no kind that comes about: it would wait for a minute.
+    let waiting = get(&format!("/v1/events?after={newest}&kind=quota_set&wait_ms=60000")).send();
+    let waiting = tokio::spawn(waiting);
+    rig.admin.create_token(&role(Role::Viewer)).await.unwrap();
+    let patience = crate::common::PATIENCE;
+    let first = tokio::time::timeout(patience, stream.chunk()).await.unwrap().unwrap().unwrap();
+    assert!(String::from_utf8_lossy(&first).contains("token_created"), "{first:?}");
+    rig.admin.revoke_token(viewer.id()).await.unwrap();
+    let mut rest = Vec::new();
+    while let Some(chunk) = tokio::time::timeout(patience, stream.chunk()).await.unwrap().unwrap() {
+        rest.extend_from_slice(&chunk);
+    }
+    assert!(!String::from_utf8_lossy(&rest).contains("token_revoked"), "what came after is not told");
+    rig.admin.create_token(&role(Role::Viewer)).await.unwrap();
+    let owner = cxloe_fabric::api::Owner::CnId(cn(1));
+    rig.admin.register_compute_node(&compute_node("cn1", 1)).await.unwrap();
+    rig.admin.set_quota(&owner, Some(EXTENT)).await.unwrap();
+    let answer = tokio::time::timeout(patience, waiting).await.unwrap().unwrap().unwrap();
+    assert_eq!(answer.status(), StatusCode::UNAUTHORIZED, "{:?}", answer.text().await);
+}
+
+/// What was refused is in the event log, with who tried; not what a browser asks before its user logs in, and not as often
+/// as somebody likes.
+#[tokio::test]
+async fn refused_attempts_are_told_of_within_bounds() {
+    let rig = Rig::start();
+    let viewer = rig.token(role(Role::Viewer)).await;
+    let plain = rig.http(Some(&viewer)).await;
+    for _ in 0..50 {
+        let (status, _) = plain.ask(Method::POST, "/v1/revoke", Some(serde_json::json!({}))).await;
+        assert_eq!(status, StatusCode::FORBIDDEN);
+    }
+    let stranger = rig.http(None).await;
+    assert_eq!(stranger.ask(Method::GET, "/v1/regions", None).await.0, StatusCode::UNAUTHORIZED);
+    let guess = Plain { token: Some("cx1.00000000.guess.x".into()), ..rig.http(None).await };
+    assert_eq!(guess.ask(Method::GET, "/v1/regions", None).await.0, StatusCode::UNAUTHORIZED);
+    let page = stranger.http.post(format!("{}/v1/regions", stranger.url));
+    let page = page.header("content-type", "application/json").header("origin", "https://evil.example");
+    assert_eq!(page.send().await.unwrap().status(), StatusCode::FORBIDDEN);
+    let told = crate::common::eventually("all are told of", || async {
+        let query = EventsQuery { kind: Some("access_refused".into()), ..EventsQuery::default() };
+        let events = rig.admin.events(query).await.unwrap().events;
+        (events.len() >= 3).then_some(events)
+    })
+    .await;
+    let who: Vec<&str> = told.iter().filter_map(|event| event.who.as_deref()).collect();
+    let viewer = format!("token {}", viewer.id());
+    assert_eq!(who, [viewer.as_str(), "nobody at 127.0.0.1", "a page of https://evil.example"], "{told:?}");
 }

@@ -1,12 +1,10 @@
 //! The OpenAPI document of a running manager: it describes the interface as it is, no route more and none less, and what
 //! the manager answers, successes and refusals, is what the document says.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::patient::PatientNode;
-use common::{EXTENT, Served, cn, compute_node, memory_node};
+use crate::common::patient::PatientNode;
+use crate::common::{EXTENT, Served, cn, compute_node, memory_node};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -150,7 +148,8 @@ async fn the_document_is_whole_and_describes_the_routes_there_are() {
         }
     }
     // What people read in the crate's documentation are the same routes.
-    let table = include_str!("../fabric/src/api.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
+    let table =
+        include_str!("../../fabric/src/api.rs").lines().filter_map(|line| line.strip_prefix("//! | `"));
     let mut written = BTreeSet::new();
     for row in table {
         let (routes, _) = row.split_once('|').unwrap();
@@ -260,8 +259,10 @@ async fn what_is_answered_is_what_is_described() {
     let target = "/v1/regions/s?force=true&wait_ms=0";
     assert_eq!(checked.ask(delete.clone(), "/v1/regions/{name}", target, None).await.0, 202);
     node.orders().zero_only = None;
-    common::eventually("s is gone", || async { client.regions().await.unwrap().is_empty().then_some(()) })
-        .await;
+    crate::common::eventually("s is gone", || async {
+        client.regions().await.unwrap().is_empty().then_some(())
+    })
+    .await;
     assert_eq!(
         checked.ask(post.clone(), "/v1/regions", "/v1/regions", Some(json!({"size": []}))).await.0,
         400
@@ -312,9 +313,10 @@ async fn what_is_answered_is_what_is_described() {
     ];
     assert_eq!(statuses, expected);
     // Silent since it registered: it is forgotten as soon as that is noticed.
-    common::eventually("mn1 is silent", || async {
+    crate::common::eventually("mn1 is silent", || async {
         let nodes = client.memory_nodes().await.unwrap();
-        let silent = |status: &&cxloe_fabric::api::MemoryNodeStatus| status.node.name == common::name("mn1");
+        let silent =
+            |status: &&cxloe_fabric::api::MemoryNodeStatus| status.node.name == crate::common::name("mn1");
         let health = nodes.iter().find(silent).unwrap().node.health;
         (health == cxloe_fabric::model::Health::Unreachable).then_some(())
     })

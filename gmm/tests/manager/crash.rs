@@ -5,8 +5,6 @@
 //!
 //! The seed is printed; `CXLOE_CRASH_SEED` repeats a run's decisions (what the machine does in between is its own).
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
@@ -14,8 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use common::node::Node;
-use common::{EXTENT, PATIENCE, Served, cn, eventually, gmm, memory_node, name};
+use crate::common::node::Node;
+use crate::common::{EXTENT, PATIENCE, Served, cn, eventually, gmm, memory_node, name};
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{CreateRegion, DestroyRegion, ErrorCode, GrowRegion};
 use cxloe_fabric::model::{ByteSize, LegState, RegionState};

@@ -1,11 +1,9 @@
 //! The store in a file: what it says of files that are no store, are damaged, in use, or of another version. That it gives
 //! back what was put in is tested for all stores at once.
 
-mod common;
-
 use std::path::Path;
 
-use common::{EXTENT, Served, cn, memory_node, name};
+use crate::common::{EXTENT, Served, cn, memory_node, name};
 use cxloe_fabric::api::CreateRegion;
 use cxloe_gmm::manager::{Command, Manager, Options, State};
 use cxloe_gmm::store::{RedbStore, Store, StoreError};

@@ -1,14 +1,12 @@
 //! The FM API's door, over real TLS: an FM client that has joined manages; whoever shows no certificate, a node's, or one
 //! that was revoked gets not a byte.
 
-mod common;
-
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::common::{PATIENCE, Served, cn, compute_node, gmm, name};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use common::{PATIENCE, Served, cn, compute_node, gmm, name};
 use cxloe_fabric::Client;
 use cxloe_fabric::api::{CreateToken, ErrorCode, EventsQuery, Join, Party};
 use cxloe_fabric::client::{Credentials, Identity};
@@ -111,7 +109,7 @@ async fn an_fm_client_that_has_joined_manages_and_nobody_else_gets_anything() {
     // By REST it looks, and changes nothing.
     let rest = Client::with(&rig.served.url, fm0.clone()).unwrap();
     assert_eq!(rest.who_am_i().await.unwrap().role, "FM client");
-    let region = cxloe_fabric::api::CreateRegion::new(name("r"), common::EXTENT, cn(1));
+    let region = cxloe_fabric::api::CreateRegion::new(name("r"), crate::common::EXTENT, cn(1));
     assert_eq!(rest.create_region(&region).await.unwrap_err().code(), Some(ErrorCode::Forbidden));
     let holds = cxloe_fabric::api::NotFollowed {
         node: Party::FmClient(name("fm0")),

@@ -1,15 +1,13 @@
 //! The doors of managers that share a store in etcd: one authority for all of them, and etcd itself behind TLS.
 
-mod common;
-
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use common::etcd::Etcd;
-use common::{Served, eventually};
+use crate::common::etcd::Etcd;
+use crate::common::{Served, eventually};
 use cxloe_fabric::Client;
 use cxloe_fabric::api::CreateToken;
 use cxloe_fabric::client::Credentials;

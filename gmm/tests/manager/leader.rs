@@ -1,13 +1,11 @@
 //! Three managers over one etcd: real processes, one of which leads. Whatever happens to the leader, another one goes on
 //! with all that was acknowledged, nodes and clients find it by themselves, and a leader of the past does no harm.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
-use common::etcd::Etcd;
-use common::node::Node;
-use common::{EXTENT, Served, cn, compute_node, eventually, gmm, memory_node, name};
+use crate::common::etcd::Etcd;
+use crate::common::node::Node;
+use crate::common::{EXTENT, Served, cn, compute_node, eventually, gmm, memory_node, name};
 use cxloe_daemon::Connection;
 use cxloe_fabric::Client;
 use cxloe_fabric::api::CreateRegion;

@@ -1,13 +1,11 @@
 //! The FM API over a real manager process: driven by `gmm fm`, looked at through the REST interface.
 
-mod common;
-
 use std::path::Path;
 use std::process::Output;
 use std::time::Instant;
 
-use common::patient::{PatientAgent, PatientNode};
-use common::{EXTENT, PATIENCE, Served, cn, compute_node, eventually, gmm, memory_node, name};
+use crate::common::patient::{PatientAgent, PatientNode};
+use crate::common::{EXTENT, PATIENCE, Served, cn, compute_node, eventually, gmm, memory_node, name};
 use cxloe_fabric::api::VppbError;
 use cxloe_fabric::model::{DeviceKind, RegionState};
 use cxloe_fm::client::{FmClient, Recipient};

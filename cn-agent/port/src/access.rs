@@ -1,0 +1,220 @@
+//! By what a compute node of a program's own is known to the manager, and what its sessions are sealed with. Frames are
+//! sealed unless somebody says otherwise by name: a program that has no key, and can tell nobody one, gets no session.
+//!
+//! ```text
+//!   --insecure ------------------------------------------------> no key; frames carry a checksum
+//!   --node-key FILE -------------------------------------------> the key in FILE, made if there is none
+//!   `cn-agent join` has been here (--identity, or its usual place) -> the key beside the certificate
+//!   the manager is reached privately: Unix socket, or TLS ------> a key for this run, which the manager is told
+//!   otherwise --------------------------------------------------> an error
+//! ```
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use cxloe_fabric::api::Party;
+use cxloe_fabric::model::{CnId, Region};
+use cxloe_fabric::trust::{Credentials, IdentityFile};
+use cxloe_link::keys::{KeyFileError, SYSTEM, node_key};
+use cxloe_wire::session::NodeKey;
+use nix::unistd::geteuid;
+
+use crate::manager::is_private;
+
+/// What a program is told of that.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    /// File with the certificate by which this compute node is known to the manager, as `cn-agent join` writes it; `None`:
+    /// the one that lies in `data_dir` for it, else what this process shows, as the token in `CXLOE_TOKEN`.
+    pub identity: Option<PathBuf>,
+    /// File with the key of this compute node, made if there is none; `None`: see the module.
+    pub node_key: Option<PathBuf>,
+    /// Where `cn-agent join` has put both; `None`: its usual place, `/var/lib/cxloe` as root, else `~/.local/state/cxloe`.
+    pub data_dir: Option<PathBuf>,
+    /// Frames are not sealed.
+    pub insecure: bool,
+}
+
+/// Why a program may not be a compute node.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// Its key.
+    #[error(transparent)]
+    Key(#[from] KeyFileError),
+    /// The file by which it is known.
+    #[error(
+        "cannot read {path}, by which this compute node is known to the manager: {reason}; `cn-agent join` makes it"
+    )]
+    Identity {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It has no key.
+    #[error(
+        "this compute node has no key, so its frames would not be sealed: have it join (`cn-agent join {manager} -i {interface} --no-start`), \
+         name the file with its key by --node-key (CXLOE_NODE_KEY), or go without by --insecure (CXLOE_INSECURE=1)"
+    )]
+    NoKey {
+        /// The manager's URL.
+        manager: String,
+        /// The interface.
+        interface: String,
+    },
+    /// A memory node has none.
+    #[error(
+        "memory node {memory_node} has no key, so the frames of region {region} would not be sealed: have it join (`mn-server join`), \
+         start it with --node-key, or go without by --insecure (CXLOE_INSECURE=1)"
+    )]
+    PlainMemoryNode {
+        /// The memory node.
+        memory_node: String,
+        /// The region.
+        region: String,
+    },
+}
+
+/// What a program shows and seals with.
+#[derive(Debug)]
+pub struct Opened {
+    /// What the manager is shown.
+    pub credentials: Credentials,
+    /// The certificate, if there is one, with its file.
+    pub identity: Option<(PathBuf, IdentityFile)>,
+    /// The key of its sessions; none: they are not sealed.
+    pub key: Option<Arc<NodeKey>>,
+    /// The key was made for this run: the manager is to take it in place of another one.
+    pub is_new: bool,
+}
+
+/// Where this user's nodes keep what outlives them.
+fn usual_folder() -> PathBuf {
+    if geteuid().is_root() {
+        return PathBuf::from("/var/lib/cxloe");
+    }
+    let home = || std::env::home_dir().unwrap_or_else(std::env::temp_dir).join(".local/state");
+    std::env::var_os("XDG_STATE_HOME").map_or_else(home, PathBuf::from).join("cxloe")
+}
+
+impl Access {
+    /// As the environment says it, for programs that have no options of ours: `CXLOE_IDENTITY`, `CXLOE_NODE_KEY`,
+    /// `CXLOE_DATA_DIR`, and `CXLOE_INSECURE=1`.
+    pub fn of_environment() -> Access {
+        let path = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Access {
+            identity: path("CXLOE_IDENTITY"),
+            node_key: path("CXLOE_NODE_KEY"),
+            data_dir: path("CXLOE_DATA_DIR"),
+            insecure: std::env::var("CXLOE_INSECURE").is_ok_and(|value| value == "1" || value == "true"),
+        }
+    }
+
+    /// What there is for the compute node `own` on `interface`, whose manager is at the URLs `manager`.
+    ///
+    /// # Errors
+    /// Any [`AccessError`].
+    pub fn open(&self, own: CnId, interface: &str, manager: &str) -> Result<Opened, AccessError> {
+        let identity = match &self.identity {
+            Some(path) => Some(read(path)?),
+            None => self.find(own),
+        };
+        let credentials = match &identity {
+            Some((_, file)) => Credentials::of_node(Arc::clone(&file.identity)),
+            None => Credentials::of_process(),
+        };
+        let beside =
+            identity.as_ref().map(|(path, _)| path.with_extension("key")).filter(|path| path.exists());
+        let (key, is_new) = match self.node_key.as_ref().or(beside.as_ref()) {
+            _ if self.insecure => (None, false),
+            Some(path) => (Some(node_key(path)?), false),
+            // Who has joined is known by the key that it has joined with, and by no other.
+            None if identity.is_none() && is_private(manager) => (Some(NodeKey::generate(SYSTEM)), true),
+            None => {
+                let (manager, interface) = (manager.to_owned(), interface.to_owned());
+                return Err(AccessError::NoKey { manager, interface });
+            }
+        };
+        Ok(Opened { credentials, identity, key: key.map(Arc::new), is_new })
+    }
+
+    /// The identity that lies in the usual place for `own`, if there is one that this user can read.
+    fn find(&self, own: CnId) -> Option<(PathBuf, IdentityFile)> {
+        let folder = self.data_dir.clone().unwrap_or_else(usual_folder);
+        let node = Party::ComputeNode(own).to_string();
+        let files = std::fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+        let mut files: Vec<PathBuf> =
+            files.filter(|path| path.extension().is_some_and(|kind| kind == "identity")).collect();
+        files.sort();
+        let mut read = files.iter().filter_map(|path| read(path).ok());
+        read.find(|(_, file)| file.node.as_ref() == Some(&node))
+    }
+}
+
+/// Whether every memory node of `region` has a key, so that a compute node with one gets sealed sessions only.
+///
+/// # Errors
+/// [`AccessError::PlainMemoryNode`].
+pub fn check_sealed(region: &Region) -> Result<(), AccessError> {
+    match region.legs.iter().find(|leg| leg.mn_key.is_none()) {
+        None => Ok(()),
+        Some(leg) => Err(AccessError::PlainMemoryNode {
+            memory_node: leg.memory_node.to_string(),
+            region: region.name.to_string(),
+        }),
+    }
+}
+
+fn read(path: &Path) -> Result<(PathBuf, IdentityFile), AccessError> {
+    let failed = |reason: String| AccessError::Identity { path: path.into(), reason };
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    let file = IdentityFile::parse(&text).map_err(|error| failed(error.to_string()))?;
+    Ok((path.into(), file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(access: &Access, manager: &str) -> Result<Opened, AccessError> {
+        access.open("02:00:00:00:00:01".parse().unwrap(), "eth0", manager)
+    }
+
+    fn nowhere(name: &str) -> PathBuf {
+        std::env::temp_dir().join(format!("cxloe-access-{name}-{}", std::process::id()))
+    }
+
+    #[test]
+    fn who_says_nothing_is_sealed_or_refused() {
+        let bare = Access { data_dir: Some(nowhere("none")), ..Access::default() };
+        let by_socket = open(&bare, "unix:/run/gmm.sock").unwrap();
+        assert!(by_socket.key.is_some() && by_socket.is_new && by_socket.identity.is_none());
+        let again = open(&bare, "https://a:1,https://b:1").unwrap();
+        assert_ne!(again.key.unwrap().public(), by_socket.key.unwrap().public(), "one for each run");
+        for manager in ["http://a:1", "https://a:1,http://b:1"] {
+            let error = open(&bare, manager).unwrap_err().to_string();
+            for way in ["--node-key", "cn-agent join", "--insecure", "-i eth0"] {
+                assert!(error.contains(way), "{way}: {error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_said_is_done() {
+        let file = nowhere("key").join("own.key");
+        let with = |insecure| Access {
+            node_key: Some(file.clone()),
+            data_dir: Some(nowhere("none")),
+            insecure,
+            ..Access::default()
+        };
+        let opened = open(&with(false), "http://a:1").unwrap();
+        assert!(!opened.is_new, "another key than the one that is known is not asked for");
+        let again = open(&with(false), "unix:/x").unwrap();
+        assert_eq!(again.key.unwrap().public(), opened.key.unwrap().public());
+        assert!(open(&with(true), "http://a:1").unwrap().key.is_none());
+        let lost = Access { identity: Some(nowhere("none").join("x.identity")), ..Access::default() };
+        assert!(matches!(open(&lost, "unix:/x"), Err(AccessError::Identity { .. })));
+        std::fs::remove_dir_all(nowhere("key")).unwrap();
+    }
+}
