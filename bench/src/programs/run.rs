@@ -202,6 +202,12 @@ pub fn measure(
     Ok(outcome)
 }
 
+/// The least and the most of several values.
+fn spread(values: &[f64]) -> Option<[f64; 2]> {
+    let several = (values.len() > 1).then_some(values)?;
+    Some(several.iter().fold([f64::MAX, 0.0], |[least, most], value| [least.min(*value), most.max(*value)]))
+}
+
 impl Series {
     fn figure(self, sized: &Sized, turn: &Turn) -> Figure {
         let local = if turn.way == Way::Local { sized.footprint } else { turn.resident.of(sized.footprint) };
@@ -215,6 +221,8 @@ impl Series {
             whole_seconds: median(&self.whole),
             operation_ns: median(&self.operation_ns),
             slowdown: median(&self.ratios),
+            slowdown_spread: spread(&self.ratios),
+            seconds_spread: spread(&self.seconds),
             paging: self.paging,
             trials: self.seconds.len(),
             missed: self.missed.filter(|_| self.seconds.is_empty()),
@@ -239,6 +247,12 @@ mod tests {
         };
         assert_eq!(of(&["100%", "50%"]), ["local 100%", "exec 100%", "exec 50%", "swap-file 50%"]);
         assert_eq!(of(&["128M"]), ["local 100%", "exec 128 MiB"]);
+    }
+
+    #[test]
+    fn several_trials_have_a_spread() {
+        assert_eq!(spread(&[2.0]), None);
+        assert_eq!(spread(&[2.0, 5.0, 1.5]), Some([1.5, 5.0]));
     }
 
     #[test]
