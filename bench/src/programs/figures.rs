@@ -39,6 +39,9 @@ pub struct Figure {
     /// What paging counted, in the last trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paging: Option<Paging>,
+    /// Pages that the machine swapped in meanwhile, in the last trial, of ways that swap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swapped_in: Option<u64>,
     /// Trials that came to their end.
     pub trials: usize,
     /// Why there is none that did.

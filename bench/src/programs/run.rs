@@ -123,6 +123,7 @@ struct Series {
     operation_ns: Vec<f64>,
     ratios: Vec<f64>,
     paging: Option<Paging>,
+    swapped_in: Option<u64>,
     missed: Option<String>,
 }
 
@@ -190,6 +191,7 @@ pub fn measure(
                         .map(|(done, time)| time.as_nanos() as f64 / done as f64),
                 );
                 series.paging = run.paging.or(series.paging);
+                series.swapped_in = run.swapped_in.or(series.swapped_in);
             }
         }
         outcome.failed.extend(turns.iter().zip(&all).filter_map(|(turn, series)| {
@@ -224,6 +226,7 @@ impl Series {
             slowdown_spread: spread(&self.ratios),
             seconds_spread: spread(&self.seconds),
             paging: self.paging,
+            swapped_in: self.swapped_in,
             trials: self.seconds.len(),
             missed: self.missed.filter(|_| self.seconds.is_empty()),
         }
@@ -257,8 +260,14 @@ mod tests {
 
     #[test]
     fn work_that_was_cut_short_counts_for_all_of_it() {
-        let run =
-            |worked| Run { whole: Duration::from_secs(7), worked, out: Vec::new(), most: 0, paging: None };
+        let run = |worked| Run {
+            whole: Duration::from_secs(7),
+            worked,
+            out: Vec::new(),
+            most: 0,
+            paging: None,
+            swapped_in: None,
+        };
         assert_eq!(seconds(&run(None), None), 7.0);
         assert_eq!(seconds(&run(Some((100, Duration::from_secs(2)))), None), 2.0);
         assert_eq!(seconds(&run(Some((100, Duration::from_secs(2)))), Some(300)), 6.0);

@@ -270,6 +270,7 @@ mod tests {
             slowdown_spread: seconds.map(|seconds| [seconds / 5.0, seconds / 2.0]),
             seconds_spread: None,
             paging: (way == Way::Exec).then(|| Paging { faults: 77, ..Paging::default() }),
+            swapped_in: None,
             trials: usize::from(seconds.is_some()),
             missed: seconds.is_none().then(|| "it takes more than 60 s".into()),
         }

@@ -312,7 +312,7 @@ impl Pager {
                     self.set(view, page, entry.to(State::Staged));
                     self.keep_for_a_while(PageRef { view, page });
                 }
-                None => self.remember(PageRef { view, page }, entry),
+                None => self.remember(PageRef { view, page }, entry, false),
             }
             if entry.is(Flags::WANTED) {
                 self.wake(view, page, io);

@@ -524,7 +524,7 @@ impl Pager {
             fixed = !view.droppable;
         }
         self.fixed += u32::from(fixed);
-        self.counters.refaulted += u64::from(known == Known::Remembered);
+        self.counters.refaulted += u64::from(matches!(known, Known::Remembered { .. }));
         if !self.options.evict {
             return;
         }
