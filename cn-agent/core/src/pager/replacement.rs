@@ -30,13 +30,11 @@ use alloc::collections::VecDeque;
 
 use super::memory::ViewId;
 
-/// The young queue's share of resident pages: one in this many, but not fewer than are read ahead at once for one reader if
-/// that is less than one in [`YOUNG_SHARE_MAX`].
+/// The young queue's share of resident pages: one in this many at most, and at least as many as are read ahead at once for one
+/// reader if that is less than one in [`YOUNG_SHARE_MAX`]. With a larger share, scans drive out what is used.
 const YOUNG_SHARE: u32 = 8;
 const YOUNG_MIN: u32 = 128;
 const YOUNG_SHARE_MAX: u32 = 4;
-/// The share it may grow to: one page in this many.
-const YOUNG_LARGEST: u32 = 2;
 /// By how many pages one that comes back changes the share.
 const YOUNG_STEP: u32 = 4;
 /// How often a page's coming back makes it hotter.
@@ -141,7 +139,7 @@ impl Replacement {
     /// The young queue's share was too large by so many pages, or too small.
     fn learn(&mut self, more: i32) {
         let least = YOUNG_MIN.min(self.limit / YOUNG_SHARE_MAX).max(1);
-        let most = (self.limit / YOUNG_LARGEST).max(least);
+        let most = (self.limit / YOUNG_SHARE).max(least);
         self.share = self.share.saturating_add_signed(more).clamp(least, most);
     }
 
