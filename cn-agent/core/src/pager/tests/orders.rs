@@ -17,7 +17,9 @@ fn obey(rig: &mut Rig) -> Vec<usize> {
     while let Some(ranges) = rig.kernel.orders.pop_front() {
         sizes.push(ranges.iter().map(Range::len).sum());
         for range in ranges {
-            range.clone().for_each(|page| drop(rig.kernel.pages.remove(&page)));
+            range.clone().for_each(|page| {
+                rig.kernel.pages.remove(&page);
+            });
             rig.io(|pager, io| pager.dropped(VIEW, range, io));
         }
     }
