@@ -93,6 +93,10 @@ pub struct Args {
     #[arg(long, value_name = "SHARE", default_value = "90%", help_heading = "Patterns")]
     heat: Share,
 
+    /// hot-cold: pages by Zipf's law with this exponent, for example 0.99, in place of hot ones and cold ones
+    #[arg(long, value_name = "EXPONENT", value_parser = exponent, help_heading = "Patterns")]
+    zipf: Option<f64>,
+
     /// stream: iterations that count, after one that does not
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=200), help_heading = "Patterns")]
     iterations: u32,
@@ -180,6 +184,11 @@ fn depth(text: &str) -> Result<usize, String> {
     }
 }
 
+fn exponent(text: &str) -> Result<f64, String> {
+    let exponent = text.parse::<f64>().ok().filter(|exponent| (0.01..=0.999).contains(exponent));
+    exponent.ok_or_else(|| format!("`{text}` is no exponent from 0.01 to 0.999; write for example 0.99"))
+}
+
 /// A rate with k or M behind it, if it is large.
 fn rate(text: &str) -> Result<f64, String> {
     let (number, unit) = match text.strip_suffix(['k', 'K']) {
@@ -227,6 +236,7 @@ impl Args {
             mixes: distinct(self.mixes.clone()),
             hot: distinct(self.hot.clone()),
             heat: self.heat,
+            zipf: self.zipf,
             iterations: self.iterations,
         }
     }

@@ -151,7 +151,15 @@ impl Flows<'_> {
         results: &mut Results,
         progress: &mut dyn FnMut(&str),
     ) -> Result<(), MeasureError> {
-        for &hot in &plan.hot {
+        if let Some(exponent) = plan.zipf {
+            progress(&format!("Zipf's law over {}: {} resident", self.memory.over(), setting.share));
+            let addresses = Addresses::zipf(self.memory.lines(), exponent, plan.seed);
+            let mut traffic = Traffic { addresses, mix: plan.traffic, arrivals: None, depth: 1 };
+            self.warm(&mut traffic, plan, setting)?;
+            let conditions = setting.conditions(Pattern::HotCold, "hotcold_zipf", self.memory);
+            self.measure(&mut traffic, plan, conditions, results)?;
+        }
+        for &hot in plan.hot.iter().filter(|_| plan.zipf.is_none()) {
             progress(&format!("hot-cold over {}: {} resident, {hot} hot", self.memory.over(), setting.share));
             let addresses = Addresses::hot_cold(self.memory.lines(), hot, plan.heat, plan.seed);
             let mut traffic = Traffic { addresses, mix: plan.traffic, arrivals: None, depth: 1 };

@@ -113,6 +113,8 @@ pub struct Plan {
     pub hot: Vec<Share>,
     /// Hot-cold: share of the accesses that go to them.
     pub heat: Share,
+    /// Hot-cold: pages by Zipf's law with this exponent instead.
+    pub zipf: Option<f64>,
     /// Stream: iterations that count.
     pub iterations: u32,
 }
@@ -136,6 +138,7 @@ impl Plan {
             let steps = match pattern {
                 Pattern::LoadLatency => 1 + self.rates.as_ref().map_or(13, Vec::len),
                 Pattern::Mix => 2 * self.mixes.len(),
+                Pattern::HotCold if self.zipf.is_some() => 1,
                 Pattern::HotCold => self.hot.len(),
                 Pattern::Chase | Pattern::Gups | Pattern::Stream => 1,
             };
@@ -201,7 +204,7 @@ fn run(
                 _ => flows.hot_cold(plan, &setting, results, progress)?,
             }
         }
-        if pattern == Pattern::HotCold {
+        if pattern == Pattern::HotCold && plan.zipf.is_none() {
             results.plots.push(flows::hot_cold_plot(over.name(), &shares, results));
         }
     }

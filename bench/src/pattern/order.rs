@@ -93,6 +93,18 @@ pub enum Addresses {
     },
     /// Few pages, spread over all, are wanted much more often than the others.
     HotCold(HotCold),
+    /// The page of a rank, by Zipf's law, spread over all.
+    Zipf(Zipf),
+}
+
+/// Pages by Zipf's law.
+#[derive(Clone, Debug)]
+pub struct Zipf {
+    draw: Random,
+    pages: Scatter,
+    /// One minus the law's exponent, and all ranks' weight in it.
+    power: f64,
+    whole: f64,
 }
 
 /// Hot pages and cold ones.
@@ -129,6 +141,15 @@ impl Addresses {
         })
     }
 
+    /// Pages by Zipf's law with this exponent, above 0 and below 1, over `lines` lines, a power of two: the weight of ranks as an
+    /// area below the law's curve, which is turned around without a table.
+    pub fn zipf(lines: u64, exponent: f64, seed: u64) -> Addresses {
+        let pages = lines / PAGE_LINES as u64;
+        let power = 1.0 - exponent;
+        let whole = (pages as f64 + 1.0).powf(power) - 1.0;
+        Addresses::Zipf(Zipf { draw: Random::new(seed), pages: Scatter::new(pages, seed), power, whole })
+    }
+
     /// The next line.
     #[inline]
     pub fn next_line(&mut self) -> u64 {
@@ -139,6 +160,12 @@ impl Addresses {
                 line
             }
             Addresses::Random { draw, lines } => draw.below(*lines),
+            Addresses::Zipf(Zipf { draw, pages, power, whole }) => {
+                let uniform = (draw.bits() >> 11) as f64 / (1_u64 << 53) as f64;
+                let rank = (uniform * *whole + 1.0).powf(1.0 / *power) as u64;
+                pages.place(rank.clamp(1, pages.places()) - 1) * PAGE_LINES as u64
+                    + draw.below(PAGE_LINES as u64)
+            }
             Addresses::HotCold(HotCold { draw, pages, hot, heat }) => {
                 let position = if draw.below(1 << 32) < *heat {
                     draw.below(*hot)
@@ -218,6 +245,23 @@ mod tests {
         // A hot page is wanted 63 times as often as a cold one.
         assert!(seen[31] > 20 * seen[32], "{} and {}", seen[31], seen[32]);
         assert!(seen[255] > 0, "cold pages are wanted too");
+    }
+
+    #[test]
+    fn pages_by_zipfs_law_have_the_weight_of_their_rank() {
+        const PAGES: u64 = 1024;
+        const DRAWS: u32 = 400_000;
+        let mut lines = Addresses::zipf(PAGES * PAGE_LINES as u64, 0.99, 3);
+        let mut seen = vec![0_u32; PAGES as usize];
+        (0..DRAWS).for_each(|_| seen[lines.next_line() as usize / PAGE_LINES] += 1);
+        let order = Scatter::new(PAGES, 3);
+        let of_rank = |rank: u64| f64::from(seen[order.place(rank - 1) as usize]) / f64::from(DRAWS);
+        let weight: f64 = (1..=PAGES).map(|rank| (rank as f64).powf(-0.99)).sum();
+        let tenth: f64 = (1..=PAGES / 10).map(of_rank).sum();
+        let law: f64 = (1..=PAGES / 10).map(|rank| (rank as f64).powf(-0.99)).sum::<f64>() / weight;
+        assert!((tenth - law).abs() < 0.05, "{tenth} of the accesses, {law} by the law");
+        assert!(of_rank(1) > 5.0 * of_rank(10) && of_rank(10) > 5.0 * of_rank(100), "each by its rank");
+        assert!(seen.iter().all(|count| *count > 0), "every page is wanted");
     }
 
     #[test]

@@ -30,9 +30,18 @@ pub struct Figure {
     /// Its seconds over those in local memory: the median over trials of the ratio within a trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slowdown: Option<f64>,
+    /// The least and the most of these over trials, of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slowdown_spread: Option<[f64; 2]>,
+    /// The least and the most seconds over trials, of several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_spread: Option<[f64; 2]>,
     /// What paging counted, in the last trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paging: Option<Paging>,
+    /// Pages that the machine swapped in meanwhile, in the last trial, of ways that swap.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub swapped_in: Option<u64>,
     /// Trials that came to their end.
     pub trials: usize,
     /// Why there is none that did.

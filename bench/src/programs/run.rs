@@ -123,6 +123,7 @@ struct Series {
     operation_ns: Vec<f64>,
     ratios: Vec<f64>,
     paging: Option<Paging>,
+    swapped_in: Option<u64>,
     missed: Option<String>,
 }
 
@@ -190,6 +191,7 @@ pub fn measure(
                         .map(|(done, time)| time.as_nanos() as f64 / done as f64),
                 );
                 series.paging = run.paging.or(series.paging);
+                series.swapped_in = run.swapped_in.or(series.swapped_in);
             }
         }
         outcome.failed.extend(turns.iter().zip(&all).filter_map(|(turn, series)| {
@@ -200,6 +202,12 @@ pub fn measure(
         outcome.figures.extend(turns.iter().zip(all).map(|(turn, series)| series.figure(one, turn)));
     }
     Ok(outcome)
+}
+
+/// The least and the most of several values.
+fn spread(values: &[f64]) -> Option<[f64; 2]> {
+    let several = (values.len() > 1).then_some(values)?;
+    Some(several.iter().fold([f64::MAX, 0.0], |[least, most], value| [least.min(*value), most.max(*value)]))
 }
 
 impl Series {
@@ -215,7 +223,10 @@ impl Series {
             whole_seconds: median(&self.whole),
             operation_ns: median(&self.operation_ns),
             slowdown: median(&self.ratios),
+            slowdown_spread: spread(&self.ratios),
+            seconds_spread: spread(&self.seconds),
             paging: self.paging,
+            swapped_in: self.swapped_in,
             trials: self.seconds.len(),
             missed: self.missed.filter(|_| self.seconds.is_empty()),
         }
@@ -242,9 +253,21 @@ mod tests {
     }
 
     #[test]
+    fn several_trials_have_a_spread() {
+        assert_eq!(spread(&[2.0]), None);
+        assert_eq!(spread(&[2.0, 5.0, 1.5]), Some([1.5, 5.0]));
+    }
+
+    #[test]
     fn work_that_was_cut_short_counts_for_all_of_it() {
-        let run =
-            |worked| Run { whole: Duration::from_secs(7), worked, out: Vec::new(), most: 0, paging: None };
+        let run = |worked| Run {
+            whole: Duration::from_secs(7),
+            worked,
+            out: Vec::new(),
+            most: 0,
+            paging: None,
+            swapped_in: None,
+        };
         assert_eq!(seconds(&run(None), None), 7.0);
         assert_eq!(seconds(&run(Some((100, Duration::from_secs(2)))), None), 2.0);
         assert_eq!(seconds(&run(Some((100, Duration::from_secs(2)))), Some(300)), 6.0);

@@ -89,6 +89,8 @@ pub(super) struct Run {
     pub most: u64,
     /// What the agent has counted.
     pub paging: Option<Paging>,
+    /// Pages that the machine swapped in meanwhile, if the run was to swap.
+    pub swapped_in: Option<u64>,
 }
 
 /// Why there is no figure.
@@ -128,6 +130,8 @@ impl Stage {
         if let Some(load) = &job.load {
             let _ = fs::remove_file(&load.socket);
         }
+        let swaps = !matches!(may.way, Way::Local | Way::Exec);
+        let swapped_before = swaps.then(swapped_in).flatten();
         let started = Instant::now();
         let deadline = started + may.limit;
         let (mut limits, started) = match self.start(job, remote, may, (&out, &err)) {
@@ -175,9 +179,11 @@ impl Stage {
             thread::sleep(POLL);
         };
         let whole = started.elapsed();
+        // Before the area is taken away, which brings what is in it.
+        let swapped_in = swapped_before.and_then(|before| Some(swapped_in()?.saturating_sub(before)));
         drop(limits);
         let said = text(&err);
-        if status.signal() == Some(Signal::SIGKILL as i32) && !matches!(may.way, Way::Local | Way::Exec) {
+        if status.signal() == Some(Signal::SIGKILL as i32) && swaps {
             return Ok(Err(Missed::Killed));
         }
         if !status.success() {
@@ -186,10 +192,10 @@ impl Stage {
         let worked = loaded.or_else(|| worked(&said));
         // A server prints the time.
         if job.load.is_some() {
-            return Ok(Ok(Run { whole, worked, out: Vec::new(), most, paging: paging(&said) }));
+            return Ok(Ok(Run { whole, worked, out: Vec::new(), most, paging: paging(&said), swapped_in }));
         }
         let out = fs::read(&out).map_err(ProgramsError::io("reading what a program printed"))?;
-        Ok(Ok(Run { whole, worked, out, most, paging: paging(&said) }))
+        Ok(Ok(Run { whole, worked, out, most, paging: paging(&said), swapped_in }))
     }
 
     fn start(
@@ -294,6 +300,12 @@ fn private_bytes(pid: u32) -> u64 {
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
     let kib = line.and_then(|rest| rest.trim().strip_suffix(" kB")).and_then(|kib| kib.parse::<u64>().ok());
     kib.unwrap_or(0) << 10
+}
+
+/// Pages that the machine has swapped in since it was started.
+fn swapped_in() -> Option<u64> {
+    let all = fs::read_to_string("/proc/vmstat").ok()?;
+    all.lines().find_map(|line| line.strip_prefix("pswpin "))?.trim().parse().ok()
 }
 
 /// What a program of our own says of itself: operations and nanoseconds.

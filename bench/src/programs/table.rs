@@ -28,8 +28,8 @@ fn mib(bytes: u64) -> String {
 }
 
 /// How to read the table.
-const READING: &str =
-    "seconds of work, the median of trials; in brackets how many times those in local memory";
+const READING: &str = "seconds of work, the median of trials; in brackets how many times those in local memory, and the least and most of several \
+     trials";
 
 impl Table {
     /// The shares of a program, as they were asked for, in order.
@@ -64,7 +64,8 @@ impl Table {
         };
         let mut text = units::time(seconds * 1e9);
         if let Some(slowdown) = figure.slowdown.filter(|_| figure.way != Way::Local) {
-            text.push_str(&format!(" ({slowdown:.1})"));
+            let spread = figure.slowdown_spread.map(|[least, most]| format!("; {least:.1}-{most:.1}"));
+            text.push_str(&format!(" ({slowdown:.1}{})", spread.unwrap_or_default()));
         }
         if let Some(each) = figure.operation_ns {
             text.push_str(&format!(", {} each", units::time(each)));
@@ -134,7 +135,7 @@ impl Table {
     /// As CSV, one line for each figure; what there is not is empty.
     pub fn csv(&self) -> String {
         let heads = "program way resident local_bytes footprint_bytes seconds whole_seconds operation_ns slowdown \
-                     faults fetched prefetched evicted written_back trials missed";
+                     slowdown_least slowdown_most faults fetched prefetched evicted written_back trials missed";
         let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.4}"));
         let row = |figure: &Figure| {
             let mut cells = vec![figure.program.clone(), figure.way.to_string(), figure.resident.clone()];
@@ -142,6 +143,8 @@ impl Table {
             cells.extend(
                 [figure.seconds, figure.whole_seconds, figure.operation_ns, figure.slowdown].map(number),
             );
+            let [least, most] = figure.slowdown_spread.map_or([None; 2], |spread| spread.map(Some));
+            cells.extend([least, most].map(number));
             let paging =
                 figure.paging.map(|p| [p.faults, p.fetched, p.prefetched, p.evicted, p.written_back]);
             cells
@@ -264,7 +267,10 @@ mod tests {
             whole_seconds: seconds,
             operation_ns: None,
             slowdown: seconds.map(|seconds| seconds / 4.0),
+            slowdown_spread: seconds.map(|seconds| [seconds / 5.0, seconds / 2.0]),
+            seconds_spread: None,
             paging: (way == Way::Exec).then(|| Paging { faults: 77, ..Paging::default() }),
+            swapped_in: None,
             trials: usize::from(seconds.is_some()),
             missed: seconds.is_none().then(|| "it takes more than 60 s".into()),
         }
@@ -292,8 +298,8 @@ mod tests {
     fn a_row_has_all_ways_beside_each_other() {
         let rows = filled().rows();
         assert_eq!(rows.len(), 2);
-        assert_eq!(rows[0][2..], ["4.00 s", "4.40 s (1.1)", ""]);
-        assert_eq!(rows[1][1..], ["50% (32 MiB)", "4.00 s", "20.0 s (5.0)", "> 60 s"]);
+        assert_eq!(rows[0][2..], ["4.00 s", "4.40 s (1.1; 0.9-2.2)", ""]);
+        assert_eq!(rows[1][1..], ["50% (32 MiB)", "4.00 s", "20.0 s (5.0; 4.0-10.0)", "> 60 s"]);
         let text = filled().text();
         assert!(text.contains("swap-nbd: no <driver>") && text.contains("takes 64 MiB"), "{text}");
     }
@@ -315,7 +321,7 @@ mod tests {
             "{csv}"
         );
         let page = filled().html().unwrap();
-        assert!(page.contains("no &lt;driver&gt;") && page.contains("20.0 s (5.0)"), "{page}");
+        assert!(page.contains("no &lt;driver&gt;") && page.contains("20.0 s (5.0; 4.0-10.0)"), "{page}");
         assert_eq!(page.matches("<circle").count(), 2, "two runs under exec, none that ended with swap");
     }
 }

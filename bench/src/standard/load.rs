@@ -76,6 +76,7 @@ fn loops(
         mixes: Vec::new(),
         hot: Vec::new(),
         heat: Share::NONE,
+        zipf: None,
         iterations: 0,
     };
     measure(target, None, &plan, &mut |_| {})

@@ -171,7 +171,7 @@ impl Pager {
     /// A page that was fetched ahead is in memory; `write`: writable.
     fn landed(&mut self, view: ViewId, page: u32, write: bool) {
         let entry = self.entry(view, page);
-        let place = entry.without(Flags::RECENT);
+        let place = entry.forgotten();
         match entry.buffer() {
             Some(buffer) if write => {
                 self.buffers.set_purpose(buffer, Use::Twin);

@@ -76,6 +76,8 @@ impl Flags {
     pub const LEAVING: Flags = Flags(4);
     /// It has left memory not long ago.
     pub const RECENT: Flags = Flags(8);
+    /// Of a page that is [`RECENT`](Flags::RECENT): it was among those that had proved their worth.
+    pub const PROVEN: Flags = Flags::LEAVING;
 
     /// All of them.
     #[inline]
@@ -140,13 +142,25 @@ impl Entry {
         (buffer != NO_BUFFER).then_some(BufferId(buffer as u32))
     }
 
-    /// The same in another state, with no flags but [`Flags::RECENT`] as it was.
+    /// The same in another state, with no flags but [`Flags::RECENT`] as it was, and [`Flags::PROVEN`] with it; without these
+    /// too once it is in memory.
     #[inline]
     #[must_use]
     pub fn to(self, state: State) -> Entry {
-        let recent = u64::from(Flags::RECENT.0) << FLAGS_AT;
-        let flags = 0xF << FLAGS_AT;
-        Entry(self.0 & !STATE & !(flags & !recent) | state as u64)
+        let stays = if self.is(Flags::RECENT) && !state.is_resident() {
+            Flags::RECENT.0 | Flags::PROVEN.0
+        } else {
+            0
+        };
+        let (stays, flags) = (u64::from(stays) << FLAGS_AT, 0xF << FLAGS_AT);
+        Entry(self.0 & !STATE & !(flags & !stays) | state as u64)
+    }
+
+    /// Without what was remembered of it.
+    #[inline]
+    #[must_use]
+    pub fn forgotten(self) -> Entry {
+        if self.is(Flags::RECENT) { self.without(Flags::RECENT).without(Flags::PROVEN) } else { self }
     }
 
     /// With these flags too.
@@ -223,8 +237,14 @@ mod tests {
             );
             assert!(entry.was_written() && entry.with_slot(None).was_written());
             assert_eq!(entry.with_written(false).with_written(true), entry);
-            assert!(entry.is(Flags::RECENT) && !entry.is(Flags::WANTED) && !entry.is(Flags::ZAPPED));
+            assert_eq!(entry.is(Flags::RECENT), !state.is_resident());
+            assert!(!entry.is(Flags::WANTED) && !entry.is(Flags::ZAPPED));
         }
+        let left = full.forgotten().to(State::Absent).with(Flags::RECENT).with(Flags::PROVEN);
+        assert!(left.to(State::Fetching).with(Flags::WANTED).is(Flags::PROVEN));
+        assert!(!left.forgotten().is(Flags::RECENT) && !left.forgotten().is(Flags::PROVEN));
+        let leaving = full.forgotten().to(State::Cleaning).with(Flags::LEAVING);
+        assert!(leaving.forgotten().is(Flags::LEAVING) && !leaving.to(State::Dirty).is(Flags::LEAVING));
         assert_eq!(full.with_slot(None).slot(), None);
         assert_eq!(full.with_buffer(None).buffer(), None);
         assert!(!full.without(Flags::WANTED).is(Flags::WANTED));

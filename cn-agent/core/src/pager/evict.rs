@@ -210,11 +210,11 @@ impl Pager {
         }
         let (by_order, wanted_back) = (io.memory.drops_by_order(), core::mem::take(&mut self.wanted_back));
         let beside_demand = self.is_beside_demand(io) && !wanted_back;
-        // Where each is a message to the process, and a turn for its helper, many are taken away at once, unless somebody waits
-        // for room or for one of them.
-        let more = beside_demand || self.leaving as usize > self.to_drop.len();
-        let few = self.to_drop.len() < self.worth as usize;
-        self.held_back = by_order && few && more && !wanted_back && self.waiting.is_empty();
+        // Where each is a message to the process, and two turns of its helper on a CPU that the program most likely wants, many
+        // are taken away at once, as long as there is room without them and nobody waits for one.
+        let few = self.to_drop.len() < self.worth as usize && !core::mem::take(&mut self.overdue);
+        let asked = wanted_back || !self.waiting.is_empty() || self.order.to_page_out() > 0;
+        self.held_back = by_order && few && self.has_room_ahead() && !asked;
         if self.held_back {
             return;
         }
@@ -225,6 +225,29 @@ impl Pager {
             0
         };
         self.drop_first(self.to_drop.len() - rest, io);
+    }
+
+    /// Pages that can be taken away wait for others no longer: it may be that none come. Call it every few milliseconds.
+    pub fn let_go_of_held(&mut self) {
+        self.overdue |= core::mem::take(&mut self.held_back);
+    }
+
+    /// Somebody writes to a page that can be taken away, and nobody was asked to do that yet: it stays. Whether that was so.
+    pub(super) fn recall(&mut self, view: ViewId, page: u32, entry: Entry) -> bool {
+        let of = PageRef { view, page };
+        let waits = self.to_drop.iter().position(|other| *other == of).filter(|_| !entry.is(Flags::ZAPPED));
+        let Some(at) = waits else { return false };
+        self.to_drop.swap_remove(at);
+        self.leaving -= 1;
+        self.counters.cancelled += 1;
+        let heat = entry.buffer().map_or(Heat::default(), |kept| match self.buffers.purpose(kept) {
+            Use::Kept { heat, .. } => heat,
+            _ => Heat::default(),
+        });
+        entry.buffer().into_iter().for_each(|kept| self.buffers.give(kept));
+        self.set(view, page, entry.to(State::Clean).with_buffer(None));
+        self.order.entered(of, Known::WantedAgain(heat));
+        true
     }
 
     /// Has the first `now` of the pages taken away that can be, neighbours in one step.
@@ -289,7 +312,7 @@ impl Pager {
                     self.set(view, page, entry.to(State::Staged));
                     self.keep_for_a_while(PageRef { view, page });
                 }
-                None => self.remember(PageRef { view, page }, entry),
+                None => self.remember(PageRef { view, page }, entry, false),
             }
             if entry.is(Flags::WANTED) {
                 self.wake(view, page, io);

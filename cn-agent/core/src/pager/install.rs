@@ -47,7 +47,7 @@ impl Pager {
         };
         // Who reads what was written when it was here last most likely writes it next: that would be another fault.
         let write = write || self.will_be_written(view, entry);
-        let place = entry.with_buffer(None).without(Flags::RECENT);
+        let place = entry.with_buffer(None).forgotten();
         self.set(view, page, if write { place.to(State::Installing) } else { entry });
         match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
             Ok(()) if write && !self.is_droppable(view) => {
@@ -90,7 +90,7 @@ impl Pager {
         const ZEROS: Page = [0; PAGE_BYTES];
         let entry = self.entry(view, page);
         let known = Known::of(entry);
-        let place = entry.without(Flags::RECENT);
+        let place = entry.forgotten();
         if write {
             self.set(view, page, place.to(State::Installing));
         }

@@ -9,7 +9,10 @@ use super::*;
 impl Known {
     /// What an entry says of a page that comes from its memory node, or from nowhere.
     pub(super) fn of(entry: Entry) -> Known {
-        if entry.is(Flags::RECENT) { Known::Remembered } else { Known::New }
+        match entry.is(Flags::RECENT) {
+            true => Known::Remembered { proven: entry.is(Flags::PROVEN) },
+            false => Known::New,
+        }
     }
 }
 
@@ -70,21 +73,22 @@ impl Pager {
             let Some(of) = self.kept.pop_front() else { break };
             let entry = self.entry(of.view, of.page);
             if let (State::Staged, Some(buffer)) = (entry.state(), entry.buffer())
-                && matches!(self.buffers.purpose(buffer), Use::Kept { .. })
+                && let Use::Kept { heat, .. } = self.buffers.purpose(buffer)
             {
                 self.buffers.give(buffer);
-                self.remember(of, entry.with_buffer(None));
+                self.remember(of, entry.with_buffer(None), heat.was_proven());
             }
         }
     }
 
     /// A page is nowhere here any more: how it stands if it comes again.
-    pub(super) fn remember(&mut self, of: PageRef, entry: Entry) {
-        self.set(of.view, of.page, entry.to(State::Absent).with(Flags::RECENT));
+    pub(super) fn remember(&mut self, of: PageRef, entry: Entry, proven: bool) {
+        let left = entry.forgotten().to(State::Absent).with(Flags::RECENT);
+        self.set(of.view, of.page, if proven { left.with(Flags::PROVEN) } else { left });
         if let Forget::Page(PageRef { view, page }) = self.order.left(of)
             && let Some(view) = self.view(view).filter(|view| page < view.table.len())
         {
-            view.table.set(page, view.table.get(page).without(Flags::RECENT));
+            view.table.set(page, view.table.get(page).forgotten());
         }
     }
 }

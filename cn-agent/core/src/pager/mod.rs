@@ -150,6 +150,8 @@ pub struct Pager {
     worth: u32,
     /// Whether pages that can be taken away wait for more, which something under way will bring.
     held_back: bool,
+    /// Whether they have waited long enough.
+    overdue: bool,
     /// Pages that came ahead and are not in place yet.
     arrived: Vec<PageRef>,
     /// Dirty pages about to be sent, within a turn.
@@ -193,6 +195,7 @@ impl Pager {
             wanted_back: false,
             worth: 1,
             held_back: false,
+            overdue: false,
             arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             victims: Vec::with_capacity(evict::STEP),
             kept: VecDeque::new(),
@@ -521,7 +524,7 @@ impl Pager {
             fixed = !view.droppable;
         }
         self.fixed += u32::from(fixed);
-        self.counters.refaulted += u64::from(known == Known::Remembered);
+        self.counters.refaulted += u64::from(matches!(known, Known::Remembered { .. }));
         if !self.options.evict {
             return;
         }

@@ -15,6 +15,9 @@
 //!
 //! * **A small queue and a large one.** A page that was not here lately enters *young*; one that is remembered enters
 //!   *proven*, where it stays long. A scan passes through the small queue and leaves the large one as it is (2Q's idea).
+//! * **How small is learned.** Pages that were proven and come back say that young has too much room, those that were young and
+//!   are fetched again that it has too little (ARC's idea). With a fixed share, a program whose hot pages just did not fit
+//!   beside it had one of them taken away for each that came back, for ever.
 //! * **A second chance.** What leaves memory is kept in a buffer for as long as there is room for it, among the pages kept
 //!   free anyway. Whoever wants it in that time has it back without its memory node, and it is known to be in use: a sample
 //!   of a few per cent of all pages, taken from where the least used are likely to be (segmented FIFO).
@@ -27,11 +30,13 @@ use alloc::collections::VecDeque;
 
 use super::memory::ViewId;
 
-/// The young queue's share of resident pages: one in this many, but not fewer than are read ahead at once for one reader if
-/// that is less than one in [`YOUNG_SHARE_MAX`].
+/// The young queue's share of resident pages: one in this many at most, and at least as many as are read ahead at once for one
+/// reader if that is less than one in [`YOUNG_SHARE_MAX`]. With a larger share, scans drive out what is used.
 const YOUNG_SHARE: u32 = 8;
 const YOUNG_MIN: u32 = 128;
 const YOUNG_SHARE_MAX: u32 = 4;
+/// By how many pages one that comes back changes the share.
+const YOUNG_STEP: u32 = 4;
 /// How often a page's coming back makes it hotter.
 const HEAT_MAX: u8 = 3;
 
@@ -51,26 +56,37 @@ pub enum Known {
     New,
     /// Nothing, and nobody has asked for it: it was read ahead.
     Ahead,
-    /// It is remembered.
-    Remembered,
+    /// It is remembered, and was proven when it left or was not.
+    Remembered {
+        /// Whether it was.
+        proven: bool,
+    },
     /// It was taken away a moment ago, when it was so hot, and is wanted again.
     WantedAgain(Heat),
 }
 
-/// How often a page has come back in time.
+/// How often a page has come back in time, and from which queue it left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Heat(u8);
+pub struct Heat {
+    times: u8,
+    proven: bool,
+}
 
 impl Heat {
     /// Once more.
     #[must_use]
     fn hotter(self) -> Heat {
-        Heat((self.0 + 1).min(HEAT_MAX))
+        Heat { times: (self.times + 1).min(HEAT_MAX), ..self }
     }
 
     /// Turns that pass over a page as hot as this.
     fn lives(self) -> u8 {
-        (1 << self.0) - 1
+        (1 << self.times) - 1
+    }
+
+    /// Whether it was among the proven ones when its turn came.
+    pub(super) fn was_proven(self) -> bool {
+        self.proven
     }
 }
 
@@ -105,17 +121,33 @@ pub struct Replacement {
     out: VecDeque<PageRef>,
     cold: VecDeque<PageRef>,
     limit: u32,
+    /// Pages that young ones may be before one of them leaves in place of a proven one.
+    share: u32,
 }
 
 impl Replacement {
     /// For up to `limit` resident pages.
     pub fn new(limit: u32) -> Replacement {
-        Replacement { limit, ..Replacement::default() }
+        Replacement { limit, share: limit / YOUNG_SHARE, ..Replacement::default() }.within_bounds()
+    }
+
+    fn within_bounds(mut self) -> Replacement {
+        self.learn(0);
+        self
+    }
+
+    /// The young queue's share was too large by so many pages, or too small.
+    fn learn(&mut self, more: i32) {
+        let least = YOUNG_MIN.min(self.limit / YOUNG_SHARE_MAX).max(1);
+        let most = (self.limit / YOUNG_SHARE).max(least);
+        self.share = self.share.saturating_add_signed(more).clamp(least, most);
     }
 
     /// Changes how many pages there may be.
     pub fn set_limit(&mut self, limit: u32) {
         self.limit = limit;
+        self.share = limit / YOUNG_SHARE;
+        self.learn(0);
     }
 
     /// Takes room for all there may be, so that nothing is allocated later.
@@ -132,9 +164,15 @@ impl Replacement {
     #[inline]
     pub fn entered(&mut self, page: PageRef, known: Known) {
         let heat = match known {
-            Known::New | Known::Ahead | Known::Remembered => Heat::default(),
+            Known::New | Known::Ahead | Known::Remembered { .. } => Heat::default(),
             Known::WantedAgain(heat) => heat.hotter(),
         };
+        match known {
+            Known::Remembered { proven: false } => self.learn(YOUNG_STEP as i32),
+            Known::Remembered { proven: true } => self.learn(-(YOUNG_STEP as i32)),
+            Known::WantedAgain(heat) if heat.proven => self.learn(-(YOUNG_STEP as i32)),
+            _ => {}
+        }
         let ahead = known == Known::Ahead;
         let candidate = Candidate { page, heat, ahead, lives: heat.lives() };
         let is_young = ahead || known == Known::New;
@@ -162,17 +200,15 @@ impl Replacement {
         if let Some(page) = self.out.pop_front().or_else(|| self.cold.pop_front()) {
             return Some(Candidate { page, heat: Heat::default(), ahead: false, lives: 0 });
         }
-        let share =
-            (self.limit / YOUNG_SHARE).max(YOUNG_MIN).min(self.limit / YOUNG_SHARE_MAX).max(1) as usize;
-        if (self.young.len() > share || self.proven.is_empty())
+        if (self.young.len() > self.share as usize || self.proven.is_empty())
             && let Some(young) = self.young.pop_front()
         {
-            return Some(young);
+            return Some(Candidate { heat: Heat { proven: false, ..young.heat }, ..young });
         }
         for _ in 0..PASSES_MAX {
             let candidate = self.proven.pop_front()?;
             if candidate.lives == 0 {
-                return Some(candidate);
+                return Some(Candidate { heat: Heat { proven: true, ..candidate.heat }, ..candidate });
             }
             self.proven.push_back(Candidate { lives: candidate.lives - 1, ..candidate });
         }
@@ -243,7 +279,7 @@ mod tests {
     /// The queues as the pager uses them, with as many pages as it would have at once.
     fn run(accesses: impl Iterator<Item = u32>) -> Counts {
         let mut queue = Replacement::new(LIMIT);
-        let (mut here, mut recent, mut counts) = (HashSet::new(), HashSet::new(), Counts::default());
+        let (mut here, mut recent, mut counts) = (HashSet::new(), HashMap::new(), Counts::default());
         let (mut kept, mut kept_in_order): (HashMap<u32, Heat>, VecDeque<u32>) = Default::default();
         for access in accesses {
             counts.accesses += 1;
@@ -259,7 +295,7 @@ mod tests {
                 }
                 None => {
                     counts.misses += 1;
-                    if recent.remove(&access) { Known::Remembered } else { Known::New }
+                    recent.remove(&access).map_or(Known::New, |proven| Known::Remembered { proven })
                 }
             };
             while here.len() + KEPT >= LIMIT as usize {
@@ -270,8 +306,8 @@ mod tests {
             }
             while kept.len() > KEPT {
                 let old = kept_in_order.pop_front().unwrap();
-                kept.remove(&old);
-                recent.insert(old);
+                let heat = kept.remove(&old).unwrap();
+                recent.insert(old, heat.was_proven());
                 if let Forget::Page(old) = queue.left(page(old)) {
                     recent.remove(&old.page);
                 }
@@ -334,10 +370,25 @@ mod tests {
         assert!(counts.misses < in_order * 9 / 10, "{counts:?}, in order {in_order}");
     }
 
+    /// A compressor: tables that it looks into everywhere, and which nearly all fit, beside what it reads and writes once. With a
+    /// fixed share of young pages each hot page that came back drove out the next.
+    #[test]
+    fn hot_pages_that_just_fit_beside_a_scan_stay() {
+        let hot = LIMIT * 7 / 8;
+        let mut random = StdRng::seed_from_u64(11);
+        let accesses = (0..4000_u32).flat_map(|step| {
+            let tables: Vec<u32> = (0..100).map(|_| random.random_range(0..hot)).collect();
+            tables.into_iter().chain([PAGES + step])
+        });
+        let counts = run(accesses);
+        assert!(counts.second_chances < 4 * 4000, "{counts:?}");
+        assert!(counts.misses < 4000 + hot + 2000, "{counts:?}");
+    }
+
     #[test]
     fn what_is_not_needed_leaves_first() {
         let mut queue = Replacement::new(16);
-        (0..8).for_each(|number| queue.entered(page(number), Known::Remembered));
+        (0..8).for_each(|number| queue.entered(page(number), Known::Remembered { proven: false }));
         queue.cold(page(5), false);
         queue.cold(page(7), true);
         assert_eq!(queue.to_page_out(), 1);

@@ -7,6 +7,8 @@ use std::ops::Range;
 
 use super::*;
 
+mod orders;
+
 const PAGES: u32 = 256;
 const LIMIT: u32 = 64;
 
@@ -18,6 +20,9 @@ struct Kernel {
     protected: Vec<Range<u32>>,
     dropped: Vec<Range<u32>>,
     woken: Vec<u32>,
+    /// Whether its process is asked to take pages away; what it was asked and has not done.
+    by_order: bool,
+    orders: VecDeque<Vec<Range<u32>>>,
 }
 
 impl Memory for Kernel {
@@ -46,7 +51,8 @@ impl Memory for Kernel {
         Ok(())
     }
 
-    fn unprotect(&mut self, _: MappingId, _: u32) -> Result<(), MemoryError> {
+    fn unprotect(&mut self, _: MappingId, page: u32) -> Result<(), MemoryError> {
+        self.woken.push(page);
         Ok(())
     }
 
@@ -55,7 +61,15 @@ impl Memory for Kernel {
         Ok(())
     }
 
+    fn drops_by_order(&self) -> bool {
+        self.by_order
+    }
+
     fn drop_pages(&mut self, _: ViewId, ranges: &[Range<u32>]) -> Result<Drop, MemoryError> {
+        if self.by_order {
+            self.orders.push_back(ranges.to_vec());
+            return Ok(Drop::Ordered);
+        }
         ranges.iter().cloned().flatten().for_each(|page| {
             self.pages.remove(&page);
         });

@@ -75,6 +75,7 @@ impl Space {
     pub(crate) fn housekeeping(&mut self, now: Time) -> bool {
         self.look_after();
         self.go_on_taking_over();
+        self.pager.let_go_of_held();
         match (self.is_idle(), self.ending) {
             (true, _) if self.unwanted => return false,
             (false, _) => {

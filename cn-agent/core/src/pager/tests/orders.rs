@@ -1,0 +1,127 @@
+//! Pages that are taken away by orders to their process: many at a time, and none that somebody writes to meanwhile.
+
+use super::*;
+
+/// Room for an order of many pages among those kept free.
+const LIMIT: u32 = 1024;
+
+fn rig() -> Rig {
+    let mut rig = Rig::with(PagerOptions { pages: 4 * LIMIT, limit: LIMIT, prefetch: false, evict: true });
+    rig.kernel.by_order = true;
+    rig
+}
+
+/// The process carries out what it was asked; how many pages went with each order.
+fn obey(rig: &mut Rig) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    while let Some(ranges) = rig.kernel.orders.pop_front() {
+        sizes.push(ranges.iter().map(Range::len).sum());
+        for range in ranges {
+            range.clone().for_each(|page| {
+                rig.kernel.pages.remove(&page);
+            });
+            rig.io(|pager, io| pager.dropped(VIEW, range, io));
+        }
+    }
+    sizes
+}
+
+/// Reads pages one after the other, with the time between two faults that a program takes.
+fn read(rig: &mut Rig, pages: Range<u32>) -> Vec<usize> {
+    let mut sizes = Vec::new();
+    for page in pages {
+        rig.fault(page, false);
+        rig.nodes.demands = 1;
+        rig.turn();
+        rig.nodes.demands = 0;
+        rig.answer();
+        while rig.pager.has_work() {
+            rig.turn();
+            sizes.extend(obey(rig));
+        }
+        assert!(rig.kernel.pages.contains_key(&page) && rig.pager.resident() <= LIMIT);
+    }
+    sizes
+}
+
+#[test]
+fn pages_of_a_program_that_faults_now_and_then_leave_many_at_a_time() {
+    let mut rig = rig();
+    let sizes = read(&mut rig, 0..3 * LIMIT);
+    assert!(sizes.len() > 50 && sizes.iter().all(|size| *size >= 16), "{sizes:?}");
+    assert_eq!(rig.pager.counters().waits_for_room, 0);
+    // What waits for others goes when it is time, and nothing is left to do.
+    rig.pager.let_go_of_held();
+    while rig.pager.has_work() {
+        rig.turn();
+    }
+    let rest = obey(&mut rig);
+    assert!(rest.len() <= 1 && rest.iter().all(|size| *size < 16), "{rest:?}");
+    let leaves = (0..4 * LIMIT).filter(|page| rig.state(*page) == State::Dropping).count();
+    assert_eq!(leaves, 0);
+}
+
+#[test]
+fn who_waits_for_room_has_it_at_once() {
+    let mut rig = rig();
+    read(&mut rig, 0..2 * LIMIT);
+    rig.pager.set_limit(LIMIT / 2);
+    while rig.pager.has_work() {
+        rig.turn();
+        obey(&mut rig);
+    }
+    assert!(rig.pager.resident() <= LIMIT / 2);
+}
+
+#[test]
+fn a_page_that_is_written_before_it_is_taken_away_stays() {
+    let mut rig = rig();
+    // As many as there may be, and then one after the other until some wait.
+    read(&mut rig, 0..LIMIT);
+    let mut next = LIMIT;
+    let waiting = loop {
+        read(&mut rig, next..next + 1);
+        next += 1;
+        if let Some(page) = (0..next).find(|page| rig.state(*page) == State::Dropping) {
+            break page;
+        }
+    };
+    let buffers = rig.pager.buffers().used();
+    let fault = Fault { mapping: ONLY, page: waiting, access: Access::Protected, write: true };
+    rig.kernel.woken.clear();
+    rig.io(|pager, io| pager.fault(fault, io));
+    assert_eq!((rig.state(waiting), &rig.kernel.woken[..]), (State::Dirty, &[waiting][..]));
+    assert_eq!(rig.pager.buffers().used(), buffers, "its copy is its twin now");
+    rig.kernel.pages.get_mut(&waiting).unwrap()[77] = 0xEE;
+    let written = rig.kernel.pages[&waiting];
+    rig.pager.let_go_of_held();
+    while rig.pager.has_work() {
+        rig.turn();
+        obey(&mut rig);
+    }
+    assert_eq!(rig.kernel.pages[&waiting], written, "it was not taken away with the others");
+    // Its turn comes again, and what was written is sent.
+    rig.pager.hint(VIEW, waiting..waiting + 1, Hint::PageOut);
+    while rig.pager.has_work() {
+        rig.turn();
+        rig.answer();
+        rig.pager.let_go_of_held();
+        obey(&mut rig);
+    }
+    assert_eq!(rig.nodes.written[&waiting], written);
+    // One that its program has discarded is not brought back.
+    let waiting = loop {
+        read(&mut rig, next..next + 1);
+        next += 1;
+        if let Some(page) = (0..next).find(|page| rig.state(*page) == State::Dropping) {
+            break page;
+        }
+    };
+    rig.pager.discarded(VIEW, waiting..waiting + 1);
+    let fault = Fault { mapping: ONLY, page: waiting, access: Access::Protected, write: true };
+    rig.io(|pager, io| pager.fault(fault, io));
+    assert_eq!(rig.state(waiting), State::Dropping);
+    rig.turn();
+    obey(&mut rig);
+    assert_eq!((rig.state(waiting), rig.pager.look(VIEW, waiting).unwrap().slot()), (State::Absent, None));
+}
