@@ -74,18 +74,18 @@ impl Agent {
         self.open(true).map(drop)
     }
 
-    /// Maps the region.
+    /// Maps the region, of which nothing is in memory then.
     pub(crate) fn open(&self, prefetch: bool) -> Result<Mapping, MeasureError> {
-        // A space that has just ended may still be writing back.
+        // A space that has just ended may still be writing back, or still be there with its pages: those would not be fetched.
         let until = Instant::now() + Duration::from_secs(5);
         loop {
             let options = MapOptions { prefetch, ..MapOptions::default() };
             match Mapping::open(&self.socket, &self.region, options) {
-                Err(MapError::Agent(_)) if Instant::now() < until => {
-                    std::thread::sleep(Duration::from_millis(2));
-                }
+                Err(MapError::Agent(_)) if Instant::now() < until => {}
+                Ok(mapping) if Instant::now() < until && mapping.paging()?.resident > 0 => drop(mapping),
                 other => return Ok(other?),
             }
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 

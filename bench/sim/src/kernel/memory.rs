@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, Page, ViewId};
+use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 
 use super::{Kernel, Kind};
 use crate::mistake::Mistake;
@@ -21,6 +21,19 @@ impl Memory for Kernel {
             return Err(MemoryError::Again);
         }
         let index = page as usize;
+        if self.ready.get(&page) == Some(&true) {
+            self.ready.remove(&page);
+            let content = self.cache[index].as_deref().copied().ok_or(MemoryError::Absent)?;
+            if content != *bytes {
+                self.wrong(format!("page {page} is installed as something else than it was filled with"));
+            }
+            let pte = &mut self.processes[process].ptes[index];
+            (pte.present, pte.protected) = (true, protect);
+            self.wake_threads(process, page);
+            self.meanwhile();
+            return Ok(());
+        }
+        self.give_up(ViewId(0), page);
         let present = match self.kind {
             Kind::Shared => self.cache[index].is_some(),
             Kind::Private => self.processes[process].ptes[index].present,
@@ -38,6 +51,39 @@ impl Memory for Kernel {
         self.wake_threads(process, page);
         self.meanwhile();
         Ok(())
+    }
+
+    fn makes_ready(&self) -> bool {
+        self.kind == Kind::Shared
+    }
+
+    fn make_ready(&mut self, _: ViewId, page: u32) {
+        self.meanwhile();
+        if self.cache[page as usize].is_none() && self.chance(800) {
+            self.cache[page as usize] = Some(Box::new([0; PAGE_BYTES]));
+            self.ready.insert(page, false);
+        }
+        self.meanwhile();
+    }
+
+    fn fill(&mut self, _: ViewId, page: u32, bytes: &Page) {
+        if !self.ready.contains_key(&page) {
+            return;
+        }
+        // It may die between two lines.
+        for half in [0..PAGE_BYTES / 2, PAGE_BYTES / 2..PAGE_BYTES] {
+            self.meanwhile();
+            let content = self.cache[page as usize].get_or_insert_with(|| Box::new([0; PAGE_BYTES]));
+            content[half.clone()].copy_from_slice(&bytes[half]);
+        }
+        self.ready.insert(page, true);
+        self.meanwhile();
+    }
+
+    fn give_up(&mut self, _: ViewId, page: u32) {
+        if self.ready.remove(&page).is_some() {
+            self.take_away(0, page);
+        }
     }
 
     fn map(&mut self, mapping: MappingId, page: u32, protect: bool) -> Result<(), MemoryError> {
@@ -127,7 +173,7 @@ impl Memory for Kernel {
 
     fn is_present(&mut self, view: ViewId, page: u32) -> bool {
         match self.kind {
-            Kind::Shared => self.cache[page as usize].is_some(),
+            Kind::Shared => self.cache[page as usize].is_some() && !self.ready.contains_key(&page),
             Kind::Private => {
                 let process = self.processes.iter().rposition(|p| p.view == view && p.alive);
                 process.is_some_and(|process| self.processes[process].ptes[page as usize].present)

@@ -121,6 +121,8 @@ pub struct Kernel {
     pub scanning: u32,
     pub mistake: Option<Mistake>,
     installed: std::collections::HashMap<(usize, u32), Page>,
+    /// Pages of shared memory that the agent has made ready, and whether they are filled; nobody else knows of them.
+    ready: std::collections::HashMap<u32, bool>,
     pub processes_max: usize,
     pub resident_max: usize,
     pub reads: u64,
@@ -162,6 +164,7 @@ impl Kernel {
             scanning: 0,
             mistake: None,
             installed: Default::default(),
+            ready: Default::default(),
             processes_max: 8,
             resident_max: 0,
             reads: 0,
@@ -274,6 +277,7 @@ impl Kernel {
     pub fn agent_dies(&mut self) {
         self.crash_in = None;
         self.crashes += 1;
+        self.ready.clear();
         for process in 0..self.processes.len() {
             // Helpers carry out what they have heard before they call the next agent.
             while !self.processes[process].orders.is_empty() && self.processes[process].alive {

@@ -27,6 +27,7 @@ impl Pager {
     /// ahead. Call it after events have been read and what they ask for has been sent. How much was done; 0 means that only
     /// completions and events bring news.
     pub fn turn(&mut self, io: &mut Io<'_>) -> usize {
+        self.make_ready(io);
         let mut work = self.place_arrived(io);
         work += self.follow_hints(io);
         self.worth = if io.memory.drops_by_order() {
@@ -47,6 +48,7 @@ impl Pager {
         let stuck = self.is_full() && self.bounded() + self.coming >= self.options.limit;
         (!self.waiting.is_empty() && !stuck)
             || (!self.to_drop.is_empty() && !self.held_back)
+            || !self.awaited.is_empty()
             || !self.arrived.is_empty()
             || !self.hints.is_empty()
             || self.surplus() > 0

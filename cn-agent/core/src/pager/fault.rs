@@ -6,6 +6,8 @@ use alloc::vec::Vec;
 
 /// Pages kept in their buffers at most.
 const STAGED_MAX: usize = 64;
+/// Pages for which memory is made ready at a time. With more under way there is no time for it: the link has the next one.
+pub(super) const AWAITED_MAX: usize = 2;
 
 /// What a thread did that made it stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +131,7 @@ impl Pager {
                     self.set(view, page, entry.to(State::Clean));
                     return self.serve(fault, io);
                 }
+                io.memory.give_up(view, page);
                 io.memory.wake(mapping, page);
                 Ok(())
             }
@@ -208,8 +211,21 @@ impl Pager {
         self.counters.fetched += 1;
         self.set(view, page, entry.to(State::Fetching).with_buffer(Some(buffer)).with(Flags::WANTED));
         io.store.fetch(slot, buffer, Urgency::Demand);
+        if io.memory.makes_ready() && self.awaited.len() < AWAITED_MAX {
+            self.awaited.push(PageRef { view, page });
+        }
         self.read_ahead(view, page, true, io);
         Err(Wait::Event)
+    }
+
+    /// Makes memory ready for pages that somebody waits for, now that they have been sent for.
+    pub(super) fn make_ready(&mut self, io: &mut Io<'_>) {
+        let few = io.store.demands() <= AWAITED_MAX;
+        while let Some(PageRef { view, page }) = self.awaited.pop() {
+            if few && self.entry(view, page).state() == State::Fetching {
+                io.memory.make_ready(view, page);
+            }
+        }
     }
 
     /// Another thread wants a page that is on its way.
@@ -242,6 +258,9 @@ impl Pager {
         };
         let entry = self.entry(view, page);
         self.coming -= 1;
+        if mapping.is_none() || outcome.is_err() || entry.is(Flags::ZAPPED) {
+            io.memory.give_up(view, page);
+        }
         if entry.is(Flags::ZAPPED) {
             self.buffers.give(buffer);
             self.release(view, page, entry);

@@ -48,6 +48,7 @@ impl Pager {
         // Who reads what was written when it was here last most likely writes it next: that would be another fault.
         let write = write || self.will_be_written(view, entry);
         let place = entry.with_buffer(None).forgotten();
+        io.memory.fill(view, page, self.buffers.page(buffer));
         self.set(view, page, if write { place.to(State::Installing) } else { entry });
         match io.memory.install(mapping, page, self.buffers.page(buffer), !write) {
             Ok(()) if write && !self.is_droppable(view) => {

@@ -82,6 +82,22 @@ pub trait Memory {
         Ok(bytes.len())
     }
 
+    /// Whether it pays to [make ready](Self::make_ready) for pages that are on their way.
+    fn makes_ready(&self) -> bool {
+        false
+    }
+
+    /// Takes memory for an absent page that is on its way, so that less is left to do when it comes. Nobody finds a page there
+    /// before it is installed. It may be left undone.
+    fn make_ready(&mut self, _view: ViewId, _page: u32) {}
+
+    /// What [`install`](Self::install) will put in place, if that was made ready. To be called while the page still counts as
+    /// being fetched: an agent that dies in the middle of it leaves half a page behind.
+    fn fill(&mut self, _view: ViewId, _page: u32, _bytes: &Page) {}
+
+    /// A page does not come, though memory may have been made ready for it.
+    fn give_up(&mut self, _view: ViewId, _page: u32) {}
+
     /// Lets this mapping have a page that the shared memory has, write-protected or not, and wakes who waits for it.
     ///
     /// # Errors

@@ -152,6 +152,8 @@ pub struct Pager {
     held_back: bool,
     /// Whether they have waited long enough.
     overdue: bool,
+    /// Pages that somebody waits for, and for which memory can be made ready meanwhile.
+    awaited: Vec<PageRef>,
     /// Pages that came ahead and are not in place yet.
     arrived: Vec<PageRef>,
     /// Dirty pages about to be sent, within a turn.
@@ -196,6 +198,7 @@ impl Pager {
             worth: 1,
             held_back: false,
             overdue: false,
+            awaited: Vec::with_capacity(fault::AWAITED_MAX),
             arrived: Vec::with_capacity(BUFFERS_IN_FLIGHT as usize),
             victims: Vec::with_capacity(evict::STEP),
             kept: VecDeque::new(),
@@ -421,6 +424,7 @@ impl Pager {
         self.counters.prefetch_wasted += u64::from(wasted);
         self.to_drop.retain(|page| page.view != id);
         self.staged.retain(|page| page.view != id);
+        self.awaited.retain(|page| page.view != id);
         self.arrived.retain(|page| page.view != id);
         self.kept.retain(|page| page.view != id);
         self.hints.retain(|hinted| hinted.view != id);

@@ -27,7 +27,15 @@ impl Pager {
             let known = entry.slot().filter(|slot| self.slots.adopt(*slot));
             let nowhere = known.is_none() && entry.slot().is_some();
             let settled = entry.with_slot(known).with_buffer(None);
+            // Where pages are made ready, what is there of one on its way may be half of it. It was protected if it was installed,
+            // so that CMem has all of it.
+            let half = memory.makes_ready()
+                && matches!(entry.state(), State::Fetching | State::Staged)
+                && memory.is_present(view, page);
+            let stays =
+                half && memory.drop_pages(view, core::slice::from_ref(&(page..page + 1))) != Ok(Drop::Done);
             let settled = match entry.state() {
+                _ if stays => settled.to(State::Lost),
                 // A slot the region does not have: what was there cannot be told.
                 _ if nowhere => settled.to(State::Lost),
                 State::Absent => settled.to(State::Absent),

@@ -8,6 +8,8 @@ use std::ops::Range;
 use super::*;
 
 mod orders;
+mod ready;
+mod zeros;
 
 const PAGES: u32 = 256;
 const LIMIT: u32 = 64;
@@ -23,9 +25,28 @@ struct Kernel {
     /// Whether its process is asked to take pages away; what it was asked and has not done.
     by_order: bool,
     orders: VecDeque<Vec<Range<u32>>>,
+    /// Whether pages are made ready; those that are, and whether they are filled.
+    makes_ready: bool,
+    ready: BTreeMap<u32, bool>,
 }
 
 impl Memory for Kernel {
+    fn makes_ready(&self) -> bool {
+        self.makes_ready
+    }
+
+    fn make_ready(&mut self, _: ViewId, page: u32) {
+        self.ready.insert(page, false);
+    }
+
+    fn fill(&mut self, _: ViewId, page: u32, _: &Page) {
+        self.ready.entry(page).and_modify(|filled| *filled = true);
+    }
+
+    fn give_up(&mut self, _: ViewId, page: u32) {
+        self.ready.remove(&page);
+    }
+
     fn install(&mut self, _: MappingId, page: u32, bytes: &Page, _: bool) -> Result<(), MemoryError> {
         self.install_run(MappingId(0), page, std::slice::from_ref(bytes), true).map(drop)
     }
@@ -412,97 +433,4 @@ fn what_is_read_ahead_takes_no_place_of_what_has_been_written() {
         assert_eq!(*sent, written[page as usize]);
     }
     assert!(rig.pager.counters().evicted > 0);
-}
-
-/// Begins to write everything back; whether nothing is left to do.
-fn clean(rig: &mut Rig) -> bool {
-    rig.io(|pager, io| pager.clean_all(VIEW, io))
-}
-
-/// The one write that is on its way ends; where it went.
-fn end_write(rig: &mut Rig, outcome: Result<(), Lost>) -> u32 {
-    let (slot, buffer) = rig.nodes.writes.pop_front().expect("something is being written");
-    assert!(rig.nodes.writes.is_empty());
-    rig.io(|pager, io| pager.written(buffer, outcome, io));
-    slot
-}
-
-#[test]
-fn zeros_of_what_was_discarded_are_sent_until_they_have_arrived() {
-    let mut rig = Rig::new();
-    rig.pager.discarded(VIEW, 7..8);
-    assert!(!clean(&mut rig));
-    assert_eq!(end_write(&mut rig, Err(Lost)), 7);
-    assert_eq!(rig.pager.counters().write_back_failures, 1);
-    // What the memory node has is not the page: whoever reads it finds zeros.
-    rig.fault(7, false);
-    assert!(rig.nodes.fetches.is_empty());
-    assert_eq!(rig.kernel.pages[&7], [0; PAGE_BYTES]);
-    assert!(!clean(&mut rig));
-    assert_eq!(end_write(&mut rig, Err(Lost)), 7);
-    assert!(!clean(&mut rig));
-    assert_eq!(end_write(&mut rig, Ok(())), 7);
-    assert!(clean(&mut rig));
-    // The same, nobody having touched it.
-    rig.pager.discarded(VIEW, 8..9);
-    assert!(!clean(&mut rig));
-    assert_eq!(end_write(&mut rig, Err(Lost)), 8);
-    assert!(!clean(&mut rig));
-    assert_eq!(end_write(&mut rig, Ok(())), 8);
-    assert!(clean(&mut rig));
-    rig.fault(8, false);
-    assert_eq!(rig.nodes.fetches.front().map(|(page, ..)| *page), Some(8), "they are there now");
-}
-
-/// A fetch could overtake them and bring what was there before; and they could overwrite what is written next.
-#[test]
-fn nothing_of_a_page_is_on_its_way_beside_its_zeros() {
-    for (write, outcome) in [(false, Ok(())), (true, Ok(())), (false, Err(Lost)), (true, Err(Lost))] {
-        let mut rig = Rig::new();
-        rig.pager.discarded(VIEW, 7..8);
-        assert!(!clean(&mut rig));
-        rig.fault(7, write);
-        rig.turn();
-        assert!(rig.pager.owes(ONLY, 7), "whoever stopped there is told to go on");
-        assert!(rig.nodes.fetches.is_empty() && rig.kernel.pages.is_empty());
-        assert_eq!(end_write(&mut rig, outcome), 7);
-        assert_eq!(rig.kernel.woken, [7]);
-        assert!(!rig.pager.owes(ONLY, 7));
-        rig.fault(7, write);
-        assert_eq!(rig.nodes.fetches.len(), usize::from(outcome.is_ok()));
-        assert_eq!(rig.kernel.pages.len(), usize::from(outcome.is_err()));
-        assert_eq!(rig.pager.buffers().used(), rig.nodes.fetches.len());
-    }
-}
-
-#[test]
-fn a_successor_does_not_take_zeros_for_arrived() {
-    let mut rig = Rig::new();
-    rig.pager.discarded(VIEW, 7..8);
-    assert!(!clean(&mut rig));
-    let table = PageTable::local(PAGES);
-    (0..PAGES).for_each(|page| table.set(page, rig.pager.look(VIEW, page).unwrap()));
-    let mut next = Rig::new();
-    next.pager = Pager::new(*rig.pager.options(), Slots::own(PAGES, false));
-    assert_eq!(next.pager.add_view(table, true), Ok(VIEW));
-    assert_eq!(next.pager.add_mapping(VIEW), Ok(ONLY));
-    next.pager.take_over(VIEW, &mut next.kernel);
-    next.fault(7, false);
-    assert!(next.nodes.fetches.is_empty());
-    assert_eq!(next.kernel.pages[&7], [0; PAGE_BYTES]);
-    assert!(!clean(&mut next));
-    assert_eq!(end_write(&mut next, Ok(())), 7);
-    assert!(clean(&mut next));
-}
-
-#[test]
-fn a_page_discarded_on_its_way_is_not_written_back_before_its_zeros_are() {
-    let mut rig = Rig::new();
-    rig.fault(7, false);
-    rig.pager.discarded(VIEW, 7..8);
-    assert!(!clean(&mut rig), "zeros are due, and cannot be sent yet");
-    rig.answer();
-    assert!(!clean(&mut rig));
-    assert_eq!(end_write(&mut rig, Ok(())), 7);
-    assert!(clean(&mut rig));
 }

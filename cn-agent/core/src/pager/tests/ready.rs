@@ -1,0 +1,88 @@
+//! Memory is made ready for pages that are on their way.
+
+use super::*;
+
+fn rig() -> Rig {
+    let mut rig = Rig::new();
+    rig.kernel.makes_ready = true;
+    rig
+}
+
+fn fault(rig: &mut Rig, page: u32, access: Access) {
+    rig.io(|pager, io| pager.fault(Fault { mapping: ONLY, page, access, write: false }, io));
+}
+
+#[test]
+fn memory_is_made_ready_once_a_page_was_sent_for_and_filled_before_it_is_installed() {
+    let mut rig = rig();
+    rig.fault(3, false);
+    assert!(rig.kernel.ready.is_empty() && rig.pager.has_work(), "its request leaves first");
+    rig.nodes.demands = 1;
+    rig.turn();
+    assert_eq!(rig.kernel.ready, [(3, false)].into());
+    rig.answer();
+    assert_eq!((rig.kernel.ready.get(&3), rig.state(3)), (Some(&true), State::Clean));
+    // Another thread of the same process, or of another one that shares the memory, sees that there is a page: it waits too.
+    rig.fault(4, false);
+    rig.turn();
+    fault(&mut rig, 4, Access::Unmapped);
+    assert_eq!((rig.nodes.fetches.len(), rig.state(4)), (1, State::Fetching));
+    assert!(!rig.kernel.woken.contains(&4));
+    // Of many there is no time for any: those that have come are put in place first.
+    (8..12).for_each(|page| rig.fault(page, false));
+    rig.nodes.demands = 5;
+    rig.turn();
+    assert!(rig.kernel.ready.range(5..).next().is_none() && !rig.pager.has_work());
+    // What has come meanwhile needs nothing.
+    rig.fault(20, false);
+    rig.answer();
+    rig.nodes.demands = 0;
+    rig.turn();
+    assert!(!rig.kernel.ready.contains_key(&20));
+}
+
+#[test]
+fn what_does_not_come_is_given_up() {
+    for lost in [false, true] {
+        let mut rig = rig();
+        rig.fault(3, false);
+        rig.turn();
+        let (_, buffer, _) = rig.nodes.fetches.pop_front().unwrap();
+        if !lost {
+            rig.pager.discarded(VIEW, 3..4);
+        }
+        let outcome = if lost { Err(Lost) } else { Ok(()) };
+        rig.io(|pager, io| pager.fetched(buffer, outcome, io));
+        assert!(rig.kernel.ready.is_empty());
+        assert_eq!(rig.state(3), if lost { State::Lost } else { State::Absent });
+    }
+    // A fault at a page that nobody has and that is only ready: what is there is no page.
+    let mut rig = rig();
+    rig.kernel.ready.insert(5, false);
+    fault(&mut rig, 5, Access::Unmapped);
+    assert!(rig.kernel.ready.is_empty() && rig.kernel.woken == [5]);
+    assert_eq!(rig.state(5), State::Absent);
+}
+
+#[test]
+fn a_successor_takes_no_page_that_was_only_made_ready() {
+    for (makes_ready, state) in [(true, State::Absent), (false, State::Clean)] {
+        let mut rig = rig();
+        rig.kernel.makes_ready = makes_ready;
+        rig.fault(3, false);
+        rig.fault(4, false);
+        rig.pager.discarded(VIEW, 4..5);
+        rig.turn();
+        // Half filled, perhaps, as the agent dies.
+        rig.kernel.pages.extend([(3, [7; PAGE_BYTES]), (4, [7; PAGE_BYTES])]);
+        let mut next = Rig::new();
+        for page in 0..PAGES {
+            let entry = rig.pager.look(VIEW, page).unwrap();
+            next.io(|pager, _| pager.set(VIEW, page, entry));
+        }
+        let kernel = &mut rig.kernel;
+        next.pager.take_over(VIEW, kernel);
+        assert_eq!((next.state(3), kernel.pages.contains_key(&3)), (state, !makes_ready));
+        assert_eq!((next.state(4), kernel.pages.contains_key(&4)), (State::Absent, !makes_ready));
+    }
+}
