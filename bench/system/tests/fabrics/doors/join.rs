@@ -47,6 +47,8 @@ pub fn nodes_join_by_one_command_serve_and_start_again() -> Outcome {
 pub fn a_node_that_is_revoked_is_out_until_it_joins_again() -> Outcome {
     // Its compute node says so too.
     cxloe_lab::expect_error("has taken the key of memory node");
+    // Its pool is plain memory, and it starts again.
+    cxloe_lab::expect_error("the memory node has lost its content");
     let doors = Doors::new()?;
     doors.join_mn()?;
     doors.join_cn()?;
