@@ -27,7 +27,12 @@ impl Pager {
     /// ahead. Call it after events have been read and what they ask for has been sent. How much was done; 0 means that only
     /// completions and events bring news.
     pub fn turn(&mut self, io: &mut Io<'_>) -> usize {
-        self.make_ready(io);
+        // As long as a page is on its way there is time for one of both.
+        if self.surplus() == 0 && self.to_drop.is_empty() {
+            self.make_ready(io);
+        } else {
+            self.awaited.clear();
+        }
         let mut work = self.place_arrived(io);
         work += self.follow_hints(io);
         self.worth = if io.memory.drops_by_order() {

@@ -33,6 +33,20 @@ fn memory_is_made_ready_once_a_page_was_sent_for_and_filled_before_it_is_install
     rig.nodes.demands = 5;
     rig.turn();
     assert!(rig.kernel.ready.range(5..).next().is_none() && !rig.pager.has_work());
+    // Nor beside pages that have to leave.
+    rig.answer();
+    rig.nodes.demands = 1;
+    for page in 30..30 + LIMIT - 10 {
+        rig.touch(page..page + 1, false);
+        rig.turn();
+    }
+    assert_eq!((rig.pager.resident(), rig.kernel.dropped.len()), (LIMIT - 4, 0), "as many as may stay");
+    rig.fault(200, false);
+    rig.turn();
+    assert!(rig.state(200) == State::Fetching && !rig.kernel.ready.contains_key(&200));
+    while rig.pager.has_work() {
+        rig.turn();
+    }
     // What has come meanwhile needs nothing.
     rig.fault(20, false);
     rig.answer();
