@@ -239,24 +239,6 @@ impl Pager {
         self.overdue |= core::mem::take(&mut self.held_back);
     }
 
-    /// Somebody writes to a page that can be taken away, and nobody was asked to do that yet: it stays. Whether that was so.
-    pub(super) fn recall(&mut self, view: ViewId, page: u32, entry: Entry) -> bool {
-        let of = PageRef { view, page };
-        let waits = self.to_drop.iter().position(|other| *other == of).filter(|_| !entry.is(Flags::ZAPPED));
-        let Some(at) = waits else { return false };
-        self.to_drop.swap_remove(at);
-        self.leaving -= 1;
-        self.counters.cancelled += 1;
-        let heat = entry.buffer().map_or(Heat::default(), |kept| match self.buffers.purpose(kept) {
-            Use::Kept { heat, .. } => heat,
-            _ => Heat::default(),
-        });
-        entry.buffer().into_iter().for_each(|kept| self.buffers.give(kept));
-        self.set(view, page, entry.to(State::Clean).with_buffer(None));
-        self.order.entered(of, Known::WantedAgain(heat));
-        true
-    }
-
     /// Has the first `now` of the pages taken away that can be, neighbours in one step.
     fn drop_first(&mut self, now: usize, io: &mut Io<'_>) {
         let mut pages = core::mem::take(&mut self.to_drop);

@@ -167,9 +167,6 @@ impl Pager {
                 self.set(view, page, entry.with(Flags::WANTED));
                 Err(Wait::Event)
             }
-            State::Dropping if access == Access::Protected && self.recall(view, page, entry) => {
-                self.serve(fault, io)
-            }
             State::Dropping => {
                 (self.wanted_back, self.held_back) = (true, false);
                 self.set(view, page, entry.with(Flags::WANTED));

@@ -1,4 +1,4 @@
-//! Pages that are taken away by orders to their process: many at a time, and none that somebody writes to meanwhile.
+//! Pages that are taken away by orders to their process: many at a time, unless somebody waits for one of them.
 
 use super::*;
 
@@ -74,9 +74,8 @@ fn who_waits_for_room_has_it_at_once() {
 }
 
 #[test]
-fn a_page_that_is_written_before_it_is_taken_away_stays() {
+fn a_page_that_somebody_wants_does_not_wait_for_others() {
     let mut rig = rig();
-    // As many as there may be, and then one after the other until some wait.
     read(&mut rig, 0..LIMIT);
     let mut next = LIMIT;
     let waiting = loop {
@@ -86,42 +85,16 @@ fn a_page_that_is_written_before_it_is_taken_away_stays() {
             break page;
         }
     };
-    let buffers = rig.pager.buffers().used();
+    assert!(rig.kernel.orders.is_empty() && !rig.pager.has_work());
     let fault = Fault { mapping: ONLY, page: waiting, access: Access::Protected, write: true };
     rig.kernel.woken.clear();
     rig.io(|pager, io| pager.fault(fault, io));
-    assert_eq!((rig.state(waiting), &rig.kernel.woken[..]), (State::Dirty, &[waiting][..]));
-    assert_eq!(rig.pager.buffers().used(), buffers, "its copy is its twin now");
-    rig.kernel.pages.get_mut(&waiting).unwrap()[77] = 0xEE;
-    let written = rig.kernel.pages[&waiting];
-    rig.pager.let_go_of_held();
-    while rig.pager.has_work() {
-        rig.turn();
-        obey(&mut rig);
-    }
-    assert_eq!(rig.kernel.pages[&waiting], written, "it was not taken away with the others");
-    // Its turn comes again, and what was written is sent.
-    rig.pager.hint(VIEW, waiting..waiting + 1, Hint::PageOut);
-    while rig.pager.has_work() {
-        rig.turn();
-        rig.answer();
-        rig.pager.let_go_of_held();
-        obey(&mut rig);
-    }
-    assert_eq!(rig.nodes.written[&waiting], written);
-    // One that its program has discarded is not brought back.
-    let waiting = loop {
-        read(&mut rig, next..next + 1);
-        next += 1;
-        if let Some(page) = (0..next).find(|page| rig.state(*page) == State::Dropping) {
-            break page;
-        }
-    };
-    rig.pager.discarded(VIEW, waiting..waiting + 1);
-    let fault = Fault { mapping: ONLY, page: waiting, access: Access::Protected, write: true };
-    rig.io(|pager, io| pager.fault(fault, io));
-    assert_eq!(rig.state(waiting), State::Dropping);
+    assert!(rig.pager.owes(ONLY, waiting) && rig.pager.has_work());
     rig.turn();
+    assert_eq!(rig.kernel.orders.len(), 1);
     obey(&mut rig);
-    assert_eq!((rig.state(waiting), rig.pager.look(VIEW, waiting).unwrap().slot()), (State::Absent, None));
+    assert_eq!(rig.kernel.woken, [waiting], "it is told to try again");
+    let fault = Fault { access: Access::Missing, ..fault };
+    rig.io(|pager, io| pager.fault(fault, io));
+    assert_eq!((rig.state(waiting), rig.kernel.pages[&waiting]), (State::Dirty, content(waiting)));
 }
