@@ -1,7 +1,7 @@
 //! What a mapping is served with, by whoever has its lock: link, engine, transfers, pager, memory.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cxloe_link::Link;
@@ -30,23 +30,11 @@ pub struct Core {
     counter: Counter,
     /// Threads that write back.
     flushing: AtomicUsize,
-    /// Faults there were.
-    faults: AtomicU32,
 }
 
 impl Core {
     pub fn new(state: State) -> Core {
-        Core {
-            state: SpinLock::new(state),
-            counter: Counter::new(),
-            flushing: AtomicUsize::new(0),
-            faults: AtomicU32::new(0),
-        }
-    }
-
-    /// How many faults there were, by a count that begins anew after very many.
-    pub fn faults(&self) -> u32 {
-        self.faults.load(Ordering::Relaxed)
+        Core { state: SpinLock::new(state), counter: Counter::new(), flushing: AtomicUsize::new(0) }
     }
 
     /// Does something with the state, as soon as nobody else does.
@@ -87,7 +75,6 @@ impl Core {
     /// Serves the fault of the calling thread, within a signal handler; whether it can be.
     #[inline]
     pub fn serve(&self, page: u32, write: bool) -> End {
-        self.faults.fetch_add(1, Ordering::Relaxed);
         let mut spins = 0;
         let place = loop {
             if let Some(place) = self.counter.ask(page, write) {

@@ -131,11 +131,6 @@ pub struct InlineRegion {
 
 /// How long the keeper rests when nothing is due.
 const KEEPER_INTERVAL: Duration = Duration::from_micros(500);
-/// The same while threads fault, who look after everything themselves: on a virtual machine the interrupt of its timer alone takes as
-/// long as a fault.
-const KEEPER_INTERVAL_BESIDE_FAULTS: Duration = Duration::from_millis(4);
-/// How often in a row the keeper leaves everything to a thread that waits for its fault.
-const LEFT_MAX: u32 = 5;
 
 impl InlineRegion {
     /// Maps `bytes` of a region that `port` reaches at `hpa`. The port is the mapping's from here on.
@@ -299,18 +294,9 @@ impl Deref for InlineRegion {
 /// Keeps sessions alive, evicts ahead of need and takes what was read ahead, while nobody faults.
 fn keep(core: &Core, stop: &AtomicBool) {
     handler::block_signals();
-    let (mut idle, mut left, mut faults) = (0_u32, 0, 0);
+    let mut idle = 0_u32;
     while !stop.load(Ordering::Acquire) {
-        let before = std::mem::replace(&mut faults, core.faults());
-        let interval = if before == faults { KEEPER_INTERVAL } else { KEEPER_INTERVAL_BESIDE_FAULTS };
-        // Beside a thread that waits for its fault there is nothing to do, and a core to be had. Where both are on one, to wait for
-        // the lock would keep the thread from giving it up.
-        if core.is_wanted() && left < LEFT_MAX {
-            left += 1;
-            thread::sleep(interval);
-            continue;
-        }
-        left = 0;
+        // Beside a thread that waits for its fault there is nothing to do, and a core to be had.
         let worked = !core.is_wanted() && core.with(State::round_of_keeper);
         // Computed without the lock, for which threads wait that fault.
         while let Some((session, job)) = core.with(State::handshake) {
@@ -322,7 +308,7 @@ fn keep(core: &Core, stop: &AtomicBool) {
         }
         idle = if worked { 0 } else { idle.saturating_add(1) };
         if idle > 64 {
-            thread::sleep(interval);
+            thread::sleep(KEEPER_INTERVAL);
         } else if idle > 8 {
             thread::yield_now();
         }
