@@ -285,10 +285,8 @@ impl Worker {
         let own = self.own;
         service.begin_batch();
         service.follow_keys(self.link.transmit());
-        // A single frame is handled at once: what it asks for would not be there sooner.
-        if self.link.holds(2) {
-            self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
-        }
+        // Of a single frame too: its line is on its way while the frame is checked and the answer begun.
+        self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
         let received = self.link.receive(BATCH, &mut |frame, tx| {
             if echo && echo::is_echo(frame) && whom.includes(frame, service) {
                 replies_left -= echo::answer(frame, own, replies_left, tx);

@@ -89,25 +89,26 @@ pub(crate) fn send(socket: &OwnedFd, frame: &[u8]) -> io::Result<()> {
 }
 
 /// Frames that [`send_many`] takes at most.
-pub(crate) const SEND_MAX: usize = 8;
+pub(crate) const SEND_MAX: usize = 32;
 
 /// Sends frames in order by one call, or fails at once; how many were sent, at least one. Those beyond [`SEND_MAX`] are not.
 pub(crate) fn send_many<'a>(socket: &OwnedFd, frames: impl Iterator<Item = &'a [u8]>) -> io::Result<usize> {
-    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; SEND_MAX];
+    // Not initialised as a whole: for a few frames that would be most of the work.
+    let mut parts = [const { MaybeUninit::<libc::iovec>::uninit() }; SEND_MAX];
+    let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; SEND_MAX];
     let mut count = 0;
-    for (part, frame) in parts.iter_mut().zip(frames) {
-        *part = libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+    for ((part, message), frame) in parts.iter_mut().zip(&mut messages).zip(frames) {
+        let part =
+            part.write(libc::iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() });
+        // SAFETY: plain data, for which zeros are valid: no address, no control data.
+        let message = message.write(unsafe { std::mem::zeroed() });
+        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
         count += 1;
     }
-    // SAFETY: plain data, for which zeros are valid: no address, no control data.
-    let mut messages: [libc::mmsghdr; SEND_MAX] = unsafe { std::mem::zeroed() };
-    for (message, part) in messages.iter_mut().zip(&mut parts) {
-        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
-    }
-    // SAFETY: so many messages, each of one part that describes a live frame, which the kernel reads.
+    // SAFETY: the first `count` messages are initialised, each of one part that describes a live frame, which the kernel reads.
     let sent = unsafe {
         let socket = socket.as_raw_fd();
-        libc::sendmmsg(socket, messages.as_mut_ptr(), count, libc::MSG_DONTWAIT as _)
+        libc::sendmmsg(socket, messages.as_mut_ptr().cast(), count, libc::MSG_DONTWAIT as _)
     };
     checked(sent as isize).map(|sent| sent.max(1))
 }

@@ -94,18 +94,18 @@ mod x86 {
         let (first, rest) = words.split_at(len);
         let (second, third) = rest.split_at(len);
         let (mut a, mut b, mut c) = (u64::from(crc), 0, 0);
-        let mut triples = first.iter().zip(second).zip(third);
-        let last = triples.next_back();
-        for ((x, y), z) in triples {
-            a = _mm_crc32_u64(a, u64::from_le_bytes(*x));
-            b = _mm_crc32_u64(b, u64::from_le_bytes(*y));
-            c = _mm_crc32_u64(c, u64::from_le_bytes(*z));
+        // By index: an iterator over three slices is put together in memory, by calls.
+        let Some(last) = len.checked_sub(1) else { return crc };
+        let (first, second, third) = (&first[..len], &second[..len], &third[..len]);
+        for at in 0..last {
+            a = _mm_crc32_u64(a, u64::from_le_bytes(first[at]));
+            b = _mm_crc32_u64(b, u64::from_le_bytes(second[at]));
+            c = _mm_crc32_u64(c, u64::from_le_bytes(third[at]));
         }
-        let Some(((x, y), z)) = last else { return crc };
-        a = _mm_crc32_u64(a, u64::from_le_bytes(*x));
-        b = _mm_crc32_u64(b, u64::from_le_bytes(*y));
+        a = _mm_crc32_u64(a, u64::from_le_bytes(first[last]));
+        b = _mm_crc32_u64(b, u64::from_le_bytes(second[last]));
         let moved = multiply(a as u32, SHIFT[2 * len]) ^ multiply(b as u32, SHIFT[len]);
-        _mm_crc32_u64(c, u64::from_le_bytes(*z) ^ moved) as u32
+        _mm_crc32_u64(c, u64::from_le_bytes(third[last]) ^ moved) as u32
     }
 
     /// Continues `crc` over `bytes`, one step after the other.

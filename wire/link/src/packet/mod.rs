@@ -2,8 +2,8 @@
 //!
 //! The kernel copies each arriving frame into the next slot of the receive ring and flips its status word;
 //! a spinning receiver sees that without a system call (`receive`). A frame to be sent is written into a slot of
-//! the transmit ring; one `sendto` sends all that are marked, and one or two go by plain `send` (`transmit`). TPACKET_V3 is not used: it hands over whole
-//! blocks, or waits for a timer.
+//! the transmit ring; up to 64 leave by plain `send` or `sendmmsg`, and one `sendto` sends all that are marked where there are
+//! more (`transmit`). TPACKET_V3 is not used: it hands over whole blocks, or waits for a timer.
 
 mod filter;
 mod receive;
