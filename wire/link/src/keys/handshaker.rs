@@ -6,6 +6,8 @@ use std::thread;
 
 use cxloe_wire::session::{HandshakeDone, HandshakeJob};
 
+use super::turns;
+
 /// Jobs that wait at most; a state machine has fewer under way.
 const JOBS_MAX: usize = 512;
 
@@ -27,6 +29,9 @@ impl<T: Send + 'static> Handshaker<T> {
         let (jobs, inbox) = sync_channel::<(T, HandshakeJob)>(JOBS_MAX);
         let (tell, done) = channel();
         thread::Builder::new().name("handshakes".into()).spawn(move || {
+            if !turns::take_short_turns() {
+                tracing::debug!("handshakes are computed in turns of the usual length");
+            }
             while let Ok((whose, job)) = inbox.recv() {
                 if tell.send((whose, job.run())).is_err() {
                     return;

@@ -10,6 +10,7 @@ mod file;
 mod handshaker;
 mod peer;
 mod private_file;
+mod turns;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -144,3 +144,79 @@ pub(super) fn join_fanout(
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
     set_option(socket, libc::SOL_PACKET, PACKET_FANOUT_DATA, &filter)
 }
+
+#[cfg(test)]
+mod tests {
+    use cxloe_wire::frame::Mac;
+
+    use super::*;
+
+    const CN: Mac = Mac([2, 0xF0, 0xFE, 0xDC, 0xBA, 1]);
+    const NAMED: Mac = Mac([2, 0xF0, 0xFE, 0xDC, 0xBA, 2]);
+
+    /// What the kernel does with such a program: whether it lets the frame through, when its generator gives `random`.
+    fn passes(program: &[libc::sock_filter], frame: &[u8], random: u32) -> bool {
+        let load = |at: u32, len: usize| {
+            let at = at as usize;
+            frame[at..at + len].iter().fold(0, |value, byte| value << 8 | u32::from(*byte))
+        };
+        let (mut at, mut a) = (0, 0);
+        loop {
+            let libc::sock_filter { code, jt, jf, k } = program[at];
+            at += 1;
+            let code = u32::from(code);
+            if code == libc::BPF_RET | libc::BPF_K {
+                return k > 0;
+            } else if code == libc::BPF_LD | libc::BPF_W | libc::BPF_ABS {
+                a = if k == RANDOM { random } else { load(k, 4) };
+            } else if code == libc::BPF_LD | libc::BPF_H | libc::BPF_ABS {
+                a = load(k, 2);
+            } else if code == libc::BPF_LD | libc::BPF_B | libc::BPF_ABS {
+                a = load(k, 1);
+            } else if code == libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K {
+                at += usize::from(if a == k { jt } else { jf });
+            } else if code == libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K {
+                at += usize::from(if a >= k { jt } else { jf });
+            } else {
+                panic!("another instruction: {code:#x}");
+            }
+        }
+    }
+
+    fn frame(from: Mac, command: Command) -> Vec<u8> {
+        let mut frame = vec![0; 60];
+        frame[6..12].copy_from_slice(&from.0);
+        frame[14] = command as u8;
+        frame
+    }
+
+    #[test]
+    fn a_sieve_lets_a_share_of_hellos_through_and_all_other_frames() {
+        let quarter = Share(1 << 30);
+        let sieve = HelloSieve { known: vec![(CN, Share::ALL), (NAMED, quarter)], others: Share(1 << 20) };
+        let program = sift(&sieve);
+        let hello = |from, random| passes(&program, &frame(from, Command::Hello), random);
+        let similar = |at: usize| {
+            let mut mac = CN;
+            mac.0[at] ^= 1;
+            mac
+        };
+        for random in [0, 1 << 19, 1 << 20, (1 << 30) - 1, 1 << 30, u32::MAX] {
+            assert!(hello(CN, random), "all of it, {random}");
+            assert_eq!(hello(NAMED, random), random < 1 << 30, "{random}");
+            for other in (0..5).map(similar).chain([Mac([6; 6]), Mac::BROADCAST]) {
+                assert_eq!(hello(other, random), random < 1 << 20, "{other}, {random}");
+            }
+            for command in [Command::ReadReq, Command::Start, Command::Ping, Command::BurstWriteReq] {
+                assert!(passes(&program, &frame(Mac([6; 6]), command), random));
+                assert!(passes(&program, &frame(NAMED, command), random));
+            }
+        }
+        // As long as the kernel takes it: no jump is wider than a byte, whoever is named.
+        let known: Vec<_> = (0..128).map(|n| (Mac::from_u64(n), quarter)).collect();
+        let program = sift(&HelloSieve { known, others: Share::ALL });
+        assert!(program.len() < 4096);
+        assert!(!passes(&program, &frame(Mac::from_u64(127), Command::Hello), u32::MAX));
+        assert!(passes(&program, &frame(Mac::from_u64(128), Command::Hello), u32::MAX));
+    }
+}

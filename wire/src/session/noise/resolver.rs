@@ -21,7 +21,7 @@ impl CryptoResolver for Primitives {
     }
 
     fn resolve_dh(&self, choice: &DHChoice) -> Option<Box<dyn Dh>> {
-        matches!(choice, DHChoice::Curve25519).then(|| Box::new(X25519::of([0; 32])) as Box<dyn Dh>)
+        matches!(choice, DHChoice::Curve25519).then(|| Box::new(X25519::unset()) as Box<dyn Dh>)
     }
 
     fn resolve_hash(&self, choice: &HashChoice) -> Option<Box<dyn Hash>> {
@@ -51,6 +51,11 @@ struct X25519 {
 }
 
 impl X25519 {
+    /// Before `snow` sets or generates it: nothing is multiplied for what is not used.
+    fn unset() -> Self {
+        Self { secret: StaticSecret::from([0; 32]), private: [0; 32], public: [0; 32] }
+    }
+
     fn of(private: [u8; 32]) -> Self {
         let secret = StaticSecret::from(private);
         let public = PublicKey::from(&secret).to_bytes();
