@@ -12,7 +12,7 @@ use cxloe_fabric::api::{
     ComputeNodeRegistered, ComputeNodeSync, ComputeNodeSynced, ErrorCode, NotFollowed, Party,
     RegisterComputeNode,
 };
-use cxloe_fabric::model::{CnId, Name, Region, RegionState, lineage};
+use cxloe_fabric::model::{CnId, Name, Region, RegionState, Watermark, lineage};
 use cxloe_gmm::manager::State;
 use cxloe_gmm::manager::liveness::NodeKey;
 use cxloe_wire::frame::ETHERTYPE_DEFAULT;
@@ -277,6 +277,11 @@ impl ComputeNode {
     /// Whether it has followed a manager, and has all that this store has to tell it.
     pub fn has_followed(&self, state: &State) -> bool {
         self.managed.as_ref().is_some_and(|managed| managed.has_followed(state))
+    }
+
+    /// How far it has followed the manager.
+    pub fn seen(&self) -> Option<Watermark> {
+        self.managed.as_ref().map(|managed| managed.attachments.seen())
     }
 
     /// The process was killed, and another one is there: it goes by its state file.

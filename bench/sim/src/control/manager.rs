@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use cxloe_fabric::api::ErrorCode;
-use cxloe_fabric::model::{CnId, Name};
+use cxloe_fabric::model::{CnId, Name, Watermark, lineage};
 use cxloe_gmm::manager::liveness::NodeKey;
 use cxloe_gmm::manager::{Change, Command, Manager, Options, State};
 use cxloe_wire::time::Time;
@@ -120,6 +120,13 @@ impl ManagerNode {
         self.put_away = Some((right, now + lasts));
         self.die(now, away);
         true
+    }
+
+    /// Whether a manager over the wrong store, an empty one or the copy, would have seen all that a node has: such a node
+    /// cannot tell it from the right one, follows it, and refuses the right one from then on.
+    pub fn could_mislead(&self, empty: bool, seen: Watermark) -> bool {
+        let terms: Vec<_> = self.older.leader_terms.values().cloned().collect();
+        !empty && lineage::contains(&terms, self.older.meta.watermark, seen)
     }
 
     /// Keeps a copy of the store as it is.

@@ -368,6 +368,11 @@ impl MemoryNode {
         self.following.as_ref().is_some_and(|following| following.seen.run != 0)
     }
 
+    /// How far it has followed the manager.
+    pub fn seen(&self) -> Option<Watermark> {
+        self.following.as_ref().map(|following| following.seen)
+    }
+
     /// Does what is due for the manager.
     pub fn follow(&mut self, now: Time, net: &mut ControlNetwork) {
         let Some(following) = self.following.as_mut().filter(|_| now >= self.paused_until) else { return };

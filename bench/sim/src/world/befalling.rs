@@ -6,6 +6,7 @@ use cxloe_wire::frame::Mac;
 use cxloe_wire::time::Time;
 
 use super::World;
+use crate::compute_node::ComputeNode;
 use crate::control::manager::Kill;
 use crate::control::message::Caller;
 use crate::memory_node::MemoryNode;
@@ -101,11 +102,14 @@ impl World<'_> {
                 let (empty, copies) = (r.below(2) == 0, r.below(3) == 0);
                 let (lasts, away) = (trouble::duration(r), trouble::duration(r));
                 let Some(fabric) = &mut self.fabric else { return };
-                // Who has never followed anybody follows whoever comes first.
+                // Who has never followed anybody follows whoever comes first, and who is behind a copy that is older.
                 let state = fabric.manager.state();
                 let all_follow = self.mns.iter().all(MemoryNode::has_followed)
                     && self.cns.iter().all(|cn| cn.has_followed(state));
-                if all_follow && fabric.manager.mislead(now, empty, lasts, away) {
+                let mns = self.mns.iter().filter_map(MemoryNode::seen);
+                let cns = self.cns.iter().filter_map(ComputeNode::seen);
+                let all_can_tell = !mns.chain(cns).any(|seen| fabric.manager.could_mislead(empty, seen));
+                if all_follow && all_can_tell && fabric.manager.mislead(now, empty, lasts, away) {
                     self.tally.figures.managers_killed += 1;
                     self.say(|| format!("the manager has another store for {lasts:?}, empty: {empty}"));
                 }
