@@ -159,9 +159,11 @@ impl Pager {
         run
     }
 
-    /// Whether a page that comes is installed writable though nobody writes to it yet: see [`Entry::was_written`].
+    /// Whether a page that comes is installed writable though nobody writes to it yet: it was written when it was here last
+    /// ([`Entry::was_written`]), or enough of those are that have left lately.
     pub(super) fn will_be_written(&self, view: ViewId, entry: Entry) -> bool {
-        entry.was_written() && self.is_droppable(view)
+        self.view(view)
+            .is_some_and(|view| view.droppable && (entry.was_written() || view.written.is_likely()))
     }
 
     fn set_state(&self, view: ViewId, page: u32, state: State) {

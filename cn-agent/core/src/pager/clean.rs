@@ -80,6 +80,9 @@ impl Pager {
         let cleaning = entry.to(State::Cleaning).with_written(lines != 0);
         self.set(view, page, if leaving.is_some() { cleaning.with(Flags::LEAVING) } else { cleaning });
         self.leaving += u32::from(leaving.is_some());
+        if leaving.is_some() {
+            self.leaves_written(view, lines != 0);
+        }
         if let Some(view) = self.view_mut(view) {
             view.cleaning += 1;
         }

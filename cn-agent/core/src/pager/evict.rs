@@ -108,12 +108,14 @@ impl Pager {
             match entry.state() {
                 State::Clean | State::Dirty if !droppable => self.order.spared(of, heat),
                 // Who has passed by what was read ahead for him does not come back soon.
+                State::Clean if candidate.ahead && self.was_given_back(view, page, io) => {}
                 State::Clean if candidate.ahead => {
                     self.leave(view, page, entry, None);
                     begun += 1;
                 }
                 State::Clean => {
                     if let Ok(kept) = self.copy_to_keep(of, heat, entry, io) {
+                        self.leaves_written(view, false);
                         self.leave(view, page, entry.with_written(false), kept);
                         begun += 1;
                     }
@@ -150,6 +152,7 @@ impl Pager {
             let Some(droppable) = self.view(view).map(|view| view.droppable) else { continue };
             let entry = self.entry(view, page);
             match entry.state() {
+                State::Clean if droppable && self.was_given_back(view, page, io) => {}
                 State::Clean if droppable => {
                     self.leave(view, page, entry, None);
                     begun += 1;
@@ -193,6 +196,14 @@ impl Pager {
             }
         }
         begun
+    }
+
+    /// A page leaves that has been written since it came, or has not.
+    #[inline]
+    pub(super) fn leaves_written(&mut self, view: ViewId, written: bool) {
+        if let Some(view) = self.view_mut(view) {
+            view.written.add(written);
+        }
     }
 
     /// A clean page leaves: nothing but taking it away is left to do. `kept` is a copy of it.

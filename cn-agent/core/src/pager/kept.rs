@@ -29,10 +29,13 @@ impl Pager {
         io: &mut Io<'_>,
     ) -> Result<Option<BufferId>, MemoryError> {
         // Zeros come as quickly from nowhere.
-        if entry.slot().is_none() || self.buffers.room() <= ahead::ROOM_FOR_DEMAND {
+        if entry.slot().is_none() {
             return Ok(None);
         }
-        let Some(buffer) = self.buffers.take(Use::Kept { page, heat }) else { return Ok(None) };
+        let room = self.buffers.room() > ahead::ROOM_FOR_DEMAND;
+        let Some(buffer) = room.then(|| self.buffers.take(Use::Kept { page, heat })).flatten() else {
+            return if self.was_given_back(view, page, io) { Err(MemoryError::Absent) } else { Ok(None) };
+        };
         match io.memory.snapshot(view, page, self.buffers.page_mut(buffer)) {
             Ok(()) => Ok(Some(buffer)),
             Err(error) => {
@@ -44,6 +47,16 @@ impl Pager {
                 Ok(None)
             }
         }
+    }
+
+    /// Whether the program has given a page back that is taken to be in memory, which nobody may have been told: then it is
+    /// zeros from now on, not what it was.
+    pub(super) fn was_given_back(&mut self, view: ViewId, page: u32, io: &mut Io<'_>) -> bool {
+        let given = !io.memory.is_present(view, page);
+        if given {
+            self.discarded(view, page..page + 1);
+        }
+        given
     }
 
     /// A page that has left memory is in its buffer.

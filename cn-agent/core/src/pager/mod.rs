@@ -41,6 +41,7 @@ pub mod memory;
 pub mod page_buffers;
 mod prefetch;
 mod replacement;
+mod share;
 pub mod slots;
 pub mod store;
 mod table;
@@ -68,6 +69,7 @@ use hint::Hinted;
 use prefetch::{Prefetch, Proved};
 pub use replacement::Heat;
 use replacement::{Candidate, Forget, Known, PageRef, Replacement};
+use share::Share;
 
 /// Views of a region at a time.
 pub const VIEWS_MAX: usize = 256;
@@ -119,6 +121,8 @@ struct View {
     prefetch: Prefetch,
     /// Pages being sent.
     cleaning: u32,
+    /// How many pages are written while they are here.
+    written: Share,
 }
 
 /// The pager of one region.
@@ -275,6 +279,7 @@ impl Pager {
             resident: 0,
             prefetch: Prefetch::default(),
             cleaning: 0,
+            written: Share::default(),
         };
         let place = match self.views.iter().position(Option::is_none) {
             Some(free) => free,

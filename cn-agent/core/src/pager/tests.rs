@@ -319,6 +319,39 @@ fn who_reads_what_was_written_before_may_write_at_once() {
 }
 
 #[test]
+fn where_pages_are_written_those_that_are_read_first_come_writable() {
+    let mut rig = Rig::new();
+    let leave = |rig: &mut Rig| {
+        while rig.pager.has_work() {
+            rig.turn();
+            rig.answer();
+        }
+    };
+    let pass = |rig: &mut Rig, write: bool| {
+        for page in 0..3 * LIMIT {
+            rig.touch(page..page + 1, write);
+            leave(rig);
+        }
+    };
+    pass(&mut rig, false);
+    rig.touch(200..201, false);
+    leave(&mut rig);
+    assert_eq!(rig.state(200), State::Clean, "nothing is written here");
+    pass(&mut rig, true);
+    rig.touch(201..202, false);
+    assert_eq!(rig.state(201), State::Dirty, "it was never here, and will be written as all others are");
+    // Who was wrong sends nothing.
+    rig.nodes.written.clear();
+    rig.pager.hint(VIEW, 201..202, Hint::PageOut);
+    leave(&mut rig);
+    assert!(!rig.nodes.written.contains_key(&201) && rig.state(201) != State::Dirty);
+    pass(&mut rig, false);
+    pass(&mut rig, false);
+    rig.touch(202..203, false);
+    assert_eq!(rig.state(202), State::Clean, "who only reads is believed");
+}
+
+#[test]
 fn pages_that_will_be_read_are_fetched_and_come_in_one_step() {
     let mut rig = Rig::new();
     rig.pager.hint(VIEW, 8..24, Hint::WillRead);
@@ -416,6 +449,25 @@ fn what_is_read_ahead_takes_the_place_of_what_has_been_read() {
     let faults = read_on(&mut rig, 0..pages);
     assert!(faults < pages / 32, "{faults} faults: one for each window of 64 pages, and some at the start");
     assert_eq!(rig.pager.counters().waits_for_room, 0);
+}
+
+/// A program gives pages back without anybody being told: they are zeros from then on, also where they are among those that
+/// make room.
+#[test]
+fn what_was_given_back_does_not_come_back_after_it_has_made_room() {
+    let (pages, limit) = (4096, 512);
+    let mut rig = Rig::with(PagerOptions { pages, limit, prefetch: true, evict: true });
+    read_on(&mut rig, 0..limit / 2);
+    let given: Vec<u32> = (0..limit / 2).step_by(8).collect();
+    rig.kernel.pages.retain(|page, _| !given.contains(page));
+    read_on(&mut rig, limit..pages);
+    let left: Vec<u32> = given.into_iter().filter(|page| rig.state(*page) != State::Clean).collect();
+    assert_eq!((rig.pager.counters().discarded, left.len() > 16), (left.len() as u64, true), "{left:?}");
+    for page in left {
+        let sent = rig.nodes.written.get(&page) == Some(&[0; PAGE_BYTES]);
+        rig.fault(page, false);
+        assert!(sent || rig.nodes.fetches.iter().all(|(fetched, ..)| *fetched != page), "{page} is fetched");
+    }
 }
 
 #[test]
