@@ -42,6 +42,12 @@ pub enum ManagerError {
         /// The memory node or compute node.
         who: String,
     },
+    /// Another daemon has registered under this name since this one did.
+    #[error("another process has taken the place of this one as {who}")]
+    Succeeded {
+        /// The memory node.
+        who: String,
+    },
     /// A name or an address belongs to another node.
     #[error("{what} of {who} belongs to {holder}")]
     Taken {
@@ -302,7 +308,9 @@ impl ManagerError {
             | Self::NoToken(_)
             | Self::NotJoined(_)
             | Self::NoLogicalDevice { .. } => ErrorCode::NotFound,
-            Self::RegionExists(..) | Self::InUse { .. } | Self::Taken { .. } => ErrorCode::NameInUse,
+            Self::RegionExists(..) | Self::InUse { .. } | Self::Succeeded { .. } | Self::Taken { .. } => {
+                ErrorCode::NameInUse
+            }
             Self::NotRegistered { .. } => ErrorCode::NotRegistered,
             Self::Stale { .. } => ErrorCode::StaleManager,
             Self::KeyChanged { .. } => ErrorCode::NameInUse,
@@ -344,6 +352,7 @@ impl ManagerError {
                                    forgotten within the node time-out"
                     .into()
             }
+            Self::Succeeded { .. } => "end one of the two; the one that is to serve is restarted".into(),
             Self::Taken { .. } => "give each node a name and addresses of its own".into(),
             Self::NotRegistered { .. } => "register again".into(),
             Self::Stale { .. } => {

@@ -169,6 +169,9 @@ impl Manager {
         };
         self.put(Change::MemoryNode(node.clone()));
         self.progress.remove(&name);
+        if let Some(before) = known.as_ref().filter(|known| known.instance_id != instance_id) {
+            self.former.add(&name, before.instance_id);
+        }
         if known.as_ref().is_none_or(|known| known.incarnation != incarnation) {
             self.orphans_lost(&name);
         }
@@ -234,6 +237,9 @@ impl Manager {
         let attached = self.liveness.is_attached(&NodeKey::Memory(new.name.clone()));
         if attached && known.instance_id != new.instance_id {
             return Err(ManagerError::InUse { who: format!("memory node {}", new.name) });
+        }
+        if self.former.has(&new.name, new.instance_id) {
+            return Err(ManagerError::Succeeded { who: format!("memory node {}", new.name) });
         }
         self.check_geometry(new, known)
     }
@@ -485,6 +491,7 @@ impl Manager {
         self.free.remove(name);
         self.reports.forget(name);
         self.progress.remove(name);
+        self.former.forget(name);
         self.liveness.forget(&NodeKey::Memory(name.clone()));
         self.event(EventKind::MemoryNodeForgotten { memory_node: name.clone() });
         Ok(())

@@ -9,7 +9,7 @@
 //! * content that a memory node lost is reported as lost, never served as zeros, until someone accepts the loss
 //!
 //! Files: [`access`] tokens and nodes that have joined, `tokens` what is remembered of them; `command` what can be asked; `cmem` addresses of compute nodes, and when they are handed out again;
-//! [`state`] what is remembered and how it changes; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
+//! [`state`] what is remembered and how it changes; `former` processes that have successors; `frozen` how changes are taken back; the rules in `memory_nodes`, `compute_nodes`, `regions`,
 //! `placement` (which memory nodes give how much), `release` (making an owner let go), `devices` (logical devices and
 //! their bindings), `operations` (the FM API's background operations), `declared` (the fabric file); [`pool`] free
 //! extents, [`liveness`] who was heard of when, `lineage` who led this fabric and which nodes do not follow, `orphans`
@@ -22,6 +22,7 @@ mod compute_nodes;
 mod declared;
 mod devices;
 mod error;
+mod former;
 mod frozen;
 mod index;
 mod keys;
@@ -54,6 +55,7 @@ use cxloe_fabric::model::{
     ClearedLog, CnId, Event, EventKind, Health, Name, NodeAction, NodeCommand, OperationKind, Region,
     Watermark,
 };
+use former::Former;
 use index::Index;
 use lineage::Refused;
 use liveness::{Liveness, NodeKey};
@@ -113,6 +115,7 @@ pub struct Manager {
     reports: Reports,
     /// How far memory nodes have come with what they are at; not part of the state.
     progress: BTreeMap<Name, Progress>,
+    former: Former,
     /// The event up to which each compute node has heard of its regions; not part of the state.
     heard: BTreeMap<CnId, u64>,
     /// Since when the agent of each compute node is registered that is; not part of the state.
@@ -166,6 +169,7 @@ impl Manager {
             free,
             reports,
             progress,
+            former: Former::default(),
             heard,
             registered_ms,
             refused,

@@ -196,6 +196,29 @@ fn content_that_was_never_touched_is_served_again_after_a_restart() {
     assert_eq!((fabric.state_of("r"), fabric.nodes[0].mapped.len()), (Some(RegionState::Active), 2));
 }
 
+/// What a former process said arrives when its successor has hung up for a moment: taken as news, it would have the content
+/// of the successor's pool counted as lost.
+#[test]
+fn a_process_that_has_a_successor_is_not_believed() {
+    let mut fabric = Fabric::new(&[8]);
+    fabric.create("r", 2, cn(1)).unwrap();
+    fabric.settle();
+    let former = (fabric.nodes[0].instance_id, fabric.nodes[0].incarnation);
+    let hang_up = |fabric: &Fabric| {
+        Command::HungUp(liveness::NodeKey::Memory(name("mn0")), fabric.nodes[0].registration)
+    };
+    fabric.apply(hang_up(&fabric)).unwrap();
+    (fabric.nodes[0].instance_id, fabric.nodes[0].incarnation) = (former.0 + 1, former.1 + 1);
+    fabric.register(0).unwrap();
+    fabric.apply(hang_up(&fabric)).unwrap();
+    let present = std::mem::replace(&mut fabric.nodes[0].instance_id, former.0);
+    let incarnation = std::mem::replace(&mut fabric.nodes[0].incarnation, former.1);
+    assert_eq!(fabric.register(0).unwrap_err().code(), ErrorCode::NameInUse);
+    assert_eq!(fabric.manager.state().memory_nodes[&name("mn0")].incarnation, incarnation);
+    (fabric.nodes[0].instance_id, fabric.nodes[0].incarnation) = (present, incarnation);
+    fabric.register(0).unwrap();
+}
+
 #[test]
 fn a_node_that_refuses_ends_the_region_with_its_reason() {
     let mut fabric = Fabric::new(&[8, 7]);
