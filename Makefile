@@ -75,17 +75,14 @@ endef
 
 fmt: ## Bring the source into the one form
 	cargo fmt --all
-	cargo fmt --manifest-path wire/fuzz/Cargo.toml
-	cargo fmt --manifest-path bench/fuzz/Cargo.toml
+	cargo fmt --all --manifest-path bench/fuzz/Cargo.toml
 
 lint: ## Form, clippy and the documentation's own checks, every warning an error
 	@$(NEED) rust cc libclang
 	cargo fmt --all --check
-	cargo fmt --manifest-path wire/fuzz/Cargo.toml --check
-	cargo fmt --manifest-path bench/fuzz/Cargo.toml --check
+	cargo fmt --all --manifest-path bench/fuzz/Cargo.toml --check
 	cargo clippy --profile checked --workspace --all-targets $(LOCKED) -- -D warnings
-	cargo clippy --manifest-path wire/fuzz/Cargo.toml --target-dir $(TARGET) --all-targets $(LOCKED) -- -D warnings
-	cargo clippy --manifest-path bench/fuzz/Cargo.toml --target-dir $(TARGET) --all-targets $(LOCKED) -- -D warnings
+	cargo clippy --profile checked --workspace --manifest-path bench/fuzz/Cargo.toml --target-dir $(TARGET) --all-targets $(LOCKED) -- -D warnings
 	RUSTDOCFLAGS='-D warnings' cargo doc --profile checked --workspace --no-deps --document-private-items $(LOCKED)
 
 doc: ## The documentation of the crates, in target/doc
@@ -106,12 +103,11 @@ deb: measured ## Debian packages of all programs, in target/deb
 	deploy/debian/build $(TARGET)/measured $(TARGET)/deb
 	@echo 'Install them with: apt-get install ./$(TARGET)/deb/cxloe-*.deb ./$(TARGET)/deb/libcxloe0_*.deb'
 
-# One folder for both workspaces: what they have in common is built once.
+# Beside the rest, and not among it: it is built with other flags.
 fuzz: export CARGO_TARGET_DIR := $(abspath $(TARGET))/fuzz
 fuzz: ## Random and mutated bytes against everything that reads from networks and sockets (SECONDS_EACH=20)
 	@$(NEED) rust cc
-	wire/fuzz/run.sh $(SECONDS_EACH)
-	FUZZ=bench/fuzz wire/fuzz/run.sh $(SECONDS_EACH)
+	bench/fuzz/run.sh $(SECONDS_EACH)
 
 bench: measured ## The quickstart's figures from four times as many trials; others with RUN='latency --help'
 	@$(NEED) ip
