@@ -2,15 +2,17 @@
 //!
 //! The [`Scenario`] decides what is possible, the seed what becomes of it; what was set by hand has the last word.
 
+mod interleaved;
 mod managed;
 mod queues;
+mod weather;
 
 use std::time::Duration;
 
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::{BUCKET_DEFAULT, Pacing};
-use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_link::impairment::{Burst, Faults};
+use cxloe_fabric::hdm::Ways;
+use cxloe_link::impairment::Burst;
 use cxloe_link::limit::Rate;
 use cxloe_link::sim::{Path, PortConfig};
 use cxloe_mn_core::congestion::CongestionConfig;
@@ -24,6 +26,8 @@ use crate::scenario::Scenario;
 use crate::trouble::{self, Trouble, Troubles, pick};
 
 pub use managed::{FabricPlan, PAGES, PagingPlan};
+use weather::chance;
+pub(crate) use weather::{storm, weather};
 
 const US: Duration = Duration::from_micros(1);
 const MS: Duration = Duration::from_millis(1);
@@ -263,7 +267,7 @@ impl Plan {
                 }
             }
             Scenario::Interleaved => {
-                let ways = pick(r, &WAYS);
+                let ways = pick(r, &interleaved::WAYS);
                 self.path = weather(r);
                 let kinds = &[
                     Trouble::Cut,
@@ -385,31 +389,6 @@ impl Plan {
         self.troubles = Troubles { kinds: trouble::INTRUDED, count: 4 + r.below(8) };
     }
 
-    /// A region over `ways` memory nodes, and perhaps one more memory node with a region of its own behind it.
-    fn spread(&mut self, r: &mut Random, ways: Ways) {
-        let granularity = pick(r, &Granularity::all().collect::<Vec<_>>());
-        self.set_interleave(
-            Some(Interleave { ways, granularity }),
-            ways.count() as usize + r.below(2) as usize,
-        );
-    }
-
-    /// Spreads regions over memory nodes, `mns` of them in all.
-    pub(crate) fn set_interleave(&mut self, interleave: Option<Interleave>, mns: usize) {
-        self.mns = self.mns.iter().cycle().take(mns).cloned().collect();
-        // Fewer nodes than ways: as many ways as there can be.
-        self.interleave = interleave.map(|i| {
-            let possible = Ways::ALL
-                .into_iter()
-                .filter(|ways| ways.count() as usize <= mns.min(i.ways.count() as usize));
-            Interleave { ways: possible.max().unwrap_or(Ways::One), ..i }
-        });
-        if let Some(Interleave { granularity, .. }) = self.interleave {
-            // Whole chunks of every memory node, so that what is used is a range without gaps.
-            self.shape = Shape { pages: (granularity.bytes() as usize / 4096).max(1), page_lines: 64 };
-        }
-    }
-
     /// Several compute nodes at 100 Gbit/s into one memory node that is slower than they are together.
     fn congest(&mut self, r: &mut Random) {
         let wire = Some(Rate::gbit_per_s(100));
@@ -468,22 +447,6 @@ fn paced() -> Pacing {
     Pacing { control, bucket: BUCKET_DEFAULT, class: CLASS }
 }
 
-/// Ways of interleaved runs, the cheaper ones more often.
-const WAYS: [Ways; 12] = [
-    Ways::Two,
-    Ways::Two,
-    Ways::Three,
-    Ways::Three,
-    Ways::Three,
-    Ways::Four,
-    Ways::Four,
-    Ways::Four,
-    Ways::Six,
-    Ways::Eight,
-    Ways::Twelve,
-    Ways::Sixteen,
-];
-
 /// What a mixed run can be beside everything at once.
 const NAMED: [Scenario; 10] = [
     Scenario::Interleaved,
@@ -505,40 +468,3 @@ const fn cache(lines: usize, ways: usize) -> CacheConfig {
 /// Small ones, so that lines leave them; none; and one with room for everything.
 const CACHES: [CacheConfig; 6] =
     [CacheConfig::OFF, cache(4, 4), cache(4, 1), cache(4, 2), cache(2, 2), cache(64, 4)];
-
-fn chance(random: &mut Random, choices: &[f64]) -> Probability {
-    Probability::new(pick(random, choices)).expect("these are probabilities")
-}
-
-/// A network in which anything goes wrong more often than any program could bear.
-pub(crate) fn storm(random: &mut Random) -> Path {
-    let mut p = |choices: &[f64]| chance(random, choices);
-    let (drop, corrupt) = (p(&[0.0, 0.001, 0.01, 0.05, 0.2]), p(&[0.0, 0.0, 0.01, 0.05]));
-    let (enter, leave) = (p(&[0.0, 0.0, 0.001, 0.01]), p(&[0.5, 0.1, 0.02]));
-    let mut path = weather(random);
-    path.faults.burst = Some(Burst { enter, leave, loss: Probability::ALWAYS });
-    (path.faults.drop, path.faults.corrupt, path.faults.gap) = (drop, corrupt, 1 + random.below(20) as u32);
-    path
-}
-
-/// A network in which anything may go wrong.
-pub(crate) fn weather(random: &mut Random) -> Path {
-    let mut p = |choices: &[f64]| chance(random, choices);
-    let mut faults = Faults {
-        drop: p(&[0.0, 0.001, 0.01, 0.1]),
-        duplicate: p(&[0.0, 0.01, 0.1]),
-        reorder: p(&[0.0, 0.01, 0.1]),
-        corrupt: p(&[0.0, 0.0, 0.02]),
-        ..Faults::NONE
-    };
-    let (enter, leave) = (p(&[0.0, 0.001, 0.01]), p(&[0.5, 0.1]));
-    faults.burst = Some(Burst { enter, leave, loss: Probability::ALWAYS });
-    faults.gap = 1 + random.below(10) as u32;
-    faults.hold = pick(random, &[50 * US, MS, 5 * MS]);
-    Path {
-        delay: pick(random, &[US, 10 * US, 100 * US]),
-        jitter: pick(random, &[Duration::ZERO, 2 * US, 50 * US]),
-        faults,
-        late: Probability::NEVER,
-    }
-}

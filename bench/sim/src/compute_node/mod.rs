@@ -41,6 +41,9 @@ use ending::Ended;
 use following::Managed;
 use paged::Paged;
 
+/// Where the number of a node's life stands in the instance that it shows.
+const LIFE_SHIFT: u32 = 8;
+
 /// What the sessions of a process have told about a memory node.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
@@ -246,7 +249,7 @@ impl ComputeNode {
         self.retire(tally);
         while self.link.receive(64, &mut |_, _| {}).expect("a simulated link") > 0 {}
         for config in &mut self.requesters {
-            config.instance += 1 << 8;
+            config.instance += 1 << LIFE_SHIFT;
             config.seed = config.seed.part(1);
         }
         for region in &mut self.regions {
@@ -263,6 +266,11 @@ impl ComputeNode {
         if let Some(paged) = &mut self.paged {
             paged.succeed(&mut tally.figures);
         }
+    }
+
+    /// It was killed at some time.
+    pub fn was_killed(&self) -> bool {
+        self.requesters.iter().any(|config| config.instance >> LIFE_SHIFT != 0)
     }
 
     /// It is to be killed: at once, or in the midst of what its pager does next.

@@ -16,9 +16,9 @@ use cxloe_mn_core::congestion::{CongestionConfig, Verdict};
 use cxloe_mn_core::keys::AdmittedKeys;
 use cxloe_mn_core::service::Service;
 use cxloe_mn_core::translation::{PageTable, Translation};
-use cxloe_wire::frame::{FEATURE_MULTI, FEATURES, LINE_SIZE, Mac, SHARDS_MAX};
+use cxloe_wire::frame::{FEATURE_JOINT_ACKS, FEATURE_MULTI, FEATURES, LINE_SIZE, Mac, SHARDS_MAX};
 use cxloe_wire::random::Random;
-use cxloe_wire::session::{Entropy, HandshakeJob, ResponderConfig};
+use cxloe_wire::session::{Entropy, HandshakeJob, ResponderConfig, SessionStatus};
 use cxloe_wire::time::Time;
 
 use crate::control::message::Answer;
@@ -455,15 +455,20 @@ impl MemoryNode {
         received > 0
     }
 
-    /// Nothing waits in its sessions.
-    pub fn is_at_rest(&mut self, now: Time) -> bool {
-        self.service.responder().statuses(now).iter().all(|s| s.waiting == 0 && s.buffered == 0)
+    /// Nothing waits in its sessions, or will once those have ended that stay silent from now on, if there may be some.
+    pub fn comes_to_rest(&mut self, now: Time, silence: bool) -> bool {
+        let responder = self.service.responder();
+        let rests = |s: &SessionStatus| s.waiting == 0 && s.buffered == 0;
+        if silence && !responder.statuses(now).iter().all(rests) {
+            responder.poll(now + self.config.idle_after);
+        }
+        responder.statuses(now).iter().all(rests)
     }
 }
 
-/// What a release can do that takes frames of many lines, or does not.
+/// What a release can do that takes frames for many requests, or does not.
 pub(crate) fn features(multi: bool) -> u32 {
-    if multi { FEATURES } else { FEATURES & !FEATURE_MULTI }
+    if multi { FEATURES } else { FEATURES & !(FEATURE_MULTI | FEATURE_JOINT_ACKS) }
 }
 
 /// The incarnation of a node's pool after so many losses; pools draw theirs, here it has to follow from the seed.
