@@ -13,6 +13,10 @@ pub trait Transmit {
         let _ = queue;
     }
 
+    /// Says that nothing follows the next frame for now: a link may send it as soon as it is committed, so that it is on its
+    /// way while its sender keeps its books. Most wait for the flush all the same.
+    fn hasten(&mut self) {}
+
     /// Queues the slot lent last, whole. Does nothing if none was lent since the last commit.
     fn commit(&mut self);
 }

@@ -139,6 +139,11 @@ impl Transmit for Answers<'_> {
     }
 
     #[inline]
+    fn hasten(&mut self) {
+        self.chosen().hasten();
+    }
+
+    #[inline]
     fn commit(&mut self) {
         self.chosen().commit();
     }
@@ -153,6 +158,11 @@ impl Transmit for Queues {
     #[inline]
     fn steer(&mut self, queue: u8) {
         self.queue = usize::from(queue).min(self.links.len() - 1);
+    }
+
+    #[inline]
+    fn hasten(&mut self) {
+        self.links[self.queue].transmit().hasten();
     }
 
     #[inline]

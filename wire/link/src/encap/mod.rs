@@ -124,6 +124,11 @@ impl Transmit for Answers<'_> {
     }
 
     #[inline]
+    fn hasten(&mut self) {
+        self.inner.hasten();
+    }
+
+    #[inline]
     fn commit(&mut self) {
         self.sender.commit(self.inner);
     }
@@ -334,6 +339,11 @@ impl Transmit for EncapLink {
     #[inline]
     fn slot(&mut self, len: usize) -> Option<&mut [u8]> {
         self.sender.slot(self.inner.transmit(), len)
+    }
+
+    #[inline]
+    fn hasten(&mut self) {
+        self.inner.transmit().hasten();
     }
 
     #[inline]

@@ -85,6 +85,7 @@ impl PacketLink {
         bind(&sender, 0, interface.index).map_err(fail("bind a packet socket for sending"))?;
 
         bind(&socket, config.ethertype, interface.index).map_err(fail("bind a packet socket"))?;
+        let plain = socket.try_clone().map_err(fail("share a packet socket"))?;
         if config.shard() > 0 {
             accept_address(&socket, &interface).map_err(fail("accept frames for the address of a shard"))?;
         }
@@ -109,7 +110,7 @@ impl PacketLink {
             info,
             interface,
             rx: RxRing::new(rx, slot, RX_SLOTS),
-            tx: TxRing::new((tx, sender), (slot, TX_SLOTS), max_frame, config.priority),
+            tx: TxRing::new((tx, sender), plain, (slot, TX_SLOTS), max_frame, config.priority),
             socket,
             bare: port.is_none(),
             counters: LinkCounters::default(),
@@ -169,7 +170,7 @@ impl Link for PacketLink {
         if self.tx.is_empty() {
             return Ok(());
         }
-        self.tx.send(&self.socket).map_err(|e| self.interface.error("send frames", NEEDS, e))
+        self.tx.send().map_err(|e| self.interface.error("send frames", NEEDS, e))
     }
 
     fn has_unsent(&mut self) -> bool {

@@ -7,6 +7,11 @@
 //!   buffer   | frame | frame | frame | fr | frame | ...        written by slot, commit
 //!   messages |<------- to A, 1438 ------->|<- to B ->|         handed over by flush
 //! ```
+//!
+//! The kernel copies each message. To have its pages travel instead (`vmsplice`, `splice` behind a corked head) was built
+//! and measured: what has left must not be written over before it was received, so frames lie in a buffer larger than the
+//! window, which stays in no cache. On a veth that is a gain where the cores are far from each other, and a loss where they
+//! are near (`bench/results/links-2026-11-23b.json`).
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
