@@ -71,6 +71,7 @@ local HELLO_STATUS = {
     [7] = "the address is not that of the shard",
     [8] = "this CN has a key, and has to show it",
     [9] = "many handshakes: ask again with the cookie",
+    [10] = "the key of this CN was taken back",
 }
 local FAULT_STATUS = {
     [1] = "NXM: nothing is mapped there",

@@ -209,7 +209,8 @@ fn handshake_codes() {
         (7, HelloStatus::Shard),
         (8, HelloStatus::KeyNeeded),
         (9, HelloStatus::Cookie),
-        (10, HelloStatus::Unknown(10)),
+        (10, HelloStatus::KeyWithdrawn),
+        (11, HelloStatus::Unknown(11)),
         (255, HelloStatus::Unknown(255)),
     ] {
         assert_eq!((HelloStatus::from(code), u8::from(status)), (status, code));

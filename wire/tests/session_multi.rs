@@ -6,6 +6,7 @@ mod session_common;
 mod session_multi {
     pub mod lot;
 
+    mod acks;
     mod agreement;
     mod burst;
     mod loss;

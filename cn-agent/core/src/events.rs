@@ -49,6 +49,10 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
             "memory node {mac} knows a key for this CN and takes nobody for it without; start this node with --node-key, and \
              without --insecure"
         ),
+        HelloStatus::KeyWithdrawn => format!(
+            "memory node {mac} takes the key of this CN no more: it was revoked, and joins again by a new token; or it has no region \
+             there"
+        ),
         HelloStatus::Draining => format!("memory node {mac} is about to stop and takes no new session"),
         HelloStatus::Ok | HelloStatus::Cookie | HelloStatus::Unknown(_) => {
             format!(

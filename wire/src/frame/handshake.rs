@@ -39,6 +39,8 @@ pub enum HelloStatus {
     KeyNeeded,
     /// 9: the memory node has many handshakes to do: ask again with the cookie behind this answer.
     Cookie,
+    /// 10: the key that this CN shows belongs to it no more.
+    KeyWithdrawn,
     /// Any other code.
     Unknown(u8),
 }
@@ -261,6 +263,7 @@ impl From<u8> for HelloStatus {
             7 => Self::Shard,
             8 => Self::KeyNeeded,
             9 => Self::Cookie,
+            10 => Self::KeyWithdrawn,
             other => Self::Unknown(other),
         }
     }
@@ -279,6 +282,7 @@ impl From<HelloStatus> for u8 {
             HelloStatus::Shard => 7,
             HelloStatus::KeyNeeded => 8,
             HelloStatus::Cookie => 9,
+            HelloStatus::KeyWithdrawn => 10,
             HelloStatus::Unknown(other) => other,
         }
     }

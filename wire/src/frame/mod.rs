@@ -65,8 +65,11 @@ pub const FEATURE_SHARDS: u32 = 2;
 /// Feature of a session, likewise: a burst read may have more lines than an answer carries, and takes a number for each
 /// answer ([`long_burst_parts`]).
 pub const FEATURE_LONG_BURSTS: u32 = 4;
+/// Feature of a session, likewise: an acknowledgement may stand for several writes of consecutive numbers, though each came
+/// in a frame of its own.
+pub const FEATURE_JOINT_ACKS: u32 = 8;
 /// The features this crate knows.
-pub const FEATURES: u32 = FEATURE_MULTI | FEATURE_SHARDS | FEATURE_LONG_BURSTS;
+pub const FEATURES: u32 = FEATURE_MULTI | FEATURE_SHARDS | FEATURE_LONG_BURSTS | FEATURE_JOINT_ACKS;
 
 /// Sessions with one memory node that a CN may have at most, its first included.
 pub const SHARDS_MAX: u8 = 16;

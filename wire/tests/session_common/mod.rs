@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::{
-    Axi, Command, Direction, ETHERTYPE_DEFAULT, FaultStatus, Header, HelloAck, HelloStatus, LINE_SIZE, Mac,
-    Message, PublicKey, Seal, Space, frame_len,
+    Axi, Command, Direction, ETHERTYPE_DEFAULT, FEATURE_JOINT_ACKS, FEATURES, FaultStatus, Header, HelloAck,
+    HelloStatus, LINE_SIZE, Mac, Message, PublicKey, Seal, Space, frame_len,
 };
 use cxloe_wire::session::{
     Completions, Identity, Memory, OpError, Requester, RequesterConfig, Responder, ResponderConfig,
@@ -201,9 +201,11 @@ pub fn responder_config() -> ResponderConfig {
 }
 
 impl Pair {
-    /// Both ends with their usual configuration, not connected.
+    /// Both ends with their usual configuration, not connected. Writes are acknowledged one by one, as the paper has it.
     pub fn new() -> Pair {
-        Pair::with(requester_config(), responder_config())
+        let mut pair = Pair::with(requester_config(), responder_config());
+        pair.responder.set_features(FEATURES & !FEATURE_JOINT_ACKS);
+        pair
     }
 
     pub fn with(cn: RequesterConfig, mn: ResponderConfig) -> Pair {

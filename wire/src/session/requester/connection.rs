@@ -142,8 +142,8 @@ impl Connection {
         self.session.as_ref().map_or(0, |s| usize::from(s.ack.max_frame))
     }
 
-    pub fn has(&self, feature: u32) -> bool {
-        self.session.as_ref().is_some_and(|s| s.ack.features & feature != 0)
+    pub fn has(&self, features: u32) -> bool {
+        self.session.as_ref().is_some_and(|s| s.ack.features & features != 0)
     }
 
     pub fn streams(&self) -> usize {

@@ -2,6 +2,7 @@
 
 use super::connection::Session;
 use super::phase::{Action, Event, Phase};
+use super::timers::Timer;
 use super::{Completions, OpError, Requester, SessionEvent};
 use crate::Transmit;
 use crate::frame::{Aead, Command, FEATURE_SHARDS, Gcm, HelloAck, HelloStatus, Message, Seal, Space};
@@ -168,6 +169,12 @@ impl Requester {
             // Begins again with the newest: the memory node may be another one by then.
             hello.version = *self.connection.versions.end();
             hello.nonce = self.connection.nonces.next();
+        }
+        if status == HelloStatus::KeyWithdrawn && self.keyed.is_some() {
+            // What nobody has shown to be genuine does not get here.
+            self.expelled = true;
+            self.timers.arm(Timer::Retry, now);
+            return;
         }
         self.step(Event::Refused, now);
     }

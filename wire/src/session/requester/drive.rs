@@ -91,7 +91,10 @@ impl Requester {
             Action::TellPeerLeft => self.event(SessionEvent::PeerLeft),
             Action::TellDeath => self.event(SessionEvent::Dead),
             Action::TellClosed => self.event(SessionEvent::Closed),
-            Action::WaitLong => {
+            Action::RestAfterDeath | Action::WaitLong => {
+                if action == Action::RestAfterDeath {
+                    self.event(SessionEvent::Dead);
+                }
                 self.connection.interval = self.config.timing.hello_max;
                 self.timers.arm(Timer::Retry, now + self.connection.interval);
             }
@@ -150,6 +153,9 @@ impl Requester {
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
         if self.barred && !matches!(self.connection.phase(), Phase::Closed | Phase::Closing) {
             self.leave_barred(now, out);
+        }
+        if core::mem::take(&mut self.expelled) && self.step(Event::Expelled, now) == Action::RestAfterDeath {
+            self.fail_all(OpError::SessionDead, out);
         }
         for timer in Timer::ALL {
             if self.timers.goes_off(timer, now) {
@@ -242,6 +248,13 @@ impl Requester {
             }
             _ => return,
         }
+        if action == Action::SendHello
+            && let Some(soon) = self.crowded_retry(now)
+        {
+            self.timers.arm(Timer::Retry, soon);
+            return;
+        }
+        let connection = &mut self.connection;
         self.timers.arm(Timer::Retry, now + connection.interval);
         connection.interval = (connection.interval * 2).min(self.config.timing.hello_max);
     }

@@ -29,8 +29,10 @@ use crate::time::Time;
 
 /// A Hello is not repeated for longer than this: the memory node keeps an offer for 5 s, and takes no Hello twice.
 const HELLO_AGE_MAX: Duration = Duration::from_secs(4);
-/// How often a Hello is said again while cookies come for Hellos of others in this node's name: then few of ours are heard.
+/// How often a Hello is said again while cookies come for Hellos of others in this node's name, since then few of ours are
+/// heard; and for how long after one has come.
 const CROWDED_INTERVAL: Duration = Duration::from_micros(250);
+const CROWDED_FOR: Duration = Duration::from_millis(10);
 /// A cookie is not used for longer.
 const COOKIE_AGE_MAX: Duration = Duration::from_secs(110);
 /// Answers to the present Hello that wait to be looked at; anybody can send one, and the genuine one is among them.
@@ -64,6 +66,8 @@ pub(super) struct Keyed {
     /// The mac1 sent last, under which a cookie comes.
     mac1: [u8; MAC_LEN],
     cookie: Option<([u8; COOKIE_LEN], Time)>,
+    /// Hellos are said again soon until then.
+    crowded_until: Time,
     /// The job that looks at an answer, and that answer.
     concluding: Option<(u64, Answer)>,
     /// Others, whose turn is to come.
@@ -90,6 +94,7 @@ impl Keyed {
             message: None,
             mac1: [0; MAC_LEN],
             cookie: None,
+            crowded_until: Time::ZERO,
             concluding: None,
             answers: Vec::with_capacity(ANSWERS_MAX),
             stamped_ns: 0,
@@ -227,6 +232,12 @@ impl Requester {
         });
     }
 
+    /// When the Hello that was just sent is said again, if others call in this node's name; `None`: as ever.
+    pub(super) fn crowded_retry(&self, now: Time) -> Option<Time> {
+        let crowded = self.keyed.as_ref().is_some_and(|keyed| now < keyed.crowded_until);
+        crowded.then(|| now + CROWDED_INTERVAL)
+    }
+
     /// Takes an answer to the present Hello, which may be anybody's: what it says counts once it is known to be genuine.
     pub(super) fn keyed_ack(&mut self, ack: HelloAck, frame: &[u8], now: Time) {
         let Some(hello) = self.connection.hello.filter(|_| self.connection.phase().awaits_offer()) else {
@@ -236,6 +247,7 @@ impl Requester {
         if keyed.call.is_none() || ack.hello_nonce != hello.nonce {
             self.shared.counters.dropped_foreign += 1;
             if ack.status == HelloStatus::Cookie && keyed.message.is_some() {
+                keyed.crowded_until = now + CROWDED_FOR;
                 self.timers.arm_by(Timer::Retry, now + CROWDED_INTERVAL);
             }
             return;

@@ -44,9 +44,9 @@ use super::slab::Slab;
 use super::{Retransmission, STREAMS_MAX, WINDOW, infer};
 use crate::Transmit;
 use crate::frame::{
-    BURST_LINES_MAX, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURES, FrameView, HEADER_LEN, LINE_SIZE,
-    Mac, Message, Space, WIRE_OVERHEAD, burst_read_lines_max, burst_write_lines_max, multi_read_lines_max,
-    multi_write_lines_max,
+    BURST_LINES_MAX, Command, FEATURE_JOINT_ACKS, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURES, FrameView,
+    HEADER_LEN, LINE_SIZE, Mac, Message, Space, WIRE_OVERHEAD, burst_read_lines_max, burst_write_lines_max,
+    multi_read_lines_max, multi_write_lines_max,
 };
 use crate::time::Time;
 
@@ -98,6 +98,9 @@ pub struct Requester {
     keyed: Option<Keyed>,
     /// The memory node is not to be spoken with.
     barred: bool,
+    /// The memory node has said, by a handshake of its own key, that this end's key belongs to it no more: seen to at the
+    /// next poll.
+    expelled: bool,
 }
 
 impl Requester {
@@ -131,6 +134,7 @@ impl Requester {
             write_lines_max: 0,
             max_frame_at_first: config.max_frame,
             barred: false,
+            expelled: false,
             config,
         }
     }
@@ -389,7 +393,10 @@ impl Requester {
             return;
         };
         match frame.command() {
-            Some(Command::MultiReadResp | Command::MultiWriteResp) if !self.connection.has(FEATURE_MULTI) => {
+            Some(Command::MultiReadResp) if !self.connection.has(FEATURE_MULTI) => {
+                self.shared.counters.dropped_foreign += 1;
+            }
+            Some(Command::MultiWriteResp) if !self.connection.has(FEATURE_MULTI | FEATURE_JOINT_ACKS) => {
                 self.shared.counters.dropped_foreign += 1;
             }
             Some(

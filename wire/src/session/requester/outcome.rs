@@ -13,7 +13,8 @@ pub enum OpError {
     Fault(FaultStatus),
     /// The memory node has not answered for the session's limit.
     #[error(
-        "the memory node has not answered within the session's limit; check that mn-server runs and the link is up"
+        "the memory node has not answered within the session's limit, or one of the two nodes was revoked; check that mn-server \
+         runs and the link is up, and what `cn-agent sessions` says"
     )]
     SessionDead,
     /// The memory node has come back without the memory's content.

@@ -67,6 +67,8 @@ pub(super) enum Event {
     OtherVersion,
     /// The Hello was answered by a refusal.
     Refused,
+    /// It was answered, by the memory node itself, that this end's key belongs to it no more.
+    Expelled,
     /// The Start was answered.
     Started,
     /// The peer has said Bye.
@@ -108,6 +110,8 @@ pub(super) enum Action {
     TellPeerLeft,
     /// Everything unanswered fails, say that the session is dead; what is being sent goes on.
     TellDeath,
+    /// Everything unanswered fails, say that the session is dead, and send the next Hello at leisure.
+    RestAfterDeath,
     /// Send the next Hello at leisure.
     WaitLong,
     /// Send Start at once, and for so long.
@@ -199,9 +203,11 @@ pub(super) const fn next(phase: Phase, event: Event) -> (Phase, Action) {
         (Reopening(old), Event::Offered) => (Switching(old), Action::Start),
         (Calling | Reopening(_), Event::OtherVersion) => (phase, Action::Call),
         (Calling | Reopening(_), Event::Refused) => (phase, Action::WaitLong),
+        (Calling, Event::Expelled) => (Calling, Action::WaitLong),
+        (Reopening(_), Event::Expelled) => (Calling, Action::RestAfterDeath),
         (
             Closed | Starting | Open | Switching(_) | Closing,
-            Event::Offered | Event::OtherVersion | Event::Refused,
+            Event::Offered | Event::OtherVersion | Event::Refused | Event::Expelled,
         ) => (phase, Action::Nothing),
 
         (Starting | Switching(_), Event::Started) => (Open, Action::Adopt),
@@ -273,7 +279,7 @@ mod tests {
     type Row = &'static [(Phase, Phase, Action)];
 
     /// Every row: what an event does where it does anything. Where a phase is not named, nothing happens.
-    const ROWS: [(Event, Row); 17] = [
+    const ROWS: [(Event, Row); 18] = [
         (Event::Connect, &[(Closed, Calling, Action::Call), (Closing, Reopening(Sound), Action::Call)]),
         (
             Event::Close,
@@ -343,6 +349,15 @@ mod tests {
                 (Reopening(Sound), Reopening(Sound), Action::WaitLong),
                 (Reopening(Suspect), Reopening(Suspect), Action::WaitLong),
                 (Reopening(Leaving), Reopening(Leaving), Action::WaitLong),
+            ],
+        ),
+        (
+            Event::Expelled,
+            &[
+                (Calling, Calling, Action::WaitLong),
+                (Reopening(Sound), Calling, Action::RestAfterDeath),
+                (Reopening(Suspect), Calling, Action::RestAfterDeath),
+                (Reopening(Leaving), Calling, Action::RestAfterDeath),
             ],
         ),
         (
@@ -432,7 +447,13 @@ mod tests {
                 match (phase.has_session(), to.has_session()) {
                     (false, true) => assert_eq!(action, Action::Adopt, "{event:?} in {phase:?}"),
                     (true, false) => assert!(
-                        matches!(action, Action::TellClosed | Action::TellDeath | Action::CallAfterDeath),
+                        matches!(
+                            action,
+                            Action::TellClosed
+                                | Action::TellDeath
+                                | Action::CallAfterDeath
+                                | Action::RestAfterDeath
+                        ),
                         "{event:?} in {phase:?}: nobody is told"
                     ),
                     _ => {}

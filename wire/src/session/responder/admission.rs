@@ -10,11 +10,13 @@ use super::keyed::Answer;
 use super::offers::Offer;
 use super::phase::{Action, Event, Liveness, Phase, next};
 use super::session::{Session, early_buffer_len};
+use super::stream::JOINT_ACKS_MAX;
 use super::{Responder, ResponderEvent, Stream};
 use crate::Transmit;
 use crate::frame::{
-    Aead, Axi, Command, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, Gcm, HEADER_LEN, Hello, HelloAck,
-    HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector, PublicKey, Seal, Space,
+    Aead, Axi, Command, FEATURE_JOINT_ACKS, FEATURE_LONG_BURSTS, FEATURE_MULTI, FEATURE_SHARDS, Gcm,
+    HEADER_LEN, Hello, HelloAck, HelloStatus, Integrity, LINE_SIZE, MAX_FRAME_LIMIT, Mac, Message, PfcVector,
+    PublicKey, Seal, Space,
 };
 use crate::session::framer::{Framer, Identity, Received};
 use crate::session::slab::Slab;
@@ -384,6 +386,7 @@ impl Responder {
             max_frame,
             multi: offer.ack.features & FEATURE_MULTI != 0,
             long_bursts: offer.ack.features & FEATURE_LONG_BURSTS != 0,
+            acks_max: if offer.ack.features & FEATURE_JOINT_ACKS != 0 { JOINT_ACKS_MAX } else { 1 },
             streams: (0..offer.ack.streams).map(|id| Stream::new(id, self.scheme)).collect(),
             buffers: Slab::new(self.config.early_buffers, early_buffer_len(max_frame)),
             counters: ResponderCounters::default(),

@@ -45,7 +45,7 @@ const HANDSHAKES_OF_ONE_MAX: usize = 8;
 const HANDSHAKES_OF_STRANGERS_MAX: usize = 16;
 /// Handshakes that are begun without a cookie: at once, and one each so often. Each costs a fifth of a millisecond of a core.
 const FREE_AT_ONCE: u32 = COOKIE_FROM as u32;
-const FREE_INTERVAL: Duration = Duration::from_millis(4);
+const FREE_INTERVAL: Duration = Duration::from_millis(20);
 /// The same of addresses to which no key belongs.
 const FREE_OF_STRANGERS_AT_ONCE: u32 = HANDSHAKES_OF_STRANGERS_MAX as u32;
 const FREE_OF_STRANGERS_INTERVAL: Duration = Duration::from_millis(20);
@@ -55,7 +55,7 @@ const LOOKS_AT_STRANGERS_INTERVAL: Duration = Duration::from_micros(500);
 /// Cookies that are given: at once, and one each so often. Each is a frame to be sent, and one to be received by whose name
 /// was borrowed; a CN in a flood asks often enough to get one.
 const COOKIES_AT_ONCE: u32 = 64;
-const COOKIE_INTERVAL: Duration = Duration::from_micros(100);
+const COOKIE_INTERVAL: Duration = Duration::from_micros(400);
 /// How long one may be under way: then it was lost.
 const HANDSHAKE_AGE_MAX: Duration = Duration::from_secs(5);
 /// How long it is remembered which Hello of an address was the newest. An older one leads to an offer that nobody can
@@ -295,11 +295,15 @@ impl Responder {
             return None;
         }
         self.event(ResponderEvent::KeyRefused { cn, shown });
-        Some(if shown.is_some() { HelloStatus::NotAllowed } else { HelloStatus::KeyNeeded })
+        Some(match shown {
+            Some(_) if known == Some(PublicKey::NOBODY) => HelloStatus::KeyWithdrawn,
+            Some(_) => HelloStatus::NotAllowed,
+            None => HelloStatus::KeyNeeded,
+        })
     }
 
     /// Ends the sessions of CNs whose key is another by now than the one they have shown, or is known by now where they
-    /// have shown none.
+    /// have shown none. They are told by Bye, and why when they call again.
     #[cold]
     pub fn end_revoked<M: Memory>(&mut self, memory: &mut M, tx: &mut dyn Transmit) {
         if self.keyed.is_none() {
@@ -310,6 +314,8 @@ impl Responder {
             let (cn, owner, key) = (session.cn, session.owner, session.key);
             if memory.key(owner.to_u64()) != key {
                 self.finish_batch(tx);
+                // Twice: nobody here knows of the session afterwards, and who has missed it waits until it suspects something.
+                self.step(index, Event::Dismiss, tx);
                 self.step(index, Event::Dismiss, tx);
                 self.end(index);
                 self.event(ResponderEvent::Revoked(cn));

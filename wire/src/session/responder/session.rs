@@ -54,6 +54,8 @@ pub(super) struct Session {
     pub multi: bool,
     /// Whether burst reads of more lines than an answer carries were agreed on.
     pub long_bursts: bool,
+    /// Writes that one acknowledgement may stand for.
+    pub acks_max: u8,
     pub streams: Vec<Stream>,
     pub buffers: Slab,
     pub counters: ResponderCounters,

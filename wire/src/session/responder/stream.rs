@@ -69,11 +69,18 @@ struct Early {
     len: usize,
 }
 
-/// A write's acknowledgement that leaves with the next frame of its stream, or at the end of the batch (R4).
+/// Writes that one acknowledgement stands for at most, where that was agreed on: few enough that one that is lost does not
+/// cost a window.
+pub(super) const JOINT_ACKS_MAX: u8 = 8;
+
+/// The acknowledgement of a write, or of several of consecutive numbers where that was agreed on, that leaves with the next
+/// frame of its stream, or at the end of the batch (R4).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DueAck {
+    /// The first number.
     seq: u64,
     axi: Axi,
+    writes: u8,
 }
 
 pub(super) struct Stream {
@@ -93,6 +100,8 @@ pub(super) struct Context<'a, M> {
     pub cn: u64,
     pub framer: &'a Framer,
     pub max_frame: usize,
+    /// Writes that one acknowledgement may stand for.
+    pub acks_max: u8,
     pub counters: &'a mut ResponderCounters,
     /// How many more early writes all sessions together may keep.
     pub room: usize,
@@ -154,7 +163,7 @@ impl Stream {
             self.drain_early(buffers, cx);
         }
         if seq == self.expected {
-            self.flush_due(cx.framer, cx.tx);
+            self.flush_due_before(request.op, cx);
             if self.execute(seq, &request, cx) && self.early_count > 0 {
                 // Should another one under this number still wait for room, it is not for a later number.
                 self.forget_early(seq, buffers);
@@ -207,21 +216,39 @@ impl Stream {
         cx: &mut Context<'_, M>,
     ) -> Option<Answered> {
         // The answer's slot first: what is executed is answered.
-        cx.tx.slot(frame_len(HEADER_LEN, cx.framer.seal.len()))?;
+        cx.tx.slot(frame_len(HEADER_LEN + 1, cx.framer.seal.len()))?;
         match cx.memory.write(cx.cn, addr, mask, data) {
             Ok(()) => {
-                self.due = Some(DueAck { seq, axi });
+                match &mut self.due {
+                    Some(due) => due.writes += 1,
+                    None => self.due = Some(DueAck { seq, axi, writes: 1 }),
+                }
                 Some(Answered::Write)
             }
-            Err(status) => fault(cx, self.id, seq, axi, addr, status),
+            Err(status) => {
+                self.flush_due(cx.framer, cx.tx);
+                fault(cx, self.id, seq, axi, addr, status)
+            }
         }
     }
 
     /// Sends the acknowledgement that is due by itself.
     #[inline]
     pub fn flush_due(&mut self, framer: &Framer, tx: &mut dyn Transmit) {
-        if let Some(due) = self.due.take() {
-            framer.send(tx, Space::Stream(self.id), due.seq, due.axi, 0, &Message::WriteResp);
+        if let Some(DueAck { seq, axi, writes }) = self.due.take() {
+            let message =
+                if writes == 1 { Message::WriteResp } else { Message::MultiWriteResp { lines: writes } };
+            framer.send(tx, Space::Stream(self.id), seq, axi, 0, &message);
+        }
+    }
+
+    /// Sends the acknowledgement that is due before the request whose turn it is, unless that one's can join it: what is due
+    /// is of the numbers right before it, as every other answer has it sent.
+    #[inline]
+    fn flush_due_before<M>(&mut self, op: Op, cx: &mut Context<'_, M>) {
+        let writes = matches!(op, Op::Write | Op::BurstWrite { .. });
+        if !(writes && self.due.is_some_and(|due| due.writes < cx.acks_max)) {
+            self.flush_due(cx.framer, cx.tx);
         }
     }
 
@@ -295,6 +322,10 @@ impl Stream {
 
     /// R4: says that request `seq` has come and from where on something is missing.
     fn tell_gap<M: Memory>(&mut self, seq: u64, request: &Request<'_>, cx: &mut Context<'_, M>) {
+        if self.due.is_some_and(|due| due.writes > 1) {
+            // A SackNakAck names one.
+            self.flush_due(cx.framer, cx.tx);
+        }
         let last_in_order = self.expected.wrapping_sub(1) as u16;
         let due = self.due;
         let message = match due {
@@ -312,7 +343,7 @@ impl Stream {
     #[cold]
     fn drain_early<M: Memory>(&mut self, buffers: &mut Slab, cx: &mut Context<'_, M>) {
         while let Some(Early { op, addr, axi, data, len }) = self.early[self.expected as usize % SLOTS] {
-            self.flush_due(cx.framer, cx.tx);
+            self.flush_due_before(op, cx);
             let seq = self.expected;
             let data = if data == NONE { &[][..] } else { buffers.get(data, len) };
             if !self.execute(seq, &Request { op, addr, axi, data }, cx) {
