@@ -30,7 +30,7 @@ need_rust() {
 # The tools that a name stands for: some of what is done here takes several.
 tools_of() {
     case $1 in
-        qemu) echo qemu-system-x86_64 busybox cpio depmod ;;
+        qemu) echo qemu-system-x86_64 qemu-x86_64 busybox cpio depmod ;;
         nbd) echo nbdinfo nbdcopy nbdsh fio qemu-img qemu-io nbd-client mkfs.ext2 ;;
         cxl) echo cxl ndctl daxctl ;;
         chromium) echo chromium chromedriver ;;
@@ -72,6 +72,7 @@ packages_of() {
         # With it, the C compiler that cgo calls.
         go) echo golang-go gcc libc6-dev ;;
         qemu-system-x86_64) echo qemu-system-x86 ;;
+        qemu-x86_64) echo qemu-user ;;
         busybox) echo busybox-static ;;
         cpio) echo cpio ;;
         depmod) echo kmod ;;

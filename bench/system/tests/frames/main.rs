@@ -1,10 +1,12 @@
-//! Frames on cables: the kinds of links, losses, congestion, neighbours that keep to no protocol, and what Wireshark shows.
+//! Frames on cables: the kinds of links, losses, congestion, neighbours that keep to no protocol, processors of other ages,
+//! and what Wireshark shows.
 
 mod congestion;
 mod dissector;
 mod hostile;
 mod links;
 mod loss;
+mod processors;
 mod queues;
 mod udp;
 
@@ -22,6 +24,7 @@ fn main() -> ExitCode {
                 .also_as_nobody(&["mn-server"])
                 .only(&["packet::memory_node_withstands", "packet::compute_node_withstands"]),
             Subject::new("dissector", dissector::tests),
+            Subject::new("processors", processors::tests),
             Subject::new("queues", queues::tests).also_as_nobody(&["mn-server"]),
             Subject::new("over_udp", udp::tests).also_as_nobody(&["mn-server"]),
         ],
