@@ -210,9 +210,12 @@ fn wrong(answer: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("the server answered `{answer}`"))
 }
 
-/// Keys by Zipf's law, scattered so that those wanted often are no neighbours.
+/// Keys by Zipf's law, scattered so that those wanted often are no neighbours: a server keeps in one page what it was given one
+/// after the other.
 struct Zipf {
     below: Vec<f64>,
+    /// The key of each rank: all of them, in no order.
+    key_of: Vec<u32>,
     draw: Random,
 }
 
@@ -223,7 +226,10 @@ impl Zipf {
             sum += (rank as f64).powf(-EXPONENT);
             sum
         };
-        Zipf { below: (1..=keys).map(add).collect(), draw: Random::new(99) }
+        let mut shuffle = Random::new(1986);
+        let mut key_of: Vec<u32> = (0..keys as u32).collect();
+        (1..keys).rev().for_each(|rank| key_of.swap(rank, shuffle.below(rank as u64 + 1) as usize));
+        Zipf { below: (1..=keys).map(add).collect(), key_of, draw: Random::new(99) }
     }
 
     fn draw(&mut self) -> usize {
@@ -231,8 +237,7 @@ impl Zipf {
         let uniform = (self.draw.bits() >> 11) as f64 / (1_u64 << 53) as f64;
         let wanted = uniform * self.below[keys - 1];
         let rank = self.below.partition_point(|below| *below < wanted).min(keys - 1);
-        // A prime that divides no number of keys there is here.
-        rank * 1_000_003 % keys
+        self.key_of[rank] as usize
     }
 }
 
@@ -251,6 +256,18 @@ mod tests {
         let hottest: u32 = counts[..102].iter().sum();
         assert!((55_000..75_000).contains(&hottest), "a tenth of the keys has {hottest}");
         assert!(counts.iter().filter(|count| **count > 0).count() > 1000);
+    }
+
+    /// Nor in steps: what is hot would fill few pages.
+    #[test]
+    fn keys_that_are_wanted_often_are_no_neighbours() {
+        let zipf = Zipf::new(100_000);
+        let mut all = zipf.key_of.clone();
+        all.sort_unstable();
+        assert!(all.iter().enumerate().all(|(at, key)| at == *key as usize), "each key has one rank");
+        // A page has four values or five; the hottest tenth of them would fit 2,200 pages.
+        let pages: std::collections::HashSet<u32> = zipf.key_of[..10_000].iter().map(|key| key / 5).collect();
+        assert!(pages.len() > 7_500, "{}", pages.len());
     }
 
     #[test]

@@ -26,6 +26,9 @@ pub const NEGOTIATION_MAX: Duration = Duration::from_secs(10);
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// What is soon done is spun for; for more than this, sleeping leaves the processor to those who move it.
 const SPIN_BYTES_MAX: u64 = 16 << 10;
+/// Who asked for the next thing so soon after an answer is waited for awake, for a little longer than that: no sleep, and nobody
+/// to wake this thread.
+const NEXT_SOON: Duration = Duration::from_micros(40);
 /// Bytes read from a socket at once that are no payload: some hundred headers.
 const HEADERS: usize = 16 << 10;
 
@@ -76,6 +79,10 @@ struct Connection<'a> {
     progress: Instant,
     /// When the client last asked for something.
     asked: Instant,
+    /// When it was last answered, as long as it has not asked for anything since.
+    answered: Option<Instant>,
+    /// Whether it asked for the last thing soon after an answer.
+    brisk: bool,
     since: Instant,
     wants: Wants,
     /// Whether all was taken that had come when this was last looked at, and nothing has been waited for since.
@@ -112,6 +119,8 @@ pub fn serve(stream: UnixStream, slot: &ClientSlot, shared: &Shared) -> Result<(
         again: now,
         progress: now,
         asked: now,
+        answered: None,
+        brisk: false,
         since: now,
         wants: Wants::Bytes,
         dry: false,
@@ -163,6 +172,9 @@ impl Connection<'_> {
                     self.open()?;
                     self.slot.set_asked();
                     self.asked = Instant::now();
+                    if let Some(answered) = self.answered.take() {
+                        self.brisk = self.asked.duration_since(answered) < NEXT_SOON;
+                    }
                     self.requests.begin(request, &mut self.output);
                 }
                 Step::Payload(_) => {
@@ -385,6 +397,7 @@ impl Connection<'_> {
                     }
                     Sent::Bytes => true,
                 }) {}
+                self.answered = requests.is_empty().then(Instant::now);
                 Ok(true)
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(false),
@@ -406,6 +419,11 @@ impl Connection<'_> {
             return Ok(());
         }
         self.dry = false;
+        if self.brisk && self.answered.is_some_and(|answered| answered.elapsed() < NEXT_SOON) {
+            // It may be on this very CPU.
+            std::thread::yield_now();
+            return Ok(());
+        }
         let mut agent = None;
         if let Some(client) = client {
             client.set_asleep(true);

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use cxloe_daemon::Bound;
 use nix::errno::Errno as OsErrno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{setsockopt, sockopt::SndBuf};
 use tracing::{debug, info, warn};
 
 use super::client_slot::ClientSlots;
@@ -26,6 +27,8 @@ pub use super::shared::Options;
 
 /// How long clients have, once the server is to end, to take the answers that are still due to them.
 const LEAVE_MAX: Duration = Duration::from_secs(3);
+/// Bytes of answers that the kernel may keep for a client that has not taken them yet.
+const ANSWERS_MAX: usize = 1 << 20;
 /// How often the server looks whether it is to end, in milliseconds.
 const LOOK_MS: u8 = 100;
 /// How long the thread of a client that was hung up on may take to end.
@@ -133,6 +136,8 @@ fn next_client(socket: &Bound, shared: &Shared) -> Option<UnixStream> {
 
 /// Starts the thread of a client.
 fn admit(stream: UnixStream, number: u64, shared: &Arc<Shared>) -> io::Result<JoinHandle<()>> {
+    // As large as the kernel lets it be: else an answer of a mebibyte goes in many parts, and for each of them both ends sleep.
+    let _ = setsockopt(&stream, SndBuf, &ANSWERS_MAX);
     let another = stream.try_clone()?;
     let for_thread = Arc::clone(shared);
     // Before the thread is there, so that it cannot leave before it was entered.

@@ -50,6 +50,9 @@ const SPINS_UNDER_WAY: u32 = 128;
 const ABSENCE: Duration = Duration::from_micros(500);
 /// Whoever gives the CPU up and has it back sooner was alone there.
 const YIELD_ALONE: Duration = Duration::from_micros(2);
+/// For how long others are taken to be there who were: the kernel gives the CPU back at once, too, where it thinks that they
+/// have had their share. A program whose page has come would wait until this thread has looked for the next fault in vain.
+const CROWD_STAYS: Duration = Duration::from_millis(1);
 /// How often orders are looked for under load, and clients that end without a word while the thread spins.
 const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest sleep while an operation waits for room in the engine.
@@ -123,6 +126,8 @@ struct Worker {
     /// Whether others ran on this thread's CPU when it gave that up last: where memory is mapped, most likely the program whose
     /// faults it serves.
     crowded: bool,
+    /// Until when that is so, whatever the kernel does.
+    crowded_until: Time,
     /// Whether it has given the CPU up since it had something to do.
     yielded: bool,
     /// Where it runs, if that is its own affair.
@@ -160,7 +165,11 @@ impl Worker {
             if self.yielded {
                 let left = self.clock.now();
                 thread::yield_now();
-                self.crowded = self.clock.now().since(left) > YIELD_ALONE;
+                let back = self.clock.now();
+                if back.since(left) > YIELD_ALONE {
+                    self.crowded_until = back + CROWD_STAYS;
+                }
+                self.crowded = back < self.crowded_until;
             }
             let before = std::mem::replace(&mut now, self.clock.now());
             if now >= self.housekeeping_at || now.since(before) > ABSENCE {

@@ -71,6 +71,7 @@ impl WorkerHandle {
             beside: false,
             told: false,
             crowded: false,
+            crowded_until: Time::ZERO,
             yielded: false,
             placement: Placement::default(),
             seat: None,
