@@ -100,7 +100,7 @@ export function showMemoryNodes(overview, filter, actions) {
   text(byId("memory-nodes-count"), all.length ? `${reachable} of ${all.length} reachable` : "");
   const empty = byId("no-memory-nodes");
   empty.hidden = found.length > 0;
-  const hint = `None yet. One comes with: ${comes("mn-server", "-i INTERFACE --pool-size 16G", "mn-server -i INTERFACE --pool-size 16G")}`;
+  const hint = `None yet. One comes with: ${comes("mn-server", "-i INTERFACE --pool-size 16G", "mn-server -i INTERFACE --pool-size 16G --node-key FILE")}`;
   text(empty, all.length ? "No memory node fits the search." : hint);
   const first = ordered(found, (node) => node.health === "reachable", (node) => node.name).slice(0, shown.memory);
   keyed(byId("memory-nodes"), first, (node) => node.name, (node) => memoryNode(node, actions));
@@ -168,7 +168,7 @@ export function showComputeNodes(overview, filter, actions) {
   text(byId("compute-nodes-count"), all.length ? `${reachable} of ${all.length} reachable` : "");
   const empty = byId("no-compute-nodes");
   empty.hidden = found.length > 0;
-  const hint = `None yet. One comes with: ${comes("cn-agent", "-i INTERFACE", "cn-agent run -i INTERFACE")}`;
+  const hint = `None yet. One comes with: ${comes("cn-agent", "-i INTERFACE", "cn-agent run -i INTERFACE --node-key FILE")}`;
   text(empty, all.length ? "No compute node fits the search." : hint);
   const isWell = (node) => node.health !== "unreachable" && !node.held;
   const first = ordered(found, isWell, nameOf).slice(0, shown.compute);

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use cxloe_daemon::command_line::{Exit, finish, output};
 use cxloe_daemon::metrics::{MetricsError, MetricsListener, MetricsServer, Sample};
+use cxloe_daemon::options::Protection;
 use cxloe_daemon::to_stderr;
 use cxloe_daemon::{Bound, Ending, NodeIdentity, SocketError, StateFile, Supervisor, log, read_key};
 use cxloe_fabric::model::Watermark;
@@ -33,7 +34,7 @@ use cxloe_mn::worker::{WorkerHandle, WorkerOptions, WorkerReport};
 use cxloe_mn_core::service::Service;
 use cxloe_wire::frame::Mac;
 use cxloe_wire::session::{PreSharedKey, ResponderConfig, WINDOW};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 /// Why the node did not start, or did not end well.
 type Failure = Box<dyn std::error::Error>;
@@ -53,7 +54,17 @@ fn main() -> ExitCode {
     if args.print_config {
         return finish("mn-server", output::write(config.to_toml().as_bytes()));
     }
+    let protection = match config.protection() {
+        Ok(protection) => protection,
+        Err(e) => {
+            to_stderr!("mn-server: {e}");
+            return ExitCode::from(Exit::Usage as u8);
+        }
+    };
     let _log = log::start(&config.log, config.log_format);
+    if protection == Protection::Checksum {
+        warn!("--insecure: whoever is at the network reads frames, and may forge them");
+    }
     match run(&config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -83,9 +94,8 @@ fn run(config: &Config) -> Result<(), Failure> {
     let node_key = config.own_key()?;
     let named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
     let ring = KeyRing::open(named, Some(StateFile::at(config.keys_path())?))?;
-    match &node_key {
-        Some(key) => info!(key = %key.public(), "sessions with compute nodes that have keys are sealed"),
-        None => info!("this node has no key: sessions are insecure, or sealed with a pre-shared key"),
+    if let Some(key) = &node_key {
+        info!(key = %key.public(), "sessions with compute nodes that have keys are sealed");
     }
     let mut workers = Vec::new();
     let mut macs: Vec<Mac> = Vec::new();

@@ -287,7 +287,12 @@ impl Worker {
         service.follow_keys(self.link.transmit());
         // Of a single frame too: its line is on its way while the frame is checked and the answer begun.
         self.link.peek(BATCH, &mut |frame| service.prefetch(frame));
+        // One that came alone is answered before anything else is done.
+        let alone = !self.link.holds(2);
         let received = self.link.receive(BATCH, &mut |frame, tx| {
+            if alone {
+                tx.hasten();
+            }
             if echo && echo::is_echo(frame) && whom.includes(frame, service) {
                 replies_left -= echo::answer(frame, own, replies_left, tx);
             } else {

@@ -48,7 +48,7 @@ Options of up:
       --kept               pools are files: what is lent outlives a restart of its memory node
       --mtu <BYTES>        of all interfaces                                [default: 1500]
       --link <KIND>        how daemons exchange frames, as their --link     [default: packet]
-      --wait <STYLE>       what idle daemons do: sleep, adaptive, busy      [default: sleep]
+      --wait <STYLE>       what idle daemons do: sleep, adaptive, busy      [default: adaptive]
       --bin <FOLDER>       where gmm, mn-server and cn-agent are            [default: beside this program, else the PATH]
 
 Options of status, log:
@@ -173,7 +173,7 @@ struct UpArgs {
     #[arg(long, value_name = "KIND", default_value = "packet")]
     link: String,
     /// What idle daemons do
-    #[arg(long, value_name = "STYLE", default_value = "sleep")]
+    #[arg(long, value_name = "STYLE", default_value = "adaptive")]
     wait: String,
     /// Where the programs are
     #[arg(long, value_name = "FOLDER")]

@@ -51,7 +51,7 @@ Examples:
     cxloe-bench quickstart
 
   Between two machines (a manager on 10.0.0.1; on the other one:
-  mn-server -i enp3s0f0 --pool-size 16G --manager https://10.0.0.1:7440 --wait busy --echo):
+  mn-server join https://10.0.0.1:7440 --token \"$TOKEN\" -i enp3s0f0 --pool-size 16G --wait busy --echo):
     cxloe-bench latency   -i enp3s0f0 --manager https://10.0.0.1:7440 --json latency.json
     cxloe-bench bandwidth -i enp3s0f0 --manager https://10.0.0.1:7440 --size 4G --html bandwidth.html
     cxloe-bench verify    -i enp3s0f0 --manager https://10.0.0.1:7440 --size 4G

@@ -41,7 +41,7 @@ pub mod suite;
 pub use copies::{Role, copy_as};
 pub use outcome::{Failed, LIMIT, Outcome, ensure, eventually, within};
 pub use pair::Pair;
-pub use rig::Rig;
+pub use rig::{Rig, plain};
 pub use star::Star;
 pub use suite::{Subject, Test, all_are_run, run};
 

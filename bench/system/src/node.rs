@@ -22,6 +22,7 @@ use nix::sys::signal::Signal;
 
 use crate::cable::{CN_AT, MN_AT, Over};
 use crate::outcome::{LIMIT, Outcome, ensure, eventually};
+use crate::rig::plain;
 
 /// A running `mn-server`.
 pub struct MemoryNode {
@@ -57,17 +58,33 @@ impl MemoryNode {
         folder: &Path,
         more: &[&str],
     ) -> Outcome<MemoryNode> {
+        let program = Command::new(program("mn-server")?);
+        MemoryNode::start_by(program, lab, interface, over, map, folder, more)
+    }
+
+    /// The same, where `command` starts the program.
+    ///
+    /// # Errors
+    /// When it does not, or does not run any more.
+    pub fn start_by(
+        mut command: Command,
+        lab: &Lab,
+        interface: &str,
+        over: impl Into<Over>,
+        map: &[(Mac, u64)],
+        folder: &Path,
+        more: &[&str],
+    ) -> Outcome<MemoryNode> {
         let over = over.into();
         let listed: String =
             map.iter().map(|(cn, bytes)| format!("[[map]]\ncn = \"{cn}\"\nsize = {bytes}\n")).collect();
         let (file, log) = (folder.join("map.toml"), folder.join("mn-server.log"));
         fs::write(&file, listed)?;
-        let mut command = Command::new(program("mn-server")?);
         let pool = map.iter().map(|(_, bytes)| bytes).sum::<u64>().max(32 << 20) + (32 << 20);
         command.args(["-i", interface, "--name", "mn1", "--wait", "adaptive"]);
         command.args(["--pool-size", &pool.to_string()]);
         command.args(["--link", &over.backend.to_string(), "--encap", &over.encap.to_string()]);
-        command.arg("--static-map").arg(&file).args(more);
+        command.arg("--static-map").arg(&file).args(more).args(plain(more));
         command.arg("--data-dir").arg(folder);
         if !more.contains(&"--socket") {
             command.arg("--socket").arg(folder.join("mn-server.sock"));

@@ -14,7 +14,7 @@ pub use crate::command::{failed_with, run, succeeded};
 use crate::lines;
 pub use crate::lines::line;
 pub use crate::outcome::{Failed, LIMIT, Outcome, ensure, eventually};
-use crate::rig::Rig;
+use crate::rig::{Rig, plain};
 pub use crate::text;
 
 /// Silence that ends a session: short, so that tests are.
@@ -131,7 +131,8 @@ impl Pair {
         let manager = self.manager_url();
         let arguments = ["--name", "mn0", "-i", "mn0", "--link", self.link, "--manager", &manager];
         let sizes = ["--pool", &pool, "--pool-size", self.pool_size, "--data-dir", text(self.dir.path())];
-        self.start("mn", "mn", self.command("mn-server", &[&arguments[..], &sizes, more].concat())?)?;
+        let all = [&arguments[..], &sizes, more, plain(more)].concat();
+        self.start("mn", "mn", self.command("mn-server", &all)?)?;
         self.says("mn", "registered with the manager")
     }
 
@@ -142,7 +143,7 @@ impl Pair {
         let usual = ["run", "--name", name, "--link", self.link, "--manager", &manager];
         let places = ["--socket", text(&socket), "--data-dir", text(&data), "--session-timeout", SESSION];
         let interface: &[&str] = if more.contains(&"-i") { &[] } else { &["-i", "cn0"] };
-        [&usual[..], &places, interface, more].concat().into_iter().map(Into::into).collect()
+        [&usual[..], &places, interface, more, plain(more)].concat().into_iter().map(Into::into).collect()
     }
 
     /// Starts the agent and waits until it serves.

@@ -16,6 +16,17 @@ use crate::outcome::{LIMIT, Outcome, ensure, eventually};
 /// How long daemons may take to end with their rig.
 const END_MAX: Duration = Duration::from_secs(2);
 
+/// Options that say something of the keys of a node.
+const OF_KEYS: [&str; 4] = ["--node-key", "--key-file", "--insecure", "--config"];
+
+/// What else a node is told that `options` give no key: a daemon has to be asked for frames that are not sealed.
+pub fn plain(options: &[&str]) -> &'static [&'static str] {
+    match options.iter().any(|option| OF_KEYS.contains(option)) {
+        true => &[],
+        false => &["--insecure"],
+    }
+}
+
 /// Namespaces, a folder, and running daemons. Dropping it ends them, agents first: what they write back needs the memory
 /// nodes.
 pub struct Rig {

@@ -15,7 +15,7 @@ use cxloe_lab::{Lab, compute_node_mac, program};
 use crate::command::run;
 pub use crate::lines::{check, fill, line, verify};
 pub use crate::outcome::{Failed, LIMIT, Outcome, ensure, eventually};
-use crate::rig::Rig;
+use crate::rig::{Rig, plain};
 use crate::text;
 
 /// How long calls of the manager may wait, in milliseconds.
@@ -129,7 +129,7 @@ impl Star {
         let socket = self.path(&format!("{node}.sock"));
         let usual = ["--name", &node, "-i", &node, "--link", "packet", "--manager", self.manager.url()];
         let places = ["--data-dir", text(&data), "--socket", text(&socket), "--prefault", "false"];
-        self.start_daemon(&node, &node, "mn-server", &[&usual[..], &places, options].concat())
+        self.start_daemon(&node, &node, "mn-server", &[&usual[..], &places, options, plain(options)].concat())
     }
 
     /// Starts an agent and waits until it serves.
@@ -150,7 +150,12 @@ impl Star {
         let usual =
             ["run", "--name", &node, "-i", &node, "--link", "packet", "--manager", self.manager.url()];
         let places = ["--data-dir", text(&data), "--socket", text(&socket), "--session-timeout", patience];
-        self.start_daemon(&node, &node, "cn-agent", &[&usual[..], &places, options].concat())?;
+        self.start_daemon(
+            &node,
+            &node,
+            "cn-agent",
+            &[&usual[..], &places, options, plain(options)].concat(),
+        )?;
         self.says(&node, "serving")
     }
 

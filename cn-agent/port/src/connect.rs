@@ -2,14 +2,17 @@
 //! gets a region, and reaches it by a line port in its own process.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use crate::access::{Access, AccessError};
 use crate::access::{Opened, check_sealed};
+use crate::following::{Follower, KeyNews, KeyWatch};
 use crate::manager::Manager;
 use crate::port::{Port, PortError};
 use crate::rate_control::RateControl;
 use crate::renewal::Renewer;
+use crate::signals::Signals;
 use cxloe_cn_core::attach::{AttachError, STREAMS_DEFAULT, Station, StationKeys};
 use cxloe_cn_core::attachments::Attachment;
 use cxloe_cn_core::cache::CacheConfig;
@@ -96,6 +99,9 @@ pub enum ConnectError {
     /// No thread for the certificate.
     #[error("no thread for the certificate can be started: {0}")]
     Renewer(std::io::Error),
+    /// No thread for news of the manager.
+    #[error("no thread for news of the manager can be started: {0}")]
+    Follower(std::io::Error),
     /// No thread for handshakes.
     #[error("no thread for handshakes can be started: {0}")]
     Thread(std::io::Error),
@@ -143,6 +149,8 @@ pub struct Lease {
     temporary: Option<(Name, u64)>,
     /// Keeps the certificate valid for as long.
     _renewer: Option<Renewer>,
+    /// Hears of keys for as long, where sessions have some.
+    follower: Option<Follower>,
 }
 
 /// How long the manager is given to hear that this compute node has gone.
@@ -184,7 +192,7 @@ impl Shards {
         let instance = rand::random();
         let name = |prefix: &str| Name::new(format!("{prefix}-{}", info.mac.to_string().replace(':', "")));
 
-        let registration = RegisterComputeNode {
+        let node = RegisterComputeNode {
             cn_id: own,
             name: name(&options.name)?,
             udp,
@@ -193,7 +201,7 @@ impl Shards {
             instance_id: instance,
             seen: Watermark::default(),
         };
-        let registration = manager.register(&registration)?.registration;
+        let registration = manager.register(&node)?.registration;
         let renewer = identity.map(|(path, file)| Renewer::start(path, file, options.manager.clone()));
         let renewer = renewer.transpose().map_err(ConnectError::Renewer)?;
         let (region, temporary) = match &options.region {
@@ -210,7 +218,7 @@ impl Shards {
                 (made, Some(temporary))
             }
         };
-        let lease = Lease { manager, own, registration, temporary, _renewer: renewer };
+        let mut lease = Lease { manager, own, registration, temporary, _renewer: renewer, follower: None };
         if region.owner != own {
             return Err(ConnectError::NotOurs { region: region.name, owner: region.owner, own });
         }
@@ -230,6 +238,8 @@ impl Shards {
             keys: StationKeys { own: own_key, told: keys_of(&region), ..StationKeys::none(SYSTEM) },
             timing: Timing::default(),
         };
+        let news = Arc::new(KeyNews::default());
+        news.hear(std::slice::from_ref(&region));
         let attachment = Attachment::over_ethernet(region.clone(), HPA, region.size);
         let mut ports = Vec::with_capacity(links.len());
         for (shard, link) in (0..).zip(links) {
@@ -241,13 +251,24 @@ impl Shards {
             }
             station.keys.epoch_ns = epoch_ns(port.clock());
             let now = port.clock().now();
-            if let Some(rates) = &options.rate_control {
-                let signals = rates.apply(port.engine(), &info, options.link.priority.unwrap_or(0), now)?;
-                port.listen(signals);
+            let mut signals = match &options.rate_control {
+                Some(rates) => rates.apply(port.engine(), &info, options.link.priority.unwrap_or(0), now)?,
+                None => Signals::default(),
+            };
+            if station.keys.own.is_some() {
+                signals = signals.with_keys(KeyWatch::new(Arc::clone(&news), station.clone()));
             }
+            port.listen(signals);
             station.attach(port.engine(), &attachment, now)?;
             port.connect(options.timeout)?;
             ports.push(port);
+        }
+        if station.keys.own.is_some() {
+            let manager = Manager::new(&options.manager, &credentials)?;
+            // The key that was made for this run is known by now.
+            let node = RegisterComputeNode { new_key: false, ..node };
+            let follower = Follower::start(manager, node, registration, news);
+            lease.follower = Some(follower.map_err(ConnectError::Follower)?);
         }
         let peer = region.legs.first().and_then(|leg| leg.mac()).map_or(Mac::default(), |mac| Mac(mac.0));
         Ok(Shards { ports, region, hpa: HPA, peer, lease })
@@ -307,6 +328,8 @@ impl Drop for Lease {
                 tracing::warn!(region = %name, %e, "the temporary region is left over");
             }
         }
+        // By hanging up in the midst of its wait; again, lest it was between two.
+        drop(self.follower.take());
         self.hang_up();
     }
 }

@@ -21,12 +21,14 @@
 //! | [`connect`] | becoming a compute node |
 //! | [`access`] | by what it is known to the manager, and what its sessions are sealed with |
 //! | `renewal` | renewing its certificate while it runs |
+//! | `following` | hearing of it while it runs when keys of memory nodes are taken back |
 //! | [`manager`] | the few calls to the manager that this takes |
 //! | [`rate_control`] | how requests are paced, and by which signals |
 //! | [`signals`] | pause signals of an interface |
 
 pub mod access;
 pub mod connect;
+mod following;
 pub mod inline;
 pub mod manager;
 pub mod port;

@@ -223,7 +223,10 @@ impl Port {
         let user = self.next_call();
         loop {
             let now = self.clock.now();
-            match self.engine.read_missed(missed, user, now, self.link.transmit()) {
+            // The books are kept while the request is on its way.
+            let tx = self.link.transmit();
+            tx.hasten();
+            match self.engine.read_missed(missed, user, now, tx) {
                 Ok(Read::Hit(line)) => return Ok(line),
                 Ok(Read::Sent) => break,
                 Err(EngineError::Busy) => self.idle()?,
@@ -247,7 +250,9 @@ impl Port {
         let user = self.next_call();
         loop {
             let now = self.clock.now();
-            match self.engine.write_missed(missed, line, user, now, self.link.transmit()) {
+            let tx = self.link.transmit();
+            tx.hasten();
+            match self.engine.write_missed(missed, line, user, now, tx) {
                 Ok(Write::Done) => {
                     // A victim may have been written back to make room.
                     self.link.flush()?;

@@ -1,7 +1,7 @@
 //! Where pause signals come from, apart from the memory nodes' own Congestion frames: 802.1Qbb frames that reach
-//! this host, and the NIC's count of those it kept to itself.
+//! this host, and the NIC's count of those it kept to itself. And, for programs that follow the manager, what it says of keys.
 //!
-//! Looking costs two loads from memory. The NIC is asked by a thread of its own, as drivers take their time; so that
+//! Looking costs three loads from memory. The NIC is asked by a thread of its own, as drivers take their time; so that
 //! source is coarse: it knows that there were pauses, some milliseconds late.
 
 use std::sync::Arc;
@@ -16,6 +16,8 @@ use cxloe_link::pfc::PfcSocket;
 use cxloe_wire::time::Time;
 
 use cxloe_cn_core::engine::Engine;
+
+use crate::following::KeyWatch;
 
 /// How often the NIC is asked.
 const NIC_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -41,9 +43,15 @@ pub struct Signals {
     config: Option<SignalConfig>,
     pfc: Option<PfcSocket>,
     nic: Option<NicPauses>,
+    keys: Option<Box<KeyWatch>>,
 }
 
 impl Signals {
+    /// The same, and what is said of keys.
+    pub(crate) fn with_keys(self, keys: KeyWatch) -> Signals {
+        Signals { keys: Some(Box::new(keys)), ..self }
+    }
+
     /// Opens all sources there are on the interface. A NIC of whose counters nothing is known is none.
     ///
     /// # Errors
@@ -60,7 +68,7 @@ impl Signals {
                 None
             }
         };
-        Ok(Signals { config: Some(config.clone()), pfc: Some(pfc), nic })
+        Ok(Signals { config: Some(config.clone()), pfc: Some(pfc), nic, keys: None })
     }
 
     /// Opens the sources again, on an interface that was away and may be called otherwise now. Where that fails there
@@ -71,7 +79,7 @@ impl Signals {
         let config = SignalConfig { interface: interface.to_owned(), ..config };
         (self.pfc, self.nic) = (None, None);
         match Signals::open(&config) {
-            Ok(signals) => *self = signals,
+            Ok(signals) => *self = Signals { keys: self.keys.take(), ..signals },
             Err(error) => {
                 tracing::warn!(%error, "pauses of the interface are not listened to");
                 self.config = Some(config);
@@ -84,13 +92,17 @@ impl Signals {
     pub fn poll(&mut self, engine: &mut Engine, now: impl FnOnce() -> Time) {
         let pfc = self.pfc.as_mut().and_then(PfcSocket::receive);
         let nic = self.nic.as_mut().is_some_and(NicPauses::rose);
-        if pfc.is_some() || nic {
+        let keys = self.keys.as_deref_mut().filter(|keys| keys.is_due());
+        if pfc.is_some() || nic || keys.is_some() {
             let now = now();
             if let Some((_, vector)) = pfc {
                 engine.on_pfc(&vector, now);
             }
             if nic {
                 engine.on_nic_pause(now);
+            }
+            if let Some(keys) = keys {
+                keys.tell(engine, now);
             }
         }
     }

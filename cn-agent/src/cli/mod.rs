@@ -27,7 +27,7 @@ use cxloe_daemon::command_line::{Failure, ManArgs, finish, output};
 
 const AFTER_HELP: &str = "\
 Examples:
-  cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440   run the agent on this machine
+  cn-agent run --config /etc/cxloe/cn-agent.toml            run the agent on this machine, once it has joined
   cn-agent list -u                                          regions, sizes for people
   cn-agent list -L                                          logical devices bound to this node
   cn-agent read scratch+0x1000 --lines 2                    two lines of a region

@@ -21,6 +21,7 @@ use cxloe_cxl::HandOver;
 use cxloe_cxl::uevents::UeventMonitor;
 use cxloe_daemon::command_line::{Failure, output};
 use cxloe_daemon::metrics::MetricsListener;
+use cxloe_daemon::options::Protection;
 use cxloe_daemon::{Ending, NodeIdentity, Supervisor, log, read_key};
 use cxloe_fabric::model::{CnId, Mac};
 use cxloe_link::keys::SYSTEM;
@@ -30,7 +31,7 @@ use cxloe_link::{Extras, LinkConfig, join_queues, open_persistent};
 use cxloe_port::signals::Signals;
 use cxloe_wire::session::PreSharedKey;
 use cxloe_wire::time::Time;
-use tracing::info;
+use tracing::{info, warn};
 
 /// Runs the agent until it is told to end.
 ///
@@ -41,7 +42,11 @@ pub fn run(args: &RunArgs) -> Result<(), Failure> {
     if args.print_config {
         return output::write(config.to_toml().as_bytes());
     }
+    let protection = config.protection().map_err(Failure::usage)?;
     let _log = log::start(&config.log, config.log_format);
+    if protection == Protection::Checksum {
+        warn!("--insecure: whoever is at the network reads frames, and may forge them");
+    }
     serve(&config).map_err(Failure::failed)
 }
 
@@ -55,9 +60,6 @@ fn serve(config: &Config) -> Result<(), Box<dyn std::error::Error>> {
     keys.own = config.own_key()?;
     keys.named = config.peer_keys.iter().map(|peer| (peer.mac, peer.key)).collect();
     let public = keys.own.as_ref().map(|key| key.public());
-    if public.is_none() {
-        info!("this node has no key: sessions are insecure, or sealed with a pre-shared key");
-    }
     let link_config = LinkConfig {
         backend: config.backend,
         encap: config.encap,

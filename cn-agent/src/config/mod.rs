@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::Args;
 use cxloe_daemon::metrics::MetricsAddress;
-use cxloe_daemon::options::{self, in_range, wrong};
+use cxloe_daemon::options::{self, Protection, in_range, wrong};
 use cxloe_daemon::{ConfigError, EtherType, LogFormat, PfcTrust, Span, Switch, log, places};
 use cxloe_fabric::model::{ByteSize, Name};
 use cxloe_link::fault::FaultPlan;
@@ -64,17 +64,17 @@ pub struct RunArgs {
 
 const EXAMPLES: &str = "\
 Examples:
-  Reach memory nodes by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit:
-    cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440
+  Reach memory nodes by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit (the token: gmm token create --role cn):
+    cn-agent join https://10.0.0.1:7440 --token \"$TOKEN\" -i enp3s0f0
 
-  The fastest: a spinning worker on CPU 2, PFC class 3, a larger line cache:
-    cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440 --wait busy --cpu 2 --priority 3 --cache-size 256K
+  The fastest, once it has joined: a spinning worker on CPU 2, PFC class 3, a larger line cache:
+    cn-agent run --config /etc/cxloe/cn-agent.toml --wait busy --cpu 2 --priority 3 --cache-size 256K
 
   Serve regions from a CXL device of this machine where one fits:
-    cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440 --backend auto
+    cn-agent run --config /etc/cxloe/cn-agent.toml --backend auto
 
-  Turn a command line into a configuration file, and use it:
-    cn-agent run -i enp3s0f0 --manager https://10.0.0.1:7440 --print-config > cn.toml
+  Turn a file and a command line into a configuration file, and use it:
+    cn-agent run --config /etc/cxloe/cn-agent.toml --wait busy --print-config > cn.toml
     cn-agent run --config cn.toml";
 
 /// Complete and checked options.
@@ -261,6 +261,14 @@ impl Config {
             rekey_every: self.rekey_every,
             ..usual
         }
+    }
+
+    /// What protects the frames of this node's sessions.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unprotected`]: nothing does, and nobody has asked for that.
+    pub fn protection(&self) -> Result<Protection, ConfigError> {
+        options::protection("cn-agent", self.node_key.is_some(), self.key_file.is_some(), self.insecure)
     }
 
     /// This node's key; `None` if it has none, or is to speak without.

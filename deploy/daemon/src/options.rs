@@ -49,6 +49,45 @@ pub enum ConfigError {
         /// What is wrong and what would be right.
         reason: String,
     },
+    /// The node has no key, and nobody has asked for frames without.
+    #[error(
+        "this node has neither joined nor a key, so its frames would not be sealed: have it join (`{program} join URL --token \
+         TOKEN -i INTERFACE`), name a file for its key by --node-key, or go without by --insecure (in the file: insecure = true)"
+    )]
+    Unprotected {
+        /// The node's program.
+        program: &'static str,
+    },
+}
+
+/// What protects the frames of a node's sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Protection {
+    /// A key of the node's own.
+    NodeKey,
+    /// A key that all nodes have.
+    PreShared,
+    /// A checksum, since somebody asked for that.
+    Checksum,
+}
+
+/// What protects the frames of a node of `program` that has a key of its own, or a `pre_shared` one, and is to speak without
+/// its own if it is `insecure`. Nothing is plain unless it is asked for.
+///
+/// # Errors
+/// [`ConfigError::Unprotected`].
+pub fn protection(
+    program: &'static str,
+    node_key: bool,
+    pre_shared: bool,
+    insecure: bool,
+) -> Result<Protection, ConfigError> {
+    match (node_key && !insecure, pre_shared) {
+        (true, _) => Ok(Protection::NodeKey),
+        (false, true) => Ok(Protection::PreShared),
+        (false, false) if insecure => Ok(Protection::Checksum),
+        (false, false) => Err(ConfigError::Unprotected { program }),
+    }
 }
 
 /// The option `field` is wrong for this `reason`, which says what would be right.
@@ -225,5 +264,24 @@ mod tests {
         assert_eq!(node_name(Some("mn0".into()), "node").unwrap().as_str(), "mn0");
         assert!(said(node_name(Some("a b".into()), "node").unwrap_err()).contains("--name"));
         assert!(!node_name(None, "node").unwrap().as_str().is_empty());
+    }
+
+    #[test]
+    fn nothing_is_plain_unless_it_is_asked_for() {
+        let of = |node_key, pre_shared, insecure| protection("mn-server", node_key, pre_shared, insecure);
+        for (has, protected) in [
+            ((true, false, false), Protection::NodeKey),
+            ((true, true, false), Protection::NodeKey),
+            ((false, true, false), Protection::PreShared),
+            ((true, true, true), Protection::PreShared),
+            ((true, false, true), Protection::Checksum),
+            ((false, false, true), Protection::Checksum),
+        ] {
+            assert_eq!(of(has.0, has.1, has.2).unwrap(), protected, "{has:?}");
+        }
+        let error = of(false, false, false).unwrap_err().to_string();
+        for way in ["mn-server join", "--node-key", "--insecure", "insecure = true"] {
+            assert!(error.contains(way), "{error}");
+        }
     }
 }

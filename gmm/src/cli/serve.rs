@@ -136,7 +136,7 @@ struct Settings {
     /// File (TOML) that declares regions and quotas
     #[arg(long, env = "CXLOE_GMM_FABRIC", value_name = "FILE")]
     fabric: Option<PathBuf>,
-    /// Name under which a browser may change something, besides addresses and this machine's own; several, separated by commas
+    /// Name under which a browser may ask for something, besides addresses and this machine's own; several, separated by commas
     #[arg(long, env = "CXLOE_GMM_ALLOW_HOST", value_name = "NAME", value_delimiter = ',')]
     allow_host: Option<Vec<String>>,
     /// Connections served at a time, half of them from one peer [default: 8192]

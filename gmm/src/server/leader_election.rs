@@ -9,7 +9,7 @@ use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::HeaderValue;
-use axum::http::header::{AUTHORIZATION, LOCATION, ORIGIN, RETRY_AFTER};
+use axum::http::header::{AUTHORIZATION, HOST, LOCATION, ORIGIN, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tower_service::Service;
@@ -130,7 +130,8 @@ impl LeaderElection {
 
 async fn answer(State(election): State<LeaderElection>, request: Request) -> Response {
     let crowded = request.extensions().get::<Crowded>().is_some();
-    let answer = match origin::check(request.method(), request.headers(), &election.names) {
+    let plain = matches!(request.extensions().get::<Peer>(), Some(Peer::Tcp(_)));
+    let answer = match origin::check(request.method(), request.headers(), &election.names, plain) {
         Ok(()) if crowded => {
             let error = "too many requests of people and programs are being answered; a part of the connections is for nodes";
             let hint = "ask again in a moment, or raise --connections-max";
@@ -139,8 +140,9 @@ async fn answer(State(election): State<LeaderElection>, request: Request) -> Res
         Ok(()) => answer_as(election.role(), request).await,
         Err(refused) => {
             if let (ErrorCode::ForeignOrigin, Some(core)) = (refused.0.code, election.core()) {
-                let origin =
-                    request.headers().get(ORIGIN).and_then(|origin| origin.to_str().ok()).unwrap_or("?");
+                let headers = request.headers();
+                let origin = headers.get(ORIGIN).or_else(|| headers.get(HOST));
+                let origin = origin.and_then(|origin| origin.to_str().ok()).unwrap_or("?");
                 let who = format!("a page of {}", origin.chars().take(ORIGIN_CHARS_MAX).collect::<String>());
                 let path: String = request.uri().path().chars().take(ORIGIN_CHARS_MAX).collect();
                 core.refused(who, format!("{} {path}", request.method()));

@@ -3,7 +3,9 @@
 //! another origin may not without being allowed to, and no origin but this manager's own may ask for it.
 //!
 //! A page can also lead its own name to the manager's address. Its requests then come from the same origin, under a name
-//! that is not this manager's: from browsers, only names are taken that are known to be.
+//! that is not this manager's: from browsers, only names are taken that are known to be. Over TLS such a page gets no
+//! further than the certificate, which is for other names. Without TLS it could read, and a request that reads does not say
+//! whether a browser sends it: so nobody reads under another name there.
 
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderName, ORIGIN};
 use axum::http::{HeaderMap, Method, Uri};
@@ -14,14 +16,23 @@ use cxloe_fabric::api::ErrorCode;
 /// What browsers say of where a request comes from.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
+/// Where this machine looks names up.
+const RESOLVER: &str = "/etc/resolv.conf";
+
 /// The names under which browsers may change something.
 #[derive(Debug, Clone, Default)]
 pub struct HostNames(Vec<String>);
 
 impl HostNames {
-    /// This machine's own name, those that are `allowed`, and that of the URL under which the manager says it is reached.
+    /// This machine's own name, alone and in the domains that it looks names up in, those that are `allowed`, and that of
+    /// the URL under which the manager says it is reached.
     pub fn new(allowed: &[String], advertised: Option<&str>) -> Self {
-        let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let resolver = std::fs::read_to_string(RESOLVER).unwrap_or_default();
+        let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+        let own = host.into_iter().flat_map(|host| {
+            let full: Vec<_> = domains(&resolver).map(|domain| format!("{host}.{domain}")).collect();
+            full.into_iter().chain([host])
+        });
         let advertised = advertised.and_then(|url| url.parse::<Uri>().ok()?.host().map(str::to_owned));
         let names = allowed.iter().cloned().chain(own).chain(advertised);
         Self(names.map(|name| name.to_ascii_lowercase()).collect())
@@ -32,31 +43,38 @@ impl HostNames {
         let host = host.to_ascii_lowercase();
         let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok();
         let local = host == "localhost" || host.ends_with(".localhost");
-        // A machine's name is often short where its users write it with its domain.
-        let named = |name: &String| {
-            host == *name
-                || host
-                    .strip_prefix(name.as_str())
-                    .is_some_and(|rest| rest.starts_with('.') && !name.contains('.'))
-        };
-        address || local || self.0.iter().any(named)
+        address || local || self.0.contains(&host)
     }
 }
 
-/// Refuses a request that would change something and may be a foreign page's.
+/// The domains of a resolver's configuration (resolv.conf): a machine's name is often short where its users write it with its
+/// domain.
+fn domains(resolver: &str) -> impl Iterator<Item = &str> {
+    let lines = resolver.lines().map(str::split_whitespace);
+    let named =
+        lines.filter_map(|mut words| matches!(words.next(), Some("search" | "domain")).then_some(words));
+    named.flatten().map(|domain| domain.trim_matches('.')).filter(|domain| !domain.is_empty())
+}
+
+/// Refuses a request that may be a foreign page's, and would change something; or, of a connection without TLS (`plain`),
+/// that would read under a name that is not this manager's.
 ///
 /// # Errors
 /// `foreign_origin` and `not_json`.
-pub fn check(method: &Method, headers: &HeaderMap, names: &HostNames) -> Result<(), ApiError> {
-    if [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {
-        return Ok(());
-    }
+pub fn check(method: &Method, headers: &HeaderMap, names: &HostNames, plain: bool) -> Result<(), ApiError> {
     let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or("?").to_owned());
     let foreign = |what: String| {
-        let hint = "a page of another origin may change nothing here; under a name of its own, the manager is started with \
+        let hint = "a page of another origin may do nothing here; under a name of its own, the manager is started with \
                     --allow-host NAME";
         Err(ApiError::new(ErrorCode::ForeignOrigin, format!("this request comes {what}"), hint))
     };
+    let unknown =
+        |host: &str| foreign(format!("to {host:?}, which is not known to be a name of this manager"));
+    if [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) {
+        let mut hosts = headers.get_all(HOST).iter().map(|host| host.to_str().unwrap_or("?"));
+        let other = hosts.find(|host| plain && !names.has(without_port(host)));
+        return other.map_or(Ok(()), unknown);
+    }
     if let Some(site) = text(&SEC_FETCH_SITE).filter(|site| site != "same-origin" && site != "none") {
         return foreign(format!("from another site ({SEC_FETCH_SITE}: {site})"));
     }
@@ -68,7 +86,7 @@ pub fn check(method: &Method, headers: &HeaderMap, names: &HostNames) -> Result<
             return foreign(format!("from {origin:?}, and this is {host:?}"));
         }
         if !names.has(without_port(&host)) {
-            return foreign(format!("to {host:?}, which is not known to be a name of this manager"));
+            return unknown(&host);
         }
     }
     let json = text(&CONTENT_TYPE).is_some_and(|kind| {
@@ -98,12 +116,16 @@ mod tests {
     use super::*;
 
     fn refused(method: &Method, headers: &[(&str, &str)]) -> Option<ErrorCode> {
-        let names = HostNames(vec!["gmm".into(), "fabric.example".into()]);
+        asked(method, headers, false)
+    }
+
+    fn asked(method: &Method, headers: &[(&str, &str)], plain: bool) -> Option<ErrorCode> {
+        let names = HostNames(vec!["gmm".into(), "gmm.lab".into(), "fabric.example".into()]);
         let mut map = HeaderMap::new();
         for (name, value) in headers {
             map.append(name.parse::<HeaderName>().unwrap(), value.parse().unwrap());
         }
-        check(method, &map, &names).err().map(|error| error.0.code)
+        check(method, &map, &names, plain).err().map(|error| error.0.code)
     }
 
     const JSON: (&str, &str) = ("content-type", "application/json");
@@ -129,6 +151,7 @@ mod tests {
             ("http://evil.example", "evil.example"),
             ("http://evil.example:7440", "evil.example:7440"),
             ("http://gmm.evil.example", "gmm:7440"),
+            ("http://gmm.evil.example", "gmm.evil.example"),
             ("http://notgmm", "notgmm"),
             ("null", "gmm"),
             ("http://gmm", "gmm:7440"),
@@ -160,5 +183,37 @@ mod tests {
         }
         let twice = [("origin", "http://gmm"), ("origin", "http://evil.example"), host, JSON];
         assert_eq!(refused(&Method::POST, &twice), foreign);
+    }
+
+    #[test]
+    fn without_tls_nobody_reads_under_a_name_that_is_led_here() {
+        let own =
+            ["10.0.0.1:7440", "[::1]:7440", "localhost:7440", "GMM:7440", "gmm.lab:7440", "fabric.example"];
+        for method in [Method::GET, Method::HEAD, Method::OPTIONS] {
+            for host in own {
+                assert_eq!(asked(&method, &[("host", host)], true), None, "{host}");
+            }
+            for host in
+                ["evil.example", "evil.example:7440", "gmmm", "gmm.evil.example", "10.0.0.1.evil.example", ""]
+            {
+                let answer = asked(&method, &[("host", host)], true);
+                assert_eq!(answer, Some(ErrorCode::ForeignOrigin), "{host:?}");
+                assert_eq!(
+                    asked(&method, &[("host", host)], false),
+                    None,
+                    "the certificate is for other names"
+                );
+            }
+            let twice = [("host", "gmm"), ("host", "evil.example")];
+            assert_eq!(asked(&method, &twice, true), Some(ErrorCode::ForeignOrigin));
+            assert_eq!(asked(&method, &[], true), None, "no browser leaves it out");
+        }
+    }
+
+    #[test]
+    fn a_machine_has_its_name_in_the_domains_that_it_looks_in() {
+        let resolver =
+            "# search none\nnameserver 10.0.0.53\nsearch lab. rack7.lab\ndomain example\nsearch .\n";
+        assert_eq!(domains(resolver).collect::<Vec<_>>(), ["lab", "rack7.lab", "example"]);
     }
 }

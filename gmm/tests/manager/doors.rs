@@ -15,6 +15,7 @@ use cxloe_fabric::{Client, ClientError};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
 use reqwest::{Method, StatusCode};
 use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// The manager, and the way to it of an administrator on its machine.
 struct Rig {
@@ -447,6 +448,16 @@ async fn without_tls_nobody_is_let_in_by_accident() {
     assert!(open.log().contains("--insecure"), "{}", open.log());
     assert!(open.client().health().await.unwrap().insecure);
     assert!(!rig.admin.health().await.unwrap().insecure);
+    // A page that leads its own name here reads nothing.
+    let address = open.url.trim_start_matches("http://");
+    for (host, status) in [(address, "200"), ("evil.example:7440", "403"), ("localhost", "200")] {
+        let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let request = format!("GET /v1/regions HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{host}: {answer}");
+    }
 }
 
 #[tokio::test]

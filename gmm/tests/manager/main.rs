@@ -7,6 +7,7 @@ mod common;
 mod crash;
 mod doors;
 mod doors_etcd;
+mod events;
 mod fm_doors;
 mod fm_manager;
 mod leader;

@@ -430,7 +430,8 @@ async fn a_half_sent_request_does_not_keep_others_out() {
     let mut first = tokio::net::TcpStream::connect(&address).await.unwrap();
     first.write_all(b"GET /v1/hea").await.unwrap();
     assert_eq!(served.client().health().await.unwrap().status, "ok");
-    first.write_all(b"lth HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await.unwrap();
+    let rest = format!("lth HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
+    first.write_all(rest.as_bytes()).await.unwrap();
     let mut answer = String::new();
     first.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use cxloe_daemon::metrics::MetricsAddress;
-use cxloe_daemon::options::{self, in_range, wrong};
+use cxloe_daemon::options::{self, Protection, in_range, wrong};
 use cxloe_daemon::{ConfigError, CpuList, EtherType, LogFormat, Span, log, places};
 use cxloe_fabric::model::DeviceKind;
 use cxloe_link::fault::FaultPlan;
@@ -63,24 +63,25 @@ pub struct Cli {
 /// Command lines to start from.
 pub const EXAMPLES: &str = "\
 Examples:
-  Lend 16 GiB by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit:
-    mn-server -i enp3s0f0 --pool-size 16G --manager https://10.0.0.1:7440
+  Lend 16 GiB by the interface enp3s0f0, as the manager on 10.0.0.1 sees fit (the token: gmm token create --role mn):
+    mn-server join https://10.0.0.1:7440 --token \"$TOKEN\" -i enp3s0f0 --pool-size 16G
 
-  The fastest: huge pages, two spinning workers on CPUs 2 and 3, PFC class 3:
+  The fastest, once it has joined: huge pages, two spinning workers on CPUs 2 and 3, PFC class 3:
     echo 8200 > /proc/sys/vm/nr_hugepages
-    mn-server -i enp3s0f0 --pool huge2m --pool-size 16G --workers 2 --cpus 2,3 --wait busy \\
-              --priority 3 --manager https://10.0.0.1:7440
+    mn-server --config /etc/cxloe/mn-server.toml --pool huge2m --pool-size 16G --workers 2 --cpus 2,3 \\
+              --wait busy --priority 3
 
   A pool in a file, whose content outlives restarts:
-    mn-server -i enp3s0f0 --pool file:/srv/pool --pool-size 64G --manager https://10.0.0.1:7440
+    mn-server --config /etc/cxloe/mn-server.toml --pool file:/srv/pool --pool-size 64G
 
-  Turn a command line into a configuration file, and use it:
-    mn-server -i enp3s0f0 --pool-size 16G --manager https://10.0.0.1:7440 --print-config > mn.toml
+  Turn a file and a command line into a configuration file, and use it:
+    mn-server --config /etc/cxloe/mn-server.toml --wait busy --print-config > mn.toml
     mn-server --config mn.toml
 
-  Without a manager, 1 GiB for one compute node:
+  Without a manager, 1 GiB for one compute node, whose key `cn-agent key` prints there:
     printf '[[map]]\\ncn = \"02:00:00:00:00:01\"\\nbase = 0\\nsize = \"1GiB\"\\n' > map.toml
-    mn-server -i enp3s0f0 --pool-size 4G --static-map map.toml";
+    mn-server -i enp3s0f0 --pool-size 4G --static-map map.toml --node-key mn.key \\
+              --peer-key 02:00:00:00:00:01=\"$KEY\"";
 
 /// Complete and checked options.
 #[derive(Clone, Debug)]
@@ -332,6 +333,14 @@ impl Config {
             class: self.priority.unwrap_or(0),
             ..CongestionConfig::default()
         }
+    }
+
+    /// What protects the frames of this node's sessions.
+    ///
+    /// # Errors
+    /// [`ConfigError::Unprotected`]: nothing does, and nobody has asked for that.
+    pub fn protection(&self) -> Result<Protection, ConfigError> {
+        options::protection("mn-server", self.node_key.is_some(), self.key_file.is_some(), self.insecure)
     }
 
     /// This node's key; `None` if it has none, or is to speak without.

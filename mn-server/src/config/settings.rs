@@ -131,7 +131,8 @@ pub struct Settings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer_key: Option<Vec<PeerKey>>,
 
-    /// Speak without keys, although there is a --node-key: for laboratories, and for measuring
+    /// Speak without keys, also if there is a --node-key: for laboratories, and for measuring. A node that has no key and is
+    /// not told this does not start
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Link")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub insecure: Option<bool>,

@@ -22,6 +22,8 @@ struct Case {
     before: fn(&Lab, &Path) -> Outcome,
     /// Whether the program runs with the rights of the test.
     with_rights: bool,
+    /// Whether it is told to go without keys.
+    insecure: bool,
     exit: i32,
     /// What the message must have: what, on what, what to do.
     says: &'static [&'static str],
@@ -36,6 +38,7 @@ const NODE: Case = Case {
     arguments: "",
     before: NOTHING,
     with_rights: true,
+    insecure: true,
     exit: 1,
     says: &[],
 };
@@ -137,6 +140,23 @@ const CASES: &[Case] = &[
         ..NODE
     },
     Case {
+        name: "no_key",
+        arguments: "-i mn0 --pool-size 4M --static-map DIR/map.toml --data-dir DIR",
+        insecure: false,
+        exit: 2,
+        says: &["would not be sealed", "mn-server join URL", "--node-key", "--insecure"],
+        ..NODE
+    },
+    Case {
+        name: "no_key",
+        program: "cn-agent",
+        arguments: "run -i mn0 --manager http://127.0.0.1:7440 --data-dir DIR --socket DIR/agent.sock",
+        insecure: false,
+        exit: 2,
+        says: &["would not be sealed", "cn-agent join URL", "--node-key", "--insecure"],
+        ..NODE
+    },
+    Case {
         name: "data_folder_not_writable",
         arguments: "-i mn0 --pool-size 4M --static-map DIR/map.toml --data-dir /proc/nowhere",
         says: &["/proc/nowhere", "--data-dir"],
@@ -186,6 +206,7 @@ fn check(case: &Case) -> Outcome {
     let mut command = if case.with_rights { Command::new(path) } else { without_rights(&path) };
     let here = folder.path().to_string_lossy();
     command.args(case.arguments.split(' ').map(|word| word.replace("DIR", &here)));
+    command.args(case.insecure.then_some("--insecure"));
     refuses(&lab, command, case.exit, case.says)
 }
 
@@ -222,7 +243,7 @@ fn manager_unreachable() -> Outcome {
     let log = folder.path().join("log");
     let mut command = Command::new(program("mn-server")?);
     command.args(["-i", "mn0", "--link", "packet", "--pool-size", "4M", "--name", "mn1"]);
-    command.args(["--manager", "http://127.0.0.1:7440", "--data-dir"]).arg(folder.path());
+    command.args(["--insecure", "--manager", "http://127.0.0.1:7440", "--data-dir"]).arg(folder.path());
     Process::log_to(&mut command, &log)?;
     let mut node = lab.spawn("mn", command)?;
     let said = || fs::read_to_string(&log).unwrap_or_default();

@@ -163,7 +163,7 @@ fn the_socket_is_one_nodes() -> Outcome {
     let log = folder.join("second.log");
     let mut command = Command::new(program("mn-server")?);
     command
-        .args(["-i", "mn0", "--pool-size", "4M", "--name", "mn2", "--static-map"])
+        .args(["-i", "mn0", "--pool-size", "4M", "--name", "mn2", "--insecure", "--static-map"])
         .arg(folder.join("map.toml"));
     command.arg("--data-dir").arg(folder.join("second")).arg("--socket").arg(&socket);
     Process::log_to(&mut command, &log)?;

@@ -17,7 +17,7 @@ fn main() -> ExitCode {
         &[
             Subject::new("agent", agent::tests),
             Subject::new("inspect", inspect::tests).also_as_nobody(&["mn-server"]),
-            Subject::new("errors", errors::tests).also_as_nobody(&["mn-server", "gmm"]),
+            Subject::new("errors", errors::tests).also_as_nobody(&["mn-server", "cn-agent", "gmm"]),
             Subject::new("c_library", c_library::tests),
             Subject::new("cxl", cxl::tests),
             Subject::new("nbd", nbd::tests),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use rustls::ClientConfig;
 
+use super::cut::Cut;
 use super::place::Place;
 
 /// The longest answer in bytes: that about the largest region there can be.
@@ -21,6 +22,8 @@ pub struct Request<'a> {
     pub body: Option<Vec<u8>>,
     /// How long the answer may take.
     pub patience: Duration,
+    /// What may end it sooner.
+    pub cut: &'a Cut,
 }
 
 /// What a request shows of who asks.
@@ -85,7 +88,8 @@ impl Answer {
 /// Sends a request as HTTP/1.0: the connection's end is the answer's.
 pub fn send(place: &Place, request: &Request<'_>, shown: &Shown) -> Sent {
     let until = Instant::now() + request.patience;
-    let mut stream = match place.connect(&shown.tls) {
+    let connected = place.connect(&shown.tls).and_then(|stream| request.cut.watch(&*stream).map(|()| stream));
+    let mut stream = match connected {
         Ok(stream) => stream,
         Err(error) => return Sent::Unreached(error),
     };

@@ -5,6 +5,7 @@
 //! Where there are several managers, a call goes to the one that leads: to where a manager points that does not, and to the
 //! next one where nobody answers. A call that changes something is not made twice.
 
+mod cut;
 mod http;
 mod place;
 
@@ -22,6 +23,7 @@ use cxloe_fabric::trust::Credentials;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub(crate) use cut::Cut;
 use http::{Answer, Request, Sent, Shown, send};
 use place::Place;
 
@@ -44,6 +46,8 @@ pub struct Manager {
     shown: Shown,
     /// Which of them answered last.
     current: Cell<usize>,
+    /// Ends its calls early.
+    cut: Cut,
 }
 
 impl Manager {
@@ -56,7 +60,12 @@ impl Manager {
         let places = urls.split(',').map(|url| Place::parse(url.trim())).collect::<Result<_, _>>()?;
         let token = credentials.token.as_ref().map(|token| token.reveal());
         let shown = Shown { tls: Arc::new(credentials.tls()), token };
-        Ok(Manager { urls: urls.to_owned(), places, shown, current: Cell::new(0) })
+        Ok(Manager { urls: urls.to_owned(), places, shown, current: Cell::new(0), cut: Cut::default() })
+    }
+
+    /// What ends the call that is under way, and all later ones, from another thread.
+    pub(crate) fn cut(&self) -> Cut {
+        self.cut.clone()
     }
 
     /// Registers a compute node.
@@ -147,7 +156,7 @@ impl Manager {
     ) -> Result<Vec<u8>, ClientError> {
         let body = body.map(serde_json::to_vec).transpose();
         let body = body.map_err(|error| self.protocol(asked, error.to_string()))?;
-        let request = Request { method, path, body, patience };
+        let request = Request { method, path, body, patience, cut: &self.cut };
         let (place, answer) = self.ask(&request).map_err(|reason| ClientError::Unreachable {
             url: self.urls.clone(),
             asked: asked.to_owned(),

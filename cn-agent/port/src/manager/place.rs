@@ -2,7 +2,7 @@
 //! trusts the authority that it has joined under.
 
 use std::io::{self, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{Shutdown, TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -38,12 +38,38 @@ pub enum Place {
 pub trait Stream: Read + Write {
     /// How long one read or write may take from here on.
     fn set_patience(&self, patience: Duration) -> io::Result<()>;
+    /// What ends it from another thread.
+    fn ending(&self) -> io::Result<Ending>;
+}
+
+/// Ends a stream.
+#[derive(Debug)]
+pub enum Ending {
+    /// Of this socket.
+    Unix(UnixStream),
+    /// Of this connection.
+    Tcp(TcpStream),
+}
+
+impl Ending {
+    /// Nothing comes and nothing goes any more: whoever waits for it hears of that.
+    pub fn now(&self) {
+        // One that has ended is what is wanted.
+        let _ = match self {
+            Ending::Unix(stream) => stream.shutdown(Shutdown::Both),
+            Ending::Tcp(stream) => stream.shutdown(Shutdown::Both),
+        };
+    }
 }
 
 impl Stream for TcpStream {
     fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.set_read_timeout(Some(patience))?;
         self.set_write_timeout(Some(patience))
+    }
+
+    fn ending(&self) -> io::Result<Ending> {
+        Ok(Ending::Tcp(self.try_clone()?))
     }
 }
 
@@ -52,11 +78,19 @@ impl Stream for UnixStream {
         self.set_read_timeout(Some(patience))?;
         self.set_write_timeout(Some(patience))
     }
+
+    fn ending(&self) -> io::Result<Ending> {
+        Ok(Ending::Unix(self.try_clone()?))
+    }
 }
 
 impl Stream for StreamOwned<ClientConnection, TcpStream> {
     fn set_patience(&self, patience: Duration) -> io::Result<()> {
         self.sock.set_patience(patience)
+    }
+
+    fn ending(&self) -> io::Result<Ending> {
+        self.sock.ending()
     }
 }
 

@@ -12,7 +12,7 @@ use clap::Args;
 use cxloe_client::client::{self, ClientError};
 use cxloe_client::message::{Counters, Session};
 use cxloe_cn::config::{Config, RunArgs, Settings};
-use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options, judge_protection};
 use cxloe_daemon::doctor::machine::{Machine, Use};
 use cxloe_daemon::doctor::nic::{Demand, Nic};
 use cxloe_daemon::doctor::permissions::{Process, Xdp};
@@ -97,6 +97,7 @@ fn examine(config: &Config, host: &Host, process: &Process) -> Vec<Check> {
         checks.extend(process.judge_links("cn-agent", xdp(config.backend), 1));
         checks.extend(nic.judge(&demand(config.backend, spinning, config.priority)));
     }
+    checks.push(judge_protection(config.protection()));
     checks.extend(config.key_file.as_deref().map(|path| secret("key", path)));
     checks.push(folder_for_files("state", &config.data_dir, 1 << 20, "--data-dir"));
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::NodeIdentity;
 use crate::doctor::{Check, Group};
+use crate::options::{ConfigError, Protection};
 
 use cxloe_fabric::api::{ManagerHealth, MemoryNodeStatus};
 use cxloe_fabric::model::human_bytes;
@@ -31,6 +32,22 @@ pub fn judge_options(from: Option<&Path>, error: Option<String>) -> Check {
             let advice =
                 if rest.is_empty() { "change that; --help names all options".to_owned() } else { rest };
             Check::fail(group, name, first, advice)
+        }
+    }
+}
+
+/// The check that frames are sealed, or that somebody has asked for less.
+pub fn judge_protection(protection: Result<Protection, ConfigError>) -> Check {
+    let (group, name) = (Group::Configuration, "frames");
+    match protection {
+        Ok(Protection::NodeKey) => Check::ok(group, name, "sealed by the node's key"),
+        Ok(Protection::PreShared) => Check::ok(group, name, "sealed by the pre-shared key"),
+        Ok(Protection::Checksum) => {
+            let advice = "have the node join, and leave insecure out, unless this is a laboratory";
+            Check::warn(group, name, "not sealed (insecure)", advice)
+        }
+        Err(error) => {
+            Check::fail(group, name, "not sealed, and nobody has asked for that", error.to_string())
         }
     }
 }

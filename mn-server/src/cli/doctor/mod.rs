@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options};
+use cxloe_daemon::command_line::doctor::{Asked, installed_config, judge_options, judge_protection};
 use cxloe_daemon::doctor::machine::{Machine, Use};
 use cxloe_daemon::doctor::nic::{Demand, Nic};
 use cxloe_daemon::doctor::permissions::{Process, Xdp};
@@ -100,6 +100,7 @@ fn examine(config: &Config, try_link: bool) -> Vec<Check> {
         checks.extend(process.judge_links("mn-server", xdp(config.backend), u64::from(config.workers)));
         checks.extend(nic.judge(&demand(config.workers, config.backend, spinning, config.priority)));
     }
+    checks.push(judge_protection(config.protection()));
     checks.extend(config.key_file.as_deref().map(|path| secret("key", path)));
     checks.push(folder_for_files("state", &config.data_dir, 1 << 20, "--data-dir"));
 

@@ -11,9 +11,11 @@ use cxloe_lab::program;
 use cxloe_link::wait::WaitStyle;
 use cxloe_link::{Backend, Extras, LinkConfig};
 use cxloe_port::connect::{Access, ConnectOptions, Connected};
+use cxloe_port::inline::{InlineOptions, InlineRegion};
 use cxloe_system::command::{output, succeeded};
-use cxloe_system::outcome::{LIMIT, Outcome, ensure};
+use cxloe_system::outcome::{LIMIT, Outcome, ensure, eventually};
 use cxloe_system::text;
+use nix::sys::signal::Signal;
 
 use super::{CN, Doors};
 
@@ -31,14 +33,9 @@ fn join_without_an_agent(doors: &Doors) -> Outcome<PathBuf> {
     Ok(data)
 }
 
-/// With certificates of three seconds: after four, the one that it began with is refused by everybody.
-pub fn a_program_keeps_its_certificate_for_as_long_as_it_runs() -> Outcome {
-    let doors = Doors::certifying_for(Some(3))?;
-    doors.join_mn()?;
-    let data = join_without_an_agent(&doors)?;
-    let identity = data.join("cn-cn0.identity");
-    let before = std::fs::read_to_string(&identity)?;
-    let options = ConnectOptions {
+/// What a program of this machine connects with, where its interface has joined, to a region of its own.
+fn member(doors: &Doors, data: PathBuf) -> ConnectOptions {
+    ConnectOptions {
         name: "long".into(),
         link: LinkConfig { backend: Backend::Packet, ..LinkConfig::new("cn0") },
         extras: Extras::default(),
@@ -51,7 +48,73 @@ pub fn a_program_keeps_its_certificate_for_as_long_as_it_runs() -> Outcome {
         granularity: Granularity::PAGE,
         timeout: LIMIT,
         rate_control: None,
+    }
+}
+
+/// A memory node that is revoked goes on answering, for all its compute nodes know: those whose manager has taken its key
+/// back do not ask it any more.
+pub fn programs_hear_that_a_memory_node_was_revoked() -> Outcome {
+    // Its pool is plain memory, and it starts again.
+    cxloe_lab::expect_error("the memory node has lost its content");
+    cxloe_lab::expect_error("has taken the key of memory node");
+    let doors = Doors::new()?;
+    doors.join_mn()?;
+    let options = member(&doors, join_without_an_agent(&doors)?);
+    let (gmm, manager) = (program("gmm")?, doors.manager_url());
+    let words = |error: &dyn std::fmt::Display| error.to_string();
+    let revoke = || {
+        let mut gmm = Command::new(&gmm);
+        gmm.args(["--manager", &manager, "revoke", "mn0"]).env_remove("CXLOE_TOKEN");
+        let revoked = gmm.status().map_err(|e| words(&e))?;
+        revoked.success().then_some(()).ok_or_else(|| revoked.to_string())
     };
+
+    // A line port: reads fail.
+    doors.lab.enter("cn", || -> Result<(), String> {
+        let Connected { mut port, hpa, lease, .. } = Connected::open(&options).map_err(|e| words(&e))?;
+        port.write(hpa, &[7; 64]).map_err(|e| words(&e))?;
+        revoke()?;
+        eventually("reads are refused", || port.read(hpa).err()).map_err(|e| format!("{e:?}"))?;
+        drop(lease);
+        Ok(())
+    })??;
+    doors.end("mn0", Signal::SIGTERM)?;
+    doors.join_mn()?;
+
+    // An inline mapping: what is written stays here.
+    doors.lab.enter("cn", || -> Result<(), String> {
+        let Connected { port, region, hpa, lease, .. } = Connected::open(&options).map_err(|e| words(&e))?;
+        let inline = InlineOptions { lost_wait: Duration::ZERO, ..InlineOptions::default() };
+        let mapped = InlineRegion::map(port, hpa, region.size, inline).map_err(|e| words(&e))?;
+        // Another one each time: what is as the memory node has it is not written back.
+        let mut value = 0_u8;
+        let mut write = || {
+            value = value.wrapping_add(1);
+            // SAFETY: the first byte of a mapping that lives, and of which no reference is held.
+            unsafe { mapped.as_ptr().write_volatile(value) }
+        };
+        write();
+        mapped.flush().map_err(|e| words(&e))?;
+        revoke()?;
+        eventually("nothing is written back", || {
+            write();
+            mapped.flush().err()
+        })
+        .map_err(|e| format!("{e:?}"))?;
+        drop((mapped, lease));
+        Ok(())
+    })??;
+    Ok(())
+}
+
+/// With certificates of three seconds: after four, the one that it began with is refused by everybody.
+pub fn a_program_keeps_its_certificate_for_as_long_as_it_runs() -> Outcome {
+    let doors = Doors::certifying_for(Some(3))?;
+    doors.join_mn()?;
+    let data = join_without_an_agent(&doors)?;
+    let identity = data.join("cn-cn0.identity");
+    let before = std::fs::read_to_string(&identity)?;
+    let options = member(&doors, data);
     doors.lab.enter("cn", || -> Result<(), String> {
         let connected = Connected::open(&options).map_err(|error| error.to_string())?;
         std::thread::sleep(Duration::from_secs(4));

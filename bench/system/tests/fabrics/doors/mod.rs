@@ -24,6 +24,7 @@ pub fn tests(_: Standing) -> Vec<Test> {
         join::a_node_that_is_revoked_is_out_until_it_joins_again,
         member::programs_with_a_link_of_their_own_join_over_tls,
         member::a_program_keeps_its_certificate_for_as_long_as_it_runs,
+        member::programs_hear_that_a_memory_node_was_revoked,
         neighbour::a_neighbour_comes_in_with_a_valid_token_only,
         neighbour::a_viewer_changes_nothing,
     ]

@@ -53,7 +53,7 @@ pub fn the_page_shows_the_fabric_as_it_changes() -> Outcome {
     let browser = page(&rig)?;
     browser.shows(
         "#no-memory-nodes",
-        &format!("mn-server -i INTERFACE --pool-size 16G --manager http://{ADDRESS}"),
+        &format!("mn-server -i INTERFACE --pool-size 16G --node-key FILE --manager http://{ADDRESS}"),
     )?;
     browser.shows("#no-regions", "gmm create-region")?;
 

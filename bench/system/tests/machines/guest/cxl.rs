@@ -45,7 +45,7 @@ pub fn device_serves_what_fits() -> Outcome {
 
         # Nobody says a word about it, and then it dies.
         kill -KILL $(pidof cn-agent)
-        $agent run --name cn0 -i cn0 --link packet --wait sleep --manager $CXLOE_MANAGER --socket $CXLOE_AGENT \
+        $agent run --name cn0 -i cn0 --link packet --wait sleep --manager $CXLOE_MANAGER --insecure --socket $CXLOE_AGENT \
             --data-dir $FABRIC/agent --backend auto >$FABRIC/agent.2.log 2>&1 &
         until_true 60 $agent read second
         $agent read second --lines 1024 --raw | cmp - /run/image

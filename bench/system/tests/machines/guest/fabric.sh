@@ -33,9 +33,9 @@ fabric() {
         >"$FABRIC/gmm.log" 2>&1 &
     until_true 60 "$programs/gmm" --manager "$CXLOE_MANAGER" status || return
     ip netns exec mn "$programs/mn-server" --name mn0 -i mn0 --link packet --wait sleep --manager "$CXLOE_MANAGER" \
-        --pool anon --pool-size "${POOL:-$size}" --data-dir "$FABRIC" >"$FABRIC/mn.log" 2>&1 &
+        --insecure --pool anon --pool-size "${POOL:-$size}" --data-dir "$FABRIC" >"$FABRIC/mn.log" 2>&1 &
     "$programs/cn-agent" run --name cn0 -i cn0 --link packet --wait sleep --manager "$CXLOE_MANAGER" \
-        --socket "$CXLOE_AGENT" --data-dir "$FABRIC/agent" "$@" >"$FABRIC/agent.log" 2>&1 &
+        --insecure --socket "$CXLOE_AGENT" --data-dir "$FABRIC/agent" "$@" >"$FABRIC/agent.log" 2>&1 &
     until_true 60 grep -q 'registered with the manager' "$FABRIC/mn.log" || return
     until_true 60 "$programs/gmm" --manager "$CXLOE_MANAGER" create-region -s "$size" --owner 02:00:00:00:00:01 scratch &&
         until_true 60 "$programs/cn-agent" read scratch

@@ -17,7 +17,7 @@ fn fabric(bytes: &str) -> Outcome<Pair> {
     let manager = rig.manager_url();
     let mut command = Command::new(program("mn-server")?);
     command.args(["--name", "mn0", "-i", "mn0", "--link", "packet", "--manager", &manager, "--pool", "anon"]);
-    command.args(["--pool-size", bytes, "--data-dir"]).arg(rig.dir.path());
+    command.args(["--insecure", "--pool-size", bytes, "--data-dir"]).arg(rig.dir.path());
     rig.start("mn", "mn", command)?;
     rig.says("mn", "registered with the manager")?;
     rig.start_agent(&[])?;

@@ -135,7 +135,7 @@ pub fn the_memory_node_tells_its_supervisor() -> Outcome {
     let supervisor = Supervisor::at(&socket)?;
     let (manager, data) = (rig.manager_url(), rig.path("data").display().to_string());
     let usual = ["-i", "mn0", "--link", "packet", "--workers", "2", "--pool-size", "32M"];
-    let places = ["--manager", &manager, "--data-dir", &data];
+    let places = ["--manager", &manager, "--data-dir", &data, "--insecure"];
     let mn = start(&rig, "mn", "mn-server", &socket, &[&usual[..], &places].concat())?;
     life(&supervisor, mn, "worker-1", "serving 32", "worker 1 has not come by")
 }

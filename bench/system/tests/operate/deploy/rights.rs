@@ -88,7 +88,7 @@ pub fn the_rights_of_the_units_suffice() -> Outcome {
     let ask =
         |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);
     eventually("the manager answers", || ask(&["status"]).ok()).map_err(|_| logged("gmm"))?;
-    let usual = ["--wait", "sleep", "--manager", &manager, "--data-dir", &path("data")];
+    let usual = ["--wait", "sleep", "--manager", &manager, "--data-dir", &path("data"), "--insecure"];
     let node = ["-i", "mn0", "--name", "mn0", "--pool-size", "128M", "--socket", &path("mn.sock")];
     let mn = start("mn", "mn-server", &[&node[..], &usual].concat())?;
     eventually("the memory node registers", || saying(&log("mn-server"), "registered"))

@@ -87,7 +87,7 @@ pub fn units_allow_the_system_calls_that_are_made() -> Outcome {
     let ask =
         |arguments: &[&str]| succeeded(run("gmm", &[&["--manager", &manager], arguments].concat(), None)?);
     eventually("the manager answers", || ask(&["status"]).ok())?;
-    let usual = ["--wait", "sleep", "--manager", &manager, "--data-dir", &path("data")];
+    let usual = ["--wait", "sleep", "--manager", &manager, "--data-dir", &path("data"), "--insecure"];
     let node = ["-i", "mn0", "--name", "mn0", "--pool-size", "32M", "--socket", &path("mn.sock")];
     let mn = traced("mn", "mn-server", &[&node[..], &usual].concat())?;
     eventually("the memory node registers", || saying(Path::new(&path("mn-server.log")), "registered"))
