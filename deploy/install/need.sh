@@ -47,8 +47,8 @@ tools_of() {
 # Whether a tool is here. An ordinary user's PATH often lacks the folders of the administration tools.
 is_here() {
     case $1 in
-        # A library, which programs look for in these places.
-        libclang) ls /usr/lib/*/libclang[-.]*so* /usr/lib/llvm-*/lib/libclang[-.]*so* /usr/lib*/libclang[-.]*so* 2>/dev/null | grep -q . ;;
+        # A library, which programs look for in these places; libclang-cpp is another, and may be there alone.
+        libclang) ls /usr/lib/*/libclang[-.]*so* /usr/lib/llvm-*/lib/libclang[-.]*so* /usr/lib*/libclang[-.]*so* 2>/dev/null | grep -qv libclang-cpp ;;
         # For the system's own Python, where another comes first as well.
         numpy) /usr/bin/python3 -c 'import numpy' 2>/dev/null || python3 -c 'import numpy' 2>/dev/null ;;
         *) PATH="$PATH:/usr/sbin:/sbin" command -v "$1" >/dev/null ;;
