@@ -23,7 +23,7 @@ pub enum Region {
     ByAgent(Mapping),
     /// Its threads do.
     Inline {
-        region: InlineRegion,
+        region: Box<InlineRegion>,
         /// Gives this compute node's place back.
         lease: Lease,
     },
@@ -78,7 +78,7 @@ impl Region {
         };
         let Connected { port, region, hpa, lease, .. } = Connected::open(&connect).map_err(words)?;
         let region = InlineRegion::map(port, hpa, region.size, options.inline()).map_err(words)?;
-        Ok(Region::Inline { region, lease })
+        Ok(Region::Inline { region: Box::new(region), lease })
     }
 
     pub fn address(&self) -> *mut u8 {
