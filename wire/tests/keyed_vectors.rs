@@ -30,7 +30,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The handshake: Hello, HelloAck, Start.
+/// The handshake: Hello, HelloAck, Start, StartAck.
 fn handshake() -> (Pair, Vec<Vec<u8>>) {
     let cn = Arc::new(NodeKey::from_bytes([0x11; 32]));
     let mn = Arc::new(NodeKey::from_bytes([0x22; 32]));
@@ -57,7 +57,9 @@ fn handshake() -> (Pair, Vec<Vec<u8>>) {
     p.compute();
     p.poll();
     let start = p.take_up().pop().unwrap();
-    (p, vec![hello, ack, start])
+    p.deliver_up([&start]);
+    let start_ack = p.take_down().pop().unwrap();
+    (p, vec![hello, ack, start, start_ack])
 }
 
 fn document() -> String {
@@ -68,7 +70,7 @@ fn document() -> String {
 fn the_documents_handshake_is_this_one() {
     let (_, frames) = handshake();
     let document = document();
-    for (name, frame) in ["Hello", "HelloAck", "Start"].into_iter().zip(&frames) {
+    for (name, frame) in ["Hello", "HelloAck", "Start", "StartAck"].into_iter().zip(&frames) {
         let bytes = hex(frame);
         assert!(document.contains(&bytes), "PROTOCOL.md has other bytes for {name} than\n{bytes}");
     }

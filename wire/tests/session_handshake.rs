@@ -209,6 +209,9 @@ fn sealed_sessions_and_keys_that_do_not_match() {
         assert!(!p.requester.is_open());
         assert_eq!(p.events(), [refused(HelloStatus::Integrity)], "{cn:?} {mn:?}");
         assert_eq!(p.responder.sessions(), 0);
+        if cn.is_none() != mn.is_none() {
+            assert_eq!(p.offer.unwrap().status, HelloStatus::Integrity, "the memory node says so itself");
+        }
     }
 }
 

@@ -361,6 +361,38 @@ fn one_address_and_strangers_have_few_handshakes() {
     p.connect();
 }
 
+/// Whoever receives what is sent to an address has cookies for as many Hellos as it likes, and eight handshakes at once.
+#[test]
+fn one_address_has_eight_handshakes_with_cookies() {
+    let caller =
+        |seed: u64| Pair::with(RequesterConfig { seed: (1_000 + seed).into(), ..keyed_cn() }, keyed_mn());
+    let mut callers: Vec<_> = (0..40).map(caller).collect();
+    let mut p = keyed();
+    let hellos: Vec<_> = callers.iter_mut().map(hello_of).collect();
+    p.deliver_up(&hellos);
+    let cookies = p.take_down();
+    assert_eq!((cookies.len(), cookies[0].len()), (36, COOKIE_FRAME_LEN));
+    p.pass(MS);
+    for (caller, cookie) in callers[4..].iter_mut().zip(&cookies) {
+        caller.deliver_down([cookie]);
+        caller.poll();
+        let hello = caller.take_up().pop().expect("a Hello with a cookie");
+        assert_ne!(hello[MAC2_AT..], [0; HELLO_FRAME_LEN - MAC2_AT]);
+        p.deliver_up([&hello]);
+    }
+    assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 8);
+    assert_eq!(p.responder.totals().dropped_full, 32);
+}
+
+#[test]
+fn a_hello_that_comes_twice_is_computed_once() {
+    let mut p = keyed();
+    let hello = hello_of(&mut p);
+    p.deliver_up([&hello, &hello]);
+    p.deliver_up([&hello]);
+    assert_eq!(std::iter::from_fn(|| p.responder.poll_handshake()).count(), 1);
+}
+
 /// Who forges Hellos in the name of an address has the memory node compute a few a second, however many there are.
 #[test]
 fn a_flood_in_its_name_is_computed_now_and_then_only() {

@@ -149,3 +149,34 @@ pub(crate) fn open_cookie(
         .ok()
         .map(|()| cookie)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NEIGHBOUR: Mac = Mac([2, 0, 0, 0, 0, 9]);
+    const CN: Mac = Mac([2, 0, 0, 0, 0, 2]);
+    const MN_KEY: PublicKey = PublicKey([3; 32]);
+
+    #[test]
+    fn a_cookie_is_for_one_address_and_some_minutes() {
+        let mut nonces = Nonces::new(7.into());
+        let mut cookies = Cookies::new(&MN_KEY, &mut nonces);
+        let (hello, mac1) = ([5; 193], [6; MAC_LEN]);
+        let now = Time::ZERO + COOKIE_AGE;
+        let sealed = cookies.give(CN, &mac1, now, &mut nonces);
+        assert_eq!(open_cookie(&MN_KEY, &sealed, &[0; MAC_LEN]), None, "another Hello's");
+        assert_eq!(open_cookie(&PublicKey([4; 32]), &sealed, &mac1), None, "another memory node's");
+        let cookie = open_cookie(&MN_KEY, &sealed, &mac1).expect("a cookie");
+        let mac2 = mac_of_cookie(&cookie, &hello);
+        let mut accept =
+            |from, hello: &[u8], mac2: &[u8], now| cookies.accept(from, hello, mac2, now, &mut nonces);
+        assert!(accept(CN, &hello, &mac2, now));
+        assert!(!accept(NEIGHBOUR, &hello, &mac2, now));
+        assert!(!accept(CN, &hello[1..], &mac2, now));
+        assert!(!accept(CN, &hello, &[1; MAC_LEN], now));
+        assert!(!accept(CN, &hello, &[0; MAC_LEN], now), "none");
+        assert!(accept(CN, &hello, &mac2, now + COOKIE_AGE), "the secret before");
+        assert!(!accept(CN, &hello, &mac2, now + 2 * COOKIE_AGE));
+    }
+}

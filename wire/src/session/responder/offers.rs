@@ -105,3 +105,60 @@ impl Offers {
         self.0.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{HelloStatus, Integrity, Seal};
+    use crate::session::framer::Identity;
+
+    fn offer(number: u32, guest: bool) -> Offer {
+        let [a, b, c, d] = number.to_be_bytes();
+        let id = Identity { own: Mac([2, 0, 0, 0, 0, 1]), peer: Mac([2, 1, a, b, c, d]), ethertype: 0x88b5 };
+        let hello = Hello {
+            version: 1,
+            features: 0,
+            nonce: 1,
+            instance: 1,
+            streams: 1,
+            max_frame: 1500,
+            integrity: Integrity::Plain,
+            shard: 0,
+            owner: Mac::default(),
+        };
+        let ack = HelloAck {
+            hello_nonce: 1,
+            version_min: 1,
+            version_max: 1,
+            features: 0,
+            session: 1,
+            nonce: 1,
+            window: 1,
+            streams: 1,
+            max_frame: 1500,
+            incarnation: 1,
+            integrity: Integrity::Plain,
+            status: HelloStatus::Ok,
+        };
+        let framer = Framer::at_mn(id, Seal::Plain { session: 1 });
+        Offer { offered_at: Time::ZERO, guest, hello, ack, keyed: None, framer }
+    }
+
+    #[test]
+    fn room_is_bounded_and_taken_from_ones_own_kind() {
+        let mut offers = Offers::new();
+        for _ in 0..3 * OFFERS_PER_CN {
+            offers.add(offer(0, false));
+        }
+        assert_eq!(offers.0.len(), OFFERS_PER_CN);
+        for number in 1..=3 * GUEST_OFFERS_MAX as u32 {
+            offers.add(offer(number, true));
+        }
+        assert_eq!(offers.0.len(), OFFERS_PER_CN + GUEST_OFFERS_MAX);
+        for number in 1_000..3_000 {
+            offers.add(offer(number, false));
+        }
+        assert_eq!(offers.0.len(), OFFERS_MAX);
+        assert!(!offers.0.iter().any(|offer| offer.guest), "guests go first");
+    }
+}
