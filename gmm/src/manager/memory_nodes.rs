@@ -170,7 +170,7 @@ impl Manager {
         self.put(Change::MemoryNode(node.clone()));
         self.progress.remove(&name);
         if let Some(before) = known.as_ref().filter(|known| known.instance_id != instance_id) {
-            self.former.add(&name, before.instance_id);
+            self.former.add(&name, before.instance_id, self.now_ms);
         }
         if known.as_ref().is_none_or(|known| known.incarnation != incarnation) {
             self.orphans_lost(&name);
@@ -238,7 +238,7 @@ impl Manager {
         if attached && known.instance_id != new.instance_id {
             return Err(ManagerError::InUse { who: format!("memory node {}", new.name) });
         }
-        if self.former.has(&new.name, new.instance_id) {
+        if self.former.has(&new.name, new.instance_id, self.now_ms) {
             return Err(ManagerError::Succeeded { who: format!("memory node {}", new.name) });
         }
         self.check_geometry(new, known)

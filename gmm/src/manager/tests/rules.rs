@@ -219,6 +219,25 @@ fn a_process_that_has_a_successor_is_not_believed() {
     fabric.register(0).unwrap();
 }
 
+/// Their registrations may have arrived the other way round: the process that is there must not be refused for ever.
+#[test]
+fn a_process_that_only_seems_to_have_a_successor_is_believed_in_time() {
+    let mut fabric = Fabric::new(&[8]);
+    let hang_up = |fabric: &Fabric| {
+        Command::HungUp(liveness::NodeKey::Memory(name("mn0")), fabric.nodes[0].registration)
+    };
+    fabric.apply(hang_up(&fabric)).unwrap();
+    let present = fabric.nodes[0].instance_id;
+    fabric.nodes[0].instance_id = present + 1;
+    fabric.register(0).unwrap();
+    fabric.apply(hang_up(&fabric)).unwrap();
+    fabric.nodes[0].instance_id = present;
+    fabric.now_ms += former::REFUSED_MS - 1;
+    assert_eq!(fabric.register(0).unwrap_err().code(), ErrorCode::NameInUse);
+    fabric.now_ms += 1;
+    fabric.register(0).unwrap();
+}
+
 #[test]
 fn a_node_that_refuses_ends_the_region_with_its_reason() {
     let mut fabric = Fabric::new(&[8, 7]);
