@@ -16,7 +16,8 @@ const FORMER_MAX: usize = 16;
 /// How long a process is refused that has a successor, milliseconds: nothing that it said before is under way for longer.
 pub(super) const REFUSED_MS: u64 = 2_000;
 
-/// Their `instance_id`s and since when they have successors, the latest last. Not part of the state: nothing that was said to one manager reaches another.
+/// Their `instance_id`s and since when they have successors, milliseconds, the latest last. Not part of the state: nothing that
+/// was said to one manager reaches another.
 #[derive(Debug, Default)]
 pub(super) struct Former(BTreeMap<Name, VecDeque<(u64, u64)>>);
 
