@@ -352,7 +352,7 @@ impl ManagerError {
                                    forgotten within the node time-out"
                     .into()
             }
-            Self::Succeeded { .. } => "end one of the two; the one that is to serve is restarted".into(),
+            Self::Succeeded { .. } => "end one of the two; the other is taken two seconds later".into(),
             Self::Taken { .. } => "give each node a name and addresses of its own".into(),
             Self::NotRegistered { .. } => "register again".into(),
             Self::Stale { .. } => {
