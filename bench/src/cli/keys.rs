@@ -37,9 +37,13 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 10)]
     connections: u32,
 
-    /// How long the session that is there reads in each turn, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 700)]
-    reading_ms: u64,
+    /// Times in each turn that the session that is there reads beside a flood to nobody, then beside the flood
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    pairs: u32,
+
+    /// How long it reads each time, in milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 100)]
+    slice_ms: u64,
 
     /// From one change of keys to the next, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 50)]
@@ -83,23 +87,27 @@ pub fn run(args: &Args, interrupt: &Interrupt) -> Result<(), Failure> {
             rate: args.hellos,
             rounds: args.rounds,
             connections: args.connections,
-            reading: Duration::from_millis(args.reading_ms),
+            pairs: args.pairs,
+            slice: Duration::from_millis(args.slice_ms),
         };
         floods = under_floods(&site, &plan, interrupt)?;
         to_stdout!(
-            "flood                                    Hellos/s  connect p50    p99      max ms   reads/s   of elsewhere"
+            "flood                                    Hellos/s  connect p50    p99      max ms   reads/s   beside the same to nobody"
         );
         for of in &floods {
             let sent = of.hellos_per_s.iter().sum::<f64>() / of.hellos_per_s.len().max(1) as f64;
             let ms = |us: f64| us / 1e3;
             to_stdout!(
-                "{:<40} {sent:>9.0} {:>11.2} {:>8.2} {:>9.2} {:>9.0} {:>10.3}",
+                "{:<40} {sent:>9.0} {:>11.2} {:>8.2} {:>9.2} {:>9.0}   {:.3} ({:.3} to {:.3}), in all {:.3}",
                 of.flood.words(),
                 ms(of.connect.p50_us),
                 ms(of.connect.p99_us),
                 ms(of.connect.max_us),
                 of.reads_median_per_s,
-                of.reads_over_elsewhere
+                of.reads_over_elsewhere.median,
+                of.reads_over_elsewhere.quarter,
+                of.reads_over_elsewhere.three_quarters,
+                of.reads_over_elsewhere.of_sums
             );
         }
     }

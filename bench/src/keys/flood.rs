@@ -1,7 +1,7 @@
 //! A station that sends forged Hellos at a rate.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,15 @@ impl Kind {
     /// All of them.
     pub const ALL: [Kind; 5] =
         [Kind::None, Kind::Elsewhere, Kind::WrongMac1, Kind::Strangers, Kind::InItsName];
+
+    /// Where it goes.
+    pub fn aim(self) -> Aim {
+        match self {
+            Kind::None => Aim::Paused,
+            Kind::Elsewhere => Aim::Nobody,
+            Kind::WrongMac1 | Kind::Strangers | Kind::InItsName => Aim::MemoryNode,
+        }
+    }
 
     /// In words.
     pub fn words(self) -> &'static str {
@@ -121,37 +130,60 @@ pub fn hellos(kind: Kind, mn: PublicKey) -> Result<Vec<Vec<u8>>, KeysError> {
         let from = if kind == Kind::InItsName { CN } else { invented };
         let mut frame = hello((from, MN), mn, &own, number)?;
         match kind {
-            Kind::Elsewhere => frame[..6].copy_from_slice(&NOBODY.0),
             Kind::WrongMac1 => frame[MAC1_AT] ^= 1,
-            Kind::None | Kind::Strangers | Kind::InItsName => {}
+            Kind::None | Kind::Elsewhere | Kind::Strangers | Kind::InItsName => {}
         }
         Ok(frame)
     };
     (0..DIFFERENT).map(one).collect()
 }
 
+/// Where a flood goes at the moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Aim {
+    /// Nowhere: it pauses.
+    Paused,
+    /// To an address that nobody has: the same frames but for six bytes.
+    Nobody,
+    /// To the memory node.
+    MemoryNode,
+}
+
+/// What a flood and who started it have in common.
+#[derive(Default)]
+struct Shared {
+    stop: AtomicBool,
+    /// An [`Aim`].
+    aim: AtomicU8,
+    sent: AtomicU64,
+}
+
 /// A flood that goes on until it is ended.
 pub struct Flood {
-    stop: Arc<AtomicBool>,
-    sent: Arc<AtomicU64>,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<(), KeysError>>>,
     started: Instant,
 }
 
 impl Flood {
-    /// Begins to send `hellos` by turns, `rate` a second; none of [`Kind::None`].
+    /// Begins to send `hellos` by turns, `rate` a second, to nobody at first.
     ///
     /// # Errors
     /// No link.
-    pub fn start(site: &Site, kind: Kind, hellos: &[Vec<u8>], rate: u64) -> Result<Flood, KeysError> {
-        let (stop, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let mut thread = None;
-        if kind != Kind::None {
-            let mut link = site.enter(|| open(&site.link()))??;
-            let (stop, sent, hellos) = (Arc::clone(&stop), Arc::clone(&sent), hellos.to_vec());
-            thread = Some(std::thread::spawn(move || flood(&mut *link, &hellos, rate, &stop, &sent)));
-        }
-        Ok(Flood { stop, sent, thread, started: Instant::now() })
+    pub fn start(site: &Site, hellos: &[Vec<u8>], rate: u64) -> Result<Flood, KeysError> {
+        let shared = Arc::new(Shared::default());
+        let mut link = site.enter(|| open(&site.link()))??;
+        let (its, hellos) = (Arc::clone(&shared), hellos.to_vec());
+        let thread = Some(std::thread::spawn(move || flood(&mut *link, &hellos, rate, &its)));
+        let flood = Flood { shared, thread, started: Instant::now() };
+        flood.aim(Aim::Nobody);
+        Ok(flood)
+    }
+
+    /// Sends them somewhere else from now on.
+    pub fn aim(&self, aim: Aim) {
+        self.shared.aim.store(aim as u8, Ordering::Relaxed);
     }
 
     /// Ends it; how many were sent a second.
@@ -159,8 +191,9 @@ impl Flood {
     /// # Errors
     /// What ended it before.
     pub fn end(mut self) -> Result<f64, KeysError> {
-        let rate = self.sent.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64();
-        self.stop.store(true, Ordering::Relaxed);
+        let sent = self.shared.sent.load(Ordering::Relaxed);
+        let rate = sent as f64 / self.started.elapsed().as_secs_f64();
+        self.shared.stop.store(true, Ordering::Relaxed);
         match self.thread.take().map(JoinHandle::join) {
             None => Ok(0.0),
             Some(Ok(ended)) => ended.map(|()| rate),
@@ -171,30 +204,31 @@ impl Flood {
 
 impl Drop for Flood {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
+        self.shared.stop.store(true, Ordering::Relaxed);
     }
 }
 
-fn flood(
-    link: &mut dyn Link,
-    hellos: &[Vec<u8>],
-    rate: u64,
-    stop: &AtomicBool,
-    sent: &AtomicU64,
-) -> Result<(), KeysError> {
+fn flood(link: &mut dyn Link, hellos: &[Vec<u8>], rate: u64, shared: &Shared) -> Result<(), KeysError> {
     let (started, mut done) = (Instant::now(), 0_u64);
-    while !stop.load(Ordering::Relaxed) {
+    while !shared.stop.load(Ordering::Relaxed) {
         // What was missed is not made up for without an end: a tenth of a second's worth.
         let due = (started.elapsed().as_nanos() as u64).saturating_mul(rate) / 1_000_000_000;
         done = done.max(due.saturating_sub(rate / 10));
+        let aim = shared.aim.load(Ordering::Relaxed);
+        if aim == Aim::Paused as u8 {
+            done = due;
+        }
         while done < due {
             let hello = &hellos[(done % hellos.len() as u64) as usize];
             let tx = link.transmit();
             let Some(slot) = tx.slot(hello.len()) else { break };
             slot.copy_from_slice(hello);
+            if aim == Aim::Nobody as u8 {
+                slot[..6].copy_from_slice(&NOBODY.0);
+            }
             tx.commit();
             done += 1;
-            sent.fetch_add(1, Ordering::Relaxed);
+            shared.sent.fetch_add(1, Ordering::Relaxed);
         }
         link.flush()?;
         // Answers to the names that are used here are nobody's.
