@@ -20,6 +20,7 @@ pub fn memory_node(index: u32) -> RegisterMemoryNode {
         extent_bytes: EXTENT,
         incarnation: 1,
         instance_id: 1 + u64::from(index),
+        started_ms: 0,
         mtu: 1500,
         seen: Watermark::default(),
     }

@@ -115,6 +115,10 @@ pub struct RegisterMemoryNode {
     pub incarnation: u64,
     /// Random, chosen at the daemon's start: tells a restart from a second daemon under the same name.
     pub instance_id: u64,
+    /// When the daemon started, milliseconds since the Unix epoch by its own clock; 0 if it does not say. Tells which of two
+    /// processes is the later one.
+    #[serde(default)]
+    pub started_ms: u64,
     /// The MTU of its ports in bytes.
     pub mtu: u32,
     /// How far the manager had come that the node followed last, kept on disk; a manager whose store does not contain that

@@ -147,6 +147,7 @@ impl Manager {
             extent_bytes,
             incarnation,
             instance_id,
+            started_ms,
             mtu,
             seen: _,
         } = register;
@@ -161,6 +162,7 @@ impl Manager {
             extent_bytes,
             incarnation,
             instance_id,
+            started_ms,
             mtu,
             registration: self.next_registration(),
             health: Health::Reachable,
@@ -169,8 +171,8 @@ impl Manager {
         };
         self.put(Change::MemoryNode(node.clone()));
         self.progress.remove(&name);
-        if let Some(before) = known.as_ref().filter(|known| known.instance_id != instance_id) {
-            self.former.add(&name, before.instance_id, self.now_ms);
+        if known.as_ref().is_none_or(|known| known.instance_id != instance_id) {
+            self.former.succeed(&name, known.as_ref().map(|known| known.instance_id), self.now_ms);
         }
         if known.as_ref().is_none_or(|known| known.incarnation != incarnation) {
             self.orphans_lost(&name);
@@ -238,7 +240,10 @@ impl Manager {
         if attached && known.instance_id != new.instance_id {
             return Err(ManagerError::InUse { who: format!("memory node {}", new.name) });
         }
-        if self.former.has(&new.name, new.instance_id, self.now_ms) {
+        let before = known.instance_id != new.instance_id && (1..known.started_ms).contains(&new.started_ms);
+        if self.former.has(&new.name, new.instance_id, self.now_ms)
+            || before && self.former.is_fresh(&new.name, self.now_ms)
+        {
             return Err(ManagerError::Succeeded { who: format!("memory node {}", new.name) });
         }
         self.check_geometry(new, known)

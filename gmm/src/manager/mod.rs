@@ -169,7 +169,7 @@ impl Manager {
             free,
             reports,
             progress,
-            former: Former::default(),
+            former: Former::new(now_ms),
             heard,
             registered_ms,
             refused,

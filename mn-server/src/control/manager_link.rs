@@ -119,8 +119,9 @@ impl ManagerLink {
         let name = Name::new(options.name.clone())?;
         let (url, backoff) = (options.url.clone(), options.backoff.clone());
         let identity = options.identity.clone();
-        let (instance, began) = (rand::random(), Instant::now());
-        let shell = Shell { mappings, options, stats, name, instance, began, heard_kept_ms: None };
+        let (instance, started_ms, began) = (rand::random(), wall_ms(), Instant::now());
+        let shell =
+            Shell { mappings, options, stats, name, instance, started_ms, began, heard_kept_ms: None };
         Ok(ManagerLink(cxloe_daemon::ManagerLink::start(
             &url,
             identity,
@@ -152,6 +153,8 @@ struct Shell {
     stats: Stats,
     name: Name,
     instance: u64,
+    /// By the wall clock, for the manager, to which this process is later than those before it.
+    started_ms: u64,
     /// What the time is counted from by which authorisations end.
     began: Instant,
     /// When it was kept last for how long no manager had been heard, on the same clock.
@@ -279,6 +282,7 @@ impl Shell {
             extent_bytes: pool.extent_bytes(),
             incarnation: pool.incarnation(),
             instance_id: self.instance,
+            started_ms: self.started_ms,
             mtu: self.options.mtu,
             seen: self.mappings.seen(),
         }

@@ -171,6 +171,7 @@ impl Following {
             extent_bytes: pool.extent_bytes(),
             incarnation: introduction.incarnation,
             instance_id: self.instance,
+            started_ms: self.instance,
             mtu: 1500,
             seen: if self.mistake == Some(Mistake::ZeroesUnlisted) {
                 Watermark::default()

@@ -33,6 +33,9 @@ pub struct MemoryNode {
     pub incarnation: u64,
     /// Identifies the run of the daemon that registered last (random at its start).
     pub instance_id: u64,
+    /// When that daemon started, milliseconds since the Unix epoch by its own clock; 0 if it did not say.
+    #[serde(default)]
+    pub started_ms: u64,
     /// The MTU of its ports in bytes.
     pub mtu: u32,
     /// Number of its latest registration; a sync under an older one is refused.

@@ -41,6 +41,7 @@ struct Node {
     extents: u64,
     incarnation: u64,
     instance_id: u64,
+    started_ms: u64,
     registration: u64,
     acked_seq: u64,
     seen: Watermark,
@@ -58,6 +59,7 @@ impl Node {
             extents,
             incarnation: 1,
             instance_id: 1,
+            started_ms: 0,
             registration: 0,
             acked_seq: 0,
             seen: Watermark::default(),
@@ -77,6 +79,7 @@ impl Node {
             extent_bytes: EXTENT,
             incarnation: self.incarnation,
             instance_id: self.instance_id,
+            started_ms: self.started_ms,
             mtu: 1500,
             seen: self.seen,
         }

@@ -238,6 +238,41 @@ fn a_process_that_only_seems_to_have_a_successor_is_believed_in_time() {
     fabric.register(0).unwrap();
 }
 
+/// The first thing that is heard of a former process comes after its successor has hung up, or after another manager has
+/// taken over from the one that knew both.
+#[test]
+fn a_process_that_started_before_is_not_believed() {
+    for taken_over in [false, true] {
+        let mut fabric = Fabric::new(&[8]);
+        fabric.nodes[0].started_ms = 1_000;
+        fabric.register(0).unwrap();
+        fabric.create("r", 2, cn(1)).unwrap();
+        fabric.settle();
+        if taken_over {
+            fabric.now_ms += former::REFUSED_MS;
+            fabric.restart_manager();
+        }
+        let process = |fabric: &mut Fabric, instance_id, started_ms| {
+            let node = &fabric.manager.state().memory_nodes[&name("mn0")];
+            let key = liveness::NodeKey::Memory(name("mn0"));
+            fabric.apply(Command::HungUp(key, node.registration)).unwrap();
+            let incarnation = fabric.nodes[0].incarnation + instance_id - 1;
+            let node = fabric.nodes[0].register();
+            let node = RegisterMemoryNode { instance_id, started_ms, incarnation, ..node };
+            fabric.apply(Command::RegisterMemoryNode(node)).map_err(|error| error.code())
+        };
+        assert_eq!(process(&mut fabric, 7, 999).err(), Some(ErrorCode::NameInUse));
+        process(&mut fabric, 1, 1_000).unwrap();
+        // A clock was set back: it is believed when nothing that was said before is under way any more.
+        fabric.now_ms += former::REFUSED_MS;
+        process(&mut fabric, 8, 998).unwrap();
+        // Who does not say, and who is later, are believed at once.
+        process(&mut fabric, 9, 0).unwrap();
+        process(&mut fabric, 10, 1_001).unwrap();
+        assert_eq!(process(&mut fabric, 11, 1_000).err(), Some(ErrorCode::NameInUse));
+    }
+}
+
 #[test]
 fn a_node_that_refuses_ends_the_region_with_its_reason() {
     let mut fabric = Fabric::new(&[8, 7]);

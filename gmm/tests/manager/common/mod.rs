@@ -142,6 +142,7 @@ pub fn memory_node(node: &str, last: u8, extents: u64) -> RegisterMemoryNode {
         extent_bytes: EXTENT,
         incarnation: 11,
         instance_id: 1,
+        started_ms: 0,
         mtu: 1500,
         kind: DeviceKind::default(),
         seen: Watermark::default(),

@@ -27,6 +27,7 @@ impl<'a> Scripted<'a> {
             extent_bytes: 2 << 20,
             incarnation: 1,
             instance_id: 1,
+            started_ms: 0,
             mtu: 1500,
             seen: Watermark::default(),
         };
