@@ -22,7 +22,7 @@ const WINDOW: Duration = Duration::from_millis(20);
 const LIMIT: u64 = 10_000;
 /// How many a second are let through of a flood in the name of one compute node: it is one of those who call, and has to get
 /// through within milliseconds.
-const KEPT_OF_ONE: u64 = 5_000;
+const KEPT_OF_ONE: u64 = 3_500;
 /// How many a second of a flood of strangers.
 const KEPT_OF_OTHERS: u64 = 1_000;
 /// A flood has ended when there was none for so long.
