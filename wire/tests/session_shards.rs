@@ -131,6 +131,26 @@ fn shards_come_after_their_cn_and_go_with_it() {
     assert!(p.memory.log.is_empty(), "what was on its way is executed no more");
 }
 
+/// Its Hellos have become rare by then.
+#[test]
+fn a_shard_calls_at_once_when_it_is_told_that_its_cn_has_come() {
+    let mut p = shard(1);
+    p.memory.instance = Some(5);
+    p.requester.connect(p.now);
+    p.run(500 * MS);
+    p.memory.instance = Some(77);
+    p.run(MS);
+    assert!(!p.requester.is_open());
+    p.requester.call_soon(p.now);
+    p.run(MS);
+    assert!(p.requester.is_open());
+    // Who has a session asks for none.
+    p.take_up();
+    p.requester.call_soon(p.now);
+    p.run(MS);
+    assert!(p.requester.is_open() && p.take_up().is_empty());
+}
+
 #[test]
 fn a_cn_waits_until_nothing_of_the_one_before_is_executed() {
     let mut p = Pair::with(RequesterConfig { instance: 80, ..requester_config() }, responder_config());

@@ -91,6 +91,11 @@ impl Engine {
             let first = siblings.start;
             for sibling in &mut self.peers[siblings] {
                 sibling.incarnation = Some(*incarnation);
+                // The memory node answers other shards only when the first one has a session.
+                if index == first {
+                    sibling.requester.call_soon(now);
+                    self.deadline = now;
+                }
             }
             // What the cache and the stranded lines have of memory that is gone is gone too; other memory nodes' lines of
             // the same region stay.

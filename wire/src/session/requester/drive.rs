@@ -24,6 +24,13 @@ impl Requester {
         self.step(Event::Connect, now);
     }
 
+    /// Asks for a session at once, if one is asked for: what the memory node waited for before it answers has happened.
+    pub fn call_soon(&mut self, now: Time) {
+        if self.connection.phase().awaits_offer() {
+            self.call_newest(now);
+        }
+    }
+
     /// Speaks with the memory node no more, as its key was taken back: the next [`poll`](Self::poll), which is due at once,
     /// ends the session, and what is unanswered fails as if it had gone silent, so that what was to be written back is kept.
     /// `false`: calls it again.
