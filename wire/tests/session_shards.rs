@@ -136,6 +136,7 @@ fn shards_come_after_their_cn_and_go_with_it() {
 fn a_shard_calls_at_once_when_it_is_told_that_its_cn_has_come() {
     let mut p = shard(1);
     p.memory.instance = Some(5);
+    p.requester.set_max_frame(MAX_FRAME - 100, p.now);
     p.requester.connect(p.now);
     p.run(500 * MS);
     p.memory.instance = Some(77);
@@ -144,11 +145,16 @@ fn a_shard_calls_at_once_when_it_is_told_that_its_cn_has_come() {
     p.requester.call_soon(p.now);
     p.run(MS);
     assert!(p.requester.is_open());
-    // Who has a session asks for none.
-    p.take_up();
+    // Who has a session asks for none, and who replaces one that is sound has asked already.
     p.requester.call_soon(p.now);
-    p.run(MS);
-    assert!(p.requester.is_open() && p.take_up().is_empty());
+    p.poll();
+    assert!(p.take_up().is_empty());
+    p.requester.set_max_frame(MAX_FRAME, p.now);
+    p.poll();
+    assert_eq!(codes(&p.take_up()), [Command::Hello]);
+    p.requester.call_soon(p.now);
+    p.poll();
+    assert!(p.take_up().is_empty());
 }
 
 #[test]

@@ -42,7 +42,7 @@ pub struct FloodPlan {
 pub struct UnderFlood {
     /// Which flood.
     pub flood: Kind,
-    /// Hellos that were sent, a second, by turns.
+    /// Hellos that were sent, a second, by turns: to the memory node and, in every other slice, to nobody.
     pub hellos_per_s: Vec<f64>,
     /// From the first Hello of a node to its session.
     pub connect: Times,

@@ -1,6 +1,6 @@
 //! What drives a connection: commands and time, turned into events; and what the table says is to be done, done.
 
-use super::phase::{Action, Event, Phase, next};
+use super::phase::{Action, Event, Phase, Standing, next};
 use super::timers::Timer;
 use super::{Completions, OpError, Requester, SessionEvent, Stream};
 use crate::Transmit;
@@ -24,9 +24,12 @@ impl Requester {
         self.step(Event::Connect, now);
     }
 
-    /// Asks for a session at once, if one is asked for: what the memory node waited for before it answers has happened.
+    /// Asks for a session at once, if one is missed: what the memory node waited for before it answers has happened. Whose
+    /// session is sound, and only to be replaced, goes on as it does.
     pub fn call_soon(&mut self, now: Time) {
-        if self.connection.phase().awaits_offer() {
+        if let Phase::Calling | Phase::Reopening(Standing::Suspect | Standing::Leaving) =
+            self.connection.phase()
+        {
             self.call_newest(now);
         }
     }
