@@ -32,7 +32,7 @@ pub fn client_ring(data: &[u8]) {
     for write in data.chunks_exact(11) {
         let place = usize::from(u16::from_le_bytes([write[0], write[1]])) % (PORT_BYTES / 8);
         let value = u64::from_le_bytes(write[2..10].try_into().expect("eight bytes"));
-        agent.memory().word(place).store(value, std::sync::atomic::Ordering::Relaxed);
+        agent.memory().store(place, value, std::sync::atomic::Ordering::Relaxed);
         let _ = (agent.client_cpu(), agent.wake_wanted());
         for _ in 0..write[10] % 8 {
             let Some(submission) = agent.front() else { break };
@@ -41,7 +41,7 @@ pub fn client_ring(data: &[u8]) {
                 Ok(false) => break,
                 Ok(true) => {}
             }
-            let _ = (agent.front_line(), format!("{submission:?}"));
+            let _ = (*agent.front_line(), format!("{submission:?}"));
             agent.release();
             under_way += 1;
             assert!(under_way <= ENTRIES);

@@ -1,6 +1,6 @@
 //! Memory that two processes share and neither trusts: a memfd whose size is sealed, mapped by both, read and
-//! written as 64-bit atomic words only. Whatever the other process writes, and whenever, is a value to check;
-//! it is never undefined behaviour, and a mapping never shrinks under its user.
+//! written as 64-bit atomic words only. Whatever the other process writes, and whenever, is a value to copy out once
+//! ([`Untrusted`]) and check; it is never undefined behaviour, and a mapping never shrinks under its user.
 //!
 //! Everything unsafe about ports is in this file and in [`vectored`](super::vectored): the view of a mapping as words, and
 //! the descriptors that come with a message.
@@ -10,8 +10,9 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{self, Relaxed};
 
+use cxloe_cn_core::untrusted::Untrusted;
 use memmap2::{MmapOptions, MmapRaw};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -60,21 +61,36 @@ impl SharedMemory {
         Ok(SharedMemory { map, file })
     }
 
-    /// The word with this number.
-    ///
-    /// # Panics
-    /// If the memory has no such word.
-    #[inline]
-    pub fn word(&self, index: usize) -> &AtomicU64 {
-        &self.words(index, 1)[0]
-    }
-
-    /// So many words from this one on.
+    /// The `N` words from this one on, to be copied out.
     ///
     /// # Panics
     /// If the memory does not have them.
     #[inline]
-    pub fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
+    pub fn untrusted<const N: usize>(&self, first: usize) -> Untrusted<'_, N> {
+        Untrusted::new(self.words(first, N))
+    }
+
+    /// Stores a word.
+    ///
+    /// # Panics
+    /// If the memory has no such word.
+    #[inline]
+    pub fn store(&self, index: usize, value: u64, order: Ordering) {
+        self.words(index, 1)[0].store(value, order);
+    }
+
+    /// Clears `bits` of a word; what they were.
+    ///
+    /// # Panics
+    /// If the memory has no such word.
+    #[inline]
+    pub fn clear_bits(&self, index: usize, bits: u64) -> u64 {
+        self.words(index, 1)[0].fetch_and(!bits, Relaxed) & bits
+    }
+
+    /// So many words from this one on.
+    #[inline]
+    fn words(&self, first: usize, count: usize) -> &[AtomicU64] {
         let all = self.map.len() / size_of::<AtomicU64>();
         assert!(first <= all && count <= all - first);
         // SAFETY: the mapping begins at a page boundary, so words are aligned; they lie inside it (checked above); it stays
@@ -109,10 +125,10 @@ impl SharedMemory {
 
     /// Changes a part of a word, which nobody else may write meanwhile.
     fn put_part(&self, index: usize, within: usize, bytes: &[u8]) {
-        let word = self.word(index);
-        let mut all = word.load(Relaxed).to_ne_bytes();
+        let [word] = self.untrusted(index).copy_out();
+        let mut all = word.to_ne_bytes();
         all[within..within + bytes.len()].copy_from_slice(bytes);
-        word.store(u64::from_ne_bytes(all), Relaxed);
+        self.store(index, u64::from_ne_bytes(all), Relaxed);
     }
 
     /// Copies the bytes from `at` on into `bytes`.
@@ -125,8 +141,8 @@ impl SharedMemory {
         if within != 0 {
             let head = bytes.len().min(WORD - within);
             let (head, rest) = bytes.split_at_mut(head);
-            let word = self.word(first).load(Relaxed).to_ne_bytes();
-            head.copy_from_slice(&word[within..within + head.len()]);
+            let [word] = self.untrusted(first).copy_out();
+            head.copy_from_slice(&word.to_ne_bytes()[within..within + head.len()]);
             if !rest.is_empty() {
                 self.take((first + 1) * WORD, rest);
             }
@@ -137,8 +153,8 @@ impl SharedMemory {
             *to = from.load(Relaxed).to_ne_bytes();
         }
         if !tail.is_empty() {
-            let word = self.word(first + whole.len()).load(Relaxed).to_ne_bytes();
-            tail.copy_from_slice(&word[..tail.len()]);
+            let [word] = self.untrusted(first + whole.len()).copy_out();
+            tail.copy_from_slice(&word.to_ne_bytes()[..tail.len()]);
         }
     }
 
@@ -207,8 +223,9 @@ mod tests {
         let (length, fd) = receive_with_descriptor(&b, &mut text).unwrap();
         assert_eq!(&text[..length], b"take it");
         let there = SharedMemory::open(fd.unwrap(), 8192).unwrap();
-        here.word(1023).store(42, Relaxed);
-        assert_eq!(there.word(1023).load(Relaxed), 42);
+        here.store(1023, 0b1110, Relaxed);
+        assert_eq!(there.clear_bits(1023, 0b0101), 0b0100);
+        assert_eq!(there.untrusted(1023).copy_out(), [0b1010]);
     }
 
     #[test]
@@ -243,6 +260,6 @@ mod tests {
     #[test]
     #[should_panic]
     fn no_word_beyond_the_end() {
-        SharedMemory::create(4096).unwrap().word(512);
+        let _ = SharedMemory::create(4096).unwrap().untrusted::<1>(512);
     }
 }

@@ -14,7 +14,8 @@
 //! The first word of an entry has a *phase* bit, which changes with each lap of the ring: a writer fills an entry, then
 //! stores that word (release); a reader that finds the phase of its lap there has all of the entry (acquire). So an
 //! entry crosses from one CPU's cache to the other's once, and no index has to follow it. Each end keeps its own indices
-//! in private memory; entries are copied out before they are looked at.
+//! in private memory. An entry is copied out once: what it asks for, where and with which line, is checked in the copy and done
+//! from the copy, however often it has to be tried, and whatever the other end makes of its place meanwhile.
 //!
 //! A client has no more operations under way than the rings have entries, so that it never writes an entry that was not
 //! taken. That it takes completions too it says in "CQ head", which the agent looks at now and then, and checks
@@ -26,8 +27,8 @@
 //! [`ClientEnd::wake_wanted`]). Both sides put a full fence between their write and their look, so that one of the two
 //! sees the other.
 
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::fence;
 
 use cxloe_wire::frame::LINE_SIZE;
 
@@ -152,19 +153,6 @@ pub struct Submission {
     pub hpa: u64,
 }
 
-impl Submission {
-    /// Bytes from `hpa` on that it reads or writes, or may.
-    pub fn extent(&self) -> u64 {
-        let lines = match self.operation {
-            Operation::Read | Operation::Write | Operation::Patch(_) => 1,
-            Operation::ReadBytes(lines) | Operation::WriteBytes(lines) => u64::from(lines.count),
-            Operation::Zero(lines) => u64::from(lines),
-            Operation::Flush | Operation::Unknown(_) => 0,
-        };
-        lines * LINE_SIZE as u64
-    }
-}
-
 /// The end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -217,14 +205,15 @@ fn number(what: u64) -> u32 {
 /// The first word of the entry `index` of the ring at `base`, if it was written in this lap.
 #[inline]
 fn arrived(memory: &SharedMemory, base: usize, index: u64) -> Option<u64> {
-    let what = memory.word(place(base, index)).load(Acquire);
+    let [what] = memory.untrusted(place(base, index)).acquire();
     (what & PHASE == phase(index)).then_some(what)
 }
 
-/// Clears that an end sleeps; whether it did.
+/// Clears that the end of this word sleeps; whether it did.
 #[inline]
-fn rouse(state: &AtomicU64) -> bool {
-    state.load(Relaxed) & ASLEEP != 0 && state.fetch_and(!ASLEEP, Relaxed) & ASLEEP != 0
+fn rouse(memory: &SharedMemory, end: usize) -> bool {
+    let [state] = memory.untrusted(end).copy_out();
+    state & ASLEEP != 0 && memory.clear_bits(end, ASLEEP) != 0
 }
 
 #[inline]
@@ -234,14 +223,15 @@ fn place(base: usize, index: u64) -> usize {
 
 fn put_line(memory: &SharedMemory, entry: usize, line: &Line) {
     for (i, word) in line.as_chunks::<8>().0.iter().enumerate() {
-        memory.word(entry + LINE + i).store(u64::from_ne_bytes(*word), Relaxed);
+        memory.store(entry + LINE + i, u64::from_ne_bytes(*word), Relaxed);
     }
 }
 
 fn take_line(memory: &SharedMemory, entry: usize) -> Line {
+    let words: [u64; LINE_SIZE / 8] = memory.untrusted(entry + LINE).copy_out();
     let mut line = [0; LINE_SIZE];
-    for (i, word) in line.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        *word = memory.word(entry + LINE + i).load(Relaxed).to_ne_bytes();
+    for (to, word) in line.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+        *to = word.to_ne_bytes();
     }
     line
 }
@@ -251,6 +241,9 @@ fn take_line(memory: &SharedMemory, entry: usize) -> Line {
 pub struct AgentEnd {
     memory: SharedMemory,
     sq_head: u64,
+    /// The submission at the head, once it was copied out, and the line that came with it if it writes one.
+    front: Option<Submission>,
+    front_line: Line,
     /// The first submission that was not looked at, at or behind the head.
     sq_seen: u64,
     cq_tail: u64,
@@ -265,9 +258,19 @@ pub struct AgentEnd {
 impl AgentEnd {
     /// Over fresh memory of [`PORT_BYTES`] bytes.
     pub fn new(memory: SharedMemory) -> AgentEnd {
-        memory.word(1).store(ENTRIES as u64, Relaxed);
-        memory.word(0).store(MAGIC, Release);
-        AgentEnd { memory, sq_head: 0, sq_seen: 0, cq_tail: 0, cq_seen: 0, unseen: 0, state: 0 }
+        memory.store(1, ENTRIES as u64, Relaxed);
+        memory.store(0, MAGIC, Release);
+        AgentEnd {
+            memory,
+            sq_head: 0,
+            front: None,
+            front_line: [0; LINE_SIZE],
+            sq_seen: 0,
+            cq_tail: 0,
+            cq_seen: 0,
+            unseen: 0,
+            state: 0,
+        }
     }
 
     /// The memory, to be sent to the client.
@@ -276,29 +279,39 @@ impl AgentEnd {
         &self.memory
     }
 
-    /// The oldest submission that was not [released](Self::release), if there is one.
+    /// The oldest submission that was not [released](Self::release), if there is one: as it was when this was asked for the
+    /// first time, whatever the client has written there since.
     #[inline]
     pub fn front(&mut self) -> Option<Submission> {
+        if self.front.is_none() {
+            self.front = self.copy_front();
+        }
+        self.front
+    }
+
+    #[inline]
+    fn copy_front(&mut self) -> Option<Submission> {
         let what = arrived(&self.memory, SUBMISSIONS, self.sq_head)?;
         self.sq_seen = self.sq_seen.max(self.sq_head + 1);
         let entry = place(SUBMISSIONS, self.sq_head);
-        let more = self.memory.word(entry + 2).load(Relaxed);
-        Some(Submission {
-            tag: (what >> 32) as u32,
-            operation: Operation::decode(number(what), more),
-            hpa: self.memory.word(entry + 1).load(Relaxed),
-        })
+        let [hpa, more] = self.memory.untrusted(entry + 1).copy_out();
+        let operation = Operation::decode(number(what), more);
+        if matches!(operation, Operation::Write | Operation::Patch(_)) {
+            self.front_line = take_line(&self.memory, entry);
+        }
+        Some(Submission { tag: (what >> 32) as u32, operation, hpa })
     }
 
-    /// The line that the oldest submission brings.
+    /// The line that the submission at the [front](Self::front) writes, as it was copied out with it.
     #[inline]
-    pub fn front_line(&self) -> Line {
-        take_line(&self.memory, place(SUBMISSIONS, self.sq_head))
+    pub fn front_line(&self) -> &Line {
+        &self.front_line
     }
 
     /// Goes on to the next submission.
     #[inline]
     pub fn release(&mut self) {
+        self.front = None;
         self.sq_head += 1;
         self.sq_seen = self.sq_seen.max(self.sq_head);
     }
@@ -311,7 +324,7 @@ impl AgentEnd {
     pub fn has_room(&mut self, in_flight: usize) -> Result<bool, RingBroken> {
         let is_full = |seen| Ok(distance(self.cq_tail, seen)? + in_flight >= ENTRIES);
         if self.unseen >= HEAD_INTERVAL || is_full(self.cq_seen)? {
-            self.cq_seen = self.memory.word(CQ_HEAD).load(Acquire);
+            [self.cq_seen] = self.memory.untrusted(CQ_HEAD).acquire();
             self.unseen = 0;
             return is_full(self.cq_seen).map(|full| !full);
         }
@@ -326,8 +339,8 @@ impl AgentEnd {
         if let Some(line) = line {
             put_line(&self.memory, entry, line);
         }
-        self.memory.word(entry + 1).store(detail, Relaxed);
-        self.memory.word(entry).store(first_word(completion.tag, code, self.cq_tail), Release);
+        self.memory.store(entry + 1, detail, Relaxed);
+        self.memory.store(entry, first_word(completion.tag, code, self.cq_tail), Release);
         self.cq_tail = self.cq_tail.wrapping_add(1);
         self.unseen += 1;
     }
@@ -354,24 +367,21 @@ impl AgentEnd {
     #[inline]
     pub fn set_cpu(&mut self, cpu: u32) {
         self.state = said(cpu) | self.state & ASLEEP;
-        self.memory.word(AGENT).store(self.state, Relaxed);
+        self.memory.store(AGENT, self.state, Relaxed);
     }
 
     /// The CPU on which the client waited last, if it has, and is awake.
     #[inline]
     pub fn client_cpu(&self) -> Option<u32> {
-        match self.memory.word(CLIENT).load(Relaxed) {
-            0 => None,
-            // A client may have written anything.
-            cpu => u32::try_from(cpu - 1).ok(),
-        }
+        let [said] = self.memory.untrusted(CLIENT).copy_out();
+        u32::try_from(said.checked_sub(1)?).ok()
     }
 
     /// Says that the agent is about to sleep, or is awake again. Look at [`news`](Self::news) in between.
     #[inline]
     pub fn set_asleep(&mut self, asleep: bool) {
         self.state = self.state & !ASLEEP | if asleep { ASLEEP } else { 0 };
-        self.memory.word(AGENT).store(self.state, Relaxed);
+        self.memory.store(AGENT, self.state, Relaxed);
     }
 
     /// Whether there are submissions that were not looked at, by this either: those that wait for something else are no
@@ -391,7 +401,7 @@ impl AgentEnd {
     /// full fence.
     #[inline]
     pub fn wake_wanted(&self) -> bool {
-        rouse(self.memory.word(CLIENT))
+        rouse(&self.memory, CLIENT)
     }
 }
 
@@ -408,7 +418,7 @@ pub struct ClientEnd {
 impl ClientEnd {
     /// Over memory that an agent made; `None` if it is none of this version's.
     pub fn new(memory: SharedMemory) -> Option<ClientEnd> {
-        let known = memory.word(0).load(Acquire) == MAGIC && memory.word(1).load(Relaxed) == ENTRIES as u64;
+        let known = memory.untrusted(0).acquire() == [MAGIC, ENTRIES as u64];
         known.then_some(ClientEnd { memory, sq_tail: 0, cq_head: 0, state: 0 })
     }
 
@@ -418,12 +428,12 @@ impl ClientEnd {
         let entry = place(SUBMISSIONS, self.sq_tail);
         let Submission { tag, operation, hpa } = submission;
         let (code, more) = operation.encode();
-        self.memory.word(entry + 1).store(hpa, Relaxed);
-        self.memory.word(entry + 2).store(more, Relaxed);
+        self.memory.store(entry + 1, hpa, Relaxed);
+        self.memory.store(entry + 2, more, Relaxed);
         if let Some(line) = line {
             put_line(&self.memory, entry, line);
         }
-        self.memory.word(entry).store(first_word(tag, code, self.sq_tail), Release);
+        self.memory.store(entry, first_word(tag, code, self.sq_tail), Release);
         self.sq_tail = self.sq_tail.wrapping_add(1);
     }
 
@@ -432,12 +442,13 @@ impl ClientEnd {
     pub fn take(&mut self, line: &mut Line) -> Option<Completion> {
         let what = arrived(&self.memory, COMPLETIONS, self.cq_head)?;
         let entry = place(COMPLETIONS, self.cq_head);
-        let status = Status::decode(number(what), self.memory.word(entry + 1).load(Relaxed));
+        let [detail] = self.memory.untrusted(entry + 1).copy_out();
+        let status = Status::decode(number(what), detail);
         if status == Status::Done {
             *line = take_line(&self.memory, entry);
         }
         self.cq_head = self.cq_head.wrapping_add(1);
-        self.memory.word(CQ_HEAD).store(self.cq_head, Release);
+        self.memory.store(CQ_HEAD, self.cq_head, Release);
         Some(Completion { tag: (what >> 32) as u32, status })
     }
 
@@ -447,9 +458,9 @@ impl ClientEnd {
         let state = said(cpu) | self.state & ASLEEP;
         if self.state != state {
             self.state = state;
-            self.memory.word(CLIENT).store(state, Relaxed);
+            self.memory.store(CLIENT, state, Relaxed);
         }
-        self.memory.word(AGENT).load(Relaxed) == said(cpu)
+        self.memory.untrusted(AGENT).copy_out() == [said(cpu)]
     }
 
     /// The shared memory, and the byte of it that is the data area's first.
@@ -468,7 +479,7 @@ impl ClientEnd {
     #[inline]
     pub fn set_asleep(&mut self, asleep: bool) {
         self.state = self.state & !ASLEEP | if asleep { ASLEEP } else { 0 };
-        self.memory.word(CLIENT).store(self.state, Relaxed);
+        self.memory.store(CLIENT, self.state, Relaxed);
         fence(std::sync::atomic::Ordering::SeqCst);
     }
 
@@ -476,7 +487,7 @@ impl ClientEnd {
     #[inline]
     pub fn wake_wanted(&self) -> bool {
         fence(std::sync::atomic::Ordering::SeqCst);
-        rouse(self.memory.word(AGENT))
+        rouse(&self.memory, AGENT)
     }
 
     /// The memory, for tests that play a hostile client.

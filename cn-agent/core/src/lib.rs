@@ -27,6 +27,7 @@
 //! | [`mapped`] | a mapped region as all sides describe it |
 //! | [`leases`] | regions that are there for one program each |
 //! | [`events`] | what the engine reports, as lines of a log |
+//! | [`untrusted`] | words that another process can write at any time |
 
 #![cfg_attr(not(test), no_std)]
 
@@ -44,3 +45,4 @@ pub mod leases;
 pub mod mapped;
 pub mod pager;
 pub mod transfers;
+pub mod untrusted;

@@ -26,13 +26,13 @@ use cxloe_link::{Backend, Encap, UdpConfig};
 use cxloe_wire::frame::{ETHERTYPE_DEFAULT, SHARDS_MAX};
 use cxloe_wire::session::{NodeKey, STREAMS_MAX, Timing};
 
-use crate::worker::clients::CLIENTS_LIMIT;
 use cxloe_client::places::default_socket;
 use cxloe_cn_core::attach::STREAMS_DEFAULT;
 use cxloe_cn_core::cache::CacheConfig;
 use cxloe_cn_core::engine::BUCKET_DEFAULT;
 use cxloe_cxl::{DEV_ROOT, HandOverOptions, SYSFS_ROOT};
 use cxloe_port::rate_control::RateControl;
+use cxloe_rings::clients::CLIENTS_LIMIT;
 
 /// Clients at a time unless told otherwise.
 const CLIENTS_DEFAULT: usize = 64;

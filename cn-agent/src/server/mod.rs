@@ -25,7 +25,6 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::worker::clients::{Client, ClientSlot};
 use crate::worker::order::{ask, report};
 use crate::worker::{Order, Orders};
 use cxloe_client::memory::{SharedMemory, send_with_descriptor};
@@ -33,6 +32,7 @@ use cxloe_client::message::{
     self, Answer, Ask, AttachedRegion, REQUEST_MAX, Refused, Request, Session, VERSION,
 };
 use cxloe_client::ring::{AgentEnd, PORT_BYTES};
+use cxloe_rings::client::{Client, ClientSlot};
 
 use caller::Caller;
 pub use context::ServerContext;

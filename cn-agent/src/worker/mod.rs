@@ -8,18 +8,14 @@
 //!   ManagerLink: regions come and go      Server: new clients, questions
 //! ```
 //!
+//! The clients' rings are served by `cxloe-rings`.
+//!
 //! * [`thread`]: the thread.
-//! * [`bulk`]: their operations on more than a line, or less.
-//! * [`clients`]: the clients' rings as a source of operations and a sink of completions.
 //! * [`order`]: what control tells the worker, and hears of it.
 //! * [`placement`]: on which CPU the thread runs.
 //! * [`sleeper`]: waiting for the link, the clients and control in one system call.
 
-pub mod bulk;
-pub mod clients;
-pub mod jobs;
 pub mod order;
-mod owners;
 pub mod placement;
 pub mod sleeper;
 pub mod thread;

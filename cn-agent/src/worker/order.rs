@@ -8,11 +8,11 @@ use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::clients::Client;
 use super::sleeper::Waker;
 use cxloe_client::message::{Counters, Session};
 use cxloe_cn_core::attachments::Change;
 use cxloe_paging::Spaces;
+use cxloe_rings::client::Client;
 
 /// Orders that may wait for the worker.
 const ORDERS_MAX: usize = 1024;

@@ -20,7 +20,6 @@ use cxloe_link::{Link, LinkError, LinkHealth};
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
-use super::clients::Clients;
 use super::order::{Order, PagingOrder, QuietEvent};
 use super::placement::{Placement, Thread, cpu_of};
 use super::sleeper::Sleeper;
@@ -31,6 +30,7 @@ use cxloe_cn_core::engine::{Engine, EngineError, EngineEvent, Sink};
 use cxloe_cn_core::events;
 use cxloe_paging::{Spaces, is_paging};
 use cxloe_port::signals::Signals;
+use cxloe_rings::clients::Clients;
 
 mod ending;
 mod handle;

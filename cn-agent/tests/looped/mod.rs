@@ -66,11 +66,16 @@ impl Link for Looped {
     }
 }
 
-/// A port with sessions with `count` memory nodes, and their page tables.
+/// A port with sessions with `count` memory nodes and no line cache, and their page tables.
 pub fn open(count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
+    open_with(CacheConfig::OFF, count, max_frame)
+}
+
+/// The same, with this line cache.
+pub fn open_with(cache: CacheConfig, count: u8, max_frame: usize) -> (Port, Vec<Arc<PageTable>>) {
     let net = SimNetwork::new(7);
     let link = net.attach(CN, PortConfig::default()).expect("a new address");
-    let mut engine = Engine::new(CacheConfig::OFF);
+    let mut engine = Engine::new(cache);
     let (mut nodes, mut tables) = (Vec::new(), Vec::new());
     for index in 0..count {
         let mac = Mac([2, 0, 0, 0, 1, index]);

@@ -16,10 +16,10 @@ use cxloe_link::wait::Waiter;
 use cxloe_link::{Clock, Link, LinkError};
 use cxloe_paging::Spaces;
 use cxloe_port::signals::Signals;
+use cxloe_rings::clients::Clients;
 use cxloe_wire::time::Time;
 
 use super::{Parties, Worker, WorkerOptions};
-use crate::worker::clients::Clients;
 use crate::worker::order::{DrainedTickets, Orders};
 use crate::worker::placement::{Placement, Thread};
 use crate::worker::sleeper::{Sleeper, Waker};

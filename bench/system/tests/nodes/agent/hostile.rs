@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Relaxed, Release};
 
 use cxloe_client::client::{self, Client};
 use cxloe_client::memory::{SharedMemory, receive_with_descriptor};
@@ -27,7 +27,7 @@ pub fn hostile_clients_hurt_only_themselves() -> Outcome {
     // Indices that cannot be, operations that do not exist, addresses of nobody.
     let (mut liar, memory) = raw_port(&rig)?;
     for word in 0..PORT_BYTES / 8 {
-        memory.word(word).store(0xDEAD_BEEF_DEAD_BEEF, Relaxed);
+        memory.store(word, 0xDEAD_BEEF_DEAD_BEEF, Relaxed);
     }
     // The agent may have seen through it already.
     match liar.write_all(&[1; 10_000]) {
@@ -48,11 +48,10 @@ pub fn hostile_clients_hurt_only_themselves() -> Outcome {
     const PHASE: u64 = 1 << 31;
     let submission = |entry: usize| 512 + entry * 16;
     let completion = |entry: usize| 512 + (256 + entry) * 16;
-    let submit =
-        |phase: u64| (0..256).for_each(|entry| memory.word(submission(entry)).store(3 | phase, Release));
+    let submit = |phase: u64| (0..256).for_each(|entry| memory.store(submission(entry), 3 | phase, Release));
     submit(PHASE);
     sluggard.write_all(&[1])?;
-    let is_told = |entry: usize| memory.word(completion(entry)).load(Acquire) & PHASE != 0;
+    let is_told = |entry: usize| memory.untrusted::<1>(completion(entry)).acquire()[0] & PHASE != 0;
     eventually("its flushes are answered", || is_told(255).then_some(()))?;
     submit(0);
     sluggard.write_all(&[1])?;

@@ -5,24 +5,22 @@
 //! client's own tag, so that nothing has to be looked up when it ends, and what ends after its client has gone
 //! is recognised and dropped. No client has more operations under way than its completion ring has room, so a
 //! completion always finds a place. Operations on more than a line, or on less, are [`bulk`](super::bulk)'s.
+//!
+//! Rights are checked at each step of an operation, not at its beginning only: a region may change hands meanwhile. A flush
+//! is taken off its ring when it begins, so that its end depends on memory nodes alone, and the next client's flush on it.
 
-use std::net::Shutdown;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering, fence};
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{Ordering, fence};
 
 use cxloe_wire::Transmit;
 use cxloe_wire::frame::LINE_SIZE;
 use cxloe_wire::time::Time;
-use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv, send};
 
-use super::bulk::{BURST, Bulk, Owner, Sending, Step};
-use super::jobs::{Ended, Jobs};
-use super::owners::{Owners, touches};
-use cxloe_client::ring::{AgentEnd, Completion, Operation, RingBroken, Submission};
+use super::bulk::{BURST, Bulk, JobClient, Owner, Sending, Step};
+use super::client::Client;
+use super::owners::Owners;
+use cxloe_client::ring::{Operation, RingBroken};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
 use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, Sink, Write};
@@ -31,95 +29,6 @@ use cxloe_cn_core::engine::{Engine, EngineError, Flush, Read, Sink, Write};
 const TURN: usize = 64;
 /// Clients there can be at most, whatever the option says: places have 16 bits.
 pub const CLIENTS_LIMIT: usize = 4096;
-
-/// How many clients there are; each holds one and gives it back when dropped.
-#[derive(Debug)]
-pub struct ClientSlot(Arc<AtomicUsize>);
-
-impl ClientSlot {
-    /// A slot, if fewer than `limit` are taken.
-    pub fn take(taken: &Arc<AtomicUsize>, limit: usize) -> Option<ClientSlot> {
-        let more = |count| (count < limit).then_some(count + 1);
-        taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
-        Some(ClientSlot(Arc::clone(taken)))
-    }
-}
-
-impl Drop for ClientSlot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// A client: its rings, and the socket that wakes it and tells of its end.
-#[derive(Debug)]
-pub struct Client {
-    end: AgentEnd,
-    socket: UnixStream,
-    _seat: ClientSlot,
-    in_flight: usize,
-    jobs: Jobs,
-    /// Its user, if that is one to whom not all regions belong.
-    uid: Option<u32>,
-    /// Addresses that are other users', ascending.
-    foreign: Vec<Range<u64>>,
-    /// Whether a completion was published since the client was last looked at for waking.
-    told: bool,
-}
-
-impl Client {
-    /// A client whose rings and socket these are, of user `uid`; `None`: of one to whom all regions belong.
-    pub fn new(end: AgentEnd, socket: UnixStream, slot: ClientSlot, uid: Option<u32>) -> Client {
-        let (jobs, foreign) = (Jobs::default(), Vec::new());
-        Client { end, socket, _seat: slot, in_flight: 0, jobs, uid, foreign, told: false }
-    }
-
-    /// Takes note of whose regions are where.
-    fn hear_owners(&mut self, owners: &Owners) {
-        self.foreign = owners.foreign_to(self.uid);
-    }
-
-    /// Whether an operation that is about to begin touches what is another user's.
-    #[inline]
-    fn is_foreign(&self, submission: &Submission) -> bool {
-        !self.foreign.is_empty()
-            && self.jobs.current.is_none()
-            && touches(&self.foreign, submission.hpa, submission.extent())
-    }
-
-    fn complete(&mut self, tag: u32, status: Status, line: Option<&Line>) {
-        self.end.complete(Completion { tag, status }, line);
-        self.told = true;
-    }
-
-    fn end_job(&mut self, (tag, status): Ended) {
-        self.in_flight -= 1;
-        self.complete(tag, status, None);
-    }
-
-    /// Takes wake-ups off the socket; `false` once the client has gone.
-    fn listen(&self) -> bool {
-        let mut bytes = [0; 64];
-        match recv(self.socket.as_raw_fd(), &mut bytes, MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => false,
-            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => true,
-            Err(_) => false,
-        }
-    }
-
-    fn wake(&self) {
-        // Full: it has wake-ups enough that it has not taken. Gone: `listen` will notice.
-        let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
-        let _ = send(self.socket.as_raw_fd(), &[1], flags);
-    }
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        // Whoever is asked to watch a socket holds it open for a while; its other end is to hear of the end now.
-        let _ = self.socket.shutdown(Shutdown::Both);
-    }
-}
 
 #[derive(Debug, Default)]
 struct Place {
@@ -136,14 +45,22 @@ pub struct Served {
     pub backpressured: bool,
 }
 
+/// A flush under way, and the operation that it is.
+#[derive(Debug)]
+struct Flushing {
+    owner: Owner,
+    tag: u32,
+    flush: Flush,
+}
+
 /// All clients.
 #[derive(Debug)]
 pub struct Clients {
     places: Vec<Place>,
     /// The places in use.
     active: Vec<u16>,
-    /// The place whose flush is under way, and the flush. Others' flushes wait for it.
-    flusher: Option<(u16, Flush)>,
+    /// The flush under way. Flushes of other clients wait for it.
+    flushing: Option<Flushing>,
     bulk: Bulk,
     /// Whose turn it is to be served first.
     first: usize,
@@ -168,7 +85,7 @@ impl Clients {
         Clients {
             places: (0..most).map(|_| Place::default()).collect(),
             active: Vec::with_capacity(most),
-            flusher: None,
+            flushing: None,
             bulk: Bulk::default(),
             first: 0,
             owners: Owners::default(),
@@ -195,7 +112,7 @@ impl Clients {
             return;
         };
         self.cpu.inspect(|cpu| client.end.set_cpu(*cpu));
-        client.hear_owners(&self.owners);
+        client.set_owners(&self.owners);
         self.places[at].client = Some(client);
         self.active.push(at as u16);
         self.changed = true;
@@ -211,16 +128,17 @@ impl Clients {
         places
             .iter_mut()
             .filter_map(|place| place.client.as_mut())
-            .for_each(|client| client.hear_owners(owners));
+            .for_each(|client| client.set_owners(owners));
     }
 
     fn remove(&mut self, at: u16, why: &str) {
         let place = &mut self.places[usize::from(at)];
         place.client = None;
-        self.bulk.forget(Owner { place: at, generation: place.generation });
+        let owner = Owner { place: at, generation: place.generation };
+        self.bulk.forget(owner);
         place.generation = place.generation.wrapping_add(1);
         self.active.retain(|active| *active != at);
-        self.flusher = self.flusher.take().filter(|(flusher, _)| *flusher != at);
+        self.flushing = self.flushing.take().filter(|flushing| flushing.owner != owner);
         self.changed = true;
         tracing::debug!(place = at, clients = self.active.len(), why, "port closed");
     }
@@ -231,7 +149,7 @@ impl Clients {
             return None;
         }
         let client = |at: &u16| self.places[usize::from(*at)].client.as_ref();
-        Some(self.active.iter().filter_map(client).map(|client| client.socket.as_fd()))
+        Some(self.active.iter().filter_map(client).map(|client| client.socket()))
     }
 
     /// Takes wake-ups off the sockets that `ready` names by position, and parts with clients that have gone.
@@ -272,7 +190,30 @@ impl Clients {
                 return served;
             }
         }
+        if self.flushing.is_some() {
+            self.flush_on(&mut to, &mut served);
+        }
         served
+    }
+
+    /// Goes on with the flush under way.
+    #[cold]
+    fn flush_on(&mut self, to: &mut Sending<'_, '_>, served: &mut Served) {
+        let Some(Flushing { owner, tag, flush }) = &mut self.flushing else { return };
+        let status = match to.engine.flush_on(flush, to.now, to.tx) {
+            Ok(true) => Status::Done,
+            // What is sent counts as work: the link has to be kicked and looked at.
+            Ok(false) => {
+                served.backpressured = true;
+                return;
+            }
+            Err(error) => Status::Failed(error),
+        };
+        let (owner, tag) = (*owner, *tag);
+        self.flushing = None;
+        if let Some(client) = client_of(&mut self.places, owner) {
+            client.end_job((tag, status));
+        }
     }
 
     #[cold]
@@ -280,9 +221,9 @@ impl Clients {
         let Clients { bulk, places, .. } = self;
         served.backpressured |= bulk.write_patches(
             to,
-            |owner, end| {
+            |owner, step| {
                 let Some(client) = client_of(places, owner) else { return };
-                if let Some(ended) = end(&mut client.jobs) {
+                if let Some(ended) = step(&mut client.jobs, &client.foreign) {
                     client.end_job(ended);
                 }
             },
@@ -300,7 +241,12 @@ impl Clients {
         let Place { generation, client: Some(client) } = &mut self.places[usize::from(at)] else {
             return Ok(());
         };
+        let owner = Owner { place: at, generation: *generation };
         for _ in 0..TURN {
+            // What was submitted behind a flush waits for its end.
+            if self.flushing.as_ref().is_some_and(|flushing| flushing.owner == owner) {
+                return Ok(());
+            }
             let Some(submission) = client.end.front() else { return Ok(()) };
             // Each one taken will need a place for its completion.
             if !client.end.has_room(client.in_flight)? {
@@ -308,24 +254,14 @@ impl Clients {
             }
             let user = user(at, *generation, submission.tag);
             let hpa = submission.hpa;
-            let Sending { engine, now, tx, mapped } = &mut *to;
-            let now = *now;
-            let is_mapped = || mapped.iter().any(|range| range.contains(&hpa));
             let outcome = match submission.operation {
-                // As where there is no region.
-                _ if client.is_foreign(&submission) => {
-                    Some((Status::Failed(EngineError::Unmapped(hpa)), None))
-                }
-                Operation::Read | Operation::Write if !mapped.is_empty() && is_mapped() => {
-                    Some((Status::Failed(EngineError::Mapped(hpa)), None))
-                }
                 Operation::ReadBytes(_)
                 | Operation::WriteBytes(_)
                 | Operation::Zero(_)
                 | Operation::Patch(_) => {
-                    let owner = Owner { place: at, generation: *generation };
-                    let Client { jobs, end, .. } = &mut **client;
-                    match self.bulk.go_on(owner, &submission, jobs, end, to, &mut served.taken) {
+                    let Client { jobs, end, foreign, .. } = &mut **client;
+                    let mut of = JobClient { owner, jobs, end, foreign };
+                    match self.bulk.go_on(&mut of, &submission, to, &mut served.taken) {
                         Step::Through(None) => None,
                         Step::Through(Some((_, status))) => Some((status, None)),
                         Step::Later => {
@@ -339,43 +275,35 @@ impl Clients {
                         Step::Full => return Ok(()),
                     }
                 }
-                Operation::Write if self.bulk.is_locked(hpa, LINE_SIZE as u64) => {
-                    served.backpressured = true;
-                    return Ok(());
-                }
-                Operation::Read => match engine.read(submission.hpa, user, now, *tx) {
-                    Ok(Read::Hit(line)) => Some((Status::Done, Some(line))),
-                    Ok(Read::Sent) => None,
-                    Err(error) => Some((Status::Failed(error), None)),
-                },
-                Operation::Write => {
-                    match engine.write(submission.hpa, &client.end.front_line(), user, now, *tx) {
-                        Ok(Write::Done) => Some((Status::Done, None)),
-                        Ok(Write::Sent) => None,
-                        Err(error) => Some((Status::Failed(error), None)),
-                    }
-                }
                 Operation::Flush => {
-                    if client.in_flight > 0 {
+                    if client.in_flight > 0 || self.flushing.is_some() {
                         return Ok(());
                     }
-                    let (flusher, flush) = self.flusher.get_or_insert_with(|| (at, Flush::default()));
-                    if *flusher != at {
-                        return Ok(());
-                    }
-                    let status = match engine.flush_on(flush, now, *tx) {
-                        Ok(true) => Status::Done,
-                        // What is sent counts as work: the link has to be kicked and looked at.
-                        Ok(false) => {
+                    self.flushing = Some(Flushing { owner, tag: submission.tag, flush: Flush::default() });
+                    None
+                }
+                Operation::Unknown(_) => Some((Status::BadOperation, None)),
+                Operation::Read | Operation::Write => {
+                    match to.refusal(&client.foreign, hpa, LINE_SIZE as u64) {
+                        Some(error) => Some((Status::Failed(error), None)),
+                        None if submission.operation == Operation::Read => {
+                            match to.engine.read(hpa, user, to.now, to.tx) {
+                                Ok(Read::Hit(line)) => Some((Status::Done, Some(line))),
+                                Ok(Read::Sent) => None,
+                                Err(error) => Some((Status::Failed(error), None)),
+                            }
+                        }
+                        None if self.bulk.is_locked(hpa, LINE_SIZE as u64) => {
                             served.backpressured = true;
                             return Ok(());
                         }
-                        Err(error) => Status::Failed(error),
-                    };
-                    self.flusher = None;
-                    Some((status, None))
+                        None => match to.engine.write(hpa, client.end.front_line(), user, to.now, to.tx) {
+                            Ok(Write::Done) => Some((Status::Done, None)),
+                            Ok(Write::Sent) => None,
+                            Err(error) => Some((Status::Failed(error), None)),
+                        },
+                    }
                 }
-                Operation::Unknown(_) => Some((Status::BadOperation, None)),
             };
             match outcome {
                 Some((Status::Failed(EngineError::Busy), _)) => {
@@ -398,7 +326,7 @@ impl Clients {
         let (mut fenced, mut beside) = (false, false);
         for at in &self.active {
             let Some(client) = &mut self.places[usize::from(*at)].client else { continue };
-            if std::mem::take(&mut client.told) {
+            if client.take_completed() {
                 if !std::mem::replace(&mut fenced, true) {
                     fence(Ordering::SeqCst);
                 }

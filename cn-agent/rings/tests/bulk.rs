@@ -2,102 +2,19 @@
 //! simulated network, the clients in the same thread.
 
 #[allow(dead_code, reason = "the tests of the line port use the rest")]
+#[path = "../../tests/looped/mod.rs"]
 mod looped;
 
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+#[allow(dead_code, reason = "the tests of hostile clients use the rest")]
+mod agent;
 
-use cxloe_client::memory::SharedMemory;
-use cxloe_client::ring::{
-    AgentEnd, ClientEnd, Completion, DATA_LINES, Lines, Operation, PORT_BYTES, Submission,
-};
+use agent::{Agent, Ends, ROUNDS};
+use cxloe_client::ring::{DATA_LINES, Lines, Operation, Submission};
 use cxloe_client::status::Status;
-use cxloe_cn::worker::clients::{Client, ClientSlot, Clients};
 use cxloe_cn_core::engine::EngineError;
 use cxloe_fabric::hdm::{Granularity, Ways};
-use cxloe_link::Link;
-use cxloe_port::port::Parts;
 
-use looped::{HPA, open, pattern, route};
-
-/// Rounds after which something that should have ended has not.
-const ROUNDS: usize = 100_000;
-
-/// The worker's part in it, without the worker.
-struct Agent {
-    parts: Parts,
-    clients: Clients,
-    slots: Arc<AtomicUsize>,
-    bytes: usize,
-}
-
-/// A client, and its end of the socket.
-struct Ends(ClientEnd, #[allow(dead_code, reason = "its end is the client's")] UnixStream);
-
-impl Agent {
-    fn start(ways: Ways, granularity: Granularity) -> Agent {
-        let (mut port, _tables) = open(ways.count() as u8, 1514);
-        let route = route(HPA, ways, granularity, 0, false);
-        let bytes = route.decoder.size as usize;
-        port.engine().add_route(route).expect("a route");
-        Agent { parts: port.into_parts(), clients: Clients::new(8), slots: Arc::default(), bytes }
-    }
-
-    fn connect(&mut self) -> Ends {
-        let (ours, theirs) = UnixStream::pair().expect("sockets");
-        let end = AgentEnd::new(SharedMemory::create(PORT_BYTES).expect("memory"));
-        let memory = end.memory().descriptor().try_clone_to_owned().expect("a copy");
-        let slot = ClientSlot::take(&self.slots, 8).expect("a slot");
-        self.clients.add(Box::new(Client::new(end, ours, slot, None)));
-        let memory = SharedMemory::open(memory, PORT_BYTES).expect("the same memory");
-        Ends(ClientEnd::new(memory).expect("an end"), theirs)
-    }
-
-    fn round(&mut self, mapped: &[std::ops::Range<u64>]) {
-        let Parts { link, engine, clock, .. } = &mut self.parts;
-        let clients = &mut self.clients;
-        let now = clock.now();
-        link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, clients)).expect("frames");
-        clients.serve(engine, mapped, now, link.transmit());
-        if now >= engine.deadline() {
-            engine.poll(now, link.transmit(), clients);
-        }
-        link.flush().expect("a flush");
-    }
-
-    /// Goes on until this client has a completion.
-    fn completion(&mut self, client: &mut Ends) -> Completion {
-        for _ in 0..ROUNDS {
-            if let Some(completion) = client.0.take(&mut [0; 64]) {
-                return completion;
-            }
-            self.round(&[]);
-        }
-        panic!("no completion");
-    }
-
-    fn run(&mut self, client: &mut Ends, operation: Operation, hpa: u64, line: Option<&[u8; 64]>) -> Status {
-        client.0.submit(Submission { tag: 7, operation, hpa }, line);
-        let Completion { tag, status } = self.completion(client);
-        assert_eq!(tag, 7);
-        status
-    }
-}
-
-impl Ends {
-    fn put(&self, line: u32, bytes: &[u8]) {
-        let (memory, base) = self.0.data();
-        memory.put(base + line as usize * 64, bytes);
-    }
-
-    fn get(&self, line: u32, length: usize) -> Vec<u8> {
-        let (memory, base) = self.0.data();
-        let mut bytes = vec![0; length];
-        memory.take(base + line as usize * 64, &mut bytes);
-        bytes
-    }
-}
+use looped::{HPA, pattern};
 
 #[test]
 fn bytes_are_written_zeroed_and_read_wherever_they_lie() {
@@ -167,7 +84,7 @@ fn what_makes_no_sense_is_refused_and_hurts_nobody() {
                 1 => Operation::Zero(512),
                 _ => Operation::Patch(u64::MAX),
             };
-            leaving.0.submit(Submission { tag, operation, hpa: HPA + 4096 }, Some(&[1; 64]));
+            leaving.ring.submit(Submission { tag, operation, hpa: HPA + 4096 }, Some(&[1; 64]));
         }
         (0..round).for_each(|_| agent.round(&[]));
         drop(leaving);
@@ -188,10 +105,10 @@ fn mapped_regions_are_not_touched() {
         for operation in
             [Operation::ReadBytes(Lines { at: 0, count: 129 }), Operation::Zero(129), Operation::Patch(3)]
         {
-            client.0.submit(Submission { tag: 1, operation, hpa }, Some(&[0; 64]));
+            client.ring.submit(Submission { tag: 1, operation, hpa }, Some(&[0; 64]));
             let completion = (0..ROUNDS).find_map(|_| {
                 agent.round(std::slice::from_ref(&mapped));
-                client.0.take(&mut [0; 64])
+                client.ring.take(&mut [0; 64])
             });
             let status = completion.expect("a completion").status;
             let patches_another = matches!(operation, Operation::Patch(_)) && hpa == HPA;
@@ -221,7 +138,7 @@ fn writers_of_one_line_do_not_undo_each_other() {
                 let bytes = [round * 4 + owner as u8; 64];
                 let submission =
                     Submission { tag: line as u32, operation: Operation::Patch(mask), hpa: HPA + line * 64 };
-                client.0.submit(submission, Some(&bytes));
+                client.ring.submit(submission, Some(&bytes));
                 open[owner] += 1;
             }
             agent.round(&[]);
@@ -234,11 +151,11 @@ fn writers_of_one_line_do_not_undo_each_other() {
         // By another way, which looks into the line cache first.
         let client = &mut clients[0];
         for line in 0..32 {
-            client.0.submit(Submission { tag: 1, operation: Operation::Read, hpa: HPA + line * 64 }, None);
+            client.ring.submit(Submission { tag: 1, operation: Operation::Read, hpa: HPA + line * 64 }, None);
             let mut found = [0; 64];
             let taken = (0..ROUNDS).find_map(|_| {
                 agent.round(&[]);
-                client.0.take(&mut found)
+                client.ring.take(&mut found)
             });
             assert_eq!(taken.map(|completion| completion.status), Some(Status::Done));
             let expected: Vec<u8> = (0..64).map(|byte| round * 4 + byte % 4).collect();
@@ -255,13 +172,13 @@ fn clients_take_turns() {
     let count = (agent.bytes / 64) as u32;
     for tag in 0..100 {
         let operation = Operation::ReadBytes(Lines { at: 0, count });
-        long.0.submit(Submission { tag, operation, hpa: HPA }, None);
+        long.ring.submit(Submission { tag, operation, hpa: HPA }, None);
     }
     (0..10).for_each(|_| agent.round(&[]));
     let read = Operation::ReadBytes(Lines { at: 0, count: 8 });
     assert_eq!(agent.run(&mut short, read, HPA + agent.bytes as u64 / 2, None), Status::Done);
     let mut through = 0;
-    while long.0.take(&mut [0; 64]).is_some() {
+    while long.ring.take(&mut [0; 64]).is_some() {
         through += 1;
     }
     assert!(through < 50, "{through} of 100 long ones came first");

@@ -7,9 +7,9 @@
 //!        completion <--- all are back ---- settle <-- data area <-----+ answers (by burst)
 //! ```
 //!
-//! A client's submissions are begun in their order: the one at the front of its ring is all_sent over segment by segment, and
-//! makes room for the next when all its segments are sent. Bursts are few and shared by all clients, so that the frames on
-//! their way fit the smallest ring there is; who comes first changes from round to round.
+//! A client's submissions are begun in their order: the one at the front of its ring is sent segment by segment, and makes
+//! room for the next when all its segments are sent. Bursts are few and shared by all clients, so that the frames on their
+//! way fit the smallest ring there is; the client that is served first changes from round to round.
 //!
 //! A *patch* changes some bytes of a line: the line is read, changed and written. From the read to the moment in which the
 //! write is sent the line is locked, and whoever else wants to write it waits a round; afterwards the order of the page's
@@ -24,6 +24,7 @@ use cxloe_wire::frame::{BURST_LINES_MAX, LINE_SIZE};
 use cxloe_wire::time::Time;
 
 use super::jobs::{Ended, Job, Jobs, Way};
+use super::owners::touches;
 use cxloe_client::ring::{AgentEnd, Lines, Operation, Submission};
 use cxloe_client::status::Status;
 use cxloe_cn_core::cache::Line;
@@ -116,6 +117,18 @@ impl Default for Bulk {
     }
 }
 
+/// The parts of a client that its jobs need.
+pub struct JobClient<'a> {
+    /// Its name.
+    pub owner: Owner,
+    /// Its jobs.
+    pub jobs: &'a mut Jobs,
+    /// Its ring, for the line of the submission at the front, and the data area.
+    pub end: &'a AgentEnd,
+    /// Addresses that are other users', ascending.
+    pub foreign: &'a [Range<u64>],
+}
+
 /// What sending takes.
 pub struct Sending<'a, 'b> {
     /// Where to.
@@ -129,10 +142,19 @@ pub struct Sending<'a, 'b> {
 }
 
 impl Sending<'_, '_> {
-    /// Whether any of `bytes` bytes from `hpa` on is mapped.
+    /// The reason why a client must not touch `bytes` bytes from `hpa` on, if there is one. Those in `foreign` are another
+    /// user's, and are to it as if there were no region.
     #[inline]
-    fn is_mapped(&self, hpa: u64, bytes: u64) -> bool {
-        self.mapped.iter().any(|range| range.start < hpa.saturating_add(bytes) && hpa < range.end)
+    pub(crate) fn refusal(&self, foreign: &[Range<u64>], hpa: u64, bytes: u64) -> Option<EngineError> {
+        if foreign.is_empty() && self.mapped.is_empty() {
+            return None;
+        }
+        if touches(foreign, hpa, bytes) {
+            return Some(EngineError::Unmapped(hpa));
+        }
+        let mut mapped = self.mapped.iter();
+        let overlaps = mapped.any(|range| range.start < hpa.saturating_add(bytes) && hpa < range.end);
+        overlaps.then_some(EngineError::Mapped(hpa))
     }
 }
 
@@ -149,25 +171,25 @@ impl Bulk {
         self.patches.retain(|patch| patch.owner != owner);
     }
 
-    /// Goes on with the submission at the front of a client's ring, which is none for a single line, and a copy: what the
-    /// client makes of its entry later is not looked at. `sent` counts frames.
+    /// Goes on with the submission at the front of a client's ring, which is none for a single line. `sent` counts frames.
     #[inline]
     pub fn go_on(
         &mut self,
-        owner: Owner,
+        client: &mut JobClient<'_>,
         submission: &Submission,
-        jobs: &mut Jobs,
-        end: &AgentEnd,
         to: &mut Sending<'_, '_>,
         sent: &mut usize,
     ) -> Step {
-        if jobs.current.is_none() {
-            match self.begin(owner, submission, jobs, end, to, sent) {
+        if client.jobs.current.is_none() {
+            let begun = self.begin(client, submission, to, sent);
+            let jobs = &mut client.jobs;
+            match begun {
                 Begun::SegmentIter(job, segment_iter) => jobs.current = Some((job, segment_iter)),
                 Begun::Step(step) => return step,
             }
         }
-        let Jobs { current: Some((at, segment_iter)), slots, .. } = jobs else { return Step::Busy };
+        let JobClient { owner, end, foreign, ref mut jobs } = *client;
+        let Jobs { current: Some((at, segment_iter)), slots, .. } = &mut **jobs else { return Step::Busy };
         let at = *at;
         let Some(job) = &mut slots[usize::from(at)] else { return Step::Busy };
         let direction = if matches!(job.way, Way::Read(_)) { Direction::Read } else { Direction::Write };
@@ -179,9 +201,9 @@ impl Bulk {
                 jobs.current = None;
                 return Step::Through(jobs.stop(at, None));
             };
-            let outcome = match to.is_mapped(segment.hpa, segment.extent()) {
-                true => Err(EngineError::Mapped(segment.hpa)),
-                false => self.send(owner, at, job, &segment, end, to),
+            let outcome = match to.refusal(foreign, segment.hpa, segment.extent()) {
+                Some(error) => Err(error),
+                None => self.send(owner, at, job, &segment, end, to),
             };
             match outcome {
                 Ok(Some(())) => *sent += 1,
@@ -200,13 +222,12 @@ impl Bulk {
     /// Begins with a submission.
     fn begin(
         &mut self,
-        owner: Owner,
+        client: &mut JobClient<'_>,
         submission: &Submission,
-        jobs: &mut Jobs,
-        end: &AgentEnd,
         to: &mut Sending<'_, '_>,
         sent: &mut usize,
     ) -> Begun {
+        let JobClient { owner, end, foreign, ref mut jobs } = *client;
         let hpa = submission.hpa;
         let refused = |status| Begun::Step(Step::Through(Some((submission.tag, status))));
         let byte = |lines: Lines| lines.at as usize * LINE_SIZE;
@@ -224,8 +245,8 @@ impl Bulk {
         if !hpa.is_multiple_of(LINE_SIZE as u64) {
             return refused(Status::Failed(EngineError::Unaligned(hpa)));
         }
-        if to.is_mapped(hpa, bytes) {
-            return refused(Status::Failed(EngineError::Mapped(hpa)));
+        if let Some(error) = to.refusal(foreign, hpa, bytes) {
+            return refused(Status::Failed(error));
         }
         let Operation::Patch(mask) = submission.operation else {
             return match jobs.begin(submission.tag, hpa, way) {
@@ -236,7 +257,7 @@ impl Bulk {
         if self.patches.len() == PATCHES_MAX || self.is_locked(hpa, bytes) {
             return Begun::Step(Step::Busy);
         }
-        let patch = Patch { owner, job: 0, hpa, mask, line: end.front_line(), read: false };
+        let patch = Patch { owner, job: 0, hpa, mask, line: *end.front_line(), read: false };
         Begun::Step(self.begin_patch(patch, submission.tag, jobs, to, sent))
     }
 
@@ -276,39 +297,42 @@ impl Bulk {
         Step::Through(None)
     }
 
-    /// The patches that were read, to be written: each is handed to `jobs_of`, which finds its client's jobs, and if its
-    /// job ends with that, to `ended`. Whether one has to wait.
+    /// Writes the patches that were read. `step_of` finds the client of each, and has its step done with its jobs and the
+    /// addresses that are foreign to it; what the step returns has ended. Returns whether a patch has to wait.
     #[cold]
     pub fn write_patches(
         &mut self,
         to: &mut Sending<'_, '_>,
-        mut jobs_of: impl FnMut(Owner, &mut dyn FnMut(&mut Jobs) -> Option<Ended>),
+        mut step_of: impl FnMut(Owner, &mut dyn FnMut(&mut Jobs, &[Range<u64>]) -> Option<Ended>),
         sent: &mut usize,
     ) -> bool {
         let mut waits = false;
         let mut index = 0;
         while let Some(patch) = self.patches.get(index).copied() {
-            if !patch.read {
-                index += 1;
-                continue;
+            let mut stays = true;
+            if patch.read {
+                step_of(patch.owner, &mut |jobs, foreign| {
+                    let outcome = match to.refusal(foreign, patch.hpa, LINE_SIZE as u64) {
+                        Some(error) => Err(error),
+                        None => self.write_patch(&patch, to),
+                    };
+                    if outcome == Err(EngineError::Busy) {
+                        waits = true;
+                        return None;
+                    }
+                    stays = false;
+                    *sent += 1;
+                    if let (Ok(Write::Sent), Some(job)) = (outcome, jobs.get(patch.job)) {
+                        job.out += 1;
+                    }
+                    jobs.stop(patch.job, outcome.err())
+                });
             }
-            let outcome = match to.is_mapped(patch.hpa, LINE_SIZE as u64) {
-                true => Err(EngineError::Mapped(patch.hpa)),
-                false => self.write_patch(&patch, to),
-            };
-            if outcome == Err(EngineError::Busy) {
-                waits = true;
+            if stays {
                 index += 1;
-                continue;
+            } else {
+                self.patches.swap_remove(index);
             }
-            *sent += 1;
-            self.patches.swap_remove(index);
-            jobs_of(patch.owner, &mut |jobs| {
-                if let (Ok(Write::Sent), Some(job)) = (outcome, jobs.get(patch.job)) {
-                    job.out += 1;
-                }
-                jobs.stop(patch.job, outcome.err())
-            });
         }
         waits
     }

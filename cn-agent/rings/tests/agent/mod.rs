@@ -1,0 +1,137 @@
+//! The worker's part in serving clients, without the worker: a test calls its rounds.
+
+use std::ops::Range;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+use cxloe_client::memory::SharedMemory;
+use cxloe_client::ring::{AgentEnd, ClientEnd, Completion, Operation, PORT_BYTES, Submission};
+use cxloe_client::status::Status;
+use cxloe_cn_core::cache::CacheConfig;
+use cxloe_fabric::hdm::{Granularity, Ways};
+use cxloe_link::Link;
+use cxloe_port::port::Parts;
+use cxloe_rings::client::{Client, ClientSlot};
+use cxloe_rings::clients::Clients;
+
+use super::looped::{HPA, open_with, route};
+
+/// Rounds after which something that should have ended has not.
+pub const ROUNDS: usize = 100_000;
+
+/// The worker's part.
+pub struct Agent {
+    parts: Parts,
+    pub clients: Clients,
+    slots: Arc<AtomicUsize>,
+    /// Bytes of each region.
+    pub bytes: usize,
+    /// Addresses of the regions.
+    pub regions: Vec<Range<u64>>,
+}
+
+/// A client's ends of its rings and of its socket.
+pub struct Ends {
+    pub ring: ClientEnd,
+    _socket: UnixStream,
+}
+
+impl Agent {
+    /// With one region, which begins at [`HPA`].
+    pub fn start(ways: Ways, granularity: Granularity) -> Agent {
+        Agent::with_regions(CacheConfig::OFF, ways, granularity, 1)
+    }
+
+    /// With two regions of 256 KiB, and the default line cache.
+    pub fn with_two_regions() -> Agent {
+        Agent::with_regions(CacheConfig::default(), Ways::Four, Granularity::PAGE, 2)
+    }
+
+    fn with_regions(cache: CacheConfig, ways: Ways, granularity: Granularity, count: u64) -> Agent {
+        let (mut port, _tables) = open_with(cache, ways.count() as u8, 1514);
+        let mut regions = Vec::new();
+        let mut bytes = 0;
+        for index in 0..count {
+            let route = route(HPA + (index << 30), ways, granularity, 0, index > 0);
+            bytes = route.decoder.size;
+            regions.push(route.decoder.base..route.decoder.base + bytes);
+            port.engine().add_route(route).expect("a route");
+        }
+        let (clients, slots) = (Clients::new(8), Arc::default());
+        Agent { parts: port.into_parts(), clients, slots, bytes: bytes as usize, regions }
+    }
+
+    /// A client to whom all regions belong.
+    pub fn connect(&mut self) -> Ends {
+        self.connect_as(None).0
+    }
+
+    /// A client of this user, and its memory, mapped once more.
+    pub fn connect_as(&mut self, uid: Option<u32>) -> (Ends, SharedMemory) {
+        let (ours, theirs) = UnixStream::pair().expect("sockets");
+        let end = AgentEnd::new(SharedMemory::create(PORT_BYTES).expect("memory"));
+        let memory = end.memory().descriptor().try_clone_to_owned().expect("a copy");
+        let slot = ClientSlot::take(&self.slots, 8).expect("a slot");
+        self.clients.add(Box::new(Client::new(end, ours, slot, uid)));
+        let again = memory.try_clone().expect("a copy");
+        let memory = SharedMemory::open(memory, PORT_BYTES).expect("the same memory");
+        let ring = ClientEnd::new(memory).expect("an end");
+        let ends = Ends { ring, _socket: theirs };
+        (ends, SharedMemory::open(again, PORT_BYTES).expect("the same memory"))
+    }
+
+    /// A round of the worker.
+    pub fn round(&mut self, mapped: &[std::ops::Range<u64>]) {
+        let Parts { link, engine, clock, .. } = &mut self.parts;
+        let clients = &mut self.clients;
+        let now = clock.now();
+        link.receive(64, &mut |frame, tx| engine.handle(frame, now, tx, clients)).expect("frames");
+        clients.serve(engine, mapped, now, link.transmit());
+        if now >= engine.deadline() {
+            engine.poll(now, link.transmit(), clients);
+        }
+        link.flush().expect("a flush");
+    }
+
+    /// Goes on until this client has a completion.
+    pub fn completion(&mut self, client: &mut Ends) -> Completion {
+        for _ in 0..ROUNDS {
+            if let Some(completion) = client.ring.take(&mut [0; 64]) {
+                return completion;
+            }
+            self.round(&[]);
+        }
+        panic!("no completion");
+    }
+
+    /// Submits an operation, and goes on until it has ended.
+    pub fn run(
+        &mut self,
+        client: &mut Ends,
+        operation: Operation,
+        hpa: u64,
+        line: Option<&[u8; 64]>,
+    ) -> Status {
+        client.ring.submit(Submission { tag: 7, operation, hpa }, line);
+        let Completion { tag, status } = self.completion(client);
+        assert_eq!(tag, 7);
+        status
+    }
+}
+
+impl Ends {
+    /// Puts bytes into the data area from a line of it on.
+    pub fn put(&self, line: u32, bytes: &[u8]) {
+        let (memory, base) = self.ring.data();
+        memory.put(base + line as usize * 64, bytes);
+    }
+
+    /// The bytes of the data area from a line of it on.
+    pub fn get(&self, line: u32, length: usize) -> Vec<u8> {
+        let (memory, base) = self.ring.data();
+        let mut bytes = vec![0; length];
+        memory.take(base + line as usize * 64, &mut bytes);
+        bytes
+    }
+}
