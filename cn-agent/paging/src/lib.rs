@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `spaces` | all spaces beside one engine |
 //! | `space` | one of them: events, members, ending, want of room, taking over |
+//! | [`agent_file`] | files in memory that agents make and find again |
 //! | `claim` | whose a space is |
 //! | [`joining`] | becoming a member |
 //! | [`member`] | the agent's end of a member's connection |
@@ -29,6 +30,7 @@
 //! | [`uffd`] | userfaultfd itself |
 //! | [`watchdog`] | frees the thread that serves when it waits for itself |
 
+pub mod agent_file;
 mod claim;
 pub mod joining;
 pub mod member;

@@ -7,25 +7,24 @@
 //! ```
 //!
 //! Members get it for reading only. An agent opens it anew for writing, which its owner, the agent's user, may. What a
-//! program shows as its predecessor's shared state is therefore either one that an agent made, and nobody else has ever
-//! written, or it is not the agent's user's and refused before a byte of it is looked at. An old one of another region, or
-//! of another time, is told by whose it was and when its region was created.
+//! program shows as its predecessor's shared state is either one that an agent made for this, and nobody else has ever
+//! written, or it is refused before a byte of it is looked at ([`agent_file`](crate::agent_file)). An old one of another
+//! region, or of another time, is told by whose it was and when its region was created.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use memmap2::{MmapOptions, MmapRaw};
-use nix::fcntl::{FcntlArg, SealFlag, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use nix::unistd::geteuid;
 
-use cxloe_cn_core::mapped::{Kind, PRIVATE_SPARE, SpaceOptions};
+use crate::agent_file::{NotAgentFile, Purpose};
+use cxloe_cn_core::mapped::{Kind, SpaceOptions};
 use cxloe_cn_core::pager::{LIMIT_MIN, MAPPINGS_MAX, PAGE_BYTES, PageTable, VIEWS_MAX};
+use cxloe_cn_core::untrusted::Untrusted;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"CXLoElgr");
 const VERSION: u64 = 1;
@@ -34,7 +33,8 @@ const RECORDS_AT: usize = PAGE_BYTES / 8;
 const TABLES_AT: usize = PAGE_BYTES + MAPPINGS_MAX * WORDS_OF_RECORD * 8;
 const NAME_AT: usize = 64;
 const NAME_WORDS: usize = 32;
-const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
+/// Words of the header, with the region's name at its end.
+const HEADER_WORDS: usize = NAME_AT + NAME_WORDS;
 
 /// Why a shared state is of no use.
 #[derive(Debug, thiserror::Error)]
@@ -42,12 +42,12 @@ pub enum SharedStateError {
     /// The system refuses.
     #[error("the shared state of paged memory cannot be opened: {0}")]
     Io(#[from] io::Error),
-    /// It is none.
+    /// An agent made it, and another release or for another region.
     #[error("what was shown is no shared state of this release")]
-    NoLedger,
-    /// It is one, and not this agent's: whoever made it may write it.
-    #[error("what was shown was made by user {0}, and not by an agent of this one's user")]
-    Forged(u32),
+    OtherRelease,
+    /// No agent made it: a program may have written it.
+    #[error(transparent)]
+    NotAgentFile(#[from] NotAgentFile),
 }
 
 /// A process that has mapped a view.
@@ -109,24 +109,10 @@ impl std::fmt::Debug for SharedState {
     }
 }
 
-/// Whether memory that belongs to this user was made by an agent: one of this user, or of root, whom nothing keeps from
-/// anything.
-pub(crate) fn is_agents(uid: u32) -> bool {
-    uid == geteuid().as_raw() || uid == 0
-}
-
 fn views_of(kind: Kind) -> usize {
     match kind {
         Kind::Shared | Kind::Foreign => 1,
         Kind::Private => VIEWS_MAX,
-    }
-}
-
-/// Pages that a view had room for before shared states said so.
-fn earlier_view_pages(kind: Kind, pages: u32) -> u32 {
-    match kind {
-        Kind::Private => pages.saturating_add(PRIVATE_SPARE),
-        Kind::Shared | Kind::Foreign => pages,
     }
 }
 
@@ -141,12 +127,9 @@ impl SharedState {
     /// # Errors
     /// What the kernel says.
     pub fn create(options: &SpaceOptions) -> io::Result<SharedState> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = File::from(memfd_create(c"cxloe-shared-state", flags)?);
-        file.set_permissions(PermissionsExt::from_mode(0o600))?;
         let views = views_of(options.kind);
-        file.set_len((TABLES_AT + views * table_bytes(options.view_pages)) as u64)?;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
+        let bytes = TABLES_AT + views * table_bytes(options.view_pages);
+        let file = Purpose::SharedState.create(bytes as u64)?;
         let shared_state = SharedState::over(file, options.view_pages, views)?;
         let name = options.region.as_bytes();
         let words = [
@@ -188,60 +171,20 @@ impl SharedState {
     /// [`SharedStateError`].
     pub fn adopt(fd: OwnedFd) -> Result<(SharedState, SpaceOptions), SharedStateError> {
         let shown = File::from(fd);
-        let sealed = SealFlag::from_bits_truncate(
-            fcntl(&shown, FcntlArg::F_GET_SEALS).map_err(|_| SharedStateError::NoLedger)?,
-        );
-        let metadata = shown.metadata()?;
-        let length = metadata.len();
-        if !is_agents(metadata.uid()) {
-            return Err(SharedStateError::Forged(metadata.uid()));
-        }
-        if !sealed.contains(SEALS) || length < TABLES_AT as u64 {
-            return Err(SharedStateError::NoLedger);
+        let length = Purpose::SharedState.check(&shown)?;
+        if length < TABLES_AT as u64 {
+            return Err(SharedStateError::OtherRelease);
         }
         let place = format!("/proc/self/fd/{}", shown.as_raw_fd());
         let file = OpenOptions::new().read(true).write(true).open(place)?;
         let mut shared_state = SharedState::over(file, 0, 0)?;
-        let word = |index: usize| shared_state.head[index].load(Ordering::Relaxed);
-        let kind = Kind::of(word(3)).filter(|_| word(0) == MAGIC && word(1) == VERSION);
-        let kind = kind.ok_or(SharedStateError::NoLedger)?;
-        let pages = u32::try_from(word(4)).map_err(|_| SharedStateError::NoLedger)?;
-        // Ledgers of earlier releases do not say: views had no room for reservations.
-        let room = if word(10) == 0 { u64::from(earlier_view_pages(kind, pages)) } else { word(10) };
-        let room = u32::try_from(room).map_err(|_| SharedStateError::NoLedger)?;
-        let views = views_of(kind);
-        let name = usize::try_from(word(9)).ok().filter(|length| *length <= NAME_WORDS * 8);
-        let name = name.filter(|_| pages < 1 << 31).ok_or(SharedStateError::NoLedger)?;
-        let bytes: Vec<u8> = (0..NAME_WORDS).flat_map(|index| word(NAME_AT + index).to_le_bytes()).collect();
-        let region = String::from_utf8(bytes[..name].to_vec()).map_err(|_| SharedStateError::NoLedger)?;
-        let options = SpaceOptions {
-            id: word(2),
-            region,
-            kind,
-            hpa: 0,
-            pages,
-            view_pages: room,
-            limit: word(5) as u32,
-            prefetch: word(6) != 0,
-            fresh: word(7) != 0,
-            lost_wait: Duration::from_millis(word(8)),
-            stay: word(11) != 0,
-            // Of earlier releases: nobody's.
-            owner: word(12).checked_sub(1).and_then(|uid| u32::try_from(uid).ok()),
-            created_ms: word(13),
-        };
-        let has_room = match kind {
-            // Of a region that has grown there may be more than a view has room for.
-            Kind::Private => true,
-            Kind::Shared | Kind::Foreign => options.view_pages == options.pages,
-        };
-        if !has_room || options.limit < LIMIT_MIN {
-            return Err(SharedStateError::NoLedger);
+        let header: [u64; HEADER_WORDS] = Untrusted::new(&shared_state.head).copy_out();
+        let options = options_of(&header).ok_or(SharedStateError::OtherRelease)?;
+        let views = views_of(options.kind);
+        if length != (TABLES_AT + views * table_bytes(options.view_pages)) as u64 {
+            return Err(SharedStateError::OtherRelease);
         }
         (shared_state.pages, shared_state.views) = (options.view_pages, views as u64);
-        if length != (TABLES_AT + views * table_bytes(shared_state.pages)) as u64 {
-            return Err(SharedStateError::NoLedger);
-        }
         Ok((shared_state, options))
     }
 
@@ -250,7 +193,7 @@ impl SharedState {
         self.head[14].store(inode, Ordering::Relaxed);
     }
 
-    /// Which file in memory has its pages; 0 where earlier releases did not say.
+    /// The inode of the file in memory that has its pages; 0 where processes do not share them.
     pub fn memory(&self) -> u64 {
         self.head[14].load(Ordering::Relaxed)
     }
@@ -265,8 +208,6 @@ impl SharedState {
 
     /// Notes that the region has grown.
     pub fn set_pages(&self, pages: u32) {
-        // Of shared states of earlier releases the room of views would follow from that.
-        self.head[10].store(u64::from(self.pages), Ordering::Relaxed);
         self.head[4].store(u64::from(pages), Ordering::Release);
     }
 
@@ -306,17 +247,66 @@ impl SharedState {
     /// Everybody who has mapped a view.
     pub fn records(&self) -> Vec<Record> {
         let record = |mapping| {
-            let words = self.record_at(mapping);
-            let word = |index: usize| words[index].load(Ordering::Acquire);
-            (word(0) == 1 && word(1) < self.views).then(|| Record {
-                view: word(1) as u16,
-                pid: word(2) as u32,
-                started: word(3),
-                address: word(4),
+            let [used, view, pid, started, address] = Untrusted::new(self.record_at(mapping)).acquire();
+            (used == 1 && view < self.views).then_some(Record {
+                view: view as u16,
+                pid: pid as u32,
+                started,
+                address,
             })
         };
         (0..MAPPINGS_MAX).filter_map(record).collect()
     }
+}
+
+/// What the header of a shared state says of its space; `None` if it is of another release, or makes no sense.
+fn options_of(header: &[u64; HEADER_WORDS]) -> Option<SpaceOptions> {
+    let [
+        magic,
+        version,
+        id,
+        kind,
+        pages,
+        limit,
+        prefetch,
+        fresh,
+        lost_wait,
+        name,
+        room,
+        stay,
+        owner,
+        created,
+        ..,
+    ] = *header;
+    let kind = Kind::of(kind).filter(|_| (magic, version) == (MAGIC, VERSION))?;
+    let pages = u32::try_from(pages).ok().filter(|pages| *pages < 1 << 31)?;
+    let view_pages = u32::try_from(room).ok()?;
+    let limit = u32::try_from(limit).ok().filter(|limit| *limit >= LIMIT_MIN)?;
+    let bytes: Vec<u8> = header[NAME_AT..].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let region = String::from_utf8(bytes.get(..usize::try_from(name).ok()?)?.to_vec()).ok()?;
+    let has_room = match kind {
+        // Of a region that has grown there may be more than a view has room for.
+        Kind::Private => true,
+        Kind::Shared | Kind::Foreign => view_pages == pages,
+    };
+    has_room.then_some(SpaceOptions {
+        id,
+        region,
+        kind,
+        hpa: 0,
+        pages,
+        view_pages,
+        limit,
+        prefetch: prefetch != 0,
+        fresh: fresh != 0,
+        lost_wait: Duration::from_millis(lost_wait),
+        stay: stay != 0,
+        owner: match owner.checked_sub(1) {
+            Some(uid) => Some(u32::try_from(uid).ok()?),
+            None => None,
+        },
+        created_ms: created,
+    })
 }
 
 /// Which views a shared state has, as somebody sees it who may only read it, and whether their process is known: that of a
@@ -390,27 +380,44 @@ mod tests {
     }
 
     #[test]
-    fn a_ledger_of_before_views_had_room_to_reserve_is_taken_over() {
-        let options = SpaceOptions { view_pages: 1000 + PRIVATE_SPARE, ..options(Kind::Private) };
-        let before = SharedState::create(&options).unwrap();
-        before.head[10].store(0, Ordering::Relaxed);
-        let (after, found) = SharedState::adopt(before.share().unwrap()).unwrap();
-        let room = 1000 + PRIVATE_SPARE;
-        assert_eq!((found, after.table(3).unwrap().len()), (options.clone(), room));
-        after.set_pages(1500);
-        let (later, found) = SharedState::adopt(after.share().unwrap()).unwrap();
-        assert_eq!((found.pages, found.view_pages, later.table(3).unwrap().len()), (1500, room, room));
+    fn what_no_agent_made_for_this_is_refused() {
+        let not_one = |fd: OwnedFd| {
+            matches!(SharedState::adopt(fd), Err(SharedStateError::NotAgentFile(NotAgentFile::Other)))
+        };
+        assert!(not_one(File::open("/dev/null").unwrap().into()));
+        // Of the right size, with the right seals, and a true header: and made for something that programs write.
+        let true_one = SharedState::create(&options(Kind::Shared)).unwrap();
+        let bytes = true_one.file.metadata().unwrap().len();
+        let region = Purpose::Region.create(bytes).unwrap();
+        for (index, word) in true_one.head.iter().enumerate() {
+            let word = word.load(Ordering::Relaxed).to_le_bytes();
+            region.write_all_at(&word, index as u64 * 8).unwrap();
+        }
+        assert!(not_one(region.into()));
     }
 
     #[test]
-    fn what_is_no_ledger_is_refused() {
-        let odd = memfd_create(c"odd", MFdFlags::MFD_ALLOW_SEALING).unwrap();
-        assert!(matches!(SharedState::adopt(odd), Err(SharedStateError::NoLedger)));
-        assert!(SharedState::adopt(File::open("/dev/null").unwrap().into()).is_err());
-        let sealed = File::from(memfd_create(c"odd", MFdFlags::MFD_ALLOW_SEALING).unwrap());
-        sealed.set_len(1 << 20).unwrap();
-        fcntl(&sealed, FcntlArg::F_ADD_SEALS(SEALS)).unwrap();
-        assert!(matches!(SharedState::adopt(sealed.into()), Err(SharedStateError::NoLedger)));
+    fn a_header_that_makes_no_sense_is_of_another_release() {
+        let spoilt = |index: usize, value: u64| {
+            let made = SharedState::create(&options(Kind::Shared)).unwrap();
+            made.head[index].store(value, Ordering::Relaxed);
+            matches!(SharedState::adopt(made.share().unwrap()), Err(SharedStateError::OtherRelease))
+        };
+        assert!(!spoilt(15, 0), "nothing is there");
+        for (index, value) in [
+            (0, 0),
+            (1, 2),
+            (3, 9),
+            (4, 999),
+            (4, 1 << 31),
+            (5, 1),
+            (5, 1 << 40),
+            (9, 257),
+            (10, 1001),
+            (12, 1 << 40),
+        ] {
+            assert!(spoilt(index, value), "word {index} is {value}");
+        }
     }
 
     #[test]

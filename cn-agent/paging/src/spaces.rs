@@ -331,7 +331,11 @@ impl Spaces {
         for index in 0..ready {
             let token = self.ready[index].data();
             let (place, mapping) = ((token >> 16) as u16, MappingId(token as u16));
+            let blocks = self.ready[index].events().contains(EpollFlags::EPOLLERR);
             let Some(space) = &mut self.list.0[usize::from(place)] else { continue };
+            if blocks && token >> 32 == 0 {
+                space.unblock(mapping);
+            }
             work += if token >> 32 == 1 {
                 space.listen(mapping, &mut self.transfers)
             } else {

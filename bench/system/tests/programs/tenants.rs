@@ -14,6 +14,7 @@ use std::process::{Command, ExitCode, Stdio};
 
 use cxloe_client::client::{self, Client};
 use cxloe_client::mapping::Owner;
+use cxloe_client::memory::receive_with_descriptor;
 use cxloe_client::message::{self, Answer, Ask, JoinRequest, MapRequest, Request, VERSION};
 use cxloe_cn_core::mapped::Kind;
 use cxloe_fabric::model::Name;
@@ -178,6 +179,10 @@ pub fn a_forged_shared_state_is_not_taken_over() -> Outcome {
         ensure(said.matches(refused).count() == 3, format!("{region}: {said}"))?;
         serves(&rig, pid)?;
     }
+    // What the agent made for another purpose is none, though it made it.
+    let said = played(&rig, ALICE, "show-port", &["alice"])?;
+    ensure(said.contains("not made for this purpose"), said)?;
+    serves(&rig, pid)?;
     // One that the agent made itself is for reading only, and of no use for another region.
     let said = played(&rig, ALICE, "reuse", &["alice"])?;
     ensure(said == "not writable; not for another region\n", said)?;
@@ -274,6 +279,7 @@ pub fn play() -> ExitCode {
         ("keep", [region]) => keep(socket, region),
         ("look", [space]) => look(socket, space),
         ("forge", [region]) => forge(socket, region),
+        ("show-port", [region]) => show_port(socket, region),
         ("reuse", [region]) => reuse(socket, region),
         ("name", [region, pid]) => name_process(socket, region, pid),
         ("no-userfaultfd", [region]) => no_userfaultfd(socket, region),
@@ -382,6 +388,20 @@ fn join(socket: &Path, space: u64, pid: u32, resume: bool, descriptors: &[OwnedF
     Ok(if welcome.status == WELCOME { "welcome".into() } else { String::from_utf8_lossy(&text).into_owned() })
 }
 
+/// The first words of a shared state: 1,024 pages, and views of so many.
+fn header(region: &str, kind: Kind, view_pages: u64) -> [u64; 11] {
+    let name = region.len() as u64;
+    [u64::from_le_bytes(*b"CXLoElgr"), 1, 77, kind as u64, 1024, 64, 0, 0, 1000, name, view_pages]
+}
+
+fn write_header(file: &File, words: &[u64], region: &str) -> Outcome {
+    for (index, word) in words.iter().enumerate() {
+        file.write_at(&word.to_le_bytes(), index as u64 * 8)?;
+    }
+    file.write_at(region.as_bytes(), 64 * 8)?;
+    Ok(())
+}
+
 /// A shared state of our own making: what it says of the region is right, what it says of pages is not.
 fn forged(region: &str, kind: Kind, sealed: bool) -> Outcome<OwnedFd> {
     let file = File::from(memfd_create(c"forged", MFdFlags::MFD_ALLOW_SEALING)?);
@@ -389,24 +409,7 @@ fn forged(region: &str, kind: Kind, sealed: bool) -> Outcome<OwnedFd> {
     let tables = 4096 + 1024 * 64;
     let views = if kind == Kind::Private { 1024 } else { 1 };
     file.set_len(tables + views * pages * 8)?;
-    let name = region.as_bytes();
-    let head = [
-        u64::from_le_bytes(*b"CXLoElgr"),
-        1,
-        77,
-        kind as u64,
-        pages,
-        64,
-        0,
-        0,
-        1000,
-        name.len() as u64,
-        pages,
-    ];
-    for (index, word) in head.into_iter().enumerate() {
-        file.write_at(&word.to_le_bytes(), index as u64 * 8)?;
-    }
-    file.write_at(name, 64 * 8)?;
+    write_header(&file, &header(region, kind, pages), region)?;
     // A process that lives, views and slots that there are not, buffers of others, states without a meaning.
     let records = [1, u64::MAX, u64::from(std::process::id()), 5, 1 << 30, 0, 0, 0];
     for (index, word) in records.into_iter().enumerate() {
@@ -457,6 +460,19 @@ fn forge(socket: &Path, region: &str) -> Outcome {
             join(socket, 77, std::process::id(), true, &[File::open("/dev/null")?.into(), shown, memory])?;
         ensure(joined != "welcome", joined)?;
     }
+    Ok(())
+}
+
+/// Shows the memory of a port, which the agent made and this program writes, as the shared state of a region.
+fn show_port(socket: &Path, region: &str) -> Outcome {
+    let mut port = UnixStream::connect(socket)?;
+    message::write(&mut port, &Request { version: VERSION, ask: Ask::Port })?;
+    let (_, memory) = receive_with_descriptor(&port, &mut [0; 512])?;
+    let memory = File::from(memory.ok_or("no memory came")?);
+    // As many entries a view as make 256 views fill the port's data area.
+    write_header(&memory, &header(region, Kind::Private, 2048), region)?;
+    ensure(memory.metadata()?.len() == 69_632 + 256 * 2048 * 8, "a port has the size of a shared state")?;
+    println!("{}", resume(socket, request(region, Kind::Private), &[memory.into()])?);
     Ok(())
 }
 

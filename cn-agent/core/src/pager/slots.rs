@@ -137,10 +137,10 @@ impl Slots {
         }
     }
 
-    /// Counts a reference found in the table of a predecessor; `false` when there is no such slot.
-    pub fn adopt(&mut self, slot: u32) -> bool {
+    /// Counts a reference to `slot` found in the table of a predecessor for `page`; `false` when that page cannot have it.
+    pub fn adopt(&mut self, page: u32, slot: u32) -> bool {
         match &mut self.kind {
-            Kind::Own => slot < self.count,
+            Kind::Own => slot == page && slot < self.count,
             Kind::Pool { references, free, next } => {
                 if slot >= self.count {
                     return false;
@@ -214,11 +214,17 @@ mod tests {
     #[test]
     fn references_of_a_predecessor_are_counted() {
         let mut slots = Slots::pool(8, true);
-        assert!([5, 2, 5].iter().all(|slot| slots.adopt(*slot)) && !slots.adopt(8));
+        assert!([5, 2, 5].iter().all(|slot| slots.adopt(0, *slot)) && !slots.adopt(0, 8));
         slots.adopted();
         assert!(slots.is_shared(5) && !slots.is_shared(2));
         let mut free: Vec<_> = std::iter::from_fn(|| slots.take(0)).map(|taken| taken.slot).collect();
         free.sort_unstable();
         assert_eq!(free, [0, 1, 3, 4, 6, 7]);
+    }
+
+    #[test]
+    fn a_page_with_its_own_slot_adopts_no_other() {
+        let mut slots = Slots::own(8, false);
+        assert!(slots.adopt(3, 3) && !slots.adopt(3, 4) && !slots.adopt(8, 8));
     }
 }

@@ -24,7 +24,7 @@ impl Pager {
         let Some(pages) = self.view(view).map(|view| view.table.len()) else { return };
         for page in 0..pages {
             let entry = self.entry(view, page);
-            let known = entry.slot().filter(|slot| self.slots.adopt(*slot));
+            let known = entry.slot().filter(|slot| self.slots.adopt(page, *slot));
             let nowhere = known.is_none() && entry.slot().is_some();
             let settled = entry.with_slot(known).with_buffer(None);
             // Where pages are made ready, what is there of one on its way may be half of it. It was protected if it was installed,
@@ -36,7 +36,7 @@ impl Pager {
                 half && memory.drop_pages(view, core::slice::from_ref(&(page..page + 1))) != Ok(Drop::Done);
             let settled = match entry.state() {
                 _ if stays => settled.to(State::Lost),
-                // A slot the region does not have: what was there cannot be told.
+                // A slot that the page cannot have: its content is not known.
                 _ if nowhere => settled.to(State::Lost),
                 State::Absent => settled.to(State::Absent),
                 State::Fetching | State::Staged | State::Dropping | State::Cleaning

@@ -19,18 +19,15 @@ use std::sync::atomic::{Ordering, fence};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use nix::errno::Errno;
-use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
-use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
 use super::{Mappings, PAGE};
-use crate::shared_state::is_agents;
+use crate::agent_file::{NotAgentFile, Purpose};
 use cxloe_cn_core::pager::{Drop, MappingId, Memory, MemoryError, PAGE_BYTES, Page, ViewId};
 
 /// Pages made ready at a time.
 const READY_MAX: usize = 4;
-
-const SEALS: SealFlag = SealFlag::F_SEAL_SHRINK.union(SealFlag::F_SEAL_GROW).union(SealFlag::F_SEAL_SEAL);
 
 /// The memory.
 #[derive(Debug)]
@@ -59,11 +56,7 @@ impl Shared {
     /// # Errors
     /// What the kernel says.
     pub fn create(pages: u32) -> io::Result<Shared> {
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
-        let file = File::from(memfd_create(c"cxloe-region", flags)?);
-        file.set_len(u64::from(pages) * PAGE)?;
-        fcntl(&file, FcntlArg::F_ADD_SEALS(SEALS))?;
-        Self::over(file, pages)
+        Self::over(Purpose::Region.create(u64::from(pages) * PAGE)?, pages)
     }
 
     /// The memory of a predecessor.
@@ -72,11 +65,10 @@ impl Shared {
     /// What the kernel says; [`io::ErrorKind::InvalidData`] if it is not that.
     pub fn adopt(fd: OwnedFd, pages: u32) -> io::Result<Shared> {
         let file = File::from(fd);
-        let sealed = SealFlag::from_bits_truncate(fcntl(&file, FcntlArg::F_GET_SEALS)?);
-        let metadata = file.metadata()?;
-        let ours = is_agents(metadata.uid());
-        if !ours || !sealed.contains(SEALS) || metadata.len() != u64::from(pages) * PAGE {
-            return Err(io::ErrorKind::InvalidData.into());
+        match Purpose::Region.check(&file) {
+            Ok(bytes) if bytes == u64::from(pages) * PAGE => {}
+            Err(NotAgentFile::Io(error)) => return Err(error),
+            _ => return Err(io::ErrorKind::InvalidData.into()),
         }
         Self::over(file, pages)
     }
@@ -290,6 +282,8 @@ impl Memory for Shared {
 #[cfg(test)]
 #[allow(clippy::single_range_in_vec_init, reason = "one range of pages is meant")]
 mod tests {
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
     use super::super::Mapped;
     use super::*;
     use crate::uffd::{Features, Uffd};

@@ -67,6 +67,20 @@ impl Space {
         count
     }
 
+    /// Sets a userfaultfd not to block whose process has set it to: the kernel reports it as an error then, and never as
+    /// ready.
+    #[cold]
+    pub(crate) fn unblock(&self, id: MappingId) {
+        let Some(mapped) = self.memory.mappings().get(id) else { return };
+        if let Ok(true) = mapped.uffd.set_nonblocking() {
+            tracing::warn!(
+                region = self.options.region,
+                pid = mapped.pid,
+                "a process has set its userfaultfd to block"
+            );
+        }
+    }
+
     #[inline]
     fn happened(&mut self, id: MappingId, event: Event, transfers: &mut Transfers) {
         match event {

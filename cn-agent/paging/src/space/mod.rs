@@ -141,7 +141,7 @@ impl Space {
         let memory = match options.kind {
             Kind::Shared => {
                 let memory = Shared::adopt(memory.ok_or(MakeError::NoMemory)?, options.pages)?;
-                if ![0, memory.inode()?].contains(&shared_state.memory()) {
+                if memory.inode()? != shared_state.memory() {
                     return Err(MakeError::OtherMemory);
                 }
                 KernelMemory::Shared(memory)

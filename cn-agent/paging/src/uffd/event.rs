@@ -5,6 +5,7 @@
 //! on when its page is there. So whatever has to be finished before a fork has to be finished before reading.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -78,19 +79,34 @@ impl Default for EventBuffer {
 }
 
 impl Uffd {
-    /// The events that are there now, at most as many as `buffer` holds; none if there are none. Several threads may
-    /// read; each event goes to one of them.
+    /// The events that are there now, at most as many as `buffer` holds; none if there are none, whatever other processes
+    /// have made of the descriptor's flags. Several threads may read; each event goes to one of them.
     #[inline]
     pub fn events<'b>(&self, buffer: &'b mut EventBuffer) -> Result<Events<'b>, UffdError> {
         let room = size_of_val(&buffer.0);
-        // SAFETY: the kernel writes whole messages, at most `room` bytes, into the live buffer; any bytes are a
-        // message.
-        let read = unsafe { libc::read(self.fd.as_raw_fd(), buffer.0.as_mut_ptr().cast(), room) };
+        let part = libc::iovec { iov_base: buffer.0.as_mut_ptr().cast(), iov_len: room };
+        let read = match self.reads_nowait.load(Ordering::Relaxed) {
+            // SAFETY: the kernel writes whole messages, at most `room` bytes, into the live buffer; any bytes are a
+            // message.
+            true => unsafe { libc::preadv2(self.fd.as_raw_fd(), &part, 1, -1, libc::RWF_NOWAIT) },
+            false => self.read(part)?,
+        };
         match Errno::result(read) {
             Ok(bytes) => Ok(Events { messages: &buffer.0[..bytes as usize / size_of::<Message>()] }),
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(Events { messages: &[] }),
+            Err(Errno::EOPNOTSUPP) if self.reads_nowait.swap(false, Ordering::Relaxed) => self.events(buffer),
             Err(errno) => Err(UffdError::Os { doing: "reading events", errno }),
         }
+    }
+
+    /// Reads where the kernel waits by the descriptor's flag alone: before Linux 6.10, and of forked children. The flag is
+    /// set anew first; a process that clears it between the two calls, and has no event, has this thread wait for its next.
+    #[cold]
+    fn read(&self, part: libc::iovec) -> Result<isize, UffdError> {
+        self.set_nonblocking()
+            .map_err(|_| UffdError::Os { doing: "setting it not to block", errno: Errno::last() })?;
+        // SAFETY: the kernel writes into the caller's live buffer, at most its length.
+        Ok(unsafe { libc::read(self.fd.as_raw_fd(), part.iov_base, part.iov_len) })
     }
 
     /// Sleeps until there is an event, a signal comes or `most` has passed. `true` if there may be one.

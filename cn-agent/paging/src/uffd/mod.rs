@@ -34,6 +34,7 @@ pub mod scan;
 mod tests;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 
 pub use error::{OpenError, UffdError};
 pub use event::{EVENTS_MAX, Event, EventBuffer, Events};
@@ -49,6 +50,15 @@ pub const PAGE: u64 = 4096;
 #[derive(Debug)]
 pub struct Uffd {
     fd: OwnedFd,
+    /// Whether the kernel reads it without waiting when the call says so. It may wait by the descriptor's own flag, which
+    /// every process that has a duplicate can change.
+    reads_nowait: AtomicBool,
+}
+
+impl Uffd {
+    fn new(fd: OwnedFd) -> Uffd {
+        Uffd { fd, reads_nowait: AtomicBool::new(true) }
+    }
 }
 
 impl AsFd for Uffd {

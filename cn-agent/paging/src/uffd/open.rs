@@ -45,7 +45,7 @@ impl Uffd {
         let made = unsafe { libc::ioctl(device.as_raw_fd(), abi::NEW, flags) };
         match Errno::result(made) {
             // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
-            Ok(fd) => Ok(Uffd { fd: unsafe { OwnedFd::from_raw_fd(fd) } }),
+            Ok(fd) => Ok(Uffd::new(unsafe { OwnedFd::from_raw_fd(fd) })),
             Err(errno) => Err(OpenError::Os { doing: "USERFAULTFD_IOC_NEW on /dev/userfaultfd", errno }),
         }
     }
@@ -59,12 +59,23 @@ impl Uffd {
         if kind.as_os_str() != "anon_inode:[userfaultfd]" {
             return Err(OpenError::NotOne(kind.to_string_lossy().into_owned()));
         }
+        let uffd = Uffd::new(fd);
+        uffd.set_nonblocking()?;
+        Ok(uffd)
+    }
+
+    /// Sets it not to block, in whatever process it was set to; whether it was.
+    ///
+    /// # Errors
+    /// [`OpenError::Os`].
+    pub fn set_nonblocking(&self) -> Result<bool, OpenError> {
         let failed = |errno| OpenError::Os { doing: "setting a userfaultfd not to block", errno };
-        let flags = OFlag::from_bits_retain(fcntl(&fd, FcntlArg::F_GETFL).map_err(failed)?);
-        if !flags.contains(OFlag::O_NONBLOCK) {
-            fcntl(&fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(failed)?;
+        let flags = OFlag::from_bits_retain(fcntl(&self.fd, FcntlArg::F_GETFL).map_err(failed)?);
+        if flags.contains(OFlag::O_NONBLOCK) {
+            return Ok(false);
         }
-        Ok(Uffd { fd })
+        fcntl(&self.fd, FcntlArg::F_SETFL(flags | OFlag::O_NONBLOCK)).map_err(failed)?;
+        Ok(true)
     }
 
     /// Agrees with the kernel on `features`; comes first, and once. Whoever hands over its userfaultfd has done it, and
@@ -102,7 +113,7 @@ impl Uffd {
         let copied = fcntl(&self.fd, FcntlArg::F_DUPFD_CLOEXEC(3));
         let fd = copied.map_err(|errno| OpenError::Os { doing: "duplicating a userfaultfd", errno })?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
-        Ok(Uffd { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(Uffd::new(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 }
 
@@ -110,5 +121,5 @@ fn by_call(flags: c_int) -> Result<Uffd, Errno> {
     // SAFETY: the call takes flags by value and touches no memory.
     let made = unsafe { libc::syscall(libc::SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | flags) };
     // SAFETY: the kernel has just made this descriptor for us; nobody else knows its number.
-    Errno::result(made).map(|fd| Uffd { fd: unsafe { OwnedFd::from_raw_fd(fd as c_int) } })
+    Errno::result(made).map(|fd| Uffd::new(unsafe { OwnedFd::from_raw_fd(fd as c_int) }))
 }

@@ -91,7 +91,7 @@ extern "C" fn on_sigbus(_: libc::c_int, info: *mut libc::siginfo_t, _: *mut libc
     let address = unsafe { (*info).si_addr() } as u64 & !(PAGE - 1);
     // SAFETY: the descriptor that the child keeps open while faults can happen; ManuallyDrop leaves it so.
     let fd = unsafe { OwnedFd::from_raw_fd(FD.load(Ordering::Relaxed) as RawFd) };
-    let uffd = std::mem::ManuallyDrop::new(Uffd { fd });
+    let uffd = std::mem::ManuallyDrop::new(Uffd::new(fd));
     // SAFETY: a page that outlives the child.
     let page = unsafe { std::slice::from_raw_parts(SOURCE.load(Ordering::Relaxed), PAGE as usize) };
     match uffd.copy(address, page, Access::Protected) {
