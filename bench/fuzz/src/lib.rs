@@ -5,12 +5,14 @@
 //! | `fm_api` | the manager's FM API | MCTP packets over TCP |
 //! | `nbd` | `cn-agent nbd` | a client's side of an NBD connection |
 //! | `agent_message` | the agent's socket | requests of programs |
-//! | `client_ring` | the agent's worker | a ring that its client writes as it likes |
+//! | `hostile_client` | the agent's worker | rings that their client changes between the agent's steps |
 
 mod fm;
+mod hostile_client;
 mod nbd;
 mod program;
 
 pub use fm::fm_api;
+pub use hostile_client::hostile_client;
 pub use nbd::nbd;
-pub use program::{agent_message, client_ring};
+pub use program::agent_message;

@@ -1,6 +1,7 @@
 //! Programs whose memory is remote: regions that they map, and programs that know nothing of it.
 
 mod exec;
+mod hostile_users;
 mod paging;
 mod tenants;
 
@@ -14,7 +15,8 @@ fn main() -> ExitCode {
             Subject::new("paging", paging::tests),
             Subject::new("exec", exec::tests),
             Subject::new("tenants", tenants::tests),
+            Subject::new("hostile_users", hostile_users::tests),
         ],
-        &[("work", paging::work::play), ("tenant", tenants::play)],
+        &[("work", paging::work::play), ("tenant", tenants::play), ("hostile", hostile_users::play)],
     )
 }

@@ -28,8 +28,8 @@ use cxloe_system::copies::ROLE;
 use cxloe_system::pair::*;
 use cxloe_system::{Test, tests};
 
-const ALICE: u32 = 4711;
-const BOB: u32 = 4712;
+pub const ALICE: u32 = 4711;
+pub const BOB: u32 = 4712;
 /// The group that may use the node.
 const USERS: u32 = 4700;
 const BYTES: &str = "4M";
@@ -49,7 +49,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
 }
 
 /// A fabric, an agent whose socket the group may use, and regions `alice`, `bob` and `all`.
-fn rig() -> Outcome<Pair> {
+pub fn rig() -> Outcome<Pair> {
     let mut rig = Pair::bare()?;
     rig.pool_size = "128MiB";
     rig.start_gmm()?;
@@ -69,7 +69,7 @@ fn rig() -> Outcome<Pair> {
 }
 
 /// Programs of this build where every user may start them.
-fn lent(rig: &Pair) -> Outcome<PathBuf> {
+pub fn lent(rig: &Pair) -> Outcome<PathBuf> {
     let folder = rig.path("bin");
     fs::create_dir_all(&folder)?;
     let lend = |from: &Path, name: &str| -> Outcome {
@@ -89,7 +89,7 @@ fn lent(rig: &Pair) -> Outcome<PathBuf> {
 }
 
 /// A program as a user: by another one, so that it can be started in a namespace, which takes root.
-fn as_user(uid: u32, program: &Path) -> Command {
+pub fn user_command(uid: u32, program: &Path) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid", &uid.to_string(), "--regid", &USERS.to_string(), "--clear-groups"]);
     command.args(["--inh-caps=-all", "--"]).arg(program).current_dir("/").env_remove("HOME");
@@ -98,7 +98,7 @@ fn as_user(uid: u32, program: &Path) -> Command {
 
 /// A copy of this program as a user, in a part of [`play`].
 fn tenant(rig: &Pair, uid: u32, part: &str, more: &[&str]) -> Outcome<Command> {
-    let mut command = as_user(uid, &lent(rig)?.join("tenant"));
+    let mut command = user_command(uid, &lent(rig)?.join("tenant"));
     command.env(ROLE, "tenant").arg(part).arg(rig.socket()).args(more);
     Ok(command)
 }
@@ -192,7 +192,7 @@ pub fn a_forged_shared_state_is_not_taken_over() -> Outcome {
 pub fn a_foreign_process_cannot_be_named() -> Outcome {
     let rig = rig()?;
     let pid = rig.pid("agent")?;
-    let mut other = as_user(BOB, Path::new("sleep")).arg("1000").spawn()?;
+    let mut other = user_command(BOB, Path::new("sleep")).arg("1000").spawn()?;
     let others = [other.id().to_string(), pid.to_string(), "1".into()];
     let outcome = others.iter().try_for_each(|named| {
         let said = played(&rig, ALICE, "name", &["alice", named])?;
@@ -212,7 +212,7 @@ pub fn programs_run_without_any_right_at_the_manager() -> Outcome {
     let rig = rig()?;
     let folder = lent(&rig)?;
     let exec = |uid: u32, script: &str| -> Outcome<Command> {
-        let mut command = as_user(uid, &folder.join("cn-agent"));
+        let mut command = user_command(uid, &folder.join("cn-agent"));
         command.args(["exec", "--size", "32M", "--local", "4M", "--", "sh", "-c", script]);
         command.env("CXLOE_AGENT", rig.socket());
         Ok(command)
@@ -251,7 +251,7 @@ pub fn a_block_device_is_its_users() -> Outcome {
     let socket = rig.path("nbd/alice.sock");
     fs::create_dir(rig.path("nbd"))?;
     chown(rig.path("nbd"), Some(ALICE), None)?;
-    let mut server = as_user(ALICE, &folder.join("cn-agent"));
+    let mut server = user_command(ALICE, &folder.join("cn-agent"));
     server.args(["nbd", "--region", "alice", "--socket"]).arg(&socket).arg("--agent").arg(rig.socket());
     let log = rig.path("nbd.log");
     Process::log_to(&mut server, &log)?;
@@ -323,7 +323,7 @@ fn port_later(socket: &Path, region: &str) -> Outcome {
     ensure(port.read(attached.hpa).is_err(), "another user's region is read")
 }
 
-fn request(region: &str, kind: Kind) -> MapRequest {
+pub fn request(region: &str, kind: Kind) -> MapRequest {
     MapRequest {
         region: region.into(),
         kind,

@@ -1,0 +1,139 @@
+//! A client that writes what it likes into the memory it shares with the agent, between any two of the agent's steps: the
+//! agent's own code serves it beside an honest client of another user, over a simulated network.
+
+#[allow(dead_code, reason = "tests of the crates use the rest")]
+#[path = "../../../cn-agent/rings/tests/agent/mod.rs"]
+mod agent;
+#[allow(dead_code, reason = "tests of the crates use the rest")]
+#[path = "../../../cn-agent/tests/looped/mod.rs"]
+mod looped;
+
+use std::cell::RefCell;
+use std::sync::atomic::Ordering::Release;
+
+use agent::{Agent, Ends};
+use cxloe_client::memory::SharedMemory;
+use cxloe_client::ring::{ENTRIES, Lines, Operation, PORT_BYTES, Submission};
+use cxloe_client::status::Status;
+
+const ALICE: u32 = 4711;
+const BOB: u32 = 4712;
+/// What bob's region holds.
+const SECRET: [u8; 64] = [0xB0; 64];
+/// Words of an entry, and those before the first.
+const ENTRY: usize = 16;
+const SUBMISSIONS: usize = 512;
+/// In the first word of an entry: whether it was written in this lap of the ring.
+const PHASE: u64 = 1 << 31;
+/// Bytes of a step of the input, and steps of an input.
+const STEP: usize = 8;
+const STEPS_MAX: usize = 64;
+
+/// The agent and its honest client.
+struct Rig {
+    agent: Agent,
+    bob: Ends,
+}
+
+thread_local! {
+    static RIG: RefCell<Rig> = RefCell::new(Rig::new());
+}
+
+impl Rig {
+    fn new() -> Rig {
+        let mut agent = Agent::with_two_regions();
+        for (region, uid) in [(0, ALICE), (1, BOB)] {
+            let hpa = agent.regions[region].start;
+            agent.clients.set_owner(hpa, Some((agent.bytes as u64, uid)));
+        }
+        let (mut bob, _) = agent.connect_as(Some(BOB));
+        bob.put(0, &SECRET.repeat(agent.bytes / 64));
+        let hpa = agent.regions[1].start;
+        let all = Operation::WriteBytes(Lines { at: 0, count: (agent.bytes / 64) as u32 });
+        assert_eq!(agent.run(&mut bob, all, hpa, None), Status::Done);
+        Rig { agent, bob }
+    }
+
+    /// The honest client's operations end, and the lines of its region that the other one has named hold what it wrote.
+    fn check(&mut self, named: &[u64]) {
+        let Rig { agent, bob } = self;
+        let hpa = agent.regions[1].start;
+        assert_eq!(agent.run(bob, Operation::Write, hpa, Some(&SECRET)), Status::Done);
+        assert_eq!(agent.run(bob, Operation::Flush, 0, None), Status::Done);
+        for line in named {
+            let one = Operation::ReadBytes(Lines { at: 0, count: 1 });
+            assert_eq!(agent.run(bob, one, hpa + line * 64, None), Status::Done);
+            assert_eq!(bob.get(0, 64), SECRET, "another user's line {line} has changed");
+        }
+    }
+}
+
+/// An operation of an honest client, on `count` lines.
+fn operation(kind: u8, count: u32) -> Operation {
+    let lines = Lines { at: 0, count };
+    match kind % 7 {
+        0 => Operation::Read,
+        1 => Operation::Write,
+        2 => Operation::Flush,
+        3 => Operation::ReadBytes(lines),
+        4 => Operation::WriteBytes(lines),
+        5 => Operation::Zero(count),
+        _ => Operation::Patch(u64::from(count) << 32 | 1),
+    }
+}
+
+/// Writes over an entry: `code` of an operation, on `lines` lines of a region.
+fn overwrite(memory: &SharedMemory, entry: usize, code: u64, hpa: u64, lines: u64) {
+    let at = SUBMISSIONS + entry * ENTRY;
+    let [before] = memory.untrusted(at).copy_out();
+    memory.store(at + 1, hpa, Release);
+    memory.store(at + 2, lines, Release);
+    memory.store(at + 8, u64::from_ne_bytes([0xA1; 8]), Release);
+    memory.store(at, before & !(PHASE - 1) | code, Release);
+}
+
+/// The steps of a hostile client and of the agent, eight bytes each. No line of the other user comes back, none changes, and
+/// the other user's operations end.
+pub fn hostile_client(data: &[u8]) {
+    RIG.with_borrow_mut(|rig| {
+        let (mut alice, memory) = rig.agent.connect_as(Some(ALICE));
+        let regions = [rig.agent.regions[0].start, rig.agent.regions[1].start];
+        let (mut under_way, mut submitted, mut named) = (0, 0, Vec::new());
+        for step in data.chunks_exact(STEP).take(STEPS_MAX) {
+            let [kind, entry, code, region, a, b, c, d] = *step else { continue };
+            let line = u64::from(u16::from_le_bytes([a, b])) % (rig.agent.bytes / 64) as u64;
+            let count = u32::from(u16::from_le_bytes([c, d])) % 4096 + 1;
+            match kind % 4 {
+                0 if under_way < ENTRIES => {
+                    let submission =
+                        Submission { tag: 1, operation: operation(code, count), hpa: regions[0] + line * 64 };
+                    alice.ring.submit(submission, Some(&[0xA1; 64]));
+                    (under_way, submitted) = (under_way + 1, submitted + 1);
+                }
+                1 => {
+                    // One of the last that it submitted.
+                    let entry = (submitted + ENTRIES - 1 - usize::from(entry % 4)) % ENTRIES;
+                    let hpa = regions[usize::from(region % 2)] + line * 64;
+                    overwrite(&memory, entry, u64::from(code % 9), hpa, u64::from(count));
+                    named.push(line);
+                }
+                2 => {
+                    let place = usize::from(u16::from_le_bytes([entry, code])) % (PORT_BYTES / 8);
+                    memory.store(place, u64::from_le_bytes([a, b, c, d, region, 0, 0, 0]), Release);
+                }
+                _ => (0..entry % 4).for_each(|_| rig.agent.round(&[])),
+            }
+            let mut line = [0; 64];
+            while alice.ring.take(&mut line).is_some() {
+                under_way = under_way.saturating_sub(1);
+                assert_ne!(line, SECRET, "another user's line was read");
+            }
+        }
+        (0..8).for_each(|_| rig.agent.round(&[]));
+        let area = alice.get(0, rig.agent.bytes);
+        assert!(area.chunks_exact(64).all(|line| line != SECRET), "another user's lines were read");
+        rig.check(&named);
+        drop(alice);
+        rig.agent.clients.listen(|_| true);
+    });
+}

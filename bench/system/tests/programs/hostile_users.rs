@@ -1,0 +1,299 @@
+//! Two users of one compute node, one of them hostile: it changes what it shares with the agent between the agent's steps.
+//! The other one's regions hold a canary, and its operations go on.
+//!
+//! Runs as root, which starts copies of this program as both users.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cxloe_client::client::{self, Client};
+use cxloe_client::mapping::Owner;
+use cxloe_client::memory::{SharedMemory, receive_with_descriptor};
+use cxloe_client::message::{self, Ask, JoinRequest, Request, VERSION};
+use cxloe_client::ring::{ClientEnd, ENTRIES, Lines, Operation, PORT_BYTES, Submission};
+use cxloe_cn_core::mapped::Kind;
+use cxloe_lab::{Process, Standing};
+use cxloe_member::socket::{Descriptors, Socket, SocketPath};
+use cxloe_member::wire::{WELCOME, WELCOME_BYTES, Welcome};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::tenants::{ALICE, BOB, lent, request, rig, user_command};
+use cxloe_system::copies::ROLE;
+use cxloe_system::pair::*;
+use cxloe_system::{Test, tests};
+
+/// Seconds of the attack.
+const ATTACK: Duration = Duration::from_secs(60);
+/// What bob's region holds, in every byte.
+const CANARY: u8 = 0xB0;
+/// Bytes of each region.
+const BYTES: u64 = 4 << 20;
+/// Words of an entry, and those before the first.
+const ENTRY: usize = 16;
+const SUBMISSIONS: usize = 512;
+/// In the first word of an entry: whether it was written in this lap of the ring.
+const PHASE: u64 = 1 << 31;
+
+pub fn tests(standing: Standing) -> Vec<Test> {
+    match standing {
+        Standing::Root => tests![
+            rings_that_change_between_steps_reach_nobody,
+            a_userfaultfd_that_is_set_to_block_stops_nobody,
+        ],
+        _ => Vec::new(),
+    }
+}
+
+/// A copy of this program as a user, in a part of [`play`].
+fn part(rig: &Pair, uid: u32, part: &str, more: &[String]) -> Outcome<Command> {
+    let mut command = user_command(uid, &lent(rig)?.join("tenant"));
+    command.env(ROLE, "hostile").arg(part).arg(rig.socket()).args(more);
+    Ok(command)
+}
+
+pub fn rings_that_change_between_steps_reach_nobody() -> Outcome {
+    let rig = rig()?;
+    let pid = rig.pid("agent")?;
+    let [own, other] = ["alice", "bob"].map(|region| rig.attached(region, "active").map(|found| found.hpa));
+    let (own, other) = (own?.to_string(), other?.to_string());
+    let seconds = ATTACK.as_secs().to_string();
+    let logs = ["bob", "alice"].map(|name| rig.path(&format!("{name}.log")));
+    let mut watch = part(&rig, BOB, "watch", &[other.clone(), seconds.clone()])?;
+    Process::log_to(&mut watch, &logs[0])?;
+    let mut watch = rig.lab.spawn("cn", watch)?;
+    eventually("the canary is in place", || saying(&logs[0], "watching"))?;
+    let mut attack = part(&rig, ALICE, "attack", &[own, other, seconds])?;
+    Process::log_to(&mut attack, &logs[1])?;
+    let mut attack = rig.lab.spawn("cn", attack)?;
+    for (process, log) in [(&mut attack, &logs[1]), (&mut watch, &logs[0])] {
+        let ended = process.wait(ATTACK + LIMIT)?;
+        ensure(ended.success(), format!("{}: {}", log.display(), fs::read_to_string(log)?))?;
+    }
+    ensure(rig.pid("agent")? == pid, "it is the same agent")?;
+    client::node(&rig.socket())?;
+    Ok(())
+}
+
+pub fn a_userfaultfd_that_is_set_to_block_stops_nobody() -> Outcome {
+    let rig = rig()?;
+    let mut port = rig.connect()?;
+    let bob = rig.attached("bob", "active")?.hpa;
+    eventually("a session is open", || port.read(bob).ok())?;
+    let log = rig.path("alice.log");
+    let mut blocks = part(&rig, ALICE, "block", &["alice".into()])?;
+    Process::log_to(&mut blocks, &log)?;
+    let mut blocks = rig.lab.spawn("cn", blocks)?;
+    eventually("its userfaultfd blocks", || saying(&log, "blocks"))?;
+    for _ in 0..10 {
+        client::counters(&rig.socket())?;
+    }
+    port.read(bob)?;
+    let ended = blocks.wait(LIMIT)?;
+    ensure(ended.success(), fs::read_to_string(&log)?)?;
+    client::counters(&rig.socket())?;
+    Ok(())
+}
+
+/// What a user's program does, by the first argument; the second is the agent's socket.
+pub fn play() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    let [_, part, socket, rest @ ..] = &arguments[..] else { return ExitCode::from(2) };
+    let (socket, rest) = (Path::new(socket), rest.iter().map(String::as_str).collect::<Vec<_>>());
+    let done = match (part.as_str(), &rest[..]) {
+        ("attack", [own, other, seconds]) => attack(socket, own, other, seconds),
+        ("watch", [hpa, seconds]) => watch(socket, hpa, seconds),
+        ("block", [region]) => block(socket, region),
+        _ => Err(format!("no part {part} with {rest:?}").into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{}", error.message().unwrap_or_default());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Bob: has a canary in all of its region, and looks after it, flushing as it goes.
+fn watch(socket: &Path, hpa: &str, seconds: &str) -> Outcome {
+    let (hpa, until) = (hpa.parse::<u64>()?, Instant::now() + Duration::from_secs(seconds.parse()?));
+    let mut port = Client::connect(socket)?;
+    let canary = vec![CANARY; BYTES as usize];
+    eventually("the canary is written", || port.write_bytes(hpa, &canary).ok())?;
+    println!("watching");
+    let (mut rounds, mut found) = (0_u64, vec![0; BYTES as usize]);
+    while Instant::now() < until {
+        let line = hpa + rounds * 64 % BYTES;
+        port.write(line, &[CANARY; 64])?;
+        port.flush()?;
+        ensure(port.read(line)? == [CANARY; 64], "a line has changed")?;
+        if rounds.is_multiple_of(16) {
+            port.read_bytes(hpa, &mut found)?;
+            let wrong = found.iter().position(|byte| *byte != CANARY);
+            ensure(wrong.is_none(), format!("byte {wrong:?} of the region has changed"))?;
+        }
+        rounds += 1;
+    }
+    // A flush that waits for another client's takes all of the time.
+    ensure(rounds > 100, format!("only {rounds} rounds of write, flush and read"))
+}
+
+/// What the threads of the attack share.
+struct Attack {
+    until: Instant,
+    own: u64,
+    other: u64,
+    done: AtomicU64,
+    caught: AtomicBool,
+}
+
+/// A port without the client library: its socket, its memory, and the same memory once more.
+fn raw_port(socket: &Path) -> Outcome<(UnixStream, ClientEnd, SharedMemory)> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(LIMIT))?;
+    message::write(&mut stream, &Request { version: VERSION, ask: Ask::Port })?;
+    let (_, memory) = receive_with_descriptor(&stream, &mut [0; 512])?;
+    let memory = memory.ok_or("no memory came")?;
+    let again = SharedMemory::open(memory.try_clone()?, PORT_BYTES)?;
+    let end = ClientEnd::new(SharedMemory::open(memory, PORT_BYTES)?).ok_or("no ring")?;
+    Ok((stream, end, again))
+}
+
+/// Alice: submits on its own region, and writes another user's addresses, other operations and other lines over its
+/// entries all the time. None of what comes back is the canary.
+fn attack(socket: &Path, own: &str, other: &str, seconds: &str) -> Outcome {
+    let attack = Arc::new(Attack {
+        until: Instant::now() + Duration::from_secs(seconds.parse()?),
+        own: own.parse()?,
+        other: other.parse()?,
+        done: AtomicU64::new(0),
+        caught: AtomicBool::new(false),
+    });
+    let mut rng = SmallRng::seed_from_u64(7);
+    while Instant::now() < attack.until && !attack.caught.load(Relaxed) {
+        // A ring that was spoilt beyond use is closed by the agent: the next one.
+        let (stream, end, memory) = raw_port(socket)?;
+        let ends = Arc::new(AtomicBool::new(false));
+        let overwriter = thread::spawn({
+            let (attack, ends, rng) =
+                (Arc::clone(&attack), Arc::clone(&ends), SmallRng::seed_from_u64(rng.random()));
+            move || overwrite(&memory, &attack, &ends, rng)
+        });
+        let outcome = submit(stream, end, &attack, &mut rng);
+        ends.store(true, Relaxed);
+        overwriter.join().map_err(|_| "the thread that overwrites has panicked")?;
+        outcome?;
+    }
+    let done = attack.done.load(Relaxed);
+    println!("{done} operations");
+    ensure(!attack.caught.load(Relaxed), "another user's line was read")?;
+    ensure(done > 1000, format!("only {done} operations were carried out"))
+}
+
+/// Writes over entries until `ends`: what else they could ask for, of whom.
+fn overwrite(memory: &SharedMemory, attack: &Attack, ends: &AtomicBool, mut rng: SmallRng) {
+    while !ends.load(Relaxed) {
+        let at = SUBMISSIONS + rng.random_range(0..ENTRIES) * ENTRY;
+        let lines = rng.random_range(1..=BYTES / 64);
+        memory.store(at + 1, attack.other + rng.random_range(0..BYTES / 64) * 64, Release);
+        memory.store(at + 2, lines, Release);
+        memory.store(at + 8, rng.random(), Release);
+        if rng.random_ratio(1, 2) {
+            let [before] = memory.untrusted(at).copy_out();
+            memory.store(at, before & !(PHASE - 1) | rng.random_range(0..9), Release);
+        }
+        if rng.random_ratio(1, 64) {
+            thread::sleep(Duration::from_micros(rng.random_range(0..200)));
+        }
+    }
+}
+
+/// Submits on its own region until time is up or the agent has closed the port.
+fn submit(stream: UnixStream, mut end: ClientEnd, attack: &Attack, rng: &mut SmallRng) -> Outcome {
+    stream.set_nonblocking(true)?;
+    let (mut under_way, mut line, mut area) = (0, [0; 64], vec![0; 1 << 16]);
+    while Instant::now() < attack.until && !attack.caught.load(Relaxed) {
+        if under_way < 32 {
+            let count = rng.random_range(1..=(BYTES / 64) as u32);
+            let at = attack.own + rng.random_range(0..=BYTES / 64 - u64::from(count)) * 64;
+            let lines = Lines { at: 0, count };
+            let (operation, hpa) = match rng.random_range(0..8) {
+                0 | 1 => (Operation::ReadBytes(lines), at),
+                2 => (Operation::WriteBytes(lines), at),
+                3 => (Operation::Zero(count), at),
+                4 => (Operation::Patch(rng.random()), at),
+                5 => (Operation::Flush, 0),
+                6 => (Operation::Read, at),
+                _ => (Operation::Write, at),
+            };
+            end.submit(Submission { tag: under_way, operation, hpa }, Some(&[0xA1; 64]));
+            under_way += 1;
+        }
+        if end.wake_wanted() {
+            let _ = std::io::Write::write(&mut &stream, &[1]);
+        }
+        while end.take(&mut line).is_some() {
+            under_way = under_way.saturating_sub(1);
+            let done = attack.done.fetch_add(1, Relaxed);
+            if line == [CANARY; 64] {
+                attack.caught.store(true, Relaxed);
+            }
+            if done.is_multiple_of(64) {
+                let (memory, base) = end.data();
+                memory.take(base + rng.random_range(0..(BYTES as usize - area.len()) / 64) * 64, &mut area);
+                if area.windows(64).step_by(64).any(|line| line == [CANARY; 64]) {
+                    attack.caught.store(true, Relaxed);
+                }
+            }
+        }
+        // An end of the stream: the agent has closed the port.
+        if matches!(std::io::Read::read(&mut &stream, &mut [0; 64]), Ok(0)) {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// Alice: joins with a userfaultfd, and sets it to block, over and over.
+fn block(socket: &Path, region: &str) -> Outcome {
+    let owner = Owner::map(socket, request(region, Kind::Private))?;
+    let memory = memmap2::MmapOptions::new().len(1 << 20).map_anon()?;
+    let uffd: OwnedFd = cxloe_paging::uffd::Uffd::create_user_only()?.into();
+    let path = SocketPath::new(socket.as_os_str().as_encoded_bytes()).ok_or("too long a path")?;
+    let connection = Socket::connect(&path, LIMIT)?;
+    let (address, pid) = (memory.as_ptr() as u64, std::process::id());
+    let join = JoinRequest {
+        space: owner.space(),
+        address,
+        bytes: 1 << 20,
+        offset: 0,
+        pid,
+        view: None,
+        resume: false,
+    };
+    let bytes = message::encode(&Request { version: VERSION, ask: Ask::Join(join) });
+    connection.send(&bytes, &[uffd.as_fd()])?;
+    let mut head = [0; WELCOME_BYTES];
+    connection.receive_exact(&mut head, &mut Descriptors::new())?;
+    let welcome = Welcome::decode(&head).ok_or("no welcome")?;
+    ensure(welcome.status == WELCOME, "it may not join")?;
+    let until = Instant::now() + Duration::from_secs(3);
+    let mut said = false;
+    while Instant::now() < until {
+        fcntl(&uffd, FcntlArg::F_SETFL(OFlag::empty()))?;
+        if !std::mem::replace(&mut said, true) {
+            println!("blocks");
+        }
+    }
+    Ok(())
+}
