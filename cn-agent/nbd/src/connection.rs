@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tracing::{debug, warn};
 
 use super::client_slot::ClientSlot;
-use super::conversation::{Conversation, Offer, Step, Violation};
+use super::conversation::{Conversation, Offer, Step, Unavailable, Violation};
 use super::output::{Output, Sent};
 use super::port::{Port, PortError, is_passing, may_pass};
 use super::requests::{Patience, RETRY_INTERVAL, Requests};
@@ -105,7 +105,7 @@ pub fn serve(stream: UnixStream, slot: &ClientSlot, shared: &Shared) -> Result<(
         }
     });
     let hpa = found.as_ref().map_or(0, |found| found.hpa);
-    let size = found.map(|found| found.size).map_err(|error| error.to_string());
+    let size = found.map(|found| found.size).map_err(|error| Unavailable::Away(error.to_string()));
     let now = Instant::now();
     let mut connection = Connection {
         stream,

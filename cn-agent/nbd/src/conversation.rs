@@ -34,9 +34,18 @@ pub struct Offer {
     /// The name of the export; a client that names none gets it too.
     pub name: String,
     /// Its bytes, or why it is not to be had at present.
-    pub size: Result<u64, String>,
+    pub size: Result<u64, Unavailable>,
     /// Whether writes are refused.
     pub read_only: bool,
+}
+
+/// The reason why an export is not to be had at present, in words for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unavailable {
+    /// The region or the agent is away.
+    Away(String),
+    /// As many clients are served as may be.
+    Full(String),
 }
 
 /// A request that has to be carried out, within the bounds of the export.
@@ -339,7 +348,8 @@ impl Conversation {
         }
         let size = match self.offer.size.clone() {
             Ok(size) => size,
-            Err(why) => return self.refuse(option, OptReply::Shutdown, &why),
+            Err(Unavailable::Away(why)) => return self.refuse(option, OptReply::Shutdown, &why),
+            Err(Unavailable::Full(why)) => return self.refuse(option, OptReply::Policy, &why),
         };
         let kind = |info: Info| (info as u16).to_be_bytes();
         let abilities = self.abilities(output).bits().to_be_bytes();

@@ -26,6 +26,7 @@
 //! | `output` | what is to be sent to a client, in order |
 //! | [`port`] | the agent's port, opened again with a successor |
 //! | `client_slot` | the places of clients, which are few |
+//! | `turned_away` | what clients beyond them are answered |
 //! | `seldom` | log lines that clients cannot flood |
 
 mod blocks;
@@ -38,4 +39,5 @@ mod requests;
 mod seldom;
 pub mod server;
 mod shared;
+mod turned_away;
 mod wire;

@@ -22,6 +22,7 @@ use tracing::{debug, info, warn};
 use super::client_slot::ClientSlots;
 use super::connection::serve;
 use super::shared::{Said, Shared};
+use super::turned_away::TurnedAway;
 
 pub use super::shared::Options;
 
@@ -68,6 +69,7 @@ impl Drop for Server {
 /// Accepts clients until the end, then sees them off.
 fn accept(socket: &Bound, shared: &Arc<Shared>) {
     let mut threads: Vec<JoinHandle<()>> = Vec::new();
+    let turned_away = TurnedAway::default();
     for number in 0.. {
         let Some(stream) = next_client(socket, shared) else { break };
         threads.retain(|thread| !thread.is_finished());
@@ -77,6 +79,7 @@ fn accept(socket: &Bound, shared: &Arc<Shared>) {
                 let what = "a client was turned away: there are as many as there may be; raise --connections";
                 warn!(limit, left_out, "{what}");
             }
+            turned_away.answer(stream, &shared.options.place.region, limit);
             continue;
         }
         match admit(stream, number, shared) {

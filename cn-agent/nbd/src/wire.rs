@@ -117,6 +117,8 @@ pub enum OptReply {
     Info = 3,
     /// The option is not known.
     Unsupported = 1 << 31 | 1,
+    /// The server does not allow it.
+    Policy = 1 << 31 | 2,
     /// The option makes no sense as it was sent.
     Invalid = 1 << 31 | 3,
     /// There is no such export.

@@ -139,7 +139,9 @@ fn the_old_way_to_choose_works() {
         assert_eq!(said[..8], SIZE.to_be_bytes());
         assert_eq!(end, Ok(Step::Receive(REQUEST_HEADER)));
     }
-    for (offer, name) in [(offer(), &b"other"[..]), (Offer { size: Err("gone".into()), ..offer() }, b"")] {
+    for (offer, name) in
+        [(offer(), &b"other"[..]), (Offer { size: Err(Unavailable::Away("gone".into())), ..offer() }, b"")]
+    {
         let mut conversation = Talk::new(offer);
         let (said, _, end) = conversation.say(&[flags(3), option(1, name)].concat());
         assert_eq!((said.len(), end), (0, Ok(Step::Leave)), "all that can be said is nothing");
@@ -185,12 +187,21 @@ fn options_are_answered_known_or_not() {
 
 #[test]
 fn what_is_not_to_be_had_is_told_with_its_reason() {
-    let mut conversation = Talk::new(Offer { size: Err("no agent at /run/x".into()), ..offer() });
+    let mut conversation =
+        Talk::new(Offer { size: Err(Unavailable::Away("no agent at /run/x".into())), ..offer() });
     let (said, ..) = conversation.say(&[flags(3), option(3, &[]), option(7, &go("", &[]))].concat());
     let replies = option_replies(&said);
     assert_eq!(replies[0], (3, 1, vec![]));
     assert_eq!(replies[1], (7, 1 << 31 | 7, b"no agent at /run/x".to_vec()));
     assert!(conversation.conversation.is_negotiating());
+}
+
+#[test]
+fn a_client_too_many_is_told_so() {
+    let full = Unavailable::Full("16 clients are served already".into());
+    let mut conversation = Talk::new(Offer { size: Err(full), ..offer() });
+    let (said, ..) = conversation.say(&[flags(3), option(7, &go("", &[]))].concat());
+    assert_eq!(option_replies(&said)[0], (7, 1 << 31 | 2, b"16 clients are served already".to_vec()));
 }
 
 #[test]

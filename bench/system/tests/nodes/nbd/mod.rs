@@ -38,6 +38,7 @@ pub fn tests(_: cxloe_lab::Standing) -> Vec<Test> {
         killed_agent_means_errors_until_it_is_back,
         restarted_agent_is_waited_for,
         reading_only_refuses_writes,
+        a_client_too_many_is_told_why,
         hostile_clients_hurt_only_themselves,
         server_leaves_nothing_behind,
         wrong_arguments_are_told,
@@ -400,6 +401,28 @@ fn reading_only_refuses_writes() -> Outcome {
         ensure(nbd.zero(offset, 512)? == Err(1), "zeroing is refused")?;
     }
     ensure(nbd.read(0, 512)? == Ok(vec![0; 512]), "reads work")
+}
+
+fn a_client_too_many_is_told_why() -> Outcome {
+    let disk = Exported::start(&["--connections", "2"])?;
+    let mut served = [disk.connect()?, disk.connect()?];
+    for client in &mut served {
+        ensure(client.read(0, 512)?.is_ok(), "it is served")?;
+    }
+    let told = tool("qemu-img", &["info", "-f", "raw", &disk.uri("")])?;
+    let said = String::from_utf8_lossy(&told.stderr).into_owned();
+    ensure(
+        !told.status.success() && said.contains("2 clients are served already; raise --connections"),
+        said,
+    )?;
+    // Also while others who are turned away take no answer.
+    let silent: Vec<_> = (0..8).map(|_| UnixStream::connect(disk.socket())).collect::<Result<_, _>>()?;
+    ensure(served[1].read(0, 512)?.is_ok(), "those who are there go on")?;
+    drop(silent);
+    let [left, mut stays] = served;
+    drop(left);
+    eventually("there is room again", || disk.connect().ok()).map(drop)?;
+    ensure(stays.read(0, 512)?.is_ok(), "the other one goes on")
 }
 
 fn hostile_clients_hurt_only_themselves() -> Outcome {
