@@ -236,6 +236,45 @@ fn a_session_ends_when_its_key_is_revoked() {
     assert_eq!((p.responder.sessions(), p.requester.counters().sessions), (0, 1));
 }
 
+/// A CN whose last memory is gone is no CN whose key was taken back: it is answered otherwise, and with new memory it has a
+/// session at once, whatever was answered in between.
+#[test]
+fn a_cn_without_memory_has_a_session_as_soon_as_it_has_memory_again() {
+    for pause in [2, 8].map(Duration::from_secs) {
+        let mut p = keyed();
+        p.connect();
+        p.memory.key = Some(PublicKey::NOBODY);
+        p.responder.end_revoked(&mut p.memory, &mut p.down);
+        p.run(pause);
+        let events = p.events();
+        let refused =
+            SessionEvent::Refused { status: HelloStatus::NotAllowed, version_min: 1, version_max: 2 };
+        assert!(events.contains(&refused) && !events.contains(&SessionEvent::Dead), "{events:?}");
+        assert!(!p.requester.is_expected());
+        let sessions = p.requester.counters().sessions;
+        // The CN is given memory a moment before the memory node knows.
+        p.requester.expect(p.now);
+        p.run(5 * MS);
+        assert!(p.requester.is_expected(), "operations wait");
+        assert_eq!((p.requester.counters().sessions, p.events()), (sessions, vec![]), "nothing to report");
+        p.memory.key = Some(cn_key().public());
+        p.requester.expect(p.now);
+        p.run(5 * MS);
+        assert_eq!((p.requester.counters().sessions, p.requester.is_expected()), (sessions + 1, false));
+    }
+    // Without an answer operations wait no longer than a silent memory node is waited for.
+    let mut p = keyed();
+    p.connect();
+    p.memory.key = Some(PublicKey::NOBODY);
+    p.responder.end_revoked(&mut p.memory, &mut p.down);
+    p.run(10 * MS);
+    p.requester.expect(p.now);
+    assert!(p.requester.is_expected());
+    p.now = p.now + Timing::default().dead_after;
+    p.poll();
+    assert!(!p.requester.is_expected());
+}
+
 /// What a CN has under way ends with its key, at once: it is not the silence of a memory node that may come back.
 #[test]
 fn a_cn_whose_key_is_withdrawn_hears_of_it() {
@@ -247,7 +286,7 @@ fn a_cn_whose_key_is_withdrawn_hears_of_it() {
         let mut p = keyed();
         p.connect();
         p.events();
-        p.memory.key = Some(PublicKey::NOBODY);
+        (p.memory.key, p.memory.key_withdrawn) = (Some(PublicKey::NOBODY), true);
         p.responder.end_revoked(&mut p.memory, &mut p.down);
         assert_eq!(p.down.frames.len(), 2, "nobody remembers the session who could say it again");
         if lost {
@@ -259,7 +298,7 @@ fn a_cn_whose_key_is_withdrawn_hears_of_it() {
         let events = p.events();
         assert!(events.contains(&withdrawn) && events.contains(&SessionEvent::Dead), "{events:?}");
         // It asks at leisure, and is let in again when it has a key again.
-        p.memory.key = Some(cn_key().public());
+        (p.memory.key, p.memory.key_withdrawn) = (Some(cn_key().public()), false);
         p.run(Timing::default().hello_max + 50 * MS);
         assert!(p.requester.is_open());
     }

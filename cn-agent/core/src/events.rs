@@ -50,8 +50,7 @@ pub fn refusal(event: &EngineEvent) -> Option<String> {
              without --insecure"
         ),
         HelloStatus::KeyWithdrawn => format!(
-            "memory node {mac} takes the key of this CN no more: it was revoked, and joins again by a new token; or it has no region \
-             there"
+            "memory node {mac} takes the key of this CN no more: it was revoked; join again with a new token"
         ),
         HelloStatus::Draining => format!("memory node {mac} is about to stop and takes no new session"),
         HelloStatus::Ok | HelloStatus::Cookie | HelloStatus::Unknown(_) => {

@@ -149,7 +149,8 @@ pub struct MemoryNodeRegistered {
     /// Where the compute nodes are whose memory lies on it, as far as they use the `udp` link.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub udp_peers: Vec<UdpPeer>,
-    /// The keys of the compute nodes whose memory lies on it, as far as they have some. Nobody else may speak for these.
+    /// The keys of the compute nodes whose memory lies on it: nobody else may speak for these. A key of zeros is nobody's: the
+    /// compute node has none, and one that had a key before has had it taken back.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub cn_keys: Vec<ComputeNodeKey>,
 }

@@ -24,14 +24,15 @@ pub(super) fn kept_key(
 }
 
 impl Manager {
-    /// The keys of the compute nodes whose memory lies on `node`, by CN id.
+    /// The keys of the compute nodes whose memory lies on `node`, by CN id; [`PublicKey::NOBODY`] of one that has none, or
+    /// none any more. So a memory node can tell a key that was taken back from memory that is gone.
     pub fn cn_keys(&self, node: &Name) -> Vec<ComputeNodeKey> {
         let owners: BTreeSet<CnId> = self.legs_on(node).map(|(region, _)| region.owner).collect();
         let key_of = |cn: CnId| {
-            let key = self.state.compute_nodes.get(&cn)?.key?;
-            Some(ComputeNodeKey { compute_node: cn, key })
+            let known = self.state.compute_nodes.get(&cn).and_then(|node| node.key);
+            ComputeNodeKey { compute_node: cn, key: known.unwrap_or(PublicKey::NOBODY) }
         };
-        owners.into_iter().filter_map(key_of).collect()
+        owners.into_iter().map(key_of).collect()
     }
 
     /// The mapping with the key of its compute node.

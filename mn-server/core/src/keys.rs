@@ -1,8 +1,14 @@
 //! Which public key belongs to which compute node: who speaks for it has to show that key. Looked at when sessions are
 //! agreed on and once in a while, never for a request.
 //!
-//! A compute node that had a key does without one never again: its key was taken back, or it has no memory here any more, and
-//! neither lets anybody speak in its name without a key. What belongs to it then is a key that nobody has.
+//! | a compute node | is |
+//! |---|---|
+//! | that has memory here, and a key | admitted with that key |
+//! | that has memory here, and whose key was taken back | refused: its key is withdrawn |
+//! | that had a key and has no memory here any more | refused: nothing here is its own |
+//! | that never had a key | admitted without one |
+//!
+//! So a compute node that had a key does without one never again: what belongs to it is a key that nobody has.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,52 +17,93 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use cxloe_wire::frame::{Mac, PublicKey};
 
 /// Compute nodes remembered that had a key: as many as a fabric has.
-const TAKEN_BACK_MAX: usize = 16_384;
+const REMEMBERED_MAX: usize = 16_384;
+
+/// A compute node that has, or had, a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Admission {
+    /// This is its key.
+    Key(PublicKey),
+    /// Its key was taken back.
+    Withdrawn,
+    /// It has no memory here.
+    Absent,
+}
 
 /// The keys that this node admits, for all its workers.
 #[derive(Debug, Default)]
 pub struct AdmittedKeys {
-    keys: RwLock<BTreeMap<u64, PublicKey>>,
+    keys: RwLock<BTreeMap<u64, Admission>>,
     /// How often they have changed.
     changes: AtomicU64,
 }
 
 impl AdmittedKeys {
-    /// These keys, and no others from now on. Whoever had one before and has none now is admitted no more, not even without
-    /// a key.
+    /// These keys, and no others from now on; [`PublicKey::NOBODY`] for a compute node whose key was taken back. One that had
+    /// a key before and is not named is admitted no more, not even without a key.
     pub fn admit(&self, keys: impl IntoIterator<Item = (Mac, PublicKey)>) {
         let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
-        all.values_mut().for_each(|key| *key = PublicKey::NOBODY);
-        all.extend(keys.into_iter().map(|(mac, key)| (mac.to_u64(), key)));
-        let mut surplus = all.len().saturating_sub(TAKEN_BACK_MAX);
-        all.retain(|_, key| {
-            let goes = surplus > 0 && *key == PublicKey::NOBODY;
+        all.values_mut().for_each(|admission| *admission = Admission::Absent);
+        for (mac, key) in keys {
+            let cn = mac.to_u64();
+            if key != PublicKey::NOBODY {
+                all.insert(cn, Admission::Key(key));
+            } else if let Some(known) = all.get_mut(&cn) {
+                *known = Admission::Withdrawn;
+            }
+        }
+        self.changed(&mut all);
+    }
+
+    /// Compute nodes that had a key once.
+    pub fn remember(&self, cns: impl IntoIterator<Item = Mac>) {
+        let mut all = self.keys.write().unwrap_or_else(PoisonError::into_inner);
+        for cn in cns {
+            all.entry(cn.to_u64()).or_insert(Admission::Absent);
+        }
+        self.changed(&mut all);
+    }
+
+    fn changed(&self, all: &mut BTreeMap<u64, Admission>) {
+        let mut surplus = all.len().saturating_sub(REMEMBERED_MAX);
+        all.retain(|_, admission| {
+            let goes = surplus > 0 && !matches!(admission, Admission::Key(_));
             surplus -= usize::from(goes);
             !goes
         });
-        drop(all);
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    fn all(&self) -> RwLockReadGuard<'_, BTreeMap<u64, PublicKey>> {
+    fn all(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Admission>> {
         self.keys.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The key of CN `cn`, its MAC as a number; [`PublicKey::NOBODY`] if it was taken back.
+    /// The key of CN `cn`, its MAC as a number; [`PublicKey::NOBODY`] if it had one and has none now.
     pub fn of(&self, cn: u64) -> Option<PublicKey> {
-        self.all().get(&cn).copied()
+        match *self.all().get(&cn)? {
+            Admission::Key(key) => Some(key),
+            Admission::Withdrawn | Admission::Absent => Some(PublicKey::NOBODY),
+        }
+    }
+
+    /// Whether the key of CN `cn` was taken back while it has memory here.
+    pub fn is_withdrawn(&self, cn: u64) -> bool {
+        self.all().get(&cn) == Some(&Admission::Withdrawn)
     }
 
     /// The CNs that have a key.
     pub fn admitted(&self) -> Vec<Mac> {
-        let all = self.all();
-        all.iter().filter(|(_, key)| **key != PublicKey::NOBODY).map(|(cn, _)| Mac::from_u64(*cn)).collect()
+        self.those(|admission| matches!(admission, Admission::Key(_)))
     }
 
     /// The CNs that had a key once and have none now.
-    pub fn taken_back(&self) -> Vec<Mac> {
+    pub fn former(&self) -> Vec<Mac> {
+        self.those(|admission| !matches!(admission, Admission::Key(_)))
+    }
+
+    fn those(&self, are: impl Fn(&Admission) -> bool) -> Vec<Mac> {
         let all = self.all();
-        all.iter().filter(|(_, key)| **key == PublicKey::NOBODY).map(|(cn, _)| Mac::from_u64(*cn)).collect()
+        all.iter().filter(|(_, admission)| are(admission)).map(|(cn, _)| Mac::from_u64(*cn)).collect()
     }
 
     /// How often they have changed.
@@ -67,7 +114,7 @@ impl AdmittedKeys {
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.all().values().filter(|key| **key != PublicKey::NOBODY).count()
+        self.all().values().filter(|admission| matches!(admission, Admission::Key(_))).count()
     }
 
     /// Whether there are none.
@@ -88,16 +135,34 @@ mod tests {
         assert_eq!((keys.len(), keys.changes()), (2, 1));
         keys.admit([(one, PublicKey([1; 32]))]);
         assert_eq!((keys.len(), keys.of(other.to_u64())), (1, Some(PublicKey::NOBODY)));
-        assert_eq!(keys.taken_back(), [other]);
+        assert_eq!(keys.former(), [other]);
         keys.admit([]);
-        assert!(keys.is_empty() && keys.taken_back() == [one, other]);
+        assert!(keys.is_empty() && keys.former() == [one, other]);
         keys.admit([(other, PublicKey([3; 32]))]);
-        assert_eq!((keys.of(other.to_u64()), keys.taken_back()), (Some(PublicKey([3; 32])), vec![one]));
+        assert_eq!((keys.of(other.to_u64()), keys.former()), (Some(PublicKey([3; 32])), vec![one]));
         assert_eq!(keys.of(77), None, "who never had one");
         // Bounded, and whoever has a key now stays.
         let many = |from: u64| (from..from + 20_000).map(|n| (Mac::from_u64(n), PublicKey([4; 32])));
         keys.admit(many(1 << 20));
         keys.admit(many(1 << 30).take(10));
-        assert_eq!((keys.len(), keys.taken_back().len()), (10, TAKEN_BACK_MAX - 10));
+        assert_eq!((keys.len(), keys.former().len()), (10, REMEMBERED_MAX - 10));
+    }
+
+    #[test]
+    fn a_key_taken_back_and_memory_that_is_gone_are_told_apart() {
+        let (one, other, stranger) =
+            (Mac([2, 0, 0, 0, 0, 1]), Mac([2, 0, 0, 0, 0, 2]), Mac([2, 0, 0, 0, 0, 3]));
+        let keys = AdmittedKeys::default();
+        keys.admit([(one, PublicKey([1; 32])), (other, PublicKey([2; 32]))]);
+        keys.admit([(one, PublicKey::NOBODY), (stranger, PublicKey::NOBODY)]);
+        assert!(keys.is_withdrawn(one.to_u64()) && !keys.is_withdrawn(other.to_u64()));
+        assert_eq!(keys.of(other.to_u64()), Some(PublicKey::NOBODY), "nor without a key");
+        assert_eq!(keys.of(stranger.to_u64()), None, "who never had a key has none taken back");
+        keys.admit([]);
+        assert!(!keys.is_withdrawn(one.to_u64()));
+        keys.remember([stranger, one]);
+        assert_eq!(keys.former(), [one, other, stranger]);
+        keys.admit([(one, PublicKey([1; 32]))]);
+        assert_eq!(keys.of(one.to_u64()), Some(PublicKey([1; 32])));
     }
 }

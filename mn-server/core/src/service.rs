@@ -322,6 +322,10 @@ impl<T: Trace> Memory for NodeMemory<T> {
         self.keys.of(cn)
     }
 
+    fn is_key_withdrawn(&mut self, cn: u64) -> bool {
+        self.keys.is_withdrawn(cn)
+    }
+
     fn take_over(&mut self, cn: u64, instance: u64) -> bool {
         self.table.instances().take_over(cn, instance)
     }

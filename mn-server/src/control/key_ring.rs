@@ -15,8 +15,8 @@ pub struct KeptKeys {
     /// As the manager told them last.
     told: Vec<ComputeNodeKey>,
     /// Compute nodes that had a key and have none now: they are not served without one either.
-    #[serde(default)]
-    taken_back: Vec<Mac>,
+    #[serde(default, alias = "taken_back")]
+    former: Vec<Mac>,
 }
 
 impl Remembered for KeptKeys {
@@ -43,8 +43,7 @@ impl KeyRing {
     ) -> Result<KeyRing, StateError> {
         let kept = file.as_ref().map(StateFile::load).transpose()?.unwrap_or_default();
         let ring = KeyRing { admitted: Arc::default(), named, file, kept };
-        let had = ring.kept.taken_back.iter().map(|cn| (*cn, PublicKey::NOBODY));
-        ring.admitted.admit(had);
+        ring.admitted.remember(ring.kept.former.iter().copied());
         ring.admit();
         Ok(ring)
     }
@@ -64,7 +63,7 @@ impl KeyRing {
         }
         self.kept.told = told.to_vec();
         self.admit();
-        self.kept.taken_back = self.admitted.taken_back();
+        self.kept.former = self.admitted.former();
         self.file.as_ref().map_or(Ok(()), |file| file.store(&self.kept))
     }
 

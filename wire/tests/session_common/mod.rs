@@ -78,6 +78,8 @@ pub struct TestMemory {
     pub busy: bool,
     /// The key of [`CN`], if the node knows one.
     pub key: Option<PublicKey>,
+    /// Whether that is because the CN's was taken back.
+    pub key_withdrawn: bool,
     /// Whose memory was reached.
     pub cns: std::collections::BTreeSet<u64>,
 }
@@ -117,6 +119,10 @@ impl Memory for TestMemory {
 
     fn has_memory(&mut self, cn: u64) -> bool {
         !self.strangers || cn == CN.to_u64()
+    }
+
+    fn is_key_withdrawn(&mut self, _: u64) -> bool {
+        self.key_withdrawn
     }
 
     fn key(&mut self, cn: u64) -> Option<PublicKey> {

@@ -292,11 +292,15 @@ impl Engine {
         }
     }
 
-    /// Adds a memory node and calls it. Returns its index for routes. A node that is known already keeps
-    /// its session.
+    /// Adds a memory node and calls it. Returns its index for routes. A node that is known already keeps its session, or is
+    /// called anew: until that opens, operations on it are [`EngineError::Busy`], for as long as a silent memory node is waited
+    /// for.
     pub fn add_peer(&mut self, config: RequesterConfig, now: Time) -> usize {
         let mac = config.identity.peer;
         if let Some(known) = self.peers.iter().position(|p| p.mac == mac) {
+            let siblings = self.siblings(known);
+            self.peers[siblings].iter_mut().for_each(|peer| peer.requester.expect(now));
+            self.deadline = now;
             return known;
         }
         let first = self.peers.len();
@@ -428,11 +432,12 @@ impl Engine {
         self.shard_of(first, cmem).map(|peer| Some((peer, cmem)))
     }
 
-    /// Why `peer` takes nothing at this moment: it is gone, or there is no room, or its session is just being
+    /// Why `peer` takes nothing at this moment: it is gone, or there is no room, or its session is about to open or just being
     /// handed over to the next one, which ends by itself.
     fn not_now(&self, peer: usize) -> EngineError {
         let Peer { mac, requester, .. } = &self.peers[peer];
-        if requester.incarnation().is_some() { EngineError::Busy } else { EngineError::NotConnected(*mac) }
+        let opens = requester.incarnation().is_some() || requester.is_expected();
+        if opens { EngineError::Busy } else { EngineError::NotConnected(*mac) }
     }
 
     #[cold]

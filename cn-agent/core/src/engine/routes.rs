@@ -220,6 +220,10 @@ impl Routes {
         behind.checked_sub(1).is_some_and(|at| self.sorted[at].hpa() + self.sorted[at].decoder.size > hpa)
     }
 
+    pub fn iter(&self) -> impl Iterator<Item = &Route> {
+        self.sorted.iter()
+    }
+
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut Route> {
         self.sorted.iter_mut()
     }

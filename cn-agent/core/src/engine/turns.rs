@@ -1,7 +1,7 @@
 //! What drives the engine from the link's side: frames, time, and the end.
 
 use cxloe_wire::Transmit;
-use cxloe_wire::frame::{destination, source};
+use cxloe_wire::frame::{HelloStatus, destination, source};
 use cxloe_wire::session::SessionEvent;
 use cxloe_wire::time::Time;
 
@@ -115,6 +115,19 @@ impl Engine {
         }
         // An engine of one session tells it of itself.
         self.peers[index].away |= event == SessionEvent::Dead && self.queues_log2 > 0;
-        self.core.event(EngineEvent::Session { mac: self.peers[index].mac, event });
+        if self.is_used(index) || !parts_without_memory(&event) {
+            self.core.event(EngineEvent::Session { mac: self.peers[index].mac, event });
+        }
     }
+
+    /// Whether a region lies on the memory node of this session.
+    fn is_used(&self, index: usize) -> bool {
+        let first = self.siblings(index).start;
+        self.routes.iter().any(|route| route.targets.iter().any(|target| target.peer == first))
+    }
+}
+
+/// Whether this is how a memory node parts with a CN that has no memory there any more: nothing to report.
+fn parts_without_memory(event: &SessionEvent) -> bool {
+    matches!(event, SessionEvent::PeerLeft | SessionEvent::Refused { status: HelloStatus::NotAllowed, .. })
 }

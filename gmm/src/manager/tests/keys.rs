@@ -66,7 +66,7 @@ fn both_ends_of_a_mapping_are_told_the_key_of_the_other_whenever_it_becomes_know
         let registered = fabric.manager.memory_node_registered(&node, Watermark::default()).unwrap();
         (registered.mappings[0].cn_key, registered.cn_keys.first().map(|key| key.key))
     };
-    assert_eq!((leg(&fabric), served(&fabric)), (None, (None, None)));
+    assert_eq!((leg(&fabric), served(&fabric)), (None, (None, Some(PublicKey::NOBODY))));
     fabric.apply(register(Some(FIRST))).unwrap();
     assert_eq!(served(&fabric), (Some(FIRST), Some(FIRST)));
     assert_eq!(fabric.manager.memory_node_synced(&node).cn_keys[0].key, FIRST);
@@ -101,4 +101,33 @@ fn a_node_keeps_its_key_until_it_is_given_another() {
     assert_eq!(fabric.apply(other.clone()).unwrap_err().code(), ErrorCode::NameInUse);
     fabric.apply(Command::SetKey(Party::MemoryNode(name("mn0")), Some(OTHER))).unwrap();
     fabric.apply(other).unwrap();
+}
+
+/// A memory node tells a key that was taken back from memory that is gone: of the one it is told, of the other not.
+#[test]
+fn a_key_taken_back_is_told_for_as_long_as_there_is_memory() {
+    let mut fabric = Fabric::new(&[8]);
+    let keys = |fabric: &Fabric| -> Vec<PublicKey> {
+        let synced = fabric.manager.memory_node_synced(&name("mn0"));
+        synced.cn_keys.iter().map(|of| of.key).collect()
+    };
+    let node = Party::ComputeNode(cn(1));
+    let joined = crate::manager::access::JoinedNode {
+        node: node.clone(),
+        tls: cxloe_fabric::model::Digest::of(b"tls"),
+        key: Some(FIRST),
+        macs: vec![cn(1).mac()],
+        joined_ms: 0,
+        by: "uid 0".into(),
+    };
+    fabric.apply(Command::Join { node: joined, token: None, proved: None }).unwrap();
+    fabric.apply(register(Some(FIRST))).unwrap();
+    fabric.create("a", 1, cn(1)).unwrap();
+    fabric.settle();
+    assert_eq!(keys(&fabric), [FIRST]);
+    fabric.apply(Command::Revoke(node)).unwrap();
+    assert_eq!(keys(&fabric), [PublicKey::NOBODY]);
+    fabric.destroy("a").unwrap();
+    fabric.settle();
+    assert_eq!(keys(&fabric), []);
 }

@@ -153,6 +153,13 @@ impl Requester {
 
     /// Tells of a refusal, once.
     pub(super) fn tell_refused(&mut self, status: HelloStatus, ack: &HelloAck) {
+        if self.expected_until.is_some() {
+            // The memory node may have been given the memory a moment later than this end.
+            if status == HelloStatus::NotAllowed {
+                return;
+            }
+            self.expected_until = None;
+        }
         if self.connection.refused != Some(status) {
             self.connection.refused = Some(status);
             let (version_min, version_max) = (ack.version_min, ack.version_max);
@@ -200,6 +207,7 @@ impl Requester {
         debug_assert_eq!(self.connection.phase(), Phase::Open);
         let Some(incarnation) = self.connection.incarnation() else { return };
         self.connection.refused = None;
+        self.expected_until = None;
         self.connection.ping_since = None;
         self.shared.counters.sessions += 1;
         self.last_heard = now;

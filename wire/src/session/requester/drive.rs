@@ -24,6 +24,27 @@ impl Requester {
         self.step(Event::Connect, now);
     }
 
+    /// Memory of the memory node was given to this end: if there was a session or a refusal before and there is no session
+    /// now, asks for one at once, and says that it [is expected](Self::is_expected).
+    pub fn expect(&mut self, now: Time) {
+        let parted = self.connection.refused.is_some() || self.shared.counters.sessions > 0;
+        if self.barred || !parted || self.connection.phase() == Phase::Open {
+            return;
+        }
+        self.connection.refused = None;
+        self.expected_until = Some(now + self.config.timing.dead_after);
+        match self.connection.phase() {
+            Phase::Closed | Phase::Closing => self.connect(now),
+            _ => self.call_soon(now),
+        }
+    }
+
+    /// Whether a session is about to open, so that operations had better wait than fail. Ends with the session, with a
+    /// refusal other than that there is no memory here yet, and after the time in which a silent memory node is given up.
+    pub fn is_expected(&self) -> bool {
+        self.expected_until.is_some()
+    }
+
     /// Asks for a session at once, if one is missed: what the memory node waited for before it answers has happened. Whose
     /// session is sound, and only to be replaced, goes on as it does.
     pub fn call_soon(&mut self, now: Time) {
@@ -163,6 +184,9 @@ impl Requester {
     pub fn poll(&mut self, now: Time, tx: &mut dyn Transmit, out: &mut dyn Completions) {
         if self.barred && !matches!(self.connection.phase(), Phase::Closed | Phase::Closing) {
             self.leave_barred(now, out);
+        }
+        if self.expected_until.is_some_and(|until| now >= until) {
+            self.expected_until = None;
         }
         if core::mem::take(&mut self.expelled) && self.step(Event::Expelled, now) == Action::RestAfterDeath {
             self.fail_all(OpError::SessionDead, out);

@@ -98,6 +98,8 @@ pub struct Requester {
     keyed: Option<Keyed>,
     /// The memory node is not to be spoken with.
     barred: bool,
+    /// Until when a session is about to open: memory was given to this end a moment ago, and nothing has said no since.
+    expected_until: Option<Time>,
     /// The memory node has said, by a handshake of its own key, that this end's key belongs to it no more: seen to at the
     /// next poll.
     expelled: bool,
@@ -134,6 +136,7 @@ impl Requester {
             write_lines_max: 0,
             max_frame_at_first: config.max_frame,
             barred: false,
+            expected_until: None,
             expelled: false,
             config,
         }

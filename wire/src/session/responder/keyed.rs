@@ -296,7 +296,7 @@ impl Responder {
         }
         self.event(ResponderEvent::KeyRefused { cn, shown });
         Some(match shown {
-            Some(_) if known == Some(PublicKey::NOBODY) => HelloStatus::KeyWithdrawn,
+            Some(_) if memory.is_key_withdrawn(owner.to_u64()) => HelloStatus::KeyWithdrawn,
             Some(_) => HelloStatus::NotAllowed,
             None => HelloStatus::KeyNeeded,
         })

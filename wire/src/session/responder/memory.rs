@@ -22,6 +22,12 @@ pub trait Memory {
         None
     }
 
+    /// Whether the key of CN `cn` was taken back; else a CN whose [`key`](Self::key) nobody has has no memory here.
+    fn is_key_withdrawn(&mut self, cn: u64) -> bool {
+        let _ = cn;
+        false
+    }
+
     /// Whether CN `cn` has memory here. One that has none is a guest: anybody can invent such a CN, so guests have few
     /// of the sessions, and none that a CN with memory needs.
     fn has_memory(&mut self, cn: u64) -> bool {

@@ -31,6 +31,7 @@ pub fn tests(standing: Standing) -> Vec<Test> {
         queues::queues_and_throughput_are_measured,
         the_command_line_reads_and_writes,
         a_new_region_can_be_used_at_once,
+        a_region_after_the_last_one_can_be_used_at_once,
         killed_agent_is_noticed_and_its_successor_has_the_data,
         file_pool_survives_its_memory_node,
         lost_pool_is_named_and_never_read_as_zeros,
@@ -92,6 +93,24 @@ fn a_new_region_can_be_used_at_once() -> Outcome {
         rig.gmm(&["destroy-region", "--force", &name])?;
     }
     Err("no region was made within a second".into())
+}
+
+/// The CN's last memory on its memory node goes, and some time later there is some again.
+fn a_region_after_the_last_one_can_be_used_at_once() -> Outcome {
+    let rig = Pair::with_region("anon", &["--wait", "sleep"])?;
+    let mut region = "scratch".to_string();
+    for (round, pause) in [0, 2, 5, 8].into_iter().enumerate() {
+        succeeded(rig.cli(&["write", &region, "--text", "there", "--flush"])?)?;
+        rig.gmm(&["destroy-region", "--force", &region])?;
+        // The memory node hears of it, and answers the CN, in this time.
+        thread::sleep(Duration::from_secs(pause));
+        region = format!("again{round}");
+        rig.gmm(&["create-region", "-s", "2M", "--owner", CN, "--wait", &region])?;
+        let read = succeeded(rig.cli(&["read", &region])?)?;
+        ensure(!read.contains("there"), "it is another region")?;
+    }
+    let errors = rig.logs("agent");
+    ensure(!errors.contains("ERROR"), errors)
 }
 
 /// A benchmark is a compute node, which gives its place up when it ends.
